@@ -1,12 +1,11 @@
-# One word for each habit: run, demo, test, test-slow, sim, fuzz, bench, lint, docs, soak, wheel.
+# One word for each habit: run, demo, test, sim, fuzz, bench, lint, docs, soak, wheel.
 #
 # Everything is installed into .venv, by its own pip, at the versions in constraints.txt.
 # PYTHON=/usr/bin/python3.12 chooses the interpreter; ARGS="..." is handed to the command of the
-# target. JOBS=2 is how many processes test, test-slow, sim, fuzz and soak may use, all cores if it
-# is not given.
+# target. JOBS=2 is how many processes sim, fuzz and soak may use, all cores if it is not given.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-slow sim fuzz bench lint docs soak wheel clean
+.PHONY: help run demo test sim fuzz bench lint docs soak wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,14 +16,12 @@ PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip
 ARGS ?=
 JOBS ?=
 WITH_JOBS = $(if $(JOBS),--jobs $(JOBS))
-PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),auto)
 SOAK_SECONDS ?= 14400
 
 help:
 	@echo 'make run    serve on the default ports, data in ./brokerd-data'
 	@echo 'make demo   real data through five wire formats of a broker that is killed, and through Spark (ROWS=all for all rows)'
-	@echo 'make test   all tests but the slow ones, ten minutes (ARGS="tests/wal -k lock" runs some)'
-	@echo 'make test-slow   the slow ones: clusters, killed processes, whole programs'
+	@echo 'make test   the whole test suite'
 	@echo 'make sim    a few hundred simulated runs, and crashes at thousands of disk calls (JOBS=2: in two processes)'
 	@echo 'make fuzz   every wire format gets wrong bytes, 60 seconds each (ARGS="--seconds 600")'
 	@echo 'make lint   ruff, mypy and the documentation build'
@@ -55,10 +52,7 @@ demo: $(FLIGHTS)
 	@$(BIN)/python -m demo.flights $(ARGS)
 
 test: $(READY)
-	$(PYTEST) -m 'not slow and not soak' $(ARGS)
-
-test-slow: $(READY)
-	$(PYTEST) -m 'slow and not soak' $(ARGS)
+	$(BIN)/python -m pytest $(ARGS)
 
 lint: docs
 	$(BIN)/ruff check .
@@ -86,7 +80,6 @@ fuzz: $(READY)
 
 # Seeds go on where the clock is, so that every soak runs new ones.
 soak: $(READY)
-	$(PYTEST) -m soak
 	$(BIN)/python -m benchmarks.torture --kills 50
 	$(BIN)/python -m benchmarks.archive_torture --rounds 64
 	$(BIN)/python -m simulator.crashpoints $(WITH_JOBS)

@@ -121,7 +121,7 @@ def wire(shape: str, scale: float, data_dir: Path, seconds: float, rounds: int) 
 
     async def scenario(inside: Inside, start_seconds: float) -> dict[str, Any]:
         inside.leave = True
-        await states.produce(inside, inside.broker.create_topic("fresh"), new)
+        await states.produce(inside, inside.broker.topics.create("fresh"), new)
         began = time.monotonic()
         if shape == "holes":
             await states.holes(inside, scale, "shape")
@@ -129,7 +129,7 @@ def wire(shape: str, scale: float, data_dir: Path, seconds: float, rounds: int) 
             delay_us = _HOUR_US if shape == "waiting" else 0
             await states.returned(inside, scale, delay_us, "shape")
         if shape == "waiting":
-            topic = inside.broker.topic("shape")
+            topic = inside.broker.topics.find("shape")
             assert topic is not None
             await states.produce(inside, topic, new)
         built_seconds = time.monotonic() - began

@@ -174,7 +174,7 @@ def serve(data_dir: Path, scale: float, rounds: int) -> dict[str, Any]:
                     "wanted": wanted,
                 }
                 one = await deferToThread(run_child, _MODULE, spec, _STEP_SECONDS_MAX)
-                one["letters"] = inside.broker.group_info(log, GROUP).dead
+                one["letters"] = inside.broker.overview.group_info(log, GROUP).dead
                 found[name].append(one)
         status = await deferToThread(fetch_status, inside.admin)
         return {"runs": found, "durability": status["durability"], "messages": wanted}
@@ -195,11 +195,11 @@ def _keys(scale: float) -> list[bytes]:
 
 async def _fill(inside: Inside, log: str, keys: Sequence[bytes], ordered: bool) -> None:
     broker = inside.broker
-    partition = broker.create_topic(log).partition(0)
+    partition = broker.topics.create(log).partition(0)
     settings = GroupSettings(max_attempts=ATTEMPTS, key_ordered=ordered)
-    broker.configure_group(log, GROUP, settings)
+    broker.groups.configure(log, GROUP, settings)
     value = b"x" * 100
-    await call(inside, keys, lambda: lambda key: broker.produce(partition, value, key=key))
+    await call(inside, keys, lambda: lambda key: broker.records.produce(partition, value, key=key))
 
 
 # -- the parent --------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def fire(data_dir: Path, order: str, scale: float) -> dict[str, Any]:
         delivered = await consumer
         stalls = probe.end()
         figures = await load
-        topic = broker.topic(_TOPIC)
+        topic = broker.topics.find(_TOPIC)
         assert topic is not None
         return {
             "entries": count,
@@ -108,8 +108,8 @@ def due_times(count: int, spread_us: int, first_us: int, order: str) -> list[int
 
 async def _schedule(inside: Inside, times: Sequence[int]) -> None:
     broker = inside.broker
-    topic = broker.create_topic(_TOPIC)
-    now_us, later = broker.time.time_us, broker.produce_later
+    topic = broker.topics.create(_TOPIC)
+    now_us, later = broker.time.time_us, broker.delayed.produce
 
     def one(due_us: int) -> object:
         return later(topic, _DUE.pack(due_us), delay_us=due_us - now_us())
@@ -171,7 +171,7 @@ async def _fired(inside: Inside, partition: Partition) -> dict[str, Any]:
             else:
                 read.errback(error)
 
-        inside.broker.fetch(partition, offset, _FETCH_RECORDS, _FETCH_BYTES, done)
+        inside.broker.reader.fetch(partition, offset, _FETCH_RECORDS, _FETCH_BYTES, done)
         records, offset = await read
         late_us += [one.append_time_us - _DUE.unpack(one.value)[0] for one in records]
         await inside.sleep()

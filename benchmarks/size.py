@@ -109,9 +109,11 @@ def stalls(data_dir: Path, state: State, scale: float) -> dict[str, Any]:
         found["snapshot_peak_bytes"] = rss_bytes("VmHWM")
         await phases.scrape("status", "/api/v1/status")
         await phases.scrape("metrics", "/metrics")
-        if inside.broker.topic("leases") is not None:
+        if inside.broker.topics.find("leases") is not None:
             await phases.lapse()
-        if inside.broker.topic("groups") is not None and hasattr(inside.broker, "delete_topic"):
+        if inside.broker.topics.find("groups") is not None and hasattr(
+            inside.broker, "delete_topic"
+        ):
             await phases.delete("groups")
         return {**found, "phases": [asdict(one) for one in phases.done]}
 
@@ -136,7 +138,7 @@ class _Phases:
     async def snapshot(self) -> None:
         """A snapshot is taken and written, while a little is produced."""
         inside = self._inside
-        topic = inside.broker.create_topic("filler")
+        topic = inside.broker.topics.create("filler")
         before = set(self._state_dir.iterdir())
         self._probe.begin("snapshot")
         for _ in range(_INTERVAL_BYTES // (_FILLED_AT_ONCE * len(_FILLER)) + 1):
@@ -158,7 +160,7 @@ class _Phases:
     async def lapse(self) -> None:
         """All leases lapse at one moment; before, each is extended to it."""
         inside, broker = self._inside, self._inside.broker
-        topic = broker.topic("leases")
+        topic = broker.topics.find("leases")
         assert topic is not None
         count = topic.partition(0).next_offset
         now_us = broker.time.now_us
@@ -166,22 +168,22 @@ class _Phases:
         due_us = now_us() + int(extending_seconds * 1e6)
 
         def begin() -> Callable[[int], object]:
-            group_partition = broker.group_partition("leases", GROUP, 0, 0)
-            return lambda at: broker.extend(
+            group_partition = broker.leases.group_partition("leases", GROUP, 0, 0)
+            return lambda at: broker.leases.extend(
                 group_partition, at, max(1, due_us - now_us()), owner=OWNER
             )
 
         await call(inside, range(count), begin)
         await inside.sleep(max(0.0, (due_us - now_us()) / 1e6 - 0.1))
         self._probe.begin("lapse")
-        while broker.group_info("leases", GROUP).leased:
+        while broker.overview.group_info("leases", GROUP).leased:
             await inside.sleep(0.02)
         await inside.durable()
         self.done.append(self._probe.end())
 
     async def delete(self, name: str) -> None:
         """A topic goes, with all its groups."""
-        delete_topic: Callable[[str], object] = self._inside.broker.delete_topic
+        delete_topic: Callable[[str], object] = self._inside.broker.topics.delete
         self._probe.begin("delete topic")
         await call(self._inside, [name], lambda: delete_topic)
         await self._inside.sleep(1.0)

@@ -53,22 +53,22 @@ class Phases:
         """All of them."""
         broker, count = self._broker, int(LEASES * self._scale)
         await leases(self._inside, self._scale)
-        group_partition = broker.group_partition("leases", GROUP, 0, 0)
+        group_partition = broker.leases.group_partition("leases", GROUP, 0, 0)
         await self._lapse("a group's leases lapse", [group_partition] * count, range(count))
         await self._lease_all(count)
         await self._release()
         await self._lease_all(count)
-        await self._change("seek", lambda: broker.seek_group("leases", GROUP, "start"))
+        await self._change("seek", lambda: broker.groups.seek("leases", GROUP, "start"))
         await self._lease_all(count)
-        await self._change("delete group", lambda: broker.delete_group("leases", GROUP))
+        await self._change("delete group", lambda: broker.groups.delete("leases", GROUP))
         await groups(self._inside, self._scale)
         group_partitions = [
-            group.partitions[0] for group in broker.existing_topic("groups").groups.values()
+            group.partitions[0] for group in broker.topics.existing("groups").groups.values()
         ]
         await self._lapse("leases of groups lapse", group_partitions, [0] * len(group_partitions))
         del group_partitions
-        await self._change("start offset of groups", lambda: broker.trim_topic("groups", 0, 1))
-        await self._change("delete topic of groups", lambda: broker.delete_topic("groups"))
+        await self._change("start offset of groups", lambda: broker.topics.trim("groups", 0, 1))
+        await self._change("delete topic of groups", lambda: broker.topics.delete("groups"))
         await self._polls()
         await self._expired()
 
@@ -85,7 +85,7 @@ class Phases:
         expired = broker.counters.expired
 
         def extend(item: tuple[GroupPartition, int]) -> object:
-            return broker.extend(*item, max(1, due_us - now_us()), owner=OWNER)
+            return broker.leases.extend(*item, max(1, due_us - now_us()), owner=OWNER)
 
         items = list(zip(group_partitions, offsets, strict=True))
         await call(inside, items, lambda: extend)
@@ -99,7 +99,7 @@ class Phases:
     async def _lease_all(self, count: int) -> None:
         while count > 0:
             try:
-                found = self._broker.acquire(
+                found = self._broker.leases.acquire(
                     "leases", GROUP, OWNER, _HOUR_US, min(count, 2_000), TakesAnything()
                 )
             except Congested:
@@ -115,7 +115,7 @@ class Phases:
         more = True
         while more:
             try:
-                more = self._broker.release_owner("leases", GROUP, OWNER)[1]
+                more = self._broker.groups.release_owner("leases", GROUP, OWNER)[1]
             except Congested:
                 await self._inside.uncongested()
             await self._inside.sleep()
@@ -131,17 +131,19 @@ class Phases:
     async def _polls(self) -> None:
         """One record comes for many groups, in each of which somebody waits."""
         inside, broker = self._inside, self._broker
-        topic = broker.create_topic("polls")
+        topic = broker.topics.create("polls")
         count = int(POLLS * self._scale)
         served: set[str] = set()
 
         def attempt(name: str) -> bool:
-            if broker.acquire("polls", name, OWNER, _HOUR_US, 1, TakesAnything()):
+            if broker.leases.acquire("polls", name, OWNER, _HOUR_US, 1, TakesAnything()):
                 served.add(name)
             return name in served
 
         for name in (f"poll-{number}" for number in range(count)):
-            broker.wait("polls", name, _HOUR_US, lambda name=name: attempt(name), lambda: None)
+            broker.leases.wait(
+                "polls", name, _HOUR_US, lambda name=name: attempt(name), lambda: None
+            )
         await inside.durable()
         self._probe.begin("long polls of groups")
         await produce(inside, topic, 1)
@@ -153,12 +155,12 @@ class Phases:
     async def _expired(self) -> None:
         """A client asks for a message, and all but the last are expired."""
         inside, broker = self._inside, self._broker
-        topic = broker.create_topic("expired")
+        topic = broker.topics.create("expired")
         partition = topic.partition(0)
         gone_us = broker.time.time_us() + 1
 
         def expiring(_: int) -> object:
-            return broker.produce(partition, VALUE, expires_at_us=gone_us)
+            return broker.records.produce(partition, VALUE, expires_at_us=gone_us)
 
         await call(inside, range(int(EXPIRED * self._scale)), lambda: expiring)
         await produce(inside, topic, 1)

@@ -67,14 +67,14 @@ async def call(
 async def produce(inside: Inside, topic: Topic, count: int, value: bytes = VALUE) -> None:
     """Append ``count`` records to partition 0."""
     partition = topic.partition(0)
-    append = inside.broker.produce
+    append = inside.broker.records.produce
     await call(inside, range(count), lambda: lambda _: append(partition, value))
 
 
 async def holes(inside: Inside, scale: float, name: str = "holes") -> None:
     """Records that nobody leased; of each two, the later one is settled."""
     count = int(UNSETTLED * scale)
-    topic = inside.broker.create_topic(name)
+    topic = inside.broker.topics.create(name)
     await produce(inside, topic, 2 * count)
     await _settle(inside, topic.partition(0), range(1, 2 * count, 2), True)
 
@@ -82,7 +82,7 @@ async def holes(inside: Inside, scale: float, name: str = "holes") -> None:
 async def returned(inside: Inside, scale: float, delay_us: int = 0, name: str = "returned") -> None:
     """Records that failed once; of each two, the later one is settled."""
     count = int(UNSETTLED * scale)
-    topic = inside.broker.create_topic(name)
+    topic = inside.broker.topics.create(name)
     await produce(inside, topic, 2 * count)
     partition = topic.partition(0)
     await _settle(inside, partition, range(1, 2 * count, 2), True)
@@ -94,10 +94,10 @@ async def _settle(
 ) -> None:
     """Settle records that were never leased, as any client of the group may."""
     broker, name = inside.broker, partition.topic.name
-    settle = broker.settle
+    settle = broker.leases.settle
 
     def begin() -> Callable[[int], object]:
-        group_partition = broker.group_partition(name, GROUP, 0, 0)
+        group_partition = broker.leases.group_partition(name, GROUP, 0, 0)
         if success:
             return lambda offset: settle(group_partition, offset, True)
         return lambda offset: settle(group_partition, offset, False, delay_us=delay_us)
@@ -108,13 +108,13 @@ async def _settle(
 async def leases(inside: Inside, scale: float, duration_us: int = _HOUR_US) -> None:
     """Live leases of one group."""
     count = int(LEASES * scale)
-    topic = inside.broker.create_topic("leases")
+    topic = inside.broker.topics.create("leases")
     await produce(inside, topic, count)
     while count:
         found = None
         while found is None:
             try:
-                found = inside.broker.acquire(
+                found = inside.broker.leases.acquire(
                     "leases", GROUP, OWNER, duration_us, min(count, _TURN), TakesAnything()
                 )
             except Congested:
@@ -126,8 +126,8 @@ async def leases(inside: Inside, scale: float, duration_us: int = _HOUR_US) -> N
 
 async def groups(inside: Inside, scale: float) -> None:
     """Groups of one topic, each with a live lease."""
-    acquire = inside.broker.acquire
-    topic = inside.broker.create_topic("groups")
+    acquire = inside.broker.leases.acquire
+    topic = inside.broker.topics.create("groups")
     await produce(inside, topic, 1)
 
     def one(number: int) -> object:
@@ -141,7 +141,7 @@ async def topics(inside: Inside, scale: float) -> None:
     broker = inside.broker
 
     def one(number: int) -> object:
-        return broker.produce(broker.create_topic(f"topic-{number}").partition(0), VALUE)
+        return broker.records.produce(broker.topics.create(f"topic-{number}").partition(0), VALUE)
 
     await call(inside, range(int(TOPICS * scale)), lambda: one)
 

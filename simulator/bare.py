@@ -163,12 +163,12 @@ class BareBroker:
 
     def partitions(self) -> list[Partition]:
         """All of them, in order."""
-        return [partition for topic in self.broker.topics() for partition in topic.partitions]
+        return [partition for topic in self.broker.topics.all() for partition in topic.partitions]
 
     def load(self, partition: Partition, offset: int) -> tuple[Chunk | None, Exception | None]:
         """Read from the log, whatever is in memory."""
         answers: list[tuple[Chunk | None, Exception | None]] = []
-        self.broker.load(partition, offset, lambda *answer: answers.append(answer))
+        self.broker.reader.load(partition, offset, lambda *answer: answers.append(answer))
         while not answers:
             if not self._step():
                 raise AssertionError("a read waits for nothing")
@@ -199,7 +199,7 @@ class BareBroker:
         complaints: list[str] = []
         while True:
             taking = _Taking(self.broker)
-            leased = self.broker.acquire(topic, group, "reader", 1_000_000, 10_000, taking)
+            leased = self.broker.leases.acquire(topic, group, "reader", 1_000_000, 10_000, taking)
             for (group_partition, grant), record in zip(leased, taking.records, strict=True):
                 found[group_partition.partition.index, grant.offset] = record
             if taking.cold is None:
@@ -209,7 +209,7 @@ class BareBroker:
             group_partition, offset = taking.cold
             _, error = self.load(group_partition.partition, offset)
             if isinstance(error, DamagedData):
-                self.broker.dead_letter(group_partition, offset, "damaged")
+                self.broker.leases.dead_letter(group_partition, offset, "damaged")
             elif error is not None and not isinstance(error, RecordRemoved):
                 complaints.append(str(error))
                 return found, complaints
@@ -245,7 +245,7 @@ class _Taking:
         chunk = self._find(offset)
         if chunk is None:
             return STOP
-        if self._broker.is_expired(chunk, offset - chunk.base):
+        if self._broker.reader.expiry.is_expired(chunk, offset - chunk.base):
             return gone_until(max(chunk.hole_end(offset), offset + 1))
         self.records.append(chunk.record(offset - chunk.base))
         return TAKE
@@ -255,7 +255,7 @@ class _Taking:
         return UNKNOWN if chunk is None else key_hash(chunk.keys[offset - chunk.base])
 
     def _find(self, offset: int) -> Chunk | None:
-        chunk = self._broker.find(self.group_partition.partition, offset)
+        chunk = self._broker.reader.find(self.group_partition.partition, offset)
         if chunk is None:
             self.cold = (self.group_partition, offset)
             self.stopped = True

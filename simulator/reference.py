@@ -94,9 +94,9 @@ class _Writing:
         self.house = BareBroker(SimDisk(), OPTIONS, counting_ids(b"ref"))
         self.records: dict[Key, Record] = {}
         broker = self.house.broker
-        self.orders = broker.create_topic("orders")
-        self.events = broker.create_topic("Ereignisse/été", partitions=3)
-        broker.create_topic("never used")
+        self.orders = broker.topics.create("orders")
+        self.events = broker.topics.create("Ereignisse/été", partitions=3)
+        broker.topics.create("never used")
         self.house.run()
 
     # -- records ------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class _Writing:
         """Append records; the offsets and append times they give do not matter."""
         partition = topic.partition(index)
         for record in records:
-            offset = self.house.broker.produce(
+            offset = self.house.broker.records.produce(
                 partition,
                 record.value,
                 record.encoding,
@@ -153,7 +153,7 @@ class _Writing:
             self.produce(self.orders, Record(0, b"more-%d" % n), Record(0, b"x" * n))
             self.produce(self.events, Record(0, b"again", b"%d" % n), index=n % 3)
             group_partition, offset = self.lease("orders", "workers", "bob")[0]
-            self.house.broker.settle(group_partition, offset, True, owner="bob")
+            self.house.broker.leases.settle(group_partition, offset, True, owner="bob")
             self.house.run()
 
     # -- groups -------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class _Writing:
     def lease(
         self, topic: str, group: str, owner: str, count: int = 1
     ) -> list[tuple[GroupPartition, int]]:
-        found = self.house.broker.acquire(
+        found = self.house.broker.leases.acquire(
             topic, group, owner, 30 * SECOND_US, count, TakesAnything()
         )
         return [(group_partition, grant.offset) for group_partition, grant in found]
@@ -169,10 +169,10 @@ class _Writing:
     def topics_of_every_change(self) -> None:
         """Settings, a topic that is deleted, and a batch that may come again."""
         broker, house = self.house.broker, self.house
-        broker.configure_topic("never used", TopicSettings(retention_us=3_600 * SECOND_US))
-        broker.create_topic("brief")
+        broker.topics.configure("never used", TopicSettings(retention_us=3_600 * SECOND_US))
+        broker.topics.create("brief")
         house.run()
-        broker.delete_topic("brief")
+        broker.topics.delete("brief")
         broker.producers.remember(self.orders, "ann", 1, [0, 1, 2])
         house.run()
 
@@ -187,16 +187,16 @@ class _Writing:
         leased = self.lease("orders", "workers", "ann", 9)
         house.run()
         (group_partition, _), *_ = leased
-        broker.settle(group_partition, 0, True, owner="ann")
-        broker.settle(group_partition, 3, True, owner="ann")
-        broker.settle(group_partition, 1, False, owner="ann", delay_us=0)
-        broker.settle(group_partition, 2, False, owner="ann", delay_us=3_600 * SECOND_US)
-        broker.extend(group_partition, 4, 9_000 * SECOND_US, owner="ann")
-        broker.dead_letter(group_partition, 5, "too_large")
+        broker.leases.settle(group_partition, 0, True, owner="ann")
+        broker.leases.settle(group_partition, 3, True, owner="ann")
+        broker.leases.settle(group_partition, 1, False, owner="ann", delay_us=0)
+        broker.leases.settle(group_partition, 2, False, owner="ann", delay_us=3_600 * SECOND_US)
+        broker.leases.extend(group_partition, 4, 9_000 * SECOND_US, owner="ann")
+        broker.leases.dead_letter(group_partition, 5, "too_large")
         house.run()
         for _ in range(2):  # its second and third failure
             [(group_partition, offset)] = self.lease("orders", "workers", "bob")
-            broker.settle(group_partition, offset, False, owner="bob")
+            broker.leases.settle(group_partition, offset, False, owner="bob")
             house.run()
         house.pass_time(31, step=1)  # the rest lapses
 

@@ -247,7 +247,7 @@ class _Run:
         self._judge_marks(core)
         for topic in self._plan.topics:
             settings = TopicSettings(compact=True) if topic.compact else None
-            core.broker.create_topic(topic.name, topic.partitions, settings)
+            core.broker.topics.create(topic.name, topic.partitions, settings)
         if self._auditing:
             self._world.call_after(0, self._audit)
         elif not self._begun:
@@ -286,7 +286,7 @@ class _Run:
         core = self._machine.core
         if not self._faults.has_rotted or self._archive is None or core is None:
             return False
-        return bool(core.broker.archiving.status()["log_id"] != self._archive.log_id)
+        return bool(core.broker.archive.status()["log_id"] != self._archive.log_id)
 
     def _rollup_failed(self, reason: str) -> None:
         if not self._broken_modes():
@@ -298,7 +298,7 @@ class _Run:
             return
         in_log = offsets_in_log(self._disk)
         held = self._archive.newest.held
-        for topic in core.broker.topics():
+        for topic in core.broker.topics.all():
             for each in (topic, topic.internal):
                 for partition in each.partitions if each is not None else ():
                     key = partition.topic.topic_id, partition.index
@@ -330,7 +330,7 @@ class _Run:
             status = self._machine.core.broker.status()
             for name in ("leases_granted", "settled", "failed", "expired", "reads_from_disk"):
                 self._counts[name] += status[name]
-            archived = self._machine.core.broker.archiving.status()
+            archived = self._machine.core.broker.archive.status()
             if archived:
                 for name in ("deleted_segments", "reads", "failed_reads", "failed_refreshes"):
                     self._counts[f"archive {name}"] += archived[name]

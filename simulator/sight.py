@@ -75,7 +75,7 @@ class Sight:
 def look(house: BareBroker) -> Sight:
     """Look at everything. Changes the broker's state: it leases what there is."""
     broker = house.broker
-    topics = list(broker.topics())
+    topics = list(broker.topics.all())
     group_partitions: dict[GroupPartitionName, GroupPartitionSight] = {}
     for topic in topics:
         for group in list(topic.groups.values()):
@@ -90,7 +90,7 @@ def look(house: BareBroker) -> Sight:
     sight = Sight(
         broker.status()["damage"],
         house.report.cut is not None,
-        broker.create_topic("made after the start").topic_id,
+        broker.topics.create("made after the start").topic_id,
         records=records,
         group_partitions=group_partitions,
         complaints=complaints + [str(error) for error in house.failures],
@@ -120,7 +120,7 @@ def _look_at_group(
             states[one.offset] = ("leased", *lease)
         for letter in group_partition.store.dead_letters():
             states[letter.offset] = ("dead", letter.reason, letter.grants, letter.failures)
-    grants = house.broker.acquire(
+    grants = house.broker.leases.acquire(
         group.topic.name, group.name, "looks", SECOND_US, 10_000, TakesAnything()
     )
     for group_partition, grant in grants:

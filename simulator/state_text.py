@@ -46,7 +46,7 @@ def _snapshots(disk: SimDisk) -> list[str]:
 
 def describe(broker: Broker) -> Iterator[str]:
     """One line for each partition and each group's way through it, in order; no times."""
-    for topic in sorted(broker.topics(), key=lambda topic: topic.topic_id):
+    for topic in sorted(broker.topics.all(), key=lambda topic: topic.topic_id):
         yield from _topic(topic)
         if topic.internal is not None:
             yield from _topic(topic.internal)

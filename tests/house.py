@@ -81,12 +81,14 @@ class House(BareBroker):
         """Have a durable record that no format wrote, and so within the limits of none.
 
         It goes to partition 0 of a topic that is made if need be; ``rest`` is as for
-        `Broker.produce`.
+        `Broker.records.produce`.
         """
-        partition = (self.broker.topic(topic) or self.broker.create_topic(topic)).partition(0)
+        partition = (self.broker.topics.find(topic) or self.broker.topics.create(topic)).partition(
+            0
+        )
         while True:
             try:
-                self.broker.produce(partition, value, **rest)
+                self.broker.records.produce(partition, value, **rest)
             except Congested:
                 self.run()
             else:

@@ -139,10 +139,10 @@ BUGS = (
         "admit-one-by-one",
         "the messages of a batch are admitted one by one: a refused one may be half stored",
         "protocols/mamamia/connection.py",
-        ("        broker.admit(size, len(set(partitions)))\n", ""),
+        ("        broker.journal.admit(size, len(set(partitions)))\n", ""),
         (
-            "                partition.index,\n                broker.append(\n",
-            "                partition.index,\n                broker.produce(\n",
+            "                partition.index,\n                broker.records.append(\n",
+            "                partition.index,\n                broker.records.produce(\n",
         ),
     ),
     # -- recovery ------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ BUGS = (
         "events that a group's piece of a snapshot holds already are applied again",
         "broker/model/snapshotter.py",
         (
-            "            group_partition, self._captured_lsn, self._time.now_us(),",
-            "            group_partition, self._start_lsn, self._time.now_us(),",
+            "        return capture_group_partition(group_partition, self._captured_lsn,",
+            "        return capture_group_partition(group_partition, self._start_lsn,",
         ),
     ),
     bug(
@@ -654,11 +654,11 @@ BUGS = (
         "a committed offset settles what lies below it",
         "broker/leases/group_admin.py",
         (
-            "            lambda group_partition: group_partition.store.commit_offset(offset),\n",
-            "            lambda group_partition: (\n"
-            "                group_partition.store.commit_offset(offset),\n"
-            "                group_partition.store.seek(offset),\n"
-            "            ),\n",
+            "lambda group_partition: group_partition.store.commit_offset(offset), "
+            "group_partitions=[group_partition])",
+            "lambda group_partition: (group_partition.store.commit_offset(offset), "
+            "group_partition.store.seek(offset)), "
+            "group_partitions=[group_partition])",
         ),
     ),
     bug(
@@ -681,14 +681,15 @@ BUGS = (
         "the records of a batch are admitted one by one: a refused one may be half stored",
         "protocols/rustlog/connection.py",
         (
-            "            broker.admit(size + len(records) * RECORD_FRAME_BYTES)\n",
+            "            broker.journal.admit(size + len(records) * RECORD_FRAME_BYTES)\n",
             "            base_offset = partition.next_offset\n"
             "            for record in records:\n"
-            "                broker.admit(len(record) + RECORD_FRAME_BYTES)\n"
-            "                broker.append_values(partition, [record], Format.RUSTLOG)\n",
+            "                broker.journal.admit(len(record) + RECORD_FRAME_BYTES)\n"
+            "                broker.records.append_values(partition, [record], Format.RUSTLOG)\n",
         ),
         (
-            "        base_offset = broker.append_values(partition, records, Format.RUSTLOG)\n",
+            "        base_offset = broker.records.append_values(partition, records, "
+            "Format.RUSTLOG)\n",
             "",
         ),
     ),
@@ -702,10 +703,7 @@ BUGS = (
         "flymq-early-commit",
         "a COMMIT is answered before it is durable",
         "protocols/flymq/connection.py",
-        (
-            "self.answers.append(groups.commit(self.broker",
-            "self.answer_read(groups.commit(self.broker",
-        ),
+        ("self.answers.append(flymq_groups.commit(", "self.answer_read(flymq_groups.commit("),
     ),
     bug(
         "transaction-topic-by-topic",

@@ -496,7 +496,7 @@ def test_limits_reach_the_listeners_in_their_units() -> None:
 def test_a_degraded_core_names_its_directory(tmp_path: Path) -> None:
     """What health and page say of damage has a command that can be run as it stands."""
     core = make_core(CONFIG, tmp_path, reactor)
-    core.broker.quarantine.found(Place("00000000000000000000.wal", 4096, 4200, "bad"), [])
+    core.broker.damage.found(Place("00000000000000000000.wal", 4096, 4200, "bad"), [])
     assert core.degraded().endswith(f"run brokerctl --data-dir {tmp_path} wal verify")
 
 
@@ -506,9 +506,9 @@ def test_a_core_is_degraded_without_an_archive_that_it_needs(
     """Whatever else is wrong is said, too."""
     core = make_core(CONFIG, tmp_path, reactor)
     assert core.degraded() == ""
-    monkeypatch.setattr(type(core.broker.archiving), "reason", "the archive is away")
+    monkeypatch.setattr(type(core.broker.archive), "reason", "the archive is away")
     assert core.degraded() == "the archive is away"
-    core.broker.quarantine.found(Place("a.wal", 0, 1, "odd"), [])
+    core.broker.damage.found(Place("a.wal", 0, 1, "odd"), [])
     assert "places: 1" in core.degraded() and core.degraded().endswith("; the archive is away")
 
 

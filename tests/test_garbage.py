@@ -161,7 +161,7 @@ def topics_and_groups(house: House) -> Callable[[int], None]:
     produce(house, "stays", b"x")
 
     def take(topic: str, group: str) -> int:
-        found = broker.acquire(topic, group, "ann", 30 * SECOND_US, 1, TakesAnything())
+        found = broker.leases.acquire(topic, group, "ann", 30 * SECOND_US, 1, TakesAnything())
         return found[0][1].offset
 
     def one(number: int) -> None:
@@ -169,16 +169,16 @@ def topics_and_groups(house: House) -> Callable[[int], None]:
         produce(house, name, b"a", b"b", b"c")
         take(name, "g")
         settle(house, take(name, "g"), False, name, "g", delay_seconds=60)
-        broker.configure_group(name, "ordered", GroupSettings(key_ordered=True))
+        broker.groups.configure(name, "ordered", GroupSettings(key_ordered=True))
         take(name, "ordered")
-        broker.produce_later(
-            broker.existing_topic(name), b"d", 0, None, None, 0, None, 90_000_000, 0
+        broker.delayed.produce(
+            broker.topics.existing(name), b"d", 0, None, None, 0, None, 90_000_000, 0
         )
         house.run()
-        broker.delete_topic(name)
+        broker.topics.delete(name)
         take("stays", f"group-{number}")
         house.run()
-        broker.delete_group("stays", f"group-{number}")
+        broker.groups.delete("stays", f"group-{number}")
         house.run()
         house.pass_time(200.0, 10.0)  # timers know of leases and delays until these would be over
 

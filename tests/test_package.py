@@ -21,6 +21,8 @@ from brokerd import __version__
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 300
 
+packaging = pytest.mark.packaging
+
 
 def run(*command: object, **options: object) -> str:
     """Run a command that must succeed; return its output."""
@@ -91,7 +93,7 @@ def test_a_broker_reads_an_archive_with_what_its_extra_brings(tmp_path: Path) ->
     assert run(sys.executable, "-c", code, cwd=ROOT) == "None\n"
 
 
-@pytest.mark.slow
+@packaging
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     """Every module, the plugin, the page and the type marker; no tests, no demo, no simulator."""
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -107,14 +109,14 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert modules - names == set()
 
 
-@pytest.mark.slow
+@packaging
 def test_twistd_lists_brokerd_once_installed(environment: Path) -> None:
     """The plugin is registered by the wheel itself."""
     assert "  brokerd " in run(environment / "bin" / "twistd", "--help", cwd=environment)
     run(environment / "bin" / "brokerctl", "config", "check", ROOT / "etc" / "brokerd.toml")
 
 
-@pytest.mark.slow
+@packaging
 def test_the_job_says_what_is_not_installed(environment: Path) -> None:
     """The wheel alone brings no Spark; the command is there and names what does."""
     asked = subprocess.run(
@@ -131,7 +133,7 @@ def test_the_job_says_what_is_not_installed(environment: Path) -> None:
     assert len(asked.stderr.splitlines()) == 1
 
 
-@pytest.mark.slow
+@packaging
 def test_an_installed_broker_starts_and_stops(environment: Path, tmp_path: Path) -> None:
     """From the wheel alone it serves, and SIGTERM ends it cleanly."""
     arguments = ["-n", "--pidfile=", "brokerd", "--admin", "tcp:0", "--listen", "mamamia=tcp:0"]
@@ -151,15 +153,15 @@ def test_an_installed_broker_starts_and_stops(environment: Path, tmp_path: Path)
         assert listeners.exists(), (tmp_path / "output").read_text()
         assert set(json.loads(listeners.read_text())) == {"mamamia", "admin"}
         broker.send_signal(signal.SIGTERM)
-        assert broker.wait(timeout=SECONDS) == 0, (tmp_path / "output").read_text()
+        assert broker.leases.wait(timeout=SECONDS) == 0, (tmp_path / "output").read_text()
         assert not listeners.exists()
     finally:
         if broker.poll() is None:
             broker.kill()
-            broker.wait()
+            broker.leases.wait()
 
 
-@pytest.mark.slow
+@packaging
 def test_uninstalling_leaves_nothing(environment: Path) -> None:
     """No file of ours stays, and twistd forgets us. (Last here: it takes the wheel away.)"""
     run(environment / "bin" / "python", "-m", "pip", "uninstall", "--quiet", "--yes", "brokerd")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import starmap
 from typing import Any
 
@@ -33,17 +32,15 @@ from brokerd.broker.journal import EVENT_FRAME_BYTES, Clock, Journal
 from brokerd.broker.leases.group_admin import GroupAdmin
 from brokerd.broker.leases.reaper import GroupReaper
 from brokerd.broker.leases.service import LeaseService
-from brokerd.broker.leases.waiters import Waiter, Waiters
+from brokerd.broker.leases.waiters import Waiters
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topic_admin import TopicAdmin
-from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.producers import Producers
 from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.records.chunks import Chunk, ChunkCache
-from brokerd.broker.records.cold_reader import ColdReader, Loaded
-from brokerd.broker.records.fetch import Expiry, Fetcher
-from brokerd.broker.records.offset_at_time import offset_at_time
+from brokerd.broker.records.cold_reader import ColdReader
+from brokerd.broker.records.fetch import Expiry, RecordReader
 from brokerd.broker.retention.limits import RetentionLimits
 from brokerd.broker.retention.retention import Retention, RetentionSettings
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
@@ -52,7 +49,7 @@ from brokerd.broker.security.accounts import Accounts
 from brokerd.broker.security.audit import AuditTrail
 from brokerd.broker.security.audit_search import Searches
 from brokerd.broker.status.damage import DamageRegistry, OffsetRange, Place
-from brokerd.broker.status.overview import Counters, GroupInfo, Overview
+from brokerd.broker.status.overview import Counters, Overview
 from brokerd.broker.subscriptions import Subscriptions
 from brokerd.broker.transactions import Transactions
 from brokerd.groups import GroupSettings
@@ -91,9 +88,11 @@ class BrokerSettings:
 
 
 class Broker:
-    """The one owner of topics, groups and the journal.
+    """The one owner of topics, groups and the journal; its services do the work.
 
-    What it can do is done by its parts, each in a module of its own; their methods are its own.
+    ``records`` appends and ``reader`` reads; ``leases``, ``groups``, ``topics``, ``delayed``,
+    ``transactions``, ``subscriptions``, ``producers``, ``accounts``, ``schemas`` and ``audit`` each
+    have a module of their own. ``journal`` admits work and tells when it is durable.
     """
 
     _log = Logger()
@@ -114,7 +113,7 @@ class Broker:
     ) -> None:
         self.settings = settings
         self.counters = Counters()
-        self.quarantine = DamageRegistry(data_dir)
+        self.damage = DamageRegistry(data_dir)
         self._wal = wal
         self._clock = clock
         self.time = BrokerTime(wall, clock.seconds, self._report_jump)
@@ -124,21 +123,21 @@ class Broker:
         self._readers = readers
         archive_threads = readers if archive is None else archive.threads
         self._reliance = ArchivePin(archive, snapshot_writer)
-        self.archived = ArchiveReader(
+        self.archive_reader = ArchiveReader(
             archive_threads,
             clock,
             settings.archive.poll_us,
             ArchiveGuard(self._state, wal, self._reliance).check,
         )
-        self._reader = ColdReader(
+        self._cold_reader = ColdReader(
             wal,
             readers,
             self._cold,
-            self.quarantine,
-            ReadAhead(self.archived, clock, settings.read_cache_bytes),
+            self.damage,
+            ReadAhead(self.archive_reader, clock, settings.read_cache_bytes),
         )
         self._waiters = Waiters(clock)
-        self._remains = GroupReaper(clock)
+        self._reaper = GroupReaper(clock)
         self._snapshotter = Snapshotter(
             self._state,
             wal,
@@ -158,20 +157,18 @@ class Broker:
             frame_bytes=frame_bytes,
             max_uncommitted_bytes=settings.max_uncommitted_bytes,
             mark_quiet_us=settings.mark_quiet_us,
-            before_frame=lambda touched: self._leasing.serve_touched(touched),
+            before_frame=lambda touched: self.leases.serve_touched(touched),
             after_frame=self._snapshotter.step,
         )
-        self._overview = Overview(
+        self.overview = Overview(
             self._state,
             wal,
             self.time,
             self.counters,
             settings.groups.max_attempts,
             clock,
-            ArchiveAppendTimes(self.archived),
+            ArchiveAppendTimes(self.archive_reader),
         )
-        self.lag = self._overview.lag
-        self.commit_place = self._overview.commit_place
         self._bounds: BoundsWriter | None = None
         if archive is not None:
             self._bounds = BoundsWriter(
@@ -182,7 +179,7 @@ class Broker:
                 snapshot_writer,
                 clock,
                 self.time,
-                self.commit_place,
+                self.overview.commit_place,
                 self._damaged_places,
             )
         self._bind(clock, frame_bytes // (2 * EVENT_FRAME_BYTES))
@@ -201,7 +198,7 @@ class Broker:
             self.audit,
             checker or Checker(at_once, LooksAtOnce().look),
         )
-        self.sweep = SegmentCleaner(
+        self.segment_cleaner = SegmentCleaner(
             self._state,
             self.journal,
             wal,
@@ -209,53 +206,46 @@ class Broker:
             readers,
             snapshot_writer,
             archive_threads,
-            self.archived,
+            self.archive_reader,
             self._reliance,
-            self.mark_archived,
+            self.topics.mark_archived,
             settings.archive,
         )
         self._retention = Retention(
             self._state,
             self.journal,
-            RetentionLimits(wal, readers, self.archived),
+            RetentionLimits(wal, readers, self.archive_reader),
             clock,
             self.time,
-            self._remove,
-            self.sweep,
+            self.topics.remove,
+            self.segment_cleaner,
             settings.retention,
         )
-        self.archiving = ArchiveAdmin(
+        self.archive = ArchiveAdmin(
             archive,
             self._state,
             wal,
             self.journal,
             clock,
-            self.archived,
-            self.sweep,
+            self.archive_reader,
+            self.segment_cleaner,
             self._bounds,
         )
         self._recovery: RecoveryReport | None = None
         self.ready = False
 
     def _bind(self, clock: Clock, events_max: int) -> None:
-        """Make the parts, and their methods the broker's own."""
+        """Make the services, in the order in which they need one another."""
         settings, state, journal = self.settings, self._state, self.journal
-        producing = RecordAppender(
+        self.records = RecordAppender(
             journal, self.time, self._tail, self.counters, settings.retention.topics.ttl_us or 0
         )
-        self.admit = journal.admit
-        self.append = producing.append
-        self.append_values = producing.append_values
-        self.produce = producing.produce
-        self.expiry_us = producing.expiry_us
         self.producers = Producers(state, journal, settings.max_producers)
-
         expiry = Expiry(self.time)
-        self.is_expired = expiry.is_expired
-        self.expired_before_us = expiry.before_us
-        self.fetch = Fetcher(journal, clock, expiry, self.load).fetch
-
-        self._leasing = leasing = LeaseService(
+        self.reader = RecordReader(
+            self._wal, journal, clock, expiry, self._cold_reader, self._readers, self.archive_reader
+        )
+        self.leases = LeaseService(
             state,
             journal,
             clock,
@@ -265,35 +255,16 @@ class Broker:
             events_max,
             settings.max_groups,
         )
-        self.group_partition = leasing.group_partition
-        self.acquire = leasing.acquire
-        self.time_from_durable = leasing.time_from_durable
-        self.settle = leasing.settle
-        self.settle_leased = leasing.settle_leased
-        self.extend = leasing.extend
-        self.release = leasing.release
-        self.dead_letter = leasing.dead_letter
-        self.dead_letters = leasing.dead_letters
-
         bounds_changed = (lambda: None) if self._bounds is None else self._bounds.changed
-        groups = GroupAdmin(state, journal, leasing, self.time, bounds_changed)
-        self.configure_group = groups.configure_group
-        self.group_settings = groups.group_settings
-        self.pause_group = groups.pause_group
-        self.resume_group = groups.resume_group
-        self.seek_group = groups.seek_group
-        self.commit_offset = groups.commit_offset
-        self.committed_offset = groups.committed_offset
-        self._delete_group = groups.delete_group
-        self.release_owner = groups.release_owner
-        self.leases = groups.leases
-        self.replay_dead_letters = groups.replay_dead_letters
-        self.purge_dead_letters = groups.purge_dead_letters
-        self.offset_at_time = partial(
-            offset_at_time, self._wal, journal, self._readers, self.archived
+        self.groups = GroupAdmin(
+            state,
+            journal,
+            self.leases,
+            self.time,
+            bounds_changed,
+            lambda topic, group: self.subscriptions.end_with_group(topic, group),
         )
-
-        topics = TopicAdmin(
+        self.topics = TopicAdmin(
             state,
             journal,
             self._snapshotter,
@@ -305,76 +276,61 @@ class Broker:
             settings.max_partitions,
             bounds_changed,
         )
-        self.create_topic = topics.create_topic
-        self.configure_topic = topics.configure_topic
-        self.delete_topic = topics.delete_topic
-        self.trim_topic = topics.trim_topic
-        self.internal_topic = topics.internal_topic
-        self._remove = topics.remove
-        self.mark_archived = topics.mark_archived
-        self.existing_topic = state.existing_topic
-
         self.transactions = Transactions(
             journal,
             clock,
-            producing,
-            topics,
-            self.topic,
+            self.records,
+            self.topics,
+            self.topics.find,
             settings.max_transaction_bytes,
             settings.transaction_us,
         )
-
         self.audit = AuditTrail(
             journal,
-            producing,
-            Searches(journal, clock, self.topic, self.fetch, self.offset_at_time),
+            self.records,
+            Searches(
+                journal, clock, self.topics.find, self.reader.fetch, self.reader.offset_at_time
+            ),
             clock,
             self.time,
-            topics.own_topic,
+            self.topics.own_topic,
             settings.audit_keep_us,
         )
-
         self.subscriptions = Subscriptions(
             state,
             journal,
-            leasing,
+            self.leases,
             clock,
             self.time,
-            self.create_topic,
-            self.offset_at_time,
+            self.topics.create,
+            self.reader.offset_at_time,
             settings.max_subscriptions,
         )
-
-        self.schedule_counters = scheduled = ScheduleCounters()
-        self._firing = firing = DelayedDelivery(
+        counters = ScheduleCounters()
+        self._delivery = DelayedDelivery(
             state,
             journal,
             clock,
             self.time,
-            producing,
-            leasing,
-            self._reader,
+            self.records,
+            self.leases,
+            self._cold_reader,
             expiry,
-            scheduled,
-            DelayedPrefetch(self._wal, self._readers, self.archived, clock, self.time),
-            topics.remove,
+            counters,
+            DelayedPrefetch(self._wal, self._readers, self.archive_reader, clock, self.time),
+            self.topics.remove,
         )
-        schedule = Schedule(
+        self.delayed = Schedule(
             state,
             journal,
             self.time,
-            producing,
-            leasing,
-            scheduled,
-            topics.internal_topic,
-            firing.added,
-            firing.over,
+            self.records,
+            self.leases,
+            counters,
+            self.topics.internal_topic,
+            self._delivery.added,
+            self._delivery.over,
         )
-        self.produce_later = schedule.produce_later
-        self.open_schedule = schedule.open_schedule
-        self.append_later = schedule.append_later
-        self.cancel_scheduled = schedule.cancel_scheduled
-        self.scheduled = schedule.scheduled
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -392,17 +348,17 @@ class Broker:
             self._tell_damage(self._recovery)
         self._report_ahead(self.time.resume_from(self._state.last_time_us, self._state.jumped_us))
         now_us = self.time.now_us()
-        self._state.let_go = self._remains.let_go
+        self._state.let_go = self._reaper.let_go
         self.journal.start()
         if self._recovery is not None and self._recovery.damages:
             self.journal.mark_damage()
-        self._leasing.start(now_us)
+        self.leases.start(now_us)
         self.subscriptions.start(
             now_us, self._recovery is not None and bool(self._recovery.damages)
         )
         self._retention.start()
-        self._firing.start()
-        self.archiving.start()
+        self._delivery.start()
+        self.archive.start()
         self.audit.start()
         self.ready = True
 
@@ -412,15 +368,15 @@ class Broker:
         The caller then closes the log, and may call `write_last_snapshot` after that.
         """
         self.ready = False
-        self._leasing.timetable.stop()
+        self.leases.timetable.stop()
         self.subscriptions.stop()
         self.transactions.stop()
-        self._firing.stop()
+        self._delivery.stop()
         self._retention.stop()
-        self._overview.stop()
-        self._remains.stop()
+        self.overview.stop()
+        self._reaper.stop()
         self._snapshotter.stop()
-        self.archiving.stop()
+        self.archive.stop()
         self.audit.stop()
         self.journal.close()
 
@@ -433,20 +389,18 @@ class Broker:
     def _tell_damage(self, report: RecoveryReport) -> None:
         """Say what the replay found damaged, by the names of topics."""
         for damage in self._state.recorded.values():
-            self.quarantine.on_record(_place(damage), self._ranges(damage))
+            self.damage.on_record(_place(damage), self._ranges(damage))
         for damage in report.damages:
-            self.quarantine.found(_place(damage), self._ranges(damage))
+            self.damage.found(_place(damage), self._ranges(damage))
         for partition, gaps in self._state.new_gaps.items():
             for first, end in gaps:
-                self.quarantine.left_out(
-                    OffsetRange(partition.topic.name, partition.index, first, end)
-                )
+                self.damage.left_out(OffsetRange(partition.topic.name, partition.index, first, end))
 
     def _damaged_places(self) -> set[DamagedPlace]:
         """All that is known by now to be damaged in the log, or to have been."""
         known = {(place.file, place.position, place.end) for place in self._state.known_damage}
         return set(
-            starmap(DamagedPlace, known.union(self._state.recorded, self.quarantine.known_places()))
+            starmap(DamagedPlace, known.union(self._state.recorded, self.damage.known_places()))
         )
 
     def _ranges(self, damage: Damage) -> Iterator[OffsetRange]:
@@ -477,79 +431,37 @@ class Broker:
             len(chunk.times_us) == len(chunk.values) and chunk.ticket <= self.journal.durable_ticket
         )
 
-    # -- topics and records -------------------------------------------------------------------
-
-    def topic(self, name: str) -> Topic | None:
-        """The topic of this name, if there is one."""
-        return self._state.by_name.get(name)
-
-    def topic_of_id(self, topic_id: int) -> Topic | None:
-        """The topic with this id, if there is one and it has a name."""
-        topic = self._state.by_id.get(topic_id)
-        return None if topic is None or topic.internal_of else topic
-
-    def topics(self) -> Iterator[Topic]:
-        """All topics that have names, in order of creation."""
-        return (topic for topic in self._state.by_id.values() if not topic.internal_of)
-
-    find = staticmethod(Partition.find)
-    """The chunk in memory that holds an offset of a partition, if any; else `load` it."""
-
-    def load(self, partition: Partition, offset: int, loaded: Loaded) -> None:
-        """Read ``offset`` and what follows it from the log; see `ColdReader.load`."""
-        self._reader.load(partition, offset, loaded)
-
-    def wait(
-        self,
-        topic_name: str,
-        group_name: str,
-        wait_us: int,
-        attempt: Callable[[], bool],
-        timed_out: Callable[[], None],
-    ) -> Waiter:
-        """Try ``attempt`` again whenever the group may find something; see `Waiters.add`."""
-        return self._waiters.add(topic_name, group_name, wait_us, attempt, timed_out)
-
     # -- what can be seen ---------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """Counts and sizes, in values that JSON can hold; the admin site shows them."""
-        groups, omitted = self._overview.groups()
+        groups, omitted = self.overview.groups()
         return {
-            **self._overview.counts(),
+            **self.overview.counts(),
             "uncommitted_bytes": self.journal.uncommitted_bytes,
             "tail_cache_bytes": self._tail.used_bytes,
             "read_cache_bytes": self._cold.used_bytes,
-            "reads_from_disk": self._reader.reads,
-            "schedule": self.schedule_counters.status(),
-            "schedule_held_bytes": self._firing.held_bytes,
+            "reads_from_disk": self._cold_reader.reads,
+            "schedule": self.delayed.counters.status(),
+            "schedule_held_bytes": self._delivery.held_bytes,
             "producers": self.producers.count,
             "subscriptions": self.subscriptions.count,
             "transactions": self.transactions.status(),
             "long_polls": self._waiters.count,
             "retention": self._retention.status(),
-            "archive": self.archiving.status(),
+            "archive": self.archive.status(),
             "audit": self.audit.status(),
             "snapshots_written": self._snapshotter.written,
             "snapshot_lsn": self._snapshotter.last_lsn,
             "snapshot_error": self._snapshotter.last_error,
             "damage": {
-                **self.quarantine.status(),
+                **self.damage.status(),
                 "indexes": self._wal.bad_indexes,
                 "snapshots": self._snapshotter.damaged,
             },
             "groups": groups,
             "groups_omitted": omitted,
         }
-
-    def delete_group(self, topic: str, group: str) -> None:
-        """As `GroupAdmin.delete_group`; with its group a subscription ends, in the same frame."""
-        if not self.subscriptions.end_with_group(topic, group):
-            self._delete_group(topic, group)
-
-    def group_info(self, topic_name: str, group_name: str) -> GroupInfo:
-        """Where a group stands in a topic; an unknown one is an empty one."""
-        return self._overview.group_info(topic_name, group_name)
 
 
 def _place(damage: Damage) -> Place:

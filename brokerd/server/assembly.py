@@ -444,7 +444,7 @@ class BrokerCore:
 
     def degraded(self) -> str:
         """Say why what is served is not all there was; "" if nothing is known to be missing."""
-        reasons = (self.broker.quarantine.reason, self.broker.archiving.reason)
+        reasons = (self.broker.damage.reason, self.broker.archive.reason)
         return "; ".join(reason for reason in reasons if reason)
 
     def status(self) -> dict[str, Any]:

@@ -6,9 +6,8 @@ indexes of the sealed segments read last (``OPEN_SEGMENTS_MAX`` of them and ``OP
 most, or one that is larger, besides those that reads under way use), plus the indexes of segments
 not sealed yet. Nothing grows with the number of records.
 
-All of it belongs to one thread, the reactor's. Only plans run in others. A running plan calls
-:meth:`Catalog.open`, which may have to make an index again, and reads segments and their growing
-indexes: a row of those is complete once its last column is there.
+Methods belong to one thread, the reactor's, except what a :class:`ReadPlan` calls when it runs:
+opening a sealed segment, which may have to make its index again.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ class Lack(NamedTuple):
 
 
 class Segment:
-    """A segment in use. ``growing`` is its index until an index file has been written.
-
-    Other threads only read it: a plan hands back what it found, and its ``remember`` keeps it.
-    """
+    """A segment in use. ``growing`` is its index until an index file has been written."""
 
     def __init__(
         self, header: SegmentHeader, growing: GrowingIndex | None = None, file: File | None = None
@@ -254,7 +250,7 @@ class Catalog:
         while first > 0 and not self._knows_its_time(ordinals[first]):
             first -= 1
         parts = self._parts(topic_id, partition, firsts[first:stop], ordinals[first:stop])
-        return TimePlan(parts, firsts[stop] if stop < len(firsts) else None, time_us)
+        return TimePlan(list(parts), firsts[stop] if stop < len(firsts) else None, time_us)
 
     def _knows_its_time(self, ordinal: int) -> bool:
         segment = self._segments.get(ordinal)
@@ -263,24 +259,18 @@ class Catalog:
     def plan_offset_of_size(self, topic_id: int, partition: int, max_bytes: int) -> SizePlan:
         """Plan to find the first offset from which on there are at most ``max_bytes``."""
         firsts, ordinals = self._where.get((topic_id, partition), _NOWHERE)
-        parts = self._parts(topic_id, partition, firsts[::-1], ordinals[::-1])
+        parts = partial(self._parts, topic_id, partition, firsts[::-1], ordinals[::-1])
         return SizePlan((topic_id, partition), parts, max_bytes)
 
     def _parts(
         self, topic_id: int, partition: int, firsts: array[int], ordinals: array[int]
     ) -> Iterator[Part]:
-        """What segments hold of a partition; a thread may go through it, once."""
-        segments = list(map(self._segments.get, ordinals))
-        return (
-            Part(
-                first,
-                partial(self._load_rows, segment, topic_id, partition),
-                segment.sizes,
-                segment.growing is None,
-            )
-            for first, segment in zip(firsts, segments, strict=True)
-            if segment is not None
-        )
+        """What segments hold of a partition; in any thread, with arrays of its own."""
+        for first, ordinal in zip(firsts, ordinals, strict=True):
+            segment = self._segments.get(ordinal)
+            if segment is not None:
+                load = partial(self._load_rows, segment, topic_id, partition)
+                yield Part(first, load, segment.sizes, segment.growing is None)
 
     def _load_rows(self, segment: Segment, topic_id: int, partition: int) -> Rows:
         index = segment.growing or self.open(segment)[1]
@@ -310,9 +300,8 @@ class Catalog:
 
     def _opened(self, segment: Segment) -> Opened | None:
         """A segment's file and index when both are at hand."""
-        growing, file = segment.growing, segment.file  # `sealed` may take them away meanwhile
-        if growing is not None and file is not None:
-            return file, growing
+        if segment.growing is not None and segment.file is not None:
+            return segment.file, segment.growing
         with self._lock:
             found = self._open.get(segment)
             if found is not None:

@@ -47,12 +47,12 @@ class Deed(NamedTuple):
 
 def pause(name: str, topic: str, group: str) -> Deed:
     operation = Pause(number=UNNUMBERED, client=name, topic=topic, group=group)
-    return Deed(operation, lambda broker: broker.pause_group(topic, group), _nothing)
+    return Deed(operation, lambda broker: broker.groups.pause(topic, group), _nothing)
 
 
 def resume(name: str, topic: str, group: str) -> Deed:
     operation = Resume(number=UNNUMBERED, client=name, topic=topic, group=group)
-    return Deed(operation, lambda broker: broker.resume_group(topic, group), _nothing)
+    return Deed(operation, lambda broker: broker.groups.resume(topic, group), _nothing)
 
 
 def configure(name: str, topic: str, group: str, rules: GroupRules) -> Deed:
@@ -65,19 +65,19 @@ def configure(name: str, topic: str, group: str, rules: GroupRules) -> Deed:
         default_duration_us=rules.default_duration_us,
         key_ordered=rules.key_ordered,
     )
-    return Deed(operation, lambda broker: broker.configure_group(topic, group, settings), _nothing)
+    return Deed(operation, lambda broker: broker.groups.configure(topic, group, settings), _nothing)
 
 
 def seek(operation: Seek) -> Deed:
     op = operation
     return Deed(
-        op, lambda broker: broker.seek_group(op.topic, op.group, op.to, op.partition), _nothing
+        op, lambda broker: broker.groups.seek(op.topic, op.group, op.to, op.partition), _nothing
     )
 
 
 def delete_group(name: str, topic: str, group: str) -> Deed:
     operation = DeleteGroup(number=UNNUMBERED, client=name, topic=topic, group=group)
-    return Deed(operation, lambda broker: broker.delete_group(topic, group), _nothing)
+    return Deed(operation, lambda broker: broker.groups.delete(topic, group), _nothing)
 
 
 def release(name: str, topic: str, group: str, owner: str) -> Deed:
@@ -86,14 +86,17 @@ def release(name: str, topic: str, group: str, owner: str) -> Deed:
     def tell(result: tuple[int, bool]) -> None:
         operation.released, operation.is_partial = result
 
-    return Deed(operation, lambda broker: broker.release_owner(topic, group, owner), tell)
+    return Deed(operation, lambda broker: broker.groups.release_owner(topic, group, owner), tell)
 
 
 def change_letters(operation: LetterChange) -> Deed:
     op = operation
 
     def call(broker: Broker) -> int:
-        change = {Replay: broker.replay_dead_letters, Purge: broker.purge_dead_letters}[type(op)]
+        change = {
+            Replay: broker.groups.replay_dead_letters,
+            Purge: broker.groups.purge_dead_letters,
+        }[type(op)]
         return change(
             op.topic,
             op.group,
@@ -121,7 +124,7 @@ def letters(name: str, topic: str, group: str) -> Deed:
 
 def dead_letters(broker: Broker, topic: str, group: str) -> tuple[Letter, ...]:
     """A group's dead letters, as the JSON API lists them; none if there is no such topic."""
-    if broker.topic(topic) is None:
+    if broker.topics.find(topic) is None:
         return ()
     now_us = broker.time.now_us()
     return tuple(
@@ -133,7 +136,7 @@ def dead_letters(broker: Broker, topic: str, group: str) -> tuple[Letter, ...]:
             now_us - letter.first_attempt_us,
             now_us - letter.last_attempt_us,
         )
-        for partition, letter in broker.dead_letters(topic, group)
+        for partition, letter in broker.leases.dead_letters(topic, group)
     )
 
 
@@ -145,18 +148,18 @@ def trim(name: str, topic: str, partition: int, offset: int) -> Deed:
     def tell(start: int) -> None:
         operation.start = start
 
-    return Deed(operation, lambda broker: broker.trim_topic(topic, partition, offset), tell)
+    return Deed(operation, lambda broker: broker.topics.trim(topic, partition, offset), tell)
 
 
 def configure_topic(name: str, topic: str, rules: TopicRules) -> Deed:
     operation = ConfigureTopic(number=UNNUMBERED, client=name, topic=topic, rules=rules)
     settings = TopicSettings(*rules)
-    return Deed(operation, lambda broker: broker.configure_topic(topic, settings), _nothing)
+    return Deed(operation, lambda broker: broker.topics.configure(topic, settings), _nothing)
 
 
 def delete_topic(name: str, topic: str) -> Deed:
     operation = DeleteTopic(number=UNNUMBERED, client=name, topic=topic)
-    return Deed(operation, lambda broker: broker.delete_topic(topic), _nothing)
+    return Deed(operation, lambda broker: broker.topics.delete(topic), _nothing)
 
 
 def describe(name: str, topic: str) -> Deed:
@@ -170,14 +173,14 @@ def describe(name: str, topic: str) -> Deed:
 
 def topic_view(broker: Broker, name: str) -> TopicView | None:
     """A topic as it is now."""
-    topic = broker.topic(name)
+    topic = broker.topics.find(name)
     if topic is None:
         return None
     return TopicView(
         topic.topic_id,
         tuple(partition.start_offset for partition in topic.partitions),
         tuple(partition.next_offset for partition in topic.partitions),
-        sum(1 for _ in broker.scheduled(name)),
+        sum(1 for _ in broker.delayed.scheduled(name)),
     )
 
 
@@ -187,7 +190,7 @@ def cancel(name: str, topic: str, schedule_id: int) -> Deed:
     def tell(was_waiting: bool) -> None:
         operation.cancelled = was_waiting
 
-    return Deed(operation, lambda broker: broker.cancel_scheduled(topic, schedule_id), tell)
+    return Deed(operation, lambda broker: broker.delayed.cancel(topic, schedule_id), tell)
 
 
 def _nothing(result: object) -> None:

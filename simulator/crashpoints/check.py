@@ -109,7 +109,7 @@ def _record_problems(house: BareBroker, expected: Expected, afterwards: int = 0)
 
     ``afterwards``: how many records a check itself has appended to each partition.
     """
-    topics = {topic.name: len(topic.partitions) for topic in house.broker.topics()}
+    topics = {topic.name: len(topic.partitions) for topic in house.broker.topics.all()}
     for name in expected.certain - topics.keys():
         yield f"topic {name!r} is gone"
     for name, count in topics.items():
@@ -189,7 +189,7 @@ def _named(partition: Partition, offset: int) -> str:
 
 def _group_problems(house: BareBroker, expected: Expected) -> Iterator[str]:
     for group_partition, places in expected.group_partitions.items():
-        topic = house.broker.topic(group_partition.topic)
+        topic = house.broker.topics.find(group_partition.topic)
         if topic is None:
             continue  # `_record_problems` says so if it should be there
         passive = _listed(house, group_partition)
@@ -216,7 +216,7 @@ def _group_problems(house: BareBroker, expected: Expected) -> Iterator[str]:
 def _broker_group_partitions(
     house: BareBroker, group_partition: GroupPartition
 ) -> list[BrokerGroupPartition]:
-    topic = house.broker.topic(group_partition.topic)
+    topic = house.broker.topics.find(group_partition.topic)
     group = topic.groups.get(group_partition.group) if topic is not None else None
     return group.partitions if group is not None else []
 
@@ -261,7 +261,7 @@ def _drain(house: BareBroker, group_partition: GroupPartition) -> dict[Place, Gr
     found: dict[Place, Grant] = {}
     while True:
         house.run()
-        leased = house.broker.acquire(
+        leased = house.broker.leases.acquire(
             group_partition.topic, group_partition.group, PROBER, PROBE_US, 100, TakesAnything()
         )
         for one, grant in leased:
@@ -277,9 +277,9 @@ def _tried(
     grant = grants.get(place)
     if grant is not None:
         return Seen(State(grants=grant.grants - 1, failures=grant.failures), is_ready=True)
-    one = house.broker.group_partition(group_partition.topic, group_partition.group, *place)
+    one = house.broker.leases.group_partition(group_partition.topic, group_partition.group, *place)
     attempts = one.store.attempts(place.offset)
-    if house.broker.settle(one, place.offset, True, owner=PROBER):
+    if house.broker.leases.settle(one, place.offset, True, owner=PROBER):
         return Seen(State(Status.OPEN, *attempts))
     return Seen(State(Status.SETTLED))
 
@@ -308,7 +308,7 @@ def _work_on(house: BareBroker) -> Iterator[str]:
     ends = {partition: partition.next_offset for partition in house.partitions()}
     for partition, end in ends.items():
         house.run()
-        offset = house.broker.produce(partition, b"one more")
+        offset = house.broker.records.produce(partition, b"one more")
         if offset != end:
             yield f"{_named(partition, offset)} comes after {end - 1}"
     house.run()

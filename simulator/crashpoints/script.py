@@ -235,7 +235,7 @@ class Script:
 
     def _ready(self, core: BrokerCore) -> None:
         for name, partitions in TOPICS.items():
-            core.broker.create_topic(name, partitions)
+            core.broker.topics.create(name, partitions)
 
     # -- one life -------------------------------------------------------------------------------
 

@@ -92,13 +92,13 @@ def test_a_group_is_described(caller: Caller) -> None:
 
 
 def test_a_group_that_only_commits_is_told_of_by_its_commits(caller: Caller) -> None:
-    caller.house.broker.commit_offset("orders", "readers", 0, 1)
+    caller.house.broker.groups.commit_offset("orders", "readers", 0, 1)
     _, page = caller.get("/topics/orders/groups")
     assert [(one["group"], one["lag"], one["committed"]) for one in page["groups"]] == [
         ("g", 2, None),
         ("readers", 2, 1),
     ]
-    caller.house.broker.commit_offset("orders", "readers", 0, 3)
+    caller.house.broker.groups.commit_offset("orders", "readers", 0, 3)
     _, group = caller.get("/topics/orders/groups/readers")
     assert (group["lag"], group["ready"], group["oldest_age_seconds"]) == (0, 0, None)
     (group_partition,) = group["by_partition"]
@@ -205,8 +205,8 @@ def test_a_seek_to_a_time_is_not_made_in_another_topic_of_that_name(
         raise Congested("in a moment")
 
     def make_anew() -> None:
-        broker.delete_topic("orders")
-        broker.create_topic("orders")
+        broker.topics.delete("orders")
+        broker.topics.create("orders")
 
     broker.journal.when_uncongested(make_anew)
     with monkeypatch.context() as patch:
@@ -214,10 +214,10 @@ def test_a_seek_to_a_time_is_not_made_in_another_topic_of_that_name(
         body = json.dumps({"to_time": "2100-01-01T00:00:00Z", "create": True}).encode()
         _, wire = caller.send("POST", f"{GROUP}/seek", body)
         assert caller.house.readers.step()
-    broker.pause_group("orders", "g")  # so that there is a commit, after which those that wait try
+    broker.groups.pause("orders", "g")  # so that there is a commit, after which those that wait try
     caller.house.run()
     assert answer_of(wire)[0] == 404
-    assert not broker.existing_topic("orders").groups
+    assert not broker.topics.existing("orders").groups
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,13 @@ def test_dead_letters_are_listed(caller: Caller) -> None:
 def test_following_next_shows_every_dead_letter_once() -> None:
     """A page begins at an offset, so that what came before it is neither counted nor read."""
     house = House()
-    house.broker.create_topic("orders", 2)
+    house.broker.topics.create("orders", 2)
     ask(house, *(Produce("orders", b"x", partition=n % 2) for n in range(20)))
     for group_partition in [
-        house.broker.group_partition("orders", "g", index, 0) for index in range(2)
+        house.broker.leases.group_partition("orders", "g", index, 0) for index in range(2)
     ]:
         for offset in range(0, 10, 2):
-            house.broker.dead_letter(group_partition, offset, "bad")
+            house.broker.leases.dead_letter(group_partition, offset, "bad")
     caller, found, where = Caller(house), [], {}
     while True:
         status, page = caller.get(LETTERS, limit=3, **where)
@@ -183,7 +183,9 @@ def bad() -> Caller:
     broker = caller.house.broker
     for reason, offsets in (("odd", range(0, 10, 2)), ("worse", range(1, 10, 2))):
         for offset in offsets:
-            broker.dead_letter(broker.group_partition("orders", "g", 0, offset), offset, reason)
+            broker.leases.dead_letter(
+                broker.leases.group_partition("orders", "g", 0, offset), offset, reason
+            )
         caller.house.pass_time(60, 1)
     return caller
 

@@ -57,8 +57,8 @@ def test_removed_records_are_counted_by_reason() -> None:
 def test_lateness_of_delayed_messages_is_a_histogram() -> None:
     """Each bucket counts those below its bound; the last one all."""
     house = House()
-    house.broker.schedule_counters.late(0.02)
-    house.broker.schedule_counters.late(1e9)
+    house.broker.delayed.counters.late(0.02)
+    house.broker.delayed.counters.late(1e9)
     lines = scraped(house.broker.status())
     name = "brokerd_schedule_lateness_seconds"
     assert f'{name}_bucket{{le="0.01"}} 0.0' in lines

@@ -70,7 +70,7 @@ def door() -> SlowDoor:
 @pytest.fixture
 def caller(door: SlowDoor) -> Caller:
     caller = Caller(guard=door)
-    caller.house.broker.create_topic("orders")
+    caller.house.broker.topics.create("orders")
     caller.house.run()
     return caller
 
@@ -172,7 +172,7 @@ def test_a_chunked_body_is_no_way_around(kept: Kept, caller: Caller) -> None:
 def test_all_bodies_together_are_bounded(kept: Kept) -> None:
     """One more is told to come back, and may when another is gone."""
     caller = Caller()
-    caller.house.broker.create_topic("orders")
+    caller.house.broker.topics.create("orders")
     caller.house.run()
     first, *_ = [begin(caller, RECORDS, JSON)[0] for _ in range(ALL_BYTES_MAX // MAX_BODY_BYTES)]
     channel, wire = begin(caller, RECORDS, JSON)

@@ -315,5 +315,5 @@ def test_who_hangs_up_after_a_change_was_made_leaves_no_error() -> None:
         channel.connectionLost(Failure(ConnectionLost()))
         caller.house.run()
     assert wire.value() == b""
-    assert caller.house.broker.topic("t") is not None
+    assert caller.house.broker.topics.find("t") is not None
     assert [event for event in captured if event.get("log_failure")] == []

@@ -117,8 +117,8 @@ def door() -> Door:
 @pytest.fixture
 def caller(door: Door) -> Caller:
     caller = Caller(guard=door)
-    caller.house.broker.create_topic("orders")
-    caller.house.broker.create_topic("secret")
+    caller.house.broker.topics.create("orders")
+    caller.house.broker.topics.create("secret")
     caller.house.run()
     return caller
 
@@ -159,7 +159,7 @@ def test_who_may_read_a_topic_reads_it_and_does_not_delete_it(caller: Caller) ->
         )[0]
         == 403
     )
-    assert caller.house.broker.topic("orders") is not None
+    assert caller.house.broker.topics.find("orders") is not None
 
 
 def test_a_list_shows_what_one_may_know(caller: Caller) -> None:

@@ -43,7 +43,7 @@ def roll_up(house: House, archive: FakeArchive) -> None:
     house.wal.seal()
     house.run()
     archive.roll_up(house)
-    house.broker.archived.refresh()
+    house.broker.archive_reader.refresh()
     house.run()
 
 
@@ -52,7 +52,7 @@ def archive_all(house: House, archive: FakeArchive) -> None:
     roll_up(house, archive)
     for _ in range(2):
         take_snapshot(house)
-    house.broker.sweep.wake()
+    house.broker.segment_cleaner.wake()
     house.run()
 
 
@@ -66,4 +66,4 @@ def take_snapshot(house: House) -> None:
 
 
 def partition_of(house: House, topic: str = "t", index: int = 0) -> Partition:
-    return house.broker.existing_topic(topic).partition(index)
+    return house.broker.topics.existing(topic).partition(index)

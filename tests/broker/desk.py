@@ -26,7 +26,7 @@ class TakeAll:
         chunk = self._find(offset)
         if chunk is None:
             return STOP
-        if self._broker.is_expired(chunk, offset - chunk.base):
+        if self._broker.reader.expiry.is_expired(chunk, offset - chunk.base):
             return gone_until(max(chunk.hole_end(offset), offset + 1))
         self.values.append(chunk.values[offset - chunk.base])
         return TAKE
@@ -36,7 +36,7 @@ class TakeAll:
         return UNKNOWN if chunk is None else key_hash(chunk.keys[offset - chunk.base])
 
     def _find(self, offset: int) -> Chunk | None:
-        chunk = self._broker.find(self.group_partition.partition, offset)
+        chunk = self._broker.reader.find(self.group_partition.partition, offset)
         if chunk is None:
             self.cold = (self.group_partition, offset)
             self.stopped = True
@@ -46,9 +46,9 @@ class TakeAll:
 def produce(house: House, topic: str, *values: bytes, index: int | None = None) -> list[int]:
     """Admit and append records together, creating the topic; their offsets."""
     broker = house.broker
-    broker.admit(sum(map(len, values)) + 64 * len(values))
-    target = broker.topic(topic) or broker.create_topic(topic)
-    return [broker.append(target.choose(None, index), value) for value in values]
+    broker.journal.admit(sum(map(len, values)) + 64 * len(values))
+    target = broker.topics.find(topic) or broker.topics.create(topic)
+    return [broker.records.append(target.choose(None, index), value) for value in values]
 
 
 def lease(
@@ -79,14 +79,14 @@ def grants(
 
     def attempt() -> None:
         taking = TakeAll(house)
-        found = house.broker.acquire(topic, group, owner, duration_us, limit, taking)
+        found = house.broker.leases.acquire(topic, group, owner, duration_us, limit, taking)
         if not found and taking.cut_short:
             attempt()
         elif found or taking.cold is None:
             answers.append([(g, value) for (_, g), value in zip(found, taking.values, strict=True)])
         else:
             group_partition, offset = taking.cold
-            house.broker.load(group_partition.partition, offset, loaded)
+            house.broker.reader.load(group_partition.partition, offset, loaded)
 
     def loaded(_chunk: Chunk | None, error: Exception | None) -> None:
         # At once: what was read may leave the cache again as soon as this returns.
@@ -116,8 +116,8 @@ def settle(
 ) -> bool:
     """Settle one record; whether that changed anything."""
     delay_us = None if delay_seconds is None else int(delay_seconds * SECOND_US)
-    return house.broker.settle(
-        house.broker.group_partition(topic, group, index, offset),
+    return house.broker.leases.settle(
+        house.broker.leases.group_partition(topic, group, index, offset),
         offset,
         success,
         owner=owner,
@@ -128,13 +128,13 @@ def settle(
 
 def read(house: House, topic: str, offset: int, index: int = 0) -> Record:
     """One record, from memory or from the log."""
-    target = house.broker.topic(topic)
+    target = house.broker.topics.find(topic)
     assert target is not None
     partition = target.partition(index)
-    chunk = house.broker.find(partition, offset)
+    chunk = house.broker.reader.find(partition, offset)
     if chunk is None:
         answers: list[tuple[Chunk | None, Exception | None]] = []
-        house.broker.load(partition, offset, lambda *answer: answers.append(answer))
+        house.broker.reader.load(partition, offset, lambda *answer: answers.append(answer))
         while not answers:
             step_read(house)
         chunk, error = answers[0]

@@ -24,8 +24,8 @@ DEFAULT = BrokerSettings(
 
 def ttl_us(house: House, settings: TopicSettings, expires_at_us: int | None = None) -> int | None:
     """What is left of a record's life when it is produced; None for ever."""
-    topic = house.broker.create_topic("t", settings=settings)
-    house.broker.produce(topic.choose(None), b"x", expires_at_us=expires_at_us)
+    topic = house.broker.topics.create("t", settings=settings)
+    house.broker.records.produce(topic.choose(None), b"x", expires_at_us=expires_at_us)
     house.run()
     record = read(house, "t", 0)
     return record.expires_at_us - record.append_time_us if record.expires_at_us else None
@@ -51,7 +51,7 @@ def test_a_topic_may_say_for_ever() -> None:
 
 def test_the_producer_has_the_last_word() -> None:
     house = House(settings=DEFAULT)
-    at_us = house.broker.expiry_us(7 * SECOND_US)
+    at_us = house.broker.records.expiry_us(7 * SECOND_US)
     assert ttl_us(house, TopicSettings(ttl_us=5 * SECOND_US), at_us) == 7 * SECOND_US
     assert ttl_us(House(settings=DEFAULT), TopicSettings(), 0) is None
 
@@ -59,19 +59,19 @@ def test_the_producer_has_the_last_word() -> None:
 @pytest.mark.parametrize("ttl", [0, -1, TTL_MAX_US + 1])
 def test_a_time_to_live_that_makes_no_sense_is_refused(ttl: int) -> None:
     with pytest.raises(InvalidRequest, match="a hundred years"):
-        House().broker.expiry_us(ttl)
+        House().broker.records.expiry_us(ttl)
 
 
 def test_an_expired_record_is_not_leased_and_leaves_the_lag() -> None:
     house = House()
-    topic = house.broker.create_topic("t", settings=TopicSettings(ttl_us=5 * SECOND_US))
-    house.broker.produce(topic.choose(None), b"short")
-    house.broker.produce(topic.choose(None), b"ever", expires_at_us=0)
+    topic = house.broker.topics.create("t", settings=TopicSettings(ttl_us=5 * SECOND_US))
+    house.broker.records.produce(topic.choose(None), b"short")
+    house.broker.records.produce(topic.choose(None), b"ever", expires_at_us=0)
     house.run()
     house.pass_time(6.0)
-    assert house.broker.is_expired(topic.partition(0).chunks.find(0), 0)
+    assert house.broker.reader.expiry.is_expired(topic.partition(0).chunks.find(0), 0)
     assert lease(house, limit=5) == [(1, b"ever")]
-    assert house.broker.group_info("t", "g").lag == 1
+    assert house.broker.overview.group_info("t", "g").lag == 1
 
 
 @given(
@@ -85,16 +85,16 @@ def test_values_appended_together_are_stored_as_if_one_by_one(
     stored = []
     for together in (False, True):
         house = House(settings=settings)
-        partition = house.broker.create_topic("t").partitions[0]
+        partition = house.broker.topics.create("t").partitions[0]
         gathered = []
         for number, (timed, values) in enumerate(batches):
             if together:
-                house.broker.append_values(partition, values, Format.RUSTLOG)
+                house.broker.records.append_values(partition, values, Format.RUSTLOG)
             else:
                 for value in values:
-                    house.broker.append(partition, value, producer_format=Format.RUSTLOG)
+                    house.broker.records.append(partition, value, producer_format=Format.RUSTLOG)
             if timed:
-                house.broker.append(partition, b"timed", producer_time=number)
+                house.broker.records.append(partition, b"timed", producer_time=number)
             gathered.append(house.broker.journal.gathered_bytes)
             if number % 2:
                 house.run()

@@ -74,25 +74,25 @@ def resources(page: AuditPage) -> list[str]:
 
 def make_topic(house: House, name: str) -> None:
     house.broker.audit.carry_out(
-        BOB, EventType.TOPIC_CREATED, name, lambda: house.broker.create_topic(name)
+        BOB, EventType.TOPIC_CREATED, name, lambda: house.broker.topics.create(name)
     )
 
 
 def delete_topic(house: House, name: str) -> None:
     house.broker.audit.carry_out(
-        BOB, EventType.TOPIC_DELETED, name, lambda: house.broker.delete_topic(name)
+        BOB, EventType.TOPIC_DELETED, name, lambda: house.broker.topics.delete(name)
     )
 
 
 def fill_disk(house: House) -> None:
     """Produce to the topic ``big`` until the log has no room for another record."""
-    partition = house.broker.create_topic("big").partition(0)
+    partition = house.broker.topics.create("big").partition(0)
     house.disk.capacity = house.disk.used_bytes
     for size in (60_000, 3_000, 0):
         with pytest.raises(NoSpace):
             while True:
                 with suppress(Congested):
-                    house.broker.produce(partition, b"x" * size)
+                    house.broker.records.produce(partition, b"x" * size)
                 house.run()
 
 
@@ -118,7 +118,7 @@ def change_topics_until(house: House, calls: int) -> bool:
         house.run()
         house.append("a", b"x" * 5_000)
         house.broker.audit.carry_out(
-            BOB, EventType.TOPIC_CONFIGURED, "a", lambda: house.broker.configure_topic("a", KEPT)
+            BOB, EventType.TOPIC_CONFIGURED, "a", lambda: house.broker.topics.configure("a", KEPT)
         )
         delete_topic(house, "b")
         house.turn()
@@ -157,7 +157,7 @@ class TestChanges:
             told = {
                 name: [found.type for found in ask(house, resource=name).events] for name in "abc"
             }
-            topics = {name: house.broker.topic(name) for name in "abc"}
+            topics = {name: house.broker.topics.find(name) for name in "abc"}
             for name, topic in topics.items():
                 is_there = told[name] not in ([], ["topic.delete", "topic.create"])
                 assert (topic is not None) == is_there, (calls, name, told)
@@ -175,18 +175,18 @@ class TestChanges:
         limit."""
         house = audited(settings=SMALL_FRAMES)
         journal = house.broker.journal
-        partition = house.broker.create_topic("t").partition(0)
+        partition = house.broker.topics.create("t").partition(0)
         house.run()
         cut = 0
 
         def change() -> int:
             getattr(house.broker.journal, admit)(50_000)
-            house.broker.append(partition, b"y" * 49_900)
+            house.broker.records.append(partition, b"y" * 49_900)
             return journal.ticket()
 
         for filled in range(8_000, 16_000, 100):
             limit_bytes = journal.limit_bytes
-            house.broker.produce(partition, b"x" * filled)
+            house.broker.records.produce(partition, b"x" * filled)
             before = journal.ticket()
             ticket = house.broker.audit.carry_out(*LARGE, change, {"d": '"' * 200})
             assert ticket == journal.ticket()
@@ -198,10 +198,10 @@ class TestChanges:
 
     def test_what_changes_nothing_may_be_told_and_has_its_room_too(self) -> None:
         house = audited(settings=SMALL_FRAMES)
-        partition = house.broker.create_topic("t").partition(0)
+        partition = house.broker.topics.create("t").partition(0)
         house.run()
         for filled in range(60_000, 64_400, 100):
-            house.broker.produce(partition, b"x" * filled)
+            house.broker.records.produce(partition, b"x" * filled)
             assert house.broker.audit.carry_out(*LARGE, lambda: 5, {"d": '"' * 200}) == 5
             assert house.broker.journal.gathered_bytes <= SMALL_FRAMES.frame_bytes
             house.run()
@@ -219,7 +219,7 @@ class TestChanges:
         delete_topic(house, "big")
         house.run()
         house = house.crash()
-        assert house.broker.topic("big") is None
+        assert house.broker.topics.find("big") is None
         assert [found.type for found in ask(house).events] == ["topic.delete"]
 
     def test_without_a_trail_changes_are_made_and_there_is_no_topic(self) -> None:
@@ -227,7 +227,7 @@ class TestChanges:
         make_topic(house, "t")
         deny(house)
         house.pass_time(100, step=10)
-        assert [topic.name for topic in house.broker.topics()] == ["t"]
+        assert [topic.name for topic in house.broker.topics.all()] == ["t"]
         with pytest.raises(InvalidRequest, match="audit trail is not enabled"):
             ask(house)
         assert house.broker.status()["audit"]["enabled"] is False
@@ -279,15 +279,15 @@ class TestRecords:
     def test_recording_amid_a_request_takes_none_of_the_room_it_was_given(self) -> None:
         """What was admitted has its place, whatever is denied before it is added."""
         house = audited(settings=SMALL_FRAMES)
-        partition = house.broker.create_topic("t").partition(0)
+        partition = house.broker.topics.create("t").partition(0)
         house.run()
         for _ in range(20):
-            house.broker.admit(60_000)
+            house.broker.journal.admit(60_000)
             for number in range(5):
                 deny(house, BOB, f"t{number}")
             gathered = house.broker.journal.gathered_bytes
             assert gathered == 0
-            house.broker.append(partition, b"x" * 59_000)
+            house.broker.records.append(partition, b"x" * 59_000)
             house.run()
         assert house.failures == []
 
@@ -342,35 +342,35 @@ class TestRecords:
 def busy() -> House:
     """A house whose log takes no more until the disk has done what it is at."""
     house = audited(settings=BrokerSettings(audit_keep_us=DAY_US, max_uncommitted_bytes=128 << 10))
-    partition = house.broker.create_topic("t").partition(0)
+    partition = house.broker.topics.create("t").partition(0)
     house.run()
-    house.broker.produce(partition, b"x" * 100_000)
+    house.broker.records.produce(partition, b"x" * 100_000)
     house.turn()
-    house.broker.produce(partition, b"x" * 28_000)
+    house.broker.records.produce(partition, b"x" * 28_000)
     return house
 
 
 class TestTheTopic:
     def test_it_keeps_events_as_long_as_configured_and_follows_the_configuration(self) -> None:
         house = audited()
-        topic = house.broker.existing_topic(AUDIT_TOPIC)
+        topic = house.broker.topics.existing(AUDIT_TOPIC)
         assert topic.settings == TopicSettings(90 * DAY_US, 0, 0, False)
         house.stop()
         house = house.again(settings=BrokerSettings(audit_keep_us=DAY_US))
-        topic = house.broker.existing_topic(AUDIT_TOPIC)
+        topic = house.broker.topics.existing(AUDIT_TOPIC)
         assert topic.settings.retention_us == DAY_US
         house = house.crash()
-        assert house.broker.existing_topic(AUDIT_TOPIC).settings.retention_us == DAY_US
+        assert house.broker.topics.existing(AUDIT_TOPIC).settings.retention_us == DAY_US
 
     def test_nobody_makes_changes_or_deletes_it(self) -> None:
         house = House()
         with pytest.raises(InvalidName):
-            house.broker.create_topic(AUDIT_TOPIC)
+            house.broker.topics.create(AUDIT_TOPIC)
         house = audited()
         for change in (
-            lambda: house.broker.configure_topic(AUDIT_TOPIC, TopicSettings(retention_us=1)),
-            lambda: house.broker.trim_topic(AUDIT_TOPIC, 0, 0),
-            lambda: house.broker.delete_topic(AUDIT_TOPIC),
+            lambda: house.broker.topics.configure(AUDIT_TOPIC, TopicSettings(retention_us=1)),
+            lambda: house.broker.topics.trim(AUDIT_TOPIC, 0, 0),
+            lambda: house.broker.topics.delete(AUDIT_TOPIC),
         ):
             with pytest.raises(InvalidName, match="the broker's own"):
                 change()
@@ -511,7 +511,7 @@ class TestQuestions:
         fill(house, 100)
         house.stop()
         house = house.again()
-        partition = house.broker.existing_topic(AUDIT_TOPIC).partition(0)
+        partition = house.broker.topics.existing(AUDIT_TOPIC).partition(0)
         answers: list[Any] = []
         house.broker.audit.query(AuditFilter(), lambda *answer: answers.append(answer))
         for _ in range(steps):

@@ -62,7 +62,7 @@ def found(house: House) -> Bounds:
 def asked(house: House, seconds: float = 0.1) -> Bounds:
     """What it says when it was just asked for."""
     written: list[Exception | None] = []
-    house.broker.archiving.write_bounds(written.append)
+    house.broker.archive.write_bounds(written.append)
     house.pass_time(seconds)
     assert written == [None]
     return found(house)
@@ -87,10 +87,10 @@ def test_a_start_writes_it(house: House) -> None:
 
 def test_it_tells_of_topics(house: House) -> None:
     """Their names, ids and settings; offsets by partition."""
-    house.broker.create_topic("t", 2, TopicSettings(compact=True))
-    house.broker.create_topic("u")
+    house.broker.topics.create("t", 2, TopicSettings(compact=True))
+    house.broker.topics.create("u")
     produce(house, "t", b"a", b"b", b"c", index=1)
-    house.broker.trim_topic("t", 1, 1)
+    house.broker.topics.trim("t", 1, 1)
     house.run()
     bounds = asked(house)
     assert bounds.topics == [
@@ -104,7 +104,7 @@ def test_it_tells_of_topics(house: House) -> None:
 def test_a_deleted_topic_is_not_in_it(house: House) -> None:
     """Its id is below the next one, which is how the job knows."""
     house.append("t", b"x")
-    house.broker.delete_topic("t")
+    house.broker.topics.delete("t")
     house.run()
     bounds = asked(house)
     assert (bounds.topics, bounds.next_topic_id) == ([], 2)
@@ -140,17 +140,17 @@ def test_a_dead_letter_stays(house: House) -> None:
     produce(house, "t", b"a", b"b", b"c")
     house.run()
     lease(house, limit=3)
-    house.broker.dead_letter(house.broker.group_partition("t", "g", 0, 1), 1, "bad")
+    house.broker.leases.dead_letter(house.broker.leases.group_partition("t", "g", 0, 1), 1, "bad")
     settle(house, 0)
     settle(house, 2)
     assert below(house) == 1
-    house.broker.purge_dead_letters("t", "g")
+    house.broker.groups.purge_dead_letters("t", "g")
     assert below(house) == 3
 
 
 def test_a_group_that_only_commits_has_what_follows_its_commit(house: House) -> None:
     produce(house, "t", *map(bytes, range(10)))
-    house.broker.commit_offset("t", "g", 0, 6)
+    house.broker.groups.commit_offset("t", "g", 0, 6)
     house.run()
     assert below(house) == 6
 
@@ -158,8 +158,8 @@ def test_a_group_that_only_commits_has_what_follows_its_commit(house: House) -> 
 def test_delayed_messages_all_stay(house: House) -> None:
     """Their payloads are records of a topic without groups; they go when they have fired."""
     produce(house, "t", b"x")
-    target = house.broker.existing_topic("t")
-    house.broker.produce_later(target, b"later", delay_us=60_000_000)
+    target = house.broker.topics.existing("t")
+    house.broker.delayed.produce(target, b"later", delay_us=60_000_000)
     house.run()
     hidden = next(one for one in asked(house).topics if one.internal_of)
     assert hidden.internal_of == 1
@@ -173,7 +173,7 @@ def test_only_what_is_durable_is_in_it(house: House) -> None:
     lease(house)
     settle(house, 0)
     written: list[Exception | None] = []
-    house.broker.archiving.write_bounds(written.append)
+    house.broker.archive.write_bounds(written.append)
     house.clock.advance(0)
     while house.snapshot_writer.step():
         house.clock.advance(0)
@@ -192,12 +192,12 @@ def test_a_power_cut_takes_nothing_back_that_it_says(
     house = new_house(options=options)
     for name in "ab":
         house.append(name, b"x")
-    house.broker.delete_topic("a")
+    house.broker.topics.delete("a")
     bounds = asked(house)
     assert [one.name for one in bounds.topics] == ["b"]
     again = house.crash()
     assert again.wal.durable_lsn >= bounds.lsn
-    assert [one.name for one in again.broker.topics()] == ["b"]
+    assert [one.name for one in again.broker.topics.all()] == ["b"]
 
 
 def test_a_sync_that_fails_ends_the_broker() -> None:
@@ -207,7 +207,7 @@ def test_a_sync_that_fails_ends_the_broker() -> None:
     house.append("t", b"x")
     house.disk.fail("sync")
     written: list[Exception | None] = []
-    house.broker.archiving.write_bounds(written.append)
+    house.broker.archive.write_bounds(written.append)
     house.pass_time(0.1)
     assert isinstance(written[0], OSError)
     assert house.failures
@@ -219,11 +219,11 @@ def test_a_topic_made_while_it_is_captured_is_not_taken_for_deleted(
     """Its id is not below the next one of the file."""
     monkeypatch.setattr(bounds_writer, "STEP_PIECES", 1)
     for name in "abc":
-        house.broker.create_topic(name)
-    house.broker.archiving.write_bounds(lambda error: None)
+        house.broker.topics.create(name)
+    house.broker.archive.write_bounds(lambda error: None)
     house.clock.advance(0)
-    house.broker.create_topic("late")
-    house.broker.delete_topic("c")
+    house.broker.topics.create("late")
+    house.broker.topics.delete("c")
     house.pass_time(0.2)
     bounds = found(house)
     assert ([one.name for one in bounds.topics], bounds.next_topic_id) == (["a", "b"], 4)
@@ -256,19 +256,19 @@ def test_it_follows_a_log_that_grows(house: House) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda house: house.broker.seek_group("t", "g", 1),
-        lambda house: house.broker.commit_offset("t", "commits", 0, 1),
-        lambda house: house.broker.configure_topic("t", TopicSettings(compact=False)),
+        lambda house: house.broker.groups.seek("t", "g", 1),
+        lambda house: house.broker.groups.commit_offset("t", "commits", 0, 1),
+        lambda house: house.broker.topics.configure("t", TopicSettings(compact=False)),
     ],
 )
 def test_what_takes_a_bound_back_is_written_soon(
     house: House, change: Callable[[House], object]
 ) -> None:
     """The job may remove what the file says a moment longer, and no more."""
-    house.broker.create_topic("t", 1, TopicSettings(compact=True))
+    house.broker.topics.create("t", 1, TopicSettings(compact=True))
     produce(house, "t", *map(bytes, range(4)))
-    house.broker.seek_group("t", "g", 4)
-    house.broker.commit_offset("t", "commits", 0, 4)
+    house.broker.groups.seek("t", "g", 4)
+    house.broker.groups.commit_offset("t", "commits", 0, 4)
     house.pass_time(3)
     before = topic(found(house))
     assert before.partitions[0].compact_below == 4
@@ -283,7 +283,7 @@ def test_a_full_disk_is_told_and_tried_again(house: House) -> None:
     assert topic(asked(house)).partitions[0].next == 1
     house.disk.fail("create", error=errno.ENOSPC)
     written: list[Exception | None] = []
-    house.broker.archiving.write_bounds(written.append)
+    house.broker.archive.write_bounds(written.append)
     house.pass_time(0.1)
     assert [str(error) for error in written] != ["None"]
     assert "No space" in house.broker.status()["archive"]["bounds"]["error"]
@@ -299,7 +299,7 @@ def test_a_write_that_fails_is_told_once(house: House) -> None:
     with capturedLogs() as logs:
         for _ in range(3):
             house.disk.fail("create", error=errno.ENOSPC)
-            house.broker.archiving.write_bounds(lambda error: None)
+            house.broker.archive.write_bounds(lambda error: None)
             house.pass_time(0.1)
     assert [event["log_level"].name for event in logs if event["event_id"] == "bounds-failed"] == [
         "error"
@@ -312,15 +312,15 @@ def test_a_large_one_is_not_written_all_the_time(
     """It rests longer than it took, but for those who ask."""
     monkeypatch.setattr(bounds_writer, "STEP_PIECES", 1)
     for number in range(20):
-        house.broker.create_topic(str(number))
+        house.broker.topics.create(str(number))
     house.pass_time(3)  # it takes one of them
     assert house.broker.status()["archive"]["bounds"]["written"] == 1
-    house.broker.configure_topic("7", TopicSettings(compact=True))
+    house.broker.topics.configure("7", TopicSettings(compact=True))
     house.pass_time(15)
     assert not topic(found(house), "7").compact
     house.pass_time(10)
     assert topic(found(house), "7").compact
-    house.broker.configure_topic("7", TopicSettings(compact=False))
+    house.broker.topics.configure("7", TopicSettings(compact=False))
     assert not topic(asked(house, 2), "7").compact
 
 
@@ -335,8 +335,8 @@ def test_a_step_ends_when_its_time_is_over(house: House, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(bounds_writer, "encode_topic", encode)
     for name in "abc":
-        house.broker.create_topic(name)
-    house.broker.archiving.write_bounds(lambda error: None)
+        house.broker.topics.create(name)
+    house.broker.archive.write_bounds(lambda error: None)
     house.clock.advance(0)
     assert [one.name for one in encoded] == ["a"]
 
@@ -384,8 +384,8 @@ def test_damage_that_a_read_found_is_in_it(house: House) -> None:
 def test_damage_in_no_known_place_is_not_in_it(house: House) -> None:
     """Nobody can go by that."""
     house.append("t", b"a")
-    partition = house.broker.existing_topic("t").partition(0)
-    house.broker.quarantine.read_damaged(partition, 0, 1, Place("", -1, -1, "odd"))
+    partition = house.broker.topics.existing("t").partition(0)
+    house.broker.damage.read_damaged(partition, 0, 1, Place("", -1, -1, "odd"))
     assert asked(house).damage == []
 
 
@@ -424,16 +424,16 @@ OPERATIONS = st.one_of(
 def test_below_the_bound_no_group_has_anything_to_do(operations: list[Any]) -> None:
     """And at the bound one has, unless it is the end: the archive keeps no more than it must."""
     house = new_house()
-    house.broker.create_topic("t")
+    house.broker.topics.create("t")
     for name, *arguments in operations:
         do(house, name, *arguments)
         house.run()
-    partition = house.broker.existing_topic("t").partition(0)
+    partition = house.broker.topics.existing("t").partition(0)
     bounds = topic(asked(house)).partitions[0]
     assert (bounds.start, bounds.next) == (partition.start_offset, partition.next_offset)
     todo = [
         offset
-        for group in house.broker.existing_topic("t").groups.values()
+        for group in house.broker.topics.existing("t").groups.values()
         for offset in to_do(group.partitions[0].store, bounds.next)
     ]
     assert bounds.compact_below == min(todo, default=bounds.next)
@@ -442,21 +442,21 @@ def test_below_the_bound_no_group_has_anything_to_do(operations: list[Any]) -> N
 def do(house: House, name: str, first: int, number: int = 0) -> None:
     """One operation on the topic, or nothing where it makes no sense."""
     broker, group = house.broker, f"g{first}"
-    topic = broker.existing_topic("t")
+    topic = broker.topics.existing("t")
     if name == "produce":
         produce(house, "t", *[b"x"] * first)
     elif name == "trim":
-        broker.trim_topic("t", 0, min(first, topic.partition(0).next_offset))
+        broker.topics.trim("t", 0, min(first, topic.partition(0).next_offset))
     elif name == "lease":
         lease(house, group=group, limit=number)
     elif name == "seek":
-        broker.seek_group("t", group, number)
+        broker.groups.seek("t", group, number)
     elif group in topic.groups:
         if name == "replay":
-            broker.replay_dead_letters("t", group)
+            broker.groups.replay_dead_letters("t", group)
         elif name == "bury":
             if number < topic.partition(0).next_offset:
-                broker.dead_letter(topic.groups[group].partitions[0], number, "bad")
+                broker.leases.dead_letter(topic.groups[group].partitions[0], number, "bad")
         else:
             with suppress(BrokerdError):
                 delay = 60.0 if name == "fail" else None
@@ -473,25 +473,25 @@ def to_do(store: LeaseStore, end: int) -> Iterator[int]:
 
 def test_a_wide_topic_is_captured_in_pieces(house: House) -> None:
     """However many partitions and groups it has, the reactor has its turn in between."""
-    house.broker.create_topic("t", 30)
+    house.broker.topics.create("t", 30)
     for number in range(20):
-        house.broker.seek_group("t", f"g{number}", 0)
+        house.broker.groups.seek("t", f"g{number}", 0)
         house.run()
-    pieces = list(capture([house.broker.existing_topic("t")], house.broker.commit_place))
+    pieces = list(capture([house.broker.topics.existing("t")], house.broker.overview.commit_place))
     assert len(pieces) == 1 + (30 * 21) // PIECE_LOOKS
     assert pieces[-1] is not None
     assert len(pieces[-1].partitions) == 30
 
 
 def test_a_group_deleted_while_it_is_captured_has_nothing_to_do(house: House) -> None:
-    house.broker.create_topic("t", 200)
+    house.broker.topics.create("t", 200)
     produce(house, "t", b"x", index=199)
-    house.broker.seek_group("t", "g", 0)
-    house.broker.seek_group("t", "other", "end")
+    house.broker.groups.seek("t", "g", 0)
+    house.broker.groups.seek("t", "other", "end")
     house.run()
-    pieces = capture([house.broker.existing_topic("t")], house.broker.commit_place)
+    pieces = capture([house.broker.topics.existing("t")], house.broker.overview.commit_place)
     assert next(pieces) is None
-    house.broker.delete_group("t", "g")
+    house.broker.groups.delete("t", "g")
     *_, last = pieces
     assert last is not None
     assert last.partitions[199].compact_below == 1
@@ -500,17 +500,17 @@ def test_a_group_deleted_while_it_is_captured_has_nothing_to_do(house: House) ->
 def test_requests_while_one_is_on_are_for_the_next(house: House) -> None:
     """What was applied before somebody asked is in what they are told of."""
     house.pass_time(2)
-    house.broker.create_topic("a")
+    house.broker.topics.create("a")
     first: list[list[str]] = []
     second: list[list[str]] = []
 
     def names() -> list[str]:
         return [one.name for one in found(house).topics]
 
-    house.broker.archiving.write_bounds(lambda error: first.append(names()))
+    house.broker.archive.write_bounds(lambda error: first.append(names()))
     house.clock.advance(0)
-    house.broker.create_topic("b")
-    house.broker.archiving.write_bounds(lambda error: second.append(names()))
+    house.broker.topics.create("b")
+    house.broker.archive.write_bounds(lambda error: second.append(names()))
     house.pass_time(0.5)
     assert first[0][:1] == ["a"]
     assert second == [["a", "b"]]

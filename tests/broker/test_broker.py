@@ -43,7 +43,7 @@ class Poll:
         self.timed_out = False
         assert not self.attempt()
         wait_us = int(seconds * SECOND_US)
-        self.waiter = house.broker.wait(topic, group, wait_us, self.attempt, self.give_up)
+        self.waiter = house.broker.leases.wait(topic, group, wait_us, self.attempt, self.give_up)
 
     def attempt(self) -> bool:
         self.tries += 1
@@ -55,36 +55,36 @@ class Poll:
 
 
 def group_names(house: House, topic: str = "t") -> set[str]:
-    return set(house.broker.existing_topic(topic).groups)
+    return set(house.broker.topics.existing(topic).groups)
 
 
 class TestTopics:
     def test_a_topic_keeps_its_id_name_and_partitions_over_a_restart(self) -> None:
         house = House()
-        house.broker.create_topic("three", 3)
-        house.broker.create_topic("één")
+        house.broker.topics.create("three", 3)
+        house.broker.topics.create("één")
         house.run()
         house = house.crash()
-        topics = [(t.topic_id, t.name, len(t.partitions)) for t in house.broker.topics()]
+        topics = [(t.topic_id, t.name, len(t.partitions)) for t in house.broker.topics.all()]
         assert topics == [(1, "three", 3), (2, "één", 1)]
 
     def test_creating_a_topic_again_gives_the_one_there_is(self) -> None:
         house = House()
-        first = house.broker.create_topic("t", 2)
-        assert house.broker.create_topic("t", 5) is first
+        first = house.broker.topics.create("t", 2)
+        assert house.broker.topics.create("t", 5) is first
         assert len(first.partitions) == 2
 
     @pytest.mark.parametrize("name", ["a\nb", "\x7f", "x" * 256, "é" * 128, "\ud800"])
     def test_bad_names_are_refused(self, name: str) -> None:
         house = House()
         with pytest.raises(InvalidName):
-            house.broker.create_topic(name)
+            house.broker.topics.create(name)
         produce(house, "t", b"x")
         with pytest.raises(InvalidName):
             lease(house, "t", name)
         with pytest.raises(InvalidName):
-            house.broker.group_partition("t", name, 0, 0)
-        assert len(list(house.broker.topics())) == 1
+            house.broker.leases.group_partition("t", name, 0, 0)
+        assert len(list(house.broker.topics.all())) == 1
 
     @pytest.mark.parametrize("name", ["", "x" * 255, "é" * 127, "smile \U0001f600", "a b\u00a0c"])
     def test_odd_names_are_taken_and_kept(self, name: str) -> None:
@@ -93,32 +93,32 @@ class TestTopics:
         lease(house, name, name, name)
         house.run()
         house = house.crash()
-        assert house.broker.group_info(name, name).leased == 1
+        assert house.broker.overview.group_info(name, name).leased == 1
 
     def test_limits_of_topics_and_partitions_are_named(self) -> None:
         house = House(settings=BrokerSettings(max_topics=2))
         for name in "ab":
-            house.broker.create_topic(name)
+            house.broker.topics.create(name)
         with pytest.raises(LimitExceeded, match=r"limits\.max_topics"):
-            house.broker.create_topic("c")
+            house.broker.topics.create("c")
         with pytest.raises(LimitExceeded, match="1 to 1000 partitions, not 0"):
-            House().broker.create_topic("d", 0)
+            House().broker.topics.create("d", 0)
 
     def test_what_does_not_exist_is_named(self) -> None:
         house = House()
         produce(house, "t", b"x")
         with pytest.raises(UnknownTopic, match="'u'"):
-            house.broker.existing_topic("u")
+            house.broker.topics.existing("u")
         with pytest.raises(UnknownTopic):
-            next(house.broker.dead_letters("u", "g"))
+            next(house.broker.leases.dead_letters("u", "g"))
         with pytest.raises(UnknownPartition, match="no partition 1; it has 1"):
-            house.broker.existing_topic("t").partition(1)
+            house.broker.topics.existing("t").partition(1)
 
 
 class TestRecords:
     def test_offsets_are_dense_in_each_partition(self) -> None:
         house = House()
-        house.broker.create_topic("t", 2)
+        house.broker.topics.create("t", 2)
         assert produce(house, "t", b"a", b"b", index=0) == [0, 1]
         assert produce(house, "t", b"c", index=1) == [0]
         house.run()
@@ -127,16 +127,16 @@ class TestRecords:
         assert produce(house, "t", b"e", index=1) == [1]
 
     def test_a_key_always_goes_to_the_same_partition_and_no_key_to_each_in_turn(self) -> None:
-        topic = House().broker.create_topic("t", 4)
+        topic = House().broker.topics.create("t", 4)
         assert len({topic.choose(b"key").index for _ in range(9)}) == 1
         assert {topic.choose(None).index for _ in range(4)} == {0, 1, 2, 3}
         assert topic.choose(b"key", 3).index == 3
 
     def test_a_record_comes_back_with_all_that_was_given(self) -> None:
         house = House()
-        partition = house.broker.create_topic("t").partition(0)
-        house.broker.produce(partition, b"v", 2, b"k", b"\x80", 3, -5, 99)
-        house.broker.produce(partition, b"w")
+        partition = house.broker.topics.create("t").partition(0)
+        house.broker.records.produce(partition, b"v", 2, b"k", b"\x80", 3, -5, 99)
+        house.broker.records.produce(partition, b"w")
         house.run()
         before = [read(house, "t", offset) for offset in (0, 1)]
         house = house.crash()
@@ -150,7 +150,7 @@ class TestRecords:
 
 def test_records_without_a_key_take_the_partitions_in_turn_from_the_first_on() -> None:
     """Records that have a key, or say their partition, take no turn."""
-    topic = House().broker.create_topic("t", 3)
+    topic = House().broker.topics.create("t", 3)
     chosen = []
     for _ in range(5):
         chosen.append(topic.choose(None).index)
@@ -196,7 +196,7 @@ class TestLeases:
         assert lease(house) == []
         house.run()
         house = house.crash()
-        [(partition, letter)] = house.broker.dead_letters("t", "g")
+        [(partition, letter)] = house.broker.leases.dead_letters("t", "g")
         assert (partition, letter.offset, letter.failures) == (0, 0, 3)
         assert letter.reason == "max_attempts"
 
@@ -236,8 +236,8 @@ class TestLeases:
         house.clock.rightNow += 2  # the request comes before the timer
         with pytest.raises(LeaseLost):
             if request_it == "extend":
-                house.broker.extend(
-                    house.broker.group_partition("t", "g", 0, 0), 0, SECOND_US, owner="ann"
+                house.broker.leases.extend(
+                    house.broker.leases.group_partition("t", "g", 0, 0), 0, SECOND_US, owner="ann"
                 )
             else:
                 settle(house, 0, owner=None, token=77)
@@ -246,7 +246,7 @@ class TestLeases:
         assert done
         house.pass_time(1)
         house = house.crash()
-        assert house.broker.group_info("t", "g").leased == 0
+        assert house.broker.overview.group_info("t", "g").leased == 0
         assert lease(house, owner="bob") == [(0, b"a")]
 
     def test_an_extended_lease_runs_from_now(self) -> None:
@@ -254,9 +254,10 @@ class TestLeases:
         produce(house, "t", b"a")
         lease(house, seconds=5)
         house.pass_time(4)
-        group_partition = house.broker.group_partition("t", "g", 0, 0)
+        group_partition = house.broker.leases.group_partition("t", "g", 0, 0)
         assert (
-            house.broker.extend(group_partition, 0, 10 * SECOND_US, owner="ann") == 10 * SECOND_US
+            house.broker.leases.extend(group_partition, 0, 10 * SECOND_US, owner="ann")
+            == 10 * SECOND_US
         )
         house.pass_time(9)
         assert lease(house, owner="bob") == []
@@ -275,7 +276,7 @@ class TestLeases:
 
     def test_partitions_take_turns(self) -> None:
         house = House()
-        house.broker.create_topic("t", 3)
+        house.broker.topics.create("t", 3)
         for index in range(3):
             produce(house, "t", b"%d" % index, b"%d" % index, index=index)
         assert [value for _ in range(6) for _, value in lease(house)] == [
@@ -285,7 +286,7 @@ class TestLeases:
     def test_an_answer_that_is_full_early_lets_no_partition_starve(self) -> None:
         """What one partition has would fill all answers; the others come in their turn."""
         house = House()
-        house.broker.create_topic("t", 3)
+        house.broker.topics.create("t", 3)
         for index in range(3):
             produce(house, "t", *[b"%d" % index] * 9, index=index)
 
@@ -299,13 +300,13 @@ class TestLeases:
 
         given = []
         for _ in range(6):
-            found = house.broker.acquire("t", "g", "ann", SECOND_US, 10, TakesTwo())
+            found = house.broker.leases.acquire("t", "g", "ann", SECOND_US, 10, TakesTwo())
             given.append([group_partition.partition.index for group_partition, _ in found])
         assert given == [[0, 0], [1, 1], [2, 2]] * 2
 
     def test_who_had_no_room_left_in_an_answer_is_first_in_the_next(self) -> None:
         house = House()
-        house.broker.create_topic("t", 3)
+        house.broker.topics.create("t", 3)
         for index, count in enumerate((1, 9, 9)):
             produce(house, "t", *[b"x"] * count, index=index)
 
@@ -319,7 +320,7 @@ class TestLeases:
 
         given = []
         for _ in range(4):
-            found = house.broker.acquire("t", "g", "ann", SECOND_US, 10, StopsAtTheSecond())
+            found = house.broker.leases.acquire("t", "g", "ann", SECOND_US, 10, StopsAtTheSecond())
             given += [group_partition.partition.index for group_partition, _ in found]
         assert given == [0, 1, 2, 1]
 
@@ -334,12 +335,12 @@ class TestLeases:
                 self.taken += 1
                 return TAKE if self.taken == 1 else STOP
 
-        found = house.broker.acquire("t", "g", "ann", SECOND_US, 3, TakesOne())
+        found = house.broker.leases.acquire("t", "g", "ann", SECOND_US, 3, TakesOne())
         assert [grant.offset for _, grant in found] == [0]
 
     def test_an_acquire_passes_over_a_bounded_number_of_records_that_are_gone(self) -> None:
         house = House(options=WalOptions(segment_bytes=16 << 20, free_bytes_min=0))
-        house.broker.create_topic("t", 2)
+        house.broker.topics.create("t", 2)
         for index in range(2):
             produce(house, "t", *[b""] * (LOOKS_MAX + 5), index=index)
 
@@ -353,38 +354,38 @@ class TestLeases:
         found = []
         for _ in range(4):
             taking = TakesTheLast()
-            found += house.broker.acquire("t", "g", "ann", SECOND_US, 9, taking)
+            found += house.broker.leases.acquire("t", "g", "ann", SECOND_US, 9, taking)
             assert taking.looks <= LOOKS_MAX + 1
             assert taking.cut_short
         assert len(found) == 2
         house.run()
         house = house.crash()
-        assert house.broker.group_info("t", "g").lag == 2
+        assert house.broker.overview.group_info("t", "g").lag == 2
 
 
 class TestGroups:
     def test_an_acquire_that_finds_nothing_makes_no_group_and_no_topic(self) -> None:
         house = House()
         assert lease(house, "unknown") == []
-        assert house.broker.topic("unknown") is None
-        house.broker.create_topic("t")
+        assert house.broker.topics.find("unknown") is None
+        house.broker.topics.create("t")
         assert lease(house, group="early") == []
         assert group_names(house) == set()
 
     def test_a_group_that_does_not_exist_is_told_of_as_it_would_begin(self) -> None:
         house = House()
         produce(house, "t", b"a", b"b", b"c")
-        house.broker.trim_topic("t", 0, 2)
-        info = house.broker.group_info("t", "g")
+        house.broker.topics.trim("t", 0, 2)
+        info = house.broker.overview.group_info("t", "g")
         assert (info.floor, info.next, info.lag, info.ready) == (2, 3, 1, 1)
         assert lease(house, limit=9) == [(2, b"c")]
 
     def test_a_new_group_begins_at_the_start_offset(self) -> None:
         house = House()
         produce(house, "t", b"a", b"b", b"c")
-        house.broker.trim_topic("t", 0, 2)
+        house.broker.topics.trim("t", 0, 2)
         assert lease(house, limit=9) == [(2, b"c")]
-        assert house.broker.group_info("t", "g").floor == 2
+        assert house.broker.overview.group_info("t", "g").floor == 2
 
     def test_an_acquire_that_has_to_read_first_makes_no_group(self) -> None:
         house = House(settings=BrokerSettings(tail_cache_bytes=0))
@@ -397,7 +398,7 @@ class TestGroups:
             def takes(self, offset: int) -> int:
                 return STOP
 
-        assert house.broker.acquire("t", "g", "ann", SECOND_US, 1, Nothing()) == []
+        assert house.broker.leases.acquire("t", "g", "ann", SECOND_US, 1, Nothing()) == []
         assert group_names(house) == set()
         assert lease(house, group="g") == [(0, b"a")]
         assert group_names(house) == {"g"}
@@ -413,9 +414,11 @@ class TestGroups:
             ("u", 0, 0),
         ]:
             with pytest.raises(UnknownOffset):
-                house.broker.group_partition(topic, "g", index, offset)
+                house.broker.leases.group_partition(topic, "g", index, offset)
         with pytest.raises(LeaseLost):
-            house.broker.extend(house.broker.group_partition("t", "g", 0, 0), 0, SECOND_US)
+            house.broker.leases.extend(
+                house.broker.leases.group_partition("t", "g", 0, 0), 0, SECOND_US
+            )
         with pytest.raises(LeaseLost):
             settle(house, 0, token=77)
         assert group_names(house) == set()
@@ -436,11 +439,11 @@ class TestGroups:
         knew."""
         house = House()
         produce(house, "t", b"a", b"b")
-        stale = house.broker.group_partition("t", "g", 0, 0)
+        stale = house.broker.leases.group_partition("t", "g", 0, 0)
         lease(house)
-        assert house.broker.dead_letter(stale, 1, "damaged")
+        assert house.broker.leases.dead_letter(stale, 1, "damaged")
         house.run()
-        info = house.crash().broker.group_info("t", "g")
+        info = house.crash().broker.overview.group_info("t", "g")
         assert (info.leased, info.dead) == (1, 1)
 
     def test_where_a_group_stands_is_told(self) -> None:
@@ -453,11 +456,11 @@ class TestGroups:
             settle(house, offset)
         settle(house, 2, False, delay_seconds=60)
         settle(house, 3, False)
-        info = house.broker.group_info("t", "g")
+        info = house.broker.overview.group_info("t", "g")
         assert (info.floor, info.next, info.lag) == (2, 6, 4)
         assert (info.leased, info.ready, info.delayed, info.dead) == (1, 2, 1, 0)
         assert info.oldest_age_us == pytest.approx(8 * SECOND_US, abs=10)
-        nobody = house.broker.group_info("t", "nobody")
+        nobody = house.broker.overview.group_info("t", "nobody")
         assert (nobody.floor, nobody.lag, nobody.ready, nobody.oldest_age_us) == (0, 6, 6, None)
 
     def test_the_status_counts_what_was_done(self) -> None:
@@ -598,12 +601,12 @@ class TestManyAtOnce:
         """After a restart all leases have the same end: the reactor must not stall on them."""
         house = self.leased(3 * EXPIRE_STEP).crash()
         house.clock.rightNow += 6
-        left = [house.broker.group_info("t", "g").leased]
+        left = [house.broker.overview.group_info("t", "g").leased]
         while house.clock.calls and house.clock.calls[0].getTime() <= house.clock.seconds():
             call = house.clock.calls.pop(0)
             call.called = 1
             call.func(*call.args, **call.kw)
-            left.append(house.broker.group_info("t", "g").leased)
+            left.append(house.broker.overview.group_info("t", "g").leased)
         steps = [before - after for before, after in pairwise(left)]
         assert sum(steps) == left[0] == 3 * EXPIRE_STEP
         assert max(steps) == EXPIRE_STEP
@@ -622,7 +625,7 @@ class TestManyAtOnce:
         house.pass_time(5.05, 5.05)
         assert house.broker.counters.expired == 100
         assert house.broker.journal.commits > commits + 4
-        assert house.crash().broker.group_info("t", "g99").leased == 0
+        assert house.crash().broker.overview.group_info("t", "g99").leased == 0
 
     def test_an_acquire_among_them_gets_the_lowest_that_is_free_by_then(self) -> None:
         house = self.leased(3 * EXPIRE_STEP)
@@ -631,9 +634,9 @@ class TestManyAtOnce:
         assert offset == 0
         house.run()
         house.pass_time(1)
-        info = house.broker.group_info("t", "g")
+        info = house.broker.overview.group_info("t", "g")
         assert (info.leased, info.ready) == (1, 3 * EXPIRE_STEP - 1)
-        assert house.crash().broker.group_info("t", "g").leased == 1
+        assert house.crash().broker.overview.group_info("t", "g").leased == 1
 
 
 class TestClocks:
@@ -697,7 +700,7 @@ class TestClocks:
         house.pass_time(1)
         house.clock.advance(0.04)
         house.wall_seconds += 0.04
-        assert house.broker.group_info("t", "g").leased == 1
+        assert house.broker.overview.group_info("t", "g").leased == 1
         house.clock.advance(0.05)
         house.wall_seconds += 0.05
         settle(house, 1, False, delay_seconds=10)

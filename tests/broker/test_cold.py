@@ -116,7 +116,7 @@ class TestReading:
         house = house.crash()
         house.run()
         assert fetch(house, 0).records == before
-        assert house.broker.archived.reads == 1
+        assert house.broker.archive_reader.reads == 1
 
     def test_a_broker_that_was_killed_reads_on_in_the_archive(self) -> None:
         house, _ = filled()
@@ -155,7 +155,7 @@ class TestReading:
 
     def test_a_trim_holds_in_the_archive_too(self) -> None:
         house, _ = filled()
-        house.broker.trim_topic("t", 0, 250)
+        house.broker.topics.trim("t", 0, 250)
         house.run()
         assert fetch(house, 0).offsets == list(range(250, 350))
         with pytest.raises(RecordRemoved):
@@ -164,7 +164,7 @@ class TestReading:
     def test_a_topic_deleted_while_its_records_are_read_has_none(self) -> None:
         house, _ = filled()
         found = Fetch(house, 5, count=10)
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.run()
         assert (found.answers, found.records) == (1, [])
 
@@ -194,10 +194,10 @@ class TestTheMiddle:
         archive.cover(KEY, first, end, records, middle.end_lsn)
         house.wal.seal()
         house.run()
-        house.broker.archived.refresh()
+        house.broker.archive_reader.refresh()
         for _ in range(2):
             take_snapshot(house)
-        house.broker.sweep.wake()
+        house.broker.segment_cleaner.wake()
         house.run()
         assert middle.name not in segments(house) and len(segments(house)) > 2
         house = house.crash()  # no index is at hand
@@ -300,7 +300,7 @@ class TestReadingOn:
         before = archive.reads
         for offset in range(0, 50, 10):
             for number in range(AHEAD_MAX):
-                house.broker.fetch(
+                house.broker.reader.fetch(
                     partition_of(house, f"t{number}"),
                     offset,
                     10,
@@ -315,11 +315,11 @@ class TestReadingOn:
         house, _ = self.topics(20)
         for offset in (0, 10):
             for number in range(20):
-                house.broker.fetch(
+                house.broker.reader.fetch(
                     partition_of(house, f"t{number}"), offset, 10, 1 << 20, lambda *found: None
                 )
                 house.run()
-        assert len(house.broker._reader._archive._aheads) <= AHEAD_MAX
+        assert len(house.broker._cold_reader._archive._aheads) <= AHEAD_MAX
         for number in range(20):
             values = [one.value for one in fetch_of(house, f"t{number}")]
             assert values == [value(offset) for offset in range(50)]
@@ -328,7 +328,7 @@ class TestReadingOn:
 def fetch_of(house: House, topic: str) -> list[Record]:
     """All records of a topic."""
     found: list[Record] = []
-    house.broker.fetch(
+    house.broker.reader.fetch(
         partition_of(house, topic), 0, 1_000, 1 << 30, lambda records, *_: found.extend(records)
     )
     house.run()
@@ -339,7 +339,7 @@ class TestHoles:
     def test_a_reader_gets_what_is_left_and_is_told_where_to_go_on(self) -> None:
         house, archive = filled()
         archive.remove(KEY, [*range(5), 7, *range(20, 290), 299])
-        house.broker.archived.refresh()
+        house.broker.archive_reader.refresh()
         house.run()
         left = [5, 6, *range(8, 20), *range(290, 299), *range(300, 350)]
         assert fetch(house, 0).offsets == left
@@ -361,7 +361,7 @@ class TestHoles:
         house.append("t", b"last")
         archive.cover(KEY, 0, far, [Record(0, b"first", append_time_us=1)])
         partition.archived = far
-        house.broker.archived.refresh()
+        house.broker.archive_reader.refresh()
         house.run()
         found = Fetch(house, 1)
         turns = 0
@@ -382,7 +382,7 @@ class TestHoles:
         partition_of(house).restore(2 * count)
         partition_of(house).archived = 2 * count
         archive.cover(KEY, 0, 2 * count, records)
-        house.broker.archived.refresh()
+        house.broker.archive_reader.refresh()
         house.run()
         fetch(house, 1)
         assert archive.reads == 1
@@ -395,14 +395,14 @@ class TestHoles:
     def test_groups_settle_a_hole_in_one_go_and_go_on_behind_it(self) -> None:
         house, archive = filled()
         archive.remove(KEY, range(3, 290))
-        house.broker.archived.refresh()
+        house.broker.archive_reader.refresh()
         house.run()
         assert drained(house) == [0, 1, 2, *range(290, 350)]
-        info = house.broker.group_info("t", "g")
+        info = house.broker.overview.group_info("t", "g")
         assert (info.floor, info.lag) == (350, 0)
         house = house.crash()
         house.run()
-        assert house.broker.group_info("t", "g").floor == 350
+        assert house.broker.overview.group_info("t", "g").floor == 350
 
     def test_a_hole_of_any_length_is_one_event_of_a_group(self) -> None:
         archive = FakeArchive()
@@ -413,17 +413,17 @@ class TestHoles:
         partition_of(house).archived = far
         house.append("t", b"last")
         archive.cover(KEY, 0, far, [Record(0, b"first", append_time_us=1)])
-        house.broker.archived.refresh()
+        house.broker.archive_reader.refresh()
         house.run()
         assert [offset for offset, _ in lease(house, limit=1)] == [0]
         assert [offset for offset, _ in lease(house, limit=1)] == [far]
-        assert house.broker.group_info("t", "g").lag == 2
+        assert house.broker.overview.group_info("t", "g").lag == 2
 
     def test_nobody_is_given_what_is_removed_whatever_the_clock_says(self) -> None:
         """While broker time is not settled nothing expires, but what is removed is."""
         house, archive = filled()
         archive.remove(KEY, range(290))
-        house.broker.archived.refresh()
+        house.broker.archive_reader.refresh()
         house.run()
         house.wall_seconds += 10 * 86_400
         house.clock.advance(1)
@@ -435,15 +435,15 @@ class TestHoles:
     def test_keys_are_in_order_around_holes(self) -> None:
         archive = FakeArchive()
         house = cold_house(archive)
-        house.broker.create_topic("t")
+        house.broker.topics.create("t")
         keys = [b"a", b"a", b"b", b"a", None, b"b", b"a"]
         for offset, key in enumerate(keys):
             house.append("t", value(offset), key=key)
         archive_all(house, archive)
         archive.remove(KEY, [1, 2])
-        house.broker.archived.refresh()
+        house.broker.archive_reader.refresh()
         house.run()
-        house.broker.configure_group("t", "g", GroupSettings(key_ordered=True))
+        house.broker.groups.configure("t", "g", GroupSettings(key_ordered=True))
         assert [o for o, _ in lease(house, limit=1)] == [0]
         assert [o for o, _ in lease(house, limit=1)] == [4]
         assert [o for o, _ in lease(house, limit=1)] == [5]
@@ -456,9 +456,9 @@ class TestHoles:
         house, archive = filled()
         assert drained(house) == list(range(350))
         archive.remove(KEY, range(10, 290))
-        house.broker.archived.refresh()
+        house.broker.archive_reader.refresh()
         house.run()
-        house.broker.seek_group("t", "g", 5)
+        house.broker.groups.seek("t", "g", 5)
         house.run()
         assert drained(house) == [*range(5, 10), *range(290, 350)]
 
@@ -471,12 +471,12 @@ class TestGroups:
     def test_a_dead_letter_in_the_archive_is_replayed_and_leased(self) -> None:
         house, _ = filled()
         for offset in (2, 120):
-            house.broker.dead_letter(
-                house.broker.group_partition("t", "g", 0, offset), offset, "bad"
+            house.broker.leases.dead_letter(
+                house.broker.leases.group_partition("t", "g", 0, offset), offset, "bad"
             )
         house.run()
         assert drained(house) == [o for o in range(350) if o not in (2, 120)]
-        assert house.broker.replay_dead_letters("t", "g") == 2
+        assert house.broker.groups.replay_dead_letters("t", "g") == 2
         assert drained(house) == [2, 120]
 
     def test_a_lease_lives_over_the_removal_of_its_segment(self) -> None:
@@ -499,12 +499,12 @@ class TestGroups:
             for offset, _ in part:
                 settle(house, offset)
             found += [offset for offset, _ in part]
-            floor = house.broker.group_info("t", "g").floor
+            floor = house.broker.overview.group_info("t", "g").floor
             removed.update(range(max(0, floor - 30), floor, 3))
             archive.remove(KEY, range(0, floor, 3))
             archive.vacuum()
             if len(removed) % 2:
-                house.broker.archived.refresh()
+                house.broker.archive_reader.refresh()
             house.run()
         assert found == list(range(350))
 
@@ -512,11 +512,11 @@ class TestGroups:
         house, _ = filled()
         house.pass_time(100, step=10)
         lease(house, limit=1, group="none")  # any group
-        house.broker.seek_group("t", "g", 3)
+        house.broker.groups.seek("t", "g", 3)
         house.run()
-        assert house.broker.group_info("t", "g").oldest_age_us is None
+        assert house.broker.overview.group_info("t", "g").oldest_age_us is None
         house.run()
-        age_us = house.broker.group_info("t", "g").oldest_age_us
+        age_us = house.broker.overview.group_info("t", "g").oldest_age_us
         assert age_us is not None and 100 * SECOND_US <= age_us < 110 * SECOND_US
 
     @pytest.mark.parametrize("cache", [0, 1 << 20])
@@ -524,16 +524,16 @@ class TestGroups:
     def test_the_age_of_a_hole_is_that_of_what_follows(self, cache: int, also_removed: int) -> None:
         house, archive = filled(read_cache_bytes=cache)
         archive.remove(KEY, [*range(1, 20), also_removed])
-        house.broker.archived.refresh()
-        house.broker.seek_group("t", "g", 3)
+        house.broker.archive_reader.refresh()
+        house.broker.groups.seek("t", "g", 3)
         house.run()
         fetch(house, 0, count=1)
-        house.broker.group_info("t", "g")
+        house.broker.overview.group_info("t", "g")
         house.run()
         wanted_us = (
             house.broker.time.time_us() - fetch(house, 20, count=1).records[0].append_time_us
         )
-        assert house.broker.group_info("t", "g").oldest_age_us == wanted_us
+        assert house.broker.overview.group_info("t", "g").oldest_age_us == wanted_us
 
     def test_the_age_is_known_behind_a_hole_that_fills_what_one_read_gives(
         self, monkeypatch: pytest.MonkeyPatch
@@ -557,21 +557,21 @@ class TestGroups:
         house, archive = filled()
         whole = archive.newest._held[KEY]
         archive.forget(KEY)
-        house.broker.archived.refresh()
-        house.broker.seek_group("t", "g", 3)
+        house.broker.archive_reader.refresh()
+        house.broker.groups.seek("t", "g", 3)
         for _ in range(2):
             house.run()
-            assert house.broker.group_info("t", "g").oldest_age_us is None
+            assert house.broker.overview.group_info("t", "g").oldest_age_us is None
         archive.cover(KEY, 0, 300, whole.records)
         self.assert_age_is_known(house)
 
     def assert_age_is_known(self, house: House) -> None:
-        house.broker.archived.refresh()
-        house.broker.seek_group("t", "g", 3)
+        house.broker.archive_reader.refresh()
+        house.broker.groups.seek("t", "g", 3)
         house.run()
-        house.broker.group_info("t", "g")
+        house.broker.overview.group_info("t", "g")
         house.run()
-        assert house.broker.group_info("t", "g").oldest_age_us is not None
+        assert house.broker.overview.group_info("t", "g").oldest_age_us is not None
 
 
 class TestUnavailable:
@@ -590,7 +590,7 @@ class TestUnavailable:
             lease(house)
         damage = house.broker.status()["damage"]
         assert (damage["degraded"], damage["records"], damage["failed_reads"]) == ("", 0, 0)
-        info = house.broker.group_info("t", "g")
+        info = house.broker.overview.group_info("t", "g")
         assert (info.dead, info.leased, info.floor) == (0, 0, 0)
         archive.failure = archive.read_failure = None
         house.pass_time(6, step=0.5)
@@ -612,7 +612,7 @@ class TestUnavailable:
         """Somebody restored an older one; it may come back."""
         house, archive = filled()
         archive.forget(KEY)
-        house.broker.archived.refresh()
+        house.broker.archive_reader.refresh()
         house.run()
         found = Fetch(house, 5)
         house.run()
@@ -672,7 +672,7 @@ class TestByTime:
 
     def at(self, house: House, time_us: int) -> int | Exception | None:
         found: list[int | Exception | None] = []
-        house.broker.offset_at_time(
+        house.broker.reader.offset_at_time(
             partition_of(house), time_us, lambda offset, error: found.append(error or offset)
         )
         assert found == []
@@ -715,11 +715,11 @@ class TestByTime:
         house, archive = self.spread()
         (time_us,) = self.times(house, [100])
         archive.remove(KEY, range(50, 150))
-        house.broker.archived.refresh()
+        house.broker.archive_reader.refresh()
         house.run()
         assert self.at(house, time_us) == 150
         archive.remove(KEY, range(50, 300))
-        house.broker.archived.refresh()
+        house.broker.archive_reader.refresh()
         house.run()
         assert self.at(house, time_us) == 300
 
@@ -730,7 +730,7 @@ class TestByTime:
         partition = partition_of(house)
         partition.gaps.append((300, 310))
         partition.archived = 300
-        house.broker.trim_topic("t", 0, 10)
+        house.broker.topics.trim("t", 0, 10)
         house.run()
         house.wal.plan_offset_at_time = lambda *key: Told(310)  # type: ignore[method-assign]
         assert self.at(house, time_us) == 299
@@ -784,10 +784,10 @@ class TestByTime:
     def test_a_partition_that_is_in_the_archive_alone_goes_by_size_too(self) -> None:
         archive = FakeArchive()
         house = cold_house(archive, **retention(retention_bytes=60 * KIB))
-        house.broker.create_topic("t", settings=TopicSettings(retention_bytes=0))
+        house.broker.topics.create("t", settings=TopicSettings(retention_bytes=0))
         produced(house, 0, 300)
         archive_all(house, archive)
-        house.broker.configure_topic("t", TopicSettings())
+        house.broker.topics.configure("t", TopicSettings())
         house.pass_time(11, step=0.5)
         assert 190 <= partition_of(house).start_offset <= 210
 
@@ -815,9 +815,9 @@ class TestSchedule:
         """In order, whether they were read ahead or the archive came back too late for that."""
         archive = FakeArchive()
         house = cold_house(archive)
-        topic = house.broker.create_topic("t")
+        topic = house.broker.topics.create("t")
         for number in range(300):
-            house.broker.produce_later(
+            house.broker.delayed.produce(
                 topic, value(number), delay_us=(60 + number // 50) * SECOND_US
             )
             house.run()
@@ -834,16 +834,16 @@ class TestSchedule:
             house.pass_time(20, step=0.5)
         assert (house.broker.status()["reads_from_disk"] == 0) == is_prompt
         assert [one.value for one in fetch(house, 0).records] == [value(n) for n in range(300)]
-        assert house.broker.schedule_counters.lost == 0
+        assert house.broker.delayed.counters.lost == 0
 
     def test_one_that_expired_and_was_removed_is_listed_until_it_is_due(self) -> None:
         """Its own time to live ended first: then it is dropped."""
         archive = FakeArchive()
         house = cold_house(archive, read_cache_bytes=1 << 20)
-        topic = house.broker.create_topic("t")
+        topic = house.broker.topics.create("t")
         soon_us = house.broker.time.time_us() + SECOND_US
         for number in range(3):
-            house.broker.produce_later(
+            house.broker.delayed.produce(
                 topic,
                 b"%d" % number,
                 delay_us=60 * SECOND_US,
@@ -851,19 +851,19 @@ class TestSchedule:
             )
         house.run()
         archive_all(house, archive)
-        internal = house.broker.topic("t").internal  # type: ignore[union-attr]
+        internal = house.broker.topics.find("t").internal  # type: ignore[union-attr]
         archive.remove((internal.topic_id, 0), [0, 2])
         house.pass_time(45, step=0.5)
-        house.broker.load(internal.partitions[0], 0, lambda chunk, error: None)
+        house.broker.reader.load(internal.partitions[0], 0, lambda chunk, error: None)
         house.run()
-        assert [(one.id, one.preview) for one in house.broker.scheduled("t")] == [
+        assert [(one.id, one.preview) for one in house.broker.delayed.scheduled("t")] == [
             (0, None),
             (1, b"1"),
             (2, None),
         ]
         house.pass_time(20, step=0.5)
         assert [one.value for one in fetch(house, 0).records] == [b"1"]
-        assert house.broker.schedule_counters.expired == 2
+        assert house.broker.delayed.counters.expired == 2
 
 
 def test_a_broker_without_an_archive_asks_nobody() -> None:
@@ -874,4 +874,4 @@ def test_a_broker_without_an_archive_asks_nobody() -> None:
     found = Fetch(house, 15)
     house.run()
     assert isinstance(found.error, Unreadable)
-    assert house.broker.archived.status()["version"] is None
+    assert house.broker.archive_reader.status()["version"] is None

@@ -42,8 +42,8 @@ class Reader:
         self.value: bytes | None = None
         self.error: Exception | None = None
         self.answers = 0
-        partition = house.broker.existing_topic(topic).partition(0)
-        house.broker.load(partition, offset, self.loaded)
+        partition = house.broker.topics.existing(topic).partition(0)
+        house.broker.reader.load(partition, offset, self.loaded)
 
     def loaded(self, chunk: Chunk | None, error: Exception | None) -> None:
         self.answers += 1
@@ -115,10 +115,10 @@ class TestBudgets:
     def test_what_was_read_keeps_its_budget(self) -> None:
         budget = 20_000
         house = filled(300, 600, BrokerSettings(tail_cache_bytes=0, read_cache_bytes=budget))
-        partition = house.broker.existing_topic("t").partition(0)
+        partition = house.broker.topics.existing("t").partition(0)
         for offset in range(0, 300, 7):
             read(house, "t", offset)
-            held = [o for o in range(300) if house.broker.find(partition, o) is not None]
+            held = [o for o in range(300) if house.broker.reader.find(partition, o) is not None]
             assert house.broker.status()["read_cache_bytes"] >= 600 * len(held)
             assert house.broker.status()["read_cache_bytes"] <= budget
 
@@ -140,8 +140,8 @@ class TestBudgets:
         for _ in range(3):
             produce(house, "t", *[b"x"] * 700)
             house.run()
-        partition = house.broker.existing_topic("t").partition(0)
-        first = house.broker.find(partition, 0)
+        partition = house.broker.topics.existing("t").partition(0)
+        first = house.broker.reader.find(partition, 0)
         assert first is not None
         assert CHUNK_RECORDS <= len(first.values) < 2 * CHUNK_RECORDS
         counted = house.broker.status()["tail_cache_bytes"]
@@ -201,11 +201,11 @@ class TestTrouble:
         house.run()
         house = house.crash()
         house.disk.calls.clear()
-        assert house.broker.group_info("t", "g").oldest_age_us == pytest.approx(0, abs=10)
+        assert house.broker.overview.group_info("t", "g").oldest_age_us == pytest.approx(0, abs=10)
         assert not house.disk.calls
         house.run()
         assert house.disk.calls["open"]
-        assert house.broker.group_info("t", "g").oldest_age_us == pytest.approx(0, abs=10)
+        assert house.broker.overview.group_info("t", "g").oldest_age_us == pytest.approx(0, abs=10)
 
     def test_an_offset_that_the_log_does_not_hold_is_told(self) -> None:
         house = filled(5)
@@ -222,7 +222,7 @@ class TestRemovedRecords:
 
     def test_below_the_start_offset_nothing_is_read(self) -> None:
         house = filled(20)
-        house.broker.trim_topic("t", 0, 10)
+        house.broker.topics.trim("t", 0, 10)
         readers = [Reader(house, offset) for offset in (3, 9, 10)]
         assert all(reader.answers == 0 for reader in readers), "never at once"
         house.run()
@@ -234,7 +234,7 @@ class TestRemovedRecords:
     def test_removed_while_it_is_read(self) -> None:
         house = filled(20)
         readers = [Reader(house, offset) for offset in (3, 12)]
-        house.broker.trim_topic("t", 0, 10)
+        house.broker.topics.trim("t", 0, 10)
         house.run()
         assert isinstance(readers[0].error, RecordRemoved)
         assert readers[1].value == value(12)
@@ -243,7 +243,7 @@ class TestRemovedRecords:
     def test_deleted_with_its_topic_while_it_is_read(self) -> None:
         house = filled(20, settings=BrokerSettings(tail_cache_bytes=0))
         readers = [Reader(house, offset) for offset in (3, 12)]
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.run()
         assert [type(reader.error) for reader in readers] == [RecordRemoved] * 2
         assert house.broker.status()["read_cache_bytes"] == 0

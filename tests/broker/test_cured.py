@@ -209,7 +209,7 @@ def look(disk: SimDisk, snapshots: bool = True) -> Seen:
         for path in files(disk, STATE_PATH):
             disk.unlink(path)
     bare = BareBroker(disk, SMALL, random.Random(9).randbytes, READ_ALOT)
-    topics = list(bare.broker.topics())
+    topics = list(bare.broker.topics.all())
 
     def drained(name: str, group: str) -> dict[int, bytes]:
         found, complaints = bare.drain(name, group)
@@ -306,7 +306,7 @@ class TestCured:
         cure(disk)
         house = House(disk, options=SMALL)
         assert house.report.damages == []
-        assert house.broker.quarantine.reason == ""
+        assert house.broker.damage.reason == ""
         disk = stopped(house)
         report = verify(disk, WAL_PATH, STATE_PATH)
         assert report.sound, (report.damages, report.bad_indexes, report.bad_snapshots)
@@ -505,7 +505,7 @@ class TestPartly:
             house = House(disk.copy(), options=SMALL)
         assert len(events(logs, "snapshot-outdated")) == 1
         assert len(house.report.damages) == 1
-        assert house.broker.quarantine.reason
+        assert house.broker.damage.reason
         seen = look(disk)
         assert seen == look(disk, snapshots=False) or clean
         assert seen.new == [values(*set(range(40)) - {17})]

@@ -193,7 +193,7 @@ class TestFoundByAread:
         assert event["end"] > entry.position + 48
         found = damage(house)
         assert (found["places"], found["ranges"], found["records"], found["reads"]) == (1, 1, 1, 2)
-        assert house.broker.quarantine.reason
+        assert house.broker.damage.reason
 
     def test_a_read_that_may_pass_is_counted_apart(self) -> None:
         house = filled(300, 600)

@@ -149,7 +149,7 @@ class TestBudget:
         house.pass_time(59.0, step=1.0)
         assert foresight_bytes(house) > 0
         for schedule_id in range(COUNT):
-            assert house.broker.cancel_scheduled("t", schedule_id)
+            assert house.broker.delayed.cancel("t", schedule_id)
         assert foresight_bytes(house) == 0
 
     def test_a_message_cancelled_while_it_is_read_is_not_held(self) -> None:
@@ -160,7 +160,7 @@ class TestBudget:
         house.pass_time(40.0)
         house.clock.advance(2.0)
         assert len(house.readers) == 1
-        assert house.broker.cancel_scheduled("t", 0)
+        assert house.broker.delayed.cancel("t", 0)
         house.run()
         assert foresight_bytes(house) == 0
 
@@ -168,7 +168,7 @@ class TestBudget:
         house = House(settings=FORGETFUL, options=SMALL)
         shuffled(house)
         house.pass_time(59.0, step=1.0)
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.pass_time(AHEAD_SECONDS, step=1.0)
         assert foresight_bytes(house) == 0
 
@@ -187,7 +187,7 @@ def test_a_damaged_message_hinders_no_other() -> None:
     house.pass_time(31.0, step=0.5)
     assert house.broker.status()["reads_from_disk"] == 1
     assert values(house) == [b"0", b"2", b"3", b"4"]
-    assert house.broker.schedule_counters.lost == 1
+    assert house.broker.delayed.counters.lost == 1
 
 
 @pytest.mark.parametrize("total", [2, 1_000, 50_021])

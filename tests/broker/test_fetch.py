@@ -37,8 +37,8 @@ class Fetch:
         self.next_offset = -1
         self.error: Exception | None = None
         self.answers = 0
-        partition = house.broker.existing_topic("t").partition(0)
-        house.broker.fetch(partition, offset, count, size, self._done)
+        partition = house.broker.topics.existing("t").partition(0)
+        house.broker.reader.fetch(partition, offset, count, size, self._done)
 
     def _done(self, records: Sequence[Record], next_offset: int, error: Exception | None) -> None:
         self.answers += 1
@@ -97,8 +97,8 @@ class TestReading:
 
     def test_a_record_comes_whole(self) -> None:
         house = House()
-        topic = house.broker.create_topic("t")
-        house.broker.produce(topic.choose(None), b"v", 1, b"k", b"\x80", 1, -5, 0)
+        topic = house.broker.topics.create("t")
+        house.broker.records.produce(topic.choose(None), b"v", 1, b"k", b"\x80", 1, -5, 0)
         house.run()
         [record] = fetch(house, 0).records
         assert record._replace(append_time_us=0) == Record(0, b"v", b"k", 1, b"\x80", 0, -5, 0, 1)
@@ -155,7 +155,7 @@ class TestPassingOver:
     @MEMORIES
     def test_what_was_removed_is_not_read(self, settings: BrokerSettings) -> None:
         house = filled(100, settings)
-        house.broker.existing_topic("t").partition(0).start_offset = 42
+        house.broker.topics.existing("t").partition(0).start_offset = 42
         assert fetch(house, 0, count=3).offsets == [42, 43, 44]
         assert fetch(house, -1, count=1).offsets == [42]
 
@@ -163,7 +163,7 @@ class TestPassingOver:
     def test_records_removed_during_a_read_are_not_read(self, start: int) -> None:
         house = filled(100, FORGETFUL)
         found = Fetch(house, 10)
-        house.broker.existing_topic("t").partition(0).start_offset = start
+        house.broker.topics.existing("t").partition(0).start_offset = start
         house.run()
         assert found.offsets == list(range(start, 100))
         assert found.next_offset == 100
@@ -171,7 +171,7 @@ class TestPassingOver:
     @MEMORIES
     def test_gaps_are_passed_over(self, settings: BrokerSettings) -> None:
         house = filled(50, settings).crash()  # only a start leaves offsets out
-        house.broker.existing_topic("t").partition(0).leave_out(1_000_000)
+        house.broker.topics.existing("t").partition(0).leave_out(1_000_000)
         assert produce(house, "t", b"behind") == [1_000_050]
         house.run()
         assert fetch(house, 45).offsets == [45, 46, 47, 48, 49, 1_000_050]
@@ -180,11 +180,11 @@ class TestPassingOver:
     @MEMORIES
     def test_expired_records_are_passed_over(self, settings: BrokerSettings) -> None:
         house = House(settings=settings, options=SMALL)
-        partition = house.broker.create_topic("t").choose(None)
+        partition = house.broker.topics.create("t").choose(None)
         now_us = house.broker.time.time_us()
         for offset in range(30):
             expires_at_us = now_us + 10_000_000 if offset % 3 else 0
-            house.broker.produce(partition, value(offset), expires_at_us=expires_at_us)
+            house.broker.records.produce(partition, value(offset), expires_at_us=expires_at_us)
         house.run()
         assert len(fetch(house, 0).records) == 30
         house.pass_time(10.0, step=1.0)
@@ -193,8 +193,10 @@ class TestPassingOver:
 
     def test_nothing_expires_for_ten_minutes_after_the_clock_jumped(self) -> None:
         house = House()
-        partition = house.broker.create_topic("t").choose(None)
-        house.broker.produce(partition, b"x", expires_at_us=house.broker.time.time_us() + 5_000_000)
+        partition = house.broker.topics.create("t").choose(None)
+        house.broker.records.produce(
+            partition, b"x", expires_at_us=house.broker.time.time_us() + 5_000_000
+        )
         house.run()
         house.wall_seconds += 7200
         house.pass_time(1.0)
@@ -204,19 +206,21 @@ class TestPassingOver:
 
     def test_nothing_expires_in_the_moment_in_which_the_clock_jumps(self) -> None:
         house = House()
-        partition = house.broker.create_topic("t").choose(None)
-        house.broker.produce(partition, b"x", expires_at_us=house.broker.time.time_us() + 5_000_000)
+        partition = house.broker.topics.create("t").choose(None)
+        house.broker.records.produce(
+            partition, b"x", expires_at_us=house.broker.time.time_us() + 5_000_000
+        )
         house.run()
         house.wall_seconds += 7200  # and nothing reads the time before the fetch
         assert fetch(house, 0).offsets == [0]
 
     def test_many_expired_records_are_passed_over_but_not_in_one_turn(self) -> None:
         house = House(options=SMALL)
-        partition = house.broker.create_topic("t").choose(None)
+        partition = house.broker.topics.create("t").choose(None)
         soon_us = house.broker.time.time_us() + 1
         for _ in range(3 * LOOKS):
-            house.broker.produce(partition, b"", expires_at_us=soon_us)
-        house.broker.produce(partition, b"last")
+            house.broker.records.produce(partition, b"", expires_at_us=soon_us)
+        house.broker.records.produce(partition, b"last")
         house.run()
         house.pass_time(1.0, step=1.0)
         found = Fetch(house, 0)
@@ -268,7 +272,7 @@ class TestDeletion:
         """The deletion may not be durable yet: what was read is given, or that it is gone."""
         house = filled(count, FORGETFUL)
         under_way = Fetch(house, 10)
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.run()
         assert (under_way.answers, under_way.offsets) == (1, [])
         assert (under_way.next_offset, type(under_way.error)) == (10, UnknownTopic)
@@ -277,7 +281,7 @@ class TestDeletion:
         """And the next fetch begins behind that."""
         house = filled(2 * LOOKS)
         under_way = Fetch(house, 10)
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.run()
         assert under_way.offsets == list(range(10, 10 + len(under_way.offsets)))
         assert LOOKS <= len(under_way.offsets) < 2 * LOOKS - 10

@@ -30,10 +30,12 @@ from tests.house import House
 RESTARTS = ("goes on", "crashes", "stops")
 
 USES: dict[str, Callable[[House, GroupPartition], object]] = {
-    "settle": lambda house, group_partition: house.broker.settle(group_partition, 0, True),
-    "extend": lambda house, group_partition: house.broker.extend(group_partition, 0, SECOND_US),
-    "release": lambda house, group_partition: house.broker.release(group_partition, 0),
-    "dead_letter": lambda house, group_partition: house.broker.dead_letter(
+    "settle": lambda house, group_partition: house.broker.leases.settle(group_partition, 0, True),
+    "extend": lambda house, group_partition: house.broker.leases.extend(
+        group_partition, 0, SECOND_US
+    ),
+    "release": lambda house, group_partition: house.broker.leases.release(group_partition, 0),
+    "dead_letter": lambda house, group_partition: house.broker.leases.dead_letter(
         group_partition, 0, "bad"
     ),
 }
@@ -62,7 +64,7 @@ def restarted(house: House, how: str) -> House:
 def with_records(count: int = 3, partitions: int = 1, house: House | None = None) -> House:
     """A house with a topic "t" and so many records in each partition."""
     house = house or House()
-    house.broker.create_topic("t", partitions)
+    house.broker.topics.create("t", partitions)
     for index in range(partitions):
         produce(house, "t", *(b"%d" % number for number in range(count)), index=index)
     house.run()
@@ -71,20 +73,20 @@ def with_records(count: int = 3, partitions: int = 1, house: House | None = None
 
 def letters(house: House, group: str = "g") -> list[tuple[int, int, str]]:
     """Partition, offset and reason of each dead letter."""
-    found = house.broker.dead_letters("t", group)
+    found = house.broker.leases.dead_letters("t", group)
     return [(index, letter.offset, letter.reason) for index, letter in found]
 
 
 def bury(house: House, *offsets: int, reason: str = "bad", index: int = 0) -> None:
     """Make dead letters of records, whoever holds them."""
     for offset in offsets:
-        group_partition = house.broker.group_partition("t", "g", index, offset)
-        assert house.broker.dead_letter(group_partition, offset, reason)
+        group_partition = house.broker.leases.group_partition("t", "g", index, offset)
+        assert house.broker.leases.dead_letter(group_partition, offset, reason)
 
 
 def last_tokens(house: House) -> dict[tuple[str, int], int]:
     """The last token of each group_partition."""
-    groups = house.broker.existing_topic("t").groups.values()
+    groups = house.broker.topics.existing("t").groups.values()
     return {
         (group.name, group_partition.partition.index): group_partition.store.last_token
         for group in groups
@@ -105,52 +107,52 @@ class TestPause:
     def test_a_paused_group_gets_nothing_until_it_is_resumed(self, how: str) -> None:
         house = with_records()
         assert lease(house) == [(0, b"0")]
-        house.broker.pause_group("t", "g")
+        house.broker.groups.pause("t", "g")
         house = restarted(house, how)
         assert lease(house) == []
         assert lease(house, group="other") == [(0, b"0")]
-        house.broker.resume_group("t", "g")
+        house.broker.groups.resume("t", "g")
         house = restarted(house, how)
         assert lease(house) == [(1, b"1")]
 
     def test_leases_of_a_paused_group_go_on_and_may_be_settled(self) -> None:
         house = with_records()
         lease(house, limit=2)
-        house.broker.pause_group("t", "g")
+        house.broker.groups.pause("t", "g")
         assert settle(house, 0)
         settle(house, 1, success=False, delay_seconds=0)
         assert lease(house) == []
-        house.broker.resume_group("t", "g")
+        house.broker.groups.resume("t", "g")
         assert lease(house, limit=9) == [(1, b"1"), (2, b"2")]
 
     def test_a_resumed_group_serves_its_long_polls_in_the_same_turn(self) -> None:
         house = with_records(1)
-        house.broker.pause_group("t", "g")
+        house.broker.groups.pause("t", "g")
         poll = Poll(house)
         house.run()
         assert not poll.found
-        house.broker.resume_group("t", "g")
+        house.broker.groups.resume("t", "g")
         house.turn()
         assert poll.found == [(0, b"0")]
 
     def test_a_pause_makes_a_group_and_a_resume_needs_one(self) -> None:
         house = with_records()
         with pytest.raises(UnknownGroup, match="has no group 'g'"):
-            house.broker.resume_group("t", "g")
+            house.broker.groups.resume("t", "g")
         assert group_names(house) == set()
-        house.broker.pause_group("t", "g")
+        house.broker.groups.pause("t", "g")
         assert group_names(house) == {"g"}
         with pytest.raises(UnknownTopic):
-            house.broker.pause_group("u", "g")
+            house.broker.groups.pause("u", "g")
         with pytest.raises(InvalidName):
-            house.broker.pause_group("t", "\n")
+            house.broker.groups.pause("t", "\n")
 
     def test_a_pause_that_changes_nothing_writes_nothing(self) -> None:
         house = with_records()
-        house.broker.pause_group("t", "g")
+        house.broker.groups.pause("t", "g")
         house.run()
         commits = house.broker.journal.commits
-        house.broker.pause_group("t", "g")
+        house.broker.groups.pause("t", "g")
         house.run()
         assert house.broker.journal.commits == commits
 
@@ -160,9 +162,9 @@ class TestSettings:
     def test_a_group_is_given_its_own_settings(self, how: str) -> None:
         house = with_records(partitions=3)
         settings = GroupSettings(max_attempts=1, default_duration_us=5 * SECOND_US)
-        house.broker.configure_group("t", "g", settings)
+        house.broker.groups.configure("t", "g", settings)
         house = restarted(house, how)
-        assert house.broker.group_settings("t", "g") == settings
+        assert house.broker.groups.settings("t", "g") == settings
         assert lease(house)
         settle(house, 0, success=False)
         assert letters(house) == [(0, 0, "max_attempts")]
@@ -171,13 +173,13 @@ class TestSettings:
         defaults = GroupSettings(max_attempts=7)
         house = with_records(house=House(settings=BrokerSettings(groups=defaults)))
         with pytest.raises(UnknownGroup):
-            house.broker.group_settings("t", "g")
+            house.broker.groups.settings("t", "g")
         lease(house)
-        assert house.broker.group_settings("t", "g") == defaults
+        assert house.broker.groups.settings("t", "g") == defaults
 
     def test_an_acquire_that_names_no_duration_gets_the_groups(self) -> None:
         house = with_records()
-        house.broker.configure_group("t", "g", GroupSettings(default_duration_us=2 * SECOND_US))
+        house.broker.groups.configure("t", "g", GroupSettings(default_duration_us=2 * SECOND_US))
         ((grant, _),) = grants(house, seconds=None)
         assert grant.duration_us == 2 * SECOND_US
         house.pass_time(1.9)
@@ -188,7 +190,7 @@ class TestSettings:
     def test_a_change_of_key_order_gives_all_leases_back_without_a_failure(self) -> None:
         house = with_records()
         lease(house, limit=2)
-        house.broker.configure_group("t", "g", GroupSettings(key_ordered=True))
+        house.broker.groups.configure("t", "g", GroupSettings(key_ordered=True))
         found = grants(house, owner="bob", limit=9)
         assert [(grant.offset, grant.grants, grant.failures) for grant, _ in found] == [
             (0, 2, 0),
@@ -203,76 +205,84 @@ class TestSeek:
         house = with_records(5)
         lease(house, limit=4)
         settle(house, 0)
-        assert house.broker.seek_group("t", "g", 2) == {0: 2}
+        assert house.broker.groups.seek("t", "g", 2) == {0: 2}
         house = restarted(house, how)
         assert lease(house, limit=9) == [(2, b"2"), (3, b"3"), (4, b"4")]
-        assert house.broker.seek_group("t", "g", "start") == {0: 0}
+        assert house.broker.groups.seek("t", "g", "start") == {0: 0}
         house = restarted(house, how)
         assert lease(house, limit=9) == [(n, b"%d" % n) for n in range(5)]
-        assert house.broker.seek_group("t", "g", "end") == {0: 5}
+        assert house.broker.groups.seek("t", "g", "end") == {0: 5}
         house = restarted(house, how)
         assert lease(house) == []
-        assert house.broker.group_info("t", "g").lag == 0
+        assert house.broker.overview.group_info("t", "g").lag == 0
 
     @pytest.mark.parametrize(("to", "floor"), [(-1, 0), (4, 3), (1 << 70, 3), (3, 3)])
     def test_a_seek_stays_among_the_records_there_are(self, to: int, floor: int) -> None:
-        assert with_records().broker.seek_group("t", "g", to) == {0: floor}
+        assert with_records().broker.groups.seek("t", "g", to) == {0: floor}
 
     def test_a_seek_is_of_one_partition_or_of_all(self) -> None:
         house = with_records(3, partitions=2)
-        house.broker.seek_group("t", "g", 2)
+        house.broker.groups.seek("t", "g", 2)
         assert len(lease(house, limit=9)) == 2
-        house.broker.seek_group("t", "g", 0, partition=1)
+        house.broker.groups.seek("t", "g", 0, partition=1)
         assert lease(house, limit=9) == [(0, b"0"), (1, b"1"), (2, b"2")]
         with pytest.raises(UnknownPartition):
-            house.broker.seek_group("t", "g", 0, partition=2)
+            house.broker.groups.seek("t", "g", 0, partition=2)
 
     @pytest.mark.parametrize("how", RESTARTS)
     def test_a_seek_may_say_of_each_partition_where_to_go_on(self, how: str) -> None:
         house = with_records(3, partitions=3)
-        assert house.broker.seek_group("t", "g", {0: 2, 2: "end"}) == {0: 2, 2: 3}
+        assert house.broker.groups.seek("t", "g", {0: 2, 2: "end"}) == {0: 2, 2: 3}
         with pytest.raises(UnknownPartition):
-            house.broker.seek_group("t", "g", {0: 0, 3: 0})
+            house.broker.groups.seek("t", "g", {0: 0, 3: 0})
         house = restarted(house, how)
-        group_partitions = house.broker.existing_topic("t").groups["g"].partitions
+        group_partitions = house.broker.topics.existing("t").groups["g"].partitions
         assert [group_partition.store.floor for group_partition in group_partitions] == [2, 0, 3]
 
     @pytest.mark.parametrize("how", RESTARTS)
     def test_a_seek_sets_the_committed_offsets_that_there_are(self, how: str) -> None:
         """In the partitions that it is about; where nothing was committed, nothing is then."""
         house = with_records(3, partitions=3)
-        house.broker.commit_offset("t", "g", 0, 3)
-        house.broker.commit_offset("t", "g", 2, 99)
-        house.broker.seek_group("t", "g", 1, partition=0)
+        house.broker.groups.commit_offset("t", "g", 0, 3)
+        house.broker.groups.commit_offset("t", "g", 2, 99)
+        house.broker.groups.seek("t", "g", 1, partition=0)
         house = restarted(house, how)
         broker = house.broker
-        assert [broker.committed_offset("t", "g", index) for index in range(3)] == [1, None, 99]
-        assert broker.seek_group("t", "g", "end") == {0: 3, 1: 3, 2: 3}
-        assert [broker.committed_offset("t", "g", index) for index in range(3)] == [3, None, 3]
+        assert [broker.groups.committed_offset("t", "g", index) for index in range(3)] == [
+            1,
+            None,
+            99,
+        ]
+        assert broker.groups.seek("t", "g", "end") == {0: 3, 1: 3, 2: 3}
+        assert [broker.groups.committed_offset("t", "g", index) for index in range(3)] == [
+            3,
+            None,
+            3,
+        ]
 
     def test_a_group_that_only_commits_is_still_told_of_by_its_commits_after_a_seek(self) -> None:
         house = with_records(5)
-        house.broker.commit_offset("t", "g", 0, 5)
-        house.broker.seek_group("t", "g", 2)
-        assert house.broker.group_info("t", "g").lag == 3
-        house.broker.commit_offset("t", "g", 0, 4)
-        assert house.broker.group_info("t", "g").lag == 1
+        house.broker.groups.commit_offset("t", "g", 0, 5)
+        house.broker.groups.seek("t", "g", 2)
+        assert house.broker.overview.group_info("t", "g").lag == 3
+        house.broker.groups.commit_offset("t", "g", 0, 4)
+        assert house.broker.overview.group_info("t", "g").lag == 1
 
     def test_a_seek_of_leases_and_commits_is_one_frame(self) -> None:
         house = with_records(3, partitions=4)
         for index in range(4):
-            house.broker.commit_offset("t", "g", index, 1)
+            house.broker.groups.commit_offset("t", "g", index, 1)
         house.run()
         before = house.wal.durable_ticket
-        house.broker.seek_group("t", "g", "end")
+        house.broker.groups.seek("t", "g", "end")
         house.run()
         assert house.wal.durable_ticket == before + 1
 
     def test_a_seek_begins_at_the_start_offset(self) -> None:
         house = with_records(5)
-        house.broker.trim_topic("t", 0, 3)
-        assert house.broker.seek_group("t", "g", "start") == {0: 3}
-        assert house.broker.seek_group("t", "g", 1) == {0: 3}
+        house.broker.topics.trim("t", 0, 3)
+        assert house.broker.groups.seek("t", "g", "start") == {0: 3}
+        assert house.broker.groups.seek("t", "g", 1) == {0: 3}
         house = restarted(house, "crashes")
         assert lease(house, limit=9) == [(3, b"3"), (4, b"4")]
 
@@ -281,22 +291,24 @@ class TestSeek:
         lease(house)
         settle(house, 0)
         poll = Poll(house)
-        house.broker.seek_group("t", "g", "start")
+        house.broker.groups.seek("t", "g", "start")
         house.turn()
         assert poll.found == [(0, b"0")]
 
     def test_a_seek_waits_for_no_offset_at_which_there_is_nothing(self) -> None:
         house = House()
-        house.broker.create_topic("t").partition(0).leave_out(5)
-        house.broker.seek_group("t", "g", "start")
-        assert house.broker.group_info("t", "g").lag == 0
+        house.broker.topics.create("t").partition(0).leave_out(5)
+        house.broker.groups.seek("t", "g", "start")
+        assert house.broker.overview.group_info("t", "g").lag == 0
 
     def test_leases_from_before_a_seek_are_over(self) -> None:
         house = with_records()
         ((grant, _),) = grants(house)
-        house.broker.seek_group("t", "g", "start")
+        house.broker.groups.seek("t", "g", "start")
         with pytest.raises(LeaseLost):
-            house.broker.extend(house.broker.group_partition("t", "g", 0, 0), 0, SECOND_US)
+            house.broker.leases.extend(
+                house.broker.leases.group_partition("t", "g", 0, 0), 0, SECOND_US
+            )
         assert settle(house, 0, token=grant.token, owner=None)  # nobody else had it since
 
     def test_an_offset_is_found_by_time(self) -> None:
@@ -305,10 +317,12 @@ class TestSeek:
         house.pass_time(10)
         then_us = house.broker.time.time_us()
         found: list[object] = []
-        partition = house.broker.existing_topic("t").partition(0)
+        partition = house.broker.topics.existing("t").partition(0)
 
         def ask(time_us: int) -> object:
-            house.broker.offset_at_time(partition, time_us, lambda *answer: found.append(answer))
+            house.broker.reader.offset_at_time(
+                partition, time_us, lambda *answer: found.append(answer)
+            )
             house.readers.step()  # as early as can be
             house.run()
             return found.pop()
@@ -319,15 +333,15 @@ class TestSeek:
         assert ask(then_us) == (2, None)
         assert ask(then_us + 3600 * SECOND_US) == (3, None)
         assert ask(0) == (0, None)
-        house.broker.trim_topic("t", 0, 1)
+        house.broker.topics.trim("t", 0, 1)
         assert ask(0) == (1, None)
 
     def test_an_offset_of_a_topic_that_is_deleted_meanwhile_is_not_found(self) -> None:
         house = with_records()
-        partition = house.broker.existing_topic("t").partition(0)
+        partition = house.broker.topics.existing("t").partition(0)
         errors: list[Exception | None] = []
-        house.broker.offset_at_time(partition, 0, lambda _, error: errors.append(error))
-        house.broker.delete_topic("t")
+        house.broker.reader.offset_at_time(partition, 0, lambda _, error: errors.append(error))
+        house.broker.topics.delete("t")
         house.run()
         assert [type(error) for error in errors] == [UnknownTopic]
 
@@ -339,20 +353,20 @@ class TestDeletion:
         lease(house, limit=9)
         bury(house, 0)
         settle(house, 1, index=1)
-        house.broker.configure_group("t", "g", GroupSettings(max_attempts=9))
+        house.broker.groups.configure("t", "g", GroupSettings(max_attempts=9))
         house.run()
-        house.broker.delete_group("t", "g")
+        house.broker.groups.delete("t", "g")
         house = restarted(house, how)
         assert group_names(house) == set()
         assert letters(house) == []
         assert len(lease_all(house)) == 6
-        assert house.broker.group_settings("t", "g").max_attempts == 3
+        assert house.broker.groups.settings("t", "g").max_attempts == 3
 
     @pytest.mark.parametrize("how", RESTARTS)
     def test_no_token_from_before_a_deletion_matches(self, how: str) -> None:
         house = with_records()
         ((old, _),) = grants(house)
-        house.broker.delete_group("t", "g")
+        house.broker.groups.delete("t", "g")
         house = restarted(house, how)
         ((new, _),) = grants(house, owner="bob")
         assert new.token > old.token
@@ -366,12 +380,12 @@ class TestDeletion:
             found = grants(house, limit=4)
             assert len(found) == 4
             tokens |= {grant.token for grant, _ in found}
-            house.broker.release(house.broker.group_partition("t", "g", 0, 0), 0)
-            house.broker.delete_group("t", "g")
+            house.broker.leases.release(house.broker.leases.group_partition("t", "g", 0, 0), 0)
+            house.broker.groups.delete("t", "g")
         lease(house, owner="bob")
-        before = house.broker.group_info("t", "g")
+        before = house.broker.overview.group_info("t", "g")
         house = restarted(house, "crashes")
-        assert house.broker.group_info("t", "g") == before
+        assert house.broker.overview.group_info("t", "g") == before
         assert before.leased == 1
 
     @pytest.mark.parametrize("step", range(8))
@@ -387,10 +401,12 @@ class TestDeletion:
         house.broker._snapshotter.begin()
         for _ in range(step):
             house.pass_time(0.006, 0.006)
-        house.broker.release(house.broker.group_partition("t", "b", 1, 2), 2)
+        house.broker.leases.release(house.broker.leases.group_partition("t", "b", 1, 2), 2)
         house.run()
-        house.broker.extend(house.broker.group_partition("t", "b", 0, 2), 2, SECOND_US)
-        house.broker.delete_group("t", "b")
+        house.broker.leases.extend(
+            house.broker.leases.group_partition("t", "b", 0, 2), 2, SECOND_US
+        )
+        house.broker.groups.delete("t", "b")
         if comes_again:
             lease(house, group="b", owner="bob")
         house.run()
@@ -398,10 +414,10 @@ class TestDeletion:
         assert house.broker._snapshotter.written == 1
         names = ["a", "b", "c"] if comes_again else ["a", "c"]
         tokens = last_tokens(house)
-        before = [house.broker.group_info("t", name)[:-3] for name in names]
+        before = [house.broker.overview.group_info("t", name)[:-3] for name in names]
         house = house.crash()
         assert sorted(group_names(house)) == names
-        assert [house.broker.group_info("t", name)[:-3] for name in names] == before
+        assert [house.broker.overview.group_info("t", name)[:-3] for name in names] == before
         assert last_tokens(house) == tokens
 
     def test_what_happens_in_the_turn_of_a_deletion_is_forgotten_with_the_group(self) -> None:
@@ -409,9 +425,11 @@ class TestDeletion:
         lease(house, limit=6)
         house.run()
         for index in range(2):
-            house.broker.release(house.broker.group_partition("t", "g", index, 2), 2)
-            house.broker.extend(house.broker.group_partition("t", "g", index, 1), 1, SECOND_US)
-        house.broker.delete_group("t", "g")
+            house.broker.leases.release(house.broker.leases.group_partition("t", "g", index, 2), 2)
+            house.broker.leases.extend(
+                house.broker.leases.group_partition("t", "g", index, 1), 1, SECOND_US
+            )
+        house.broker.groups.delete("t", "g")
         house = restarted(house, "crashes")
         assert group_names(house) == set()
 
@@ -419,7 +437,7 @@ class TestDeletion:
         house = with_records(1)
         for number in range(50):
             lease(house, group=f"g{number}")
-            house.broker.delete_group("t", f"g{number}")
+            house.broker.groups.delete("t", f"g{number}")
             house.run()
         assert group_names(house) == set()
         house = house.crash()
@@ -431,8 +449,8 @@ class TestDeletion:
     ) -> None:
         house = with_records()
         lease(house)
-        group_partition = house.broker.group_partition("t", "g", 0, 0)
-        house.broker.delete_group("t", "g")
+        group_partition = house.broker.leases.group_partition("t", "g", 0, 0)
+        house.broker.groups.delete("t", "g")
         with pytest.raises(UnknownGroup, match="was deleted"):
             USES[use](house, group_partition)
         house.run()
@@ -448,8 +466,8 @@ class TestDeletion:
         produce(house, "t", b"x")
         if began:
             lease(house)
-        group_partition = house.broker.group_partition("t", "g", 0, 0)
-        house.broker.delete_topic("t")
+        group_partition = house.broker.leases.group_partition("t", "g", 0, 0)
+        house.broker.topics.delete("t")
         house.pass_time(1)
         produce(house, "other", b"x")
         house.pass_time(1)  # two snapshots know nothing of the topic
@@ -457,7 +475,7 @@ class TestDeletion:
             USES[use](house, group_partition)
         house.run()
         house = house.crash()
-        assert [topic.name for topic in house.broker.topics()] == ["other"]
+        assert [topic.name for topic in house.broker.topics.all()] == ["other"]
 
     @pytest.mark.parametrize("use", USES)
     def test_a_group_partition_kept_since_before_its_group_began_is_that_of_the_group(
@@ -465,13 +483,13 @@ class TestDeletion:
     ) -> None:
         """It stands for a name: whoever began the group since has leased what it would tell of."""
         house = with_records()
-        group_partition = house.broker.group_partition("t", "g", 0, 0)
+        group_partition = house.broker.leases.group_partition("t", "g", 0, 0)
         lease(house)
         USES[use](house, group_partition)
-        info = house.broker.group_info("t", "g")
+        info = house.broker.overview.group_info("t", "g")
         assert (info.lag, info.leased, info.dead) == SEEN_AFTER[use]
         house.run()
-        after = house.crash().broker.group_info("t", "g")
+        after = house.crash().broker.overview.group_info("t", "g")
         assert (after.lag, after.leased, after.dead) == SEEN_AFTER[use]
 
     def test_a_group_partition_kept_since_before_its_group_began_knows_what_came_since(
@@ -479,12 +497,12 @@ class TestDeletion:
     ) -> None:
         """Records that are removed are nobody's dead letters, and no token is given twice."""
         house = with_records()
-        group_partition = house.broker.group_partition("t", "g", 0, 0)
-        house.broker.trim_topic("t", 0, 1)
+        group_partition = house.broker.leases.group_partition("t", "g", 0, 0)
+        house.broker.topics.trim("t", 0, 1)
         ((old, _),) = grants(house)
-        house.broker.delete_group("t", "g")
-        assert not house.broker.dead_letter(group_partition, 0, "bad")
-        house.broker.dead_letter(group_partition, 1, "bad")
+        house.broker.groups.delete("t", "g")
+        assert not house.broker.leases.dead_letter(group_partition, 0, "bad")
+        house.broker.leases.dead_letter(group_partition, 1, "bad")
         assert letters(house) == [(0, 1, "bad")]
         ((new, _),) = grants(house)
         assert new.token > old.token
@@ -492,11 +510,11 @@ class TestDeletion:
     def test_only_a_group_that_exists_can_be_deleted(self) -> None:
         house = with_records()
         with pytest.raises(UnknownGroup):
-            house.broker.delete_group("t", "g")
+            house.broker.groups.delete("t", "g")
         lease(house)
-        house.broker.delete_group("t", "g")
+        house.broker.groups.delete("t", "g")
         with pytest.raises(UnknownGroup):
-            house.broker.delete_group("t", "g")
+            house.broker.groups.delete("t", "g")
 
 
 class TestRelease:
@@ -504,18 +522,20 @@ class TestRelease:
         house = with_records()
         lease(house, limit=3)
         poll = Poll(house)
-        house.broker.release(house.broker.group_partition("t", "g", 0, 1), 1, owner="ann")
+        house.broker.leases.release(
+            house.broker.leases.group_partition("t", "g", 0, 1), 1, owner="ann"
+        )
         house.turn()
         assert poll.found == [(1, b"1")]
-        house.broker.release(house.broker.group_partition("t", "g", 0, 1), 1)
+        house.broker.leases.release(house.broker.leases.group_partition("t", "g", 0, 1), 1)
         ((grant, _),) = grants(house)
         assert (grant.grants, grant.failures) == (3, 0)
 
     def test_a_release_may_name_a_delay(self) -> None:
         house = with_records(1)
         lease(house)
-        house.broker.release(
-            house.broker.group_partition("t", "g", 0, 0), 0, delay_us=5 * SECOND_US
+        house.broker.leases.release(
+            house.broker.leases.group_partition("t", "g", 0, 0), 0, delay_us=5 * SECOND_US
         )
         assert lease(house) == []
         poll = Poll(house)
@@ -528,23 +548,27 @@ class TestRelease:
         house = with_records()
         lease(house)
         with pytest.raises(NotLeaseOwner):
-            house.broker.release(house.broker.group_partition("t", "g", 0, 0), 0, owner="bob")
+            house.broker.leases.release(
+                house.broker.leases.group_partition("t", "g", 0, 0), 0, owner="bob"
+            )
         with pytest.raises(LeaseLost):
-            house.broker.release(house.broker.group_partition("t", "g", 0, 1), 1)
+            house.broker.leases.release(house.broker.leases.group_partition("t", "g", 0, 1), 1)
         house.pass_time(31)
         with pytest.raises(LeaseLost):
-            house.broker.release(house.broker.group_partition("t", "g", 0, 0), 0, owner="ann")
+            house.broker.leases.release(
+                house.broker.leases.group_partition("t", "g", 0, 0), 0, owner="ann"
+            )
 
     @pytest.mark.parametrize("how", RESTARTS)
     def test_all_leases_of_a_client_end_and_nobody_elses(self, how: str) -> None:
         house = with_records(3, partitions=2)
         lease(house, limit=4)
         lease(house, owner="bob", limit=2)
-        assert house.broker.release_owner("t", "g", "ann") == (4, False)
+        assert house.broker.groups.release_owner("t", "g", "ann") == (4, False)
         house = restarted(house, how)
-        assert house.broker.group_info("t", "g").leased == 2
+        assert house.broker.overview.group_info("t", "g").leased == 2
         assert len(lease_all(house, owner="cid")) == 4
-        assert house.broker.release_owner("t", "g", "ann") == (0, False)
+        assert house.broker.groups.release_owner("t", "g", "ann") == (0, False)
 
     def test_more_leases_than_a_frame_takes_are_released_in_pieces(self) -> None:
         house = House(options=WalOptions(segment_bytes=65_536, free_bytes_min=0))
@@ -553,14 +577,14 @@ class TestRelease:
             house.run()
         released, more, calls = 0, True, 0
         while more:
-            count, more = house.broker.release_owner("t", "g", "ann")
+            count, more = house.broker.groups.release_owner("t", "g", "ann")
             released += count
             calls += 1
             house.run()
         assert released == 500
-        assert calls == -(-500 // house.broker._leasing.events_max)
+        assert calls == -(-500 // house.broker.leases.events_max)
         assert calls > 1
-        assert house.broker.group_info("t", "g").ready == 500
+        assert house.broker.overview.group_info("t", "g").ready == 500
         assert not house.failures
 
     def test_a_release_of_many_leases_leaves_the_reactor_its_turns(self) -> None:
@@ -569,8 +593,8 @@ class TestRelease:
         while lease_all(house):
             house.run()
         broker = house.broker
-        assert broker.release_owner("t", "g", "ann") == (RELEASE_MAX, True)
-        assert broker.release_owner("t", "g", "ann") == (18, False)
+        assert broker.groups.release_owner("t", "g", "ann") == (RELEASE_MAX, True)
+        assert broker.groups.release_owner("t", "g", "ann") == (18, False)
         house.run()
         assert not house.failures
 
@@ -579,19 +603,19 @@ class TestRelease:
         lease(house, limit=3, seconds=1)
         lease(house, limit=3, seconds=9)
         house.clock.rightNow += 2  # no timer is called
-        assert house.broker.release_owner("t", "g", "ann") == (3, False)
+        assert house.broker.groups.release_owner("t", "g", "ann") == (3, False)
         assert len(lease(house, owner="bob", limit=9)) == 6
 
     def test_leases_are_listed_by_partition_and_offset(self) -> None:
         house = with_records(3, partitions=2)
         lease(house, limit=6)
         settle(house, 1)
-        found = [(index, one.offset) for index, one in house.broker.leases("t", "g")]
+        found = [(index, one.offset) for index, one in house.broker.groups.leases("t", "g")]
         assert found == [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2)]
-        found = [(index, one.offset) for index, one in house.broker.leases("t", "g", 1, 2)]
+        found = [(index, one.offset) for index, one in house.broker.groups.leases("t", "g", 1, 2)]
         assert found == [(1, 2)]
         with pytest.raises(UnknownGroup):
-            next(house.broker.leases("t", "h"))
+            next(house.broker.groups.leases("t", "h"))
 
 
 Bury = Callable[..., int]
@@ -604,7 +628,7 @@ class TestDeadLetters:
         lease(house, limit=4)
         bury(house, 0, 2)
         settle(house, 1)
-        assert house.broker.replay_dead_letters("t", "g") == 2
+        assert house.broker.groups.replay_dead_letters("t", "g") == 2
         house = restarted(house, how)
         assert letters(house) == []
         found = [
@@ -616,7 +640,7 @@ class TestDeadLetters:
     def test_purged_dead_letters_are_never_delivered(self, how: str) -> None:
         house = with_records()
         bury(house, 0, 1)
-        assert house.broker.purge_dead_letters("t", "g") == 2
+        assert house.broker.groups.purge_dead_letters("t", "g") == 2
         house = restarted(house, how)
         assert letters(house) == []
         assert lease(house, limit=9) == [(2, b"2")]
@@ -626,7 +650,7 @@ class TestDeadLetters:
         for index in range(2):
             bury(house, 0, 1, 2, 6, index=index)
             bury(house, 3, 4, index=index, reason="damaged")
-        purge = house.broker.purge_dead_letters
+        purge = house.broker.groups.purge_dead_letters
         assert purge("t", "g", partition=1, first=5) == 1
         assert purge("t", "g", first=1, end=2) == 2
         assert purge("t", "g", reason="none") == 0
@@ -647,9 +671,9 @@ class TestDeadLetters:
         then_us = house.broker.time.time_us()
         house.pass_time(10)
         bury(house, 1, 5)
-        assert house.broker.replay_dead_letters("t", "g", before_us=then_us) == 2
+        assert house.broker.groups.replay_dead_letters("t", "g", before_us=then_us) == 2
         assert letters(house) == [(0, 1, "bad"), (0, 5, "bad")]
-        assert house.broker.replay_dead_letters("t", "g", before_us=then_us) == 0
+        assert house.broker.groups.replay_dead_letters("t", "g", before_us=then_us) == 0
 
     def test_the_times_of_attempts_survive_a_restart(self) -> None:
         house = with_records(2)
@@ -658,7 +682,7 @@ class TestDeadLetters:
         bury(house, 0)
         house.run()
         house = house.crash(wall_seconds=house.wall_seconds + 5)
-        ((_, letter),) = house.broker.dead_letters("t", "g")
+        ((_, letter),) = house.broker.leases.dead_letters("t", "g")
         assert isinstance(letter, DeadLetter)
         ago = [
             round((house.broker.time.now_us() - time_us) / SECOND_US)
@@ -670,7 +694,7 @@ class TestDeadLetters:
         house = with_records(1)
         bury(house, 0)
         poll = Poll(house)
-        house.broker.replay_dead_letters("t", "g")
+        house.broker.groups.replay_dead_letters("t", "g")
         house.turn()
         assert poll.found == [(0, b"0")]
 
@@ -681,7 +705,7 @@ class TestDeadLetters:
             bury(house, 0, 2, index=index)
         house.run()
         commits = house.broker.journal.commits
-        assert getattr(house.broker, verb)("t", "g", before_us=1 << 60) == 40
+        assert getattr(house.broker.groups, verb)("t", "g", before_us=1 << 60) == 40
         house.run()
         assert house.broker.journal.commits == commits + 1
 
@@ -696,19 +720,19 @@ class TestDeadLetters:
         house.pass_time(5)
         bury(house, *range(1, 40, 2), reason="odd")
         with pytest.raises(LimitExceeded, match="choose one partition and a range of offsets"):
-            house.broker.replay_dead_letters("t", "g", before_us=then_us)
-        assert house.broker.group_info("t", "g").dead == 40
-        assert house.broker.replay_dead_letters("t", "g", reason="even") == 20
+            house.broker.groups.replay_dead_letters("t", "g", before_us=then_us)
+        assert house.broker.overview.group_info("t", "g").dead == 40
+        assert house.broker.groups.replay_dead_letters("t", "g", reason="even") == 20
 
 
 CHANGES: dict[str, Callable[[House], object]] = {
-    "pause": lambda house: house.broker.pause_group("t", "g"),
-    "configure": lambda house: house.broker.configure_group("t", "g", GroupSettings()),
-    "seek": lambda house: house.broker.seek_group("t", "g", "start"),
-    "delete": lambda house: house.broker.delete_group("t", "g"),
-    "release_owner": lambda house: house.broker.release_owner("t", "g", "ann"),
-    "replay": lambda house: house.broker.replay_dead_letters("t", "g"),
-    "purge": lambda house: house.broker.purge_dead_letters("t", "g"),
+    "pause": lambda house: house.broker.groups.pause("t", "g"),
+    "configure": lambda house: house.broker.groups.configure("t", "g", GroupSettings()),
+    "seek": lambda house: house.broker.groups.seek("t", "g", "start"),
+    "delete": lambda house: house.broker.groups.delete("t", "g"),
+    "release_owner": lambda house: house.broker.groups.release_owner("t", "g", "ann"),
+    "replay": lambda house: house.broker.groups.replay_dead_letters("t", "g"),
+    "purge": lambda house: house.broker.groups.purge_dead_letters("t", "g"),
 }
 
 
@@ -722,20 +746,20 @@ class TestAdmission:
         lease(house, limit=8)
         bury(house, 2)
         house.run()
-        before = house.broker.group_info("t", "g")
+        before = house.broker.overview.group_info("t", "g")
         fill_the_log(house)
         with pytest.raises(Congested):
             CHANGES[change](house)
-        assert house.broker.group_info("t", "g") == before
+        assert house.broker.overview.group_info("t", "g") == before
         done: list[object] = []
         ask(house.broker, lambda: CHANGES[change](house)).addCallback(done.append)
         house.run()
         assert len(done) == 1
         assert not house.failures
-        after = house.broker.group_info("t", "g")
+        after = house.broker.overview.group_info("t", "g")
         assert after != before or change in ("pause", "configure")
         house = house.crash()
-        assert house.broker.group_info("t", "g") == after
+        assert house.broker.overview.group_info("t", "g") == after
 
 
 def fill_the_log(house: House) -> None:
@@ -753,26 +777,26 @@ def fill_the_log(house: House) -> None:
 def test_a_committed_offset_is_kept_as_given_and_moves_nothing() -> None:
     """Forwards, backwards, beyond the end; for each partition; over a crash and a snapshot."""
     house = House()
-    house.broker.create_topic("t", 2)
+    house.broker.topics.create("t", 2)
     for _ in range(3):
-        house.broker.produce(house.broker.topic("t").partitions[0], b"x")
-    house.broker.commit_offset("t", "g", 0, 5)
-    house.broker.commit_offset("t", "g", 1, 7)
-    house.broker.commit_offset("t", "g", 0, 1)
-    house.broker.commit_offset("t", "begun", 0, -1)
+        house.broker.records.produce(house.broker.topics.find("t").partitions[0], b"x")
+    house.broker.groups.commit_offset("t", "g", 0, 5)
+    house.broker.groups.commit_offset("t", "g", 1, 7)
+    house.broker.groups.commit_offset("t", "g", 0, 1)
+    house.broker.groups.commit_offset("t", "begun", 0, -1)
     house.run()
     for restarted in (house.crash(), house.crash().crash()):
         broker = restarted.broker
-        assert broker.committed_offset("t", "g", 0) == 1
-        assert broker.committed_offset("t", "g", 1) == 7
-        assert broker.committed_offset("t", "begun", 0) is None
-        assert broker.group_info("t", "g").floor == 0
+        assert broker.groups.committed_offset("t", "g", 0) == 1
+        assert broker.groups.committed_offset("t", "g", 1) == 7
+        assert broker.groups.committed_offset("t", "begun", 0) is None
+        assert broker.overview.group_info("t", "g").floor == 0
         with pytest.raises(UnknownGroup):
-            broker.committed_offset("t", "nobody", 0)
+            broker.groups.committed_offset("t", "nobody", 0)
         with pytest.raises(UnknownPartition):
-            broker.commit_offset("t", "g", 2, 0)
+            broker.groups.commit_offset("t", "g", 2, 0)
         with pytest.raises(InvalidRequest, match="cannot be committed"):
-            broker.commit_offset("t", "g", 0, 1 << 63)
+            broker.groups.commit_offset("t", "g", 0, 1 << 63)
 
 
 def test_groups_are_no_more_than_the_limit() -> None:
@@ -780,26 +804,26 @@ def test_groups_are_no_more_than_the_limit() -> None:
     house = House(settings=BrokerSettings(max_groups=3))
     produce(house, "t", b"a", b"b")
     for name in ("a", "b", "c"):
-        house.broker.commit_offset("t", name, 0, 1)
+        house.broker.groups.commit_offset("t", name, 0, 1)
     for begin in (
-        lambda: house.broker.commit_offset("t", "d", 0, 1),
-        lambda: house.broker.pause_group("t", "d"),
+        lambda: house.broker.groups.commit_offset("t", "d", 0, 1),
+        lambda: house.broker.groups.pause("t", "d"),
         lambda: lease(house, group="d"),
     ):
         with pytest.raises(LimitExceeded, match="3 groups already; delete some"):
             begin()
-    house.broker.commit_offset("t", "a", 0, 2)
-    house.broker.delete_group("t", "b")
+    house.broker.groups.commit_offset("t", "a", 0, 2)
+    house.broker.groups.delete("t", "b")
     house.pass_time(1.1)
-    house.broker.commit_offset("t", "d", 0, 1)
+    house.broker.groups.commit_offset("t", "d", 0, 1)
     assert group_names(house, "t") == {"a", "c", "d"}
 
 
 def test_who_only_asks_takes_no_place_of_a_group() -> None:
     house = House(settings=BrokerSettings(max_groups=1))
     produce(house, "t", b"a")
-    house.broker.seek_group("t", "g", "end")
+    house.broker.groups.seek("t", "g", "end")
     for number in range(10):
         assert lease(house, "none", f"asks {number}") == []
-        house.broker.group_info("t", f"asks {number}")
+        house.broker.overview.group_info("t", f"asks {number}")
     assert lease(house, group="g") == []

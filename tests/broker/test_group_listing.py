@@ -75,8 +75,8 @@ def test_groups_that_go_while_they_are_looked_at_are_not_shown() -> None:
     house.clock.seconds = lambda: house.clock.rightNow + next(ticks) * 1e-3  # type: ignore
     groups(house)
     house.clock.advance(0.01)
-    house.broker.delete_topic("t0000")
-    house.broker.delete_group("t0001", "g")
+    house.broker.topics.delete("t0000")
+    house.broker.groups.delete("t0001", "g")
     for _ in range(100):
         house.clock.advance(0.01)
     shown = dict(groups(house))

@@ -81,10 +81,12 @@ class TestAnswers:
     def test_a_dead_letter_that_changes_nothing_keeps_no_answer_waiting(self) -> None:
         house = House()
         produce(house, "t", b"x")
-        house.broker.dead_letter(house.broker.group_partition("t", "g", 0, 0), 0, "damaged")
+        house.broker.leases.dead_letter(
+            house.broker.leases.group_partition("t", "g", 0, 0), 0, "damaged"
+        )
         house.run()
-        assert not house.broker.dead_letter(
-            house.broker.group_partition("t", "g", 0, 0), 0, "damaged"
+        assert not house.broker.leases.dead_letter(
+            house.broker.leases.group_partition("t", "g", 0, 0), 0, "damaged"
         )
         assert acknowledged(house)
 
@@ -158,7 +160,7 @@ class TestOneCommit:
         assert done
         events = [count for frame in frames(house) for kind, count in frame if kind == 2]
         assert max(events) * 37 < 16 * KIB
-        assert house.crash().broker.group_info("t", "g").floor == 1000
+        assert house.crash().broker.overview.group_info("t", "g").floor == 1000
 
     def test_empty_records_never_outnumber_the_bytes_of_their_batch(self) -> None:
         """Recovery counts on it: a damaged stretch held no more records than bytes."""
@@ -200,9 +202,11 @@ def test_a_frame_never_takes_more_than_was_counted(
     for kind, index, what in requests:
         if kind == "produce":
             assert isinstance(what, int)
-            partition = house.broker.existing_topic(topics[index]).partition(0)
+            partition = house.broker.topics.existing(topics[index]).partition(0)
             key = b"k" * what if odd else None
-            house.broker.produce(partition, bytes(what), 2, key, key, 1, index or None, index)
+            house.broker.records.produce(
+                partition, bytes(what), 2, key, key, 1, index or None, index
+            )
         elif kind == "pass":
             house.wall_seconds += 1
             house.clock.rightNow += 1  # no timer runs: leases lapse under the request's hands
@@ -251,11 +255,11 @@ class TestNoRoom:
 
     def test_a_refused_produce_changes_nothing(self) -> None:
         house = self.full()
-        end = house.broker.existing_topic("t").partitions[0].next_offset
+        end = house.broker.topics.existing("t").partitions[0].next_offset
         with pytest.raises(NoSpace):
             produce(house, "new", bytes(3000))
-        assert house.broker.topic("new") is None
-        assert house.broker.existing_topic("t").partitions[0].next_offset == end
+        assert house.broker.topics.find("new") is None
+        assert house.broker.topics.existing("t").partitions[0].next_offset == end
         assert acknowledged(house)
 
     def test_leases_and_settles_go_on_in_the_reserve_and_are_kept(self) -> None:
@@ -264,11 +268,11 @@ class TestNoRoom:
             assert settle(house, offset)
             house.run()
         house = house.crash()
-        assert house.broker.group_info("t", "g").floor == 20
+        assert house.broker.overview.group_info("t", "g").floor == 20
 
     def test_when_the_reserve_is_used_up_settles_are_refused_before_they_are_applied(self) -> None:
         house = self.full()
-        end = house.broker.existing_topic("t").partitions[0].next_offset
+        end = house.broker.topics.existing("t").partitions[0].next_offset
         settled = 0
         with pytest.raises(NoSpace, match="not even the reserve"):
             for settled in range(end):
@@ -276,23 +280,23 @@ class TestNoRoom:
                 house.pass_time(0.3)
         house.pass_time(1)
         assert not house.failures
-        assert house.broker.group_info("t", "g").floor == settled
-        assert house.crash().broker.group_info("t", "g").floor == settled
+        assert house.broker.overview.group_info("t", "g").floor == settled
+        assert house.crash().broker.overview.group_info("t", "g").floor == settled
 
     def test_leases_that_lapse_on_a_full_disk_end_when_there_is_room_again(self) -> None:
         house = self.full()
-        end = house.broker.existing_topic("t").partitions[0].next_offset
+        end = house.broker.topics.existing("t").partitions[0].next_offset
         with pytest.raises(NoSpace, match="not even the reserve"):
             for offset in range(end):
                 settle(house, offset)
                 house.run()
         house.pass_time(40, step=1)
         assert not house.failures
-        assert house.broker.group_info("t", "g").leased > 0
+        assert house.broker.overview.group_info("t", "g").leased > 0
         house.disk.capacity = 10_000 * KIB
         house.wal.retry_allocation()
         house.pass_time(1)
-        assert house.broker.group_info("t", "g").leased == 0
+        assert house.broker.overview.group_info("t", "g").leased == 0
 
     def test_service_resumes_by_itself_when_space_returns(self) -> None:
         house = self.full()
@@ -341,7 +345,7 @@ class TestNoRoom:
         settle(house, 0)
         acknowledged(house)
         house.run()
-        assert house.crash().broker.group_info("t", "g").floor == 1
+        assert house.crash().broker.overview.group_info("t", "g").floor == 1
 
     def test_a_request_larger_than_a_segment_waits_for_one_of_its_own(self) -> None:
         house = House(options=SMALL)
@@ -452,11 +456,11 @@ class TestQuiet:
         house.pass_time(4.9)
         commits = house.broker.journal.commits
         house.pass_time(0.15)
-        assert house.broker.group_info("t", "g").leased == 0
+        assert house.broker.overview.group_info("t", "g").leased == 0
         assert house.broker.journal.commits == commits
         house.pass_time(0.3)
         assert house.broker.journal.commits == commits + 2, "the lapse, then a mark"
-        assert house.crash().broker.group_info("t", "g").leased == 0
+        assert house.crash().broker.overview.group_info("t", "g").leased == 0
 
     def test_a_lapse_is_written_with_the_next_frame_if_that_comes_first(self) -> None:
         house = House()
@@ -467,7 +471,7 @@ class TestQuiet:
         produce(house, "t", b"y")
         house.run()
         assert house.broker.journal.commits == commits + 1
-        assert house.crash().broker.group_info("t", "g").leased == 0
+        assert house.crash().broker.overview.group_info("t", "g").leased == 0
 
     def test_an_idle_broker_writes_nothing_and_sets_no_timer(self) -> None:
         house = House()

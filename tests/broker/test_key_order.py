@@ -22,17 +22,17 @@ FORGETFUL = BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0)
 def ordered(house: House | None = None, partitions: int = 1, **settings: int) -> House:
     """A house with a topic "t" and its key-ordered group "g"."""
     house = house or House()
-    house.broker.create_topic("t", partitions)
-    house.broker.configure_group("t", "g", GroupSettings(key_ordered=True, **settings))
+    house.broker.topics.create("t", partitions)
+    house.broker.groups.configure("t", "g", GroupSettings(key_ordered=True, **settings))
     return house
 
 
 def produce_keys(house: House, *keys: bytes | None, expires_at_us: int = 0) -> None:
     """One record for each key, in order; the value is the key."""
-    topic = house.broker.existing_topic("t")
+    topic = house.broker.topics.existing("t")
     for key in keys:
         value = key or b""
-        house.broker.produce(topic.choose(key), value, key=key, expires_at_us=expires_at_us)
+        house.broker.records.produce(topic.choose(key), value, key=key, expires_at_us=expires_at_us)
     house.run()
 
 
@@ -79,7 +79,7 @@ class TestOrder:
         offsets(house)
         settle(house, 0, success=False)
         assert offsets(house, limit=1) == [1]
-        house.broker.replay_dead_letters("t", "g")
+        house.broker.groups.replay_dead_letters("t", "g")
         settle(house, 1)
         assert offsets(house) == [0]
         settle(house, 0)
@@ -96,7 +96,7 @@ class TestOrder:
 
     def test_a_group_that_is_not_key_ordered_gives_all_at_once(self) -> None:
         house = House()
-        house.broker.create_topic("t")
+        house.broker.topics.create("t")
         produce_keys(house, b"a", b"a")
         assert offsets(house) == [0, 1]
 
@@ -129,26 +129,26 @@ class TestWhatIsNotThere:
         assert offsets(house) == [4]
         settle(house, 0)
         assert offsets(house) == [3]
-        assert house.broker.group_info("t", "g").lag == 2
+        assert house.broker.overview.group_info("t", "g").lag == 2
 
     def test_what_is_too_large_for_an_answer_becomes_a_dead_letter_and_frees_its_key(self) -> None:
         options = WalOptions(segment_bytes=64 << 20, free_bytes_min=0)
         house = ordered(House(options=options))
-        topic = house.broker.existing_topic("t")
+        topic = house.broker.topics.existing("t")
         huge = b"x" * (10 << 20)
-        house.broker.produce(topic.choose(b"a"), huge, key=b"a")
+        house.broker.records.produce(topic.choose(b"a"), huge, key=b"a")
         house.run()
         produce_keys(house, b"a")
         (answer,) = ask(house, Acquire("t", "g", "ann"))
         assert isinstance(answer, Acquired)
         assert answer.message is not None and answer.message.id == 1
-        assert house.broker.group_info("t", "g").dead == 1
+        assert house.broker.overview.group_info("t", "g").dead == 1
 
     def test_a_trim_frees_the_keys_of_the_records_it_removes(self) -> None:
         house = ordered()
         produce_keys(house, b"a", b"a", b"b", b"a")
         assert offsets(house) == [0, 2]
-        house.broker.trim_topic("t", 0, 2)
+        house.broker.topics.trim("t", 0, 2)
         assert offsets(house) == [3]
 
     def test_a_trim_serves_a_long_poll_with_the_next_record_of_the_key(self) -> None:
@@ -157,7 +157,7 @@ class TestWhatIsNotThere:
         assert offsets(house) == [0]
         poll = Poll(house)
         house.run()
-        house.broker.trim_topic("t", 0, 1)
+        house.broker.topics.trim("t", 0, 1)
         house.run()
         assert poll.found == [(1, b"a")]
 
@@ -172,7 +172,7 @@ class TestWhatIsNotThere:
         assert first.message.id == 0
         house.wall_seconds += 7200
         house.pass_time(1)
-        assert house.broker.expired_before_us() == 0
+        assert house.broker.reader.expiry.before_us() == 0
         assert ask(house, Acquire("t", "g", "bob")) == [Acquired(None)]
 
 
@@ -199,14 +199,14 @@ class Consumers:
         def attempt(*_: object) -> None:
             nonlocal waits
             taking = Looking(self.house)
-            found = broker.acquire("t", "g", owner, 10 * SECOND_US, limit, taking)
+            found = broker.leases.acquire("t", "g", owner, 10 * SECOND_US, limit, taking)
             waits = not found and taking.cold is not None
             for group_partition, grant in found:
                 place = group_partition.partition.index, grant.offset
                 self.delivered(place, owner, taking.keys[place])
             if waits and taking.cold is not None:
                 # At once when it is there: it may leave the cache again as soon as this returns.
-                broker.load(taking.cold[0].partition, taking.cold[1], attempt)
+                broker.reader.load(taking.cold[0].partition, taking.cold[1], attempt)
 
         attempt()
         while waits:
@@ -227,12 +227,12 @@ class Consumers:
         owner, key = self.held.pop(place)
         success = key != POISON and self.draw.random() < 0.8
         broker = self.house.broker
-        before = broker.group_info("t", "g").dead
+        before = broker.overview.group_info("t", "g").dead
         settle(
             self.house, place[1], success, owner=owner, index=place[0],
             delay_seconds=self.draw.choice((None, 0, 3)),
         )  # fmt: skip
-        if success or broker.group_info("t", "g").dead > before:
+        if success or broker.overview.group_info("t", "g").dead > before:
             self.done[place] += 1
             if key is not None:
                 del self.open[key]
@@ -240,7 +240,7 @@ class Consumers:
     def pass_time(self) -> None:
         """Leases may lapse: whoever held them forgets."""
         self.house.pass_time(self.draw.choice((0.1, 4, 11)), 1)
-        live = {(index, one.offset) for index, one in self.house.broker.leases("t", "g")}
+        live = {(index, one.offset) for index, one in self.house.broker.groups.leases("t", "g")}
         self.held = {place: held for place, held in self.held.items() if place in live}
 
     def restart(self) -> None:
@@ -263,7 +263,7 @@ class Looking(TakeAll):
     def takes(self, offset: int) -> int:
         answer = super().takes(offset)
         partition = self.group_partition.partition
-        chunk = self._broker.find(partition, offset)
+        chunk = self._broker.reader.find(partition, offset)
         if answer == TAKE and chunk is not None:
             self.keys[partition.index, offset] = chunk.keys[offset - chunk.base]
         return answer
@@ -284,11 +284,11 @@ def test_no_key_is_ever_reordered_whatever_consumers_do(seed: int) -> None:
             consumers.pass_time()
         if draw.random() < 0.1:
             consumers.restart()
-    while consumers.house.broker.group_info("t", "g").lag:
+    while consumers.house.broker.overview.group_info("t", "g").lag:
         consumers.acquire()
         consumers.settle()
         if draw.random() < 0.05:
             consumers.pass_time()
-    info = consumers.house.broker.group_info("t", "g")
+    info = consumers.house.broker.overview.group_info("t", "g")
     assert info.dead > 0
     assert sum(consumers.done.values()) == info.next

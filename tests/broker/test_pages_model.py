@@ -88,7 +88,7 @@ class Pages:
         self.scheduled: dict[int, Message] = {}
         self.next_schedule_id = 0
         self.poll: Poll | None = None
-        self.house.broker.create_topic("t", partitions)
+        self.house.broker.topics.create("t", partitions)
         self.house.run()
 
     # -- the model ----------------------------------------------------------------------------
@@ -243,22 +243,22 @@ class Pages:
         for _ in range(self.random.randint(1, 4)):
             key = self.random.choice([None, b"a", b"b", b"c"])
             life = self.random.choice([None] * 6 + [3.5, 40.5])
-            expires_at_us = 0 if life is None else broker.expiry_us(int(life * SECOND_US))
-            partition = broker.existing_topic("t").partition(index)
-            broker.produce(partition, b"v", key=key, expires_at_us=expires_at_us)
+            expires_at_us = 0 if life is None else broker.records.expiry_us(int(life * SECOND_US))
+            partition = broker.topics.existing("t").partition(index)
+            broker.records.produce(partition, b"v", key=key, expires_at_us=expires_at_us)
             self.records[index].append(Message(key, self.now + (life or 1e9)))
 
     def produce_later(self) -> None:
         broker, delay = self.house.broker, self.random.randint(1, 30) + 0.2
         life, key = self.random.choice([None, 5.1]), self.random.choice([None, b"a"])
         message = Message(key, self.now + (life or 1e9), self.now + delay, self.index())
-        schedule_id = broker.produce_later(
-            broker.existing_topic("t"),
+        schedule_id = broker.delayed.produce(
+            broker.topics.existing("t"),
             b"later",
             key=key,
             partition_index=message.index,
             delay_us=int(delay * SECOND_US),
-            expires_at_us=broker.expiry_us(int(life * SECOND_US)) if life else 0,
+            expires_at_us=broker.records.expiry_us(int(life * SECOND_US)) if life else 0,
         )
         assert schedule_id == self.next_schedule_id
         self.next_schedule_id += 1
@@ -267,7 +267,7 @@ class Pages:
     def cancel(self) -> None:
         schedule_id = self.random.randint(0, self.next_schedule_id)
         waits = self.scheduled.pop(schedule_id, None) is not None
-        assert self.house.broker.cancel_scheduled("t", schedule_id) == waits
+        assert self.house.broker.delayed.cancel("t", schedule_id) == waits
 
     def acquire(self) -> None:
         if not any(self.records):
@@ -339,16 +339,20 @@ class Pages:
         if found := self.leased():
             name, index, offset, one = found
             seconds = self.random.choice([2, 50])
-            group_partition = self.house.broker.group_partition("t", name, index, offset)
-            self.house.broker.extend(group_partition, offset, seconds * SECOND_US, owner=one.owner)
+            group_partition = self.house.broker.leases.group_partition("t", name, index, offset)
+            self.house.broker.leases.extend(
+                group_partition, offset, seconds * SECOND_US, owner=one.owner
+            )
             one.until, one.duration = self.now + seconds, seconds
 
     def release(self) -> None:
         if found := self.leased():
             name, index, offset, one = found
             delay = self.random.choice([0, 5.3])
-            group_partition = self.house.broker.group_partition("t", name, index, offset)
-            self.house.broker.release(group_partition, offset, delay_us=int(delay * SECOND_US))
+            group_partition = self.house.broker.leases.group_partition("t", name, index, offset)
+            self.house.broker.leases.release(
+                group_partition, offset, delay_us=int(delay * SECOND_US)
+            )
             self.come_back(one, self.now + delay)
 
     def release_owner(self) -> None:
@@ -359,18 +363,18 @@ class Pages:
                 for one in self.groups[name].entries()
                 if one.state == "leased" and one.owner == owner
             ]
-            assert self.house.broker.release_owner("t", name, owner) == (len(theirs), False)
+            assert self.house.broker.groups.release_owner("t", name, owner) == (len(theirs), False)
             for one in theirs:
                 self.come_back(one, self.now)
 
     def pause(self) -> None:
         name = self.name()
-        self.house.broker.pause_group("t", name)
+        self.house.broker.groups.pause("t", name)
         self.group(name).paused = True
 
     def resume(self) -> None:
         for name, group in self.groups.items():
-            self.house.broker.resume_group("t", name)
+            self.house.broker.groups.resume("t", name)
             group.paused = False
 
     def end_leases(self, parts: list[list[Entry]]) -> None:
@@ -390,7 +394,7 @@ class Pages:
                 key_ordered=self.random.random() < 0.7,
             ),
         )
-        self.house.broker.configure_group("t", name, settings)
+        self.house.broker.groups.configure("t", name, settings)
         group = self.group(name)
         if group.settings.key_ordered != settings.key_ordered:
             self.end_leases(group.partitions)
@@ -399,7 +403,7 @@ class Pages:
     def seek(self) -> None:
         name, index = self.name(), self.index()
         to = self.random.choice(["start", "end", self.random.randint(0, 30)])
-        self.house.broker.seek_group("t", name, to, index)
+        self.house.broker.groups.seek("t", name, to, index)
         part, start = self.group(name).partitions[index], self.starts[index]
         self.end_leases([part])
         end = len(part)
@@ -419,7 +423,7 @@ class Pages:
         name, first = self.random.choice(sorted(self.groups)), self.random.randint(0, 20)
         end, purges = self.random.choice([None, 30]), self.random.random() < 0.3
         broker = self.house.broker
-        bury = broker.purge_dead_letters if purges else broker.replay_dead_letters
+        bury = broker.groups.purge_dead_letters if purges else broker.groups.replay_dead_letters
         count = 0
         for part in self.group(name).partitions:
             for offset in range(first, min(len(part), end or len(part))):
@@ -431,7 +435,7 @@ class Pages:
     def trim(self) -> None:
         index = self.index()
         start = min(self.starts[index] + self.random.randint(0, 4), len(self.records[index]))
-        assert self.house.broker.trim_topic("t", index, start) == start
+        assert self.house.broker.topics.trim("t", index, start) == start
         self.starts[index] = start
         for name in self.groups:
             self.group(name).partitions[index][:start] = [Entry("settled") for _ in range(start)]
@@ -439,7 +443,7 @@ class Pages:
     def delete_group(self) -> None:
         if self.groups and self.random.random() < 0.3 and self.poll is None:
             name = self.random.choice(sorted(self.groups))
-            self.house.broker.delete_group("t", name)
+            self.house.broker.groups.delete("t", name)
             del self.groups[name]
 
     def wait(self) -> None:
@@ -456,13 +460,13 @@ class Pages:
 
     def compare(self) -> None:
         broker = self.house.broker
-        topic = broker.existing_topic("t")
+        topic = broker.topics.existing("t")
         assert [part.next_offset for part in topic.partitions] == list(map(len, self.records))
-        assert [one.id for one in broker.scheduled("t")] == sorted(self.scheduled)
+        assert [one.id for one in broker.delayed.scheduled("t")] == sorted(self.scheduled)
         assert set(topic.groups) == set(self.groups)
         for name in self.groups:
             group = self.group(name)
-            told = broker.group_info("t", name)
+            told = broker.overview.group_info("t", name)
             states = [one.state for one in group.entries()]
             counted = [states.count(state) for state in ("leased", "delayed", "dead")]
             assert [told.leased, told.delayed, told.dead] == counted
@@ -479,7 +483,7 @@ class Pages:
             ]
             assert [
                 (index, one.offset, one.owner, one.grants, one.failures)
-                for index, one in broker.leases("t", name)
+                for index, one in broker.groups.leases("t", name)
             ] == [
                 (index, offset, one.owner, one.grants, one.failures)
                 for index, offset, one in places
@@ -487,7 +491,7 @@ class Pages:
             ]
             assert [
                 (index, one.offset, one.reason, one.grants, one.failures)
-                for index, one in broker.dead_letters("t", name)
+                for index, one in broker.leases.dead_letters("t", name)
             ] == [
                 (index, offset, one.reason, one.grants, one.failures)
                 for index, offset, one in places

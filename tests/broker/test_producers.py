@@ -24,18 +24,18 @@ def produce(
 ) -> list[int]:
     """What a Protocol does with a batch: the ids it got now, or the first time."""
     broker = house.broker
-    topic = broker.topic(name) or broker.create_topic(name)
+    topic = broker.topics.find(name) or broker.topics.create(name)
     known = broker.producers.ids_of(topic, producer, sequence)
     if known is not None:
         return known
-    broker.admit(100 * count + broker.producers.entry_bytes(producer, count, 1))
-    ids = [broker.append(topic.choose(None), b"%d" % sequence) for _ in range(count)]
+    broker.journal.admit(100 * count + broker.producers.entry_bytes(producer, count, 1))
+    ids = [broker.records.append(topic.choose(None), b"%d" % sequence) for _ in range(count)]
     broker.producers.remember(topic, producer, sequence, ids)
     return ids
 
 
 def next_offset(house: House, name: str = "t") -> int:
-    return house.broker.existing_topic(name).partition(0).next_offset
+    return house.broker.topics.existing(name).partition(0).next_offset
 
 
 class TestResending:
@@ -66,7 +66,7 @@ class TestResending:
         house = House()
         produce(house, "p", 5)
         house.run()
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         assert produce(house, "p", 3) == [0, 1]
         house.run()
         house = house.crash()
@@ -112,7 +112,7 @@ class TestRestart:
         """Chunks may be younger than the beginning of a snapshot: nothing is applied twice."""
         house = House(settings=BrokerSettings(snapshot_interval_bytes=1))
         for number in range(700):  # so that producers are not captured where the snapshot begins
-            house.broker.create_topic(f"other{number}")
+            house.broker.topics.create(f"other{number}")
         for sequence in range(40):
             produce(house, f"p{sequence % 3}", sequence)
             house.pass_time(0.01, step=0.01)
@@ -144,7 +144,7 @@ class TestBounds:
         house.run()
         for now in (house, house.crash()):
             assert now.broker.producers.count == 3
-            topic = now.broker.existing_topic("t")
+            topic = now.broker.topics.existing("t")
             assert [
                 now.broker.producers.ids_of(topic, name, 13) is not None for name in "abcd"
             ] == [

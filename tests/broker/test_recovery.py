@@ -107,12 +107,12 @@ class Brokerage(RuleBasedStateMachine):
             self.serial += 1
             values.append(b"%d" % self.serial + bytes(size))
         try:
-            broker.admit(sum(map(len, values)) + 64 * count)
-            partition = (broker.topic(topic) or broker.create_topic(topic)).partition(0)
+            broker.journal.admit(sum(map(len, values)) + 64 * count)
+            partition = (broker.topics.find(topic) or broker.topics.create(topic)).partition(0)
         except Congested:
             return
         for value in values:
-            offset = broker.append(partition, value)
+            offset = broker.records.append(partition, value)
             assert offset == len(self.issued[topic]), "offsets are dense and never reused"
             self.issued[topic].append(value)
         self.changed([])
@@ -189,10 +189,10 @@ class Brokerage(RuleBasedStateMachine):
     def extend(self, data: st.DataObject, seconds: float) -> None:
         topic, group, offset = place = data.draw(st.sampled_from(sorted(self.leased())))
         book = self.books[place]
-        group_partition = self.house.broker.group_partition(topic, group, 0, offset)
+        group_partition = self.house.broker.leases.group_partition(topic, group, 0, offset)
         duration_us = int(seconds * SECOND_US)
         try:
-            self.house.broker.extend(group_partition, offset, duration_us, owner=book.owner)
+            self.house.broker.leases.extend(group_partition, offset, duration_us, owner=book.owner)
         except LeaseLost:
             assert self.now_us > book.until_us or book.lapsed
             book.state, book.until_us = "delayed", 0
@@ -250,7 +250,7 @@ class Brokerage(RuleBasedStateMachine):
                 self.books[place].sure = False
         self.pending.clear()
         for topic in TOPICS:
-            target = house.broker.topic(topic)
+            target = house.broker.topics.find(topic)
             end = 0 if target is None else target.partitions[0].next_offset
             assert self.known[topic] <= end <= len(self.issued[topic])
             del self.issued[topic][end:]
@@ -270,8 +270,8 @@ class Brokerage(RuleBasedStateMachine):
         for topic in TOPICS:
             for group in GROUPS:
                 dead = set()
-                if self.house.broker.topic(topic) is not None:
-                    letters = self.house.broker.dead_letters(topic, group)
+                if self.house.broker.topics.find(topic) is not None:
+                    letters = self.house.broker.leases.dead_letters(topic, group)
                     dead = {letter.offset for _, letter in letters}
                 for offset in range(len(self.issued[topic])):
                     book = self.books.get((topic, group, offset))

@@ -86,7 +86,7 @@ def drain(house: House, group: str) -> list[tuple[int, bytes]]:
 
 
 def lag(house: House, group: str) -> int:
-    return house.broker.group_info("t", group).lag
+    return house.broker.overview.group_info("t", group).lag
 
 
 def busy(count: int = 8) -> House:
@@ -117,7 +117,7 @@ class TestOneRecord:
     def test_a_start_has_nothing_to_report(self, clean: bool, frame: bool) -> None:
         house = self.repaired(clean, frame)
         assert house.report.damages == []
-        assert house.broker.quarantine.reason == ""
+        assert house.broker.damage.reason == ""
 
     def test_a_known_group_gets_every_sound_record_and_no_more(
         self, clean: bool, frame: bool
@@ -125,7 +125,7 @@ class TestOneRecord:
         house = self.repaired(clean, frame)
         assert lag(house, "g") == 6
         assert drain(house, "g") == [(n, b"%d" % n) for n in (1, 2, 4, 5, 6, 7)]
-        assert list(house.broker.dead_letters("t", "g")) == []
+        assert list(house.broker.leases.dead_letters("t", "g")) == []
 
     def test_and_so_does_a_new_one(self, clean: bool, frame: bool) -> None:
         house = self.repaired(clean, frame)
@@ -258,7 +258,7 @@ def test_a_lost_name_of_a_topic_is_as_lost_as_before_the_repair() -> None:
     mend(house.disk)
     house = house.again()
     assert house.report.damages == []
-    assert [topic.name for topic in house.broker.topics()] == ["lost-topic-1"]
+    assert [topic.name for topic in house.broker.topics.all()] == ["lost-topic-1"]
     assert read(house, "lost-topic-1", 5).value == b"5"
 
 
@@ -299,7 +299,7 @@ def test_a_repaired_log_that_loses_its_snapshots_is_read_from_the_beginning() ->
     assert house.report.damages == [] and len(house.report.recorded) == 1
     assert [offset for offset, _ in drain(house, "g")] == [1, 2, 4, 5, 6, 7]
     with pytest.raises(UnknownOffset):
-        house.broker.group_partition("t", "g", 0, 8)
+        house.broker.leases.group_partition("t", "g", 0, 8)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -323,7 +323,7 @@ def test_a_repair_changes_nothing_of_what_a_broker_makes_of_the_log(seed: int) -
     mend(mended)
     before, after = house.again(), house.again(disk=mended)
     assert after.report.damages == []
-    for old, new in zip(before.broker.topics(), after.broker.topics(), strict=True):
+    for old, new in zip(before.broker.topics.all(), after.broker.topics.all(), strict=True):
         assert (old.topic_id, old.name) == (new.topic_id, new.name)
         assert old.partitions[0].next_offset == new.partitions[0].next_offset
     assert readable(before) == readable(after)
@@ -331,7 +331,7 @@ def test_a_repair_changes_nothing_of_what_a_broker_makes_of_the_log(seed: int) -
 
 def readable(house: House) -> dict[tuple[str, int], bytes]:
     found = {}
-    for topic in house.broker.topics():
+    for topic in house.broker.topics.all():
         for offset in range(20):
             plan = house.wal.plan_read(topic.topic_id, 0, offset, 1)
             try:
@@ -373,7 +373,7 @@ class TestASegmentIsGone:
         house = house.again()
         for group in ("new", "newer"):
             assert [offset for offset, _ in drain(house, group)] == list(range(8))
-            assert list(house.broker.dead_letters("t", group)) == []
+            assert list(house.broker.leases.dead_letters("t", group)) == []
         assert lag(house, "g") == 7
         house.stop()
         house = house.again()
@@ -388,7 +388,7 @@ class TestASegmentIsGone:
             house.disk.unlink(f"{STATE_DIR}/{name}")
         house = house.again()
         assert [offset for offset, _ in drain(house, "new")] == list(range(8))
-        assert list(house.broker.dead_letters("t", "new")) == []
+        assert list(house.broker.leases.dead_letters("t", "new")) == []
         assert produce(house, "t", b"")[0] >= 12
 
     @pytest.mark.parametrize("which", [0, 1, -1], ids=["the first", "the middle", "the last"])

@@ -38,7 +38,7 @@ def settings(
 
 
 def start(house: House, topic: str = "t", index: int = 0) -> int:
-    return house.broker.existing_topic(topic).partitions[index].start_offset
+    return house.broker.topics.existing(topic).partitions[index].start_offset
 
 
 def segments(house: House) -> list[str]:
@@ -83,15 +83,15 @@ class TestAge:
         house.run()
         pass_rounds(house, 1)
         assert start(house) == 2
-        info = house.broker.group_info("t", "g")
+        info = house.broker.overview.group_info("t", "g")
         assert (info.lag, info.leased) == (1, 0)
         house = house.crash()
         assert lease(house, limit=9) == [(2, b"2")]
 
     def test_a_topic_may_have_a_limit_of_its_own_or_none(self) -> None:
         house = House(settings=settings(retention_seconds=5))
-        house.broker.create_topic("keep", settings=TopicSettings(retention_us=0))
-        house.broker.create_topic("later", settings=TopicSettings(retention_us=25 * SECOND_US))
+        house.broker.topics.create("keep", settings=TopicSettings(retention_us=0))
+        house.broker.topics.create("later", settings=TopicSettings(retention_us=25 * SECOND_US))
         for topic in ("t", "keep", "later"):
             produce(house, topic, b"0")
         house.run()
@@ -148,7 +148,7 @@ class TestAge:
         house.run()
         house.wall_seconds += CHECK_SECONDS
         house.clock.advance(CHECK_SECONDS)
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.run()
         pass_rounds(house)
         assert not house.failures
@@ -177,8 +177,8 @@ class TestDeadLetters:
         )
         produce(house, "t", *[b"%d" % n for n in range(6)])
         for offset in (2, 4):
-            house.broker.dead_letter(
-                house.broker.group_partition("t", "g", 0, offset), offset, "bad"
+            house.broker.leases.dead_letter(
+                house.broker.leases.group_partition("t", "g", 0, offset), offset, "bad"
             )
         house.run()
         return house
@@ -189,7 +189,7 @@ class TestDeadLetters:
         assert start(house) == 2
         pass_rounds(house, 1)
         assert start(house) == 6
-        assert house.broker.group_info("t", "g").dead == 0
+        assert house.broker.overview.group_info("t", "g").dead == 0
         assert house.broker.counters.dead_letters_removed == 2
 
     def test_its_age_goes_on_over_a_restart(self) -> None:
@@ -210,12 +210,14 @@ class TestDeadLetters:
         produce(house, "t", *[b""] * 100)
         for group in groups:
             for offset in range(100):
-                house.broker.dead_letter(
-                    house.broker.group_partition("t", group, 0, offset), offset, "bad"
+                house.broker.leases.dead_letter(
+                    house.broker.leases.group_partition("t", group, 0, offset), offset, "bad"
                 )
         house.run()
         pass_rounds(house, 2)
-        house.broker.dead_letter(house.broker.group_partition("t", "young", 0, 70), 70, "bad")
+        house.broker.leases.dead_letter(
+            house.broker.leases.group_partition("t", "young", 0, 70), 70, "bad"
+        )
         pass_rounds(house, 1)
         assert start(house) == 70, "and not past one that is young"
         assert house.broker.counters.dead_letters_removed == 70 * len(groups)
@@ -227,14 +229,14 @@ class TestDeadLetters:
 
     def test_one_that_was_purged_holds_nothing(self) -> None:
         house = self.house(dead_letter_seconds=1000)
-        house.broker.purge_dead_letters("t", "g")
+        house.broker.groups.purge_dead_letters("t", "g")
         pass_rounds(house)
         assert start(house) == 6
 
     def test_a_trim_takes_it_all_the_same(self) -> None:
         house = self.house(dead_letter_seconds=1000)
-        house.broker.trim_topic("t", 0, 5)
-        assert house.broker.group_info("t", "g").dead == 0
+        house.broker.topics.trim("t", 0, 5)
+        assert house.broker.overview.group_info("t", "g").dead == 0
 
 
 class TestTurns:
@@ -252,9 +254,9 @@ class TestTurns:
         monkeypatch.setattr(TopicAdmin, "remove", remove)
         monkeypatch.setattr("brokerd.broker.retention.retention.TURN_LOOKS", looks)
         house = House(settings=settings(retention_seconds=5))
-        topic = house.broker.create_topic("t", 6)
+        topic = house.broker.topics.create("t", 6)
         for partition in topic.partitions:
-            house.broker.append(partition, b"x")
+            house.broker.records.append(partition, b"x")
         for group in "abc":
             lease(house, limit=1, group=group)
         house.run()
@@ -287,7 +289,7 @@ class TestSegments:
             options=SMALL,
         )
         fill(house, "t", 300)
-        house.broker.create_topic("old", settings=TopicSettings(retention_bytes=0))
+        house.broker.topics.create("old", settings=TopicSettings(retention_bytes=0))
         produce(house, "old", b"kept")
         fill(house, "t", 600)
         pass_rounds(house, 2)
@@ -300,7 +302,7 @@ class TestSegments:
         """Snapshots are taken for it: one a round."""
         house = House(settings=settings(), options=SMALL)
         fill(house, "t", 600)
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.run()
         before = len(segments(house))
         pass_rounds(house, 4)
@@ -314,12 +316,12 @@ class TestSegments:
         assert house.broker.status()["snapshots_written"] == written
         house = house.crash()
         assert house.report.damages == []
-        assert [topic.name for topic in house.broker.topics()] == ["u"]
+        assert [topic.name for topic in house.broker.topics.all()] == ["u"]
 
     def test_no_snapshot_is_taken_for_less_than_a_segment(self) -> None:
         house = House(settings=settings(), options=SMALL)
         fill(house, "t", 100)
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         pass_rounds(house, 5)
         assert 0 < house.broker.status()["retention"]["waiting_bytes"] < 64 * KIB
         assert house.broker.status()["snapshots_written"] == 0
@@ -327,7 +329,7 @@ class TestSegments:
     def test_a_start_from_a_snapshot_knows_what_was_removed(self) -> None:
         house = House(settings=settings(snapshot_interval_bytes=100 * KIB), options=SMALL)
         fill(house, "t", 600)
-        house.broker.trim_topic("t", 0, 59)
+        house.broker.topics.trim("t", 0, 59)
         house.stop()
         before = len(segments(house))
         house = house.again()
@@ -341,7 +343,7 @@ class TestSegments:
         house.pass_time(0.2)
         before = segments(house)
         house.wall_seconds += CHECK_SECONDS
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.clock.advance(CHECK_SECONDS)
         for _ in range(20):
             for thread in (house.background, house.readers, house.snapshot_writer):
@@ -359,7 +361,7 @@ class TestSegments:
         older = sorted(name for name in house.disk.list(STATE_DIR) if name.endswith(".snap"))[0]
         house.disk.content(f"{STATE_DIR}/{older}")[100] ^= 1
         before = segments(house)
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.run()
         house.clock.advance(CHECK_SECONDS)
         for _ in range(5):
@@ -373,7 +375,7 @@ class TestSegments:
             settings=settings(retention_bytes=85 * KIB, snapshot_interval_bytes=100 * KIB),
             options=SMALL,
         )
-        house.broker.create_topic("old", settings=TopicSettings(retention_bytes=0))
+        house.broker.topics.create("old", settings=TopicSettings(retention_bytes=0))
         produce(house, "old", b"first")
         produce(house, "t", b"first too")
         fill(house, "t", 600)
@@ -385,7 +387,7 @@ class TestSegments:
         house.disk.sync_directory(WAL_DIR)
         house = house.crash()
         (damage,) = house.report.damages
-        topic_id = house.broker.existing_topic("old").topic_id
+        topic_id = house.broker.topics.existing("old").topic_id
         assert damage.lost == [(topic_id, 0, 0, 1)]
         assert read(house, "old", 1).value == b"second"
         assert len(lease(house, limit=99)) == 61 - start(house)
@@ -393,7 +395,7 @@ class TestSegments:
     def test_a_topic_that_is_made_while_it_is_looked_at_keeps_its_own(self) -> None:
         house = House(settings=settings(), options=SMALL)
         fill(house, "t", 300)
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.run()
         house.clock.advance(CHECK_SECONDS)
         for number in range(30):
@@ -459,11 +461,11 @@ class TestFullDisk:
     @pytest.mark.parametrize("trims", [True, False])
     def test_what_is_removed_makes_room_again(self, trims: bool) -> None:
         house = self.full()
-        end = house.broker.existing_topic("t").partitions[0].next_offset
+        end = house.broker.topics.existing("t").partitions[0].next_offset
         if trims:
-            house.broker.trim_topic("t", 0, end)
+            house.broker.topics.trim("t", 0, end)
         else:
-            house.broker.delete_topic("t")
+            house.broker.topics.delete("t")
         house.run()
         assert not self.produces(house)
         pass_rounds(house, 4)
@@ -471,12 +473,12 @@ class TestFullDisk:
         assert not house.failures
         house = house.crash()
         assert house.report.damages == []
-        names = [one.name for one in house.broker.topics()]
+        names = [one.name for one in house.broker.topics.all()]
         assert names == (["t", "new"] if trims else ["new"])
 
     def test_a_disk_with_no_room_at_all_costs_nothing_but_the_round(self) -> None:
         house = self.full()
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.run()
         house.disk.capacity = 0
         pass_rounds(house, 4)

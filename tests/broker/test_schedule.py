@@ -29,14 +29,14 @@ MEMORIES = pytest.mark.parametrize("settings", [BrokerSettings(), FORGETFUL])
 def later(house: House, value: bytes, seconds: float, topic: str = "t") -> int:
     """Schedule one message, creating the topic."""
     broker = house.broker
-    target = broker.topic(topic) or broker.create_topic(topic)
-    return broker.produce_later(target, value, delay_us=int(seconds * SECOND_US))
+    target = broker.topics.find(topic) or broker.topics.create(topic)
+    return broker.delayed.produce(target, value, delay_us=int(seconds * SECOND_US))
 
 
 def records(house: House, topic: str = "t", index: int = 0) -> list[Record]:
     """Every durable record of a partition, read as consumers do."""
     found: list[Record] = []
-    partition = house.broker.existing_topic(topic).partition(index)
+    partition = house.broker.topics.existing(topic).partition(index)
     place = 0
 
     def done(part: list[Record], next_offset: int, error: Exception | None) -> None:
@@ -46,7 +46,7 @@ def records(house: House, topic: str = "t", index: int = 0) -> list[Record]:
         place = next_offset
 
     while place < partition.next_offset:
-        house.broker.fetch(partition, place, 1_000_000, 1 << 30, done)
+        house.broker.reader.fetch(partition, place, 1_000_000, 1 << 30, done)
         house.run()
     return found
 
@@ -143,11 +143,11 @@ class TestFiring:
 
     def test_a_message_comes_whole_as_if_it_were_produced_then(self) -> None:
         house = House()
-        topic = house.broker.create_topic("t", 4)
-        house.broker.produce_later(
+        topic = house.broker.topics.create("t", 4)
+        house.broker.delayed.produce(
             topic, b"v", Encoding.TEXT, b"k", b"\x80", Format.BLIPMQ, 3, SECOND_US
         )
-        house.broker.produce_later(topic, b"w", key=b"k", delay_us=SECOND_US)
+        house.broker.delayed.produce(topic, b"w", key=b"k", delay_us=SECOND_US)
         house.pass_time(2.0)
         [record] = records(house, index=3)
         assert record._replace(append_time_us=0) == Record(
@@ -160,9 +160,9 @@ class TestFiring:
 
     def test_without_key_or_partition_they_are_spread(self) -> None:
         house = House()
-        topic = house.broker.create_topic("t", 2)
+        topic = house.broker.topics.create("t", 2)
         for _ in range(10):
-            house.broker.produce_later(topic, b"x", delay_us=SECOND_US)
+            house.broker.delayed.produce(topic, b"x", delay_us=SECOND_US)
         house.pass_time(2.0)
         assert [len(records(house, index=index)) for index in (0, 1)] == [5, 5]
 
@@ -181,10 +181,10 @@ class TestFiring:
         house.run()
         fired = []
         house.broker.journal.when_durable(0, lambda: None)
-        turn = house.broker._firing._turn
-        house.broker._firing._turn = lambda: (  # type: ignore[method-assign]
+        turn = house.broker._delivery._turn
+        house.broker._delivery._turn = lambda: (  # type: ignore[method-assign]
             turn(),
-            fired.append(house.broker.schedule_counters.fired),
+            fired.append(house.broker.delayed.counters.fired),
         )
         house.pass_time(1.5)
         assert len(values(house)) == count
@@ -254,7 +254,7 @@ class TestRestart:
                 house._step()
             house = house.crash()
             house.pass_time(2.0)
-            topic = house.broker.topic("t")
+            topic = house.broker.topics.find("t")
             fired = values(house) if topic is not None else []
             assert fired == [b"x"] if done else len(fired) <= 1
 
@@ -299,16 +299,16 @@ class TestTime:
 
     def test_a_message_that_expired_is_dropped_when_it_is_due(self) -> None:
         house = House()
-        topic = house.broker.create_topic("t")
+        topic = house.broker.topics.create("t")
         soon_us = house.broker.time.time_us() + SECOND_US
         for expires_at_us in (soon_us, soon_us + 10 * SECOND_US):
-            house.broker.produce_later(
+            house.broker.delayed.produce(
                 topic, b"%d" % expires_at_us, delay_us=2 * SECOND_US, expires_at_us=expires_at_us
             )
         house.pass_time(3.0)
         [record] = records(house)
         assert record.expires_at_us == soon_us + 10 * SECOND_US
-        assert house.broker.schedule_counters.expired == 1
+        assert house.broker.delayed.counters.expired == 1
 
     @pytest.mark.parametrize("settings", [BrokerSettings(), FORGETFUL])
     @pytest.mark.parametrize(("expires_at_us", "lives"), [(None, False), (0, True)])
@@ -317,9 +317,11 @@ class TestTime:
     ) -> None:
         """As for messages without a delay."""
         house = House(settings=settings)
-        topic = house.broker.create_topic("t", settings=TopicSettings(ttl_us=5 * SECOND_US))
-        house.broker.produce(topic.partitions[0], b"now", expires_at_us=expires_at_us)
-        house.broker.produce_later(topic, b"later", delay_us=SECOND_US, expires_at_us=expires_at_us)
+        topic = house.broker.topics.create("t", settings=TopicSettings(ttl_us=5 * SECOND_US))
+        house.broker.records.produce(topic.partitions[0], b"now", expires_at_us=expires_at_us)
+        house.broker.delayed.produce(
+            topic, b"later", delay_us=SECOND_US, expires_at_us=expires_at_us
+        )
         house.pass_time(2.0)
         assert values(house) == [b"now", b"later"]
         house.pass_time(60.0, step=1.0)
@@ -327,8 +329,8 @@ class TestTime:
 
     def test_the_time_to_live_of_the_topic_begins_when_the_message_is_produced(self) -> None:
         house = House()
-        topic = house.broker.create_topic("t", settings=TopicSettings(ttl_us=5 * SECOND_US))
-        house.broker.produce_later(topic, b"x", delay_us=60 * SECOND_US)
+        topic = house.broker.topics.create("t", settings=TopicSettings(ttl_us=5 * SECOND_US))
+        house.broker.delayed.produce(topic, b"x", delay_us=60 * SECOND_US)
         in_an_hour(house, 60.0)
         house.pass_time(1.0)
         [record] = records(house)
@@ -337,24 +339,24 @@ class TestTime:
     @pytest.mark.parametrize("delay_us", [0, -1, DELAY_MAX_US + 1])
     def test_delays_beyond_ten_years_and_none_are_refused(self, delay_us: int) -> None:
         house = House()
-        topic = house.broker.create_topic("t")
+        topic = house.broker.topics.create("t")
         with pytest.raises(InvalidRequest, match="ten years"):
-            house.broker.produce_later(topic, b"x", delay_us=delay_us)
+            house.broker.delayed.produce(topic, b"x", delay_us=delay_us)
 
     def test_a_partition_that_is_not_there_is_refused(self) -> None:
         house = House()
-        topic = house.broker.create_topic("t")
+        topic = house.broker.topics.create("t")
         with pytest.raises(UnknownPartition):
-            house.broker.produce_later(topic, b"x", partition_index=1, delay_us=1)
-        assert list(house.broker.scheduled("t")) == []
+            house.broker.delayed.produce(topic, b"x", partition_index=1, delay_us=1)
+        assert list(house.broker.delayed.scheduled("t")) == []
 
 
 class TestCancelling:
     def test_a_cancelled_message_never_appears(self) -> None:
         house = House()
         ids = [later(house, b"%d" % number, 5.0) for number in range(3)]
-        assert house.broker.cancel_scheduled("t", ids[1])
-        assert not house.broker.cancel_scheduled("t", ids[1])
+        assert house.broker.delayed.cancel("t", ids[1])
+        assert not house.broker.delayed.cancel("t", ids[1])
         house.run()
         house = house.crash()
         house.pass_time(6.0)
@@ -365,32 +367,32 @@ class TestCancelling:
         fired = later(house, b"x", 1.0)
         house.pass_time(2.0)
         for schedule_id in (fired, fired + 1, -1):
-            assert not house.broker.cancel_scheduled("t", schedule_id)
-        house.broker.create_topic("u")
-        assert not house.broker.cancel_scheduled("u", 0)
+            assert not house.broker.delayed.cancel("t", schedule_id)
+        house.broker.topics.create("u")
+        assert not house.broker.delayed.cancel("u", 0)
         with pytest.raises(UnknownTopic):
-            house.broker.cancel_scheduled("v", 0)
+            house.broker.delayed.cancel("v", 0)
 
     def test_what_waits_can_be_listed(self) -> None:
         house = House()
-        topic = house.broker.create_topic("t", 2)
+        topic = house.broker.topics.create("t", 2)
         now_us = house.broker.time.time_us()
         for number in range(4):
-            house.broker.produce_later(
+            house.broker.delayed.produce(
                 topic, b"1234", key=b"k", partition_index=1, delay_us=(9 - number) * SECOND_US
             )
-        house.broker.cancel_scheduled("t", 2)
-        listed = list(house.broker.scheduled("t", 1))
+        house.broker.delayed.cancel("t", 2)
+        listed = list(house.broker.delayed.scheduled("t", 1))
         assert [(one.id, one.partition, one.size) for one in listed] == [(1, 1, 5), (3, 1, 5)]
         assert [one.due_us - now_us for one in listed] == [8 * SECOND_US, 6 * SECOND_US]
         with pytest.raises(UnknownTopic):
-            next(house.broker.scheduled("u"))
+            next(house.broker.delayed.scheduled("u"))
 
     def test_what_waits_on_disk_alone_is_listed_without_its_size(self) -> None:
         house = House(settings=FORGETFUL)
         later(house, b"x", 60.0)
         house.run()
-        [listed] = house.broker.scheduled("t")
+        [listed] = house.broker.delayed.scheduled("t")
         assert (listed.id, listed.partition, listed.size) == (0, None, None)
 
 
@@ -398,17 +400,17 @@ class TestTopics:
     def test_the_internal_topic_is_not_listed(self) -> None:
         house = House()
         later(house, b"x", 60.0)
-        assert [topic.name for topic in house.broker.topics()] == ["t"]
+        assert [topic.name for topic in house.broker.topics.all()] == ["t"]
         house.run()
-        assert [topic.name for topic in house.crash().broker.topics()] == ["t"]
+        assert [topic.name for topic in house.crash().broker.topics.all()] == ["t"]
 
     def test_what_a_deleted_topic_had_scheduled_is_gone(self) -> None:
         house = House()
         later(house, b"old", 5.0)
         house.run()
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         later(house, b"new", 10.0)
-        assert [one.id for one in house.broker.scheduled("t")] == [0]
+        assert [one.id for one in house.broker.delayed.scheduled("t")] == [0]
         house.pass_time(12.0)
         assert values(house) == [b"new"]
         house = house.crash()
@@ -421,8 +423,8 @@ class TestTopics:
         house.run()
         house.clock.advance(6.0)
         assert len(house.readers) == 1
-        house.broker.delete_topic("t")
-        house.broker.create_topic("t")
+        house.broker.topics.delete("t")
+        house.broker.topics.create("t")
         house.pass_time(12.0)
         assert values(house) == []
 
@@ -432,10 +434,10 @@ class TestTopics:
             later(house, b"x", seconds)
         house.pass_time(2.0)
         in_an_hour(house, TRIM_SECONDS + 60)
-        internal = house.broker.existing_topic("t").internal
+        internal = house.broker.topics.existing("t").internal
         assert internal is not None
         assert internal.partitions[0].start_offset == 3
-        house.broker.cancel_scheduled("t", 3)
+        house.broker.delayed.cancel("t", 3)
         in_an_hour(house, TRIM_SECONDS + 60)
         assert internal.partitions[0].start_offset == 5
 
@@ -452,10 +454,10 @@ class TestTrouble:
         assert said(events).count("schedule-late") == 1
         fired = len(values(house))
         assert 0 < fired < 40
-        listed = list(house.broker.scheduled("t"))
+        listed = list(house.broker.delayed.scheduled("t"))
         assert [one.id for one in listed] == list(range(fired, 40))
         assert all(one.due_us < house.broker.time.time_us() for one in listed)
-        assert [one.id for one in house.broker.scheduled("t", 38)] == [38, 39]
+        assert [one.id for one in house.broker.delayed.scheduled("t", 38)] == [38, 39]
         house.disk.capacity = None
         house.wal.retry_allocation()  # as a timer of the service does
         house.pass_time(10.0)
@@ -492,7 +494,7 @@ class TestTrouble:
             house.run()
         house = house.crash()
         house.pass_time(30.1)
-        assert house.broker.schedule_counters.fired == 300
+        assert house.broker.delayed.counters.fired == 300
 
     def test_a_damaged_message_is_lost_alone_and_said_so(self) -> None:
         house = House(settings=FORGETFUL)
@@ -508,7 +510,7 @@ class TestTrouble:
         with capturedLogs() as events:
             in_an_hour(house, 60.0 + 2 * TRIM_SECONDS)
         assert values(house) == [b"0", b"2"]
-        assert house.broker.schedule_counters.lost == 1
+        assert house.broker.delayed.counters.lost == 1
         assert said(events).count("scheduled-lost") == 1
         assert "dead-letters-removed" not in said(events)
         assert house.broker.counters.dead_letters_removed == 0
@@ -567,7 +569,7 @@ def test_many_schedules_are_seen_to_some_in_a_turn_after_a_start(
     house.run()
     house.wall_seconds += 60.0
     house = house.crash()
-    waiting = [topic.internal for topic in house.broker.topics()]
+    waiting = [topic.internal for topic in house.broker.topics.all()]
     group_partitions = [
         topic.groups["schedule"].partitions[0] for topic in waiting if topic is not None
     ]
@@ -582,7 +584,7 @@ def test_many_schedules_are_seen_to_some_in_a_turn_after_a_start(
         )
         == 3
     )
-    house.broker.delete_topic("t9")
+    house.broker.topics.delete("t9")
     house.pass_time(1.0)
     assert [values(house, name) for name in names[:9]] == [[], [b"x"]] * 4 + [[]]
     house.pass_time(500.0, step=10.0)

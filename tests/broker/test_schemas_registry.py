@@ -282,7 +282,7 @@ class TestDurability:
         monkeypatch.setattr("brokerd.broker.model.snapshotter.STEP_THINGS", 1)
         house = House()
         for name in ("a", "b", "c"):
-            house.broker.create_topic(name)
+            house.broker.topics.create(name)
         register(house, "order")
         house.broker.schemas.set_mode(OPEN, "order", Mode.FULL)
         house.run()

@@ -595,7 +595,7 @@ class TestRestart:
     def test_changes_while_a_snapshot_is_taken_are_kept_once(self) -> None:
         house = House(settings=BrokerSettings(snapshot_interval_bytes=1))
         for number in range(700):  # so that accounts are not captured where the snapshot begins
-            house.broker.create_topic(f"other{number}")
+            house.broker.topics.create(f"other{number}")
         for number in range(30):
             create(house, f"a{number % 7}{number}")
             if number % 3 == 2:
@@ -643,7 +643,7 @@ class TestRestart:
         create(house, "root", "admin", password="r")
         create(house, "carl", "consumer", password="c")
         key = accounts.make_key(OPEN, "carl").key
-        house.broker.create_topic("t")
+        house.broker.topics.create("t")
         house.run()
         fill_disk(house)
         root, carl = somebody(house, "root"), somebody(house, "carl")
@@ -651,7 +651,7 @@ class TestRestart:
         def commit() -> None:
             for number in range(100_000):
                 with suppress(Congested):
-                    house.broker.commit_offset("t", f"{number % 9}" + "g" * 200, 0, 0)
+                    house.broker.groups.commit_offset("t", f"{number % 9}" + "g" * 200, 0, 0)
                 house.run()
 
         with pytest.raises(NoSpace):

@@ -54,7 +54,9 @@ class TestWhatGoes:
         archive = CountedArchive()
         house = make(archive)
         fill(house, 600)
-        house.broker.dead_letter(house.broker.group_partition("t", "g", 0, 3), 3, "bad")
+        house.broker.leases.dead_letter(
+            house.broker.leases.group_partition("t", "g", 0, 3), 3, "bad"
+        )
         house.run()
         state, count = without_marks(house), len(segments(house))
         assert count > 9
@@ -64,7 +66,7 @@ class TestWhatGoes:
         (first,) = firsts(house).values()
         assert marks(house) == {"t": [first]}
         assert first > 40
-        status = house.broker.sweep.status()
+        status = house.broker.segment_cleaner.status()
         assert status["deleted_segments"] == count - len(segments(house)) + 1
         assert status["deleted_bytes"] > 400 * KIB
         assert (status["lack"], status["lacking_bytes"]) == (None, 0)
@@ -83,7 +85,7 @@ class TestWhatGoes:
         fill(house, 600)
         house.pass_time(POLL_SECONDS + 1, step=0.5)
         assert min(int(name[:20]) for name in segments(house)) == lsn
-        assert house.broker.sweep.status()["behind_bytes"] > 300 * KIB
+        assert house.broker.segment_cleaner.status()["behind_bytes"] > 300 * KIB
 
     @pytest.mark.parametrize("table", ["records_lsn", "events_lsn"])
     def test_both_tables_must_have_got_there(self, table: str) -> None:
@@ -107,7 +109,7 @@ class TestWhatGoes:
         first_lsn = min(int(name[:20]) for name in segments(house))
         left = house.wal.appended_lsn - first_lsn
         assert keep_kib * KIB <= left < (keep_kib + 128) * KIB
-        assert house.broker.sweep.status()["kept_bytes"] > 0
+        assert house.broker.segment_cleaner.status()["kept_bytes"] > 0
 
     def test_nothing_goes_if_the_broker_is_not_to_delete(self) -> None:
         archive = CountedArchive()
@@ -125,7 +127,7 @@ class TestWhatGoes:
         before = segments(house)
         archive_all(house, archive)
         assert set(before) <= set(segments(house)), "too little for a snapshot"
-        assert house.broker.sweep.status()["snapshot_bytes"] > 0
+        assert house.broker.segment_cleaner.status()["snapshot_bytes"] > 0
         fill(house, 300)
         archive_all(house, archive)
         assert not set(before) & set(segments(house)), "snapshots were taken for it"
@@ -138,7 +140,7 @@ class TestWhatGoes:
         archive_all(house, archive)
         count = len(segments(house))
         fill(house, 300, "removed", "archived")
-        house.broker.trim_topic("removed", 0, 60)
+        house.broker.topics.trim("removed", 0, 60)
         archive.roll_up(house)
         newest = archive.versions[-1]
         newest._held = {key: held for key, held in newest._held.items() if key != (1, 0)}
@@ -158,7 +160,7 @@ class TestWhatGoes:
             asked = archive.asked
             house.pass_time(2 * CHECK_SECONDS, step=0.5)
         assert archive.asked == asked, "one version is asked once"
-        status = house.broker.sweep.status()
+        status = house.broker.segment_cleaner.status()
         assert "topic id 1 partition 0" in status["lack"]
         assert 0 < status["lacking_bytes"] <= 64 * KIB
         told = [event for event in logs if event.get("event_id") == "archive-lacks"]
@@ -167,7 +169,7 @@ class TestWhatGoes:
         archive.cover((1, 0), 20, 21)
         house.pass_time(POLL_SECONDS + 1, step=0.5)
         assert firsts(house)[1, 0] > 40
-        assert house.broker.sweep.status()["lack"] is None
+        assert house.broker.segment_cleaner.status()["lack"] is None
 
     def test_what_it_lacks_may_be_removed_instead(self) -> None:
         archive = CountedArchive()
@@ -177,7 +179,7 @@ class TestWhatGoes:
         view._held = {(1, 0): view._held[1, 0]._replace(covered=((9, 60),))}
         house.pass_time(POLL_SECONDS + 1, step=0.5)
         assert firsts(house)[1, 0] == 0
-        house.broker.trim_topic("t", 0, 9)
+        house.broker.topics.trim("t", 0, 9)
         house.pass_time(2 * CHECK_SECONDS, step=0.5)
         assert firsts(house)[1, 0] > 40
 
@@ -220,7 +222,7 @@ class TestWhatGoes:
                     break
             else:
                 break
-        house.broker.delete_topic("u")
+        house.broker.topics.delete("u")
         house.run()
         house.pass_time(CHECK_SECONDS, step=0.5)
         assert not house.failures
@@ -269,8 +271,8 @@ class TestAnArchiveThatCannotBeUsed:
         before = segments(house)
         archive.failure, archive.read_failure = archive.read_failure, None
         archive.asked = 0
-        house.broker.archived.refresh()
-        house.broker.sweep.wake()
+        house.broker.archive_reader.refresh()
+        house.broker.segment_cleaner.wake()
         house.snapshot_writer.step()
         house.run()
         assert archive.asked > 1
@@ -288,7 +290,7 @@ class TestAnArchiveThatCannotBeUsed:
         archive.read_failure = error
         archive_all(house, archive)
         assert set(before) <= set(segments(house))
-        assert str(error) in house.broker.sweep.status()["lack"]
+        assert str(error) in house.broker.segment_cleaner.status()["lack"]
         assert not house.failures
         archive.read_failure = None
         house.pass_time(CHECK_SECONDS + 1, step=0.5)
@@ -305,10 +307,10 @@ class TestAnArchiveThatCannotBeUsed:
             assert again.report.damages == []
             assert list(describe(again.broker)) == state
             first = marks(again)["t"][0]
-            again.broker.seek_group("t", "g", first)
+            again.broker.groups.seek("t", "g", first)
             found = lease(again, limit=99)
             assert [offset for offset, _ in found] == list(range(first, 60))
-            assert not again.broker.quarantine.status()["places"]
+            assert not again.broker.damage.status()["places"]
 
     def test_one_that_never_answers_holds_up_no_retention(
         self, monkeypatch: pytest.MonkeyPatch
@@ -322,8 +324,8 @@ class TestAnArchiveThatCannotBeUsed:
         before = set(segments(house))
         with monkeypatch.context() as patch:
             patch.setattr(house.archive_threads, "step", lambda: False)
-            house.broker.delete_topic("t")
-            house.broker.delete_topic("u")
+            house.broker.topics.delete("t")
+            house.broker.topics.delete("u")
             fill(house, 300, "v")
             house.pass_time(4 * CHECK_SECONDS, step=1)
             assert len(before & set(segments(house))) < 3
@@ -341,8 +343,8 @@ class TestAnArchiveThatCannotBeUsed:
         house.pass_time(POLL_SECONDS + 1, step=0.5)
         with pytest.raises(ArchiveUnavailable):
             lease(house, limit=30)
-        assert house.broker.group_info("t", "g").dead == 0
-        assert not house.broker.quarantine.status()["places"]
+        assert house.broker.overview.group_info("t", "g").dead == 0
+        assert not house.broker.damage.status()["places"]
         archive.failure = archive.read_failure = None
         house.pass_time(POLL_SECONDS + 1, step=0.5)
         assert [offset for offset, _ in lease(house, limit=30)] == list(range(10, 30))
@@ -373,7 +375,7 @@ class TestCrashes:
             assert again.report.damages == []
             assert without_marks(again) == state
             held = firsts(again)
-            for topic in again.broker.topics():
+            for topic in again.broker.topics.all():
                 (partition,) = topic.partitions
                 first = held.get((topic.topic_id, 0), partition.next_offset)
                 assert first <= partition.archived, "nothing is gone that is not on record"
@@ -458,7 +460,7 @@ class TestFullDisk:
             house.run()
         archive.roll_up(house)
         house.pass_time(POLL_SECONDS + 1, step=0.5)
-        assert house.broker.sweep.status()["kept_bytes"] > 100 * KIB
+        assert house.broker.segment_cleaner.status()["kept_bytes"] > 100 * KIB
         full_at = 0
         for number in range(1000):
             try:
@@ -521,7 +523,7 @@ class TestRuns:
     def test_whoever_asks_while_one_is_on_is_told_by_the_next(self) -> None:
         house = make(CountedArchive())
         told: list[str] = []
-        sweep = house.broker.sweep
+        sweep = house.broker.segment_cleaner
         sweep.run(lambda: told.append("first"))
         sweep.run(lambda: told.append("second"))
         sweep.run(lambda: told.append("third"))
@@ -532,8 +534,8 @@ class TestRuns:
     def test_nobody_is_told_after_a_stop(self) -> None:
         house = make(CountedArchive())
         told: list[str] = []
-        house.broker.sweep.run(lambda: told.append("first"))
-        house.broker.sweep.run(lambda: told.append("second"))
+        house.broker.segment_cleaner.run(lambda: told.append("first"))
+        house.broker.segment_cleaner.run(lambda: told.append("second"))
         house.stop()
         assert told == []
 
@@ -547,6 +549,6 @@ def test_topics_settings_are_still_topics_settings() -> None:
     archive_all(house, archive)
     fill(house, 300)
     house.pass_time(30, step=0.5)
-    (partition,) = house.broker.existing_topic("t").partitions
+    (partition,) = house.broker.topics.existing("t").partitions
     assert partition.start_offset > partition.archived > 0
     assert house.crash().report.damages == []

@@ -64,7 +64,7 @@ class TestDamage:
             assert lost[:2] == (1, 0)
             assert lost.first == first if number == 0 else lost.first > first
             assert lost.first < lost.end <= 60
-        (partition,) = again.broker.existing_topic("t").partitions
+        (partition,) = again.broker.topics.existing("t").partitions
         assert partition.gaps == [(lost.first, lost.end)]
         assert self.group_partitions(again) == [
             line.replace(f"lag {60 - 0}", f"lag {60 - (lost.end - lost.first)}") for line in before
@@ -129,7 +129,7 @@ class TestDamage:
         again = house.again(open_archive=None)
         assert self.group_partitions(again) == before
         assert all(damage.lost == [] for damage in again.report.damages)
-        (partition,) = again.broker.existing_topic("t").partitions
+        (partition,) = again.broker.topics.existing("t").partitions
         assert partition.gaps == []
 
 
@@ -186,7 +186,7 @@ class TestLostState:
             assert house.report.damages == []
             old = house.broker._state.partition(1, 0)
             assert old is None or old.next_offset >= 31
-            new = house.broker.create_topic(name)
+            new = house.broker.topics.create(name)
             assert new.topic_id >= before
             before = new.topic_id + 1
             assert published(house).next_topic_id == 1, "of no id it is known that it was deleted"
@@ -215,8 +215,8 @@ class TestLostState:
         house = self.wipe(house, segments(house)[0], 2)
         assert house.report.damages
         assert published(house).next_topic_id == 4
-        house.broker.create_topic("d")
-        house.broker.delete_topic("d")
+        house.broker.topics.create("d")
+        house.broker.topics.delete("d")
         house.pass_time(61, step=1)
         assert published(house).next_topic_id == 5
 
@@ -235,7 +235,7 @@ class TestLostState:
         house = self.wipe(house, segments(house)[1], 2)
         assert house.report.damages
         assert published(house).next_topic_id == 4
-        assert house.broker.create_topic("new").topic_id >= 8
+        assert house.broker.topics.create("new").topic_id >= 8
 
 
 def published(house: House) -> Bounds:

@@ -24,7 +24,7 @@ def outcome(answer: Deferred[object]) -> list[object]:
 
 def crowd(house: House) -> None:
     """Leave no room for anything until the commit that this begins is done."""
-    house.broker.create_topic("crowd")
+    house.broker.topics.create("crowd")
     house.turn()
     produce(house, "crowd", b"x" * 60_000)
     house.turn()
@@ -33,13 +33,13 @@ def crowd(house: House) -> None:
 def test_an_answer_comes_when_it_is_durable() -> None:
     """Not before: after a power cut the topic is there."""
     house = House()
-    seen = outcome(ask(house.broker, lambda: house.broker.create_topic("orders").name))
+    seen = outcome(ask(house.broker, lambda: house.broker.topics.create("orders").name))
     assert seen == []
     house.turn()
     assert seen == []
     house.run()
     assert seen == ["orders"]
-    assert house.crash().broker.topic("orders") is not None
+    assert house.crash().broker.topics.find("orders") is not None
 
 
 def test_a_call_that_changes_nothing_is_answered_at_once() -> None:
@@ -51,8 +51,8 @@ def test_a_call_that_changes_nothing_is_answered_at_once() -> None:
 def test_what_somebody_else_just_changed_is_waited_for() -> None:
     """An answer about it must not be known before it is safe."""
     house = House()
-    house.broker.create_topic("orders")
-    seen = outcome(ask(house.broker, lambda: house.broker.topic("orders") is not None))
+    house.broker.topics.create("orders")
+    seen = outcome(ask(house.broker, lambda: house.broker.topics.find("orders") is not None))
     assert seen == []
     house.run()
     assert seen == [True]
@@ -61,8 +61,8 @@ def test_what_somebody_else_just_changed_is_waited_for() -> None:
 def test_a_refusal_waits_for_what_it_says() -> None:
     """It may tell of a change that is not durable yet; and it leaves as what it is."""
     house = House()
-    house.broker.create_topic("orders")
-    seen = outcome(ask(house.broker, lambda: house.broker.create_topic("a\nb")))
+    house.broker.topics.create("orders")
+    seen = outcome(ask(house.broker, lambda: house.broker.topics.create("a\nb")))
     assert seen == []
     house.run()
     assert [type(error) for error in seen] == [InvalidName]
@@ -76,7 +76,7 @@ def test_a_congested_broker_is_waited_for() -> None:
     assert seen == []
     house.run()
     assert seen == [[1]]
-    assert house.broker.existing_topic("crowd").partitions[0].next_offset == 2
+    assert house.broker.topics.existing("crowd").partitions[0].next_offset == 2
 
 
 def test_who_gives_up_while_waiting_changes_nothing() -> None:
@@ -88,21 +88,21 @@ def test_who_gives_up_while_waiting_changes_nothing() -> None:
     answer.cancel()
     house.run()
     assert [type(error) for error in seen] == [CancelledError]
-    topic = house.broker.topic("crowd")
+    topic = house.broker.topics.find("crowd")
     assert topic is not None and topic.partitions[0].next_offset == 1
 
 
 def test_who_gives_up_before_the_disk_answers_disturbs_nobody() -> None:
     """What was applied stays, and others get their answers."""
     house = House()
-    first = ask(house.broker, lambda: house.broker.create_topic("a").name)
-    second = outcome(ask(house.broker, lambda: house.broker.create_topic("b").name))
+    first = ask(house.broker, lambda: house.broker.topics.create("a").name)
+    second = outcome(ask(house.broker, lambda: house.broker.topics.create("b").name))
     seen = outcome(first)
     first.cancel()
     house.run()
     assert [type(error) for error in seen] == [CancelledError]
     assert second == ["b"]
-    assert house.broker.topic("a") is not None
+    assert house.broker.topics.find("a") is not None
 
 
 def test_a_broker_that_stops_refuses_those_that_wait() -> None:
@@ -118,7 +118,7 @@ def test_a_broker_that_stops_refuses_those_that_wait() -> None:
 def test_a_failed_disk_refuses_at_once() -> None:
     """Nothing will ever be durable again, so nothing is waited for."""
     house = House()
-    house.broker.create_topic("orders")
+    house.broker.topics.create("orders")
     house.wal.fail("the disk is gone", OSError("gone"))
     seen = outcome(ask(house.broker, lambda: house.broker.journal.admit(1 << 30)))
     assert [type(error) for error in seen] == [StorageFailed]

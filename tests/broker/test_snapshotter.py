@@ -110,7 +110,7 @@ class TestTaking:
         for group in after:
             group.pop("oldest_age_seconds")
         assert sorted(after, key=str) == sorted(before, key=str)
-        [group_partition] = house.broker.existing_topic("t0").groups["g"].partitions
+        [group_partition] = house.broker.topics.existing("t0").groups["g"].partitions
         assert [(lease.offset, lease.failures) for lease in group_partition.store.leases()] == [
             (0, 1)
         ]
@@ -120,7 +120,7 @@ class TestTaking:
         house.run()
         house.broker._snapshotter.begin()
         for name in ("t0", f"t{3 * STEP_THINGS - 1}"):
-            house.broker.delete_topic(name)
+            house.broker.topics.delete(name)
         house.run()
         house.pass_time(0.2)
         of_first = [chunk.kind for chunk in chunks(house) if chunk.key.split(b"/")[0] == b"1"]
@@ -163,7 +163,7 @@ class TestTaking:
         assert len(chunks(house)) == 2
         house.pass_time(0.02)
         assert len(chunks(house)) == 2
-        assert house.crash().broker.topic("t") is not None
+        assert house.crash().broker.topics.find("t") is not None
 
     def test_leases_and_delays_in_a_snapshot_go_on(self) -> None:
         house = House(settings=OFTEN)
@@ -184,7 +184,7 @@ class TestTaking:
 
 def leased(house: House, topic: str = "t") -> dict[str, list[int]]:
     """The offsets leased of a topic, by group."""
-    groups = house.broker.existing_topic(topic).groups
+    groups = house.broker.topics.existing(topic).groups
     return {
         name: [
             lease.offset
@@ -272,7 +272,7 @@ class TestSizes:
 
     def test_group_partitions_of_older_versions_each_in_one_chunk_are_read(self) -> None:
         house = working(2, NEVER)
-        topic = house.broker.existing_topic("t1")
+        topic = house.broker.topics.existing("t1")
         state = State(GroupSettings())
         topic_chunk = capture_topic(topic, 80)()
         fields = {
@@ -347,7 +347,7 @@ class TestTrouble:
         house.disk.content(f"{STATE_DIR}/{newest}")[100] ^= 1
         house = house.again(settings=NEVER)
         assert house.broker.status()["snapshot_lsn"] == int(older[:20])
-        assert house.broker.group_info("t", "g").leased == 3
+        assert house.broker.overview.group_info("t", "g").leased == 3
         assert produce(house, "t", b"y") == [3]
 
     def test_without_any_good_snapshot_all_of_the_log_is_replayed(self) -> None:
@@ -362,7 +362,7 @@ class TestTrouble:
             house.disk.content(f"{STATE_DIR}/{name}")[60] ^= 1
         house = house.again(settings=NEVER)
         assert house.broker.status()["snapshot_lsn"] == 0
-        assert house.broker.group_info("t", "g").leased == 3
+        assert house.broker.overview.group_info("t", "g").leased == 3
 
     @pytest.mark.parametrize("call", ["create", "pwrite", "sync", "rename"])
     def test_a_snapshot_that_cannot_be_written_is_told_and_the_next_one_is_tried(

@@ -129,7 +129,7 @@ class TestLostRecords:
     def test_offsets_are_never_reused_although_nothing_tells_them(self, first_too: bool) -> None:
         """The last frames of a topic are lost with their headers, and only others follow."""
         house = House()
-        house.broker.create_topic("t")
+        house.broker.topics.create("t")
         house.run()
         produce_each(house, "t", b"0", *[b""] * 5)
         produce_each(house, "u", b"x")
@@ -168,11 +168,11 @@ class TestLostRecords:
         for group in ("g", "fresh"):
             settle(house, 0, group=group)
             assert lease(house, group=group, owner="bob") == [(offset, b"new")]
-            assert house.broker.group_info("t", group).lag == 1
+            assert house.broker.overview.group_info("t", group).lag == 1
         house.run()
         house = house.crash()
         for group in ("g", "fresh", "fresher"):
-            assert house.broker.group_info("t", group).dead == 0
+            assert house.broker.overview.group_info("t", group).dead == 0
         assert drain(house, "fresher") == [(0, b"0"), (offset, b"new")]
 
     @pytest.mark.parametrize("clean", [True, False])
@@ -193,7 +193,7 @@ class TestLostRecords:
         produce_each(house, "t", b"0")
         produce_each(house, "u", b"x")
         produce_each(house, "t", b"1")
-        house.broker.create_topic("empty")
+        house.broker.topics.create("empty")
         house.run()
         house = after_damage(house, is_records(2, 0), header=True)
         assert produce(house, "t", b"2") == [2]
@@ -211,41 +211,41 @@ class TestLostRecords:
         house = house.again()
         assert len(house.report.damages) == 1
         assert produce(house, "t", b"2") == [2]
-        assert house.broker.create_topic("next").topic_id == 3
+        assert house.broker.topics.create("next").topic_id == 3
 
     def test_starting_again_and_again_leaves_out_no_more(self) -> None:
         house = House()
         produce_each(house, "t", b"0", b"1")
         produce_each(house, "u", b"x")
         house = after_damage(house, is_records(1, 1), header=True)
-        end = house.broker.existing_topic("t").partitions[0].next_offset
+        end = house.broker.topics.existing("t").partitions[0].next_offset
         for _ in range(3):
             house = house.crash()
-            assert house.broker.existing_topic("t").partitions[0].next_offset == end
+            assert house.broker.topics.existing("t").partitions[0].next_offset == end
 
 
 class TestLostTopics:
     def test_records_of_a_lost_topic_are_served_under_a_name_of_its_own(self) -> None:
         house = House()
-        house.broker.create_topic("orders", 3)
+        house.broker.topics.create("orders", 3)
         house.run()
         for index in (0, 2, 1):
             produce(house, "orders", b"%d" % index, index=index)
             lease(house, "orders")
             house.run()
         house = after_damage(house, is_kind(EntryKind.TOPIC))
-        [topic] = house.broker.topics()
+        [topic] = house.broker.topics.all()
         assert (topic.topic_id, topic.name, len(topic.partitions)) == (1, "lost-topic-1", 3)
         assert [read(house, topic.name, 0, index).value for index in range(3)] == [b"0", b"1", b"2"]
-        assert house.broker.group_info(topic.name, "g").leased == 3
+        assert house.broker.overview.group_info(topic.name, "g").leased == 3
 
     def test_its_old_name_is_free_and_its_id_is_not_used_again(self) -> None:
         house = House()
         produce_each(house, "orders", b"old")
         house = after_damage(house, is_kind(EntryKind.TOPIC))
-        assert house.broker.topic("orders") is None
+        assert house.broker.topics.find("orders") is None
         produce_each(house, "orders", b"new")
-        assert house.broker.existing_topic("orders").topic_id > 1
+        assert house.broker.topics.existing("orders").topic_id > 1
         house = house.crash()
         assert read(house, "orders", 0).value == b"new"
         assert read(house, "lost-topic-1", 0).value == b"old"
@@ -273,26 +273,26 @@ class TestLostTopics:
         """Every entry there was is counted, so that nothing is left out: the header must tell."""
         house = House()
         for name in ("a", "b"):
-            house.broker.create_topic(name)
+            house.broker.topics.create(name)
             house.run()
         house = after_damage(
             house, lambda entry: entry is not None and entry[:2] == (EntryKind.TOPIC, 2)
         )
         [damage] = house.report.damages
         assert "TOPIC of topic id 2" in damage.problem
-        assert house.broker.create_topic("c").topic_id == 3
+        assert house.broker.topics.create("c").topic_id == 3
 
     def test_an_id_is_not_used_again_although_nothing_is_left_of_its_topic(self) -> None:
         house = House()
         produce_each(house, "t", b"0")
-        house.broker.create_topic("empty")
+        house.broker.topics.create("empty")
         house.run()
         house = after_damage(
             house,
             lambda e: e is not None and e.kind == EntryKind.TOPIC and e.topic_id == 2,
             header=True,
         )
-        assert house.broker.create_topic("next").topic_id > 2
+        assert house.broker.topics.create("next").topic_id > 2
 
 
 class TestLostEvents:
@@ -329,14 +329,14 @@ class TestLostEvents:
         settle(house, 0)
         house.broker.journal.ticket()
         house = after_damage(house, self.events(0))
-        assert house.broker.group_info("t", "g").floor == 1
+        assert house.broker.overview.group_info("t", "g").floor == 1
 
     def test_a_log_that_contradicts_itself_without_damage_is_refused(self) -> None:
         """That would be a fault of brokerd, and serving on would make it worse."""
         house = House()
         produce_each(house, "t", b"0")
         lease(house)
-        group_partition = house.broker.group_partition("t", "g", 0, 0)
+        group_partition = house.broker.leases.group_partition("t", "g", 0, 0)
         group_partition.store.events[:] = [(6, 0, 0, 1, 0, "", "")]
         house.broker.journal.ticket()
         house.run()
@@ -384,7 +384,7 @@ class TestLostTokens:
     def test_of_a_group_that_is_lost_before_a_topic_was_made(self, header: bool) -> None:
         """That all topics are known says nothing of their groups."""
         house, tokens = self.leased()
-        house.broker.create_topic("later")
+        house.broker.topics.create("later")
         house.run()
         house = self.after(house, header, 3)
         [(grant, _)] = grants(house)
@@ -482,7 +482,7 @@ class TestSettings:
             lease(house, group=group)
             settle(house, 0, group=group, success=False)
             house.run()
-        group_partition = house.broker.group_partition("t", "given", 0, 0)
+        group_partition = house.broker.leases.group_partition("t", "given", 0, 0)
         group_partition.store.configure(GroupSettings(max_attempts=2))
         house.broker.journal.add_group_partition(group_partition)
         house.run()
@@ -500,12 +500,12 @@ class TestSettings:
         if how == "snapshot of a snapshot":
             house.stop()
             house = house.again()
-        assert house.broker.group_info("t", "given").max_attempts == 2
-        assert house.broker.group_info("t", "plain").max_attempts == 7
+        assert house.broker.overview.group_info("t", "given").max_attempts == 2
+        assert house.broker.overview.group_info("t", "plain").max_attempts == 7
         for group, dead in (("given", 1), ("plain", 0)):
             lease(house, group=group)
             settle(house, 0, group=group, success=False)
-            assert house.broker.group_info("t", group).dead == dead
+            assert house.broker.overview.group_info("t", group).dead == dead
 
 
 class TestNewerFormats:
@@ -533,23 +533,23 @@ def test_a_sound_log_leaves_nothing_out() -> None:
     for _ in range(5):
         produce_each(house, "t", b"0", b"1")
         house = house.crash()
-    assert house.broker.existing_topic("t").partitions[0].next_offset == 10
-    assert house.broker.existing_topic("t").partitions[0].gaps == []
+    assert house.broker.topics.existing("t").partitions[0].next_offset == 10
+    assert house.broker.topics.existing("t").partitions[0].gaps == []
     assert house.report.damages == []
 
 
 def test_a_new_group_leaves_out_the_gaps_of_every_partition_for_good() -> None:
     """Also of partitions it has not leased from when the power goes."""
     house = House()
-    topic = house.broker.create_topic("orders", 2)
+    topic = house.broker.topics.create("orders", 2)
     for partition in topic.partitions:
         partition.leave_out(10)
-        house.broker.produce(partition, b"x")
+        house.broker.records.produce(partition, b"x")
     house.run()
     lease(house, topic="orders")
     house.run()
     house = house.crash()
-    group_partitions = house.broker.existing_topic("orders").groups["g"].partitions
+    group_partitions = house.broker.topics.existing("orders").groups["g"].partitions
     assert [
         group_partition.store.lag(group_partition.partition.next_offset)
         for group_partition in group_partitions
@@ -584,12 +584,12 @@ class TestLostStretches:
         for group in ("g", "fresh"):
             settle(house, 0, topic="t0", group=group)
             assert [o for o, _ in drain(house, group, "t0")] == [1, 4, 5]
-            assert house.broker.group_info("t0", group).dead == 0
+            assert house.broker.overview.group_info("t0", group).dead == 0
 
     @pytest.mark.parametrize("clean", [True, False])
     def test_the_first_segment_is_missed_although_a_snapshot_covers_it(self, clean: bool) -> None:
         house = self.segmented()
-        house.broker.create_topic("later")
+        house.broker.topics.create("later")
         house.run()
         lease(house, "t0", limit=9)
         acknowledged(house)
@@ -602,7 +602,7 @@ class TestLostStretches:
         assert "nothing is left of the log from LSN 0" in damage.problem
         assert LostRange(1, 0, 0, 2) in damage.lost
         assert settle(house, 2, topic="t0" if clean else "lost-topic-1")
-        [topic, *_] = house.broker.topics()
+        [topic, *_] = house.broker.topics.all()
         assert drain(house, "fresh", topic.name)[0][0] == 2
         assert produce(house, topic.name, b"new") == [6]
 
@@ -627,11 +627,11 @@ class TestLostStretches:
         acknowledged(house)
         house.run()
         house.disk.crash()
-        partition = house.broker.existing_topic("t").partitions[0]
+        partition = house.broker.topics.existing("t").partitions[0]
         partition.leave_out(1 << 40)
         house.broker.start()
         for group in range(20):
-            [group_partition] = house.broker.existing_topic("t").groups[f"g{group}"].partitions
+            [group_partition] = house.broker.topics.existing("t").groups[f"g{group}"].partitions
             assert group_partition.store.lag(partition.next_offset) == 1
             assert len(b"".join(group_partition.store.freeze().encode())) < 1000
 
@@ -648,14 +648,14 @@ class TestLostStretches:
         house.disk.capacity = house.disk.used_bytes
         house = house.again(options=WalOptions(segment_bytes=64 << 10, free_bytes_min=0))
         assert house.failures == []
-        assert house.broker.group_info("t", f"{7:0200}").lag == 1
+        assert house.broker.overview.group_info("t", f"{7:0200}").lag == 1
         house.disk.capacity = None
         house.wal.retry_allocation()
         house.run()
         [offset] = produce(house, "t", b"new")
         house.run()
         house = house.crash()
-        assert house.broker.group_info("t", f"{7:0200}").lag == 2
+        assert house.broker.overview.group_info("t", f"{7:0200}").lag == 2
         assert read(house, "t", offset).value == b"new"
 
     def test_a_batch_whose_header_is_left_is_refused_alone_by_new_groups_too(self) -> None:
@@ -676,7 +676,7 @@ class TestLostStretches:
         bases = [p[2].header.base_offset for p in entries(house) if hit(p[2].entry)]
         assert bases[:3] == [0, 88, 176]
         house = after_damage(house, is_records(1, bases[where]))
-        assert house.broker.existing_topic("t").partitions[0].gaps == []
+        assert house.broker.topics.existing("t").partitions[0].gaps == []
         assert produce(house, "t", b"new") == [265]
 
 
@@ -739,5 +739,5 @@ class TestASnapshotAheadOfTheLog:
         house = house.crash()
         for name in names:
             assert read(house, name, offsets[name]).value == b"new"
-            assert house.broker.existing_topic(name).partitions[0].next_offset > offsets[name]
+            assert house.broker.topics.existing(name).partitions[0].next_offset > offsets[name]
             assert drain(house, topic=name)[-1:] != [(offsets[name], b"new")]

@@ -111,7 +111,7 @@ class TestBeginning:
 
     def test_it_begins_at_the_end_of_every_partition(self) -> None:
         house = House()
-        house.broker.create_topic("t", 3)
+        house.broker.topics.create("t", 3)
         for index in (0, 0, 2):
             produce(house, "t", b"before", index=index)
         one = subscribe(house)
@@ -122,15 +122,15 @@ class TestBeginning:
 
     def test_an_id_whose_group_somebody_made_is_skipped(self) -> None:
         house = House()
-        house.broker.create_topic("t")
+        house.broker.topics.create("t")
         for number in (1, 2, 4):
-            house.broker.seek_group("t", f"{GROUP_PREFIX}{number}", "start")
+            house.broker.groups.seek("t", f"{GROUP_PREFIX}{number}", "start")
         assert [subscribe(house), subscribe(house, "u"), subscribe(house)] == [3, 4, 5]
 
     def test_its_group_counts_grants_and_doubles_leases(self) -> None:
         house = House()
         subscribe(house, deliveries=5)
-        settings = house.broker.group_settings("t", f"{GROUP_PREFIX}1")
+        settings = house.broker.groups.settings("t", f"{GROUP_PREFIX}1")
         assert (settings.attempts, settings.max_attempts) == ("grants", 5)
         assert (settings.default_duration_us, settings.lease_doubling) == (BASE_US, True)
         assert settings.backoff_base_us == 0
@@ -143,7 +143,7 @@ class TestBeginning:
         assert poll(house, one) == [(0, b"x")]
         house.pass_time(1.0)
         assert poll(house, one) == []
-        ((_, letter),) = house.broker.dead_letters("t", f"{GROUP_PREFIX}{one}")
+        ((_, letter),) = house.broker.leases.dead_letters("t", f"{GROUP_PREFIX}{one}")
         assert (letter.offset, letter.reason, letter.grants) == (0, "max_attempts", 1)
 
     def test_a_name_that_no_topic_may_have_is_refused(self) -> None:
@@ -190,7 +190,7 @@ class TestLookingBack:
 
     def test_it_may_begin_some_time_ago(self) -> None:
         house = House()
-        house.broker.create_topic("t", 2)
+        house.broker.topics.create("t", 2)
         produce(house, "t", b"old", index=0)
         produce(house, "t", b"old", index=1)
         house.pass_time(1.0)
@@ -212,7 +212,7 @@ class TestLookingBack:
         house = House()
         produce(house, "t", b"a", b"b", b"c")
         house.run()
-        house.broker.trim_topic("t", 0, 2)
+        house.broker.topics.trim("t", 0, 2)
         assert poll(house, subscribe(house, floors={0: 0})) == [(2, b"c")]
         ahead = subscribe(house, floors={0: 99})
         assert poll(house, ahead) == []
@@ -266,11 +266,11 @@ class TestRestart:
 
     def test_a_large_one_waits_for_room_in_the_log(self) -> None:
         house = House()
-        house.broker.create_topic("t", 900)
+        house.broker.topics.create("t", 900)
         house.run()
         with pytest.raises(Congested):
             subscribe(house)
-        assert not house.broker.existing_topic("t").groups
+        assert not house.broker.topics.existing("t").groups
         house.run()
         assert subscribe(house) == 1
         house.run()
@@ -280,7 +280,7 @@ class TestRestart:
     def test_a_snapshot_taken_while_they_come_and_go_is_exact(self) -> None:
         house = House(settings=BrokerSettings(snapshot_interval_bytes=1))
         for number in range(300):
-            house.broker.create_topic(f"other{number}")
+            house.broker.topics.create(f"other{number}")
         lasting = []
         for number in range(60):
             subscribe(house, grace_us=SECOND_US // 2)
@@ -319,14 +319,14 @@ class TestRestart:
                 assert poll(house, 1) == []
             else:
                 assert not done
-                assert list(house.broker.existing_topic("t").groups) == []
+                assert list(house.broker.topics.existing("t").groups) == []
 
     @pytest.mark.parametrize("more", [True, False])
     def test_damage_to_the_log_gives_no_id_twice(self, more: bool) -> None:
         """What is left of the subscription is its group, which nobody takes over."""
         house = House()
-        house.broker.create_topic("t")
-        house.broker.seek_group("t", f"{GROUP_PREFIX}{1 << 60}", "start")  # somebody's joke
+        house.broker.topics.create("t")
+        house.broker.groups.seek("t", f"{GROUP_PREFIX}{1 << 60}", "start")  # somebody's joke
         subscribe(house)
         subscribe(house, "u")
         house.run()
@@ -337,14 +337,14 @@ class TestRestart:
         rot_subscription(house, 2)
         house = house.crash()
         assert [is_known(house, number) for number in (1, 2, 3)] == [True, False, more]
-        assert list(house.broker.existing_topic("u").groups) == [f"{GROUP_PREFIX}2"]
+        assert list(house.broker.topics.existing("u").groups) == [f"{GROUP_PREFIX}2"]
         assert subscribe(house, "v") == 3 + more
 
     def test_its_beginning_is_one_frame_however_many_partitions(self) -> None:
         """Also when another frame of that size would not be begun any more."""
         options = WalOptions(segment_bytes=1 << 20, free_bytes_min=0)
         house = House(settings=BrokerSettings(frame_bytes=64 << 10), options=options)
-        house.broker.create_topic("t", 600)
+        house.broker.topics.create("t", 600)
         house.run()
         produce(house, "t", b"x" * 60_000)
         subscribe(house)
@@ -368,11 +368,11 @@ class TestEnd:
             house.pass_time(1.0, step=1.0)
             assert is_known(house, busy)
         assert house.broker.subscriptions.count == 1
-        assert list(house.broker.existing_topic("t").groups) == [f"{GROUP_PREFIX}{busy}"]
+        assert list(house.broker.topics.existing("t").groups) == [f"{GROUP_PREFIX}{busy}"]
 
     def test_the_end_is_one_frame(self) -> None:
         house = House()
-        house.broker.create_topic("t", 3)
+        house.broker.topics.create("t", 3)
         subscribe(house)
         house.pass_time(65.0, step=1.0)
         entries = frames_of_subscriptions(house)[-1]
@@ -428,11 +428,11 @@ class TestEnd:
         house = House()
         subscribe(house)
         if what == "group":
-            house.broker.delete_group("t", f"{GROUP_PREFIX}1")
+            house.broker.groups.delete("t", f"{GROUP_PREFIX}1")
         else:
-            house.broker.delete_topic("t")
+            house.broker.topics.delete("t")
         assert not is_known(house, 1)
-        house.broker.create_topic("t")
+        house.broker.topics.create("t")
         assert not is_known(house, 1)
         house.pass_time(2.0, step=1.0)
         assert house.broker.subscriptions.count == 0
@@ -470,15 +470,15 @@ class TestAcknowledging:
         one = subscribe(house)
         produce(house, "t", b"a", b"b")
         poll(house, one)
-        group_partition = house.broker.group_partition("t", f"{GROUP_PREFIX}{one}", 0, 0)
-        house.broker.settle_leased(group_partition, 0)
+        group_partition = house.broker.leases.group_partition("t", f"{GROUP_PREFIX}{one}", 0, 0)
+        house.broker.leases.settle_leased(group_partition, 0)
         for offset in (0, 1):
             with pytest.raises(LeaseLost):
-                house.broker.settle_leased(group_partition, offset)
+                house.broker.leases.settle_leased(group_partition, offset)
         poll(house, one)
         house.pass_time(0.15)
         with pytest.raises(LeaseLost):
-            house.broker.settle_leased(group_partition, 1)
+            house.broker.leases.settle_leased(group_partition, 1)
         assert poll(house, one) == [(1, b"b")]
         house = house.crash()
         assert lease(house, "t", f"{GROUP_PREFIX}{one}") == []
@@ -493,8 +493,8 @@ def test_a_subscription_ends_with_its_group_whoever_makes_another_of_that_name(
     produce(house, "t", b"old")
     one, other = subscribe(house), subscribe(house)
     house.run()
-    house.broker.delete_group("t", f"{GROUP_PREFIX}{one}")
-    house.broker.commit_offset("t", f"{GROUP_PREFIX}{one}", 0, 0)
+    house.broker.groups.delete("t", f"{GROUP_PREFIX}{one}")
+    house.broker.groups.commit_offset("t", f"{GROUP_PREFIX}{one}", 0, 0)
     assert not is_known(house, one)
     house.run()
     if restart == "crashes":
@@ -504,7 +504,7 @@ def test_a_subscription_ends_with_its_group_whoever_makes_another_of_that_name(
         house = house.again()
     assert not is_known(house, one)
     assert is_known(house, other)
-    assert house.broker.group_info("t", f"{GROUP_PREFIX}{one}").lag == 1
+    assert house.broker.overview.group_info("t", f"{GROUP_PREFIX}{one}").lag == 1
 
 
 @pytest.mark.parametrize("name", ["g", GROUP_PREFIX, f"{GROUP_PREFIX}x", f"{GROUP_PREFIX}01"])
@@ -512,7 +512,7 @@ def test_a_group_that_is_no_subscription_is_deleted_as_any(name: str) -> None:
     house = House()
     produce(house, "t", b"x")
     one = subscribe(house)
-    house.broker.commit_offset("t", name, 0, 0)
-    house.broker.delete_group("t", name)
+    house.broker.groups.commit_offset("t", name, 0, 0)
+    house.broker.groups.delete("t", name)
     assert is_known(house, one)
-    assert name not in house.broker.topic("t").groups
+    assert name not in house.broker.topics.find("t").groups

@@ -43,7 +43,7 @@ class Shrinking(RuleBasedStateMachine):
         return broker_settings(keep_kib * KIB, snapshot_interval_bytes=50 * KIB)
 
     def partition(self, topic: str) -> Partition:
-        return self.house.broker.existing_topic(topic).partitions[0]
+        return self.house.broker.topics.existing(topic).partitions[0]
 
     # -- what clients do ------------------------------------------------------------------------
 
@@ -62,8 +62,8 @@ class Shrinking(RuleBasedStateMachine):
             value = b"%d " % self.count + bytes(kib * KIB)
             while True:
                 try:
-                    target = broker.topic(topic) or broker.create_topic(topic)
-                    broker.produce(target.partitions[0], value)
+                    target = broker.topics.find(topic) or broker.topics.create(topic)
+                    broker.records.produce(target.partitions[0], value)
                     break
                 except Congested:
                     self.house.run()
@@ -75,14 +75,14 @@ class Shrinking(RuleBasedStateMachine):
     def trim(self, data: st.DataObject) -> None:
         topic = data.draw(st.sampled_from(sorted(self.kept)))
         offset = data.draw(st.integers(0, len(self.kept[topic])))
-        self.house.broker.trim_topic(topic, 0, offset)
+        self.house.broker.topics.trim(topic, 0, offset)
         self.house.run()
 
     @precondition(lambda self: self.kept)
     @rule(data=st.data())
     def delete_topic(self, data: st.DataObject) -> None:
         topic = data.draw(st.sampled_from(sorted(self.kept)))
-        self.house.broker.delete_topic(topic)
+        self.house.broker.topics.delete(topic)
         del self.kept[topic]
         self.house.run()
 
@@ -123,7 +123,7 @@ class Shrinking(RuleBasedStateMachine):
     @rule(threads=st.lists(st.integers(0, 4), max_size=30))
     def let_some_threads_work(self, threads: list[int]) -> None:
         house = self.house
-        house.broker.archiving.refresh(lambda error: None)
+        house.broker.archive.refresh(lambda error: None)
         every = [
             house.writer,
             house.background,
@@ -156,7 +156,7 @@ class Shrinking(RuleBasedStateMachine):
         self.is_down = False
         assert house.report.damages == [] and house.report.holes == []
         assert house.report.void_losses == []
-        assert {topic.name for topic in house.broker.topics()} == self.kept.keys()
+        assert {topic.name for topic in house.broker.topics.all()} == self.kept.keys()
         for topic, values in self.kept.items():
             assert self.partition(topic).next_offset == len(values)
             assert self.partition(topic).gaps == []
@@ -188,7 +188,7 @@ class Shrinking(RuleBasedStateMachine):
                     if offset in found or values[offset] not in self.compacted:
                         assert found[offset] == values[offset]
                 at = chunk.end
-        assert house.broker.quarantine.status()["places"] == 0
+        assert house.broker.damage.status()["places"] == 0
 
     def teardown(self) -> None:
         if self.is_down:

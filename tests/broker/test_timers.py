@@ -24,7 +24,7 @@ class Diary:
         self.clock = Clock()
         self.time = BrokerTime(lambda: 1.7e9, self.clock.seconds, lambda *jump: None)
         topic = Topic(1, "t", group_partitions)
-        self.group_partitions = ConsumerGroup(topic, "g", GroupSettings()).group_partitions
+        self.group_partitions = ConsumerGroup(topic, "g", GroupSettings()).partitions
         self.ends: dict[GroupPartition, int] = dict.fromkeys(self.group_partitions, 0)
         self.calls: list[tuple[float, int]] = []
         self.has_room = True

@@ -64,9 +64,9 @@ def every_start(house: House) -> list[House]:
 def internal_topic(house: House, name: str) -> Topic:
     """The topic that serves another one, with a record and a lease of its hidden group."""
     broker = house.broker
-    topic = broker.internal_topic(broker.existing_topic(name))
-    broker.admit(100)
-    broker.append(topic.partitions[0], b"hidden")
+    topic = broker.topics.internal_topic(broker.topics.existing(name))
+    broker.journal.admit(100)
+    broker.records.append(topic.partitions[0], b"hidden")
     return topic
 
 
@@ -74,16 +74,16 @@ class TestSettings:
     def test_a_topic_keeps_the_settings_it_was_made_with(self) -> None:
         house = House()
         made = TopicSettings(retention_us=5, ttl_us=0)
-        house.broker.create_topic("t", 2, made)
+        house.broker.topics.create("t", 2, made)
         for again in every_start(house):
-            assert again.broker.existing_topic("t").settings == made
+            assert again.broker.topics.existing("t").settings == made
 
     def test_new_settings_take_the_place_of_all_old_ones(self) -> None:
         house = House()
-        house.broker.create_topic("t", settings=TopicSettings(retention_us=5))
-        house.broker.configure_topic("t", TopicSettings(retention_bytes=7))
+        house.broker.topics.create("t", settings=TopicSettings(retention_us=5))
+        house.broker.topics.configure("t", TopicSettings(retention_bytes=7))
         for again in every_start(house):
-            assert again.broker.existing_topic("t").settings == TopicSettings(None, 7, None)
+            assert again.broker.topics.existing("t").settings == TopicSettings(None, 7, None)
 
     def test_what_a_topic_does_not_say_is_as_the_broker_is_configured(self) -> None:
         settings = TopicSettings(retention_us=0, ttl_us=3)
@@ -92,12 +92,12 @@ class TestSettings:
     def test_a_negative_limit_is_refused_and_nothing_is_made(self) -> None:
         house = House()
         with pytest.raises(InvalidRequest, match=r"retention_bytes must be 0 .* not -1"):
-            house.broker.create_topic("t", settings=TopicSettings(retention_bytes=-1))
-        assert house.broker.topic("t") is None
+            house.broker.topics.create("t", settings=TopicSettings(retention_bytes=-1))
+        assert house.broker.topics.find("t") is None
 
     def test_an_unknown_topic_cannot_be_configured(self) -> None:
         with pytest.raises(UnknownTopic):
-            House().broker.configure_topic("t", TopicSettings())
+            House().broker.topics.configure("t", TopicSettings())
 
     def test_a_setting_of_a_newer_version_is_not_forgotten_silently(self) -> None:
         with pytest.raises(NewerFormat, match=r"'warmth' .* upgrade"):
@@ -105,7 +105,7 @@ class TestSettings:
 
     def test_names_of_the_brokers_own_are_refused(self) -> None:
         with pytest.raises(InvalidName, match="__brokerd"):
-            House().broker.create_topic("__brokerd.1")
+            House().broker.topics.create("__brokerd.1")
 
 
 class TestDeletion:
@@ -115,10 +115,10 @@ class TestDeletion:
         produce(house, "u", b"0")
         lease(house)
         house.run()
-        house.broker.delete_topic("t")
-        assert house.broker.topic("t") is None
+        house.broker.topics.delete("t")
+        assert house.broker.topics.find("t") is None
         for again in every_start(house):
-            assert [topic.name for topic in again.broker.topics()] == ["u"]
+            assert [topic.name for topic in again.broker.topics.all()] == ["u"]
 
     def test_what_was_done_in_the_turn_of_the_deletion_is_gone_too(self) -> None:
         """Its records and events stand in the log before the deletion."""
@@ -126,29 +126,29 @@ class TestDeletion:
         produce(house, "t", b"0", b"1")
         lease(house, limit=2)
         settle(house, 0)
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         for again in every_start(house):
-            assert list(again.broker.topics()) == []
+            assert list(again.broker.topics.all()) == []
 
     def test_the_name_may_be_used_again_in_the_same_turn(self) -> None:
         house = House()
         produce(house, "t", b"old", b"older")
         lease(house)
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         assert produce(house, "t", b"new") == [0]
         house.run()
         before = seen(house)
         for again in every_start(house):
             assert seen(again) == before
             assert read(again, "t", 0).value == b"new"
-            assert again.broker.existing_topic("t").topic_id == 2
+            assert again.broker.topics.existing("t").topic_id == 2
             assert lease(again) == [(0, b"new")]
 
     def test_a_token_of_the_old_topic_is_no_token_of_the_new_one(self) -> None:
         house = House()
         produce(house, "t", b"0")
         [(old, _)] = grants(house)
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house = house.crash() if acknowledged(house) else house
         produce(house, "t", b"0")
         [(new, _)] = grants(house)
@@ -160,23 +160,23 @@ class TestDeletion:
 
     def test_a_topic_that_is_not_there_cannot_be_deleted(self) -> None:
         with pytest.raises(UnknownTopic):
-            House().broker.delete_topic("t")
+            House().broker.topics.delete("t")
 
     def test_its_records_leave_memory(self) -> None:
         house = House()
         produce(house, "t", *[bytes(1000)] * 50)
         house.run()
         assert house.broker.status()["tail_cache_bytes"] > 50_000
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         assert house.broker.status()["tail_cache_bytes"] == 0
 
     def test_long_polls_are_answered_that_there_is_nothing(self) -> None:
         house = House()
-        house.broker.create_topic("t")
+        house.broker.topics.create("t")
         told: list[str] = []
-        house.broker.wait("t", "g", 10**9, lambda: False, lambda: told.append("nothing"))
-        house.broker.wait("u", "g", 10**9, lambda: False, lambda: told.append("u"))
-        house.broker.delete_topic("t")
+        house.broker.leases.wait("t", "g", 10**9, lambda: False, lambda: told.append("nothing"))
+        house.broker.leases.wait("u", "g", 10**9, lambda: False, lambda: told.append("u"))
+        house.broker.topics.delete("t")
         assert told == ["nothing"]
 
     def test_no_timer_looks_at_a_deleted_topic(self) -> None:
@@ -184,7 +184,7 @@ class TestDeletion:
         produce(house, "t", b"0")
         lease(house, seconds=1)
         house.run()
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.run()
         house.pass_time(2)
         assert not house.failures
@@ -192,24 +192,24 @@ class TestDeletion:
 
     def test_the_topic_that_serves_it_goes_with_it(self) -> None:
         house = House()
-        house.broker.create_topic("t")
+        house.broker.topics.create("t")
         internal_topic(house, "t")
         house.run()
         for again in every_start(house):
             assert len(again.broker._state.by_id) == 2
-            again.broker.delete_topic("t")
+            again.broker.topics.delete("t")
             for last in every_start(again):
                 assert last.broker._state.by_id == {}
 
     def test_a_topic_that_serves_another_has_no_name_to_ask_for(self) -> None:
         house = House()
-        house.broker.create_topic("t")
+        house.broker.topics.create("t")
         topic = internal_topic(house, "t")
         for again in every_start(house):
-            assert [one.name for one in again.broker.topics()] == ["t"]
-            assert again.broker.topic(topic.name) is None
-            served = again.broker.existing_topic("t")
-            assert again.broker.internal_topic(served).topic_id == topic.topic_id
+            assert [one.name for one in again.broker.topics.all()] == ["t"]
+            assert again.broker.topics.find(topic.name) is None
+            served = again.broker.topics.existing("t")
+            assert again.broker.topics.internal_topic(served).topic_id == topic.topic_id
 
 
 class TestClients:
@@ -228,25 +228,25 @@ class TestClients:
 
     def test_a_topic_deleted_while_its_record_is_read_has_nothing(self) -> None:
         house, client = self.leasing()
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.run()
         assert client.answers() == ask(house, Acquire("other", "g", "ann", 30))
 
     def test_a_record_removed_while_it_is_read_gives_way_to_the_next(self) -> None:
         house, client = self.leasing()
-        house.broker.trim_topic("t", 0, 1)
+        house.broker.topics.trim("t", 0, 1)
         house.run()
         [answer] = client.answers()
         assert (answer.message.id, answer.message.payload) == (1, b"1")
 
     def test_a_long_poll_on_a_deleted_topic_ends_with_nothing(self) -> None:
         house = House()
-        house.broker.create_topic("t")
+        house.broker.topics.create("t")
         client = house.connect()
         client.send(Acquire("t", "g", "ann", 30, wait=1000))
         house.run()
         assert client.answers() == []
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         house.run()
         assert client.answers() == ask(house, Acquire("other", "g", "ann", 30))
 
@@ -257,10 +257,12 @@ class TestStartOffsets:
         produce(house, "t", *[b"%d" % n for n in range(6)])
         lease(house, limit=2)
         settle(house, 0)
-        house.broker.dead_letter(house.broker.group_partition("t", "g", 0, 1), 1, "bad")
+        house.broker.leases.dead_letter(
+            house.broker.leases.group_partition("t", "g", 0, 1), 1, "bad"
+        )
         lease(house, "t", "h", limit=3)
         house.run()
-        assert house.broker.trim_topic("t", 0, 3) == 3
+        assert house.broker.topics.trim("t", 0, 3) == 3
         return house
 
     def test_records_below_are_never_leased_again(self) -> None:
@@ -271,15 +273,15 @@ class TestStartOffsets:
             assert seen(again) == before
             assert lease(again, limit=9) == lease(again, group="h", limit=9)
             assert lease(again, group="new", limit=9)[0] == (3, b"3")
-            assert again.broker.group_info("t", "g").dead == 0
+            assert again.broker.overview.group_info("t", "g").dead == 0
 
     def test_it_never_goes_back_nor_past_the_end(self) -> None:
         house = self.trimmed()
-        assert house.broker.trim_topic("t", 0, 1) == 3
+        assert house.broker.topics.trim("t", 0, 1) == 3
         for offset in (-1, 7):
             with pytest.raises(UnknownOffset, match="from 3 to 6"):
-                house.broker.trim_topic("t", 0, offset)
-        assert house.broker.trim_topic("t", 0, 6) == 6
+                house.broker.topics.trim("t", 0, offset)
+        assert house.broker.topics.trim("t", 0, 6) == 6
         assert produce(house, "t", b"6") == [6]
         for again in every_start(house):
             assert lease(again, limit=9) == [(6, b"6")]
@@ -290,7 +292,7 @@ class TestStartOffsets:
         produce(house, "t", b"0", b"1")
         lease(house, limit=2)
         settle(house, 0)
-        house.broker.trim_topic("t", 0, 2)
+        house.broker.topics.trim("t", 0, 2)
         produce(house, "t", b"2")
         lease(house)
         house.run()
@@ -307,26 +309,26 @@ class TestStartOffsets:
     def test_an_unknown_place_is_refused(self) -> None:
         house = self.trimmed()
         with pytest.raises(UnknownTopic):
-            house.broker.trim_topic("u", 0, 0)
+            house.broker.topics.trim("u", 0, 0)
         with pytest.raises(UnknownPartition):
-            house.broker.trim_topic("t", 1, 0)
+            house.broker.topics.trim("t", 1, 0)
 
 
 class TestArchivedMarks:
     """Which records may be missing from the log, since an archive has them."""
 
     def marks(self, house: House) -> list[list[int]]:
-        return [[one.archived for one in topic.partitions] for topic in house.broker.topics()]
+        return [[one.archived for one in topic.partitions] for topic in house.broker.topics.all()]
 
     def test_they_outlive_every_start_and_change_nothing_else(self) -> None:
         house = House()
         for name in "tu":
-            topic = house.broker.create_topic(name, 2)
+            topic = house.broker.topics.create(name, 2)
             for partition in topic.partitions:
                 produce(house, name, b"0", b"1", b"2", index=partition.index)
         house.run()
         before = list(describe(house.broker))
-        partitions = house.broker.existing_topic("t").partitions
+        partitions = house.broker.topics.existing("t").partitions
         archived(house, (partitions[1], 2), (partitions[0], 1))
         archived(house, (partitions[1], 1))
         expected = [[1, 2], [0, 0]]
@@ -342,9 +344,9 @@ class TestArchivedMarks:
         house = House()
         produce(house, "t", b"0", b"1")
         house.run()
-        partition = house.broker.existing_topic("t").partitions[0]
+        partition = house.broker.topics.existing("t").partitions[0]
         archived(house, (partition, 1))
-        house.broker.delete_topic("t")
+        house.broker.topics.delete("t")
         archived(house, (partition, 2))
         assert house.broker._state.archived == {}
         produce(house, "t", b"new")
@@ -355,20 +357,20 @@ class TestArchivedMarks:
 
 def archived(house: House, *ends: tuple[Partition, int]) -> None:
     """Have the broker say that an archive has the records below these offsets."""
-    house.broker.mark_archived(list(ends))
+    house.broker.topics.mark_archived(list(ends))
 
 
 def delete_first(house: House) -> None:
-    house.broker.delete_topic("t0")
+    house.broker.topics.delete("t0")
 
 
 def delete_last(house: House) -> None:
-    house.broker.delete_topic(f"t{TOPICS - 1}")
+    house.broker.topics.delete(f"t{TOPICS - 1}")
 
 
 def delete_and_make_again(house: House) -> None:
     for name in ("t0", f"t{TOPICS - 1}"):
-        house.broker.delete_topic(name)
+        house.broker.topics.delete(name)
         produce(house, name, b"new", b"newer")
         lease(house, name)
         settle(house, 0, topic=name)
@@ -376,8 +378,8 @@ def delete_and_make_again(house: House) -> None:
 
 def trim_and_configure(house: House) -> None:
     for name in ("t0", f"t{TOPICS - 1}"):
-        house.broker.trim_topic(name, 0, 1)
-        house.broker.configure_topic(name, TopicSettings(retention_us=99))
+        house.broker.topics.trim(name, 0, 1)
+        house.broker.topics.configure(name, TopicSettings(retention_us=99))
         lease(house, name, "late")
 
 
@@ -385,27 +387,27 @@ def make_and_delete(house: House) -> None:
     produce(house, "brief", b"0")
     lease(house, "brief")
     house.turn()
-    house.broker.delete_topic("brief")
+    house.broker.topics.delete("brief")
 
 
 def delete_with_internal(house: House) -> None:
     internal_topic(house, "t0")
     acknowledged(house)
     house.turn()
-    house.broker.delete_topic("t0")
+    house.broker.topics.delete("t0")
 
 
 def use(house: House, topic: str) -> None:
     """Do what nobody can do who knows nothing of the lease."""
-    house.broker.extend(house.broker.group_partition(topic, "g", 0, 0), 0, SECOND_US)
-    house.broker.release(house.broker.group_partition(topic, "g", 0, 0), 0)
+    house.broker.leases.extend(house.broker.leases.group_partition(topic, "g", 0, 0), 0, SECOND_US)
+    house.broker.leases.release(house.broker.leases.group_partition(topic, "g", 0, 0), 0)
 
 
 def delete_groups(house: House) -> None:
     """One of the first topic and one of the last, which is captured last; and make them again."""
     for name in ("t0", f"t{TOPICS - 1}"):
         use(house, name)
-        house.broker.delete_group(name, "g")
+        house.broker.groups.delete(name, "g")
         lease(house, name)
         settle(house, 0, topic=name)
 
@@ -413,13 +415,13 @@ def delete_groups(house: House) -> None:
 def delete_groups_for_good(house: House) -> None:
     for name in ("t0", "t5", f"t{TOPICS - 1}"):
         use(house, name)
-        house.broker.delete_group(name, "g")
+        house.broker.groups.delete(name, "g")
 
 
 def delete_groups_then_topics(house: House) -> None:
     delete_groups_for_good(house)
     for name in ("t0", f"t{TOPICS - 1}"):
-        house.broker.delete_topic(name)
+        house.broker.topics.delete(name)
 
 
 @pytest.mark.parametrize("steps", range(9))
@@ -480,7 +482,7 @@ def test_tokens_of_a_topic_deleted_while_a_snapshot_is_taken_are_not_given_again
     [(old, _)] = grants(house)
     house.run()
     house.broker._snapshotter.begin()
-    house.broker.delete_topic("t")
+    house.broker.topics.delete("t")
     house.run()
     house.pass_time(1)
     assert house.broker.status()["snapshots_written"] == 1

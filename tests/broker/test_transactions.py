@@ -52,7 +52,7 @@ def held_bytes(house: House) -> int:
 
 def contents(house: House, topic: str) -> list[list[bytes]] | None:
     """What each partition of a topic holds; None if there is no such topic."""
-    found = house.broker.topic(topic)
+    found = house.broker.topics.find(topic)
     if found is None:
         return None
     return [values(house, topic, index) for index in range(len(found.partitions))]
@@ -61,11 +61,11 @@ def contents(house: House, topic: str) -> list[list[bytes]] | None:
 class TestCommit:
     def test_nothing_is_seen_before_it_and_all_of_it_after(self) -> None:
         house = House()
-        house.broker.create_topic("a", 1)
+        house.broker.topics.create("a", 1)
         transaction = begin(house, *RECORDS)
         house.run()
         assert values(house, "a") == []
-        assert house.broker.topic("b") is None
+        assert house.broker.topics.find("b") is None
         assert commit(house, transaction) == ["b", "c"]
         house.run()
         assert [values(house, topic) for topic in "abc"] == [[b"1", b"4"], [b"2"], [b"3", b"5"]]
@@ -73,7 +73,7 @@ class TestCommit:
 
     def test_records_go_to_the_partitions_in_turn(self) -> None:
         house = House()
-        house.broker.create_topic("a", 3)
+        house.broker.topics.create("a", 3)
         records = [("a", b"%d" % number) for number in range(4)]
         commit(house, begin(house, *records))
         house.run()
@@ -90,16 +90,16 @@ class TestCommit:
 
     def test_a_topic_that_went_meanwhile_is_made_anew(self) -> None:
         house = House()
-        house.broker.create_topic("a", 1)
+        house.broker.topics.create("a", 1)
         transaction = begin(house, ("a", b"1"))
-        house.broker.delete_topic("a")
+        house.broker.topics.delete("a")
         assert commit(house, transaction) == ["a"]
         house.run()
         assert values(house, "a") == [b"1"]
 
     def test_records_live_as_long_as_those_of_their_topic(self) -> None:
         house = House()
-        house.broker.create_topic("a", 1, TopicSettings(ttl_us=5_000_000))
+        house.broker.topics.create("a", 1, TopicSettings(ttl_us=5_000_000))
         commit(house, begin(house, ("a", b"1")))
         house.pass_time(4.0)
         assert values(house, "a") == [b"1"]
@@ -119,8 +119,8 @@ class TestCommit:
             return append(entries, time_us)
 
         monkeypatch.setattr(house.wal, "append", appended)
-        partition = house.broker.create_topic("x").partition(0)
-        house.broker.produce(partition, b"x" * 8 * KIB)
+        partition = house.broker.topics.create("x").partition(0)
+        house.broker.records.produce(partition, b"x" * 8 * KIB)
         records = [(f"t{number % 7}", b"%d" % number * KIB) for number in range(60)]
         commit(house, begin(house, *records), partitions=3)
         house.run()
@@ -135,7 +135,7 @@ class TestPower:
         """At whatever call of the disk, whatever of the last writes it leaves; whole once its
         commit was answered."""
         base = House()
-        base.broker.create_topic("a", 1)
+        base.broker.topics.create("a", 1)
         base.append("b", b"before")
         calls, outcomes = 0, set()
         while True:
@@ -182,7 +182,7 @@ class TestPower:
         house = House()
         begin(house, *RECORDS)
         house.run()
-        assert house.crash().broker.topic("a") is None
+        assert house.crash().broker.topics.find("a") is None
 
 
 class TestEnds:
@@ -196,7 +196,7 @@ class TestEnds:
             commit(house, transaction)
         assert held_bytes(house) == 0
         house.run()
-        assert house.broker.topic("a") is None
+        assert house.broker.topics.find("a") is None
 
     def test_what_is_committed_is_over_and_stays_so(self) -> None:
         house = House()
@@ -244,9 +244,9 @@ class TestEnds:
 
     def test_a_commit_that_waits_for_room_is_not_too_late(self) -> None:
         house = House(settings=BrokerSettings(max_uncommitted_bytes=64 * KIB))
-        partition = house.broker.create_topic("x").partition(0)
+        partition = house.broker.topics.create("x").partition(0)
         transaction = begin(house, ("a", b"1" * 64 * KIB))
-        house.broker.produce(partition, b"x" * KIB)
+        house.broker.records.produce(partition, b"x" * KIB)
         with pytest.raises(Congested):
             for _ in range(3):
                 house.broker.journal.cut()
@@ -260,10 +260,10 @@ class TestEnds:
 
     def test_a_commit_that_waited_and_was_refused_is_of_an_age_again(self) -> None:
         house = House(settings=BrokerSettings(max_uncommitted_bytes=64 * KIB, max_topics=1))
-        partition = house.broker.create_topic("x").partition(0)
+        partition = house.broker.topics.create("x").partition(0)
         transaction = begin(house, ("a", b"1" * 64 * KIB))
         transaction.commit_waits = True
-        house.broker.produce(partition, b"x" * KIB)
+        house.broker.records.produce(partition, b"x" * KIB)
         with pytest.raises(LimitExceeded):
             house.broker.transactions.commit(transaction, 1, Format.FLYMQ)
         house.clock.advance(61)
@@ -276,7 +276,7 @@ class TestEnds:
         house.disk.capacity = house.disk.used_bytes
         with pytest.raises(NoSpace):
             commit(house, transaction)
-        assert house.broker.topic("b") is None
+        assert house.broker.topics.find("b") is None
         house.disk.capacity = None
         house.wal.retry_allocation()
         house.run()
@@ -334,7 +334,7 @@ class TestLimits:
         house = House()
         transactions = house.broker.transactions
         for name in "abcdefghij":
-            house.broker.create_topic(name, PARTITIONS_MAX // 10)
+            house.broker.topics.create(name, PARTITIONS_MAX // 10)
         transaction = begin(house, *[(name, b"1") for name in "abcdefghij"])
         transactions.produce(transaction, "a", b"2", 1)
         refused(
@@ -348,7 +348,7 @@ class TestLimits:
         """Also for several new ones at once; a refused commit leaves nothing behind."""
         house = House(settings=BrokerSettings(max_topics=3))
         transactions = house.broker.transactions
-        house.broker.create_topic("a", 1)
+        house.broker.topics.create("a", 1)
         transaction = begin(house, ("b", b"1"), ("c", b"2"))
         for name in ("__brokerd.x", "a\nb"):
             with pytest.raises(InvalidName):
@@ -360,6 +360,6 @@ class TestLimits:
             "there are 1 topics already, and 2 more are to be made before 'd', and "
             "limits.max_topics is 3",
         )
-        assert {topic.name for topic in house.broker.topics()} == {"a"}
-        house.broker.delete_topic("a")
+        assert {topic.name for topic in house.broker.topics.all()} == {"a"}
+        house.broker.topics.delete("a")
         assert commit(house, transaction) == ["b", "c", "d"]

@@ -20,8 +20,8 @@ def bad(shell: Shell) -> Shell:
     for reason, offsets in (("odd", (0, 1)), ("worse", (2, 3))):
         for partition_index in range(2):
             for offset in offsets:
-                group_partition = broker.group_partition(*ON, partition_index, offset)
-                broker.dead_letter(group_partition, offset, reason)
+                group_partition = broker.leases.group_partition(*ON, partition_index, offset)
+                broker.leases.dead_letter(group_partition, offset, reason)
         house.run()
         house.pass_time(60, 1)
     return shell

@@ -55,7 +55,7 @@ def test_a_group_is_described(busy: Shell) -> None:
 
 
 def test_a_group_that_only_commits_is_told_of_by_its_commits(busy: Shell) -> None:
-    busy.caller.house.broker.commit_offset("orders", "readers", 0, 3)
+    busy.caller.house.broker.groups.commit_offset("orders", "readers", 0, 3)
     assert busy.lines("group", "list", "orders") == [
         "GROUP    LAG  LEASED  DELAYED  DEAD  COMMITTED  STATE",
         "billing    2       1        0     1          -  running",
@@ -99,7 +99,7 @@ def test_a_seek_beyond_the_end_says_where_it_came_to(busy: Shell) -> None:
 
 
 def test_a_seek_of_a_group_that_commits_says_what_consumers_do(busy: Shell) -> None:
-    busy.caller.house.broker.commit_offset("orders", "readers", 0, 4)
+    busy.caller.house.broker.groups.commit_offset("orders", "readers", 0, 4)
     result = busy.run("group", "seek", "orders", "readers", "--to-start", "--yes")
     assert result.exit_code == 0
     assert "the committed offset is set too; a consumer that runs goes on" in result.stderr
@@ -112,7 +112,7 @@ def test_a_seek_of_a_group_that_commits_says_what_consumers_do(busy: Shell) -> N
 
 
 def test_a_pause_says_that_it_does_not_hold_consumers_that_commit(busy: Shell) -> None:
-    busy.caller.house.broker.commit_offset("orders", "readers", 0, 4)
+    busy.caller.house.broker.groups.commit_offset("orders", "readers", 0, 4)
     result = busy.run("group", "pause", "orders", "readers")
     assert result.exit_code == 0
     assert "consumers that fetch by offset are not held by a pause" in result.stderr

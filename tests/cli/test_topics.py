@@ -87,7 +87,7 @@ def test_harm_is_done_only_when_somebody_said_yes(shell: Shell, verb: list[str])
     shell.run("produce", "orders", "x")
     shell.run("group", "pause", "orders", "g", "--create")
     broker = shell.caller.house.broker
-    broker.dead_letter(broker.group_partition("orders", "g", 0, 0), 0, "odd")
+    broker.leases.dead_letter(broker.leases.group_partition("orders", "g", 0, 0), 0, "odd")
     shell.caller.house.run()
     text = shell.refused(*verb)
     assert text.startswith("this would ")
@@ -141,5 +141,5 @@ def test_a_topic_that_is_not_there_is_not_deleted(
 
 def test_more_topics_than_a_page_are_all_listed(shell: Shell) -> None:
     for number in range(1_001):
-        shell.caller.house.broker.create_topic(f"t{number}")
+        shell.caller.house.broker.topics.create(f"t{number}")
     assert len(shell.json("topic", "list")["topics"]) == 1_001

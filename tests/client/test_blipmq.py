@@ -85,7 +85,7 @@ class Desk:
 
     def values(self, topic: str = "t") -> list[bytes]:
         """What the topic holds."""
-        found = self.house.broker.topic(topic)
+        found = self.house.broker.topics.find(topic)
         count = 0 if found is None else found.partition(0).next_offset
         return [read(self.house, topic, offset).value for offset in range(count)]
 
@@ -101,9 +101,9 @@ class Refusing:
     def __init__(
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch, pattern: Iterator[bool]
     ) -> None:
-        self._admit = desk.house.broker.admit
+        self._admit = desk.house.broker.journal.admit
         self._pattern = pattern
-        monkeypatch.setattr(desk.house.broker, "admit", self)
+        monkeypatch.setattr(desk.house.broker.journal, "admit", self)
 
     def __call__(self, size: int, partitions: int = 1) -> None:
         if next(self._pattern, False):

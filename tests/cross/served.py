@@ -75,7 +75,7 @@ class Served:
         asker = self.connect(None)
         for request in operation.before:
             asker.ask(request(TOPIC))
-        self.house.broker.create_topic(TOPIC)
+        self.house.broker.topics.create(TOPIC)
         self.house.pass_time(1.0)  # the mark of a quiet log is written
         asker.wire.disconnect()
 
@@ -84,7 +84,7 @@ class Served:
         broker = self.house.broker
         return broker.journal.ticket(), [
             (topic.name, sorted(topic.groups), [one.next_offset for one in topic.partitions])
-            for topic in broker.topics()
+            for topic in broker.topics.all()
         ]
 
 

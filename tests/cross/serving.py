@@ -36,8 +36,8 @@ async def archive_all(directory: Path) -> None:
     """Have all that a broker holds, which does not run, in its archive and sealed."""
     for _ in range(2):  # each stop leaves a snapshot, which vouches for groups and topics
         async with opened(directory, ARCHIVED) as core:
-            topic = core.broker.create_topic("filler")
-            core.broker.produce(topic.partition(0), b"so that there is something new")
+            topic = core.broker.topics.create("filler")
+            core.broker.records.produce(topic.partition(0), b"so that there is something new")
     assert roll_up_all(directory).records > 0
 
 
@@ -48,7 +48,7 @@ async def serve_archived(
     core = await stack.enter_async_context(opened(directory, ARCHIVED))
 
     def has_let_go() -> bool:
-        lsn = core.broker.archiving.status()["records_lsn"]
+        lsn = core.broker.archive.status()["records_lsn"]
         left = (directory / "wal").glob("*.wal")
         return lsn > 0 and all(int(path.stem) >= lsn for path in left)
 

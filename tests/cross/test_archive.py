@@ -129,9 +129,9 @@ def subscribe(addresses: dict[str, str]) -> int:
 
 
 async def append(core: BrokerCore, first: int, end: int) -> None:
-    partition = core.broker.create_topic(TOPIC).partition(0)
+    partition = core.broker.topics.create(TOPIC).partition(0)
     for offset in range(first, end):
-        core.broker.produce(partition, value(offset))
+        core.broker.records.produce(partition, value(offset))
     durable: Deferred[None] = Deferred()
     core.broker.journal.when_all_durable(lambda: durable.callback(None))
     await durable
@@ -151,7 +151,7 @@ async def filled(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fill
     async with AsyncExitStack() as filling:
         core = await filling.enter_async_context(opened(directory, ARCHIVED))
         addresses = await listen_all(filling, core)
-        core.broker.create_topic(TOPIC)
+        core.broker.topics.create(TOPIC)
         subscription = await deferToThread(subscribe, addresses)
         await append(core, 0, COUNT)
     await archive_all(directory)
@@ -171,12 +171,12 @@ class Archived(NamedTuple):
     async def refresh(self) -> Exception | None:
         """Have the broker look at its archive; what was wrong with that."""
         looked: Deferred[Exception | None] = Deferred()
-        self.core.broker.archived.refresh(looked.callback)
+        self.core.broker.archive_reader.refresh(looked.callback)
         return await looked
 
     async def remove(self, removed: Callable[[int], object]) -> int:
         """Have compaction remove some records; how many it did."""
-        topic_id = self.core.broker.existing_topic(TOPIC).topic_id
+        topic_id = self.core.broker.topics.existing(TOPIC).topic_id
         return await deferToThread(remove, self.directory, topic_id, removed)
 
 
@@ -211,7 +211,7 @@ async def test_a_reader_goes_on_when_the_files_it_reads_are_replaced(
                 assert await archived.refresh() is None
         got += await deferToThread(list, reader)
     assert got == [value(offset) for offset in range(COUNT + LOG)]
-    assert archived.core.broker.archived.reads > 0
+    assert archived.core.broker.archive_reader.reads > 0
     assert archived.core.broker.status()["damage"]["reads"] == 0
 
 

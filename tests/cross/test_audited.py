@@ -93,7 +93,7 @@ def test_who_makes_a_topic_by_whatever_request_is_in_the_trail(
     ask(house, factory, form.greeting(SECRET), operation.request(TOPIC))
     house.pass_time(1)
     made = [found for found in trail(house) if found.type == "topic.create"]
-    if house.broker.topic(TOPIC) is None:
+    if house.broker.topics.find(TOPIC) is None:
         assert made == []
     else:
         (event,) = made
@@ -132,13 +132,13 @@ def furnished() -> House:
     house = House(settings=AUDITED)
     house.run()
     broker = house.broker
-    partition = broker.create_topic(TOPIC).partition(0)
+    partition = broker.topics.create(TOPIC).partition(0)
     for value in (b"0", b"1", b"2"):
-        broker.produce(partition, value)
+        broker.records.produce(partition, value)
     house.run()
     lease(house, TOPIC, "g", "c")
-    assert broker.dead_letter(broker.group_partition(TOPIC, "g", 0, 1), 1, "damaged")
-    broker.pause_group(TOPIC, "g")
+    assert broker.leases.dead_letter(broker.leases.group_partition(TOPIC, "g", 0, 1), 1, "damaged")
+    broker.groups.pause(TOPIC, "g")
     people = broker.accounts
     done: list[object] = []
     for name in ("spare", "by-prefix"):
@@ -182,12 +182,12 @@ def test_no_request_changes_the_trail(form: Form, operation: Operation, secure: 
     house = House(settings=AUDITED)
     factory = serve(house, form, admin(house, form) if secure else OPEN_GUARD)
     house.run()
-    topic = house.broker.existing_topic(AUDIT_TOPIC)
+    topic = house.broker.topics.existing(AUDIT_TOPIC)
     settings = topic.settings
     requests = [make(AUDIT_TOPIC) for make in (*operation.before, operation.request)]
     ask(house, factory, form.greeting(SECRET), *requests)
     house.pass_time(1)
-    assert house.broker.existing_topic(AUDIT_TOPIC) is topic
+    assert house.broker.topics.existing(AUDIT_TOPIC) is topic
     assert topic.settings == settings
     partition = topic.partition(0)
     assert partition.start_offset == 0

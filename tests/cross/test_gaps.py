@@ -62,7 +62,7 @@ TRIMMED = {
 def test_records_below_the_start_are_passed_over_or_refused(name: str) -> None:
     """Offsets 0 to 2 were trimmed, and the reader asks for 0."""
     talk = with_records(name)
-    talk.house.broker.trim_topic(TOPIC, 0, 3)
+    talk.house.broker.topics.trim(TOPIC, 0, 3)
     told = talk.read_one(0)
     assert (told.words.split(":")[0], *told[1:]) == TRIMMED[name]
 
@@ -122,13 +122,13 @@ def test_a_reader_is_behind_a_hole_of_any_length_at_once(name: str) -> None:
     talk.make()
     talk.append(b"first")
     last = 2_000_000_000
-    topic = talk.house.broker.topic(TOPIC)
+    topic = talk.house.broker.topics.find(TOPIC)
     assert topic is not None
     topic.partitions[0].restore(last)
     topic.partitions[0].archived = last
     talk.append(b"last")
     archive.cover((1, 0), 0, last, [Record(0, b"first")])
-    talk.house.broker.archived.refresh()
+    talk.house.broker.archive_reader.refresh()
     talk.house.run()
     got: list[bytes] = []
     offset = 0
@@ -184,7 +184,7 @@ def test_the_largest_record_of_each_format_is_read_by_all_that_can_show_it(write
     """The writer reads it too; what is too large for another is told as the page says."""
     house = House(limits=Limits(frame_bytes=32 * MIB))
     talks = {name: Talk(tongue(), house) for name, tongue in TONGUES.items()}
-    house.broker.create_topic(TOPIC)
+    house.broker.topics.create(TOPIC)
     talks["BlipMQ"].make()
     size = LARGEST[writer]
     assert [told.words for told in talks[writer].write(bytes(size))] == ["done"]
@@ -204,10 +204,10 @@ def test_a_record_too_large_for_a_leasing_format_is_a_dead_letter(name: str) -> 
     for data in (b"before", bytes(17 * MIB), b"after"):
         talk.append(data)
     assert [talk.read_one().values for _ in range(3)] == [(b"before",), (b"after",), ()]
-    topic = talk.house.broker.topic(TOPIC)
+    topic = talk.house.broker.topics.find(TOPIC)
     assert topic is not None
     (group,) = topic.groups
-    letters = [letter for _, letter in talk.house.broker.dead_letters(TOPIC, group)]
+    letters = [letter for _, letter in talk.house.broker.leases.dead_letters(TOPIC, group)]
     assert [(letter.offset, letter.reason) for letter in letters] == [(1, "too_large")]
 
 
@@ -223,14 +223,14 @@ def test_offsets_beyond_four_bytes_are_read(name: str) -> None:
 
 def far_along(talk: Talk, next_offset: int = 1 << 31) -> None:
     """Let the topic have had so many records, all removed."""
-    if talk.house.broker.topic(TOPIC) is None:
-        talk.house.broker.create_topic(TOPIC)
+    if talk.house.broker.topics.find(TOPIC) is None:
+        talk.house.broker.topics.create(TOPIC)
     talk.house.run()
-    topic = talk.house.broker.topic(TOPIC)
+    topic = talk.house.broker.topics.find(TOPIC)
     assert topic is not None
     partition = topic.partitions[0]
     partition.restore(next_offset)
-    talk.house.broker.trim_topic(TOPIC, 0, next_offset)
+    talk.house.broker.topics.trim(TOPIC, 0, next_offset)
     talk.house.run()
 
 

@@ -81,7 +81,7 @@ async def archived(stack: AsyncExitStack, directory: Path) -> Filled:
         begun = await deferToThread(write_all, addresses, ["archived"])
     await archive_all(directory)
     core, addresses = await serve_archived(stack, directory)
-    assert core.broker.archived.reads == 0
+    assert core.broker.archive_reader.reads == 0
     return Filled(addresses, begun, "archived")
 
 

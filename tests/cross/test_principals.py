@@ -219,7 +219,7 @@ def held(house: CoreHouse) -> list[object]:
     """What clients have in a broker."""
     return [
         (topic.name, sorted(topic.groups), [one.next_offset for one in topic.partitions])
-        for topic in house.broker.topics()
+        for topic in house.broker.topics.all()
         if topic.name != AUDIT_TOPIC
     ]
 
@@ -339,10 +339,10 @@ def test_nobody_changes_the_audit_trail_nor_is_shown_it(auth: str) -> None:
     house = CoreHouse(config("root"), disk.copy())
     Client(house, FORMS["BlipMQ"], "wrong")
     house.pass_time(1.0)
-    assert house.broker.topic(AUDIT_TOPIC) is not None
+    assert house.broker.topics.find(AUDIT_TOPIC) is not None
     house.stop()
     house = CoreHouse(config("root") if auth == "on" else Config(wal=WAL), house.disk)
-    topic = house.broker.existing_topic(AUDIT_TOPIC)
+    topic = house.broker.topics.existing(AUDIT_TOPIC)
     for form in EVERY:
         client = Client(house, form, keys["root"])
         before = topic.partitions[0].next_offset
@@ -356,7 +356,7 @@ def test_nobody_changes_the_audit_trail_nor_is_shown_it(auth: str) -> None:
                     assert answer and topic.partitions[0].next_offset == before
             elif operation.shows:
                 assert AUDIT_TOPIC.encode() not in client.ask(request)
-    assert house.broker.existing_topic(AUDIT_TOPIC) is topic
+    assert house.broker.topics.existing(AUDIT_TOPIC) is topic
 
 
 def test_denials_through_every_format_are_in_the_audit_trail() -> None:
@@ -411,5 +411,5 @@ def test_odd_names_are_refused_like_others(name: bytes, instead: bytes) -> None:
                 assert answer or not client.wire.is_open or operation.name == "POLL", operation.name
         house.pass_time(2.0)
     assert not [event for event in captured if event.get("log_failure")]
-    trail = house.broker.existing_topic(AUDIT_TOPIC)
+    trail = house.broker.topics.existing(AUDIT_TOPIC)
     assert trail.partitions[0].next_offset < 100

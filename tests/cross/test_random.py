@@ -39,7 +39,7 @@ class Log:
         self.looks = 0
         self.subscribed = 0
         """Offsets below this have been delivered to the subscription, or were gone."""
-        self.house.broker.create_topic(TOPIC)
+        self.house.broker.topics.create(TOPIC)
         Talk(QuietBlipMQ(), self.house).make()
 
     def write(self, name: str, value: bytes) -> None:
@@ -60,7 +60,7 @@ class Log:
     def trim(self, share: float) -> None:
         """Remove the beginning."""
         offset = int(share * len(self.values))
-        self.house.broker.trim_topic(TOPIC, 0, offset)
+        self.house.broker.topics.trim(TOPIC, 0, offset)
         self.house.run()
         self.values[:offset] = [None] * offset
 
@@ -105,7 +105,7 @@ class Log:
     def _read_on(self, name: str) -> list[bytes]:
         """From the start on, going on where the format says, until it says nothing new."""
         talk = Talk(TONGUES[name](), self.house)
-        topic = self.house.broker.topic(TOPIC)
+        topic = self.house.broker.topics.find(TOPIC)
         assert topic is not None
         offset, got = topic.partitions[0].start_offset, list[bytes]()
         while True:

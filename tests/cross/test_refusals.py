@@ -80,7 +80,7 @@ def empty_name(talk: Talk) -> list[Told]:
 
 def too_many_topics(talk: Talk) -> list[Told]:
     talk.begin(House(settings=BrokerSettings(max_topics=1)))
-    talk.house.broker.create_topic("the only one")
+    talk.house.broker.topics.create("the only one")
     talk.house.run()
     return talk.say(talk.tongue.make(TOPIC) or talk.tongue.write(TOPIC, b"x"))
 
@@ -128,10 +128,10 @@ def out_of_reach(talk: Talk) -> list[Told]:
     archive = archived(talk)
     archive.read_failure = OSError(5, "not mounted")
     told = talk.read()
-    topic = talk.house.broker.topic(TOPIC)
+    topic = talk.house.broker.topics.find(TOPIC)
     assert topic is not None
     for group in topic.groups:
-        info = talk.house.broker.group_info(TOPIC, group)
+        info = talk.house.broker.overview.group_info(TOPIC, group)
         assert (info.lag, info.leased, info.dead) == (2, 0, 0)
     assert talk.house.broker.status()["damage"]["reads"] == 0
     archive.read_failure = None
@@ -151,10 +151,10 @@ def passed_over(talk: Talk, reason: str) -> list[Told]:
     """Read the first of two records, which cannot be had; leases go on with the second."""
     told = talk.read()
     if [answer.values for answer in told] == [(b"next",)]:
-        topic = talk.house.broker.topic(TOPIC)
+        topic = talk.house.broker.topics.find(TOPIC)
         assert topic is not None
         (group,) = topic.groups
-        letters = [letter for _, letter in talk.house.broker.dead_letters(TOPIC, group)]
+        letters = [letter for _, letter in talk.house.broker.leases.dead_letters(TOPIC, group)]
         assert [(letter.offset, letter.reason) for letter in letters] == [(0, reason)]
         return [Told(f"dead letter {reason}")]
     assert [answer.values for answer in talk.read(offset=1)] == [(b"next",)]
@@ -248,7 +248,7 @@ def test_blipmq_says_nothing_of_what_it_drops_at_qos_0() -> None:
     talk.house.disk.capacity = talk.house.disk.used_bytes
     for _ in range(200):
         assert talk.write(b"x" * 10_000) == [DONE]
-    topic = talk.house.broker.topic(TOPIC)
+    topic = talk.house.broker.topics.find(TOPIC)
     assert topic is not None and topic.partitions[0].next_offset < 200
 
 
@@ -259,8 +259,8 @@ def test_a_record_too_large_for_a_subscription_of_qos_0_is_passed_over() -> None
     talk.append(b"\xff" * (17 * MIB))
     talk.append(b"next")
     assert talk.read_one().values == (b"next",)
-    topic = talk.house.broker.topic(TOPIC)
+    topic = talk.house.broker.topics.find(TOPIC)
     assert topic is not None
     (group,) = topic.groups
-    assert list(talk.house.broker.dead_letters(TOPIC, group)) == []
+    assert list(talk.house.broker.leases.dead_letters(TOPIC, group)) == []
     assert damaged_record(Talk(QuietBlipMQ())) == [Told("dead letter damaged")]

@@ -123,7 +123,7 @@ class FuzzedHouse(House):
                     key=key,
                     metadata=metadata,
                     producer_format=Format.MAMAMIA,
-                    expires_at_us=None if lives else self.broker.expiry_us(_LIFE_US),
+                    expires_at_us=None if lives else self.broker.records.expiry_us(_LIFE_US),
                 )
         self.let_pass(2 * _LIFE_US / 1e6)
 

@@ -95,10 +95,10 @@ class SteppedHouse(FlymqHouse):
             self.run()
 
     def fill(self, count: int, value: bytes = b"miss", last: bytes = b"hit") -> None:
-        partition = self.broker.create_topic("t").partitions[0]
+        partition = self.broker.topics.create("t").partitions[0]
         for _ in range(count):
-            self.broker.produce(partition, value)
-        self.broker.produce(partition, last)
+            self.broker.records.produce(partition, value)
+        self.broker.records.produce(partition, last)
         self.run()
 
 

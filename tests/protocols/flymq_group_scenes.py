@@ -29,7 +29,9 @@ def joined(house: FlymqHouse) -> None:
 def dead(house: FlymqHouse) -> None:
     """The sixth record is a dead letter of the group."""
     committed(house)
-    house.broker.dead_letter(house.broker.group_partition("orders", "g1", 0, 5), 5, "boom")
+    house.broker.leases.dead_letter(
+        house.broker.leases.group_partition("orders", "g1", 0, 5), 5, "boom"
+    )
     house.run()
 
 

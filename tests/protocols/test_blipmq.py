@@ -217,7 +217,7 @@ def test_messages_may_expire() -> None:
 
 def test_otherwise_they_live_as_the_topic_says() -> None:
     house = BlipmqHouse()
-    house.broker.create_topic("t", 1, TopicSettings(ttl_us=5_000_000))
+    house.broker.topics.create("t", 1, TopicSettings(ttl_us=5_000_000))
     client = house.client()
     one = client.subscribe()
     client.publish(b"short-lived")
@@ -243,7 +243,7 @@ def test_pong_waits_until_what_was_published_is_durable() -> None:
         client.send(bm.Publish(4, qos, "t", b"x"), bm.Ping(5))
         assert client.first_answers() == [bm.Pong(5)]
         house = house.crash()
-        assert house.broker.existing_topic("t").partition(0).next_offset == 2
+        assert house.broker.topics.existing("t").partition(0).next_offset == 2
 
 
 def test_no_answer_overtakes_a_publish_of_its_connection() -> None:
@@ -279,7 +279,7 @@ class TestRefusals:
         def refuse(size: int, partitions: int = 1) -> None:
             raise NoSpace("the disk is full; free some space")
 
-        monkeypatch.setattr(house.broker, "admit", refuse)
+        monkeypatch.setattr(house.broker.journal, "admit", refuse)
         return house, client
 
     def test_qos_1_is_told_and_qos_0_is_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +288,7 @@ class TestRefusals:
         text = "durable publish failed: the disk is full; free some space"
         assert answers == [nack(4, 500, text), bm.Pong(6)]
         assert house.factory.publishes_dropped == 1
-        assert house.broker.existing_topic("t").partition(0).next_offset == 1
+        assert house.broker.topics.existing("t").partition(0).next_offset == 1
 
     def test_a_disk_that_is_full_refuses_until_there_is_room(self) -> None:
         options = WalOptions(MIB, free_bytes_min=0)
@@ -307,7 +307,7 @@ class TestRefusals:
         assert client.ask(bm.Publish(0, 0, "t", bytes(200_000)), bm.Ping(1)) == [bm.Pong(1)]
         assert house.factory.publishes_dropped == 1
         house = house.crash()
-        assert house.broker.existing_topic("t").partition(0).next_offset == sent - 1
+        assert house.broker.topics.existing("t").partition(0).next_offset == sent - 1
 
     def test_too_many_topics(self) -> None:
         house = BlipmqHouse(settings=BrokerSettings(max_topics=1))
@@ -355,7 +355,7 @@ class TestBackPressure:
         assert house.broker.journal.uncommitted_bytes < 2 * MIB
         house.run()
         assert client.answers() == [bm.Pong(1)]
-        assert house.broker.existing_topic("t").partition(0).next_offset == count
+        assert house.broker.topics.existing("t").partition(0).next_offset == count
 
     def test_a_publisher_that_never_reads_is_read_to_the_end(self) -> None:
         """Its NACKs are dropped when they would pile up."""
@@ -370,7 +370,7 @@ class TestBackPressure:
         assert client.unread_bytes == 0
         assert len(client.transport.buffered) < 200_000
         assert house.factory.nacks_dropped > 30_000
-        assert house.broker.existing_topic("t").partition(0).next_offset == 1_000
+        assert house.broker.topics.existing("t").partition(0).next_offset == 1_000
         client.send_no_more()
         house.run()
         client.read_on()
@@ -399,13 +399,13 @@ class TestBackPressure:
         client.send(bm.Publish(5, 1, "t", b"x"), bm.Ping(6), bm.Publish(7, 1, "t", b"y"))
         client.send(*[bm.Ping(8)] * 50_000)
         house.run()
-        assert house.broker.existing_topic("t").partition(0).next_offset == 1
+        assert house.broker.topics.existing("t").partition(0).next_offset == 1
         assert client.unread_bytes > 0
         client.read_on()
         house.run()
         answers = [one for one in client.answers() if not isinstance(one, bm.Nack)]
         assert answers == [bm.Pong(6), *[bm.Pong(8)] * 50_000]
-        assert house.broker.existing_topic("t").partition(0).next_offset == 2
+        assert house.broker.topics.existing("t").partition(0).next_offset == 2
         assert client.ask(bm.Publish(9, 1, "", b"x")) == [nack(9, 400, bm.EMPTY_TOPIC)]
 
     def test_a_pong_does_not_hide_refusals_that_were_dropped(
@@ -422,7 +422,7 @@ class TestBackPressure:
             raise NoSpace("the disk is full")
 
         with monkeypatch.context() as full:
-            full.setattr(house.broker, "admit", refuse)
+            full.setattr(house.broker.journal, "admit", refuse)
             client.send(bm.Publish(5, 1, "t", b"x"), bm.Publish(6, 1, "t", b"x"))
         client.send(bm.Ping(7), bm.Ping(8))
         house.run()
@@ -441,11 +441,11 @@ class TestBackPressure:
         def refuse(size: int, partitions: int = 1) -> None:
             raise NoSpace("the disk is full")
 
-        monkeypatch.setattr(house.broker, "admit", refuse)
+        monkeypatch.setattr(house.broker.journal, "admit", refuse)
         (named, full) = client.ask(bm.Publish(5, 1, "t\n", b"x"), bm.Publish(6, 1, "t", b"x"))
         assert (named.correlation_id, named.code) == (5, 400)
         assert (full.correlation_id, full.code) == (6, 500)
-        assert house.broker.topic("t") is None
+        assert house.broker.topics.find("t") is None
 
     def test_what_was_sent_before_the_end_is_carried_out(self) -> None:
         """Also what the log had no room for at once."""
@@ -455,7 +455,7 @@ class TestBackPressure:
         client.send_no_more()
         house.run()
         assert not client.is_open
-        assert house.broker.existing_topic("t").partition(0).next_offset == 50
+        assert house.broker.topics.existing("t").partition(0).next_offset == 50
 
 
 # -- subscribing ------------------------------------------------------------------------------

@@ -22,12 +22,12 @@ NOT_FOUND = bm.UNKNOWN_DELIVERY
 
 def letters(house: BlipmqHouse, subscription_id: int, topic: str = "t") -> list[tuple[int, str]]:
     """Dead letters of a subscription, as operators see them: (offset, reason)."""
-    found = house.broker.dead_letters(topic, f"__blipmq.{subscription_id}")
+    found = house.broker.leases.dead_letters(topic, f"__blipmq.{subscription_id}")
     return [(letter.offset, letter.reason) for _, letter in found]
 
 
 def lag(house: BlipmqHouse, subscription_id: int, topic: str = "t") -> int:
-    return house.broker.group_info(topic, f"__blipmq.{subscription_id}").lag
+    return house.broker.overview.group_info(topic, f"__blipmq.{subscription_id}").lag
 
 
 def forgetful(**changes: object) -> BlipmqHouse:
@@ -90,7 +90,7 @@ def test_messages_come_once_in_order_one_a_poll() -> None:
 
 def test_tags_of_a_topic_with_partitions() -> None:
     house = BlipmqHouse()
-    house.broker.create_topic("t", 3)
+    house.broker.topics.create("t", 3)
     client = house.client()
     one = client.subscribe()
     client.publish(b"a", b"b", b"c", b"d")
@@ -278,7 +278,7 @@ class TestNotInFlight:
         def refuse(*_: object, **__: object) -> None:
             raise NoSpace("the disk is full")
 
-        monkeypatch.setattr(house.broker, "settle_leased", refuse)
+        monkeypatch.setattr(house.broker.leases, "settle_leased", refuse)
         (answer,) = client.ask(bm.Ack(1, one))
         assert answer == bm.Nack(1, 500, "acknowledge failed: the disk is full")
 
@@ -328,9 +328,9 @@ def test_records_of_other_formats_count_as_qos_1() -> None:
     house = BlipmqHouse()
     client = house.client()
     one = client.subscribe()
-    topic = house.broker.existing_topic("t")
+    topic = house.broker.topics.existing("t")
     for origin in (Format.MAMAMIA, Format.UNKNOWN):
-        house.broker.produce(
+        house.broker.records.produce(
             topic.partition(0), b"x", metadata=b"\x81\xa3qos\x00", producer_format=origin
         )
     house.run()
@@ -392,7 +392,7 @@ class TestFromDisk:
         one = client.subscribe()
         client.publish(b"a", b"b")
         house = house.crash()
-        load, failures = house.broker.load, [error]
+        load, failures = house.broker.reader.load, [error]
 
         def fail_once(partition: object, offset: int, loaded: object) -> None:
             if failures:
@@ -400,7 +400,7 @@ class TestFromDisk:
             else:
                 load(partition, offset, loaded)
 
-        monkeypatch.setattr(house.broker, "load", fail_once)
+        monkeypatch.setattr(house.broker.reader, "load", fail_once)
         return house, house.client(), one
 
     def test_a_damaged_one_is_a_dead_letter_and_the_next_is_delivered(
@@ -415,14 +415,14 @@ class TestFromDisk:
 
     def test_a_damaged_one_waits_for_room_in_the_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
         house, client, one = self.read_fails(monkeypatch, DamagedData("checksum"))
-        bury, congested = house.broker.dead_letter, [Congested("try again")]
+        bury, congested = house.broker.leases.dead_letter, [Congested("try again")]
 
         def refuse_once(*arguments: object) -> bool:
             if congested:
                 raise congested.pop()
             return bury(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(house.broker, "dead_letter", refuse_once)
+        monkeypatch.setattr(house.broker.leases, "dead_letter", refuse_once)
         client.send(bm.Poll(6, one))
         produce(house, "other", b"c")  # whose commit makes room
         house.run()
@@ -448,7 +448,7 @@ class TestFromDisk:
     ) -> None:
         house, client, one = self.read_fails(monkeypatch, DamagedData("checksum"))
         client.send(bm.Poll(6, one), bm.Ping(7))
-        house.broker.delete_group("t", f"__blipmq.{one}")
+        house.broker.groups.delete("t", f"__blipmq.{one}")
         house.run()
         assert client.answers() == [bm.Pong(7)]
         two = client.subscribe()
@@ -493,7 +493,7 @@ def test_a_poll_that_the_broker_has_no_room_for_finds_nothing(
         def refuse(*_: object) -> None:
             raise NoSpace("the disk is full")
 
-        full.setattr(house.broker, "acquire", refuse)
+        full.setattr(house.broker.leases, "acquire", refuse)
         assert client.ask(bm.Poll(6, one), bm.Ping(7)) == [bm.Pong(7)]
     assert client.poll_all(one) == [b"x"]
 
@@ -507,7 +507,7 @@ def test_deliveries_to_a_peer_that_does_not_read_stop() -> None:
     client.stop_reading()
     client.send(*[bm.Poll(6, one)] * 100)
     house.run()
-    assert 0 < house.broker.group_info("t", f"__blipmq.{one}").leased < 50
+    assert 0 < house.broker.overview.group_info("t", f"__blipmq.{one}").leased < 50
     assert len(client.transport.buffered) < 5 * MIB
     client.read_on()
     house.run()
@@ -550,7 +550,7 @@ def test_a_subscription_whose_topic_goes_before_its_delivery_leaves_is_over() ->
     one = client.subscribe()
     client.publish(b"x")
     client.send(bm.Poll(2, one))
-    house.broker.delete_topic("t")
+    house.broker.topics.delete("t")
     house.run()
     assert len(client.answers()) == 1
     house.pass_time(1.0)

@@ -40,7 +40,7 @@ def made(broker: Broker) -> BlipmqFactory:
 
 
 def next_offset(running: Served[BlipmqFactory]) -> int:
-    topic = running.factory.broker.topic("bench")
+    topic = running.factory.broker.topics.find("bench")
     return 0 if topic is None else topic.partition(0).next_offset
 
 

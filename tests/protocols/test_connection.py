@@ -36,7 +36,7 @@ def fill(house: House, log_id: str, *values: bytes) -> None:
 
 
 def leased(house: House, log_id: str = "orders") -> int:
-    return house.broker.group_info(log_id, "g").leased
+    return house.broker.overview.group_info(log_id, "g").leased
 
 
 def acquire(wait: float = 0.0, log_id: str = "orders", client_id: str = "c") -> mm.Acquire:
@@ -111,7 +111,7 @@ def test_answers_wait_behind_a_long_poll() -> None:
     client.send(acquire(wait=5), mm.Produce("other", b"x"), mm.GroupInfo("other", "g"))
     house.run()
     assert client.answers() == []
-    assert house.broker.group_info("other", "g").next == 1
+    assert house.broker.overview.group_info("other", "g").next == 1
     fill(house, "orders", b"y")
     waited, produced, info = client.answers()
     assert (waited.message.payload, produced, info.next) == (b"y", mm.Produced(0), 1)
@@ -395,7 +395,7 @@ def test_a_congested_connection_may_leave() -> None:
     house.run()
     assert len(first.answers()) == 3
     assert len(last.answers()) == 1
-    assert house.broker.group_info("orders", "g").next == 4
+    assert house.broker.overview.group_info("orders", "g").next == 4
 
 
 def test_settles_pass_while_produces_are_refused() -> None:
@@ -404,7 +404,7 @@ def test_settles_pass_while_produces_are_refused() -> None:
     for size in (100 * KIB, 10 * KIB, KIB, 1):
         while isinstance(ask(house, mm.Produce("orders", b"x" * size))[0], mm.Produced):
             pass
-    produced = house.broker.group_info("orders", "g").next
+    produced = house.broker.overview.group_info("orders", "g").next
     refused, taken, settled = ask(
         house, mm.Produce("orders", b"x"), acquire(), mm.Settle("orders", "g", 0, "c", True)
     )
@@ -470,7 +470,7 @@ def test_leases_and_settles_wait_while_log_space_is_allocated() -> None:
     assert settled.results == ("settled",) * 600
     assert ids(acquiring.answers()) == [0]
     assert ids(polling.answers()) == [0]
-    assert house.broker.group_info("orders", "g")[:5] == (0, 600, 1, 1, 0)
+    assert house.broker.overview.group_info("orders", "g")[:5] == (0, 600, 1, 1, 0)
 
 
 def test_a_batch_of_settles_that_has_to_wait_goes_on_where_it_was() -> None:
@@ -590,7 +590,7 @@ def test_a_half_frame_at_the_end_of_the_stream_is_nothing() -> None:
     house.run()
     assert client.received_bytes() == b""
     assert not client.transport.connected
-    assert house.broker.topic("orders") is None
+    assert house.broker.topics.find("orders") is None
 
 
 def test_a_long_poll_ends_when_its_peer_sends_no_more() -> None:
@@ -769,7 +769,7 @@ def test_after_close_all_no_request_is_taken() -> None:
     assert not client.protocol.unfinished, "it is not even kept"
     house.run()
     assert client.answers() == [mm.Produced(0)]
-    assert house.broker.group_info("orders", "g").next == 1
+    assert house.broker.overview.group_info("orders", "g").next == 1
 
 
 def test_after_a_failed_sync_no_answer_leaves() -> None:
@@ -804,7 +804,7 @@ def test_a_fault_in_a_request_closes_its_connection_and_is_logged(
 ) -> None:
     """A bug is neither swallowed nor everybody's: the log has its traceback, once."""
     house = House()
-    monkeypatch.setattr(house.broker, "group_info", lambda *names: 1 // 0)
+    monkeypatch.setattr(house.broker.overview, "group_info", lambda *names: 1 // 0)
     unlucky, other = house.connect(), house.connect()
     with capturedLogs() as captured:
         unlucky.send(mm.Produce("orders", b"x"), mm.GroupInfo("orders", "g"))
@@ -823,7 +823,7 @@ def test_a_fault_while_congested_does_not_strand_those_behind(
     first.send(*[mm.Produce("orders", b"x" * 30_000)] * 3)
     unlucky.send(mm.Produce("orders", b"x" * 40_000), mm.GroupInfo("orders", "g"))
     last.send(mm.Produce("orders", b"x" * 40_000))
-    monkeypatch.setattr(house.broker, "group_info", lambda *names: 1 // 0)
+    monkeypatch.setattr(house.broker.overview, "group_info", lambda *names: 1 // 0)
     with capturedLogs() as captured:
         house.run()
     assert faults(captured) == ["connection-fault"]
@@ -843,12 +843,12 @@ def test_a_fault_in_a_late_answer_does_not_strand_others(
     unlucky, other = house.connect(), house.connect()
     unlucky.send(acquire(wait=9, log_id=log_id, client_id="unlucky"))
     other.send(acquire(wait=9, log_id=log_id, client_id="other"))
-    whole = house.broker.acquire
+    whole = house.broker.leases.acquire
 
     def faulty(topic: str, group: str, owner: str, *rest: Any) -> Any:
         return 1 // 0 if owner == "unlucky" else whole(topic, group, owner, *rest)
 
-    monkeypatch.setattr(house.broker, "acquire", faulty)
+    monkeypatch.setattr(house.broker.leases, "acquire", faulty)
     with capturedLogs() as captured:
         house.run()
         fill(house, "none", b"z")
@@ -983,13 +983,13 @@ def test_who_asks_for_much_leaves_others_their_turn(monkeypatch: pytest.MonkeyPa
     """Each request takes 4 ms: after a few of them it is another connection's turn."""
     house = House()
     busy, other = house.connect(), house.connect()
-    group_info = house.broker.group_info
+    group_info = house.broker.overview.group_info
 
     def slow(*names: str) -> Any:
         house.clock.rightNow += 0.004
         return group_info(*names)
 
-    monkeypatch.setattr(house.broker, "group_info", slow)
+    monkeypatch.setattr(house.broker.overview, "group_info", slow)
     busy.send(*[mm.GroupInfo("orders", "g")] * 30)
     first = len(busy.answers())
     assert 0 < first < 10

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.broker import Broker, Congested
+from brokerd.broker import Congested
+from brokerd.broker.leases.service import LeaseService
 from brokerd.codecs import blipmq as bm
 from brokerd.codecs import flymq as fly
 from brokerd.codecs import mamamia as mm
@@ -52,7 +53,7 @@ class TestMamamia:
         assert client.answers() == []
         produce(house, 1)
         assert client.answers() == [mm.Failed(UNAUTHORIZED)]
-        assert house.broker.group_info("orders", "g").leased == 0
+        assert house.broker.overview.group_info("orders", "g").leased == 0
 
     def test_a_long_poll_that_finds_nothing_is_answered_at_its_end(self) -> None:
         house = House()
@@ -81,7 +82,7 @@ class TestMamamia:
             ),
             "release": (mm.Release("orders", "g", "c", (0, 1)), mm.Released(2)),
         }[request_made]
-        congest_second(house.broker, request_made, monkeypatch, access.revoke)
+        congest_second(house.broker.leases, request_made, monkeypatch, access.revoke)
         client.send(made, made)
         house.run()
         first, second = client.answers()
@@ -90,10 +91,10 @@ class TestMamamia:
 
 
 def congest_second(
-    broker: Broker, method: str, monkeypatch: pytest.MonkeyPatch, meanwhile: Any
+    leases: LeaseService, method: str, monkeypatch: pytest.MonkeyPatch, meanwhile: Any
 ) -> None:
     """Let the second call of a method find the log busy."""
-    really, calls = getattr(broker, method), []
+    really, calls = getattr(leases, method), []
 
     def busy(*arguments: Any, **rest: Any) -> Any:
         calls.append(arguments)
@@ -102,7 +103,7 @@ def congest_second(
             raise Congested("too much work waits for the disk; try again")
         return really(*arguments, **rest)
 
-    monkeypatch.setattr(broker, method, busy)
+    monkeypatch.setattr(leases, method, busy)
 
 
 class TestRustlog:
@@ -126,7 +127,7 @@ class TestRustlog:
 
     def test_a_long_produce_whose_permission_goes_meanwhile_stores_nothing(self) -> None:
         house = House(options=WalOptions(segment_bytes=64 << 20, free_bytes_min=0))
-        house.broker.create_topic("orders")
+        house.broker.topics.create("orders")
         access = Given("olga", 0, {"orders": WRITE})
         wire = self.connect(house, access)
         wire.send_bytes(self.produce())
@@ -134,7 +135,7 @@ class TestRustlog:
         access.revoke()
         house.run()
         assert b'{"Error":{"message":"unauthorized"}}' in wire.received_bytes()
-        assert house.broker.existing_topic("orders").partition(0).next_offset == 0
+        assert house.broker.topics.existing("orders").partition(0).next_offset == 0
 
 
 READS: dict[str, tuple[Any, bytes, bytes]] = {
@@ -167,8 +168,10 @@ def test_what_is_read_while_the_permission_goes_is_not_shown(
     factory, access = make_factory(house), Given("olga", 0, {"orders": READ})
     factory.guard = GuardOf(access)
     wire = house.connect_to(factory)
-    really, waiting = house.broker.fetch, []
-    monkeypatch.setattr(house.broker, "fetch", lambda *one: waiting.append(lambda: really(*one)))
+    really, waiting = house.broker.reader.fetch, []
+    monkeypatch.setattr(
+        house.broker.reader, "fetch", lambda *one: waiting.append(lambda: really(*one))
+    )
     for permitted in (True, False):
         wire.send_bytes(request)
         assert wire.received_bytes() == b""
@@ -252,7 +255,7 @@ class TestBlipmqPermissions:
             assert stranger.ask(bm.Ack(delivery.correlation_id, subscription)) == [
                 bm.Nack(delivery.correlation_id, 404, bm.UNKNOWN_DELIVERY)
             ]
-        assert house.broker.group_info("t", f"__blipmq.{subscription}").leased == 1
+        assert house.broker.overview.group_info("t", f"__blipmq.{subscription}").leased == 1
         house.pass_time(3.0)
         assert house.broker.subscriptions.count == 0
 
@@ -261,7 +264,7 @@ class TestBlipmqPermissions:
         client = self.client(house, Given("rita", READ))
         (refusal,) = client.ask(bm.Subscribe(3, "t", 1))
         assert isinstance(refusal, bm.Nack) and refusal.code == 500
-        assert house.broker.topic("t") is None
+        assert house.broker.topics.find("t") is None
         (refusal,) = client.ask(bm.Subscribe(3, "bell\a", 1))
         assert isinstance(refusal, bm.Nack) and refusal.code == 400
         house.append("t", b"x")
@@ -274,7 +277,7 @@ class TestBlipmqPermissions:
         house = BlipmqHouse()
         client = self.client(house, Given("olga", 0, {"t": READ | more}))
         assert client.subscribe() == 1
-        assert house.broker.topic("t") is not None
+        assert house.broker.topics.find("t") is not None
 
     def test_a_subscription_that_looks_back_is_asked_again(self) -> None:
         """And what it found is not the next one's beginning."""

@@ -32,7 +32,9 @@ class Letters(ReadingConnection):
         while self._requests and not self.holds:
             letter, self._requests = self._requests[:1], self._requests[1:]
             if letter == b"P":
-                self.answers.append(b"%d," % self.broker.produce(self._partition(), b"value"))
+                self.answers.append(
+                    b"%d," % self.broker.records.produce(self._partition(), b"value")
+                )
                 self.wrote()
             elif letter == b"F":
                 self.fetch(self._partition(), 0, 1000, self.fetch_bytes, self._fetched)
@@ -42,7 +44,7 @@ class Letters(ReadingConnection):
                 self.answer_read(b"p,")
 
     def _partition(self) -> Partition:
-        topic = self.broker.topic("t") or self.broker.create_topic("t")
+        topic = self.broker.topics.find("t") or self.broker.topics.create("t")
         return topic.partitions[0]
 
     def _fetched(self, records: Sequence[Record], end: int, error: Exception | None) -> bytes:
@@ -75,7 +77,7 @@ def test_a_fetch_shows_what_its_connection_wrote_before_in_the_same_write() -> N
 def test_a_fetch_never_shows_what_others_wrote_and_is_not_durable() -> None:
     """It answers at once, too: another's commit is not waited for."""
     house = House()
-    house.broker.create_topic("t")
+    house.broker.topics.create("t")
     house.run()
     writer, reader = connect(house), connect(house)
     writer.send_bytes(b"P")
@@ -90,7 +92,7 @@ def test_a_fetch_shows_no_topic_that_a_crash_would_take_back() -> None:
     """Also when there is nothing in it to show: that it is there is shown already."""
     house = House()
     reader = connect(house)
-    house.broker.create_topic("t")
+    house.broker.topics.create("t")
     reader.send_bytes(b"F")
     assert reader.received_bytes() == b""
     house.run()

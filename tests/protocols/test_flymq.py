@@ -40,7 +40,7 @@ def with_records(house: FlymqHouse, count: int, topic: str = "orders", partition
 
 
 def of_three(house: FlymqHouse) -> None:
-    house.broker.create_topic("orders", 3)
+    house.broker.topics.create("orders", 3)
     with_records(house, 7, partition=2)
 
 
@@ -50,10 +50,10 @@ def committed(house: FlymqHouse) -> None:
 
 
 def of_two(house: FlymqHouse) -> None:
-    house.broker.create_topic("orders", 2)
+    house.broker.topics.create("orders", 2)
     with_records(house, 43)
     with_records(house, 50, partition=1)
-    house.broker.trim_topic("orders", 1, 7)
+    house.broker.topics.trim("orders", 1, 7)
     house.run()
 
 
@@ -77,7 +77,7 @@ def with_two_schemas(house: FlymqHouse) -> None:
 
 def scheduled(house: FlymqHouse) -> None:
     """Three delayed records wait, and where a fourth shall be cancelled a fourth."""
-    house.broker.create_topic("orders")
+    house.broker.topics.create("orders")
     house.ask(*[fly.ProduceDelayed("orders", b"x", 60_000)] * 3)
 
 
@@ -87,7 +87,7 @@ def with_a_fourth(house: FlymqHouse) -> None:
 
 
 def turn_of_the_third(house: FlymqHouse) -> None:
-    house.broker.create_topic("orders", 3)
+    house.broker.topics.create("orders", 3)
     with_records(house, 45, partition=2)
     house.produce(b"x", b"x", topic="orders")
 
@@ -341,7 +341,7 @@ def test_the_time_in_an_answer_is_the_stored_record_s() -> None:
     house.run()
     first, second, _, third = client.answers()
     house.run()
-    partition = house.broker.create_topic("t").partitions[0]
+    partition = house.broker.topics.create("t").partitions[0]
     chunk = partition.find(0)
     assert chunk is not None
     stored = [time_us // 1000 for time_us in chunk.times_us]
@@ -394,14 +394,14 @@ def test_records_are_stored_as_flymq_s_bytes() -> None:
     """So that other formats know how to show them."""
     house = FlymqHouse()
     house.ask(fly.Produce("t", b"k", b"v"))
-    (record,) = house.read_all(house.broker.create_topic("t").partitions[0]).values()
+    (record,) = house.read_all(house.broker.topics.create("t").partitions[0]).values()
     assert (record.encoding, record.producer_format) == (Encoding.BYTES, Format.FLYMQ)  # type: ignore[union-attr]
     assert (record.metadata, record.producer_time) == (None, None)  # type: ignore[union-attr]
 
 
 def test_a_name_that_another_format_made_is_served_whatever_its_levels() -> None:
     house = FlymqHouse()
-    house.broker.create_topic("a/../b")
+    house.broker.topics.create("a/../b")
     assert house.only(fly.ListTopics()) == fly.Topics(("a/../b",))
     assert house.only(fly.CreateTopic("a/../b", 1)) == fly.Done()
     assert isinstance(house.only(fly.Produce("a/../b", None, b"v")), fly.Produced)
@@ -415,12 +415,12 @@ def test_a_bad_name_or_partition_is_told_on_a_full_disk_too(
 ) -> None:
     """Nobody should try it again and again."""
     house = FlymqHouse()
-    house.broker.create_topic("t")
+    house.broker.topics.create("t")
 
     def refuse(size: int, partitions: int = 1) -> None:
         raise NoSpace("the disk is full")
 
-    monkeypatch.setattr(house.broker, "admit", refuse)
+    monkeypatch.setattr(house.broker.journal, "admit", refuse)
     requests = [fly.Produce("a\nb", None, b"v"), fly.Produce("t", None, b"v", 5)]
     name, partition, full = house.ask(*requests, fly.Produce("t", None, b"v"))
     assert "topic name" in name.text
@@ -433,7 +433,7 @@ def test_a_bad_name_or_partition_is_told_on_a_full_disk_too(
 )
 def test_names_that_break_the_rules_are_refused_everywhere(name: str) -> None:
     house = FlymqHouse()
-    house.broker.create_topic("")
+    house.broker.topics.create("")
     requests = [
         fly.Produce(name, None, b"v"),
         fly.CreateTopic(name, 1),
@@ -509,7 +509,7 @@ def test_a_large_value_is_sent_as_it_is_in_memory(request_: Any, size: int) -> N
     house = FlymqHouse()
     house.produce(b"small", bytes(size), b"small")
     request_ = request_._replace(offset=1 if isinstance(request_, fly.Consume) else 0)
-    chunk = house.broker.create_topic("t").partitions[0].find(1)
+    chunk = house.broker.topics.create("t").partitions[0].find(1)
     assert chunk is not None
     value = chunk.values[1 - chunk.base]
     client = house.client()

@@ -37,7 +37,9 @@ def envelope(message_id: str, payload: bytes, **members: Any) -> bytes:
 def kill(house: FlymqHouse, group: str, offset: int, reason: str = "boom", index: int = 0) -> None:
     """Make a record a dead letter of a group."""
     broker = house.broker
-    assert broker.dead_letter(broker.group_partition("t", group, index, offset), offset, reason)
+    assert broker.leases.dead_letter(
+        broker.leases.group_partition("t", group, index, offset), offset, reason
+    )
     house.run()
 
 
@@ -68,18 +70,18 @@ class TestOfGroups:
         self, house: FlymqHouse
     ) -> None:
         """Whichever format's leases it were."""
-        house.broker.configure_group("t", "g", GroupSettings(max_attempts=2, backoff_base_us=1))
+        house.broker.groups.configure("t", "g", GroupSettings(max_attempts=2, backoff_base_us=1))
         for _ in range(2):
             lease(house, "t", "g", "worker")
-            house.broker.settle(
-                house.broker.group_partition("t", "g", 0, 0), 0, False, reason="too hot"
+            house.broker.leases.settle(
+                house.broker.leases.group_partition("t", "g", 0, 0), 0, False, reason="too hot"
             )
             house.pass_time(1)
         assert fetched(house) == [("0:0:g", b"0", "too hot", 2)]
 
     def test_a_lease_that_ran_out_is_an_attempt_too(self, house: FlymqHouse) -> None:
         settings = GroupSettings(max_attempts=2, attempts="grants")
-        house.broker.configure_group("t", "g", settings)
+        house.broker.groups.configure("t", "g", settings)
         for _ in range(2):
             lease(house, "t", "g", "worker", seconds=1)
             house.pass_time(2)
@@ -142,9 +144,9 @@ class TestOfGroups:
     def test_there_may_be_more_than_one_step_of_them(self, house: FlymqHouse) -> None:
         """Others are served in between."""
         house.produce(*[b"x"] * 995)
-        group_partition = house.broker.group_partition("t", "g", 0, 0)
+        group_partition = house.broker.leases.group_partition("t", "g", 0, 0)
         for offset in range(0, 1_000, 2):
-            house.broker.dead_letter(group_partition, offset, "boom")
+            house.broker.leases.dead_letter(group_partition, offset, "boom")
         house.run()
         letters = fetched(house, most=1_000)
         assert [one[0] for one in letters] == [f"0:{offset}:g" for offset in range(0, 1_000, 2)]
@@ -216,7 +218,7 @@ class TestOfTheTopic:
         house = FlymqHouse(FlymqSettings(partitions=3))
         house.produce(envelope("m-1", b"hi", original_topic="elsewhere"), topic="t.dlq")
         assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
-        assert len(house.broker.existing_topic("elsewhere").partitions) == 3
+        assert len(house.broker.topics.existing("elsewhere").partitions) == 3
 
     def test_what_does_not_say_where_it_came_from_goes_to_the_topic(
         self, house: FlymqHouse
@@ -247,10 +249,10 @@ class TestOfTheTopic:
 
     def test_an_id_is_found_behind_thousands_of_others(self, house: FlymqHouse) -> None:
         """The reference looks at a thousand."""
-        partition = house.broker.create_topic("t.dlq").partition(0)
+        partition = house.broker.topics.create("t.dlq").partition(0)
         for _ in range(3_000):
-            house.broker.produce(partition, b"other")
-        house.broker.produce(partition, envelope("m-1", b"hi"))
+            house.broker.records.produce(partition, b"other")
+        house.broker.records.produce(partition, envelope("m-1", b"hi"))
         house.run()
         assert house.ask(fly.ReplayDlq("t", "m-1"), fly.ReplayDlq("t", "m-2")) == [
             DONE,
@@ -261,18 +263,18 @@ class TestOfTheTopic:
     @pytest.mark.parametrize("name", ["../x", "a\nb", "n" * 256, "__brokerd.audit"])
     def test_no_record_says_where_none_may_be_produced(self, house: FlymqHouse, name: str) -> None:
         house.produce(envelope("m-1", b"hi", original_topic=name), topic="t.dlq")
-        before = [topic.name for topic in house.broker.topics()]
+        before = [topic.name for topic in house.broker.topics.all()]
         assert isinstance(house.only(fly.ReplayDlq("t", "m-1")), fly.Failed)
-        assert [topic.name for topic in house.broker.topics()] == before
+        assert [topic.name for topic in house.broker.topics.all()] == before
 
     def test_what_no_fetch_could_carry_is_not_replayed(self, house: FlymqHouse) -> None:
         """A record that another format has stored there."""
-        house.broker.create_topic("u")
-        partition = house.broker.create_topic("u.dlq").partition(0)
-        ask(house.broker, lambda: house.broker.produce(partition, bytes(fly.MAX_LENGTH)))
+        house.broker.topics.create("u")
+        partition = house.broker.topics.create("u.dlq").partition(0)
+        ask(house.broker, lambda: house.broker.records.produce(partition, bytes(fly.MAX_LENGTH)))
         house.run()
         assert isinstance(house.only(fly.ReplayDlq("u", "0")), fly.Failed)
-        assert house.broker.existing_topic("u").partitions[0].next_offset == 0
+        assert house.broker.topics.existing("u").partitions[0].next_offset == 0
 
     def test_a_purge_deletes_it(self, house: FlymqHouse) -> None:
         house.produce(b"x", topic="t.dlq")
@@ -286,7 +288,7 @@ class TestOfTheTopic:
         big = bytes(fly.MAX_LENGTH - 30)
         house.produce(b"small", big, b"small", topic="t.dlq")
         assert [one[:2] for one in fetched(house)] == [("0", b"small")]
-        house.broker.trim_topic("t.dlq", 0, 1)
+        house.broker.topics.trim("t.dlq", 0, 1)
         house.run()
         assert fetched(house) == [("1", big, "", 0)]
 
@@ -411,7 +413,7 @@ class TestRoom:
                 raise Congested("log space is being allocated; try again")
             admit(size)
 
-        house.broker.create_topic("before")  # a commit is under way
+        house.broker.topics.create("before")  # a commit is under way
         setattr(where, name, admitted)
         return said
 
@@ -434,7 +436,7 @@ class TestRoom:
 
     def test_a_replay_produces_once(self, house: FlymqHouse) -> None:
         house.produce(envelope("m-1", b"hi", original_topic="elsewhere"), topic="t.dlq")
-        said = self.congest(house, house.broker, "admit")
+        said = self.congest(house, house.broker.journal, "admit")
         assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
         assert said == ["room", "full", "room"]
         assert values(house, "elsewhere") == [b"hi"]
@@ -452,7 +454,7 @@ class TestRoom:
             return found
 
         monkeypatch.setattr(dead_letters, "envelope_of", envelope_of)
-        said = self.congest(house, house.broker, "admit")
+        said = self.congest(house, house.broker.journal, "admit")
         said.append("room")
         assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
         assert said == ["room", "full", "room"]

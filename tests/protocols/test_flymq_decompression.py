@@ -143,7 +143,7 @@ def test_large_requests_of_one_connection_are_carried_out_in_order() -> None:
 def test_of_many_large_requests_one_is_in_memory_at_a_time(settings: BrokerSettings) -> None:
     """Kilobytes must not become a large payload on each connection, not if the log is full."""
     house = SteppedHouse(settings=settings)
-    partition = house.broker.create_topic("t").partitions[0]
+    partition = house.broker.topics.create("t").partitions[0]
     house.run()
     clients = [house.client() for _ in range(20)]
     packed = fly.encode_request(produce(LARGE), gzip=True)

@@ -67,7 +67,7 @@ class TestDelays:
         later(house, delay_ms=DAY_MS)
         longer = house.only(fly.ProduceDelayed("new", b"x", DAY_MS + 1))
         assert longer == fly.Failed("delay 86400001 ms exceeds maximum allowed delay 86400000 ms")
-        assert house.broker.topic("new") is None
+        assert house.broker.topics.find("new") is None
 
     def test_the_longest_delay_is_as_configured(self) -> None:
         house = FlymqHouse(FlymqSettings(delay_max_seconds=10))
@@ -90,7 +90,7 @@ class TestDelays:
     def test_the_topics_own_time_to_live_counts_from_when_it_is_due(
         self, house: FlymqHouse
     ) -> None:
-        house.broker.create_topic("t", 1, TopicSettings(ttl_us=3_000_000))
+        house.broker.topics.create("t", 1, TopicSettings(ttl_us=3_000_000))
         later(house)
         house.pass_time(7.0)
         assert values(house) == [b"x"]
@@ -197,7 +197,7 @@ class TestTtl:
 
     @pytest.mark.parametrize("ttl_ms", [0, -1, -(1 << 63)])
     def test_none_is_for_ever_whatever_the_topic_says(self, house: FlymqHouse, ttl_ms: int) -> None:
-        house.broker.create_topic("t", 1, TopicSettings(ttl_us=1_000_000))
+        house.broker.topics.create("t", 1, TopicSettings(ttl_us=1_000_000))
         house.ask(fly.ProduceWithTtl("t", b"stays", ttl_ms), fly.Produce("t", None, b"goes"))
         house.pass_time(3.0)
         assert values(house) == [b"stays"]

@@ -41,10 +41,10 @@ def filled(count: int, settings: BrokerSettings | None = None) -> FlymqHouse:
 
 def expiring(house: FlymqHouse, count: int, ttl_us: int = 5_000_000, topic: str = "t") -> None:
     """Records that are gone soon."""
-    partition = house.broker.create_topic(topic).partitions[0]
+    partition = house.broker.topics.create(topic).partitions[0]
     for _ in range(count):
         until_us = house.broker.time.time_us() + ttl_us
-        house.broker.produce(partition, b"x soon gone", expires_at_us=until_us)
+        house.broker.records.produce(partition, b"x soon gone", expires_at_us=until_us)
     house.run()
 
 
@@ -72,7 +72,7 @@ def test_consume_past_the_end_is_an_error(offset: int) -> None:
 
 def test_consume_of_what_was_removed_names_the_offset() -> None:
     house = filled(30)
-    house.broker.trim_topic("t", 0, 20)
+    house.broker.topics.trim("t", 0, 20)
     house.run()
     assert house.only(fly.Consume("t", 0, 19)) == fly.Failed(
         "offset 19 is removed; the records begin at 20"
@@ -151,12 +151,12 @@ def test_a_max_that_is_not_positive_means_ten(most: int, form: dict[str, Any]) -
 @FORMS
 def test_below_the_first_record_a_fetch_begins_at_it(form: dict[str, Any]) -> None:
     house = filled(30)
-    house.broker.trim_topic("t", 0, 20)
+    house.broker.topics.trim("t", 0, 20)
     house.run()
     assert house.only(fly.Fetch("t", 0, 3, 2, **form)) == fly.Fetched(
         ((20, None, b"x20"), (21, None, b"x21")), 22
     )
-    house.broker.trim_topic("t", 0, 30)
+    house.broker.topics.trim("t", 0, 30)
     house.run()
     assert house.only(fly.Fetch("t", 0, 3, 2, **form)) == fly.Fetched((), 30)
 
@@ -248,9 +248,9 @@ def test_records_that_exactly_fill_an_answer_come_together() -> None:
 
 def test_no_answer_has_more_records_than_the_page_says() -> None:
     house = FlymqHouse()
-    partition = house.broker.create_topic("t").partitions[0]
+    partition = house.broker.topics.create("t").partitions[0]
     for _ in range(FETCH_RECORDS_MAX + 5):
-        house.broker.produce(partition, b"")
+        house.broker.records.produce(partition, b"")
     house.run()
     answer = house.only(fly.Fetch("t", 0, 0, (1 << 31) - 1))
     assert len(answer.records) == answer.next_offset == FETCH_RECORDS_MAX
@@ -262,8 +262,8 @@ def test_a_record_that_no_answer_can_carry_is_refused_by_its_offset(form: dict[s
     """Another format may have stored it; what is before it and behind it can be read."""
     house = FlymqHouse(options=WalOptions(segment_bytes=64 * MIB, free_bytes_min=0))
     house.produce(b"x before")
-    partition = house.broker.create_topic("t").partitions[0]
-    house.broker.produce(partition, b"x" * (fly.MAX_LENGTH - 27))
+    partition = house.broker.topics.create("t").partitions[0]
+    house.broker.records.produce(partition, b"x" * (fly.MAX_LENGTH - 27))
     house.run()
     house.produce(b"x behind")
     assert house.records("t", 0, 0, 10, **form) == [(0, None, b"x before")]
@@ -293,10 +293,10 @@ def test_a_client_that_does_not_read_has_few_answers_made() -> None:
 
 def test_records_of_other_formats_are_the_bytes_of_their_values() -> None:
     house = FlymqHouse()
-    partition = house.broker.create_topic("t").partitions[0]
-    house.broker.produce(partition, b"text", Encoding.TEXT, b"k", b"\x80", Format.MAMAMIA)
-    house.broker.produce(partition, b"\x81\xa1a\x01", Encoding.MSGPACK)
-    house.broker.produce(partition, b"", key=b"")
+    partition = house.broker.topics.create("t").partitions[0]
+    house.broker.records.produce(partition, b"text", Encoding.TEXT, b"k", b"\x80", Format.MAMAMIA)
+    house.broker.records.produce(partition, b"\x81\xa1a\x01", Encoding.MSGPACK)
+    house.broker.records.produce(partition, b"", key=b"")
     house.run()
     records = [(0, b"k", b"text"), (1, None, b"\x81\xa1a\x01"), (2, None, b"")]
     assert house.records("t", 0, 0, 9) == records

@@ -24,9 +24,9 @@ def scan(text: str = "hit", offset: int = 0, most: int = 10) -> fly.Fetch:
 
 def filled(count: int, **rest: Any) -> FlymqHouse:
     house = FlymqHouse(**rest)
-    partition = house.broker.create_topic("t").partitions[0]
+    partition = house.broker.topics.create("t").partitions[0]
     for number in range(count):
-        house.broker.produce(partition, b"hit" if number % 1000 == 999 else b"miss")
+        house.broker.records.produce(partition, b"hit" if number % 1000 == 999 else b"miss")
     house.run()
     return house
 
@@ -175,7 +175,7 @@ def test_what_comes_during_a_scan_is_found_by_it() -> None:
     client = house.client()
     client.send(scan())
     house.steps.step()
-    house.broker.produce(house.broker.create_topic("t").partitions[0], b"hit at last")
+    house.broker.records.produce(house.broker.topics.create("t").partitions[0], b"hit at last")
     house.run()
     while house.steps.waiting:
         house.steps.step()
@@ -190,7 +190,7 @@ def test_a_topic_deleted_during_a_scan_ends_it_with_an_answer() -> None:
     client = house.client()
     client.send(scan())
     house.steps.step()
-    house.broker.delete_topic("t")
+    house.broker.topics.delete("t")
     for _ in range(20):
         house.run()
         while house.steps.waiting:

@@ -39,7 +39,7 @@ def house() -> FlymqHouse:
 
 
 def groups_of(house: FlymqHouse, topic: str) -> dict[str, ConsumerGroup]:
-    return house.broker.existing_topic(topic).groups
+    return house.broker.topics.existing(topic).groups
 
 
 class TestLists:
@@ -57,16 +57,16 @@ class TestLists:
     def test_groups_of_other_formats_are_among_them(self, house: FlymqHouse) -> None:
         """But neither one without a name nor the broker's own."""
         broker = house.broker
-        broker.dead_letter(broker.group_partition("t", "workers", 0, 0), 0, "boom")
-        broker.commit_offset("t", "", 0, 1)
-        broker.commit_offset("s", "..", 0, 1)
+        broker.leases.dead_letter(broker.leases.group_partition("t", "workers", 0, 0), 0, "boom")
+        broker.groups.commit_offset("t", "", 0, 1)
+        broker.groups.commit_offset("s", "..", 0, 1)
         house.run()
         names = [(one.topic, one.group) for one in house.only(fly.ListGroups()).groups]
         assert names == [("s", ".."), ("s", "g"), ("t", "a"), ("t", "g"), ("t", "workers")]
 
     def test_those_of_the_broker_s_own_topics_are_not(self) -> None:
         house = GuardedHouse()
-        house.broker.commit_offset(AUDIT_TOPIC, "g", 0, 1)
+        house.broker.groups.commit_offset(AUDIT_TOPIC, "g", 0, 1)
         root = house.log_in("root")
         unseen = fly.ListGroups(), fly.DescribeGroup("g", None), fly.DeleteGroup("g")
         assert root.ask(*unseen) == [fly.Groups(()), unknown("g"), unknown("g")]
@@ -75,15 +75,15 @@ class TestLists:
         house = SteppedHouse()
         house.steps.look_seconds = 0.001
         for topic in ("a", "b"):
-            house.broker.create_topic(topic)
+            house.broker.topics.create(topic)
             for number in range(9):
-                house.broker.commit_offset(topic, f"g{number}", 0, 1)
+                house.broker.groups.commit_offset(topic, f"g{number}", 0, 1)
         house.run()
         client = house.client()
         client.send(fly.ListGroups())
         house.run()
         house.steps.step()
-        house.broker.delete_topic("b")
+        house.broker.topics.delete("b")
         house.finish()
         (answer,) = client.answers()
         assert [one.topic for one in answer.groups] == ["a"] * 9
@@ -103,7 +103,7 @@ class TestLists:
         house = FlymqHouse()
         house.produce(b"x")
         for number in range(3_000):
-            house.broker.commit_offset("t", f"g{number:04}", 0, number)
+            house.broker.groups.commit_offset("t", f"g{number:04}", 0, number)
         house.run()
         listed = house.only(fly.ListGroups()).groups
         assert [one.group for one in listed] == [f"g{number:04}" for number in range(3_000)]
@@ -136,7 +136,7 @@ class TestDescriptions:
         assert house.ask(*requests) == [unknown("x", topic or "")] * 2
 
     def test_a_group_without_a_name_is_unknown(self, house: FlymqHouse) -> None:
-        house.broker.commit_offset("t", "", 0, 1)
+        house.broker.groups.commit_offset("t", "", 0, 1)
         house.run()
         requests = fly.DescribeGroup("", "t"), fly.DescribeGroup("", None), fly.DeleteGroup("", "t")
         assert house.ask(*requests) == [unknown("", "t"), unknown(""), unknown("", "t")]
@@ -163,14 +163,14 @@ class TestDeletion:
         house.steps.look_seconds = 0.001
         topics = [f"t{number}" for number in range(9)]
         for topic in topics:
-            house.broker.create_topic(topic)
-            house.broker.commit_offset(topic, "g", 0, 1)
+            house.broker.topics.create(topic)
+            house.broker.groups.commit_offset(topic, "g", 0, 1)
         house.run()
         client = house.client()
         client.send(fly.DeleteGroup("g"))
         house.run()
         house.steps.step()
-        house.broker.delete_group("t8", "g")
+        house.broker.groups.delete("t8", "g")
         house.finish()
         assert client.answers() == [DONE]
         assert not any(groups_of(house, topic) for topic in topics)
@@ -192,7 +192,7 @@ class TestDeletion:
                 raise Congested("log space is being allocated; try again")
             admit(size)
 
-        house.broker.create_topic("before")  # a commit is under way
+        house.broker.topics.create("before")  # a commit is under way
         journal.admit_events = congested_second  # type: ignore[method-assign]
         assert house.only(fly.DeleteGroup("g")) == DONE
         assert len(sizes) == 3
@@ -225,7 +225,7 @@ class TestTimes:
             assert timed.only(fly.SeekToTimestamp("t", 0, time_ms)) == fly.Position(0)
         for time_ms in (1 << 50, (1 << 63) - 1):
             assert timed.only(fly.SeekToTimestamp("t", 0, time_ms)) == fly.Position(5)
-        timed.broker.trim_topic("t", 0, 2)
+        timed.broker.topics.trim("t", 0, 2)
         timed.run()
         assert timed.only(fly.SeekToTimestamp("t", 0, 0)) == fly.Position(2)
 

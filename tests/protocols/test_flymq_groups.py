@@ -17,7 +17,7 @@ def house_of(records: int = 5, start: int = 2) -> FlymqHouse:
     """A topic of which the first records are removed."""
     house = FlymqHouse()
     house.produce(*[b"x"] * records)
-    house.broker.trim_topic("t", 0, start)
+    house.broker.topics.trim("t", 0, start)
     house.run()
     return house
 
@@ -49,7 +49,7 @@ def test_earliest_and_latest_are_literal_whatever_is_committed() -> None:
 def test_an_empty_partition_begins_and_ends_at_0() -> None:
     """The reference server says 1, and the first record is skipped."""
     house = FlymqHouse()
-    house.broker.create_topic("t")
+    house.broker.topics.create("t")
     answers = house.ask(*[subscribe(mode) for mode in ("earliest", "latest", "commit")])
     assert [answer.offset for answer in answers] == [0, 0, 0]
     assert house.only(fly.GetLag(*T_G)) == fly.Lag(0, 0, 0, 0)
@@ -76,14 +76,14 @@ def test_an_empty_group_is_no_group() -> None:
         5,
     ]
     assert house.only(subscribe("commit", "")) == fly.Position(2)
-    topic = house.broker.topic("t")
+    topic = house.broker.topics.find("t")
     assert topic is not None
     assert not topic.groups
 
 
 def test_another_format_s_group_without_a_name_is_not_meant_by_an_empty_group() -> None:
     house = house_of()
-    house.broker.commit_offset("t", "", 0, 4)
+    house.broker.groups.commit_offset("t", "", 0, 4)
     house.run()
     assert house.only(subscribe("commit", "")) == fly.Position(2)
     assert house.only(fly.GetOffset("t", "", 0)) == fly.Failed("consumer group not found: t:")
@@ -119,7 +119,7 @@ def test_what_makes_no_sense_is_refused_and_brings_no_group_about(request_: Any,
     house = house_of()
     answer = house.only(request_)
     assert answer.text.startswith(text)
-    topic = house.broker.topic("t")
+    topic = house.broker.topics.find("t")
     assert topic is not None
     assert not topic.groups
 
@@ -188,7 +188,7 @@ def test_a_commit_ends_no_lease_and_moves_no_floor() -> None:
     """Leases are another way to consume, and go on beside it."""
     house = house_of()
     house.ask(fly.Commit(*T_G, 5))
-    info = house.broker.group_info("t", "g")
+    info = house.broker.overview.group_info("t", "g")
     assert (info.next, info.floor, info.lag) == (5, 2, 0)
-    house.broker.settle(house.broker.group_partition("t", "g", 0, 2), 2, True)
-    assert house.broker.group_info("t", "g").floor == 3
+    house.broker.leases.settle(house.broker.leases.group_partition("t", "g", 0, 2), 2, True)
+    assert house.broker.overview.group_info("t", "g").floor == 3

@@ -72,7 +72,7 @@ def test_groups_that_come_and_go_leave_nothing_behind(house: FlymqHouse) -> None
         group = f"g{number}"
         client.ask(fly.Subscribe("t", group, 0, "latest"), fly.DeleteGroup(group, "t"))
     client.ask(JOIN)
-    topic = house.broker.existing_topic("t")
+    topic = house.broker.topics.existing("t")
     groups = [one for one in gc.get_objects() if isinstance(one, ConsumerGroup)]
     assert sum(one.topic is topic for one in groups) < 200
     assert members(house) == 1

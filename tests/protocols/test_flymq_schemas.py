@@ -85,7 +85,7 @@ def test_a_value_is_stored_if_it_fits(
     house = registered(fly.RegisterSchema("s", kind, definition))
     text = refusal(house, fly.ProduceWithSchema("t", bad, "s", schema_first))
     assert text.startswith("schema validation failed: [")
-    assert house.broker.topic("t") is None
+    assert house.broker.topics.find("t") is None
     stored = house.only(fly.ProduceWithSchema("t", good, "s", schema_first))
     assert stored == fly.Produced("t", 0, 0, stored.timestamp_ms, -1, len(good))
     assert house.records("t", 0, 0, 10) == [(0, None, good)]
@@ -97,7 +97,7 @@ def test_a_value_is_stored_if_it_fits(
 
 def test_values_go_to_the_partitions_in_turn() -> None:
     house = registered(OTHER)
-    house.broker.create_topic("t", 3)
+    house.broker.topics.create("t", 3)
     stored = house.ask(*[fly.ProduceWithSchema("t", b"1", "other")] * 4)
     assert [one.partition for one in stored] == [0, 1, 2, 0]
 
@@ -140,7 +140,7 @@ def test_who_leaves_meanwhile_stores_nothing_and_disturbs_nobody() -> None:
     for one in waiting:
         one()
     house.run()
-    assert house.broker.topic("t") is None
+    assert house.broker.topics.find("t") is None
     assert looked == []
 
 
@@ -165,7 +165,7 @@ def test_who_may_not_write_any_more_when_it_was_looked_at_registers_nothing() ->
     house.run()
     assert gus.answers() == [fly.Failed("unauthorized")]
     assert [known.name for known in house.broker.schemas.names()] == ["other"]
-    assert house.broker.topic("order") is None
+    assert house.broker.topics.find("order") is None
 
 
 def test_what_is_registered_is_told_although_nothing_may_be_any_more() -> None:
@@ -218,7 +218,7 @@ def test_a_value_that_waits_for_room_is_looked_at_once() -> None:
             raise Congested("log space is being allocated; try again")
         admit(size)
 
-    house.broker.create_topic("before")  # a commit is under way
+    house.broker.topics.create("before")  # a commit is under way
     journal.admit = congested_once  # type: ignore[method-assign, assignment]
     assert house.only(fly.ProduceWithSchema("t", b"1", "other")).offset == 0
     assert len(looked) == 1
@@ -278,7 +278,7 @@ def test_a_refusal_says_what_is_wrong_and_changes_nothing(request_: Any, text: s
     before = house.only(fly.ListSchemas())
     assert refusal(house, request_) == text
     assert house.only(fly.ListSchemas()) == before
-    assert list(house.broker.topics()) == []
+    assert list(house.broker.topics.all()) == []
 
 
 def test_a_text_in_a_refusal_is_short_and_shows_no_control_characters() -> None:

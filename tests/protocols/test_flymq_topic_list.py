@@ -27,7 +27,7 @@ class SteppedGuardedHouse(GuardedHouse):
         self.flymq_factory = FlymqFactory(self.broker, self.steps, self.limits, FlymqSettings())
         self.flymq_factory.guard = guard
         for number in range(COUNT):
-            self.broker.create_topic(f"t{number:04}")
+            self.broker.topics.create(f"t{number:04}")
         self.grant("t0500", "gus")
         self.steps.look_seconds = 0.002
 
@@ -77,7 +77,7 @@ def test_others_are_served_while_a_long_list_is_made(
 def test_a_list_has_no_topic_that_went_meanwhile(house: SteppedGuardedHouse) -> None:
     client = begun(house, fly.ListTopics())
     for name in ("t0500", "t0001"):
-        house.broker.delete_topic(name)
+        house.broker.topics.delete(name)
     house.finish()
     assert client.answers()[0] == fly.Topics(())
 

@@ -44,7 +44,7 @@ def test_a_number_of_partitions_that_makes_no_sense_is_refused(partitions: int) 
 def test_the_list_is_sorted_and_hides_internal_topics_and_names_not_of_this_format() -> None:
     house = FlymqHouse()
     for name in ("b", "a", "__audit", "", ".", "b.dlq", "\u00e9"):
-        house.broker.create_topic(name)
+        house.broker.topics.create(name)
     assert house.only(fly.ListTopics()) == fly.Topics(("a", "b", "b.dlq", "\u00e9"))
 
 
@@ -56,9 +56,9 @@ def test_an_internal_topic_can_be_used_by_its_name() -> None:
 
 def test_metadata_tells_where_each_partition_begins_and_ends() -> None:
     house = FlymqHouse()
-    house.broker.create_topic("t", 2)
+    house.broker.topics.create("t", 2)
     house.produce(b"a", b"b", b"c", partition=1)
-    house.broker.trim_topic("t", 1, 2)
+    house.broker.topics.trim("t", 1, 2)
     house.run()
     assert house.only(fly.Metadata("t")).partitions == (
         fly.PartitionOffsets(0, 0, 0, 0),
@@ -110,9 +110,9 @@ def places(topic: str, partitions: int, node: str, address: str) -> fly.TopicPla
 
 def test_this_node_leads_every_partition() -> None:
     house = FlymqHouse()
-    house.broker.create_topic("t", 2)
-    house.broker.create_topic("__audit")
-    house.broker.create_topic("..")
+    house.broker.topics.create("t", 2)
+    house.broker.topics.create("__audit")
+    house.broker.topics.create("..")
     node, address = "standalone", "127.0.0.1:9092"
     assert house.only(fly.ClusterMetadata("t")) == fly.Cluster(
         node, (places("t", 2, node, address),)
@@ -131,7 +131,7 @@ def test_an_unknown_topic_has_no_places_and_that_is_an_error() -> None:
 
 def test_the_address_told_is_the_operator_s_or_the_connection_s_own() -> None:
     house = FlymqHouse(FlymqSettings(cluster_id="c1", advertised="broker.example:19092"))
-    house.broker.create_topic("t")
+    house.broker.topics.create("t")
     answer = house.only(fly.ClusterMetadata("t"))
     assert answer == fly.Cluster("c1", (places("t", 1, "c1", "broker.example:19092"),))
     for address, text in (
@@ -139,7 +139,7 @@ def test_the_address_told_is_the_operator_s_or_the_connection_s_own() -> None:
         (UNIXAddress(b"/run/flymq.sock"), "unix:/run/flymq.sock"),
     ):
         house = FlymqHouse()
-        house.broker.create_topic("t")
+        house.broker.topics.create("t")
         client = house.client()
         client.transport.getHost = lambda address=address: address  # type: ignore[method-assign,misc]
         (answer,) = client.ask(fly.ClusterMetadata("t"))
@@ -151,7 +151,7 @@ def test_places_of_more_partitions_than_an_answer_tells_of_are_refused(
 ) -> None:
     monkeypatch.setattr(topics, "PLACES_MAX", 4)
     house = FlymqHouse()
-    house.broker.create_topic("a", 3)
-    house.broker.create_topic("b", 2)
+    house.broker.topics.create("a", 3)
+    house.broker.topics.create("b", 2)
     assert "ask for one topic" in house.only(fly.ClusterMetadata()).text
     assert len(house.only(fly.ClusterMetadata("a")).topics[0].partitions) == 3

@@ -210,7 +210,7 @@ def test_what_is_refused_changes_nothing_and_the_connection_lives(name: str) -> 
     assert refused == mm.Failed(text)
     assert produced == mm.Produced(0)
     assert client.is_open
-    assert [topic.name for topic in house.broker.topics()] == ["after"]
+    assert [topic.name for topic in house.broker.topics.all()] == ["after"]
 
 
 def test_any_version_and_extra_keys_are_ignored() -> None:
@@ -245,7 +245,7 @@ def test_a_partition_that_a_new_log_would_not_have_creates_no_log(batch: bool) -
         else mm.Produce("new", b"x", partition=1),
     )
     assert "no partition 1" in answer.text
-    assert list(house.broker.topics()) == []
+    assert list(house.broker.topics.all()) == []
 
 
 # -- records that cannot be delivered ---------------------------------------------------------
@@ -276,7 +276,7 @@ def test_a_batch_with_one_message_too_large_stores_none() -> None:
     house.run()
     (refused,) = client.answers()
     assert "too large" in refused.text
-    assert list(house.broker.topics()) == []
+    assert list(house.broker.topics.all()) == []
 
 
 @pytest.mark.parametrize("cold", [False, True])
@@ -297,7 +297,7 @@ def test_a_record_too_large_for_the_format_becomes_a_dead_letter(
         for answer in (first, second)
     ]
     assert message == [b"small", b"last"]
-    letters = [letter for _, letter in house.broker.dead_letters("orders", "g")]
+    letters = [letter for _, letter in house.broker.leases.dead_letters("orders", "g")]
     assert [(letter.offset, letter.reason) for letter in letters] == [
         (0, "too_large"),
         (2, "too_large"),
@@ -329,7 +329,7 @@ def test_a_damaged_record_becomes_a_dead_letter() -> None:
     with capturedLogs() as captured:
         answers = ask(house, acquire(), acquire(), acquire())
     assert ids(answers) == [0, 2, None]
-    ((_, letter),) = house.broker.dead_letters("orders", "g")
+    ((_, letter),) = house.broker.leases.dead_letters("orders", "g")
     assert (letter.offset, letter.reason) == (1, "damaged")
     (told,) = [event for event in captured if event.get("event_id") == "record-damaged"]
     place = [told[name] for name in ("topic", "partition", "first", "last", "group")]
@@ -357,7 +357,7 @@ def test_a_damaged_range_has_one_line_for_each_group() -> None:
         assert "topic 'orders' partition 0 offsets 0 to 2 are damaged" in line
         assert f"group {group!r} comes to is a dead letter" in line
         assert "00000000000000000000.wal at " in line
-        letters = [letter.offset for _, letter in house.broker.dead_letters("orders", group)]
+        letters = [letter.offset for _, letter in house.broker.leases.dead_letters("orders", group)]
         assert letters == [0, 1, 2]
 
 
@@ -698,7 +698,7 @@ def test_acquires_and_settles_of_ten_thousand_pass_on_a_full_disk() -> None:
 
 def with_partitions(partitions: int) -> House:
     house = House(settings=BrokerSettings(max_partitions=partitions))
-    house.broker.create_topic("orders", partitions)
+    house.broker.topics.create("orders", partitions)
     house.run()
     return house
 
@@ -877,8 +877,8 @@ def test_encodings_are_those_of_the_values() -> None:
             for value, encoding in ((b"b", 0), (b"t", 1), (b"\x07", 2))
         ],
     )
-    partition = house.broker.existing_topic("orders").partitions[0]
-    stored = [house.broker.find(partition, next(numbers)) for _ in range(3)]
+    partition = house.broker.topics.existing("orders").partitions[0]
+    stored = [house.broker.reader.find(partition, next(numbers)) for _ in range(3)]
     assert all(chunk is not None for chunk in stored)
     assert list(stored[0].encodings) == [Encoding.BYTES, Encoding.TEXT, Encoding.MSGPACK]
 
@@ -937,7 +937,7 @@ class TestTtlAndDelay:
         produce(house, b"x" * 30_000)
         (answer,) = ask(house, request_)
         assert isinstance(answer, mm.Failed) and "no room" in answer.text
-        assert house.broker.topic("new") is None
+        assert house.broker.topics.find("new") is None
 
     def test_a_long_poll_gets_a_delayed_message_when_it_is_due(self) -> None:
         house = House()
@@ -966,7 +966,7 @@ class TestTtlAndDelay:
         assert "ten years" in only(house, later(b"x", 4e8)).text
         batch = mm.ProduceBatch("orders", (mm.BatchMessage(b"x", delay=4e8),))
         assert "ten years" in only(house, batch).text
-        assert house.broker.topic("orders") is None
+        assert house.broker.topics.find("orders") is None
 
     def test_a_partition_that_is_not_there_is_refused(self) -> None:
         house = House()
@@ -1048,7 +1048,7 @@ class TestSendingAgain:
 
     def test_ids_of_several_partitions_come_back_too(self) -> None:
         house = House()
-        house.broker.create_topic("orders", 5)
+        house.broker.topics.create("orders", 5)
         messages = tuple(mm.BatchMessage(b"x", key=b"%d" % number) for number in range(50))
         request = mm.ProduceBatch("orders", messages, "p", 1)
         first = only(house, request)
@@ -1090,14 +1090,14 @@ class TestReleasing:
         house = House()
         produce(house, *[b"%d" % number for number in range(4)])
         ask(house, acquire_batch(4))
-        release, calls = house.broker.release, iter([False, True])
+        release, calls = house.broker.leases.release, iter([False, True])
 
         def refuses_the_second(*arguments: object) -> None:
             if next(calls, False):
                 raise NoSpace("the disk is full")
             release(*arguments)
 
-        house.broker.release = refuses_the_second
+        house.broker.leases.release = refuses_the_second
         client = house.connect()
         client.send(mm.Release("orders", "g", "c", (0, 1, 2)))
         client.send(mm.Release("orders", "g", "c", (2, 3)))
@@ -1138,7 +1138,7 @@ class TestReleasing:
     def test_a_lease_without_a_duration_is_as_long_as_the_group_says(self) -> None:
         house = House()
         produce(house, b"x")
-        house.broker.configure_group("orders", "g", GroupSettings(default_duration_us=7_000_000))
+        house.broker.groups.configure("orders", "g", GroupSettings(default_duration_us=7_000_000))
         (message,) = only(house, acquire_batch(1, duration=None)).messages
         assert message.remaining == 7.0
         extended = only(house, mm.Extend("orders", "g", "c", 0, None))
@@ -1148,7 +1148,7 @@ class TestReleasing:
 
 
 def letters(house: House) -> list[tuple[int, str, int]]:
-    found = house.broker.dead_letters("orders", "g")
+    found = house.broker.leases.dead_letters("orders", "g")
     return [(letter.offset, letter.reason, letter.failures) for _, letter in found]
 
 
@@ -1187,7 +1187,7 @@ def test_a_worker_gives_messages_up() -> None:
 def test_a_message_with_a_ttl_of_zero_never_expires() -> None:
     """Whatever the settings of its log say."""
     house = House()
-    house.broker.create_topic("orders", settings=TopicSettings(ttl_us=1_000_000))
+    house.broker.topics.create("orders", settings=TopicSettings(ttl_us=1_000_000))
     messages = (mm.BatchMessage(b"b", ttl=0.0), mm.BatchMessage(b"c"))
     only(house, mm.Produce("orders", b"a", ttl=0.0))
     only(house, mm.ProduceBatch("orders", messages))
@@ -1200,7 +1200,7 @@ def test_committed_offsets_that_are_absurd_break_no_group_info() -> None:
     """Clients of other formats may commit what they like; their sum is cut at the last offset."""
     house = with_partitions(3)
     for number in range(3):
-        house.broker.commit_offset("orders", "g", number, (1 << 63) - 1)
+        house.broker.groups.commit_offset("orders", "g", number, (1 << 63) - 1)
     (state,) = ask(house, mm.GroupInfo("orders", "g"))
     assert state.committed == (1 << 63) - 1
     assert state.lag == 0

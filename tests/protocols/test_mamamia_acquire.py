@@ -20,10 +20,10 @@ FORGETFUL = BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0)
 def expired(house: House, count: int) -> None:
     """Records of topic "t" that nobody can have any more."""
     broker = house.broker
-    partition = (broker.topic("t") or broker.create_topic("t")).partition(0)
+    partition = (broker.topics.find("t") or broker.topics.create("t")).partition(0)
     soon_us = broker.time.time_us() + SECOND_US
     for _ in range(count):
-        broker.produce(partition, b"gone", expires_at_us=soon_us)
+        broker.records.produce(partition, b"gone", expires_at_us=soon_us)
     house.run()
     house.pass_time(1.1, 1.1)
 
@@ -59,30 +59,30 @@ class TestExpired:
         produce(house, "t", b"x")
         house.run()
         assert leased(house) == 3
-        assert house.broker.group_info("t", "g").floor == 3
+        assert house.broker.overview.group_info("t", "g").floor == 3
         house = house.crash()
-        assert house.broker.group_info("t", "g").floor == 3
+        assert house.broker.overview.group_info("t", "g").floor == 3
 
     def test_only_expired_messages_are_none(self) -> None:
         house = House()
         expired(house, 3)
         assert leased(house) is None
-        assert house.broker.group_info("t", "g").lag == 0
+        assert house.broker.overview.group_info("t", "g").lag == 0
 
     def test_a_message_that_expires_while_it_is_leased_may_be_settled(self) -> None:
         house = House()
-        partition = house.broker.create_topic("t").partition(0)
+        partition = house.broker.topics.create("t").partition(0)
         soon_us = house.broker.time.time_us() + SECOND_US
-        house.broker.produce(partition, b"x", expires_at_us=soon_us)
+        house.broker.records.produce(partition, b"x", expires_at_us=soon_us)
         assert leased(house) == 0
         house.pass_time(2)
         assert settle(house, 0)
 
     def test_one_that_expires_between_attempts_is_not_delivered_again(self) -> None:
         house = House()
-        partition = house.broker.create_topic("t").partition(0)
+        partition = house.broker.topics.create("t").partition(0)
         soon_us = house.broker.time.time_us() + SECOND_US
-        house.broker.produce(partition, b"x", expires_at_us=soon_us)
+        house.broker.records.produce(partition, b"x", expires_at_us=soon_us)
         assert leased(house) == 0
         settle(house, 0, success=False, delay_seconds=0)
         house.pass_time(2)
@@ -95,12 +95,12 @@ class TestExpired:
         house.run()
         client = house.connect()
         client.send(Acquire("t", "g", "ann"))
-        floors = [house.broker.group_info("t", "g").floor]
+        floors = [house.broker.overview.group_info("t", "g").floor]
         while house.clock.calls and house.clock.calls[0].getTime() <= house.clock.seconds():
             turn = house.clock.calls.pop(0)
             turn.called = 1
             turn.func(*turn.args, **turn.kw)
-            floors.append(house.broker.group_info("t", "g").floor)
+            floors.append(house.broker.overview.group_info("t", "g").floor)
         steps = [after - before for before, after in pairwise([0, *floors])]
         assert 0 < max(steps) < GONE_MAX
         house.run()
@@ -141,10 +141,10 @@ class TestGroups:
     def test_a_long_poll_of_a_paused_group_is_served_when_it_is_resumed(self) -> None:
         house = House()
         produce(house, "t", b"x")
-        house.broker.pause_group("t", "g")
+        house.broker.groups.pause("t", "g")
         house.run()
         client = waiting(house)
-        house.broker.resume_group("t", "g")
+        house.broker.groups.resume("t", "g")
         house.run()
         assert served(client) == 0
 
@@ -154,7 +154,7 @@ class TestGroups:
         lease(house)
         house.run()
         client = waiting(house)
-        house.broker.delete_group("t", "g")
+        house.broker.groups.delete("t", "g")
         house.run()
         assert served(client) == 0
 
@@ -169,27 +169,27 @@ class TestGroups:
         settle(house, 0, success=False, delay_seconds=0)
         house.run()
         client = house.connect()
-        load, reads = house.broker.load, []
-        house.broker.load = lambda *read: reads.append(read)
+        load, reads = house.broker.reader.load, []
+        house.broker.reader.load = lambda *read: reads.append(read)
         client.send(Acquire("t", "g", "ann"))
-        house.broker.load = load
+        house.broker.reader.load = load
         if what == "group":
-            house.broker.delete_group("t", "g")
+            house.broker.groups.delete("t", "g")
         else:
-            house.broker.delete_topic("t")
+            house.broker.topics.delete("t")
         ((_, _, loaded),) = reads
         loaded(None, DamagedData("for a while"))
         house.run()
-        assert house.broker.group_info("t", "g").dead == 0
+        assert house.broker.overview.group_info("t", "g").dead == 0
         assert served(client) == (0 if what == "group" else None)
         if what == "topic":
             with pytest.raises(UnknownTopic):
-                next(house.broker.dead_letters("t", "g"))
+                next(house.broker.leases.dead_letters("t", "g"))
 
     def test_an_acquire_without_duration_gets_the_groups(self) -> None:
         house = House()
         produce(house, "t", b"x")
-        house.broker.configure_group("t", "g", GroupSettings(default_duration_us=5 * SECOND_US))
+        house.broker.groups.configure("t", "g", GroupSettings(default_duration_us=5 * SECOND_US))
         (answer,) = ask(house, AcquireBatch("t", "g", "ann", 1, duration=None))
         assert answer.messages[0].remaining == 5
         house.pass_time(5.1)

@@ -106,7 +106,7 @@ def test_the_reference_conversation_is_answered_byte_for_byte() -> None:
     wire = Desk(house := House()).wire
     for name in SEED:
         if name == "seed-15-document-id-0":
-            house.broker.delete_topic("seed")
+            house.broker.topics.delete("seed")
         wire.send_bytes(BYTES[name, ">"])
         house.run()
         assert wire.received_bytes() == BYTES[name, "<"], name
@@ -214,10 +214,10 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_topics_that_cannot_be_created(name: str) -> None:
     house = House()
-    house.broker.create_topic("taken", 3)
-    house.broker.create_topic("")
+    house.broker.topics.create("taken", 3)
+    house.broker.topics.create("")
     assert only(house, CreateTopic(9, name, T)) == Refused(9, NAMES[name])
-    assert [topic.name for topic in house.broker.topics()] == ["taken", ""]
+    assert [topic.name for topic in house.broker.topics.all()] == ["taken", ""]
 
 
 @pytest.mark.parametrize("name", ["A-z.0_9", "x" * 255, "."])
@@ -231,20 +231,20 @@ def test_topics_that_can(name: str) -> None:
 def test_nothing_but_create_makes_a_topic(name: str) -> None:
     """Also where another format has one with an empty name, which this one does not know."""
     house = House()
-    house.broker.create_topic("")
+    house.broker.topics.create("")
     answers = ask(house, Produce(1, name, T, b"x"), Consume(2, name, T, 0))
     assert answers == [Refused(1, Code.TOPIC_NOT_FOUND), Refused(2, Code.TOPIC_NOT_FOUND)]
-    assert [topic.name for topic in house.broker.topics()] == [""]
+    assert [topic.name for topic in house.broker.topics.all()] == [""]
 
 
 def test_a_topic_of_another_format_is_used_whatever_its_name() -> None:
     """And of several partitions the first is the one."""
     house = House()
-    house.broker.create_topic("größe 1", 3)
+    house.broker.topics.create("größe 1", 3)
     for number in range(4):
         produce(house, b"%d" % number, topic="größe 1")
     assert consume(house, 3, "größe 1") == (4, b"3")
-    partitions = house.broker.existing_topic("größe 1").partitions
+    partitions = house.broker.topics.existing("größe 1").partitions
     assert [partition.next_offset for partition in partitions] == [4, 0, 0]
 
 
@@ -252,8 +252,8 @@ def test_what_is_stored_is_bytes_with_the_producers_time() -> None:
     """And no key, no metadata; the format is on record."""
     create(house := House())
     ask(house, Produce(1, "t", -(1 << 63), b"\xff"))
-    partition = house.broker.existing_topic("t").partitions[0]
-    chunk = house.broker.find(partition, 0)
+    partition = house.broker.topics.existing("t").partitions[0]
+    chunk = house.broker.reader.find(partition, 0)
     assert chunk is not None
     record = chunk.record(0)
     assert (record.value, record.encoding, record.key, record.metadata) == (
@@ -330,7 +330,7 @@ def test_a_topic_that_is_deleted_while_it_is_read_is_not_found() -> None:
     produce(house, b"a", b"b")
     desk = Desk(house)
     desk.send(Consume(1, "t", 0, 0))
-    house.broker.delete_topic("t")
+    house.broker.topics.delete("t")
     house.run()
     (answer,) = desk.answers()
     assert isinstance(answer, Refused) and answer.code == Code.TOPIC_NOT_FOUND
@@ -351,10 +351,10 @@ def test_where_records_were_removed_the_next_one_is_answered() -> None:
     """With its own offset + 1, so that a consumer that follows passes over what is gone."""
     create(house := House())
     produce(house, *(b"%d" % number for number in range(5)))
-    house.broker.trim_topic("t", 0, 3)
+    house.broker.topics.trim("t", 0, 3)
     house.run()
     assert [consume(house, at) for at in range(5)] == [(4, b"3")] * 4 + [(5, b"4")]
-    house.broker.trim_topic("t", 0, 5)
+    house.broker.topics.trim("t", 0, 5)
     house.run()
     assert consume(house, 0) == Code.INVALID_OFFSET
     produce(house, b"5")
@@ -364,7 +364,7 @@ def test_where_records_were_removed_the_next_one_is_answered() -> None:
 @pytest.mark.parametrize("cold", [False, True])
 def test_expired_records_are_passed_over(cold: bool) -> None:
     create(house := House(settings=COLD if cold else None))
-    soon = house.broker.expiry_us(1_000_000)
+    soon = house.broker.records.expiry_us(1_000_000)
     house.append("t", b"a", expires_at_us=soon)
     house.append("t", b"b")
     house.append("t", b"c", expires_at_us=soon)
@@ -375,19 +375,19 @@ def test_expired_records_are_passed_over(cold: bool) -> None:
 def test_offsets_end_where_four_bytes_do() -> None:
     """The last is used and read; what would come behind it is refused, and nothing is stored."""
     create(house := House())
-    house.broker.existing_topic("t").partitions[0].leave_out(mega.MAX_OFFSET)
+    house.broker.topics.existing("t").partitions[0].leave_out(mega.MAX_OFFSET)
     answers = ask(house, Produce(1, "t", T, b"last"), Produce(2, "t", T, b"beyond"))
     assert answers == [
         mega.Produced(1, T, mega.MAX_OFFSET),
         Refused(2, Code.RESOURCE_EXHAUSTED),
     ]
     assert consume(house, mega.MAX_OFFSET) == (-(1 << 31), b"last")
-    assert house.broker.existing_topic("t").partitions[0].next_offset == mega.MAX_OFFSET + 1
+    assert house.broker.topics.existing("t").partitions[0].next_offset == mega.MAX_OFFSET + 1
 
 
 def test_records_beyond_four_bytes_are_not_there_for_this_format() -> None:
     create(house := House())
-    house.broker.existing_topic("t").partitions[0].leave_out(mega.MAX_OFFSET + 1)
+    house.broker.topics.existing("t").partitions[0].leave_out(mega.MAX_OFFSET + 1)
     house.append("t", b"beyond")
     assert consume(house, 0) == Code.INVALID_OFFSET
 
@@ -506,7 +506,7 @@ def test_a_full_disk_is_told_before_anything_is_stored_and_reading_goes_on() -> 
     while isinstance(only(house, Produce(1, "test-topic", T, bytes(KIB))), mega.Produced):
         pass
     wire = Desk(house).wire
-    partition = house.broker.existing_topic("test-topic").partitions[0]
+    partition = house.broker.topics.existing("test-topic").partitions[0]
     before = partition.next_offset
     wire.send_bytes(BYTES["ours-produce-disk-full", ">"])
     house.run()
@@ -575,7 +575,7 @@ def test_what_cannot_be_followed_is_answered_last_and_closes(name: str) -> None:
     expected = mega.produced(1, T, 0) + mega.produced(1, T, 1) + BYTES[name, "<"]
     assert desk.wire.received_bytes() == expected
     assert not desk.wire.transport.connected
-    assert house.broker.existing_topic("t").partitions[0].next_offset == 2
+    assert house.broker.topics.existing("t").partitions[0].next_offset == 2
 
 
 def test_a_payload_too_large_is_not_gathered() -> None:
@@ -756,7 +756,7 @@ def test_a_connection_that_vanishes_leaves_what_it_had_not_begun_undone() -> Non
     gone.wire.disconnect()
     house.run()
     assert len(first.answers()) == 3
-    assert house.broker.existing_topic("t").partitions[0].next_offset == 3
+    assert house.broker.topics.existing("t").partitions[0].next_offset == 3
 
 
 def test_a_topic_that_is_not_durable_is_told_of_when_it_is() -> None:

@@ -220,12 +220,12 @@ def test_records_that_may_not_be_shown_any_more(name: str, no_collector: None) -
     """The permission went while they were read."""
     form = name.partition(",")[0]
     house = House(limits=LIMITS)
-    partition = house.broker.create_topic("t").partition(0)
+    partition = house.broker.topics.create("t").partition(0)
     factory = FACTORIES[form](Parts(house.broker, house.clock, LIMITS, Config()))
     ann = Given("ann", READ)
     factory.guard = GuardOf(ann)
     wire = house.connect_to(factory)
-    house.broker.produce(partition, b"x")
+    house.broker.records.produce(partition, b"x")
     wire.send_bytes(FETCHES[name])
     ann.revoke()
     house.run()

@@ -90,7 +90,7 @@ def factory_of(house: House, rules: RustlogSettings | None = None) -> RustlogFac
 def with_topic(*values: bytes, house: House | None = None) -> House:
     """A house with topic t of one partition, and records in it."""
     house = house or House()
-    house.broker.create_topic("t")
+    house.broker.topics.create("t")
     for value in values:
         house.append("t", value)
     return house
@@ -229,7 +229,7 @@ def test_what_is_produced_is_bytes_without_a_key_and_comes_back_in_both_dialects
     house = with_topic()
     values = [b"", b"\x00", bytes(range(256)), "größe".encode(), os.urandom(70_000)]
     assert Desk(house, dialect).only(rl.Produce("t", 0, values)) == rl.Produced(0, 5)
-    chunk = house.broker.find(house.broker.existing_topic("t").partitions[0], 1)
+    chunk = house.broker.reader.find(house.broker.topics.existing("t").partitions[0], 1)
     assert chunk is not None
     record = chunk.record(1)
     assert record._replace(append_time_us=0) == (
@@ -245,7 +245,7 @@ def test_what_is_produced_is_bytes_without_a_key_and_comes_back_in_both_dialects
 def test_a_topic_must_exist(dialect: Dialect, topic: str, request_type: str) -> None:
     """Also for another format's topic without a name, which this one does not know."""
     house = with_topic()
-    house.broker.create_topic("")
+    house.broker.topics.create("")
     request: rl.Request = rl.Fetch(topic, 0, 0, 9)
     if request_type != "fetch":
         request = rl.Produce(topic, 0, [b"x"] if request_type == "produce" else [])
@@ -256,7 +256,7 @@ def test_a_topic_must_exist(dialect: Dialect, topic: str, request_type: str) -> 
         assert failed == rl.Failed(10, text)
     else:
         assert failed.message == f"partition not found: topic={shown}, partition=0"
-    assert [one.name for one in house.broker.topics()] == ["t", ""]
+    assert [one.name for one in house.broker.topics.all()] == ["t", ""]
 
 
 def test_batches_of_producers_that_race_follow_one_another_whole() -> None:
@@ -453,7 +453,7 @@ def test_a_long_produce_to_a_topic_deleted_meanwhile_is_refused() -> None:
     desk = Desk(house := with_topic(), JSON)
     turns = in_turns(desk)
     desk.send(rl.Produce("t", 0, long_records()))
-    house.broker.delete_topic("t")
+    house.broker.topics.delete("t")
     while turns.turn():
         house.run()
     (failed,) = desk.answers()
@@ -474,7 +474,7 @@ def test_a_connection_may_end_during_a_long_produce(ends: str) -> None:
         while turns.turn():
             pass
         house.run()
-    stored = house.broker.existing_topic("t").partitions[0].next_offset
+    stored = house.broker.topics.existing("t").partitions[0].next_offset
     assert stored == (0 if ends == "vanishes" else 4)
     if ends != "vanishes":
         assert desk.answers() == [rl.Produced(0, 4), rl.Pong()]
@@ -534,7 +534,7 @@ def test_below_the_first_kept_record(cold: bool) -> None:
     house = with_topic(
         *[b"%d" % at for at in range(5)], house=House(settings=COLD if cold else None)
     )
-    house.broker.trim_topic("t", 0, 3)
+    house.broker.topics.trim("t", 0, 3)
     house.run()
     assert Desk(house, BINARY).fetch(1) == ([], 3)
     assert Desk(house, JSON).fetch(1) == rl.Failed(
@@ -548,7 +548,7 @@ def test_below_the_first_kept_record(cold: bool) -> None:
 def test_gaps(cold: bool) -> None:
     """JSON passes over them; binary stops before one, and is told where one ends."""
     house = with_topic(house=House(settings=COLD if cold else None))
-    soon = house.broker.expiry_us(1_000_000)
+    soon = house.broker.records.expiry_us(1_000_000)
     for at in range(8):
         house.append("t", b"%d" % at, expires_at_us=soon if at in (0, 3, 4, 7) else None)
     house.pass_time(700, step=10)
@@ -695,7 +695,7 @@ def test_a_peer_that_asks_for_much_and_reads_nothing_is_not_answered_into_memory
 def test_commits_belong_to_a_group_and_a_place_and_survive_a_crash(dialect: Dialect) -> None:
     house = House()
     for name in ("t", "u"):
-        house.broker.create_topic(name, 2)
+        house.broker.topics.create(name, 2)
     desk = Desk(house, dialect)
     places = [(t, p, g) for t in ("t", "u") for p in (0, 1) for g in ("g", "größe")]
     for number, (topic, index, group) in enumerate(places):
@@ -710,7 +710,7 @@ def test_commits_belong_to_a_group_and_a_place_and_survive_a_crash(dialect: Dial
 @pytest.mark.parametrize(("topic", "index"), [("none", 0), ("t", 1), ("", 0)])
 def test_a_commit_to_a_place_that_is_not_there(dialect: Dialect, topic: str, index: int) -> None:
     house = with_topic()
-    house.broker.create_topic("")
+    house.broker.topics.create("")
     desk = Desk(house, dialect)
     assert desk.ask(rl.OffsetCommit(topic, index, "g", 1), rl.OffsetFetch(topic, index, "g")) == [
         rl.OffsetCommitted(False),
@@ -749,10 +749,10 @@ def test_the_largest_offset_can_be_committed() -> None:
 def test_a_commit_moves_nothing_that_leases_are_about() -> None:
     house = with_topic(*[b"x"] * 5)
     Desk(house).ask(rl.OffsetCommit("t", 0, "g", 4))
-    info = house.broker.group_info("t", "g")
+    info = house.broker.overview.group_info("t", "g")
     assert (info.floor, info.lag, info.committed) == (0, 1, 4)
-    house.broker.settle(house.broker.group_partition("t", "g", 0, 0), 0, True)
-    info = house.broker.group_info("t", "g")
+    house.broker.leases.settle(house.broker.leases.group_partition("t", "g", 0, 0), 0, True)
+    info = house.broker.overview.group_info("t", "g")
     assert (info.floor, info.committed) == (1, 4)
 
 
@@ -812,12 +812,12 @@ def test_the_references_rules_are_not_for_json() -> None:
 def test_a_topic_made_anew_has_no_old_commits() -> None:
     house = with_topic(b"0", b"1")
     desk = Desk(house, factory=factory_of(house, REFERENCE))
-    house.broker.delete_topic("t")
+    house.broker.topics.delete("t")
     desk.ask(rl.OffsetCommit("t", 0, "g", 2))
-    house.broker.create_topic("t")
+    house.broker.topics.create("t")
     desk.ask(rl.OffsetCommit("t", 0, "g", 1))
-    house.broker.delete_topic("t")
-    house.broker.create_topic("t")
+    house.broker.topics.delete("t")
+    house.broker.topics.create("t")
     assert desk.only(rl.OffsetFetch("t", 0, "g")) == rl.OffsetFetched(None)
 
 
@@ -834,14 +834,14 @@ def test_a_record_that_its_own_dialect_could_not_fetch_is_refused(
     refused = desk.only(rl.Produce(topic, 0, [value]))
     assert refused.code in (0, 500)
     assert "too large: no answer of 10485760 bytes could carry it" in refused.message
-    assert house.broker.topic("t").partitions[0].next_offset == 0
+    assert house.broker.topics.find("t").partitions[0].next_offset == 0
     desk.ask(rl.Produce(topic, 0, [b"x"]))
     assert desk.fetch(0) == ([(0, b"x")], 1)
 
 
 def test_a_topic_without_a_name_is_a_bad_name_also_if_another_format_has_one() -> None:
     house = with_topic()
-    house.broker.create_topic("")
+    house.broker.topics.create("")
     for dialect in (BINARY, JSON):
         assert "the topic has no name" in Desk(house, dialect).only(rl.CreateTopic("", 1)).message
 
@@ -871,7 +871,7 @@ def test_topics_that_cannot_be_created(
     failed = Desk(house, dialect).only(rl.CreateTopic(name, count))
     assert failed.code == (code if dialect is BINARY else 0)
     assert said in failed.message
-    assert [(one.name, len(one.partitions)) for one in house.broker.topics()] == [("t", 1)]
+    assert [(one.name, len(one.partitions)) for one in house.broker.topics.all()] == [("t", 1)]
 
 
 @both
@@ -879,7 +879,7 @@ def test_topics_are_listed_by_name_and_described_with_their_next_offsets(dialect
     """Whoever made them; the one without a name is left out."""
     house = House()
     for name, count in (("ü", 1), ("b", 1000), ("", 1), ("a", 2)):
-        house.broker.create_topic(name, count)
+        house.broker.topics.create(name, count)
     desk = Desk(house, dialect)
     desk.ask(rl.Produce("a", 1, [b"x"] * 3))
     topics = desk.only(rl.ListTopics()).topics
@@ -898,15 +898,15 @@ def test_a_long_list_is_made_in_turns(dialect: Dialect, monkeypatch: pytest.Monk
     house = House()
     names = [f"topic-{at:02}" for at in range(10)]
     for name in reversed(names):
-        house.broker.create_topic(name)
+        house.broker.topics.create(name)
     slow, quick = Desk(house, dialect), Desk(house)
     turns = in_turns(slow)
     slow.send(rl.ListTopics(), rl.Ping())
     count = 0
     while turns.turn():
         assert quick.only(rl.Ping()) == rl.Pong()
-        if house.broker.topic("topic-09") is not None:
-            house.broker.delete_topic("topic-09")
+        if house.broker.topics.find("topic-09") is not None:
+            house.broker.topics.delete("topic-09")
         count += 1
     assert count >= 4
     listed, pong = slow.answers()
@@ -922,7 +922,7 @@ def test_a_list_that_does_not_fit_a_frame_is_refused(
     monkeypatch.setattr(slices, "MAX_PAYLOAD", 100)
     house = House()
     for at in range(20):
-        house.broker.create_topic(f"topic-{at}")
+        house.broker.topics.create(f"topic-{at}")
     failed = Desk(house, dialect).only(rl.ListTopics())
     assert "the topics do not fit an answer of 100 bytes" in failed.message
     assert "20" not in failed.message
@@ -942,11 +942,11 @@ def test_a_full_disk_is_told_before_anything_is_stored_and_reading_goes_on(
     for size in (100 * KIB, KIB, 1):
         while isinstance(desk.only(rl.Produce("t", 0, [bytes(size)] * 2)), rl.Produced):
             pass
-    before = house.broker.existing_topic("t").partitions[0].next_offset
+    before = house.broker.topics.existing("t").partitions[0].next_offset
     failed = desk.only(rl.Produce("t", 0, [b"a", b"b"]))
     assert failed.message.lower().startswith("failed to write record: the disk has no room")
     assert failed.code == (500 if dialect is BINARY else 0)
-    assert house.broker.existing_topic("t").partitions[0].next_offset == before
+    assert house.broker.topics.existing("t").partitions[0].next_offset == before
     assert desk.only(rl.OffsetCommit("t", 0, "g", 1)) == rl.OffsetCommitted(True), "the reserve"
     created = desk.only(rl.CreateTopic("u", 1))
     assert created.message.lower().startswith(("createtopic failed: ", "create topic failed: "))
@@ -980,16 +980,18 @@ def test_more_topics_than_the_broker_may_have_are_refused(dialect: Dialect) -> N
 @pytest.mark.parametrize(
     ("method", "request_made", "answer"),
     [
-        ("admit", rl.Produce("t", 0, [b"y"]), rl.Produced(1, 1)),
-        ("commit_offset", rl.OffsetCommit("t", 0, "g", 1), rl.OffsetCommitted(True)),
-        ("create_topic", rl.CreateTopic("u", 2), rl.TopicCreated()),
+        ("journal.admit", rl.Produce("t", 0, [b"y"]), rl.Produced(1, 1)),
+        ("groups.commit_offset", rl.OffsetCommit("t", 0, "g", 1), rl.OffsetCommitted(True)),
+        ("topics.create", rl.CreateTopic("u", 2), rl.TopicCreated()),
     ],
 )
 def test_what_meets_a_full_queue_is_answered_once_it_was_carried_out(
     dialect: Dialect, method: str, request_made: rl.Request, answer: rl.Answer
 ) -> None:
     house = with_topic(b"x")
-    does, times = getattr(house.broker, method), 0
+    part, name = method.split(".")
+    service = getattr(house.broker, part)
+    does, times = getattr(service, name), 0
 
     def congested_first(*arguments: Any) -> Any:
         nonlocal times
@@ -1000,7 +1002,7 @@ def test_what_meets_a_full_queue_is_answered_once_it_was_carried_out(
 
     desk, other = Desk(house, dialect), Desk(house)
     other.send(rl.OffsetCommit("t", 0, "other", 1))
-    setattr(house.broker, method, congested_first)
+    setattr(service, name, congested_first)
     desk.send(request_made, rl.Ping())
     assert desk.answers() == []
     house.run()
@@ -1029,7 +1031,7 @@ def test_metrics_tell_what_the_broker_did(dialect: Dialect) -> None:
         'consumer_lag{topic="t",partition="0",group="g"} 1',
     ):
         assert line in lines
-    house.broker.trim_topic("t", 0, 2)
+    house.broker.topics.trim("t", 0, 2)
     lines = desk.only(rl.MetricsFetch()).text.splitlines()
     assert 'consumer_lag{topic="t",partition="0",group="g"} 0' in lines, "what is gone is no lag"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.broker import Broker
+from brokerd.broker.status.overview import Overview
 from brokerd.groups import LeaseStore
 from brokerd.protocols.base.connection import Connection
 from simulator import plan
@@ -185,14 +185,14 @@ def test_a_lease_lost_by_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_fault_of_our_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """However well the broker went on after it."""
-    whole = Broker.group_info
+    whole = Overview.group_info
 
-    def faulty(self: Broker, topic: str, group: str) -> Any:
+    def faulty(self: Overview, topic: str, group: str) -> Any:
         if group == "h":
             raise RuntimeError("as asked for")
         return whole(self, topic, group)
 
-    monkeypatch.setattr(Broker, "group_info", faulty)
+    monkeypatch.setattr(Overview, "group_info", faulty)
     result = run(plan_of(clients=(client("a", 1, mix={"look": 1}),)))
     assert "own fault" in promises(result)
     assert "as asked for" in str(result.violations)

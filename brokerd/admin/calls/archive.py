@@ -13,7 +13,7 @@ from brokerd.security import ADMIN, MONITOR
 
 def describe_archive(call: Call) -> ArchiveShape:
     """What there is to say of it. Raises `NotFound` if the broker has none."""
-    status = call.broker.archiving.status()
+    status = call.broker.archive.status()
     if not status:
         raise NotFound("this broker has no archive")
     return msgspec.convert(status, ArchiveShape)
@@ -22,7 +22,7 @@ def describe_archive(call: Call) -> ArchiveShape:
 async def refresh_archive(call: Call) -> ArchiveShape:
     """As `describe_archive`, once the newest version is in use. Raises `Unusable`."""
     looked: Deferred[Exception | None] = Deferred()
-    call.broker.archiving.refresh(looked.callback)
+    call.broker.archive.refresh(looked.callback)
     error = await looked
     if error is not None:
         raise Unusable(f"the archive cannot be used: {error}")
@@ -32,7 +32,7 @@ async def refresh_archive(call: Call) -> ArchiveShape:
 async def seal_wal(call: Call) -> Sealed:
     """Seal the journal's last file. Raises `NoSpace`."""
     sealed: Deferred[tuple[int, Exception | None]] = Deferred()
-    call.broker.archiving.seal(lambda lsn, error: sealed.callback((lsn, error)))
+    call.broker.archive.seal(lambda lsn, error: sealed.callback((lsn, error)))
     lsn, error = await sealed
     if error is not None:
         raise error

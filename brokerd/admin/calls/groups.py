@@ -42,7 +42,7 @@ GROUP_PARTITIONS_MAX = 1_000
 
 def existing_group(broker: Broker, topic: str, group: str) -> ConsumerGroup:
     """A group. Raises `UnknownTopic` and `UnknownGroup`."""
-    place = broker.existing_topic(topic)
+    place = broker.topics.existing(topic)
     found = place.groups.get(group)
     if found is None:
         raise unknown_group(place, group)
@@ -61,7 +61,7 @@ def check_group(call: Call, create: bool) -> None:
 def list_groups(call: Call) -> GroupList:
     """A page of a topic's groups. Raises `UnknownTopic`."""
     query: Page = call.query
-    topic = call.broker.existing_topic(call.path["topic"])
+    topic = call.broker.topics.existing(call.path["topic"])
     page, following = query.of(topic.groups.values(), len(topic.partitions))
     return GroupList([_brief(call.broker, group) for group in page], following)
 
@@ -76,7 +76,7 @@ def _brief(broker: Broker, group: ConsumerGroup) -> GroupBrief:
     return GroupBrief(
         group=group.name,
         paused=group_partitions[0].store.paused,
-        lag=sum(map(broker.lag, group_partitions)),
+        lag=sum(map(broker.overview.lag, group_partitions)),
         leased=sum(group_partition.store.leased for group_partition in group_partitions),
         delayed=sum(group_partition.store.delayed for group_partition in group_partitions),
         dead=sum(group_partition.store.dead for group_partition in group_partitions),
@@ -92,7 +92,7 @@ def describe_group(call: Call) -> GroupShape:
     """Where a group stands. Raises `UnknownTopic` and `UnknownGroup`."""
     topic, name = call.path["topic"], call.path["group"]
     group = existing_group(call.broker, topic, name)
-    info = call.broker.group_info(topic, name)
+    info = call.broker.overview.group_info(topic, name)
     store = group.partitions[0].store
     return GroupShape(
         topic=topic,
@@ -131,15 +131,15 @@ def _changed(call: Call, kind: EventType, change: Callable[[], None]) -> Deferre
 
 
 async def configure_group(call: Call) -> GroupShape:
-    """Other settings. Raises as `Broker.configure_group`."""
+    """Other settings. Raises as `Broker.groups.configure`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
 
     def configure() -> None:
         check_group(call, call.body.create)
-        found = broker.existing_topic(topic).groups.get(group)
+        found = broker.topics.existing(topic).groups.get(group)
         defaults = broker.settings.groups
         settings = found.partitions[0].store.settings if found is not None else defaults
-        broker.configure_group(topic, group, changed(settings, defaults, call.body))
+        broker.groups.configure(topic, group, changed(settings, defaults, call.body))
 
     return await _changed(call, EventType.GROUP_CONFIGURED, configure)
 
@@ -160,25 +160,25 @@ def changed(settings: GroupSettings, defaults: GroupSettings, changes: GroupAdmi
 
 
 async def pause_group(call: Call) -> GroupShape:
-    """No more records. Raises as `Broker.pause_group`."""
+    """No more records. Raises as `Broker.groups.pause`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
 
     def pause() -> None:
         check_group(call, call.body.create)
-        broker.pause_group(topic, group)
+        broker.groups.pause(topic, group)
 
     return await _changed(call, EventType.GROUP_PAUSED, pause)
 
 
 async def resume_group(call: Call) -> GroupShape:
-    """Records again. Raises as `Broker.resume_group`."""
+    """Records again. Raises as `Broker.groups.resume`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
-    resume = partial(broker.resume_group, topic, group)
+    resume = partial(broker.groups.resume, topic, group)
     return await _changed(call, EventType.GROUP_RESUMED, resume)
 
 
 async def seek_group(call: Call) -> GroupShape:
-    """Another place. Raises as `Broker.seek_group`, and `InvalidRequest`."""
+    """Another place. Raises as `Broker.groups.seek`, and `InvalidRequest`."""
     seek: Seek = call.body
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     if (seek.to is None) == (seek.to_time is None):
@@ -189,7 +189,7 @@ async def seek_group(call: Call) -> GroupShape:
 
     def go() -> None:
         check_group(call, seek.create)
-        broker.seek_group(topic, group, to, seek.partition)
+        broker.groups.seek(topic, group, to, seek.partition)
 
     return await _changed(call, EventType.GROUP_SOUGHT, go)
 
@@ -199,7 +199,7 @@ async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     assert seek.to_time is not None
     time_us = time_us_of(seek.to_time)
-    found = broker.existing_topic(topic)
+    found = broker.topics.existing(topic)
     check_group(call, seek.create)
     chosen = found.partitions if seek.partition is None else [found.partition(seek.partition)]
     offsets = {one.index: await _offset_at_time(broker, one, time_us) for one in chosen}
@@ -208,15 +208,15 @@ async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
         if found.deleted:  # and made anew, perhaps: these are no offsets of that one
             raise UnknownTopic(f"topic {topic!r} was deleted while offsets were looked up")
         check_group(call, seek.create)
-        broker.seek_group(topic, group, offsets)
+        broker.groups.seek(topic, group, offsets)
 
     return await _changed(call, EventType.GROUP_SOUGHT, go)
 
 
 async def _offset_at_time(broker: Broker, partition: Partition, time_us: int) -> int:
-    """`Broker.offset_at_time`. Raises `ReadFailed` if the log cannot tell."""
+    """`Broker.reader.offset_at_time`. Raises `ReadFailed` if the log cannot tell."""
     found: Deferred[tuple[int | None, Exception | None]] = Deferred()
-    broker.offset_at_time(partition, time_us, lambda *answer: found.callback(answer))
+    broker.reader.offset_at_time(partition, time_us, lambda *answer: found.callback(answer))
     offset, error = await found
     if isinstance(error, BrokerdError):
         raise error
@@ -226,9 +226,9 @@ async def _offset_at_time(broker: Broker, partition: Partition, time_us: int) ->
 
 
 async def delete_group(call: Call) -> Deleted:
-    """No group. Raises as `Broker.delete_group`."""
+    """No group. Raises as `Broker.groups.delete`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
-    await call.audited(EventType.GROUP_DELETED, lambda: broker.delete_group(topic, group))
+    await call.audited(EventType.GROUP_DELETED, lambda: broker.groups.delete(topic, group))
     return Deleted(group)
 
 
@@ -250,12 +250,12 @@ def _group_partition(broker: Broker, group_partition: GroupPartition) -> GroupPa
         partition=group_partition.partition.index,
         floor=store.floor,
         next=group_partition.partition.next_offset,
-        lag=broker.lag(group_partition),
+        lag=broker.overview.lag(group_partition),
         leased=store.leased,
         delayed=store.delayed,
         dead=store.dead,
         committed=_committed(group_partition),
-        lag_by_commit=broker.commit_place(group_partition) is not None,
+        lag_by_commit=broker.overview.commit_place(group_partition) is not None,
     )
 
 

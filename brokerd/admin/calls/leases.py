@@ -87,7 +87,7 @@ def _lease(partition: int, lease: Lease, now_us: int) -> LeaseShape:
 
 
 async def release_leases(call: Call) -> Released:
-    """Records given out again. Raises `InvalidRequest`, and as `Broker.release`."""
+    """Records given out again. Raises `InvalidRequest`, and as `Broker.leases.release`."""
     release: Release = call.body
     if (release.client is None) == (release.offset is None):
         raise InvalidRequest("name either a client or an offset")
@@ -103,7 +103,7 @@ async def _release_client(call: Call, client: str) -> int:
     while more:
         count, more = await call.audited(
             EventType.LEASES_RELEASED,
-            lambda: broker.release_owner(topic, group, client),
+            lambda: broker.groups.release_owner(topic, group, client),
             client=client,
         )
         released += count
@@ -118,8 +118,8 @@ async def _release_one(call: Call, release: Release) -> int:
 
     def end() -> None:
         existing_group(broker, topic, group)
-        group_partition = broker.group_partition(topic, group, release.partition, offset)
-        broker.release(group_partition, offset, delay_us=us_of(release.delay_seconds))
+        group_partition = broker.leases.group_partition(topic, group, release.partition, offset)
+        broker.leases.release(group_partition, offset, delay_us=us_of(release.delay_seconds))
 
     place = f"{release.partition}:{offset}"
     await call.audited(EventType.LEASES_RELEASED, end, record=place)
@@ -136,7 +136,7 @@ def list_dead_letters(call: Call) -> LetterList:
     existing_group(broker, topic, group)
     fits = _fits(broker, query)
     page: list[LetterShape] = []
-    found = broker.dead_letters(topic, group, query.partition, query.offset)
+    found = broker.leases.dead_letters(topic, group, query.partition, query.offset)
     for looks, (partition, letter) in enumerate(found):
         if len(page) == query.limit or looks == LOOKS_MAX:
             return LetterList(page, NextPlace(partition, letter.offset))
@@ -169,7 +169,7 @@ async def peek_dead_letter(call: Call) -> LetterWithRecord:
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     index, offset = call.number("partition"), call.number("offset")
     partition = existing_group(broker, topic, group).topic.partition(index)
-    found = next(broker.dead_letters(topic, group, index, offset), None)
+    found = next(broker.leases.dead_letters(topic, group, index, offset), None)
     if found is None or (found[0], found[1].offset) != (index, offset):
         raise NotFound(
             f"group {group!r} of topic {topic!r} has no dead letter at offset {offset} of "
@@ -204,13 +204,15 @@ def _letter(broker: Broker, partition: int, letter: DeadLetter) -> LetterShape:
 
 
 async def replay_dead_letters(call: Call) -> Changed:
-    """Ready again. Raises as `Broker.replay_dead_letters`."""
-    return await _change(call, EventType.DEAD_LETTERS_REPLAYED, call.broker.replay_dead_letters)
+    """Ready again. Raises as `Broker.groups.replay_dead_letters`."""
+    return await _change(
+        call, EventType.DEAD_LETTERS_REPLAYED, call.broker.groups.replay_dead_letters
+    )
 
 
 async def purge_dead_letters(call: Call) -> Changed:
-    """Forgotten. Raises as `Broker.purge_dead_letters`."""
-    return await _change(call, EventType.DEAD_LETTERS_PURGED, call.broker.purge_dead_letters)
+    """Forgotten. Raises as `Broker.groups.purge_dead_letters`."""
+    return await _change(call, EventType.DEAD_LETTERS_PURGED, call.broker.groups.purge_dead_letters)
 
 
 async def _change(call: Call, kind: EventType, change: Callable[..., int]) -> Changed:

@@ -49,7 +49,7 @@ Batch = list[tuple[NewRecord, Payload]]
 
 
 async def append_records(call: Call) -> AppendedList:
-    """Append records, all or none. Raises as `Broker.produce`, and `InvalidRequest`."""
+    """Append records, all or none. Raises as `Broker.records.produce`, and `InvalidRequest`."""
     new: NewRecords = call.body
     batch = [(record, payload(record)) for record in new.records]
     for record, one in batch:
@@ -67,17 +67,17 @@ def _append(call: Call, name: str, batch: Batch) -> list[Appended]:
     delayed = sum(record.delay_seconds > 0 for record, _ in batch)
     size = sum(_size(one) + RECORD_FRAME_BYTES for _, one in batch)
     size += delayed * LATER_FRAME_BYTES + (BATCH_LATER_BYTES if delayed else 0)
-    topic = broker.topic(name)
+    topic = broker.topics.find(name)
     if topic is None:
-        broker.admit(size)
+        broker.journal.admit(size)
         topic = _create(broker, name, batch)
         broker.audit.record(brought_about(call.access.actor, name))
     elif delayed:
-        broker.admit(size)
+        broker.journal.admit(size)
     if delayed:
-        broker.open_schedule(topic)
+        broker.delayed.open(topic)
     partitions = [topic.choose(one.key, record.partition) for record, one in batch]
-    broker.admit(size, len(set(partitions)))
+    broker.journal.admit(size, len(set(partitions)))
     return [
         _append_one(broker, topic, partition, record, one, expires_at_us)
         for partition, expires_at_us, (record, one) in zip(partitions, expiries, batch, strict=True)
@@ -93,7 +93,7 @@ def _append_one(
     expires_at_us: int | None,
 ) -> Appended:
     if record.delay_seconds:
-        schedule_id = broker.append_later(
+        schedule_id = broker.delayed.append(
             topic,
             one.value,
             one.encoding,
@@ -105,7 +105,7 @@ def _append_one(
             expires_at_us,
         )
         return Appended(schedule_id=schedule_id)
-    offset = broker.append(
+    offset = broker.records.append(
         partition, one.value, one.encoding, one.key, one.metadata, expires_at_us=expires_at_us
     )
     return Appended(partition.index, offset)
@@ -115,7 +115,7 @@ def _expiry_us(broker: Broker, record: NewRecord) -> int | None:
     """When a record expires: 0 never, None as its topic says."""
     if not record.ttl_seconds:
         return None if record.ttl_seconds is None else 0
-    return broker.expiry_us(us_of(record.ttl_seconds))
+    return broker.records.expiry_us(us_of(record.ttl_seconds))
 
 
 def _create(broker: Broker, name: str, batch: Batch) -> Topic:
@@ -126,7 +126,7 @@ def _create(broker: Broker, name: str, batch: Batch) -> Topic:
             f"topic {name!r} does not exist; created by its first record it would have one "
             f"partition, number 0, and no partition {asked}; create it first"
         )
-    return broker.create_topic(name)
+    return broker.topics.create(name)
 
 
 def _check_size(one: Payload) -> None:
@@ -144,7 +144,7 @@ def _size(one: Payload) -> int:
 async def read_records(call: Call) -> RecordList:
     """Records of a partition from an offset on. Raises `UnknownTopic`, `UnknownPartition`."""
     query: RecordQuery = call.query
-    topic = call.broker.existing_topic(call.path["topic"])
+    topic = call.broker.topics.existing(call.path["topic"])
     partition = topic.partition(query.partition)
     records, next_offset, error = await fetch(
         call.broker, partition, query.offset, query.limit, min(query.bytes_max, READ_BYTES_MAX)
@@ -160,7 +160,9 @@ def fetch(
 ) -> Deferred[tuple[Sequence[Record], int, Exception | None]]:
     """`Fetcher.fetch` as a Deferred."""
     fetched: Deferred[tuple[Sequence[Record], int, Exception | None]] = Deferred()
-    broker.fetch(partition, offset, max_records, max_bytes, lambda *found: fetched.callback(found))
+    broker.reader.fetch(
+        partition, offset, max_records, max_bytes, lambda *found: fetched.callback(found)
+    )
     return fetched
 
 
@@ -178,7 +180,7 @@ def list_scheduled(call: Call) -> ScheduledList:
     """Messages that wait for their time. Raises `UnknownTopic`."""
     query: ScheduleQuery = call.query
     limit = min(query.limit, SCHEDULED_MAX)
-    found = call.broker.scheduled(call.path["topic"], query.first_id)
+    found = call.broker.delayed.scheduled(call.path["topic"], query.first_id)
     page = [
         ScheduledShape(
             one.id,
@@ -197,7 +199,7 @@ def list_scheduled(call: Call) -> ScheduledList:
 async def cancel_scheduled(call: Call) -> Cancelled:
     """One less. Raises `UnknownTopic`, and `NotFound` if it was delivered or never was there."""
     broker, name, schedule_id = call.broker, call.path["topic"], call.number("schedule_id")
-    if not await ask(broker, lambda: broker.cancel_scheduled(name, schedule_id)):
+    if not await ask(broker, lambda: broker.delayed.cancel(name, schedule_id)):
         raise NotFound(
             f"topic {name!r} has no delayed message {schedule_id}: it was delivered or cancelled "
             "already, or there never was one"

@@ -45,7 +45,7 @@ def list_topics(call: Call) -> TopicList:
     query: Page = call.query
     page: list[TopicShape] = []
     partitions = 0
-    for number, topic in enumerate(islice(call.broker.topics(), query.first, None)):
+    for number, topic in enumerate(islice(call.broker.topics.all(), query.first, None)):
         if number == LOOKS_MAX:
             return TopicList(page, query.first + number)
         if not call.access.may(ANY, topic.name):
@@ -59,42 +59,42 @@ def list_topics(call: Call) -> TopicList:
 
 def describe_topic(call: Call) -> TopicShape:
     """One topic. Raises `UnknownTopic`."""
-    return _shape(call.broker.existing_topic(call.path["topic"]))
+    return _shape(call.broker.topics.existing(call.path["topic"]))
 
 
 async def create_topic(call: Call) -> TopicShape:
-    """A new topic. Raises `Exists`, and as `Broker.create_topic`."""
+    """A new topic. Raises `Exists`, and as `Broker.topics.create`."""
     new: NewTopic = call.body
     call.access.require(ADMIN, new.name)
     settings = changed(TopicSettings(), new.settings)
 
     def create() -> Topic:
-        if call.broker.topic(new.name) is not None:
+        if call.broker.topics.find(new.name) is not None:
             raise Exists(f"there is a topic {new.name!r} already; use it, or delete it first")
-        return call.broker.create_topic(new.name, new.partitions, settings)
+        return call.broker.topics.create(new.name, new.partitions, settings)
 
     return _shape(await call.told(EventType.TOPIC_CREATED, new.name, create))
 
 
 async def configure_topic(call: Call) -> TopicShape:
-    """Other settings. Raises as `Broker.configure_topic`."""
+    """Other settings. Raises as `Broker.topics.configure`."""
     broker, name = call.broker, call.path["topic"]
 
     def configure() -> Topic:
-        topic = broker.existing_topic(name)
-        broker.configure_topic(name, changed(topic.settings, call.body))
+        topic = broker.topics.existing(name)
+        broker.topics.configure(name, changed(topic.settings, call.body))
         return topic
 
     return _shape(await call.audited(EventType.TOPIC_CONFIGURED, configure))
 
 
 async def trim_topic(call: Call) -> Trimmed:
-    """Fewer records. Raises as `Broker.trim_topic`."""
+    """Fewer records. Raises as `Broker.topics.trim`."""
     trim: Trim = call.body
     broker, name = call.broker, call.path["topic"]
     start = await call.audited(
         EventType.TOPIC_TRIMMED,
-        lambda: broker.trim_topic(name, trim.partition, trim.offset),
+        lambda: broker.topics.trim(name, trim.partition, trim.offset),
         partition=str(trim.partition),
         offset=str(trim.offset),
     )
@@ -102,9 +102,9 @@ async def trim_topic(call: Call) -> Trimmed:
 
 
 async def delete_topic(call: Call) -> Deleted:
-    """No topic. Raises as `Broker.delete_topic`."""
+    """No topic. Raises as `Broker.topics.delete`."""
     broker, name = call.broker, call.path["topic"]
-    await call.audited(EventType.TOPIC_DELETED, lambda: broker.delete_topic(name))
+    await call.audited(EventType.TOPIC_DELETED, lambda: broker.topics.delete(name))
     return Deleted(name)
 
 

@@ -145,12 +145,12 @@ class Schedule:
         self._time = time
         self._producing = producing
         self._leasing = leasing
-        self._counters = counters
+        self.counters = counters
         self._open_internal = open_internal
         self._added = added
         self._over = over
 
-    def produce_later(
+    def produce(
         self,
         topic: Topic,
         value: bytes,
@@ -172,10 +172,10 @@ class Schedule:
         check_delay(delay_us)
         if partition_index is not None:
             topic.partition(partition_index)
-        self.open_schedule(topic)
+        self.open(topic)
         size = len(value) + len(key or b"") + len(metadata or b"")
         self._journal.admit(size + LATER_FRAME_BYTES + BATCH_LATER_BYTES)
-        return self.append_later(
+        return self.append(
             topic,
             value,
             encoding,
@@ -187,11 +187,11 @@ class Schedule:
             expires_at_us,
         )
 
-    def open_schedule(self, topic: Topic) -> None:
+    def open(self, topic: Topic) -> None:
         """Make sure that a topic can have delayed messages. Raises `NoSpace` or `Congested`."""
         self._open_internal(topic)
 
-    def append_later(
+    def append(
         self,
         topic: Topic,
         value: bytes,
@@ -203,7 +203,7 @@ class Schedule:
         delay_us: int,
         expires_at_us: int | None = None,
     ) -> int:
-        """As `produce_later`, after `open_schedule` and admission, alone or with others.
+        """As `produce`, after `open` and admission, alone or with others.
 
         A message is admitted with `LATER_FRAME_BYTES`, all of them with `BATCH_LATER_BYTES` once;
         its delay and its partition are checked before.
@@ -226,11 +226,11 @@ class Schedule:
         before = len(store.events)
         store.delay(self._time.now_us(), offset, delay_us)
         self._leasing.touch_added(group_partition, before)
-        self._counters.scheduled += 1
+        self.counters.scheduled += 1
         self._added(group_partition)
         return offset
 
-    def cancel_scheduled(self, topic_name: str, schedule_id: int) -> bool:
+    def cancel(self, topic_name: str, schedule_id: int) -> bool:
         """Let a delayed message never be produced; False when it was already, or never was there.
 
         Raises `UnknownTopic`, `NoSpace` or `Congested`.
@@ -247,7 +247,7 @@ class Schedule:
         )
         self._leasing.touch_added(group_partition, before)
         if settled:
-            self._counters.cancelled += 1
+            self.counters.cancelled += 1
             self._over(group_partition, schedule_id)
         return settled
 

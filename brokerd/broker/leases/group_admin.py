@@ -46,6 +46,8 @@ class GroupAdmin:
     """Changes of groups. All raise `UnknownTopic`, `NoSpace` and `Congested`.
 
     ``went_back()`` is told when a group may have records to do that it had done.
+    ``end_subscription(topic, group)`` ends the subscription that owns a group, with the group in
+    the same frame, and says whether there was one.
     """
 
     def __init__(
@@ -55,16 +57,18 @@ class GroupAdmin:
         leasing: LeaseService,
         time: BrokerTime,
         went_back: Callable[[], None],
+        end_subscription: Callable[[str, str], bool],
     ) -> None:
         self._state = state
         self._journal = journal
         self._leasing = leasing
         self._time = time
         self._went_back = went_back
+        self._end_subscription = end_subscription
 
     # -- settings and state ----------------------------------------------------------------------
 
-    def configure_group(self, topic: str, group: str, settings: GroupSettings) -> None:
+    def configure(self, topic: str, group: str, settings: GroupSettings) -> None:
         """Give a group settings of its own, for good; makes the group if there is none.
 
         A change of ``key_ordered`` ends all its leases and delays. Raises `InvalidName`.
@@ -76,24 +80,24 @@ class GroupAdmin:
             text_bytes,
         )
 
-    def group_settings(self, topic: str, group: str) -> GroupSettings:
+    def settings(self, topic: str, group: str) -> GroupSettings:
         """The settings that a group has. Raises `UnknownGroup`."""
         return self._group(topic, group).partitions[0].store.settings
 
-    def pause_group(self, topic: str, group: str) -> None:
-        """Give the group no records until `resume_group`; makes the group if there is none.
+    def pause(self, topic: str, group: str) -> None:
+        """Give the group no records until `resume`; makes the group if there is none.
 
         Leases that live go on, and may be settled and extended. Raises `InvalidName`.
         """
         found = self._group_or_new(topic, group)
         self._change(found, lambda group_partition: group_partition.store.pause())
 
-    def resume_group(self, topic: str, group: str) -> None:
+    def resume(self, topic: str, group: str) -> None:
         """Give a paused group records again. Raises `UnknownGroup`."""
         found = self._group(topic, group)
         self._change(found, lambda group_partition: group_partition.store.unpause())
 
-    def seek_group(
+    def seek(
         self,
         topic: str,
         group: str,
@@ -127,11 +131,14 @@ class GroupAdmin:
         self._went_back()
         return floors
 
-    def delete_group(self, topic: str, group: str) -> None:
-        """Forget a group: leases, attempts, dead letters, settings. Raises `UnknownGroup`.
+    def delete(self, topic: str, group: str) -> None:
+        """Delete a group: leases, attempts, dead letters, settings. Raises `UnknownGroup`.
 
-        A group of that name that comes later is a new one; no token that this one gave matches.
+        Ends the group's subscription too, if it has one. A later group of that name is a new one:
+        no token of this one matches there.
         """
+        if self._end_subscription(topic, group):
+            return
         found = self._group(topic, group)
         self._change(found, lambda group_partition: group_partition.store.delete())
         self._state.remove_group(found)

@@ -7,7 +7,7 @@ The lease store (`brokerd.groups`) decides; here its events get their place in t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from brokerd.broker.journal import (
     Touched,
 )
 from brokerd.broker.leases.timers import LeaseTimers
-from brokerd.broker.leases.waiters import Waiters
+from brokerd.broker.leases.waiters import Waiter, Waiters
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Topic, check_name
 from brokerd.broker.status.overview import Counters
@@ -239,6 +239,17 @@ class LeaseService:
             break
         self._counters.leases_granted += len(found)
         return found
+
+    def wait(
+        self,
+        topic_name: str,
+        group_name: str,
+        wait_us: int,
+        attempt: Callable[[], bool],
+        timed_out: Callable[[], None],
+    ) -> Waiter:
+        """Try ``attempt`` again whenever the group may find something; see `Waiters.add`."""
+        return self._waiters.add(topic_name, group_name, wait_us, attempt, timed_out)
 
     def time_from_durable(self, group_partition: GroupPartition, grant: Grant) -> None:
         """Let the time of a lease just granted begin when it is durable, and its answer may leave.

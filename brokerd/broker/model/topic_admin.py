@@ -8,7 +8,7 @@ inside a frame control entries come first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from twisted.logger import Logger
 
@@ -77,7 +77,24 @@ class TopicAdmin:
         self._max_partitions = max_partitions
         self._configured = configured
 
-    def create_topic(
+    def find(self, name: str) -> Topic | None:
+        """Return the topic of this name, or None."""
+        return self._state.by_name.get(name)
+
+    def find_id(self, topic_id: int) -> Topic | None:
+        """Return the topic with this id, or None; an internal topic does not count."""
+        topic = self._state.by_id.get(topic_id)
+        return None if topic is None or topic.internal_of else topic
+
+    def existing(self, name: str) -> Topic:
+        """Return the topic of this name. Raises `UnknownTopic`."""
+        return self._state.existing_topic(name)
+
+    def all(self) -> Iterator[Topic]:
+        """Iterate over the topics that have names, in order of creation."""
+        return (topic for topic in self._state.by_id.values() if not topic.internal_of)
+
+    def create(
         self, name: str, partitions: int = 1, settings: TopicSettings | None = None
     ) -> Topic:
         """Create a topic, or return the one of that name as it is.
@@ -152,7 +169,7 @@ class TopicAdmin:
         topic.ticket = self._journal.ticket()
         return topic
 
-    def configure_topic(self, name: str, settings: TopicSettings) -> None:
+    def configure(self, name: str, settings: TopicSettings) -> None:
         """Give a topic all of these settings; what they do not say is as the broker's are.
 
         Raises `UnknownTopic`, `InvalidName`, `InvalidRequest`, `NoSpace` or `Congested`.
@@ -168,7 +185,7 @@ class TopicAdmin:
         self._journal.add_entry(topic_configured_entry(topic, settings))
         self._configured()
 
-    def delete_topic(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         """Delete a topic with its records, groups and delayed messages.
 
         Long polls on it are answered that there is nothing. Its name may be used again at once: for
@@ -189,7 +206,7 @@ class TopicAdmin:
         self._journal.add_entry(topic_deleted_entry(topic, token_base))
         self._waiters.end(name)
 
-    def trim_topic(self, name: str, partition: int, offset: int) -> int:
+    def trim(self, name: str, partition: int, offset: int) -> int:
         """Remove the records of a partition below ``offset``; returns its new start offset.
 
         The start offset never goes back, nor past the next offset. Raises `UnknownTopic`,

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, Journal
 from brokerd.broker.model.topics import Partition
 from brokerd.broker.records.chunks import Chunk, Rows
-from brokerd.broker.records.cold_reader import Loaded, Unreadable
+from brokerd.broker.records.cold_reader import ColdReader, Loaded, Unreadable
 from brokerd.broker.records.fetch_result import FetchedRecords
+from brokerd.broker.records.offset_at_time import Found, offset_at_time
 from brokerd.errors import InvalidRequest, UnknownTopic
 from brokerd.values import Record
+from brokerd.wal import Committer, Wal
 
 LOOKS = 1024
 """Records, and holes between them, that a fetch looks at in one turn of the reactor."""
@@ -45,20 +48,42 @@ class Expiry:
         return self._time.time_us() if self._time.settled else 0
 
 
-class Fetcher:
-    """Reads records of partitions. ``load`` is that of `Broker`."""
+class RecordReader:
+    """Reads records of partitions by offset, from memory, the log and the archive.
+
+    ``pool`` runs reads of the log's indexes.
+    """
+
+    find = staticmethod(Partition.find)
+    """The chunk in memory that holds an offset of a partition, if any; else `load` it."""
 
     def __init__(
         self,
+        wal: Wal,
         journal: Journal,
         clock: Clock,
         expiry: Expiry,
-        load: Callable[[Partition, int, Loaded], None],
+        cold: ColdReader,
+        pool: Committer,
+        archive: ArchiveReader,
     ) -> None:
         self.journal = journal
         self.clock = clock
         self.expiry = expiry
-        self.load = load
+        self._wal = wal
+        self._cold = cold
+        self._pool = pool
+        self._archive = archive
+
+    def load(self, partition: Partition, offset: int, loaded: Loaded) -> None:
+        """Read ``offset`` and what follows it from the log; see `ColdReader.load`."""
+        self._cold.load(partition, offset, loaded)
+
+    def offset_at_time(self, partition: Partition, time_us: int, found: Found) -> None:
+        """Find the first offset appended at or after a broker time; see `offset_at_time`."""
+        offset_at_time(
+            self._wal, self.journal, self._pool, self._archive, partition, time_us, found
+        )
 
     def fetch(
         self, partition: Partition, offset: int, max_records: int, max_bytes: int, done: Fetched
@@ -106,7 +131,7 @@ class _Fetch:
 
     def __init__(
         self,
-        fetcher: Fetcher,
+        fetcher: RecordReader,
         partition: Partition,
         offset: int,
         max_records: int,

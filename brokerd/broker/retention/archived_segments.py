@@ -138,7 +138,6 @@ class ArchivedSegmentCleaner:
         )
 
     def _found(self, plan: CoveragePlan, found: _Found | None, error: Exception | None) -> None:
-        plan.remember()
         if self._stopped:
             return
         if error is not None:

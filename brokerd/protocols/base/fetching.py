@@ -13,7 +13,7 @@ from brokerd.security import READ
 from brokerd.values import Record
 
 MakeAnswer = Callable[[Sequence[Record], int, Exception | None], bytes | tuple[bytes, ...]]
-"""Makes the answer to a fetch of ``(records, next_offset, error)``; see `Broker.fetch`.
+"""Makes the answer to a fetch of ``(records, next_offset, error)``; see `Broker.reader.fetch`.
 
 The error is `Denied` or `AuthenticationRequired` if the permission went while the records were
 read. In parts when they are large: see `Connection.answer`.
@@ -31,7 +31,7 @@ class ReadingConnection(Connection):
         max_bytes: int,
         answer: MakeAnswer,
     ) -> None:
-        """Answer with durable records from ``offset`` on; arguments as of `Broker.fetch`.
+        """Answer with durable records from ``offset`` on; arguments as of `Broker.reader.fetch`.
 
         What this connection wrote before is among them. ``answer`` is called once, now or later;
         its bytes are the answer. Until then ``holds`` is set and later requests wait, so that a
@@ -39,7 +39,7 @@ class ReadingConnection(Connection):
 
         Raises `InvalidRequest`, which `answer` must not.
         """
-        read = partial(self.broker.fetch, partition, offset, max_records, max_bytes)
+        read = partial(self.broker.reader.fetch, partition, offset, max_records, max_bytes)
         self.read(partition.topic, read, answer)
 
     def read(self, topic: Topic, read: Callable[[Fetched], None], answer: MakeAnswer) -> None:

@@ -55,7 +55,7 @@ class LeaseFilter:
 
     def key_of(self, offset: int) -> int:
         """The hash of the record's key, for key order; an expired one has its place in it too."""
-        chunk = self._broker.find(self.group_partition.partition, offset)
+        chunk = self._broker.reader.find(self.group_partition.partition, offset)
         if chunk is None:
             self.cold = (self.group_partition, offset)
             self.stopped = True
@@ -65,7 +65,7 @@ class LeaseFilter:
     def takes(self, offset: int) -> int:
         """Whether the record at ``offset`` of the group_partition may be leased; answers as
         `Taking.takes`."""
-        chunk = self._broker.find(self.group_partition.partition, offset)
+        chunk = self._broker.reader.find(self.group_partition.partition, offset)
         if chunk is None:
             self.cold = (self.group_partition, offset)
             self.stopped = True
@@ -100,15 +100,15 @@ class LeaseFilter:
         if not expires_at_us:
             return False
         if self._expired_us < 0:
-            self._expired_us = self._broker.expired_before_us()
+            self._expired_us = self._broker.reader.expiry.before_us()
         return expires_at_us <= self._expired_us
 
 
 def bury_damaged(broker: Broker, cold: Cold, damage: Exception) -> None:
     """Make a record that cannot be read a dead letter, and say so. Raises as `dead_letter`."""
     group_partition, offset = cold
-    if broker.dead_letter(group_partition, offset, "damaged"):
+    if broker.leases.dead_letter(group_partition, offset, "damaged"):
         first, end = offset, offset + 1
         if isinstance(damage, Unreadable):
             first, end = min(first, damage.first), max(end, damage.end)
-        broker.quarantine.buried(group_partition, first, end, str(damage))
+        broker.damage.buried(group_partition, first, end, str(damage))

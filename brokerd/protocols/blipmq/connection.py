@@ -225,14 +225,14 @@ class BlipmqConnection(PollingConnection):
     def _append(self, topic_name: str, message: bytes, metadata: bytes | None) -> None:
         broker = self.broker
         ttl_us = self._settings.message_ttl_us
-        topic = broker.topic(topic_name)
+        topic = broker.topics.find(topic_name)
         if topic is None:
             check_topic_name(topic_name)  # a bad name is told whether or not there is room
-        broker.admit(len(message) + len(QOS_0) + RECORD_FRAME_BYTES)
+        broker.journal.admit(len(message) + len(QOS_0) + RECORD_FRAME_BYTES)
         if topic is None:
-            topic = broker.create_topic(topic_name)
+            topic = broker.topics.create(topic_name)
             broker.audit.record(brought_about(self.access.actor, topic_name))
-        broker.append(
+        broker.records.append(
             topic.choose(None),
             message,
             Encoding.BYTES,
@@ -240,7 +240,7 @@ class BlipmqConnection(PollingConnection):
             metadata,
             Format.BLIPMQ,
             None,
-            broker.expiry_us(ttl_us) if ttl_us else None,
+            broker.records.expiry_us(ttl_us) if ttl_us else None,
         )
         self.wrote()
 
@@ -278,7 +278,7 @@ class BlipmqConnection(PollingConnection):
 
     def _makes(self, topic_name: str) -> bool:
         """Whether there is no such topic. Raises `UnknownTopic` if this client may not make it."""
-        if self.broker.topic(topic_name) is not None:
+        if self.broker.topics.find(topic_name) is not None:
             return False
         check_topic_name(topic_name)
         if not self.access.may(WRITE | ADMIN, topic_name):

@@ -102,7 +102,7 @@ class Polls:
     def next(self, subscription: Subscription, group: ConsumerGroup) -> Delivery | Cold | Nothing:
         """Lease the next message, or settle it if it is delivered once at most.
 
-        A record that is not in memory must be read first. Raises as `Broker.acquire`.
+        A record that is not in memory must be read first. Raises as `Broker.leases.acquire`.
         """
         broker = self._broker
         topic_name = group.topic.name
@@ -111,7 +111,7 @@ class Polls:
             taking = DeliveryLeaseFilter(
                 broker, subscription.qos, MAX_LENGTH - DELIVERY_BYTES - len(topic)
             )
-            leased = broker.acquire(topic_name, group.name, OWNER, None, 1, taking)
+            leased = broker.leases.acquire(topic_name, group.name, OWNER, None, 1, taking)
             self.skipped += taking.skipped
             if leased:
                 break
@@ -119,15 +119,15 @@ class Polls:
                 return taking.cold
             if taking.too_large is None:
                 return Nothing.CUT_SHORT if taking.cut_short else Nothing.EMPTY
-            broker.dead_letter(*taking.too_large, "too_large")
+            broker.leases.dead_letter(*taking.too_large, "too_large")
         group_partition, grant = leased[0]
         chunk, index = taking.taken[0]
         tag = 0
         if taking.effective_qos(chunk, index):
             tag = tag_of(group_partition.partition.index, grant.offset)
-            broker.time_from_durable(group_partition, grant)
+            broker.leases.time_from_durable(group_partition, grant)
         else:
-            broker.settle_leased(group_partition, grant.offset, token=grant.token)
+            broker.leases.settle_leased(group_partition, grant.offset, token=grant.token)
         return Delivery(tag, topic, chunk.values[index])
 
 
@@ -147,7 +147,7 @@ class PollingConnection(FramesConnection[bytes, FrameLengthError]):
     def deliver(self, correlation_id: int, subscription_id: int) -> None:
         """Answer a POLL with the next message, if there is one.
 
-        Raises `HandledLater`, and as `Broker.acquire`.
+        Raises `HandledLater`, and as `Broker.leases.acquire`.
         """
         self._bury()
         used = self._use(subscription_id)
@@ -197,7 +197,7 @@ class PollingConnection(FramesConnection[bytes, FrameLengthError]):
         def loaded(_chunk: Chunk | None, failure: Exception | None) -> None:
             self.guarded(self._loaded, cold, failure)
 
-        self.broker.load(group_partition.partition, offset, loaded)
+        self.broker.reader.load(group_partition.partition, offset, loaded)
         raise HandledLater
 
     def _loaded(self, cold: Cold, failure: Exception | None) -> None:
@@ -218,5 +218,5 @@ class PollingConnection(FramesConnection[bytes, FrameLengthError]):
         used = self._use(subscription_id)
         if used is None or partition >= len(used[1].partitions):
             raise LeaseLost(UNKNOWN_DELIVERY)
-        self.broker.settle_leased(used[1].partitions[partition], offset)
+        self.broker.leases.settle_leased(used[1].partitions[partition], offset)
         self.wrote()

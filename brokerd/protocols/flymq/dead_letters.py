@@ -120,7 +120,7 @@ def _of_groups(broker: Broker, topic: Topic, basket: Basket) -> Steps[None]:
     for group in sorted(topic.groups):
         index = offset = 0
         while not topic.deleted and group in topic.groups:
-            found = broker.dead_letters(topic.name, group, index, offset)
+            found = broker.leases.dead_letters(topic.name, group, index, offset)
             some = list(islice(found, STEP_LETTERS))
             for index, letter in some:
                 offset = letter.offset + 1
@@ -141,7 +141,7 @@ def _of_groups(broker: Broker, topic: Topic, basket: Basket) -> Steps[None]:
 
 def _record(broker: Broker, partition: Partition, offset: int) -> Steps[tuple[Record, str]]:
     """The record of a dead letter, or an empty one and why it cannot be had."""
-    read: Read = yield partial(broker.fetch, partition, offset, 1, 0)
+    read: Read = yield partial(broker.reader.fetch, partition, offset, 1, 0)
     if read.records and read.records[0].offset == offset:
         return read.records[0], ""
     why = "removed or expired" if read.error is None else "unreadable"
@@ -187,7 +187,7 @@ def _is_number(text: str) -> bool:
 def _replay_at(connection: AskingConnection, topic: str, message_id: int) -> Steps[int]:
     """Replay a record to all groups of which it is a dead letter; how many."""
     broker, count = connection.broker, 0
-    place = broker.topic(topic)
+    place = broker.topics.find(topic)
     index, offset = message_id >> OFFSET_BITS, message_id & (1 << OFFSET_BITS) - 1
     for group in sorted(place.groups) if place is not None else []:
         if _is_dead(broker, topic, group, index, offset):
@@ -198,9 +198,9 @@ def _replay_at(connection: AskingConnection, topic: str, message_id: int) -> Ste
 
 
 def _is_dead(broker: Broker, topic: str, group: str, index: int, offset: int) -> bool:
-    if broker.topic(topic) is None:
+    if broker.topics.find(topic) is None:
         return False
-    found = next(broker.dead_letters(topic, group, index, offset), None)
+    found = next(broker.leases.dead_letters(topic, group, index, offset), None)
     return found is not None and (found[0], found[1].offset) == (index, offset)
 
 
@@ -208,7 +208,7 @@ def _replay_letter(
     connection: AskingConnection, topic: str, group: str, index: int, offset: int
 ) -> None:
     broker = connection.broker
-    change = partial(broker.replay_dead_letters, topic, group, index, offset, offset + 1)
+    change = partial(broker.groups.replay_dead_letters, topic, group, index, offset, offset + 1)
     _carry_out(connection, EventType.DEAD_LETTERS_REPLAYED, f"{topic}/{group}", change)
 
 
@@ -254,14 +254,16 @@ def _produce_again(connection: AskingConnection, name: str, told: Envelope) -> N
         raise too_large(len(told.payload))
     topic = named_topic(broker, target)
     if topic is None:
-        broker.admit(len(told.payload) + RECORD_FRAME_BYTES)
-        topic = broker.create_topic(target, connection.new_partitions)
+        broker.journal.admit(len(told.payload) + RECORD_FRAME_BYTES)
+        topic = broker.topics.create(target, connection.new_partitions)
         broker.audit.record(brought_about(access.actor, target))
     partition = topic.choose(None)
 
     def produce() -> None:
-        broker.admit(len(told.payload) + RECORD_FRAME_BYTES)
-        broker.append(partition, told.payload, Encoding.BYTES, None, None, Format.FLYMQ, None, None)
+        broker.journal.admit(len(told.payload) + RECORD_FRAME_BYTES)
+        broker.records.append(
+            partition, told.payload, Encoding.BYTES, None, None, Format.FLYMQ, None, None
+        )
 
     details = {"message": told.message_id, "topic": target}
     _carry_out(connection, EventType.DEAD_LETTERS_REPLAYED, name + SUFFIX, produce, details)
@@ -280,7 +282,7 @@ def purge(connection: AskingConnection, request: PurgeDlq) -> bytes:
 def _purged(connection: AskingConnection, name: str) -> Steps[None]:
     broker = connection.broker
     own_name = name + SUFFIX
-    own = broker.topic(own_name)
+    own = broker.topics.find(own_name)
     if own is not None and connection.access.may(ANY, own_name):
         connection.access.require(ADMIN, own_name)
     topic = named_topic(broker, name)
@@ -292,12 +294,12 @@ def _purged(connection: AskingConnection, name: str) -> Steps[None]:
             _purge_group(connection, name, group.name)
         yield None
     if _own_topic(connection, ADMIN, name) is not None:
-        delete = partial(broker.delete_topic, own_name)
+        delete = partial(broker.topics.delete, own_name)
         _carry_out(connection, EventType.TOPIC_DELETED, own_name, delete)
 
 
 def _purge_group(connection: AskingConnection, topic: str, group: str) -> None:
-    change = partial(connection.broker.purge_dead_letters, topic, group)
+    change = partial(connection.broker.groups.purge_dead_letters, topic, group)
     try:
         _carry_out(connection, EventType.DEAD_LETTERS_PURGED, f"{topic}/{group}", change)
     except LimitExceeded:
@@ -319,7 +321,7 @@ ANSWERS: dict[type[Any], Callable[[Any, Any], bytes]] = {
 
 def _own_topic(connection: AskingConnection, permission: int, name: str) -> Topic | None:
     """The topic ``NAME.dlq``, if there is one and this permission on it is given."""
-    own = connection.broker.topic(name + SUFFIX)
+    own = connection.broker.topics.find(name + SUFFIX)
     return own if own is not None and connection.access.may(permission, own.name) else None
 
 
@@ -328,7 +330,9 @@ def _walk(broker: Broker, topic: Topic, take: Take) -> Steps[None]:
     for partition in topic.partitions:
         offset = partition.start_offset
         while not topic.deleted:
-            read: Read = yield partial(broker.fetch, partition, offset, STEP_RECORDS, STEP_BYTES)
+            read: Read = yield partial(
+                broker.reader.fetch, partition, offset, STEP_RECORDS, STEP_BYTES
+            )
             for record in read.records:
                 if take(partition, record):
                     return

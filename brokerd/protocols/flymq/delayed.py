@@ -46,11 +46,11 @@ def produce_delayed(
     topic = named_topic(broker, name)
     if topic is None:
         topics_bytes = 2 * (OWN_TOPIC_BYTES + BATCH_FRAME_BYTES)
-        broker.admit(len(value) + LATER_FRAME_BYTES + BATCH_LATER_BYTES + topics_bytes)
-        topic = broker.create_topic(name, partitions)
+        broker.journal.admit(len(value) + LATER_FRAME_BYTES + BATCH_LATER_BYTES + topics_bytes)
+        topic = broker.topics.create(name, partitions)
         broker.audit.record(brought_about(access.actor, name))
     delay_us = max(delay_ms * 1000, AT_ONCE_US)
-    schedule_id = broker.produce_later(
+    schedule_id = broker.delayed.produce(
         topic, value, Encoding.BYTES, None, None, Format.FLYMQ, None, delay_us
     )
     return topic, schedule_id
@@ -65,14 +65,14 @@ def cancel_delayed(broker: Broker, access: Access, request: CancelDelayed) -> by
     number = _number(request.message)
     topic_id, schedule_id = number >> TOPIC_SHIFT, number & (1 << TOPIC_SHIFT) - 1
     if request.topic is None:
-        topic = broker.topic_of_id(topic_id)
+        topic = broker.topics.find_id(topic_id)
         if topic is not None and not access.may(WRITE, topic.name):
             topic = None
     else:
         topic = named_topic(broker, request.topic)
         if topic is not None and topic_id not in (0, topic.topic_id):
             topic = None
-    if topic is None or not broker.cancel_scheduled(topic.name, schedule_id):
+    if topic is None or not broker.delayed.cancel(topic.name, schedule_id):
         raise _not_found(request.message)
     return flymq.ok(Opcode.CANCEL_DELAYED)
 

@@ -28,7 +28,8 @@ whose peer has left, or is about to."""
 
 
 class Scan:
-    """One fetch with a filter, under way; call it with what wants the records, as `Broker.fetch`.
+    """One fetch with a filter, under way; call it with what wants the records, as
+    `Broker.reader.fetch`.
 
     ``most`` records at most, and keys and values of ``room`` bytes, but at least one record.
     A client that does not wait for the answer any more may have asked again: its scans must not
@@ -64,7 +65,7 @@ class Scan:
         self._fetch()
 
     def _fetch(self) -> None:
-        self._connection.broker.fetch(
+        self._connection.broker.reader.fetch(
             self._partition, self._offset, SLICE_RECORDS, SLICE_BYTES, self._fetched
         )
 

@@ -85,7 +85,7 @@ def _deleted(connection: AskingConnection, request: DeleteGroup) -> Steps[int]:
         if group.deleted:
             continue
         topic = group.topic.name
-        delete = partial(broker.delete_group, topic, group.name)
+        delete = partial(broker.groups.delete, topic, group.name)
         resource = f"{topic}/{group.name}"
         broker.audit.carry_out(connection.access.actor, EventType.GROUP_DELETED, resource, delete)
         count += 1
@@ -111,7 +111,7 @@ def _topics(broker: Broker) -> list[Topic]:
     """Those that this format can name, but the broker's own; sorted."""
     found = [
         topic
-        for topic in broker.topics()
+        for topic in broker.topics.all()
         if topic.name not in NO_NAMES and not topic.name.startswith(RESERVED_PREFIX)
     ]
     return sorted(found, key=lambda topic: topic.name)
@@ -119,7 +119,7 @@ def _topics(broker: Broker) -> list[Topic]:
 
 def _named(broker: Broker, topic_name: str | None, name: str) -> Iterator[ConsumerGroup]:
     """The groups of a name, of one topic or of all."""
-    topic = broker.topic(topic_name) if topic_name else None
+    topic = broker.topics.find(topic_name) if topic_name else None
     if not name or (topic_name and topic is None):
         return
     for one in _topics(broker) if topic is None else [topic]:

@@ -52,7 +52,7 @@ def subscribe(broker: Broker, memberships: Memberships, address: str, request: S
     else:
         raise InvalidRequest(f"unknown subscribe mode: {mode}")
     if group and group not in partition.topic.groups:
-        broker.commit_offset(topic_name, group, index, NOTHING_COMMITTED)
+        broker.groups.commit_offset(topic_name, group, index, NOTHING_COMMITTED)
     if group:
         memberships.join(partition.topic.groups[group], address)
     return flymq.position(Opcode.SUBSCRIBE, offset)
@@ -62,7 +62,7 @@ def commit(broker: Broker, request: Commit) -> bytes:
     """COMMIT: the number as it is, forward or back."""
     existing_partition(broker, request.topic, request.partition)
     checked_name(request.group, "group name")
-    broker.commit_offset(*request)
+    broker.groups.commit_offset(*request)
     return flymq.ok(Opcode.COMMIT)
 
 
@@ -79,7 +79,7 @@ def reset_offset(broker: Broker, access: Access, request: ResetOffset) -> bytes:
         offset = given
     else:
         raise InvalidRequest(f"unknown reset mode: {mode}")
-    reset = partial(broker.commit_offset, topic_name, group, index, offset)
+    reset = partial(broker.groups.commit_offset, topic_name, group, index, offset)
     resource = f"{topic_name}/{group}"
     details = {"partition": str(index), "offset": str(offset)}
     broker.audit.carry_out(access.actor, EventType.GROUP_SOUGHT, resource, reset, details)
@@ -109,9 +109,9 @@ def seek_to_timestamp(connection: AskingConnection, request: SeekToTimestamp) ->
     if group:
         checked_name(group, "group name")
     time_us = min(max(request.time_ms, 0), TIME_MS_MAX) * 1000
-    offset = connection.told(request, partial(broker.offset_at_time, partition, time_us))
+    offset = connection.told(request, partial(broker.reader.offset_at_time, partition, time_us))
     if group:
-        broker.commit_offset(request.topic, group, partition.index, offset)
+        broker.groups.commit_offset(request.topic, group, partition.index, offset)
     return flymq.position(Opcode.SEEK_TO_TIMESTAMP, offset)
 
 
@@ -120,7 +120,7 @@ def _committed(broker: Broker, partition: Partition, group: str) -> int | None:
     topic = partition.topic
     if not group or group not in topic.groups:
         return None
-    return broker.committed_offset(topic.name, group, partition.index)
+    return broker.groups.committed_offset(topic.name, group, partition.index)
 
 
 def _committed_of_existing(broker: Broker, partition: Partition, group: str) -> int:
@@ -128,4 +128,4 @@ def _committed_of_existing(broker: Broker, partition: Partition, group: str) -> 
     topic = partition.topic
     if not group or group not in topic.groups:
         raise UnknownGroup(f"consumer group not found: {topic.name}:{group}")
-    return broker.committed_offset(topic.name, group, partition.index) or 0
+    return broker.groups.committed_offset(topic.name, group, partition.index) or 0

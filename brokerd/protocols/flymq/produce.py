@@ -107,17 +107,17 @@ class ProducingConnection(AskingConnection):
         if size > CONTENT_BYTES_MAX:
             raise too_large(size)
         broker = self.broker
-        topic = broker.topic(name)
+        topic = broker.topics.find(name)
         if topic is None or name in NO_NAMES:
             checked_name(name, "topic name")
         if index >= (self.settings.partitions if topic is None else len(topic.partitions)):
             raise UnknownPartition(f"partition {index} not found")
-        broker.admit(size + RECORD_FRAME_BYTES)
+        broker.journal.admit(size + RECORD_FRAME_BYTES)
         if topic is None:
-            topic = broker.create_topic(name, self.settings.partitions)
+            topic = broker.topics.create(name, self.settings.partitions)
             broker.audit.record(brought_about(self.access.actor, name))
         partition = topic.choose(key) if index < 0 else topic.partitions[index]
-        offset = broker.append(
+        offset = broker.records.append(
             partition, value, Encoding.BYTES, key, None, Format.FLYMQ, None, expires_at_us
         )
         chunk = partition.chunks.open
@@ -130,7 +130,7 @@ class ProducingConnection(AskingConnection):
     def produce_with_ttl(self, request: ProduceWithTtl) -> None:
         """PRODUCE_WITH_TTL."""
         ttl_ms = request.ttl_ms
-        expires_at_us = self.broker.expiry_us(ttl_ms * 1000) if ttl_ms > 0 else 0
+        expires_at_us = self.broker.records.expiry_us(ttl_ms * 1000) if ttl_ms > 0 else 0
         plain = Produce(request.topic, None, request.value)
         self.produce(plain, expires_at_us, Opcode.PRODUCE_WITH_TTL)
 

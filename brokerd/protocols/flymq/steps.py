@@ -2,7 +2,8 @@
 """Work on a FlyMQ request that takes long, or has to read records: a generator, run in slices.
 
 It yields None after each piece of work of less than a millisecond, or what reads records, as
-`Broker.fetch` does with a place and limits: then it is sent what was read. What it returns is told.
+`Broker.reader.fetch` does with a place and limits: then it is sent what was read. What it returns
+is told.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 class Read(NamedTuple):
-    """What `Broker.fetch` found."""
+    """What `Broker.reader.fetch` found."""
 
     records: Sequence[Record]
     next_offset: int

@@ -36,12 +36,12 @@ def known_topics(
     if not connection.access.permissions & permission:
         broker = connection.broker
         found = connection.told(request, ask)
-        return [topic for topic in found if broker.topic(topic.name) is topic]
+        return [topic for topic in found if broker.topics.find(topic.name) is topic]
     return list(_nameable(connection))
 
 
 def _nameable(connection: AskingConnection) -> Iterator[Topic]:
-    for topic in connection.broker.topics():
+    for topic in connection.broker.topics.all():
         if topic.name not in NO_NAMES and not topic.name.startswith(RESERVED_PREFIX):
             yield topic
 

@@ -63,7 +63,7 @@ def named_topic(broker: Broker, name: str) -> Topic | None:
     Names with ``.`` or ``..`` as levels are refused where a topic would begin with them. One that
     another format began so is served as any. Raises `InvalidName`.
     """
-    topic = broker.topic(name)
+    topic = broker.topics.find(name)
     if topic is None or name in NO_NAMES:
         checked_name(name, "topic name")
     return topic
@@ -96,7 +96,7 @@ def create_topic(broker: Broker, access: Access, request: CreateTopic) -> bytes:
         )
     partitions = request.partitions or 1
     if is_new:
-        create = partial(broker.create_topic, name, partitions)
+        create = partial(broker.topics.create, name, partitions)
         details = {"partitions": str(partitions)}
         broker.audit.carry_out(access.actor, EventType.TOPIC_CREATED, name, create, details)
     return flymq.ok(Opcode.CREATE_TOPIC)
@@ -106,7 +106,7 @@ def delete_topic(broker: Broker, access: Access, request: DeleteTopic) -> bytes:
     """DELETE_TOPIC: one that is not there is success."""
     name = request.topic
     if named_topic(broker, name) is not None:
-        delete = partial(broker.delete_topic, name)
+        delete = partial(broker.topics.delete, name)
         broker.audit.carry_out(access.actor, EventType.TOPIC_DELETED, name, delete)
     return flymq.ok(Opcode.DELETE_TOPIC)
 

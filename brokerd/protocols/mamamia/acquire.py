@@ -111,7 +111,7 @@ class Attempt:
         duration_us = None if request.duration is None else microseconds(request.duration)
         while True:
             taking = AnswerLeaseFilter(broker, log_id, self._room)
-            leased = broker.acquire(
+            leased = broker.leases.acquire(
                 log_id, request.group_id, request.client_id, duration_us, limit, taking
             )
             if leased:
@@ -120,7 +120,7 @@ class Attempt:
                 return taking.cold
             if taking.too_large is None:
                 return Later.CUT_SHORT if taking.cut_short else Later.NOTHING
-            broker.dead_letter(*taking.too_large, "too_large")
+            broker.leases.dead_letter(*taking.too_large, "too_large")
 
 
 def answer_one(request: LeaseRequest, leased: list[Leased], taking: AnswerLeaseFilter) -> bytes:
@@ -212,7 +212,7 @@ class LateAcquire:
         def loaded(_chunk: Chunk | None, failure: Exception | None) -> None:
             self._connection.guarded(self._loaded, cold, failure)
 
-        self._connection.broker.load(group_partition.partition, offset, loaded)
+        self._connection.broker.reader.load(group_partition.partition, offset, loaded)
 
     def _loaded(self, cold: Cold, failure: Exception | None) -> None:
         if self._connection.gone:
@@ -240,7 +240,7 @@ class LateAcquire:
     def _wait(self) -> None:
         """Try again whenever something may have come, until the wait is over."""
         connection, request = self._connection, self._request
-        self._waiter = connection.broker.wait(
+        self._waiter = connection.broker.leases.wait(
             request.log_id,
             request.group_id,
             max(0, self._deadline_us - connection.broker.time.now_us()),

@@ -136,10 +136,10 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         if delay:
             self._produce_later(request, expires_at_us)
             return
-        broker.admit(size + RECORD_FRAME_BYTES)
-        topic = broker.topic(log_id) or self._create(log_id, partition_index or 0)
+        broker.journal.admit(size + RECORD_FRAME_BYTES)
+        topic = broker.topics.find(log_id) or self._create(log_id, partition_index or 0)
         partition = topic.choose(key, partition_index)
-        offset = broker.append(
+        offset = broker.records.append(
             partition, value, encoding, key, metadata, Format.MAMAMIA, None, expires_at_us
         )
         self.answers.append(produced(message_id_of(partition.index, offset)))
@@ -149,12 +149,12 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         delay_us = microseconds(delay or 0)
         check_delay(delay_us)
         broker = self.broker
-        topic = broker.topic(log_id)
+        topic = broker.topics.find(log_id)
         if topic is None:
             size = len(value) + len(metadata or b"") + len(key or b"")
-            broker.admit(size + LATER_FRAME_BYTES + BATCH_LATER_BYTES)
+            broker.journal.admit(size + LATER_FRAME_BYTES + BATCH_LATER_BYTES)
             topic = self._create(log_id, partition_index or 0)
-        schedule_id = broker.produce_later(
+        schedule_id = broker.delayed.produce(
             topic,
             value,
             encoding,
@@ -169,7 +169,7 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
 
     def _expiry_us(self, ttl: float) -> int:
         """When a message expires; 0, as its ttl is then, for never."""
-        return self.broker.expiry_us(max(1, microseconds(ttl))) if ttl else 0
+        return self.broker.records.expiry_us(max(1, microseconds(ttl))) if ttl else 0
 
     def _produce_batch(self, request: ProduceBatch) -> None:
         log_id, messages, producer_id, sequence = request
@@ -183,7 +183,7 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
                 check_delay(microseconds(delay))
                 delayed += 1
         broker = self.broker
-        topic = broker.topic(log_id)
+        topic = broker.topics.find(log_id)
         if producer_id is not None and sequence is not None:
             if delayed:
                 raise InvalidRequest(
@@ -198,7 +198,7 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         if delayed:
             size += delayed * LATER_FRAME_BYTES + BATCH_LATER_BYTES
         if topic is None:
-            broker.admit(size)
+            broker.journal.admit(size)
             topic = self._create(log_id, max(message.partition or 0 for message in messages))
         if delayed:
             self._append_mixed(topic, messages, size)
@@ -215,11 +215,11 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         expiries = [
             None if message.ttl is None else self._expiry_us(message.ttl) for message in messages
         ]
-        broker.admit(size, len(set(partitions)))
+        broker.journal.admit(size, len(set(partitions)))
         return [
             message_id_of(
                 partition.index,
-                broker.append(
+                broker.records.append(
                     partition, value, encoding, key, metadata, Format.MAMAMIA, None, expires_at_us
                 ),
             )
@@ -235,11 +235,11 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         for message in messages:
             if message.partition is not None:
                 topic.partition(message.partition)
-        broker.open_schedule(topic)
-        broker.admit(size, 1 + len(topic.partitions))
+        broker.delayed.open(topic)
+        broker.journal.admit(size, 1 + len(topic.partitions))
         message_ids = iter(self._append_all(topic, now, 0) if now else ())
         schedule_ids = [
-            broker.append_later(
+            broker.delayed.append(
                 topic,
                 value,
                 encoding,
@@ -262,7 +262,7 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
 
     def _cancel(self, request: Cancel) -> None:
         try:
-            was_cancelled = self.broker.cancel_scheduled(request.log_id, request.schedule_id)
+            was_cancelled = self.broker.delayed.cancel(request.log_id, request.schedule_id)
         except UnknownTopic:
             was_cancelled = False
         self.answers.append(cancelled(was_cancelled))
@@ -274,7 +274,7 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
                 f"log {log_id!r} does not exist; created by PRODUCE it would have one partition, "
                 f"number 0, and no partition {partition_index}"
             )
-        topic = self.broker.create_topic(log_id)
+        topic = self.broker.topics.create(log_id)
         self.broker.audit.record(brought_about(self.access.actor, log_id))
         return topic
 
@@ -303,8 +303,8 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         log_id, group_id, message_id, client_id, success, delay, reason, dead = request
         index, offset = split_message_id(message_id)
         broker = self.broker
-        broker.settle(
-            broker.group_partition(log_id, group_id, index, offset),
+        broker.leases.settle(
+            broker.leases.group_partition(log_id, group_id, index, offset),
             offset,
             success,
             owner=client_id,
@@ -321,8 +321,8 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         for message_id, success, token, delay, reason, dead in settles[len(results) :]:
             index, offset = split_message_id(message_id)
             try:
-                broker.settle(
-                    broker.group_partition(log_id, group_id, index, offset),
+                broker.leases.settle(
+                    broker.leases.group_partition(log_id, group_id, index, offset),
                     offset,
                     success,
                     owner=client_id if token is None else None,
@@ -344,12 +344,14 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
     def _extend(self, request: Extend) -> None:
         log_id, group_id, client_id, message_id, duration = request
         index, offset = split_message_id(message_id)
-        group_partition = self.broker.group_partition(log_id, group_id, index, offset)
+        group_partition = self.broker.leases.group_partition(log_id, group_id, index, offset)
         if duration is None:
             duration_us = group_partition.store.settings.default_duration_us
         else:
             duration_us = microseconds(duration)
-        remaining_us = self.broker.extend(group_partition, offset, duration_us, owner=client_id)
+        remaining_us = self.broker.leases.extend(
+            group_partition, offset, duration_us, owner=client_id
+        )
         self.answers.append(extended(remaining_us / 1e6))
 
     def _release(self, request: Release) -> None:
@@ -365,8 +367,10 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         for message_id in message_ids[len(given_back) :]:
             index, offset = split_message_id(message_id)
             try:
-                broker.release(
-                    broker.group_partition(log_id, group_id, index, offset), offset, client_id
+                broker.leases.release(
+                    broker.leases.group_partition(log_id, group_id, index, offset),
+                    offset,
+                    client_id,
                 )
                 given_back.append(True)
             except (UnknownOffset, NotLeaseOwner, LeaseLost):  # the client has no such lease
@@ -383,7 +387,7 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         """Release leases of a client, as many as one turn may; how many, and if there are more."""
         log_id, group_id, client_id, _ = request
         try:
-            return self.broker.release_owner(log_id, group_id, client_id)
+            return self.broker.groups.release_owner(log_id, group_id, client_id)
         except (UnknownTopic, UnknownGroup):
             return 0, False
 
@@ -409,7 +413,7 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
                 self.resolve(place, released(count))
 
     def _group_info(self, request: GroupInfo) -> None:
-        info = self.broker.group_info(request.log_id, request.group_id)
+        info = self.broker.overview.group_info(request.log_id, request.group_id)
         age_us = info.oldest_age_us
         self.answers.append(
             group_info(

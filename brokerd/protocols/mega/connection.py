@@ -93,14 +93,14 @@ class MegaConnection(FramesConnection[Request | Refused, StreamError], ReadingCo
         self.access.require(ADMIN, topic_name)
         if not _NAME.fullmatch(topic_name):
             self.answers.append(refused(correlation_id, Code.INVALID_REQUEST))
-        elif self.broker.topic(topic_name) is not None:
+        elif self.broker.topics.find(topic_name) is not None:
             self.answers.append(refused(correlation_id, Code.TOPIC_ALREADY_EXISTS))
         else:
             self.broker.audit.carry_out(
                 self.access.actor,
                 EventType.TOPIC_CREATED,
                 topic_name,
-                lambda: self.broker.create_topic(topic_name),
+                lambda: self.broker.topics.create(topic_name),
             )
             self.wrote()
             self.answers.append(created(correlation_id, timestamp, topic_name))
@@ -115,8 +115,8 @@ class MegaConnection(FramesConnection[Request | Refused, StreamError], ReadingCo
             self.answers.append(refused(correlation_id, Code.RESOURCE_EXHAUSTED))
         else:
             broker = self.broker
-            broker.admit(len(payload) + RECORD_FRAME_BYTES)
-            offset = broker.append(partition, payload, _BYTES, None, None, _MEGA, timestamp)
+            broker.journal.admit(len(payload) + RECORD_FRAME_BYTES)
+            offset = broker.records.append(partition, payload, _BYTES, None, None, _MEGA, timestamp)
             self.wrote()
             self.answers.append(produced(correlation_id, timestamp, offset))
 
@@ -134,7 +134,7 @@ class MegaConnection(FramesConnection[Request | Refused, StreamError], ReadingCo
 
     def _partition(self, topic_name: str) -> Partition | None:
         """Partition 0 of a topic; the empty name, which Mamamia may use, is none here."""
-        topic = self.broker.topic(topic_name) if topic_name else None
+        topic = self.broker.topics.find(topic_name) if topic_name else None
         return None if topic is None else topic.partitions[0]
 
     _DISPATCH: ClassVar[dict[type, Callable[[MegaConnection, Any], None]]] = {

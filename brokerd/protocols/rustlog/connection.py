@@ -141,12 +141,12 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         if size > JSON_BYTES_MAX:
             check_sizes(self._dialect, partition.next_offset, records)
         try:
-            broker.admit(size + len(records) * RECORD_FRAME_BYTES)
+            broker.journal.admit(size + len(records) * RECORD_FRAME_BYTES)
         except Congested:
             raise
         except BrokerdError as refusal:
             raise PRODUCE_FAILED.because(refusal) from None
-        base_offset = broker.append_values(partition, records, Format.RUSTLOG)
+        base_offset = broker.records.append_values(partition, records, Format.RUSTLOG)
         self.wrote()
         return Produced(base_offset, len(records))
 
@@ -250,14 +250,14 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
             raise BAD_COUNT.because(f"{count} (1 to {PARTITIONS_MAX})")
         if not topic_name:
             raise CREATE_FAILED.because("the topic has no name; give it one")
-        if self.broker.topic(topic_name) is not None:
+        if self.broker.topics.find(topic_name) is not None:
             raise topic_exists(topic_name)
         try:
             self.broker.audit.carry_out(
                 self.access.actor,
                 EventType.TOPIC_CREATED,
                 topic_name,
-                lambda: self.broker.create_topic(topic_name, count),
+                lambda: self.broker.topics.create(topic_name, count),
                 {"partitions": str(count)},
             )
         except Congested:
@@ -274,7 +274,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
 
     def _describe_topic(self, request: DescribeTopic) -> None:
         self.access.require_any(request.topic)
-        topic = self.broker.topic(request.topic) if request.topic else None
+        topic = self.broker.topics.find(request.topic) if request.topic else None
         if topic is None:
             raise no_topic(request.topic)
         next_offsets = tuple(partition.next_offset for partition in topic.partitions)

@@ -30,7 +30,7 @@ class Commits:
 
     def place(self, topic_name: str, index: int) -> Partition | None:
         """A partition by name and number; the empty name, which Mamamia may use, is none here."""
-        topic = self._broker.topic(topic_name) if topic_name else None
+        topic = self._broker.topics.find(topic_name) if topic_name else None
         if topic is None or index >= len(topic.partitions):
             return None
         return topic.partitions[index]
@@ -45,7 +45,7 @@ class Commits:
             return self._unplaced.get(place) if or_unplaced else None
         if group_name not in partition.topic.groups:
             return None
-        return self._broker.committed_offset(topic_name, group_name, index)
+        return self._broker.groups.committed_offset(topic_name, group_name, index)
 
     def commit(
         self, topic_name: str, index: int, group_name: str, offset: int, keep_unplaced: bool
@@ -60,7 +60,7 @@ class Commits:
             raise InvalidRequest(f"offset {offset} is above {MAX_OFFSET}, the last that can be")
         if self.place(topic_name, index) is not None:
             self._unplaced.pop((topic_name, index, group_name), None)
-            self._broker.commit_offset(topic_name, group_name, index, offset)
+            self._broker.groups.commit_offset(topic_name, group_name, index, offset)
             return True
         if not keep_unplaced:
             return False

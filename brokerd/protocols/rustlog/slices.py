@@ -54,14 +54,14 @@ def list_topics(broker: Broker, codec: Codec, access: Access) -> Steps:
 
     None that ``access`` may not know of, and so none of the broker's own.
     """
-    names = [topic.name for topic in broker.topics() if topic.name]
+    names = [topic.name for topic in broker.topics.all() if topic.name]
     yield False
     names.sort()
     rows: list[bytes] = []
     count = size = 0
     for first in range(0, len(names), TOPICS_A_TURN):
         yield False
-        topics = map(broker.topic, names[first : first + TOPICS_A_TURN])
+        topics = map(broker.topics.find, names[first : first + TOPICS_A_TURN])
         described = [
             (topic.name, len(topic.partitions))
             for topic in topics

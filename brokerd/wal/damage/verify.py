@@ -27,7 +27,7 @@ from brokerd.wal.directory import (
 )
 from brokerd.wal.disk import Disk
 from brokerd.wal.read.scanner import FoundFrame, SegmentScanner, Unreadable
-from brokerd.wal.recovery.assigned_offsets import assigned_offsets, log_start, log_starts
+from brokerd.wal.recovery.assigned_offsets import given_offsets, moved_need, needed_from
 from brokerd.wal.recovery.recover import (
     Cut,
     Damage,
@@ -101,12 +101,15 @@ def verify(
     told = _Told()
     _verify_snapshots(disk, state_path, report, told)
     replay = RecoveryReport(damages=report.damages)
+
+    def seen(frame: Frame) -> None:
+        told.see(frame)
+        see(frame)
+
     last = segment_name(0)
     for found in segment_files(disk, wal_path, reached_lsn=report.reached_lsn):
         report.segments += not found.is_gone
-        for frame in _verify_segment(disk, wal_path, found, report, replay):
-            told.see(found, frame)
-            see(frame)
+        _verify_segment(disk, wal_path, found, report, replay, seen)
         last = last if found.is_stray else found.name
     _verify_deleted(disk, wal_path, state_path, report, told)
     if report.next_lsn < report.reached_lsn:
@@ -129,10 +132,8 @@ class _Told:
         self.needed: dict[tuple[int, int], int] = {}
         """Below these, the log need not hold records."""
 
-    def see(self, found: SegmentFile, frame: Frame) -> None:
-        place = f"{found.name} at {frame.lsn - found.first_lsn}"
-        for entry in frame.entries:
-            moved = log_start(entry, place)
+    def see(self, frame: Frame) -> None:
+        for moved in map(moved_need, frame.entries):
             if moved is not None:
                 self.need(*moved)
 
@@ -179,8 +180,8 @@ def _verify_segment(
     found: SegmentFile,
     report: VerifyReport,
     replay: RecoveryReport,
-) -> Iterator[Frame]:
-    """Verify a segment and its index, and yield the frames."""
+    see: Callable[[Frame], None],
+) -> None:
     if found.damage is not None:
         report.damages.append(found.damage)
     if found.is_stray:
@@ -194,7 +195,7 @@ def _verify_segment(
     has_index = index_name(found.first_lsn) in disk.list(path)
     scan = SegmentReplay(found.file, segment, replay, found.expected_end, report.reached_lsn)
     for frame in scan.frames():
-        yield frame
+        see(frame)
         report.frames += 1
         report.last_time_us = max(report.last_time_us, frame.time_us)
         report.bytes += frame.end - frame.lsn
@@ -275,8 +276,8 @@ def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport, tol
     try:
         snapshot = SnapshotFile(file, name)
         for chunk in snapshot.chunks():
-            given += assigned_offsets(chunk, name)
-            needed |= log_starts(chunk, name)
+            given += given_offsets(chunk)
+            needed |= needed_from(chunk)
             reached_lsn = max(reached_lsn, chunk.lsn)
     except DamagedData as error:
         problem = str(error).removeprefix(name).lstrip()
