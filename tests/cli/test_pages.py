@@ -17,6 +17,11 @@ ASKING = (
     *("user", "acl", "key", "audit", "whoami", "schema"),
 )
 """The verbs that docs/cli.rst is about."""
+PAGES = (
+    "README.rst",
+    *(f"docs/{name}.rst" for name in ("tutorial", "recipes", "operations", "security", "cli")),
+)
+"""Pages with lines that a reader may copy."""
 
 
 def command_of(words: list[str]) -> click.Command:
@@ -52,7 +57,7 @@ def commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Com
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    for page in ("README.rst", "docs/operations.rst", "docs/cli.rst"):
+    for page in PAGES:
         for line in re.findall(
             r"^ +brokerctl ([a-z-].*)$", (ROOT / page).read_text(), re.MULTILINE
         ):
