@@ -24,6 +24,7 @@ from brokerd.archive.contract.layout import EVENTS, LAYOUTS, RECORDS
 from brokerd.archive.contract.pairing import check_pin
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.delta.table import Table, ensure_tables, open_tables
+from brokerd.archive.delta.vacuum import remove_temporaries
 from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.ingest.plan import Lot, plan_lot
 from brokerd.archive.journal.pairing import check_log, read_pin
@@ -116,11 +117,13 @@ def run_job(job: Job) -> Summary:
     :raises BrokerdError: there is nothing to begin with: no data directory, no bounds, an archive
         that is somebody else's, or is not that of the log as it is now.
     """
-    told = _bounds_bytes(job.data_dir)
-    bounds = _decoded(job.data_dir, told)
-    only = _topic_ids(job.only, bounds)
     summary = Summary()
+    _check_data_dir(job.data_dir)
     with locked(job.data_dir), ExitStack() as stack:
+        # Another job may have taken more of the log while this one waited to begin.
+        told = _bounds_bytes(job.data_dir)
+        bounds = _decoded(job.data_dir, told)
+        only = _topic_ids(job.only, bounds)
         check_pairing(job.data_dir, job.root, bounds)
         tables = ensure_tables(job.root, bounds.log_id, job.now_ms())
         spark = _Session(job, stack)
@@ -177,6 +180,7 @@ def vacuum(run: Run) -> StepReport:
         run.at(f"before vacuum of {layout.name}")
         table = Table(run.root, layout, run.bounds.log_id)
         files += len(table.vacuum(run.settings.vacuum_hours, run.now_ms()))
+    remove_temporaries(run.root, run.settings.vacuum_hours, run.now_ms())
     lines = [f"deleted {counted(files, 'file')} that no version needs"] if files else []
     return StepReport("vacuum", {"files": files}, lines)
 
@@ -220,9 +224,13 @@ def read_bounds(data_dir: Path) -> Bounds:
     return _decoded(data_dir, _bounds_bytes(data_dir))
 
 
-def _bounds_bytes(data_dir: Path) -> bytes:
+def _check_data_dir(data_dir: Path) -> None:
     if not (data_dir / "wal").is_dir():
         raise JobFailed(f"{data_dir} is no data directory of a broker; name one with --data-dir")
+
+
+def _bounds_bytes(data_dir: Path) -> bytes:
+    _check_data_dir(data_dir)
     path = data_dir / "state" / FILE_NAME
     try:
         return read_regular(path, FILE_BYTES_MAX)

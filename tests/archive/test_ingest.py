@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from brokerd.archive.contract.bounds import DamagedPlace
 from brokerd.archive.contract.view import ForeignArchive
@@ -87,6 +88,24 @@ def test_every_point_is_passed(data: Data) -> None:
     seen: list[str] = []
     data.roll_up(at=seen.append)
     assert seen == POINTS
+
+
+def test_files_of_the_slower_of_two_jobs_are_discarded(data: Data) -> None:
+    """It has taken nothing, and says so."""
+    data.fill()
+    faster: list[RolledUp] = []
+
+    def overtake(point: str) -> None:
+        if point == "before records commit":
+            faster.append(data.roll_up())
+
+    done = data.roll_up(at=overtake)
+    data.check()
+    assert faster[0].records == len(data.appended)
+    assert (done.lots, done.segments, done.files, done.records, done.events) == (0, 0, 0, 0, 0)
+    for name in ("records", "events"):
+        table = DeltaTable(str(data.root / name))
+        assert len(list((data.root / name).rglob("*.parquet"))) == len(table.file_uris())
 
 
 def test_unknown_damage_ends_it_before_its_segment(data: Data) -> None:

@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from textwrap import dedent
 from threading import Timer
@@ -314,6 +315,24 @@ def refused(data: Data, match: str) -> None:
     with pytest.raises(BrokerdError, match=match):
         list(plan_job(job_of(data)))
     assert files_of(data.root) == before
+
+
+def test_bounds_are_those_of_when_the_job_has_the_lock(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job before it may have taken what came after older ones."""
+    data.publish()
+
+    @contextmanager
+    def held_by_another(data_dir: Path) -> Iterator[None]:
+        with locked(data_dir):
+            data.starts[1] = 2
+            data.publish()
+            yield
+
+    monkeypatch.setattr("brokerd.archive.job.locked", held_by_another)
+    run_job(job_of(data))
+    assert (data.root / "bounds").read_bytes() == (data.path / "state" / "bounds").read_bytes()
 
 
 def test_no_archive_is_made_in_place_of_one_that_is_not_mounted(data: Data) -> None:

@@ -187,6 +187,24 @@ def test_what_does_not_fit_on_the_disk_leaves_what_was_there(tmp_path: Path, dur
     assert store.read("a", MANY) == b"before"
 
 
+def test_two_jobs_that_write_one_file_do_not_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is done last has its bytes there."""
+    real = os.fsync
+
+    def other_first(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", real)
+        open_store(tmp_path).put("a", b"other")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", other_first)
+    store = open_store(tmp_path)
+    store.put("a", b"one")
+    assert store.read("a", MANY) == b"one"
+    assert paths(store) == ["a"]
+
+
 def test_a_finished_file_is_copied(store: Store, tmp_path: Path) -> None:
     """However large: in parts."""
     data = os.urandom(17 << 20)

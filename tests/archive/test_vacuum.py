@@ -14,6 +14,7 @@ from brokerd.archive.delta.checkpoints import EVERY_COMMITS
 from brokerd.archive.delta.log_files import COMMITS, SUMS
 from brokerd.archive.delta.log_reader import list_log
 from brokerd.archive.delta.table import Added, Table, ensure_tables
+from brokerd.archive.delta.vacuum import remove_temporaries
 from tests.archive.adding import LOG_ID, NOW_MS, records_file
 
 
@@ -98,6 +99,18 @@ def test_temporary_files_of_the_log_go_when_they_are_old(table: Table) -> None:
             put(table, name, hours)
         table.vacuum(24, NOW_MS)
         assert [(table.path / name).exists() for name in names] == [hours < 24] * 3
+
+
+def test_temporary_files_beside_the_tables_go_when_they_are_old(table: Table) -> None:
+    """The bounds and their like are replaced through them."""
+    root = table.path.parent
+    bounds, half = root / "bounds", root / ".put-0123456789abcdef.tmp"
+    for hours in (23, 25):
+        for path in (bounds, half):
+            path.touch()
+            os.utime(path, (NOW_MS / 1000 - hours * 3600,) * 2)
+        remove_temporaries(root, 24, NOW_MS)
+        assert (bounds.exists(), half.exists()) == (True, hours < 24)
 
 
 def test_files_of_what_is_committed_meanwhile_stay(table: Table) -> None:

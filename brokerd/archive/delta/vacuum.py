@@ -49,6 +49,14 @@ def vacuum(table: Place, live: Collection[str], hours: int, now_ms: int) -> list
     return found
 
 
+def remove_temporaries(root: Place, hours: int, now_ms: int) -> None:
+    """Delete files beside the tables that a stopped job was writing. Raises as the store does."""
+    store = open_store(root)
+    cutoff_ms = now_ms - hours * HOUR_MS
+    names = [name for name in store.names("") if name.startswith(".put-")]
+    store.delete(name for name in names if store.stat(name).changed_ms < cutoff_ms)
+
+
 def _removed_since(store: Store, log: list[Entry], cutoff_ms: int) -> Iterator[str]:
     """Files that commits removed since then: versions before these commits need them."""
     for entry in log:

@@ -122,16 +122,19 @@ class _Rolling:
         events = self._write("events", write_events, [(target, one) for one in lot.events])
         problems = [*records.problems, *events.problems]
         if problems:
-            self._discard(RECORDS, records)
-            self._discard(EVENTS, events)
+            self._discard(RECORDS, records.files)
+            self._discard(EVENTS, events.files)
             self._go_round(min(problems, key=lambda one: one.lsn), len(lot.segments))
             return
-        self._commit(RECORDS, self._records, lot, records.files)
-        self._commit(EVENTS, self._events, lot, events.files)
+        committed = [
+            self._commit(RECORDS, self._records, lot, records.files),
+            self._commit(EVENTS, self._events, lot, events.files),
+        ]
         self._tries = 0
-        self.done.lots += 1
-        self.done.segments += len(lot.segments)
-        self.done.log_bytes += lot.bytes
+        if any(committed):
+            self.done.lots += 1
+            self.done.segments += len(lot.segments)
+            self.done.log_bytes += lot.bytes
         self.done.stop = lot.stop
         self._look()
 
@@ -165,9 +168,9 @@ class _Rolling:
         files = [one for one in written if isinstance(one, FileInfo)]
         return _Written(files, [one for one in written if isinstance(one, Problem)])
 
-    def _discard(self, layout: Layout, written: _Written) -> None:
-        """Remove what nobody will commit: the disk may be short."""
-        self._run.store.delete([f"{layout.name}/{info.path}" for info in written.files])
+    def _discard(self, layout: Layout, files: Sequence[FileInfo]) -> None:
+        """Delete files that no commit will name: the disk may be short."""
+        self._run.store.delete([f"{layout.name}/{info.path}" for info in files])
 
     def _go_round(self, problem: Problem, segments: int) -> None:
         """See to it that the next plan goes better, if one can."""
@@ -188,10 +191,14 @@ class _Rolling:
                     f"{problem.text}: journal files go as fast as they are planned; run again"
                 )
 
-    def _commit(self, layout: Layout, table: Table, lot: Lot, files: Sequence[FileInfo]) -> None:
-        """Add files to a table, unless it has them: then it was ahead, and there are none."""
+    def _commit(self, layout: Layout, table: Table, lot: Lot, files: Sequence[FileInfo]) -> bool:
+        """Add files to a table, and count them.
+
+        :return: False if the table held the lot already. Files are discarded then: another job
+            was faster.
+        """
         self._run.at(f"before {layout.name} commit")
-        table.commit(
+        committed = table.commit(
             [added(info) for info in files],
             (),
             {ROLLUP_APP: lot.end_lsn},
@@ -199,6 +206,9 @@ class _Rolling:
             now_ms=self._run.now_ms(),
         )
         self._run.at(f"after {layout.name} commit")
+        if not committed:
+            self._discard(layout, files)
+            return False
         self.done.files += len(files)
         self.done.file_bytes += sum(info.size for info in files)
         rows = sum(info.rows for info in files)
@@ -206,3 +216,4 @@ class _Rolling:
             self.done.records += rows
         else:
             self.done.events += rows
+        return True

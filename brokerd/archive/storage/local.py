@@ -18,6 +18,8 @@ from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.storage.regular_file import open_regular, read_regular
 from brokerd.archive.storage.store import Entry
 
+PUT = ".put-"
+"""Begins the names of files that replace another one when they are complete."""
 NEVER_WRITTEN = (errno.EROFS, errno.EINVAL)
 """What file systems say that are read-only: there is nothing to sync."""
 _COPY_BYTES = 1 << 20
@@ -103,7 +105,7 @@ class LocalStore:
 
     def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
         full = self.place / path
-        temporary = full.with_name(f"{full.name}.tmp")
+        temporary = full.with_name(f"{PUT}{secrets.token_hex(8)}.tmp")
         with _told(full, "written"):
             try:
                 if durable:
@@ -111,8 +113,9 @@ class LocalStore:
                 else:
                     temporary.write_bytes(data)
                 os.replace(temporary, full)
-            except OSError:
-                with suppress(OSError):  # what went wrong first is told
+            except OSError as error:
+                error.filename = str(full)
+                with suppress(OSError):  # the first error is the cause
                     temporary.unlink()
                 raise
             if durable:
