@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.archive.cluster.session import SparkOptions, spark_session
 from brokerd.cli.machine import describe
-from brokerd.spark.location import open_place
+from brokerd.spark.location import open_location
 from brokerd.spark.options import batch_request, parse_options
-from brokerd.spark.plan.plan import Plan, Split, plan
-from brokerd.spark.read.read import read_split
+from brokerd.spark.plan.query_plan import Plan, Split, plan_query
+from brokerd.spark.read.split_reader import read_split
 
 from .children import ChildFailed, answer, run_child
 from .long_log import BEGAN_US, FRAME_US, Shape, make_log
@@ -221,7 +221,7 @@ def _check(question: Question, result: int, shape: Shape) -> None:
 
 def _plan_of(data_dir: str, question: Question) -> Plan:
     request = batch_request(parse_options({"path": data_dir, **question.options}))
-    return plan(open_place(data_dir), request, time.time_ns() // 1000)
+    return plan_query(open_location(data_dir), request, time.time_ns() // 1000)
 
 
 def _plain(splits: Sequence[Split], cores: int, tries: int) -> float:
@@ -242,15 +242,15 @@ def _rows_of(split: Split) -> int:
 
 def _read_text(found: Plan) -> str:
     parts = []
-    if found.files.all:
+    if found.files.total:
         parts.append(
-            f"{found.files.read} of {found.files.all} archive files "
-            f"({found.file_bytes.read / MIB:,.0f} of {found.file_bytes.all / MIB:,.0f} MiB)"
+            f"{found.files.read} of {found.files.total} archive files "
+            f"({found.file_bytes.read / MIB:,.0f} of {found.file_bytes.total / MIB:,.0f} MiB)"
         )
-    if found.segments.all:
+    if found.segments.total:
         parts.append(
-            f"{found.segments.read} of {found.segments.all} journal files "
-            f"({found.segment_bytes.read / MIB:,.0f} of {found.segment_bytes.all / MIB:,.0f} MiB)"
+            f"{found.segments.read} of {found.segments.total} journal files "
+            f"({found.segment_bytes.read / MIB:,.0f} of {found.segment_bytes.total / MIB:,.0f} MiB)"
         )
     return ", ".join(parts) or "nothing"
 

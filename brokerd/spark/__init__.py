@@ -1,9 +1,9 @@
 # Tests: tests/spark/test_registering.py
 """The log as a source of Apache Spark: docs/spark.rst.
 
-Importing this makes the format ``brokerd`` known to the active session, if there is one, and to
-those that ``SparkSession.builder.getOrCreate()`` makes later: Spark calls nobody when a session is
-made, so that method is wrapped. Without Spark the import does nothing.
+Importing this module registers the format ``brokerd`` with the active session and with sessions
+that ``SparkSession.builder.getOrCreate()`` creates later. It wraps that method, because Spark has
+no hook for new sessions. Without Spark the import does nothing.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from brokerd.errors import BrokerdError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from brokerd.spark.explain_query import Explained
+    from brokerd.spark.explain_query import Explanation
 
 __all__ = ["NoPyspark", "explain", "register"]
 
 
 class NoPyspark(BrokerdError):
-    """Spark's Python package is not installed."""
+    """The package pyspark is not installed."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``brokerd`` known to a session, which importing this does, too.
+    """Register the format ``brokerd`` with a session, as the import does for the active one.
 
-    :raises NoPyspark: if it is not installed.
+    :raises NoPyspark: pyspark is not installed.
     """
     try:
         from brokerd.spark.source import LogSource
@@ -43,13 +43,13 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(LogSource)
 
 
-def explain(place: str, **options: object) -> Explained:
-    """Tell what a query would read, and leave out; it reads no record.
+def explain(place: str, **options: object) -> Explanation:
+    """Plan a query and return what it reads and leaves out. It reads no record.
 
-    :param place: as for ``load``.
-    :param options: as for ``option``; ``from`` goes in as ``**{"from": ...}``.
-    :return: its ``str()`` is a table.
-    :raises BrokerdError: as the query would.
+    :param place: the path, as for ``load``.
+    :param options: as for ``option``; pass ``from`` as ``**{"from": ...}``.
+    :return: an object whose ``str()`` is a table.
+    :raises BrokerdError: as the query does.
     """
     from brokerd.spark.explain_query import explain
 
@@ -57,28 +57,28 @@ def explain(place: str, **options: object) -> Explained:
 
 
 def _prepare(environment: MutableMapping[str, str]) -> None:
-    """See to it that a Spark that begins now has this Python, and a Java; as brokerd-rollup does.
+    """Set the Python and the Java of a Spark that starts now, as brokerd-rollup does.
 
-    What the user said by ``PYSPARK_PYTHON``, ``JAVA_HOME`` or ``PATH`` stays. Where there is no
-    Java at all, that is Spark's to tell.
+    It keeps the user's ``PYSPARK_PYTHON``, ``JAVA_HOME`` and ``PATH``. Spark itself reports a
+    missing Java.
     """
     from brokerd.archive.cluster.session import NoSpark
-    from brokerd.spark.java import home
+    from brokerd.spark.java import find_java_home
 
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     if "JAVA_HOME" not in environment and shutil.which("java") is None:
         with suppress(NoSpark):
-            environment["JAVA_HOME"] = str(home(environment))
+            environment["JAVA_HOME"] = str(find_java_home(environment))
 
 
-def _attend() -> None:
-    """Register with the active session, and with those that are made later."""
+def _hook_sessions() -> None:
+    """Register with the active session and with later sessions."""
     try:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError:
         return
-    known: WeakSet[SparkSession] = WeakSet()
+    registered: WeakSet[SparkSession] = WeakSet()
     get_or_create = SparkSession.Builder.getOrCreate
 
     @wraps(get_or_create)
@@ -86,16 +86,16 @@ def _attend() -> None:
         if SparkContext._active_spark_context is None:
             _prepare(os.environ)
         session = get_or_create(builder)
-        if session not in known:
+        if session not in registered:
             register(session)
-            known.add(session)
+            registered.add(session)
         return session
 
     type.__setattr__(SparkSession.Builder, "getOrCreate", get)
     active = SparkSession.getActiveSession()
     if active is not None:
         register(active)
-        known.add(active)
+        registered.add(active)
 
 
-_attend()
+_hook_sessions()

@@ -1,5 +1,5 @@
 # Tests: tests/spark/test_source.py
-"""The wall clock, by which records are expired for a query. No pyspark."""
+"""The wall clock. A query leaves out records that have expired by it. No pyspark."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import time
 
 
 def now_us() -> int:
-    """Microseconds since the Unix epoch."""
+    """Return the microseconds since the Unix epoch."""
     return time.time_ns() // 1000

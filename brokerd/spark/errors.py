@@ -1,5 +1,5 @@
 # Tests: tests/spark/test_source.py
-"""Errors as the user of Spark is to see them: one text that says what is wrong and what to do."""
+"""Errors as a user of Spark sees them: one text that says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from brokerd.errors import BrokerdError
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
-    """Have Spark show an error that was raised on purpose as its text, without a traceback.
+def hide_traceback() -> Iterator[None]:
+    """Make Spark show a `BrokerdError` as its text, without a traceback.
 
-    Only for what Spark calls in its Python workers: each of them tells of an error in the form
-    that this variable asks for, and ends (pyspark.util.handle_worker_exception and its callers).
+    Use it only in Spark's Python workers. A worker reports one error, in the form that this
+    variable sets, and ends (pyspark.util.handle_worker_exception).
     """
     try:
         yield

@@ -1,5 +1,5 @@
 # Tests: tests/spark/test_explain_query.py
-"""What a query would read, and what it would leave out, as a table. No pyspark."""
+"""Explain a query: the files and bytes that it reads, as a table. No pyspark."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import NamedTuple
 
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.spark.clock import now_us
-from brokerd.spark.location import open_place
+from brokerd.spark.location import open_location
 from brokerd.spark.options import BadOption, batch_request, parse_options
-from brokerd.spark.plan.plan import Count, Plan, plan
-from brokerd.spark.read.payload import needed
+from brokerd.spark.plan.query_plan import Count, Plan, plan_query
+from brokerd.spark.read.payload import columns_to_read
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-class Explained(NamedTuple):
-    """A plan; ``str()`` of it is a table for people."""
+class Explanation(NamedTuple):
+    """The plan of a query. Its ``str()`` is a table."""
 
     plan: Plan
 
     def __str__(self) -> str:
-        planned = self.plan
+        plan = self.plan
         rows = [
             ("", "read", "left out"),
-            ("archive files", *_counted(planned.files)),
-            ("  bytes", *_sized(planned.file_bytes)),
-            ("journal files", *_counted(planned.segments)),
-            ("  bytes", *_sized(planned.segment_bytes)),
-            ("records at most", f"{planned.records:,}", ""),
-            ("tasks", f"{len(planned.splits):,}", ""),
+            ("archive files", *_number_cells(plan.files)),
+            ("  bytes", *_size_cells(plan.file_bytes)),
+            ("journal files", *_number_cells(plan.segments)),
+            ("  bytes", *_size_cells(plan.segment_bytes)),
+            ("records at most", f"{plan.records:,}", ""),
+            ("tasks", f"{len(plan.splits):,}", ""),
         ]
         widths = [max(len(row[at]) for row in rows) for at in range(3)]
         lines = [
@@ -39,28 +39,31 @@ class Explained(NamedTuple):
         return "\n".join(lines)
 
 
-def explain(place: str, **options: object) -> Explained:
-    """See `brokerd.spark.explain`."""
+def explain(place: str, **options: object) -> Explanation:
+    """Plan a query; see `brokerd.spark.explain`."""
     given = {name: _text(value) for name, value in options.items()}
     parsed = parse_options({**given, "path": place})
     if parsed.table != RECORDS.name:
-        raise BadOption(f"the table {parsed.table} is read whole: there is nothing to explain")
+        raise BadOption(
+            f"the table {parsed.table} is always read whole, so there is no plan to explain"
+        )
     request = batch_request(parsed)
-    request = request._replace(columns=needed(request.columns, parsed.payload))
-    return Explained(plan(open_place(parsed.path, parsed.archive), request, now_us()))
+    request = request._replace(columns=columns_to_read(request.columns, parsed.payload))
+    location = open_location(parsed.path, parsed.archive)
+    return Explanation(plan_query(location, request, now_us()))
 
 
 def _text(value: object) -> str:
-    """As Spark's ``option`` makes it."""
+    """Convert an option to text as Spark does."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _counted(count: Count) -> tuple[str, str]:
-    return f"{count.read:,}", f"{count.all - count.read:,}"
+def _number_cells(count: Count) -> tuple[str, str]:
+    return f"{count.read:,}", f"{count.total - count.read:,}"
 
 
-def _sized(count: Count) -> tuple[str, str]:
-    return _size(count.read), _size(count.all - count.read)
+def _size_cells(count: Count) -> tuple[str, str]:
+    return _size(count.read), _size(count.total - count.read)
 
 
 def _size(count: int) -> str:

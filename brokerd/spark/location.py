@@ -1,7 +1,7 @@
 # Tests: tests/spark/test_location.py
-"""What a query reads from: the directory of a broker, or an archive by itself.
+"""The location that a query reads: a broker's data directory, or an archive alone.
 
-Touches no more than names. No pyspark.
+It checks names only and opens no file. No pyspark.
 """
 
 from __future__ import annotations
@@ -19,42 +19,43 @@ WAL = "wal"
 STATE = "state"
 
 
-class NoPlace(BrokerdError):
-    """What stands at an address is neither a data directory nor an archive."""
+class BadLocation(BrokerdError):
+    """An address is neither that of a data directory nor that of an archive."""
 
 
 class Location(NamedTuple):
-    """What a query reads from; goes to other processes."""
+    """The location that a query reads. It is pickled."""
 
     data_dir: str | None
-    """The data directory of a broker, None: there is an archive alone."""
+    """The data directory of a broker; None: there is only an archive."""
     archive: str
-    """The archive's address; nothing need be there if there is a data directory."""
+    """The archive's address. With a data directory, the archive need not exist yet."""
 
 
-def open_place(path: str, archive: str | None = None) -> Location:
-    """Tell what stands at an address.
+def open_location(path: str, archive: str | None = None) -> Location:
+    """Find out whether an address is a data directory or an archive.
 
-    :param path: what the user names: a directory, or a URI.
-    :param archive: where the archive of a data directory is, if it is not ``archive`` below it.
-    :raises NoPlace: neither a data directory nor an archive is there; says what is missing. An
-        object store is not asked.
+    An object store is not asked whether the archive exists.
+
+    :param path: a directory or a URI, as the user wrote it.
+    :param archive: the archive of the data directory; None: ``archive`` below it.
+    :raises BadLocation: it is neither; the text names the directory that is missing.
     """
     if not path:
-        raise NoPlace("load() wants a place: a broker's data directory, or an archive's address")
+        raise BadLocation("load() needs a path: a broker's data directory or an archive's address")
     try:
-        named = address.check_uri(path)
+        parsed = address.check_uri(path)
     except ConfigError as error:
-        raise NoPlace(str(error).replace("archive.uri", "load()")) from None
-    if isinstance(named, address.ObjectAddress):
-        return _archive_alone(named, archive)
-    root = Path(os.path.abspath(named))
+        raise BadLocation(str(error).replace("archive.uri", "load()")) from None
+    if isinstance(parsed, address.ObjectAddress):
+        return _archive_alone(parsed, archive)
+    root = Path(os.path.abspath(parsed))
     try:
         return _directory(root, archive)
     except OSError as error:
-        raise NoPlace(
-            f"{root} cannot be looked at: {error.strerror}; who runs the query must be allowed to "
-            "read the journal, state/ and the archive"
+        raise BadLocation(
+            f"{root} cannot be read: {error.strerror}; the user who runs the query needs read "
+            "access to the journal, state/ and the archive"
         ) from error
 
 
@@ -63,27 +64,27 @@ def _directory(root: Path, archive: str | None) -> Location:
         try:
             return Location(str(root), str(address.address(archive or "", root)))
         except ConfigError as error:
-            raise NoPlace(str(error).replace("archive.uri", "the option archive", 1)) from None
+            raise BadLocation(str(error).replace("archive.uri", "the option archive", 1)) from None
     if (root / RECORDS.name / COMMITS).is_dir():
         return _archive_alone(root, archive)
-    raise NoPlace(_what_lacks(root))
+    raise BadLocation(_missing_text(root))
 
 
 def _archive_alone(root: address.Place, archive: str | None) -> Location:
     if archive is not None:
-        raise NoPlace(
-            f"{root} is an archive, so the option archive={archive!r} says nothing: leave it "
+        raise BadLocation(
+            f"{root} is an archive, so the option archive={archive!r} has no effect: leave it "
             "out, or load the data directory"
         )
     return Location(None, str(root))
 
 
-def _what_lacks(root: Path) -> str:
+def _missing_text(root: Path) -> str:
     if not root.exists():
-        return f"{root} is not there: load a broker's data directory, or an archive"
+        return f"{root} does not exist: load a broker's data directory, or an archive"
     if not root.is_dir():
-        return f"{root} is no directory: load a broker's data directory, or an archive"
+        return f"{root} is not a directory: load a broker's data directory, or an archive"
     return (
-        f"{root} is no data directory, for it lacks {WAL}/ or {STATE}/, and no archive, for it "
-        f"lacks {RECORDS.name}/{COMMITS}/ (an archive has that as soon as brokerd-rollup ran)"
+        f"{root} is not a data directory, because it lacks {WAL}/ or {STATE}/, and not an archive, "
+        f"because it lacks {RECORDS.name}/{COMMITS}/ (brokerd-rollup creates that)"
     )

@@ -1,12 +1,11 @@
 # Tests: tests/spark/test_source.py
 """The format ``brokerd`` of Apache Spark: docs/spark.rst.
 
-Spark makes these objects in Python workers of the driver's machine, and the readers go from there
-to the executors by pickling.
+Spark creates these objects in Python workers on the driver's machine, and pickles the readers for
+the executors.
 
-No reader asks for the conditions of a query (``pushFilters``): Spark 4.3 keeps what was planned
-with the conditions of one use of a DataFrame, and takes it for all other uses, in the same query
-too, whose rows would be missing.
+No reader takes filters (``pushFilters``). Spark 4.3 caches the plan that it made with the filters
+of one use of a DataFrame, and takes it for other uses too, in which rows would be missing.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.spark.clock import now_us
-from brokerd.spark.errors import told_plainly
-from brokerd.spark.location import Location, open_place
+from brokerd.spark.errors import hide_traceback
+from brokerd.spark.location import Location, open_location
 from brokerd.spark.options import BadOption, Options, batch_request, parse_options
-from brokerd.spark.plan.plan import Request, plan
-from brokerd.spark.read.rows import Piece, Rows, rows_of
+from brokerd.spark.plan.query_plan import plan_query
+from brokerd.spark.read.row_format import RowFormat, SplitPartition, row_format
 from brokerd.spark.read.tables import plan_table
+from brokerd.spark.request import Request
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,65 +35,68 @@ FORMAT = "brokerd"
 
 
 class LogReader(DataSourceReader):
-    """A batch."""
+    """Reads the records of a log in a batch."""
 
-    def __init__(self, place: Location, request: Request, rows: Rows, schema: StructType) -> None:
-        self._place = place
+    def __init__(
+        self, location: Location, request: Request, rows: RowFormat, schema: StructType
+    ) -> None:
+        self._location = location
         self._request = request
         self._rows = rows
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        with told_plainly():
-            planned = plan(self._place, self._rows.needed(self._request), now_us())
-        return [Piece(split) for split in planned.splits]
+        with hide_traceback():
+            request = self._rows.add_columns(self._request)
+            plan = plan_query(self._location, request, now_us())
+        return [SplitPartition(split) for split in plan.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.read(partition, self._schema)
 
 
 class TableReader(DataSourceReader):
-    """One of the archive's other tables."""
+    """Reads one of the archive's other tables."""
 
-    def __init__(self, options: Options, rows: Rows, schema: StructType) -> None:
-        self._archive = _place_of(options).archive
+    def __init__(self, options: Options, rows: RowFormat, schema: StructType) -> None:
+        self._archive = _location(options).archive
         self._options = options
         self._rows = rows
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
         table, request = self._options.table, self._options.request
-        with told_plainly():
+        with hide_traceback():
             splits = plan_table(self._archive, table, request.columns, request.partition_bytes)
-        return [Piece(split) for split in splits]
+        return [SplitPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.read(partition, self._schema)
 
 
 class LogSource(DataSource):
-    """A log."""
+    """The data source ``brokerd``."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        with told_plainly():
+        with hide_traceback():
             options = parse_options(self.options)
-            place = _place_of(options)
+            location = _location(options)
             if options.table != RECORDS.name:
-                plan_table(place.archive, options.table, (), 1)  # it is told now if there is none
-            return rows_of(options).schema()
+                plan_table(location.archive, options.table, (), 1)  # raises if there is no table
+            return row_format(options).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        with told_plainly():
+        with hide_traceback():
             options = parse_options(self.options)
-            rows = rows_of(options)
+            rows = row_format(options)
             rows.check(schema)
             if options.table != RECORDS.name:
                 return TableReader(options, rows, schema)
-            return LogReader(_place_of(options), batch_request(options), rows, schema)
+            return LogReader(_location(options), batch_request(options), rows, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
@@ -106,5 +109,5 @@ class LogSource(DataSource):
         return LogStreamReader(self.options, schema)
 
 
-def _place_of(options: Options) -> Location:
-    return open_place(options.path, options.archive)
+def _location(options: Options) -> Location:
+    return open_location(options.path, options.archive)

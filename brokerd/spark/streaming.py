@@ -1,12 +1,12 @@
 # Tests: tests/spark/test_streaming.py
 """The log as a stream: docs/spark.rst, section "Streams".
 
-An offset, which Spark keeps in the checkpoint, is a JSON object: ``version`` 1, ``log_id``,
-``lsn``, and ``from`` if the stream began elsewhere than at the first or last record. A batch
-has the records whose LSN is from that of one offset up to, but without, that of the next. So it has
-the same ones whenever it is planned, but for those that were removed or expired since.
+Spark keeps offsets in the checkpoint. An offset is a JSON object: ``version`` 1, ``log_id``,
+``lsn``, and ``from`` if the stream did not begin at the first or last record. A micro-batch has the
+records from the LSN of one offset to that of the next, exclusive. Planned again, it has the same
+records, except those removed or expired since.
 
-Spark asks all this of one object in one Python process, for as long as the stream runs.
+Spark calls one reader in one Python process for as long as the stream runs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from pyspark.sql.streaming.datasource import (
 
 from brokerd.errors import BrokerdError
 from brokerd.spark.clock import now_us
-from brokerd.spark.errors import told_plainly
-from brokerd.spark.location import Location, open_place
-from brokerd.spark.options import EARLIEST, LATEST, began_at, parse_options, stream_request
-from brokerd.spark.plan.plan import End, Plan, Request, end_after, end_of, plan
-from brokerd.spark.read.rows import Piece, Rows, rows_of
+from brokerd.spark.errors import hide_traceback
+from brokerd.spark.location import Location, open_location
+from brokerd.spark.options import EARLIEST, LATEST, add_start, parse_options, stream_request
+from brokerd.spark.plan.log_end import LogEnd, batch_end, log_end
+from brokerd.spark.plan.query_plan import Plan, plan_query
+from brokerd.spark.read.row_format import RowFormat, SplitPartition, row_format
+from brokerd.spark.request import Request
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,144 +41,145 @@ VERSION = 1
 
 
 class BadCheckpoint(BrokerdError):
-    """A checkpoint does not belong to this log, or is none that this version can read."""
+    """A checkpoint belongs to another log, or this version cannot read it."""
 
 
 class Offset(NamedTuple):
-    """How far a stream has got."""
+    """The position of a stream."""
 
     log_id: str
     lsn: int
     start: str | None = None
-    """The option ``from`` that the stream began with, if it takes records from."""
+    """The option ``from`` that the stream began with, if it gives a position."""
 
     def as_json(self) -> dict[str, Any]:
-        """What Spark keeps."""
-        found = {"version": VERSION, "log_id": self.log_id, "lsn": self.lsn}
-        return found if self.start is None else {**found, "from": self.start}
+        """Return the JSON object for the checkpoint."""
+        fields = {"version": VERSION, "log_id": self.log_id, "lsn": self.lsn}
+        return fields if self.start is None else {**fields, "from": self.start}
 
 
-def read_offset(found: Mapping[str, Any]) -> Offset:
-    """Understand what Spark kept. Raises `BadCheckpoint`."""
-    version = found.get("version")
+def parse_offset(fields: Mapping[str, Any]) -> Offset:
+    """Parse the JSON object of a checkpoint. Raises `BadCheckpoint`."""
+    version = fields.get("version")
     if isinstance(version, int) and version > VERSION:
         raise BadCheckpoint(
-            f"the stream's checkpoint is of version {version}, and this brokerd reads up to "
+            f"the stream's checkpoint has version {version}, and this brokerd reads versions up to "
             f"{VERSION}: upgrade the package brokerd that Spark uses"
         )
-    log_id, lsn, start = found.get("log_id"), found.get("lsn"), found.get("from")
-    is_sound = isinstance(log_id, str) and isinstance(lsn, int) and lsn >= 0
-    if version != VERSION or not is_sound or not isinstance(start, str | None):
+    log_id, lsn, start = fields.get("log_id"), fields.get("lsn"), fields.get("from")
+    is_valid = isinstance(log_id, str) and isinstance(lsn, int) and lsn >= 0
+    if version != VERSION or not is_valid or not isinstance(start, str | None):
         raise BadCheckpoint(
-            f"the stream's checkpoint holds an offset that brokerd did not write: {dict(found)!r}; "
+            f"the stream's checkpoint has an offset that brokerd did not write: {dict(fields)!r}; "
             "use another checkpointLocation"
         )
     return Offset(str(log_id), int(str(lsn)), start)
 
 
-class _Stream(NamedTuple):
-    """What a stream reads."""
+class _StreamQuery(NamedTuple):
+    """The query of a stream."""
 
-    place: Location
+    location: Location
     request: Request
-    rows: Rows
+    rows: RowFormat
     start: str | None
     max_bytes: int | None
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream.
+    """Reads a log as a stream.
 
-    What the user said is understood when Spark first asks something: Spark 4.3 has no answer of
-    its own to a reader that cannot be made.
+    It parses the options on the first call of Spark: Spark 4.3 does not report errors of the
+    constructor.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._given = dict(given)
         self._schema = schema
         self._last_lsn: int | None = None
-        """Where `Trigger.AvailableNow` ends."""
+        """The end of the stream with `Trigger.AvailableNow`."""
 
     def initialOffset(self) -> dict[str, Any]:
-        with told_plainly():
-            stream = self._stream
-            if stream.start == LATEST:
+        with hide_traceback():
+            query = self._query
+            if query.start == LATEST:
                 return Offset(*self._end()).as_json()
-            start = None if stream.start == EARLIEST else stream.start
-            planned = plan(stream.place, began_at(stream.request, start), now_us())
-            return Offset(planned.log_id, _first_lsn(planned), start).as_json()
+            start = None if query.start == EARLIEST else query.start
+            plan = plan_query(query.location, add_start(query.request, start), now_us())
+            return Offset(plan.log_id, _first_lsn(plan), start).as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with told_plainly():
+        with hide_traceback():
             self._last_lsn = self._end().lsn
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        with told_plainly():
-            most = self._stream.max_bytes
-            return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+        with hide_traceback():
+            max_bytes = self._query.max_bytes
+            return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        with told_plainly():
-            began = read_offset(start)
+        with hide_traceback():
+            offset = parse_offset(start)
             end = self._end()
-            self._check(began, end)
-            if isinstance(limit, ReadMaxBytes) and began.lsn < end.lsn:
-                place, request = self._stream.place, self._stream.request
-                end = end_after(place, began.lsn, limit.max_bytes, request.tail)
+            self._check(offset, end)
+            if isinstance(limit, ReadMaxBytes) and offset.lsn < end.lsn:
+                location, request = self._query.location, self._query.request
+                end = batch_end(location, offset.lsn, limit.max_bytes, request.tail)
             lsn = end.lsn if self._last_lsn is None else min(end.lsn, self._last_lsn)
-            return began._replace(lsn=max(began.lsn, lsn)).as_json()
+            return offset._replace(lsn=max(offset.lsn, lsn)).as_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        with told_plainly():
+        with hide_traceback():
             return Offset(*self._end()).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        with told_plainly():
-            first, last = read_offset(start), read_offset(end)
+        with hide_traceback():
+            first, last = parse_offset(start), parse_offset(end)
             self._check(last, self._end())
             if first.lsn >= last.lsn:
                 return []
-            stream = self._stream
-            request = stream.rows.needed(began_at(stream.request, last.start))
+            query = self._query
+            request = query.rows.add_columns(add_start(query.request, last.start))
             request = request._replace(first_lsn=first.lsn, end_lsn=last.lsn, tail=True)
-            planned = plan(stream.place, request, now_us())
-            return [Piece(split) for split in planned.splits]
+            plan = plan_query(query.location, request, now_us())
+            return [SplitPartition(split) for split in plan.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._stream.rows.read(partition, self._schema)
+        return self._query.rows.read(partition, self._schema)
 
     @cached_property
-    def _stream(self) -> _Stream:
+    def _query(self) -> _StreamQuery:
         options = parse_options(self._given)
-        rows = rows_of(options)
+        rows = row_format(options)
         rows.check(self._schema)
-        place = open_place(options.path, options.archive)
-        return _Stream(place, stream_request(options), rows, options.start, options.max_bytes)
+        location = open_location(options.path, options.archive)
+        request = stream_request(options)
+        return _StreamQuery(location, request, rows, options.start, options.max_bytes)
 
-    def _end(self) -> End:
-        return end_of(self._stream.place, self._stream.request.tail)
+    def _end(self) -> LogEnd:
+        return log_end(self._query.location, self._query.request.tail)
 
-    def _check(self, offset: Offset, end: End) -> None:
-        """Raise `BadCheckpoint` if a stream got farther than this log, or read another one."""
-        place = self._stream.place
-        where = place.data_dir or place.archive
+    def _check(self, offset: Offset, end: LogEnd) -> None:
+        """Raise `BadCheckpoint` if an offset is of another log, or beyond the end of this log."""
+        location = self._query.location
+        where = location.data_dir or location.archive
         if offset.log_id != end.log_id:
             raise BadCheckpoint(
                 f"the stream's checkpoint is of the log {offset.log_id}, and {where} holds the log "
                 f"{end.log_id}: use another checkpointLocation, or load the log it belongs to"
             )
-        if offset.lsn > end.lsn and not self._stream.request.tail:
-            end = end_of(place)  # the stream may have read the open file before
+        if offset.lsn > end.lsn and not self._query.request.tail:
+            end = log_end(location)  # the stream may have read the open file before
         if offset.lsn > end.lsn:
             raise BadCheckpoint(
-                f"the stream's checkpoint is at LSN {offset.lsn} of the log, and {where} ends at "
+                f"the stream's checkpoint is at LSN {offset.lsn}, and {where} ends at LSN "
                 f"{end.lsn}: it is an older copy of the log, or an archive that is behind it; "
                 "load the log that the stream read, or use another checkpointLocation"
             )
 
 
-def _first_lsn(planned: Plan) -> int:
-    """There is no row below it, so that a stream needs no micro-batches up to there."""
-    files = [part.lsns[0] for split in planned.splits for part in split.files]
-    parts = [part.lsns[0] for split in planned.splits for part in split.parts]
-    return max(0, min(files + parts, default=planned.end_lsn))
+def _first_lsn(plan: Plan) -> int:
+    """Return an LSN with no row below it, so that a stream begins without empty micro-batches."""
+    files = [part.lsns[0] for split in plan.splits for part in split.files]
+    segments = [part.lsns[0] for split in plan.splits for part in split.segments]
+    return max(0, min(files + segments, default=plan.end_lsn))

@@ -23,8 +23,10 @@ from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.maintain.rewrite import Rewritten, Unit, rewrite
 from brokerd.archive.run import Settings
 from brokerd.spark.location import Location
-from brokerd.spark.plan.plan import Plan, Request, plan
-from brokerd.spark.read.read import read_split
+from brokerd.spark.plan.predicate import UNBOUNDED, Interval, Predicate, TopicNames
+from brokerd.spark.plan.query_plan import Plan, plan_query
+from brokerd.spark.read.split_reader import read_split
+from brokerd.spark.request import Request
 from tests.archive.data import MIB, NO_LIMIT, NOW_MS, InlineRun
 from tests.archive.making import LOG_ID, TIME_US, LogMaker, make_segment, topic_entry
 
@@ -262,11 +264,27 @@ class Log:
         )
 
     def plan(self, now_us: int = NOW_US, **request: object) -> Plan:
-        return plan(self.place, Request(**request), now_us)  # type: ignore[arg-type]
+        return plan_query(self.place, Request(**request), now_us)  # type: ignore[arg-type]
 
     def read(self, now_us: int = NOW_US, **request: object) -> list[Row]:
         """What a query gives."""
         return rows_of(self.plan(now_us, **request))
+
+
+def make_predicate(*topic_ids: int, **fields: Any) -> Predicate:
+    """All records of some topics, except for what the fields say."""
+    everything = Predicate(
+        topic_ids=topic_ids,
+        first_unknown_id=100,
+        names=TopicNames(None),
+        partitions=None,
+        offsets=Interval(0),
+        partition_offsets={},
+        times_us=UNBOUNDED,
+        lsns=UNBOUNDED,
+        now_us=0,
+    )
+    return everything._replace(**fields)
 
 
 def batches_of(found: Plan) -> Iterable[pa.RecordBatch]:

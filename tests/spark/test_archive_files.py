@@ -11,10 +11,10 @@ import pytest
 
 from brokerd.archive.contract.view import DamagedArchive
 from brokerd.archive.parquet.reader import ArchiveFile
-from brokerd.spark.plan.predicate import ALL, Names, Predicate, Within
-from brokerd.spark.read.archive_files import files_wanted, parts_of_files, read_archive
+from brokerd.spark.plan.archive_files import match_files, read_archive, split_files
+from brokerd.spark.plan.predicate import Interval, Predicate
 from tests.archive.making import LOG_ID, damage
-from tests.spark.logs import NOW_US, Log, batches_of
+from tests.spark.logs import NOW_US, Log, batches_of, make_predicate
 
 
 @pytest.fixture
@@ -36,16 +36,10 @@ def log(tmp_path: Path) -> Log:
     return log
 
 
-def _sieve(*topic_ids: int, **fields: Any) -> Predicate:
-    return Predicate(topic_ids, 100, Names(None), None, Within(0), {}, ALL, ALL, 0)._replace(
-        **fields
-    )
-
-
-def _count(log: Log, sieve: Predicate) -> int:
+def _count(log: Log, predicate: Predicate) -> int:
     archive = read_archive(str(log.root), LOG_ID)
     assert archive is not None
-    return len(files_wanted(archive.files, sieve))
+    return len(match_files(archive.files, predicate))
 
 
 def test_nothing_is_archived_yet(tmp_path: Path) -> None:
@@ -53,25 +47,25 @@ def test_nothing_is_archived_yet(tmp_path: Path) -> None:
 
 
 def test_names_and_facts_of_files_leave_out_what_is_not_wanted(log: Log) -> None:
-    assert _count(log, _sieve(1, 17)) == 4
-    assert _count(log, _sieve(17)) == 3
-    assert _count(log, _sieve(2, 3)) == 0
-    assert _count(log, _sieve(1, limits={(1, 0): Within(100)})) == 4
-    assert _count(log, _sieve(1, partitions=frozenset([1]))) == 3
+    assert _count(log, make_predicate(1, 17)) == 4
+    assert _count(log, make_predicate(17)) == 3
+    assert _count(log, make_predicate(2, 3)) == 0
+    assert _count(log, make_predicate(1, partition_offsets={(1, 0): Interval(100)})) == 4
+    assert _count(log, make_predicate(1, partitions=frozenset([1]))) == 3
     last = max(row.time_us for row in log.rows)
-    assert _count(log, _sieve(1, 17, times_us=Within(last))) == 1
-    assert _count(log, _sieve(1, 17, times_us=Within(last + 1))) == 0
-    assert _count(log, _sieve(1, 17, lsns=Within(0, int(log.sealed[1].stem)))) == 1
-    assert _count(log, _sieve(doubtful_from=17)) == 3
+    assert _count(log, make_predicate(1, 17, times_us=Interval(last))) == 1
+    assert _count(log, make_predicate(1, 17, times_us=Interval(last + 1))) == 0
+    assert _count(log, make_predicate(1, 17, lsns=Interval(0, int(log.sealed[1].stem)))) == 1
+    assert _count(log, make_predicate(first_unknown_id=17)) == 3
 
 
 def test_a_large_file_is_cut_between_offsets(log: Log) -> None:
     archive = read_archive(str(log.root), LOG_ID)
     assert archive is not None
-    files = files_wanted(archive.files, _sieve(1))
-    whole = parts_of_files(files, 1 << 30)
+    files = match_files(archive.files, make_predicate(1))
+    whole = split_files(files, 1 << 30)
     assert len(whole) == 4
-    parts = [part for part in parts_of_files(files, 1000) if part.offsets.end < 1 << 40]
+    parts = [part for part in split_files(files, 1000) if part.offsets.end < 1 << 40]
     assert len(parts) > 2
     assert parts[0].offsets.first == 6 and parts[-1].offsets.end == 906
     assert all(a.offsets.end == b.offsets.first for a, b in pairwise(parts))

@@ -19,8 +19,8 @@ from benchmarks.process import die_with_parent
 from brokerd import __version__
 from brokerd.archive.cluster.shipping import Package, package
 from brokerd.spark.options import parse_options
-from brokerd.spark.plan.plan import plan
-from brokerd.spark.read import rows as module
+from brokerd.spark.plan.query_plan import plan_query
+from brokerd.spark.read import row_format as module
 from tests.spark.logs import NOW_US, Log
 
 if TYPE_CHECKING:
@@ -125,13 +125,13 @@ def test_an_executor_with_another_brokerd_is_told(
 ) -> None:
     """Also with one of the same version; both are named, and nothing of the plan is read."""
     options = parse_options({"path": str(log.path)})
-    rows = module.rows_of(options)
+    rows = module.row_format(options)
     other = Package(__version__, "feed" * 8)
     with monkeypatch.context() as earlier:
         earlier.setattr(module, "package", lambda: other)
-        piece = module.Piece(plan(log.place, options.request, NOW_US).splits[0])
+        piece = module.SplitPartition(plan_query(log.place, options.request, NOW_US).splits[0])
     piece.pickled = b"no pickle"
     sent = pickle.loads(pickle.dumps(piece))
-    words = rf"has brokerd {package()}, and {other} has planned"
-    with pytest.raises(module.OtherVersion, match=re.escape(words)):
+    words = rf"has brokerd {package()}, and brokerd {other} planned"
+    with pytest.raises(module.VersionMismatch, match=re.escape(words)):
         list(rows.read(sent, rows.schema()))

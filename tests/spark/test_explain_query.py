@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 import brokerd.spark
-from brokerd.spark.location import NoPlace
+from brokerd.spark.location import BadLocation
 from brokerd.spark.options import BadOption
 from tests.spark.logs import Log
 
@@ -43,7 +43,7 @@ def test_options_are_taken_as_spark_takes_them(log: Log) -> None:
     """Truth and numbers too; what is wrong is an error of the same words."""
     assert table(log, tail=False)["records at most"] == ["6"]
     assert table(log, partitionBytes=1, payload="json")["tasks"] == ["6"]
-    with pytest.raises(BadOption, match="there is no option 'topic'"):
+    with pytest.raises(BadOption, match="unknown option 'topic'"):
         table(log, topic="x")
-    with pytest.raises(NoPlace, match="is not there"):
+    with pytest.raises(BadLocation, match="does not exist"):
         brokerd.spark.explain("/nowhere")

@@ -10,7 +10,7 @@ from brokerd.archive.journal import frame_scan
 from brokerd.errors import BrokerdError
 from brokerd.spark.plan import journal
 from brokerd.spark.plan.journal import read_journal
-from brokerd.spark.plan.plan import end_of
+from brokerd.spark.plan.log_end import log_end
 from tests.archive.making import body_position, damage
 from tests.spark.logs import Log
 
@@ -58,7 +58,7 @@ def test_a_file_of_another_place_is_refused(log: Log) -> None:
     log.append(1, 0, b"a")
     path = log.wal / f"{log.log.first_lsn:020d}.wal"
     path.write_bytes(log.sealed[0].read_bytes())
-    with pytest.raises(BrokerdError, match="a file of another place was put there"):
+    with pytest.raises(BrokerdError, match="so it is a copy of another file"):
         read_journal(log.wal, log.bounds, 0, True)
 
 
@@ -75,10 +75,10 @@ def test_what_was_seen_of_the_file_that_is_written_to_is_not_read_again(
         return real(fd, file, first)
 
     monkeypatch.setattr(journal, "walk_tail", counted)
-    assert end_of(log.place).lsn == end
+    assert log_end(log.place).lsn == end
     assert read == [], "the end is where it was"
     log.append(1, 0, b"more")
-    assert end_of(log.place).lsn > end
+    assert log_end(log.place).lsn > end
     assert log.read() == log.expected()
     assert len(read) == 2 and min(read) > 4096
     log.trim(1, 0, 3)

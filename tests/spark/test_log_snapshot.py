@@ -13,16 +13,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec import structs
 
 from brokerd.archive.contract.bounds import FILE_NAME, DamagedPlace, encode_bounds
-from brokerd.archive.contract.pin import FILE_NAME as RELIED_NAME
+from brokerd.archive.contract.pin import FILE_NAME as PIN_NAME
 from brokerd.archive.contract.pin import Pin, encode_pin
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.storage.address import ObjectAddress
 from brokerd.errors import BrokerdError, DamagedData, UnknownTopic
-from brokerd.spark.location import Location, NoPlace
+from brokerd.spark.location import BadLocation, Location
 from brokerd.spark.plan import log_snapshot
 from brokerd.spark.plan.journal import read_journal
-from brokerd.spark.plan.log_snapshot import look
-from brokerd.spark.plan.plan import Plan, end_of
+from brokerd.spark.plan.log_end import log_end
+from brokerd.spark.plan.log_snapshot import take_snapshot
+from brokerd.spark.plan.query_plan import Plan
 from tests.archive.making import damage, make_no_file
 from tests.spark.logs import NOW_US, Log, Row, rows_of
 
@@ -133,7 +134,7 @@ class Happening(RuleBasedStateMachine):
 
     @rule(cut=st.floats(0, 1))
     def read_in_two(self, cut: float) -> None:
-        end = look(self.log.place).end_lsn
+        end = take_snapshot(self.log.place).end_lsn
         lsn = int(end * cut)
         before = self.log.read(end_lsn=lsn)
         after = self.log.read(first_lsn=lsn, end_lsn=end)
@@ -160,31 +161,31 @@ def _rolled_up(log: Log) -> None:
 
 def test_a_directory_without_bounds_says_who_writes_them(log: Log) -> None:
     (log.path / "state" / FILE_NAME).unlink()
-    with pytest.raises(NoPlace, match=r"bounds is not there: a broker writes it when it starts"):
-        look(log.place)
+    with pytest.raises(BadLocation, match=r"bounds does not exist: start the broker"):
+        take_snapshot(log.place)
     (log.path / "state" / FILE_NAME).write_bytes(b"brokerd bounds 1 00\n{}\n")
     with pytest.raises(DamagedData, match="bounds is damaged"):
-        look(log.place)
+        take_snapshot(log.place)
 
 
 def test_an_archive_that_is_not_there_is_missed(log: Log) -> None:
     _rolled_up(log)
-    relied = Pin(look(log.place).archive.state.archive_id, log.archived_lsn())  # type: ignore[union-attr]
-    (log.path / "state" / RELIED_NAME).write_bytes(encode_pin(relied))
+    pin = Pin(take_snapshot(log.place).archive.state.archive_id, log.archived_lsn())  # type: ignore[union-attr]
+    (log.path / "state" / PIN_NAME).write_bytes(encode_pin(pin))
     assert log.read() == log.expected()
     log.root.rename(log.path / "elsewhere")
     with pytest.raises(ArchiveUnavailable, match="the disk is mounted"):
-        look(log.place)
-    (log.path / "state" / RELIED_NAME).write_bytes(b"?")
+        take_snapshot(log.place)
+    (log.path / "state" / PIN_NAME).write_bytes(b"?")
     with pytest.raises(DamagedData, match="restart the broker"):
-        look(log.place)
+        take_snapshot(log.place)
 
 
 def test_an_archive_that_is_not_what_the_log_relies_on_is_refused(log: Log) -> None:
     _rolled_up(log)
-    (log.path / "state" / RELIED_NAME).write_bytes(encode_pin(Pin("0" * 16, 1)))
+    (log.path / "state" / PIN_NAME).write_bytes(encode_pin(Pin("0" * 16, 1)))
     with pytest.raises(ForeignArchive, match="is another archive"):
-        look(log.place)
+        take_snapshot(log.place)
 
 
 def test_the_archive_of_another_log_is_refused(log: Log, tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_the_archive_of_another_log_is_refused(log: Log, tmp_path: Path) -> None
     other = structs.replace(log.bounds, log_id="f" * 32)
     (log.path / "state" / FILE_NAME).write_bytes(encode_bounds(other))
     with pytest.raises(ForeignArchive, match="is the archive of log"):
-        look(log.place)
+        take_snapshot(log.place)
 
 
 def test_a_log_that_is_older_than_its_archive_is_refused(log: Log) -> None:
@@ -202,7 +203,7 @@ def test_a_log_that_is_older_than_its_archive_is_refused(log: Log) -> None:
         path.unlink()
     (log.path / "state" / FILE_NAME).write_bytes(encode_bounds(first))
     with pytest.raises(ForeignArchive, match="an older copy of the log was restored"):
-        look(log.place)
+        take_snapshot(log.place)
 
 
 def test_a_journal_file_that_is_missing_is_an_error(log: Log) -> None:
@@ -212,7 +213,7 @@ def test_a_journal_file_that_is_missing_is_an_error(log: Log) -> None:
         log.seal()
     log.sealed[1].unlink()
     with pytest.raises(BrokerdError, match="is missing, and nothing says that it was deleted"):
-        look(log.place)
+        take_snapshot(log.place)
 
 
 def _older_bounds(log: Log) -> None:
@@ -274,15 +275,15 @@ def test_a_journal_that_ends_below_the_bounds_is_an_error(
         last.unlink()
     named = last if left else log.sealed[0]
     end = log.log.first_lsn + (4096 if left else 0)
-    for read in (look, end_of):
-        with pytest.raises(BrokerdError, match=f"{named}, .* LSN {end}, .* {log.bounds.lsn}, says"):
+    for read in (take_snapshot, log_end):
+        with pytest.raises(BrokerdError, match=f"{named}, .* LSN {end}, .* {log.bounds.lsn}: the"):
             read(log.place)
     assert [row.value for row in log.read(tail=False)] == [b"a"]
     place = DamagedPlace(last.name, end - log.log.first_lsn, log.bounds.lsn - log.log.first_lsn)
     known = structs.replace(log.bounds, damage=[place])
     (log.path / "state" / FILE_NAME).write_bytes(encode_bounds(known))
     assert [row.value for row in log.read()] == [b"a"]
-    assert end_of(log.place)[1] == end
+    assert log_end(log.place)[1] == end
 
 
 def test_the_archive_may_have_what_the_journal_lacks_at_its_end(log: Log) -> None:
@@ -297,7 +298,7 @@ def test_a_damaged_index_is_an_error_that_names_the_file(log: Log) -> None:
     log.seal()
     damage(log.sealed[0].with_suffix(".idx"), 100)
     with pytest.raises(BrokerdError, match=f"{log.sealed[0]} at .*its index is of no use"):
-        look(log.place)
+        take_snapshot(log.place)
 
 
 def test_files_that_go_each_time_they_are_looked_at_end_the_query(
@@ -307,8 +308,8 @@ def test_files_that_go_each_time_they_are_looked_at_end_the_query(
         raise FileNotFoundError(2, "gone", "x.wal")
 
     monkeypatch.setattr(log_snapshot, "read_journal", gone)
-    with pytest.raises(BrokerdError, match="run the query again"):
-        look(log.place)
+    with pytest.raises(BrokerdError, match="faster than they are read; run it again"):
+        take_snapshot(log.place)
 
 
 @pytest.mark.parametrize(
@@ -325,8 +326,8 @@ def test_files_that_go_each_time_a_query_is_planned_end_it(
     _rolled_up(log)
     if is_alone:
         log = _alone(log, has_bounds=True)
-    monkeypatch.setattr("brokerd.spark.plan.plan.files_wanted", gone)
-    with pytest.raises(BrokerdError, match=f"/{what} go as fast as they are looked at; run the"):
+    monkeypatch.setattr("brokerd.spark.plan.query_plan.match_files", gone)
+    with pytest.raises(BrokerdError, match=f"/{what} are deleted faster than they are read; run"):
         log.plan()
 
 
@@ -334,18 +335,18 @@ def test_damaged_bounds_are_named(log: Log) -> None:
     """Whether a batch reads them, or a stream that wants to know how far the log has got."""
     path = log.path / "state" / FILE_NAME
     path.write_bytes(b"?")
-    for read in (look, end_of):
+    for read in (take_snapshot, log_end):
         with pytest.raises(DamagedData, match=f"^{path} is damaged: .*; start the broker"):
             read(log.place)
 
 
-@pytest.mark.parametrize("name", [FILE_NAME, RELIED_NAME])
+@pytest.mark.parametrize("name", [FILE_NAME, PIN_NAME])
 def test_a_pipe_in_place_of_a_file_of_the_broker_is_an_error(log: Log, name: str) -> None:
     """Nobody would ever write to it."""
     path = log.path / "state" / name
     make_no_file(path, "pipe")
     with pytest.raises(BrokerdError, match=f"{path} cannot be read: it is no regular file"):
-        look(log.place)
+        take_snapshot(log.place)
 
 
 def test_a_pipe_in_place_of_a_journal_file_that_is_archived_holds_nobody_up(log: Log) -> None:
@@ -361,8 +362,10 @@ def test_a_file_that_may_not_be_read_is_an_error_that_says_so(
         raise PermissionError(13, "Permission denied", "x.wal")
 
     monkeypatch.setattr(log_snapshot, "read_journal", forbidden)
-    with pytest.raises(BrokerdError, match=r"x\.wal cannot be read: Permission denied; who runs"):
-        look(log.place)
+    with pytest.raises(
+        BrokerdError, match=r"x\.wal cannot be read: Permission denied; the user who runs"
+    ):
+        take_snapshot(log.place)
 
 
 # -- What happens between two looks at files -----------------------------------------------------
@@ -417,7 +420,7 @@ def test_the_file_that_is_written_to_can_be_left_out(log: Log) -> None:
     log.seal()
     log.append(topic_id, 0, b"b")
     assert [row.value for row in log.read(tail=False)] == [b"a"]
-    assert look(log.place, tail=False).end_lsn == log.log.first_lsn
+    assert take_snapshot(log.place, tail=False).end_lsn == log.log.first_lsn
     assert [row.value for row in log.read()] == [b"a", b"b"]
 
 
@@ -459,7 +462,7 @@ def test_an_archive_alone_has_what_was_taken_into_it(log: Log, has_bounds: bool)
     assert log.read(topics=("one",)) == expected
     assert log.read(topics=("o*", "x*")) == expected
     assert log.read(topics=("x*",)) == []
-    assert look(log.place).end_lsn == log.plan().end_lsn == log.archived_lsn()
+    assert take_snapshot(log.place).end_lsn == log.plan().end_lsn == log.archived_lsn()
 
 
 def test_an_archive_with_bounds_tells_topics_and_starts(log: Log) -> None:
@@ -482,18 +485,18 @@ def test_an_archive_with_bounds_tells_topics_and_starts(log: Log) -> None:
 def test_an_archive_without_bounds_knows_no_offsets_by_topic(log: Log) -> None:
     _rolled_up(log)
     log = _alone(log, has_bounds=False)
-    with pytest.raises(BrokerdError, match="it lacks its bounds: let brokerd-rollup run"):
+    with pytest.raises(BrokerdError, match="lacks its bounds, so its topics are unknown"):
         log.read(from_offsets={"one": {0: 0}})
 
 
 def test_a_place_that_is_no_archive_says_so(log: Log) -> None:
     log.place = Location(None, str(log.root))
-    with pytest.raises(NoPlace, match="it lacks records/_delta_log/"):
-        look(log.place)
+    with pytest.raises(BadLocation, match="it lacks records/_delta_log/"):
+        take_snapshot(log.place)
     log.root.mkdir()
     (log.root / FILE_NAME).write_bytes(encode_bounds(log.bounds))
-    with pytest.raises(NoPlace, match="it lacks records/_delta_log/"):
-        look(log.place)
+    with pytest.raises(BadLocation, match="it lacks records/_delta_log/"):
+        take_snapshot(log.place)
     (log.root / FILE_NAME).write_bytes(b"?")
     with pytest.raises(DamagedData, match="bounds is damaged"):
-        look(log.place)
+        take_snapshot(log.place)

@@ -16,7 +16,7 @@ from brokerd.spark.options import (
     parse_options,
     stream_request,
 )
-from brokerd.spark.plan.plan import COLUMNS, Request
+from brokerd.spark.request import COLUMNS, Request
 
 NOVEMBER_US = 1_793_491_200_000_000
 """2026-11-01T00:00:00Z."""
@@ -86,37 +86,37 @@ def test_offsets_by_topic_and_partition_are_json() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"topic": "a"}, "there is no option 'topic'; there are topics, columns, from, to, "),
-        ({"paths": '["/a", "/b"]'}, "one place"),
+        ({"topic": "a"}, "unknown option 'topic'; the options are topics, columns, from, to, "),
+        ({"paths": '["/a", "/b"]'}, "one path"),
         ({"topics": ""}, "topics='' lacks a name"),
         ({"topics": "a,,b"}, "lacks a name"),
         ({"topics": "[]"}, "lacks a name"),
-        ({"topics": "[1]"}, "must be strings"),
+        ({"topics": "[1]"}, "must be a string"),
         ({"topics": '["a"'}, "is not JSON"),
-        ({"columns": ""}, "'' is no column; there are topic, topic_id, "),
-        ({"columns": "key,bucket"}, "'bucket' is no column"),
-        ({"columns": "key, Key"}, "'Key' is there twice"),
-        ({"from": "yesterday"}, "from='yesterday' says no place in the log: give a time"),
-        ({"to": "earliest"}, "to='earliest' says no place"),
-        ({"from": "-1"}, "'-1' is no offset: give a whole number from 0 on"),
-        ({"from": str(1 << 63)}, "is no offset"),
-        ({"from": "9" * 5_000}, "… says no place in the log: give a time"),
+        ({"columns": ""}, "'' is not a column; the columns are topic, topic_id, "),
+        ({"columns": "key,bucket"}, "'bucket' is not a column"),
+        ({"columns": "key, Key"}, "'Key' is given twice"),
+        ({"from": "yesterday"}, "from='yesterday' is not a position: give a time"),
+        ({"to": "earliest"}, "to='earliest' is not a position"),
+        ({"from": "-1"}, "'-1' is not an offset: give a whole number, 0 or more"),
+        ({"from": str(1 << 63)}, "is not an offset"),
+        ({"from": "9" * 5_000}, "… is not a position: give a time"),
         ({"from": '{"a": {"0": ' + "9" * 5_000 + "}}"}, "is not JSON"),
-        ({"from": '{"a": 5}'}, "of the topic 'a' it says 5: give an object"),
-        ({"from": '{"a": {"x": 5}}'}, "a, partition x: that is no number of a partition"),
-        ({"from": '{"a": {"0": true}}'}, "a, partition 0: True is no offset"),
-        ({"from": '{"a": {"0": 1.5}}'}, "a, partition 0: 1.5 is no offset"),
+        ({"from": '{"a": 5}'}, "topic 'a' has the value 5: give an object"),
+        ({"from": '{"a": {"x": 5}}'}, "a, partition x: this is not a partition number"),
+        ({"from": '{"a": {"0": true}}'}, "a, partition 0: True is not an offset"),
+        ({"from": '{"a": {"0": 1.5}}'}, "a, partition 0: 1.5 is not an offset"),
         ({"from": '{"a'}, "is not JSON"),
         ({"from": "{" + '"a":{' * 100_000}, "is not JSON"),
-        ({"payload": "xml"}, "payload='xml' is none: give bytes, json, msgpack"),
+        ({"payload": "xml"}, "payload='xml' is unknown: give bytes, json, msgpack"),
         ({"archive": " "}, "archive is empty"),
-        ({"partitionBytes": "0"}, "partitionBytes='0' is no size: give bytes, such as 67108864"),
-        ({"partitionBytes": "64m"}, "is no size"),
-        ({"partitionBytes": "9" * 19 + "GiB"}, "is no size"),
+        ({"partitionBytes": "0"}, "partitionBytes='0' is not a size: give bytes, as 67108864"),
+        ({"partitionBytes": "64m"}, "is not a size"),
+        ({"partitionBytes": "9" * 19 + "GiB"}, "is not a size"),
         ({"partitionBytes": "9" * 10_000}, "…"),
-        ({"maxBytesPerTrigger": "-5"}, "is no size"),
-        ({"maxBytesPerTrigger": "1023"}, "maxBytesPerTrigger=1023 is too small: 1024 at least"),
-        ({"tail": "yes"}, "tail='yes' says neither true nor false"),
+        ({"maxBytesPerTrigger": "-5"}, "is not a size"),
+        ({"maxBytesPerTrigger": "1023"}, "maxBytesPerTrigger=1023 is too small: give 1024 or more"),
+        ({"tail": "yes"}, "tail='yes' is neither true nor false"),
     ],
 )
 def test_what_means_nothing_is_refused_with_its_name_and_what_may_stand_there(
@@ -133,7 +133,7 @@ def test_what_is_for_streams_or_batches_alone_is_refused_by_the_other() -> None:
         batch(maxBytesPerTrigger="1KiB")
     with pytest.raises(BadOption, match="from=latest is for streams"):
         batch(**{"from": "latest"})
-    with pytest.raises(BadOption, match="to is not for streams"):
+    with pytest.raises(BadOption, match="to is for batches"):
         stream_request(parse_options({"to": "5"}))
     assert batch(**{"from": "earliest"}) == Request()
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.spark.options import Payload
-from brokerd.spark.read.payload import SHOWN_BYTES_MAX, needed, shown
+from brokerd.spark.read.payload import JSON_BYTES_MAX, columns_to_read, convert_columns
 from brokerd.values import Encoding
 
 SCHEMA = pa.schema(
@@ -48,7 +48,7 @@ def show(rows: list[Row], payload: Payload, skip: int = 0) -> tuple[list[Any], l
     """(values, metadata) as a query gives them; some rows before may be cut off without a copy."""
     columns = list(map(pa.array, transposed(rows), SCHEMA.types))
     batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA).slice(skip)
-    values, metadata = shown(batch, ("value", "metadata"), payload)
+    values, metadata = convert_columns(batch, ("value", "metadata"), payload)
     return values.to_pylist(), metadata.to_pylist()
 
 
@@ -154,7 +154,7 @@ def test_deep_values_end_no_query_that_is_deep_itself() -> None:
 
 
 def test_messagepack_that_is_long_is_null() -> None:
-    for length, is_said in ((SHOWN_BYTES_MAX, True), (SHOWN_BYTES_MAX + 1, False)):
+    for length, is_said in ((JSON_BYTES_MAX, True), (JSON_BYTES_MAX + 1, False)):
         value = b"\xdb" + (length - 5).to_bytes(4, "big") + b"x" * (length - 5)
         assert (as_json(value) is not None) == is_said
         assert as_json(value[5:], Encoding.BYTES) == value[5:].decode()
@@ -168,7 +168,7 @@ def test_metadata_is_json_or_as_it_was_stored() -> None:
 
 
 def test_the_encoding_is_read_only_where_the_value_needs_it() -> None:
-    assert needed(("value", "key"), "json") == ("value", "key", "encoding")
-    assert needed(("encoding", "value"), "msgpack") == ("encoding", "value")
-    assert needed(("value",), "bytes") == ("value",)
-    assert needed(("offset", "metadata"), "json") == ("offset", "metadata")
+    assert columns_to_read(("value", "key"), "json") == ("value", "key", "encoding")
+    assert columns_to_read(("encoding", "value"), "msgpack") == ("encoding", "value")
+    assert columns_to_read(("value",), "bytes") == ("value",)
+    assert columns_to_read(("offset", "metadata"), "json") == ("offset", "metadata")

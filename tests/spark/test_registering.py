@@ -28,7 +28,7 @@ def run(script: str) -> str:
 def test_without_pyspark_planning_works_and_registering_says_what_to_install() -> None:
     said = run(
         "import sys; sys.modules['pyspark'] = None\n"
-        "import brokerd.spark, brokerd.spark.plan.plan, brokerd.spark.options\n"
+        "import brokerd.spark, brokerd.spark.plan.query_plan, brokerd.spark.options\n"
         "try: brokerd.spark.register(None)\n"
         "except brokerd.spark.NoPyspark as error: print(error)\n"
     )
@@ -58,4 +58,7 @@ def test_a_session_that_is_made_after_the_import_knows_the_format() -> None:
         "except Exception as error: print(error)\n"
     )
     assert said.startswith("1\n")
-    assert "NoPlace: /nowhere is not there: load a broker's data directory, or an archive" in said
+    assert (
+        "BadLocation: /nowhere does not exist: load a broker's data directory, or an archive"
+        in said
+    )

@@ -49,9 +49,9 @@ def test_rows_have_the_columns_of_the_table_records(source: SparkSession, empty:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"payload": "xml"}, "BadOption: payload='xml' is none: give bytes, json, msgpack"),
-        ({"Topic": "a"}, "BadOption: there is no option 'topic'; there are topics, columns, "),
-        ({"archive": "ftp://x"}, "NoPlace: the option archive"),
+        ({"payload": "xml"}, "BadOption: payload='xml' is unknown: give bytes, json, msgpack"),
+        ({"Topic": "a"}, "BadOption: unknown option 'topic'; the options are topics, columns, "),
+        ({"archive": "ftp://x"}, "BadLocation: the option archive"),
     ],
 )
 def test_what_is_wrong_is_said_when_a_place_is_loaded(
@@ -74,9 +74,9 @@ def test_a_place_that_is_none_is_refused_with_what_it_lacks(
 
     with pytest.raises(AnalysisException, match=r"it lacks wal/ or state/"):
         source.read.format("brokerd").load(str(tmp_path))
-    with pytest.raises(AnalysisException, match=r"load.. wants a place"):
+    with pytest.raises(AnalysisException, match=r"load.. needs a path"):
         source.read.format("brokerd").load()
-    with pytest.raises(AnalysisException, match=r"load.. takes one place"):
+    with pytest.raises(AnalysisException, match=r"load.. takes one path"):
         source.read.format("brokerd").load([str(tmp_path), "/b"])
 
 
@@ -96,7 +96,7 @@ def test_a_schema_of_ones_own_is_refused_in_favour_of_columns(
     from pyspark.errors import AnalysisException
 
     frame = source.read.format("brokerd").schema("topic string, n int").load(empty)
-    with pytest.raises(AnalysisException, match="name the columns that you want in the option"):
+    with pytest.raises(AnalysisException, match="select columns with the option"):
         frame.count()
     source.read.format("brokerd").schema(WHOLE[7:-1].replace(":", " ")).load(empty)
 

@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from brokerd.spark.options import parse_options
-from brokerd.spark.read.rows import rows_of
+from brokerd.spark.read.row_format import row_format
 from brokerd.spark.streaming import BadCheckpoint, LogStreamReader
 from tests.archive.test_with_broker import brokerctl
 from tests.cross.rolling import roll_up_all
@@ -41,7 +41,7 @@ class Stream:
 
     def reader(self, **options: str) -> LogStreamReader:
         given = {"path": str(self.place), **options}
-        return LogStreamReader(given, rows_of(parse_options(given)).schema())
+        return LogStreamReader(given, row_format(parse_options(given)).schema())
 
     def run(self, **options: str) -> list[Value]:
         """Take what is there now; what was new."""

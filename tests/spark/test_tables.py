@@ -115,16 +115,19 @@ def test_a_damaged_or_missing_file_is_named(world: World, tmp_path: Path) -> Non
 
 
 def test_where_nothing_was_archived_there_is_no_table(tmp_path: Path) -> None:
-    with pytest.raises(NoTable, match="brokerd-rollup makes the table"):
+    with pytest.raises(NoTable, match="brokerd-rollup, which creates the table"):
         plan_table(str(tmp_path), "hourly", ("hour",), 1)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"table": "sales"}, "table='sales' is none: give records, events, deliveries, hourly"),
+        ({"table": "sales"}, "table='sales' is unknown: give records, events, deliveries, hourly"),
         ({"table": "hourly", "topics": "a"}, "topics is for the table records, not for hourly"),
-        ({"table": "hourly", "columns": "offset"}, "'offset' is no column; there are hour, topic"),
+        (
+            {"table": "hourly", "columns": "offset"},
+            "'offset' is not a column; the columns are hour, topic",
+        ),
     ],
 )
 def test_options_that_mean_nothing_of_a_table_are_refused(given: dict[str, str], said: str) -> None:
@@ -133,5 +136,5 @@ def test_options_that_mean_nothing_of_a_table_are_refused(given: dict[str, str],
 
 
 def test_a_table_is_no_stream() -> None:
-    with pytest.raises(BadOption, match="hourly is no stream"):
+    with pytest.raises(BadOption, match="hourly cannot be streamed"):
         stream_request(parse_options({"path": "/p", "table": "Hourly"}))

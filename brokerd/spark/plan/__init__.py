@@ -1,1 +1,1 @@
-"""Plan a query: which files of the archive and which pieces of the journal it reads."""
+"""Plan a query: take a snapshot of the log and divide it into splits."""

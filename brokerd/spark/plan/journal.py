@@ -1,7 +1,7 @@
 # Tests: tests/spark/test_journal.py
-"""Files of the journal as a query finds them, and what they say of topics.
+"""The journal files that a query reads, and the topic changes in them.
 
-A file without an index, above all the one that is written to, is walked
+A file without an index, such as the open one, is scanned frame by frame
 (`brokerd.archive.journal.frame_scan`).
 """
 
@@ -46,38 +46,38 @@ from brokerd.walformat import (
 
 
 class UnreadableJournal(BrokerdError):
-    """The journal cannot be read from some place on; the message says why, and what to do."""
+    """The journal cannot be read from some position on. The text says why and what to do."""
 
 
-class File(NamedTuple):
-    """A file of the journal; goes to other processes."""
+class SegmentFile(NamedTuple):
+    """A journal file. It is pickled."""
 
     path: str
     segment_id: bytes
     first_lsn: int
     end_lsn: int
-    """Just past the last frame that was seen."""
+    """The end of its last frame."""
     has_index: bool
 
 
 class Journal(NamedTuple):
-    """What was found of a journal."""
+    """The files of a journal, and what a plan needs from them."""
 
-    files: list[File]
+    files: list[SegmentFile]
     changes: list[TopicChange]
-    """What happened to topics since the bounds."""
+    """Topic changes since the bounds."""
     end_lsn: int
-    walked: dict[str, Walked]
-    """What is in files without an index, by path."""
+    scans: dict[str, Walked]
+    """The frames of files without an index, by path."""
     gaps: tuple[tuple[int, int], ...]
-    """LSNs that are not there, and of which it is known why."""
+    """LSNs that are deleted or known to be damaged: first, end."""
 
 
-class _Seen(NamedTuple):
-    """A segment that was looked at."""
+class _OpenSegment(NamedTuple):
+    """A journal file, its frames if it has no index, and its topic changes."""
 
-    file: File
-    walked: Walked | None
+    file: SegmentFile
+    scan: Walked | None
     changes: list[TopicChange]
 
     @property
@@ -86,17 +86,17 @@ class _Seen(NamedTuple):
 
 
 def read_journal(wal: Path, bounds: Bounds, since: int, tail: bool) -> Journal:
-    """Find the files of a journal from an LSN on, and what happened to topics since the bounds.
+    """List the files of a journal from an LSN on, and the topic changes since the bounds.
 
-    :param tail: whether a file is read that is written to; else the journal ends before it.
+    :param tail: whether to read the open file. Otherwise the journal ends before it.
     :raises FileNotFoundError: a file was deleted meanwhile.
-    :raises BrokerdError: some of it cannot be read, though it should be there.
+    :raises BrokerdError: a file is missing or cannot be read.
     """
-    look = _Look(bounds, tail)
-    since = lsn = _begin_of_file(wal, since)
-    seen: list[_Seen] = []
+    opener = _SegmentOpener(bounds, tail)
+    since = lsn = _file_start(wal, since)
+    segments: list[_OpenSegment] = []
     gaps = []
-    for found in segments_from(wal, bounds, since, look.opened):
+    for found in segments_from(wal, bounds, since, opener.open):
         if isinstance(found, Stop):
             if found.is_problem:
                 raise UnreadableJournal(found.reason)
@@ -105,57 +105,60 @@ def read_journal(wal: Path, bounds: Bounds, since: int, tail: bool) -> Journal:
         if found.file.first_lsn > lsn:
             gaps.append((lsn, found.file.first_lsn))
         lsn = found.end_lsn
-        seen.append(found)
+        segments.append(found)
     return Journal(
-        [one.file for one in seen],
-        [change for one in seen for change in one.changes],
+        [one.file for one in segments],
+        [change for one in segments for change in one.changes],
         lsn,
-        {one.file.path: one.walked for one in seen if one.walked is not None},
+        {one.file.path: one.scan for one in segments if one.scan is not None},
         tuple(gaps),
     )
 
 
-def _begin_of_file(wal: Path, lsn: int) -> int:
-    """Where the file begins that an LSN is in, as that of the bounds may be; else the LSN."""
+def _file_start(wal: Path, lsn: int) -> int:
+    """Return the first LSN of the file that holds an LSN, or the LSN itself if no file does.
+
+    The LSN of the bounds may be inside a file.
+    """
     first = max((first for first in first_lsns(wal) if first <= lsn), default=lsn)
     path = wal / f"{first:020d}.wal"
     return first if first < lsn < first + path.stat().st_size else lsn
 
 
-class _Tail:
-    """The file that is written to, as it was seen last: only what is new in it is read again.
+class _TailCache:
+    """The frames of the open file, so that a stream reads only new frames.
 
-    What was seen to be sound is on the disk, and stays: no file is gone on with after a restart.
+    A sound frame is on the disk and stays there: a broker that restarts begins a new file.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._file: JournalFile | None = None
-        self._walked: Walked | None = None
+        self._scan: Walked | None = None
 
-    def walk(self, fd: int, file: JournalFile) -> Walked:
-        """As `walk_tail`, all of the file."""
+    def scan(self, fd: int, file: JournalFile) -> Walked:
+        """Return the frames of the whole file, as `walk_tail` does."""
         with self._lock:
-            before = self._walked if self._file == file else None
-            walked = None if before is None else _more(fd, file, before)
+            before = self._scan if self._file == file else None
+            scan = None if before is None else _extend_scan(fd, file, before)
             self._file = file
-            self._walked = walk_tail(fd, file) if walked is None else walked
-            return self._walked
+            self._scan = walk_tail(fd, file) if scan is None else scan
+            return self._scan
 
     def end(self, fd: int, file: JournalFile) -> int:
-        """Where the sound frames end."""
+        """Return the end position of the last sound frame."""
         with self._lock:
-            known = self._walked if self._file == file else None
-        if known is not None and not any(os.pread(fd, FRAME_HEADER_BYTES, known.end)):
-            return known.end
-        return self.walk(fd, file).end
+            cached = self._scan if self._file == file else None
+        if cached is not None and not any(os.pread(fd, FRAME_HEADER_BYTES, cached.end)):
+            return cached.end
+        return self.scan(fd, file).end
 
 
-_TAIL = _Tail()
+_TAIL_CACHE = _TailCache()
 
 
-def _more(fd: int, file: JournalFile, before: Walked) -> Walked | None:
-    """All of a file of which some was seen before; None: that is not in it any more."""
+def _extend_scan(fd: int, file: JournalFile, before: Walked) -> Walked | None:
+    """Add the new frames of a file to an earlier scan; None: the earlier frames are gone."""
     if not len(before.frames):
         return None
     last = int(before.frames[-1])
@@ -175,55 +178,63 @@ def _more(fd: int, file: JournalFile, before: Walked) -> Walked | None:
 
 
 def end_of_file(path: Path) -> int:
-    """The end LSN of the last file of a journal, whether it is written to or not.
+    """Return the end LSN of the last file of a journal, which may be open.
 
-    Raises FileNotFoundError if it is gone, OSError and BrokerdError.
+    :raises FileNotFoundError: the file was deleted.
+    :raises BrokerdError: the file cannot be read; so does OSError.
     """
     fd, file = open_journal(path)
     try:
         if path.with_suffix(".idx").exists():
             return file.first_lsn + os.fstat(fd).st_size
-        return file.first_lsn + _TAIL.end(fd, file)
+        return file.first_lsn + _TAIL_CACHE.end(fd, file)
     finally:
         os.close(fd)
 
 
-class _Look:
-    """Opens the files of a journal."""
+class _SegmentOpener:
+    """Opens the files of a journal for `segments_from`."""
 
     def __init__(self, bounds: Bounds, tail: bool) -> None:
         self._bounds = bounds
         self._tail = tail
         self._damage: Damage = damaged_places(bounds)
 
-    def opened(self, path: Path, after: int | None) -> _Seen | Stop:
-        """What `segments_from` asks for."""
-        found = open_closed(path, after is None)
+    def open(self, path: Path, next_lsn: int | None) -> _OpenSegment | Stop:
+        """Open a file, or say why the journal ends before it.
+
+        :param next_lsn: the first LSN of the next file; None: this is the last file.
+        """
+        found = open_closed(path, next_lsn is None)
         if isinstance(found, SealedSegment):
-            file = File(str(path), found.segment_id, found.first_lsn, found.end_lsn, True)
+            file = SegmentFile(str(path), found.segment_id, found.first_lsn, found.end_lsn, True)
             is_new = found.end_lsn > self._bounds.lsn
-            return _Seen(file, None, list(self._changes(found)) if is_new else [])
-        if found.is_problem or (after is None and not self._tail):
+            return _OpenSegment(file, None, list(self._changes(found)) if is_new else [])
+        if found.is_problem or (next_lsn is None and not self._tail):
             return found
-        fd, file_ = open_journal(path)
+        return self._scan(path, next_lsn)
+
+    def _scan(self, path: Path, next_lsn: int | None) -> _OpenSegment:
+        """Scan a file that has no index yet."""
+        fd, opened = open_journal(path)
         try:
-            if file_.first_lsn != int(path.stem):
+            if opened.first_lsn != int(path.stem):
                 raise UnreadableJournal(
-                    f"{path} says that it begins at LSN {file_.first_lsn}: a file of another place "
-                    "was put there; bring the right one back"
+                    f"{path} begins at LSN {opened.first_lsn} by its header, so it is a copy of "
+                    "another file; bring the right file back"
                 )
-            if after is None:
-                walked = _TAIL.walk(fd, file_)
+            if next_lsn is None:
+                scan = _TAIL_CACHE.scan(fd, opened)
             else:
-                walked = walk_closed(fd, file_, after - file_.first_lsn)
+                scan = walk_closed(fd, opened, next_lsn - opened.first_lsn)
         finally:
             os.close(fd)
-        end_lsn = file_.first_lsn + walked.end
-        file = File(str(path), file_.segment_id, file_.first_lsn, end_lsn, False)
-        return _Seen(file, walked, walked.changes)
+        end_lsn = opened.first_lsn + scan.end
+        file = SegmentFile(str(path), opened.segment_id, opened.first_lsn, end_lsn, False)
+        return _OpenSegment(file, scan, scan.changes)
 
     def _changes(self, segment: SealedSegment) -> Iterator[TopicChange]:
-        """The TOPIC entries of a file with an index."""
+        """Read the TOPIC entries of a file with an index."""
         places = KnownDamage(self._damage.get(os.path.basename(segment.path), ()))
         fd = os.open(segment.path, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
 # Tests: tests/spark/test_predicate.py
-"""Which records a query wants, as far as files, batches and rows can be told apart by it.
+"""The predicate of a query: the topics, partitions, offsets, times and LSNs that it reads.
 
-Everything here is about whole columns; Python runs a step for each run of rows of one partition.
+It works on whole columns. Python runs one step for each run of rows of one partition.
 """
 
 from __future__ import annotations
@@ -21,62 +21,62 @@ Mask = npt.NDArray[np.bool_]
 Key = tuple[int, int]
 """(topic id, partition)"""
 
-LEAST = -(1 << 63)
-MOST = (1 << 63) - 1
+INT64_MIN = -(1 << 63)
+INT64_MAX = (1 << 63) - 1
 
 
-class Within(NamedTuple):
-    """Numbers from ``first`` to ``end``, exclusive."""
+class Interval(NamedTuple):
+    """The integers from ``first`` to ``end``, exclusive."""
 
-    first: int = LEAST
-    end: int = MOST
+    first: int = INT64_MIN
+    end: int = INT64_MAX
 
-    def has_some(self, smallest: int, largest: int) -> bool:
-        """Whether any number from the one to the other, inclusive, may be within."""
+    def overlaps(self, smallest: int, largest: int) -> bool:
+        """Return whether the interval has any integer between two, inclusive."""
         return smallest < self.end and self.first <= largest
 
-    def has_all(self, smallest: int, largest: int) -> bool:
-        """Whether all numbers from the one to the other, inclusive, are."""
+    def contains(self, smallest: int, largest: int) -> bool:
+        """Return whether the interval has all integers between two, inclusive."""
         return self.first <= smallest and largest < self.end
 
     def mask(self, numbers: Integers) -> Mask:
-        """Which of some numbers are."""
+        """Return a mask of the numbers that are in the interval."""
         return (numbers >= self.first) & (numbers < self.end)
 
-    def and_within(self, other: Within) -> Within:
-        """Both."""
-        return Within(max(self.first, other.first), min(self.end, other.end))
+    def intersect(self, other: Interval) -> Interval:
+        """Return the integers that are in both intervals."""
+        return Interval(max(self.first, other.first), min(self.end, other.end))
 
 
-ALL = Within()
+UNBOUNDED = Interval()
 
 
-class Names:
-    """Names of topics, or patterns with ``*``; None: all names but those of the broker's own."""
+class TopicNames:
+    """Topic names, or patterns with ``*``; None: all names except the broker's own."""
 
     def __init__(self, names: Iterable[str] | None) -> None:
         self._names = None if names is None else tuple(names)
         self._exact = frozenset(self.exact())
         self._patterns = [name.split("*") for name in self._names or () if "*" in name]
 
-    def __reduce__(self) -> tuple[type[Names], tuple[tuple[str, ...] | None]]:
-        return Names, (self._names,)
+    def __reduce__(self) -> tuple[type[TopicNames], tuple[tuple[str, ...] | None]]:
+        return TopicNames, (self._names,)
 
-    def has(self, name: str) -> bool:
-        """Whether a topic of this name is one of them."""
+    def match(self, name: str) -> bool:
+        """Return whether a topic name is one of the names, or matches a pattern."""
         if self._names is None:
             return not name.startswith(RESERVED_PREFIX)
-        return name in self._exact or any(_fits(name, pieces) for pieces in self._patterns)
+        return name in self._exact or any(_match(name, pieces) for pieces in self._patterns)
 
     def exact(self) -> tuple[str, ...]:
-        """Those without ``*``."""
+        """Return the names without ``*``."""
         return tuple(name for name in self._names or () if "*" not in name)
 
 
-def _fits(name: str, pieces: Sequence[str]) -> bool:
-    """Whether a name is those pieces in order, two at least, with anything between them.
+def _match(name: str, pieces: Sequence[str]) -> bool:
+    """Return whether a name has the pieces in order. There are at least two.
 
-    Each is looked for once, where it may begin first: later pieces then have the most room.
+    It takes the first match of each piece, which leaves the most room for later pieces.
     """
     first, *middle, last = pieces
     at, end = len(first), len(name) - len(last)
@@ -91,87 +91,86 @@ def _fits(name: str, pieces: Sequence[str]) -> bool:
 
 
 class Predicate(NamedTuple):
-    """Records that are wanted; goes to other processes."""
+    """The records that a query reads. It is pickled."""
 
     topic_ids: tuple[int, ...]
     """In order."""
-    doubtful_from: int
-    """A topic with an id from here on that is not among them is judged by its name."""
-    names: Names
-    """Of such topics."""
+    first_unknown_id: int
+    """A topic from this id on is selected by `topic_ids`, or else by its name."""
+    names: TopicNames
     partitions: frozenset[int] | None
-    offsets: Within
-    """Of every partition that has no ``limits`` of its own."""
-    limits: Mapping[Key, Within]
-    times_us: Within
-    lsns: Within
+    offsets: Interval
+    """Offsets of the partitions that ``partition_offsets`` lacks."""
+    partition_offsets: Mapping[Key, Interval]
+    times_us: Interval
+    lsns: Interval
     now_us: int
-    """What is expired by then is not wanted."""
+    """Records that expire at this time or earlier are left out."""
 
     # -- Partitions ------------------------------------------------------------------------------
 
     def has_topic(self, topic_id: int) -> bool:
-        """Whether a topic is wanted for certain."""
+        """Return whether a topic is selected by its id."""
         at = bisect_left(self.topic_ids, topic_id)
         return at < len(self.topic_ids) and self.topic_ids[at] == topic_id
 
-    def of(self, topic_id: int, partition: int, name: str | None = None) -> Within | None:
-        """The offsets that are wanted of a partition, None: none are.
+    def offsets_of(self, topic_id: int, partition: int, name: str | None = None) -> Interval | None:
+        """Return the offsets to read of a partition; None: no offsets.
 
-        Without a ``name`` a topic that is judged by it counts as wanted.
+        :param name: of the topic; None: a topic that its name selects counts as selected.
         """
-        if not self.has_topic(topic_id) and not self._is_doubtful(topic_id, name):
+        if not self.has_topic(topic_id) and not self._may_match(topic_id, name):
             return None
         if self.partitions is not None and partition not in self.partitions:
             return None
-        return self.limits.get((topic_id, partition), self.offsets)
+        return self.partition_offsets.get((topic_id, partition), self.offsets)
 
-    def _is_doubtful(self, topic_id: int, name: str | None) -> bool:
-        """Whether a topic that is not known is wanted, by its name if that is given."""
-        if topic_id < self.doubtful_from:
+    def _may_match(self, topic_id: int, name: str | None) -> bool:
+        """Return whether a topic is selected by its name, if that is given."""
+        if topic_id < self.first_unknown_id:
             return False
-        return name is None or (not name.startswith(RESERVED_PREFIX) and self.names.has(name))
+        return name is None or (not name.startswith(RESERVED_PREFIX) and self.names.match(name))
 
-    def between(self, low: int, high: int) -> Predicate:
-        """The same for topic ids from one to another, inclusive."""
-        return Narrowing(self).between(low, high)
+    def of_topics(self, low: int, high: int) -> Predicate:
+        """Return the predicate for the topic ids between two, inclusive."""
+        return Narrower(self).of_topics(low, high)
 
     # -- Rows ------------------------------------------------------------------------------------
 
-    def spans(
+    def offset_bounds(
         self, topic_id: Integers, partition: Integers, name_of: Callable[[int], str]
     ) -> tuple[Integers, Integers]:
-        """For each row, from and up to which offset its partition is wanted.
+        """Return, for each row, the first and the end offset to read of its partition.
 
-        :param name_of: the name of the topic of a row.
+        :param name_of: returns the topic name of a row.
         """
         is_new = np.ones(len(topic_id), np.bool_)
         is_new[1:] = (topic_id[1:] != topic_id[:-1]) | (partition[1:] != partition[:-1])
         heads = np.flatnonzero(is_new)
-        nothing = Within(0, 0)
-        found = []
+        nothing = Interval(0, 0)
+        intervals = []
         for row, topic, part in zip(
             heads.tolist(), topic_id[heads].tolist(), partition[heads].tolist(), strict=True
         ):
-            name = name_of(row) if topic >= self.doubtful_from else None
-            found.append(self.of(topic, part, name) or nothing)
-        flat = np.fromiter(chain.from_iterable(found), np.int64, 2 * len(found))
-        spans = flat.reshape(-1, 2)
+            name = name_of(row) if topic >= self.first_unknown_id else None
+            intervals.append(self.offsets_of(topic, part, name) or nothing)
+        flat = np.fromiter(chain.from_iterable(intervals), np.int64, 2 * len(intervals))
+        bounds = flat.reshape(-1, 2)
         counts = np.diff(np.append(heads, len(topic_id)))
-        return np.repeat(spans[:, 0], counts), np.repeat(spans[:, 1], counts)
+        return np.repeat(bounds[:, 0], counts), np.repeat(bounds[:, 1], counts)
 
 
-class Narrowing:
-    """Makes smaller sieves of one that may be of many topics."""
+class Narrower:
+    """Derives predicates for some of the topics from a predicate of many topics."""
 
-    def __init__(self, sieve: Predicate) -> None:
-        self._sieve = sieve
-        self._keys = sorted(sieve.limits)
+    def __init__(self, predicate: Predicate) -> None:
+        self._predicate = predicate
+        self._keys = sorted(predicate.partition_offsets)
 
-    def between(self, low: int, high: int) -> Predicate:
-        """The same for topic ids from one to another, inclusive."""
-        ids, keys = self._sieve.topic_ids, self._keys
+    def of_topics(self, low: int, high: int) -> Predicate:
+        """Return the predicate for the topic ids between two, inclusive."""
+        ids, keys = self._predicate.topic_ids, self._keys
         first, last = bisect_left(ids, low), bisect_right(ids, high)
         some = keys[bisect_left(keys, (low, 0)) : bisect_left(keys, (high + 1, 0))]
-        limits = {key: self._sieve.limits[key] for key in some}
-        return self._sieve._replace(topic_ids=ids[first:last], limits=limits)
+        offsets = {key: self._predicate.partition_offsets[key] for key in some}
+        return self._predicate._replace(topic_ids=ids[first:last], partition_offsets=offsets)

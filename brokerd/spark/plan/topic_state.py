@@ -1,9 +1,9 @@
 # Tests: tests/spark/test_topic_state.py
-"""Which topics there are, and where their partitions begin: by bounds, and what came after them.
+"""The topics of a log and the start offsets of their partitions.
 
-The bounds say what was so at some LSN (docs/archive-format.rst, section "The bounds file"). What
-the journal says of topics from there on is applied as a broker does that starts
-(docs/wal-format.rst, section "TOPIC body").
+The bounds give the state at one LSN (docs/archive-format.rst, section "The bounds file"). TOPIC
+entries of the journal from there on change it, as in a broker that starts (docs/wal-format.rst,
+section "TOPIC body").
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from brokerd.archive.contract.bounds import Bounds
 from brokerd.archive.journal.frame_scan import TopicChange
 from brokerd.errors import BrokerdError, NewerFormat, UnknownTopic, escaped
-from brokerd.spark.plan.predicate import Key, Names, Within
+from brokerd.spark.plan.predicate import Interval, Key, TopicNames
 
 
 class Topic(NamedTuple):
@@ -22,35 +22,35 @@ class Topic(NamedTuple):
 
     name: str
     internal_of: int
-    """Id of the topic that it serves; 0 for one that has a name to ask for."""
+    """The id of the topic that this internal topic serves; 0: it is not internal."""
     partitions: int
 
 
 class TopicState:
-    """All topics of a log."""
+    """The topics of a log."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.topics = {
             one.id: Topic(one.name, one.internal_of, len(one.partitions)) for one in bounds.topics
         }
         self.next_topic_id = bounds.next_topic_id
-        """An id below it that is not among the topics is that of a deleted one."""
+        """A smaller id that ``topics`` lacks is that of a deleted topic."""
         self.starts: dict[Key, int] = {
             (topic.id, index): partition.start
             for topic in bounds.topics
             for index, partition in enumerate(topic.partitions)
             if partition.start > 0
         }
-        """Records below are removed; where nothing stands it is 0."""
+        """Records below these offsets are removed. A partition without an entry starts at 0."""
 
     def apply(self, changes: Iterable[TopicChange]) -> None:
-        """What the journal says, in order. Raises NewerFormat."""
+        """Apply TOPIC entries in order. Raises NewerFormat for an unknown operation."""
         for change in changes:
             apply = _OPS.get(change.fields.get("op", ""))
             if apply is None:
                 raise NewerFormat(
-                    f"the journal at LSN {change.lsn} says {change.fields.get('op')!r} of a topic, "
-                    "which this brokerd does not know; upgrade it"
+                    f"the journal at LSN {change.lsn} has the topic operation "
+                    f"{change.fields.get('op')!r}, which this brokerd does not know; upgrade it"
                 )
             apply(self, change)
 
@@ -77,96 +77,103 @@ class TopicState:
         key = change.topic_id, change.partition
         self.starts[key] = max(self.starts.get(key, 0), change.fields["offset"])
 
-    def _nothing(self, change: TopicChange) -> None:
-        """It changes nothing that is asked for here."""
+    def _ignored(self, change: TopicChange) -> None:
+        """Change nothing: a query needs no such operation."""
 
-    # -- What is wanted --------------------------------------------------------------------------
+    # -- Selection -------------------------------------------------------------------------------
 
-    def chosen(self, names: Names, unknown_is_error: bool) -> tuple[int, ...]:
-        """Ids of the topics with such names, in order. Raises UnknownTopic."""
-        found = [
+    def select(self, names: TopicNames, unknown_is_error: bool) -> tuple[int, ...]:
+        """Return the ids of the topics that the names select, in order.
+
+        :raises UnknownTopic: a name that is no pattern selects nothing, and that is an error.
+        """
+        ids = [
             topic_id
             for topic_id, topic in self.topics.items()
-            if not topic.internal_of and names.has(topic.name)
+            if not topic.internal_of and names.match(topic.name)
         ]
         if unknown_is_error:
-            there = {self.topics[topic_id].name for topic_id in found}
-            missing = [name for name in names.exact() if name not in there]
+            selected = {self.topics[topic_id].name for topic_id in ids}
+            missing = [name for name in names.exact() if name not in selected]
             if missing:
                 raise UnknownTopic(
-                    f"there is no topic {escaped(missing[0])!r}{self._others(missing[0])}; names "
-                    "with * stand for those that fit"
+                    f"there is no topic {escaped(missing[0])!r}{self._suggestion(missing[0])}; a "
+                    "name with * is a pattern"
                 )
-        return tuple(sorted(found))
+        return tuple(sorted(ids))
 
-    def check(self, option: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        """Look whether there are the partitions that offsets are given for.
+    def check_offsets(self, option: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """Check that the partitions exist for which an option gives offsets.
 
-        Raises UnknownTopic, which names the option.
+        :raises UnknownTopic: one does not exist; the text names the option.
         """
         counts = {one.name: one.partitions for one in self.topics.values() if not one.internal_of}
         for name, partitions in offsets.items():
             if name not in counts:
                 raise UnknownTopic(
-                    f"{option}: there is no topic {escaped(name)!r}{self._others(name)}"
+                    f"{option}: there is no topic {escaped(name)!r}{self._suggestion(name)}"
                 )
             for partition in partitions:
                 if partition >= counts[name]:
                     raise UnknownTopic(
                         f"{option}: the topic {escaped(name)!r} has partitions 0 to "
-                        f"{counts[name] - 1}, and not {partition}"
+                        f"{counts[name] - 1}, not {partition}"
                     )
 
-    def _others(self, name: str) -> str:
-        there = sorted(t.name for t in self.topics.values() if not t.internal_of)
-        if not there:
+    def _suggestion(self, name: str) -> str:
+        names = sorted(topic.name for topic in self.topics.values() if not topic.internal_of)
+        if not names:
             return ", nor any other"
-        near = [one for one in there if one.lower() == name.lower()] or there[:5]
-        more = len(there) - len(near)
-        told = ", ".join(repr(escaped(one)) for one in near)
-        return f"; there is {told}" + (f" and {more} more" if more else "")
+        near = [one for one in names if one.lower() == name.lower()] or names[:5]
+        more = len(names) - len(near)
+        shown = ", ".join(repr(escaped(one)) for one in near)
+        return f"; there is {shown}" + (f" and {more} more" if more else "")
 
-    def limits(
+    def partition_offsets(
         self,
         topic_ids: Iterable[int],
-        everywhere: Within,
+        everywhere: Interval,
         first: Mapping[str, Mapping[int, int]],
         end: Mapping[str, Mapping[int, int]],
-    ) -> dict[Key, Within]:
-        """Offsets that are wanted of partitions, where these are not ``everywhere``."""
-        wanted = set(topic_ids)
+    ) -> dict[Key, Interval]:
+        """Return the offsets to read of each partition where these are not ``everywhere``.
+
+        :param first: the first offsets to read, by topic name and partition.
+        :param end: the end offsets, likewise.
+        """
+        selected = set(topic_ids)
         found = {
-            key: Within(max(everywhere.first, start), everywhere.end)
+            key: Interval(max(everywhere.first, start), everywhere.end)
             for key, start in self.starts.items()
-            if key[0] in wanted and start > everywhere.first
+            if key[0] in selected and start > everywhere.first
         }
         ids: dict[str, list[int]] = {}
-        for topic_id in wanted:
+        for topic_id in selected:
             ids.setdefault(self.topics[topic_id].name, []).append(topic_id)
         for given, is_first in ((first, True), (end, False)):
             for name, offsets in given.items():
                 for topic_id in ids.get(name, ()):
                     for partition, offset in offsets.items():
                         key = topic_id, partition
-                        limit = Within(first=offset) if is_first else Within(end=offset)
-                        found[key] = found.get(key, everywhere).and_within(limit)
+                        limit = Interval(first=offset) if is_first else Interval(end=offset)
+                        found[key] = found.get(key, everywhere).intersect(limit)
         return found
 
     def name_of(self, topic_id: int) -> str:
-        """The name of a topic of which the journal has records. Raises BrokerdError."""
+        """Return the name of a topic. Raises BrokerdError if it is unknown."""
         topic = self.topics.get(topic_id)
         if topic is None:
             raise BrokerdError(
-                f"nothing tells the name of topic id {topic_id}, of which the journal has records: "
-                "start the broker, which says what it knows of it"
+                f"the name of topic id {topic_id} is unknown, and the journal has records of it: "
+                "start the broker, which writes what it knows of the topic"
             )
         return topic.name
 
 
 _OPS = {
     "created": TopicState._created,
-    "configured": TopicState._nothing,
+    "configured": TopicState._ignored,
     "deleted": TopicState._deleted,
     "start": TopicState._start,
-    "archived": TopicState._nothing,
+    "archived": TopicState._ignored,
 }

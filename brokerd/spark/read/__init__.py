@@ -1,1 +1,1 @@
-"""Execute a query: read the planned parts as rows."""
+"""Read the splits of a plan as rows."""

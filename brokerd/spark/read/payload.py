@@ -1,8 +1,8 @@
 # Tests: tests/spark/test_payload.py
-"""Values and metadata in the form that a query asked for: docs/spark.rst, section "Payloads".
+"""Convert values and metadata to the format of a query: docs/spark.rst, section "Payloads".
 
-As JSON, MessagePack is shown where JSON can say it so that it comes back as it is, which is what
-the admin API does (docs/admin-api.rst): no binary, no extension, no key that is no text, no NaN.
+MessagePack becomes JSON only if it comes back unchanged, as in the admin API (docs/admin-api.rst):
+without binary, extensions, NaN, and keys other than text.
 """
 
 from __future__ import annotations
@@ -24,28 +24,30 @@ VALUE = "value"
 METADATA = "metadata"
 ENCODING = "encoding"
 
-SHOWN_BYTES_MAX = 1 << 20
-"""Longer MessagePack is not made JSON: a byte of it may take 64 bytes of memory meanwhile."""
+JSON_BYTES_MAX = 1 << 20
+"""Longer MessagePack becomes null: a byte of it may take 64 bytes of memory as an object."""
 
 _to_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 _HEADER_BYTES_MAX = 5
 _BIN = ((1 << 8, 0xC4, 1), (1 << 16, 0xC5, 2), (1 << 32, 0xC6, 4))
 _STR = ((1 << 8, 0xD9, 1), (1 << 16, 0xDA, 2), (1 << 32, 0xDB, 4))
-"""What is longer than 31 bytes: up to which length, the first byte, and the bytes of the length:
-MessagePack specification, "bin format family" and "str format family"."""
+"""Length limit, first byte and bytes of the length, for bin and for str over 31 bytes: MessagePack
+specification, "bin format family" and "str format family"."""
 _FIXSTR_END, _FIXSTR = 32, 0xA0
 
 
-def needed(columns: tuple[str, ...], payload: Payload) -> tuple[str, ...]:
-    """The columns that have to be read to show these."""
+def columns_to_read(columns: tuple[str, ...], payload: Payload) -> tuple[str, ...]:
+    """Return the columns that must be read to convert these columns."""
     needs_encoding = payload != "bytes" and VALUE in columns and ENCODING not in columns
     return (*columns, ENCODING) if needs_encoding else columns
 
 
-def shown(batch: pa.RecordBatch, columns: tuple[str, ...], payload: Payload) -> list[pa.Array]:
-    """The columns that were asked for, in the form that was asked for.
+def convert_columns(
+    batch: pa.RecordBatch, columns: tuple[str, ...], payload: Payload
+) -> list[pa.Array]:
+    """Return columns of a batch, with values and metadata in the format of the query.
 
-    :param batch: has those of `needed`.
+    :param batch: has the columns of `columns_to_read`.
     """
     found = {name: batch.column(name) for name in columns}
     if payload != "bytes" and VALUE in found:
@@ -63,14 +65,14 @@ def _as_json(values: pa.Array, encodings: pa.Array) -> pa.Array:
     if not packed.true_count:
         return _as_text(values)
     if packed.true_count == len(values):
-        return pa.array(map(_json_of, values.to_pylist()), pa.string())
+        return pa.array(map(_msgpack_to_json, values.to_pylist()), pa.string())
     texts = _as_text(pc.if_else(packed, pa.scalar(None, pa.binary()), values))
-    objects = map(_json_of, values.filter(packed).to_pylist())
+    objects = map(_msgpack_to_json, values.filter(packed).to_pylist())
     return pc.replace_with_mask(texts, packed, pa.array(objects, pa.string()))
 
 
 def _as_text(values: pa.Array) -> pa.Array:
-    """Bytes that are UTF-8 as text, others as null."""
+    """Return UTF-8 as text, and other bytes as null."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -85,15 +87,15 @@ def _text_of(value: bytes | None) -> str | None:
 
 
 def _metadata_as_json(metadata: pa.Array) -> pa.Array:
-    """Of many records it is mostly the same."""
+    """Convert each distinct value once: many records have the same metadata."""
     coded = metadata.dictionary_encode()
-    texts = pa.array(map(_json_of, coded.dictionary.to_pylist()), pa.string())
+    texts = pa.array(map(_msgpack_to_json, coded.dictionary.to_pylist()), pa.string())
     return texts.take(coded.indices)
 
 
-def _json_of(packed: bytes) -> str | None:
-    """A MessagePack object as JSON; None where JSON cannot say it."""
-    if len(packed) > SHOWN_BYTES_MAX:
+def _msgpack_to_json(packed: bytes) -> str | None:
+    """Convert a MessagePack object to JSON; None if JSON cannot express it."""
+    if len(packed) > JSON_BYTES_MAX:
         return None
     try:
         return _to_json(msgpack.unpackb(packed))
@@ -105,14 +107,14 @@ def _json_of(packed: bytes) -> str | None:
 
 
 def _as_msgpack(values: pa.Array, encodings: pa.Array) -> pa.Array:
-    """Each value as one object: what is none yet gets the header that makes it bin or str."""
+    """Return each value as one object. Bytes and text get the header of bin and str."""
     lengths = pc.binary_length(values).to_numpy(zero_copy_only=False)
     headers = _headers(lengths.astype(np.uint32), encodings.to_numpy(zero_copy_only=False))
     return pc.binary_join_element_wise(headers, values, pa.scalar(b"", pa.binary()))
 
 
 def _headers(lengths: npt.NDArray[np.uint32], encodings: npt.NDArray[np.int8]) -> pa.Array:
-    """What stands before each value; nothing where it is MessagePack already."""
+    """Return the header of each value; b"" for a value that is MessagePack already."""
     rows = np.zeros((len(lengths), _HEADER_BYTES_MAX), np.uint8)
     sizes = np.zeros(len(lengths), np.int32)
     big_endian = lengths.astype(">u4").view(np.uint8).reshape(-1, 4)

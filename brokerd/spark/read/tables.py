@@ -1,7 +1,7 @@
 # Tests: tests/spark/test_tables.py
-"""The archive's other tables as a query reads them: ``events``, ``deliveries`` and ``hourly``.
+"""Plan and read queries of the archive's tables ``events``, ``deliveries`` and ``hourly``.
 
-Rows are those of the files that the newest version names (docs/archive-format.rst), in no order. No
+They read the files of the newest version (docs/archive-format.rst), in no particular order. No
 pyspark.
 """
 
@@ -20,44 +20,44 @@ from brokerd.archive.parquet.reader import open_file
 from brokerd.archive.storage.address import place_of
 from brokerd.archive.storage.store import open_store
 from brokerd.errors import BrokerdError, DamagedData
-from brokerd.spark.read.archive_files import log_id_of
+from brokerd.spark.plan.archive_files import read_archive_log_id
 
 TABLES = {layout.name: layout for layout in (EVENTS, DELIVERIES, HOURLY)}
 BATCH_ROWS = 64 << 10
 
 
 class NoTable(BrokerdError):
-    """There is no archive yet that has the table."""
+    """The table does not exist yet."""
 
 
 class TableSplit(NamedTuple):
-    """What one task reads; goes to other processes."""
+    """The input of one task. It is pickled."""
 
     archive: str
-    """Its address."""
+    """The archive's address."""
     table: str
     files: tuple[tuple[str, int, int], ...]
     """Path, relative to the table, size and rows."""
     columns: tuple[str, ...]
-    """That the rows have, in this order."""
+    """In the order of the rows."""
 
 
 def plan_table(
     archive: str, table: str, columns: Sequence[str], partition_bytes: int
 ) -> list[TableSplit]:
-    """Divide the newest version of a table into splits of about a size.
+    """Divide the newest version of a table into splits of about ``partition_bytes``.
 
-    :param archive: its address.
-    :raises NoTable: there is none.
-    :raises BrokerdError: it cannot be read, or is not brokerd's.
+    :param archive: the archive's address.
+    :raises NoTable: the table does not exist.
+    :raises BrokerdError: the table cannot be read, or is not brokerd's.
     """
     place = place_of(archive) / table
-    log_id = log_id_of(archive)
+    log_id = read_archive_log_id(archive)
     snapshot = None if log_id is None else DeltaLog(place, log_id).read()
     if snapshot is None:
         raise NoTable(
-            f"{place} is not there: brokerd-rollup makes the table as soon as it runs; if the "
-            "archive is elsewhere (archive.uri), name it in the option archive"
+            f"{place} does not exist: run brokerd-rollup, which creates the table; if the archive "
+            "is elsewhere (archive.uri), give its address in the option archive"
         )
     splits: list[list[tuple[str, int, int]]] = []
     room = 0
@@ -71,9 +71,10 @@ def plan_table(
 
 
 def read_table(split: TableSplit) -> Iterator[pa.RecordBatch]:
-    """The rows of a split, with the types of the table. In memory is a row group or two.
+    """Read the rows of a split, with the types of the table. It holds a row group or two in memory.
 
-    :raises ArchiveUnavailable: a file cannot be read; :raises DamagedData: it is damaged.
+    :raises ArchiveUnavailable: a file cannot be read.
+    :raises DamagedData: a file is damaged.
     """
     layout = TABLES[split.table]
     types = arrow_schema(layout)
@@ -86,8 +87,8 @@ def read_table(split: TableSplit) -> Iterator[pa.RecordBatch]:
             yield from rows.cast(schema).to_batches(max_chunksize=BATCH_ROWS)
         if left:
             raise DamagedData(
-                f"{place_of(split.archive) / split.table / path} has not the {count} rows that the "
-                "Delta log says; bring it back"
+                f"{place_of(split.archive) / split.table / path} lacks {left} of the {count} rows "
+                "in the Delta log; restore it from a backup"
             )
 
 
@@ -98,15 +99,17 @@ def _read_events(split: TableSplit, schema: pa.Schema, path: str, size: int) -> 
 
 
 def _read_plain(split: TableSplit, schema: pa.Schema, path: str, size: int) -> Iterator[pa.Table]:
-    """A file of which only its pages have checksums."""
+    """Read a file in which only pages have checksums."""
     place = place_of(split.archive) / split.table
     store = open_store(place)
     try:
-        found = store.stat(path).size
-        if found != size:
-            raise DamagedData(f"{place / path} has {found} bytes, not {size}; bring it back")
+        actual = store.stat(path).size
+        if actual != size:
+            raise DamagedData(
+                f"{place / path} has {actual} bytes, not {size}; restore it from a backup"
+            )
         yield from PlainFile(store, path).read(schema)
     except FileNotFoundError:
         raise ArchiveUnavailable(
-            f"{place / path} is gone: it was merged and removed since the query began; run it again"
+            f"{place / path} is gone: it was merged and deleted since the plan; run the query again"
         ) from None

@@ -1,5 +1,5 @@
 # Tests: tests/spark/test_source.py
-"""What rows look like for Spark, and how those of a split become what was asked for."""
+"""The format of rows in Spark: their schema, and the payloads as the user asked for them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from pyspark.sql.types import (
 from brokerd.archive.cluster.shipping import package
 from brokerd.archive.contract.layout import LAYOUTS, Column, Layout, arrow_schema
 from brokerd.errors import BrokerdError
-from brokerd.spark.errors import told_plainly
+from brokerd.spark.errors import hide_traceback
 from brokerd.spark.options import BadOption, Options, Payload
-from brokerd.spark.plan.plan import Request, Split
-from brokerd.spark.read.payload import METADATA, VALUE, needed, shown
-from brokerd.spark.read.read import read_split
+from brokerd.spark.plan.query_plan import Split
+from brokerd.spark.read.payload import METADATA, VALUE, columns_to_read, convert_columns
+from brokerd.spark.read.split_reader import read_split
 from brokerd.spark.read.tables import TableSplit, read_table
+from brokerd.spark.request import Request
 
 _TYPES: dict[str, DataType] = {
     "byte": ByteType(),
@@ -41,76 +42,78 @@ _TYPES: dict[str, DataType] = {
 }
 
 
-class Piece(InputPartition):
-    """What one task reads: as bytes, as another brokerd may not know what is in them."""
+class VersionMismatch(BrokerdError):
+    """An executor has another brokerd than the driver's machine."""
+
+
+class SplitPartition(InputPartition):
+    """The input of one task, pickled, because another brokerd may not be able to load it."""
 
     def __init__(self, split: Split | TableSplit) -> None:
         self.pickled = pickle.dumps(split)
         self.package = package()
-        """The brokerd that planned it, which is on the driver's machine."""
+        """The brokerd that made the plan, on the driver's machine."""
 
     def split(self) -> Split | TableSplit:
-        """What was planned. Raises `OtherVersion` where another brokerd runs."""
+        """Load the split. Raises `VersionMismatch` if another brokerd runs here."""
         if package() != self.package:
-            raise OtherVersion(
-                f"an executor has brokerd {package()}, and {self.package} has planned the query: "
-                "send that one along with --py-files (docs/spark-cluster.rst)"
+            raise VersionMismatch(
+                f"an executor has brokerd {package()}, and brokerd {self.package} planned the "
+                "query: send the latter with --py-files (docs/spark-cluster.rst)"
             )
         split: Split | TableSplit = pickle.loads(self.pickled)
         return split
 
 
-class OtherVersion(BrokerdError):
-    """An executor has another brokerd than the driver's machine."""
-
-
-class Rows(NamedTuple):
-    """Which columns rows have, and in which form."""
+class RowFormat(NamedTuple):
+    """The columns of rows, and the format of their payloads."""
 
     layout: Layout
     columns: tuple[str, ...]
     payload: Payload
 
     def schema(self) -> StructType:
-        """What they look like for Spark."""
+        """Return the schema for Spark."""
         fields = []
         for column in map(self._column, self.columns):
             fields.append(StructField(column.name, _TYPES[column.type], column.nullable))
         return StructType(fields)
 
     def check(self, schema: StructType) -> None:
-        """Raise `BadOption` unless rows look like this, which somebody may have asked for."""
+        """Raise `BadOption` if a user's schema is not that of the rows."""
         wanted = [(field.name, field.dataType) for field in schema.fields]
         if wanted != [(field.name, field.dataType) for field in self.schema().fields]:
             raise BadOption(
-                f"schema({schema.simpleString()}) is not what the rows are: leave it out, and name "
-                "the columns that you want in the option columns"
+                f"schema({schema.simpleString()}) differs from the schema of the rows: leave it "
+                "out, and select columns with the option columns"
             )
 
-    def needed(self, request: Request) -> Request:
-        """A request for the columns that have to be read."""
-        return request._replace(columns=needed(self.columns, self.payload))
+    def add_columns(self, request: Request) -> Request:
+        """Return a request with the columns that must be read for this format."""
+        return request._replace(columns=columns_to_read(self.columns, self.payload))
 
-    def read(self, piece: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
-        """The rows of a `Piece`, in the schema that Spark expects, which passed `check`.
+    def read(self, partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a `SplitPartition`.
 
-        Where there is no piece at all, Spark makes one up.
+        Spark makes up a partition of its own if there is none; that has no rows.
+
+        :param schema: passed `check`.
         """
-        if not isinstance(piece, Piece):
+        if not isinstance(partition, SplitPartition):
             return
         arrow = self._arrow_schema(schema)
-        with told_plainly():
-            split = piece.split()
+        with hide_traceback():
+            split = partition.split()
             if isinstance(split, TableSplit):
                 for batch in read_table(split):
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
                 return
             for batch in read_split(split):
-                columns = shown(batch, self.columns, self.payload)
+                columns = convert_columns(batch, self.columns, self.payload)
                 yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
     def _arrow_schema(self, schema: StructType) -> pa.Schema:
-        """Spark compares all of it, also what may be null."""
+        """Return the Arrow schema. Spark compares all of it, nullability too."""
         types = {field.name: field.type for field in arrow_schema(self.layout)}
         fields = []
         for field in schema.fields:
@@ -126,6 +129,6 @@ class Rows(NamedTuple):
         return column
 
 
-def rows_of(options: Options) -> Rows:
-    """What a user asked for."""
-    return Rows(LAYOUTS[options.table], options.request.columns, options.payload)
+def row_format(options: Options) -> RowFormat:
+    """Return the format that a user's options ask for."""
+    return RowFormat(LAYOUTS[options.table], options.request.columns, options.payload)

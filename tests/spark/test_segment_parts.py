@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from brokerd.spark.plan.journal import read_journal
-from brokerd.spark.plan.parts import Part, parts_of
-from brokerd.spark.plan.predicate import ALL, Names, Predicate, Within
-from tests.spark.logs import Log
+from brokerd.spark.plan.predicate import Interval, Predicate
+from brokerd.spark.plan.segment_parts import SegmentPart, split_segment
+from tests.spark.logs import Log, make_predicate
 
 
 @pytest.fixture
@@ -24,28 +23,22 @@ def log(tmp_path: Path) -> Log:
     return log
 
 
-def _sieve(*topic_ids: int, **fields: Any) -> Predicate:
-    return Predicate(topic_ids, 100, Names(None), None, Within(0), {}, ALL, ALL, 0)._replace(
-        **fields
-    )
-
-
-def _parts(log: Log, sieve: Predicate, part_bytes: int = 1 << 20) -> list[Part]:
+def _parts(log: Log, predicate: Predicate, part_bytes: int = 1 << 20) -> list[SegmentPart]:
     found = read_journal(log.wal, log.bounds, 0, True)
     (file,) = found.files
-    return parts_of(file, found.walked.get(file.path), sieve, part_bytes)
+    return split_segment(file, found.scans.get(file.path), predicate, part_bytes)
 
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_part_has_what_is_wanted_and_says_how_much(log: Log, sealed: bool) -> None:
     if sealed:
         log.seal()
-    (part,) = _parts(log, _sieve(1, 2))
+    (part,) = _parts(log, make_predicate(1, 2))
     assert (part.records, part.topic_ids) == (40, (1, 2))
-    (part,) = _parts(log, _sieve(2, limits={(2, 0): Within(5, 7)}))
+    (part,) = _parts(log, make_predicate(2, partition_offsets={(2, 0): Interval(5, 7)}))
     assert (part.records, part.topic_ids) == (4, (2,))
-    assert _parts(log, _sieve(3)) == []
-    assert _parts(log, _sieve(1, partitions=frozenset([1]))) == []
+    assert _parts(log, make_predicate(3)) == []
+    assert _parts(log, make_predicate(1, partitions=frozenset([1]))) == []
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -53,10 +46,10 @@ def test_times_and_lsns_leave_out_batches(log: Log, sealed: bool) -> None:
     if sealed:
         log.seal()
     times = sorted({row.time_us for row in log.rows})
-    (part,) = _parts(log, _sieve(1, 2, times_us=Within(times[3], times[6])))
+    (part,) = _parts(log, make_predicate(1, 2, times_us=Interval(times[3], times[6])))
     assert part.records == 6
-    first, end = _parts(log, _sieve(1, 2), 1)[4].lsns
-    (part,) = _parts(log, _sieve(1, 2, lsns=Within(first, end)))
+    first, end = _parts(log, make_predicate(1, 2), 1)[4].lsns
+    (part,) = _parts(log, make_predicate(1, 2, lsns=Interval(first, end)))
     assert part.records == 2
 
 
@@ -65,21 +58,21 @@ def test_parts_of_a_size_are_together_all_of_the_file(log: Log, sealed: bool) ->
     if sealed:
         log.seal()
     for size in (1, 400, 1000):
-        parts = _parts(log, _sieve(1, 2), size)
+        parts = _parts(log, make_predicate(1, 2), size)
         assert sum(part.records for part in parts) == 40
         assert all(a.end <= b.first for a, b in pairwise(parts))
-    assert len(_parts(log, _sieve(1, 2), 1)) == 20
+    assert len(_parts(log, make_predicate(1, 2), 1)) == 20
 
 
 def test_a_part_of_a_file_with_an_index_ends_with_what_is_wanted(log: Log) -> None:
     """All of a part is fetched where the file is in a bucket."""
     log.seal()
-    everything = _parts(log, _sieve(1, 2), 1)
-    for sieve, wanted in (
-        (_sieve(1), everything[:10]),
-        (_sieve(2, limits={(2, 0): Within(4, 6)}), everything[12:13]),
+    everything = _parts(log, make_predicate(1, 2), 1)
+    for predicate, wanted in (
+        (make_predicate(1), everything[:10]),
+        (make_predicate(2, partition_offsets={(2, 0): Interval(4, 6)}), everything[12:13]),
     ):
-        (part,) = _parts(log, sieve)
+        (part,) = _parts(log, predicate)
         assert (part.first, part.end) == (wanted[0].first, wanted[-1].end)
     assert all(part.end - part.first == part.bytes for part in everything)
 

@@ -13,16 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import UnknownTopic
-from brokerd.spark.plan import plan
-from brokerd.spark.plan.plan import (
-    COLUMNS,
-    End,
-    Request,
-    ShortLog,
-    end_after,
-    end_of,
-    packed,
-)
+from brokerd.spark.plan import query_plan
+from brokerd.spark.plan.log_end import LogEnd, batch_end, log_end, lsn_after_bytes
+from brokerd.spark.plan.query_plan import ShortLog, pack
+from brokerd.spark.request import COLUMNS, Request
 from tests.archive.making import LOG_ID
 from tests.spark.logs import Log, Row, rows_of
 
@@ -89,18 +83,18 @@ def test_a_plan_tells_what_is_read_and_what_is_left_out(log: Log) -> None:
     found = log.plan()
     assert found.log_id == LOG_ID
     assert found.files == (4, 8)
-    assert 0 < found.file_bytes.read < found.file_bytes.all
+    assert 0 < found.file_bytes.read < found.file_bytes.total
     assert found.segments == (2, 2), "those that the archive lacks"
     assert found.records >= len(log.read())
     last = log.plan(from_time_us=log.rows[-8].time_us, topics=("two",))
-    assert last.files.read == 0 and last.files.all == found.files.all
+    assert last.files.read == 0 and last.files.total == found.files.total
     assert last.segments == (1, 2)
     assert log.plan(first_lsn=found.end_lsn).splits == ()
 
 
 def test_lsns_cut_a_log_into_pieces_that_are_all_of_it(log: Log) -> None:
-    end = end_of(log.place)
-    assert end == End(LOG_ID, log.plan().end_lsn)
+    end = log_end(log.place)
+    assert end == LogEnd(LOG_ID, log.plan().end_lsn)
     cuts = [0, 4096, 5000, int(log.sealed[1].stem), int(log.sealed[2].stem) + 4500, end.lsn]
     pieces = [log.read(first_lsn=first, end_lsn=after) for first, after in itertools.pairwise(cuts)]
     assert sorted(functools.reduce(operator.iadd, pieces, [])) == log.read()
@@ -108,22 +102,22 @@ def test_lsns_cut_a_log_into_pieces_that_are_all_of_it(log: Log) -> None:
 
 
 def test_a_log_that_is_shorter_than_it_was_is_refused(log: Log) -> None:
-    end = end_of(log.place).lsn
-    with pytest.raises(ShortLog, match=f"the log ends at LSN {end}, and it was asked for up to"):
+    end = log_end(log.place).lsn
+    with pytest.raises(ShortLog, match=f"the log ends at LSN {end}, before LSN {end + 1}"):
         log.plan(end_lsn=end + 1)
 
 
-def test_neighbours_are_packed_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_are_grouped_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     class Part:
         def __init__(self, bytes: int) -> None:
             self.bytes = bytes
 
     def sizes(*parts: int) -> list[list[int]]:
-        return [[part.bytes for part in some] for some in packed(map(Part, parts), 10)]
+        return [[part.bytes for part in some] for some in pack(map(Part, parts), 10)]
 
     assert sizes(1, 2, 3, 4, 5, 20, 1) == [[1, 2, 3, 4], [5], [20], [1]]
     assert sizes() == []
-    monkeypatch.setattr(plan, "PARTS_MAX", 2)
+    monkeypatch.setattr(query_plan, "PARTS_MAX", 2)
     assert sizes(1, 1, 1) == [[1, 1], [1]]
 
 
@@ -131,18 +125,18 @@ def test_neighbours_are_packed_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_end_moves_with_each_record(log: Log) -> None:
-    before = end_of(log.place).lsn
+    before = log_end(log.place).lsn
     log.append(1, 0, b"more")
-    assert end_of(log.place).lsn > before
+    assert log_end(log.place).lsn > before
     assert [row.value for row in log.read(first_lsn=before)] == [b"more"]
 
 
 @pytest.mark.parametrize("max_bytes", [1, 100, 300, 1000, 5000, 1 << 30])
 def test_a_log_is_taken_bit_by_bit(log: Log, max_bytes: int) -> None:
-    end = end_of(log.place).lsn
+    end = log_end(log.place).lsn
     lsn, rows, steps = 0, list[Row](), 0
     while lsn < end and steps < 1000:
-        after = end_after(log.place, lsn, max_bytes).lsn
+        after = batch_end(log.place, lsn, max_bytes).lsn
         assert lsn < after <= end
         some = log.read(first_lsn=lsn, end_lsn=after)
         rows += some
@@ -152,7 +146,7 @@ def test_a_log_is_taken_bit_by_bit(log: Log, max_bytes: int) -> None:
     if max_bytes > 1:
         assert lsn == end
         assert sorted(rows) == log.read()
-    assert end_after(log.place, end, max_bytes).lsn == end
+    assert batch_end(log.place, end, max_bytes).lsn == end
 
 
 @given(
@@ -165,7 +159,7 @@ def test_a_cut_is_above_where_it_began_and_holds_about_as_much(
 ) -> None:
     pieces = [(low, low + more, size) for low, more, size in found]
     end = max([first + 1, *(high + 1 for _, high, _ in pieces)])
-    cut = plan._cut(pieces, first, end, max_bytes)
+    cut = lsn_after_bytes(pieces, first, end, max_bytes)
     assert first < cut <= end
 
     def below(lsn: int) -> float:

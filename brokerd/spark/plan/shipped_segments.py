@@ -1,9 +1,9 @@
 # Tests: tests/spark/test_shipped_segments.py
-"""Copies of journal files below an archive, for who reads the archive alone.
+"""Copies of journal files below an archive, for queries that read the archive alone.
 
-They are there while a run takes them into the tables (docs/archive-format.rst, section "Copies for
-readers of the archive alone"). In a directory they are files of the journal like others; from a
-bucket, a task fetches the piece that it reads into a temporary file without a name.
+The rollup ships them while it takes them into the tables (docs/archive-format.rst, section "Copies
+for readers of the archive alone"). In a directory they are like any journal file. From a bucket, a
+task fetches the part that it reads into an unnamed temporary file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from brokerd.archive.journal.sealed import DamagedSegment, SealedSegment, open_s
 from brokerd.archive.storage.address import ObjectAddress, place_of
 from brokerd.archive.storage.store import Place, open_store
 from brokerd.errors import DamagedData, NewerFormat
-from brokerd.spark.plan.journal import File
+from brokerd.spark.plan.journal import SegmentFile
 from brokerd.walformat import (
     SEGMENT_BYTES_MAX,
     SEGMENT_HEADER_BYTES,
@@ -33,10 +33,11 @@ from brokerd.walformat.index import INDEX_HEADER_BYTES, LoadedIndex, decode_inde
 _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{32})\.idx")
 
 
-def copied_files(address: str, lsn: int, end_lsn: int) -> Iterator[File]:
-    """Copies that go on from an LSN without a gap, up to another at most.
+def list_shipped_segments(address: str, lsn: int, end_lsn: int) -> Iterator[SegmentFile]:
+    """List the copies that follow an LSN without a gap and end at ``end_lsn`` or before.
 
-    Raises ArchiveUnavailable, and FileNotFoundError when one went meanwhile.
+    :raises FileNotFoundError: a copy was deleted meanwhile.
+    :raises ArchiveUnavailable: the archive cannot be read.
     """
     place = place_of(address)
     store = open_store(place)
@@ -49,41 +50,42 @@ def copied_files(address: str, lsn: int, end_lsn: int) -> Iterator[File]:
         try:
             header = decode_index_header(data)
         except DamagedData as error:
-            raise DamagedSegment(str(path), 0, f"its index is of no use: {error}") from None
+            raise DamagedSegment(str(path), 0, f"its index is damaged: {error}") from None
         if (header.segment_id, header.first_lsn) != (segment_id, lsn) or header.end_lsn > end_lsn:
             return
-        yield File(str(path), segment_id, lsn, header.end_lsn, True)
+        yield SegmentFile(str(path), segment_id, lsn, header.end_lsn, True)
         lsn = header.end_lsn
 
 
 def open_index(path: str) -> SealedSegment:
-    """As `brokerd.archive.journal.sealed.open_sealed`, also of a copy in a bucket.
+    """Open a journal file and its index, also a copy in a bucket.
 
-    Raises ArchiveUnavailable, too.
+    It raises as `brokerd.archive.journal.sealed.open_sealed` does, and ArchiveUnavailable.
     """
     place = place_of(path)
     if not isinstance(place, ObjectAddress):
         return open_sealed(path)
-    store, name = open_store(_above(place)), place.name
+    store, name = open_store(_parent(place)), place.name
     header = _header(path, store.read_ranges(name, [(0, SEGMENT_HEADER_BYTES)])[0])
     end_lsn = header.first_lsn + store.stat(name).size
     data = store.read(name.replace(".wal", ".idx"), SEGMENT_BYTES_MAX)
     try:
         index = LoadedIndex(data, header.segment_id, header.first_lsn, end_lsn)
     except DamagedData as error:
-        raise DamagedSegment(path, 0, f"its index is of no use: {error}") from None
+        raise DamagedSegment(path, 0, f"its index is damaged: {error}") from None
     return SealedSegment(path, header.segment_id, header.first_lsn, end_lsn, index)
 
 
-def open_piece(path: str, first: int, end: int) -> tuple[int, JournalFile]:
-    """As `brokerd.archive.journal.frame_scan.open_journal`, also of a copy in a bucket.
+def open_segment_part(path: str, first: int, end: int) -> tuple[int, JournalFile]:
+    """Open a journal file for reading, also a copy in a bucket.
 
-    Of that, only what stands between two positions can be read.
+    Of a copy in a bucket it fetches only the bytes from ``first`` to ``end``. It raises as
+    `brokerd.archive.journal.frame_scan.open_journal` does, and ArchiveUnavailable.
     """
     place = place_of(path)
     if not isinstance(place, ObjectAddress):
         return open_journal(path)
-    file = open_store(_above(place)).open(place.name)
+    file = open_store(_parent(place)).open(place.name)
     header = _header(path, file.read(0, SEGMENT_HEADER_BYTES))
     with tempfile.TemporaryFile() as local:
         for position in range(first, end, PIECE_BYTES):
@@ -93,7 +95,7 @@ def open_piece(path: str, first: int, end: int) -> tuple[int, JournalFile]:
     return descriptor, JournalFile(path, header.segment_id, header.first_lsn)
 
 
-def _above(place: ObjectAddress) -> Place:
+def _parent(place: ObjectAddress) -> Place:
     return place._replace(key=place.key.rpartition("/")[0])
 
 

@@ -15,8 +15,8 @@ from brokerd.archive.contract.bounds import DamagedPlace
 from brokerd.archive.contract.layout import RECORDS, arrow_schema
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.errors import BrokerdError
-from brokerd.spark.plan.plan import COLUMNS
-from brokerd.spark.read.read import read_split
+from brokerd.spark.read.split_reader import read_split
+from brokerd.spark.request import COLUMNS
 from tests.archive.making import HEADERS, damage
 from tests.spark.logs import Log, batches_of, rows_of
 
@@ -97,7 +97,7 @@ def test_a_file_that_goes_while_it_is_read_is_read_to_its_end(log: Log) -> None:
     for split in found.splits:
         batches = read_split(split)
         rows += len(next(batches))
-        if split.parts:
+        if split.segments:
             _rolled_and_deleted(log)
         rows += sum(map(len, batches))
     assert rows == len(log.expected())
@@ -132,7 +132,7 @@ def test_a_file_that_partitions_share_and_that_went_is_an_error_that_says_what_t
     log.merge()
     assert rows_of(found) == log.expected(), "until vacuum all files are there"
     log.vacuum()
-    with pytest.raises(ArchiveUnavailable, match=r"run it again; archive.vacuum_hours says how"):
+    with pytest.raises(ArchiveUnavailable, match=r"run the query again; .* archive\.vacuum_hours"):
         rows_of(found)
 
 
@@ -149,7 +149,7 @@ def test_files_whose_records_were_removed_give_nothing(log: Log) -> None:
 def test_a_journal_file_that_nothing_explains_is_an_error(log: Log) -> None:
     found = log.plan()
     log.sealed[-1].unlink()
-    with pytest.raises(ArchiveUnavailable, match=r"a file of the journal up to LSN .* is gone"):
+    with pytest.raises(ArchiveUnavailable, match=r"a journal file up to LSN .* is gone"):
         rows_of(found)
 
 
@@ -158,7 +158,7 @@ def test_another_file_in_the_place_of_one_is_not_read(log: Log) -> None:
     path = log.sealed[-1]
     data = bytearray(path.read_bytes())
     path.write_bytes(log.sealed[0].read_bytes())
-    with pytest.raises(BrokerdError, match=r"a file of the journal up to LSN .* is gone"):
+    with pytest.raises(BrokerdError, match=r"a journal file up to LSN .* is gone"):
         rows_of(found)
     path.write_bytes(data)
     assert rows_of(found) == log.expected()

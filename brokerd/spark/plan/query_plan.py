@@ -1,0 +1,261 @@
+# Tests: tests/spark/test_query_plan.py
+"""The plan of a query: its splits, each with parts of archive files or of journal files.
+
+Planning reads no record. No pyspark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from brokerd.archive.journal.pending import damaged_places
+from brokerd.errors import BrokerdError
+from brokerd.spark.location import Location
+from brokerd.spark.plan.archive_files import FilePart, match_files, split_files
+from brokerd.spark.plan.log_snapshot import (
+    TRIES,
+    LogSnapshot,
+    files_deleted_error,
+    take_snapshot,
+)
+from brokerd.spark.plan.predicate import (
+    INT64_MAX,
+    INT64_MIN,
+    Interval,
+    Narrower,
+    Predicate,
+    TopicNames,
+)
+from brokerd.spark.plan.segment_parts import SegmentPart, split_segment
+from brokerd.spark.plan.topic_state import TopicState
+from brokerd.spark.request import Request
+
+PARTS_MAX = 64
+"""A task has at most this many files open."""
+
+
+class ShortLog(BrokerdError):
+    """The log ends before the LSN that a query reads up to."""
+
+
+class Count(NamedTuple):
+    """An amount that a query reads, and the amount that exists."""
+
+    read: int = 0
+    total: int = 0
+
+
+class Split(NamedTuple):
+    """The input of one task. It is pickled, and small."""
+
+    bytes: int
+    """The approximate size."""
+    records: int
+    """The approximate number of rows, at most."""
+    location: Location
+    log_id: str
+    columns: tuple[str, ...]
+    predicate: Predicate
+    files: tuple[FilePart, ...] = ()
+    """Parts of archive files."""
+    segments: tuple[SegmentPart, ...] = ()
+    """Parts of journal files."""
+    names: Mapping[int, str] = {}
+    """Names of the topics in the journal files, by id."""
+    damage: Mapping[str, Sequence[tuple[int, int]]] = {}
+    """Known damage of the journal files."""
+
+
+class Plan(NamedTuple):
+    """The plan of a query."""
+
+    log_id: str
+    splits: tuple[Split, ...]
+    end_lsn: int
+    """Rows are below it. It is the durable end of the journal, or the request's end if lower."""
+    records: int
+    """The number of rows, at most."""
+    files: Count
+    """Archive files."""
+    file_bytes: Count
+    segments: Count
+    """Journal files."""
+    segment_bytes: Count
+    """Batches of records in journal files."""
+
+
+def plan_query(location: Location, request: Request, now_us: int) -> Plan:
+    """Divide a query into splits.
+
+    :param now_us: records that expire at this time or earlier are left out.
+    :raises BrokerdError: the log cannot be read, or the request does not fit it.
+    """
+    for _ in range(TRIES):
+        snapshot = take_snapshot(location, request.tail)
+        try:
+            return _Planner(location, request, snapshot, now_us).plan()
+        except FileNotFoundError:
+            continue
+    raise files_deleted_error(location)
+
+
+class _Planner:
+    """Divides a snapshot into splits."""
+
+    def __init__(
+        self, location: Location, request: Request, snapshot: LogSnapshot, now_us: int
+    ) -> None:
+        self._location = location
+        self._request = request
+        self._snapshot = snapshot
+        self._end_lsn = snapshot.end_lsn
+        if request.end_lsn is not None:
+            if request.end_lsn > snapshot.end_lsn:
+                raise ShortLog(
+                    f"the log ends at LSN {snapshot.end_lsn}, before LSN {request.end_lsn}, which "
+                    "the query reads up to: an older copy of the log was restored, or its open "
+                    "file is not read"
+                )
+            self._end_lsn = request.end_lsn
+        if not snapshot.has_bounds and (request.from_offsets or request.to_offsets):
+            raise BrokerdError(
+                f"{location.archive} lacks its bounds, so its topics are unknown: run "
+                "brokerd-rollup, which writes the bounds, or give no offsets by topic"
+            )
+        allow_unknown = request.unknown_topics or not snapshot.has_bounds
+        request = request._replace(unknown_topics=allow_unknown)
+        self._predicate = build_predicate(request, snapshot.topics, now_us)
+
+    def plan(self) -> Plan:
+        """Return the plan. Raises FileNotFoundError if a journal file was deleted since."""
+        file_parts, files, file_bytes = self._archive_parts()
+        segment_parts, segments, segment_bytes = self._journal_parts()
+        splits = [*self._archive_splits(file_parts), *self._journal_splits(segment_parts)]
+        return Plan(
+            self._snapshot.log_id,
+            tuple(splits),
+            self._end_lsn,
+            sum(split.records for split in splits),
+            files,
+            file_bytes,
+            segments,
+            segment_bytes,
+        )
+
+    # -- Archive ---------------------------------------------------------------------------------
+
+    def _archive_parts(self) -> tuple[list[FilePart], Count, Count]:
+        archive = self._snapshot.archive
+        if archive is None or self._request.first_lsn >= archive.records_lsn:
+            sizes = () if archive is None else archive.files["size"].to_pylist()
+            return [], Count(0, len(sizes)), Count(0, sum(sizes))
+        files = match_files(archive.files, self._predicate)
+        return (
+            split_files(files, self._request.partition_bytes),
+            Count(len(files), len(archive.files)),
+            Count(*(sum(one["size"].to_pylist()) for one in (files, archive.files))),
+        )
+
+    def _archive_splits(self, parts: Sequence[FilePart]) -> Iterator[Split]:
+        narrower = Narrower(self._predicate)
+        for group in pack(parts, self._request.partition_bytes):
+            low = min(part.topic_ids[0] for part in group)
+            high = max(part.topic_ids[1] for part in group)
+            yield self._split(group, narrower.of_topics(low, high))._replace(files=tuple(group))
+
+    def _split(self, parts: Sequence[FilePart | SegmentPart], predicate: Predicate) -> Split:
+        return Split(
+            sum(part.bytes for part in parts),
+            sum(part.records for part in parts),
+            self._location,
+            self._snapshot.log_id,
+            self._request.columns,
+            predicate,
+        )
+
+    # -- Journal ---------------------------------------------------------------------------------
+
+    def _journal_parts(self) -> tuple[list[SegmentPart], Count, Count]:
+        journal, predicate = self._snapshot.journal, self._predicate
+        parts: list[SegmentPart] = []
+        segments = segment_bytes = 0
+        files = [file for file in journal.files if file.first_lsn >= self._snapshot.archived_lsn]
+        for file in files:
+            if not predicate.lsns.overlaps(file.first_lsn, file.end_lsn - 1):
+                continue
+            scan = journal.scans.get(file.path)
+            own = split_segment(file, scan, predicate, self._request.partition_bytes)
+            segments += bool(own)
+            segment_bytes += sum(part.bytes for part in own)
+            parts += own
+        total = sum(file.end_lsn - file.first_lsn for file in files)
+        return parts, Count(segments, len(files)), Count(segment_bytes, total)
+
+    def _journal_splits(self, parts: Sequence[SegmentPart]) -> Iterator[Split]:
+        narrower = Narrower(self._predicate)
+        topics, damage = self._snapshot.topics, damaged_places(self._snapshot.bounds)
+        for group in pack(parts, self._request.partition_bytes):
+            own = {topic_id for part in group for topic_id in part.topic_ids}
+            ids = sorted(own)
+            predicate = narrower.of_topics(ids[0], ids[-1])
+            offsets = predicate.partition_offsets.items()
+            predicate = predicate._replace(
+                topic_ids=tuple(ids),
+                partition_offsets={key: one for key, one in offsets if key[0] in own},
+            )
+            names = {part.name for part in group}
+            yield self._split(group, predicate)._replace(
+                segments=tuple(part._replace(topic_ids=()) for part in group),
+                names={topic_id: topics.name_of(topic_id) for topic_id in ids},
+                damage={name: damage[name] for name in names if name in damage},
+            )
+
+
+class _HasBytes(Protocol):
+    @property
+    def bytes(self) -> int: ...
+
+
+_Part = TypeVar("_Part", bound=_HasBytes)
+
+
+def pack(parts: Iterable[_Part], size: int) -> Iterator[list[_Part]]:
+    """Group neighbouring parts up to ``size`` bytes and `PARTS_MAX` parts a group."""
+    group: list[_Part] = []
+    total = 0
+    for part in parts:
+        if group and (total + part.bytes > size or len(group) == PARTS_MAX):
+            yield group
+            group, total = [], 0
+        group.append(part)
+        total += part.bytes
+    if group:
+        yield group
+
+
+def build_predicate(request: Request, topics: TopicState, now_us: int) -> Predicate:
+    """Return the predicate of a request. Raises UnknownTopic."""
+    names = TopicNames(request.topics)
+    topic_ids = topics.select(names, not request.unknown_topics)
+    if not request.unknown_topics:
+        topics.check_offsets("from", request.from_offsets)
+        topics.check_offsets("to", request.to_offsets)
+    offsets = Interval(0).intersect(_interval(request.from_offset, request.to_offset))
+    return Predicate(
+        topic_ids=topic_ids,
+        first_unknown_id=topics.next_topic_id,
+        names=names,
+        partitions=None,
+        offsets=offsets,
+        partition_offsets=topics.partition_offsets(
+            topic_ids, offsets, request.from_offsets, request.to_offsets
+        ),
+        times_us=_interval(request.from_time_us, request.to_time_us),
+        lsns=_interval(request.first_lsn, request.end_lsn),
+        now_us=now_us,
+    )
+
+
+def _interval(first: int | None, end: int | None) -> Interval:
+    return Interval(INT64_MIN if first is None else first, INT64_MAX if end is None else end)
