@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from greenlet import getcurrent, greenlet
 
-from brokerd.wal.committer import Done, Work
+from brokerd.wal.committer import STOP_SECONDS, Done, Work
 from simulator.disk import PowerLost
 from simulator.world import World
 
@@ -183,7 +183,7 @@ class SimThreads:
     def _tell(self, done: Done, result: object, error: Exception | None) -> None:
         self._process.call_after(self._lag_us(), done, result, error)
 
-    def stop(self, seconds: float | None = None) -> bool:
+    def stop(self, seconds: float = STOP_SECONDS) -> list[str]:
         """Let what was submitted be done; the caller waits, so nothing else happens meanwhile.
 
         No time passes, so it never takes too long.
@@ -195,4 +195,4 @@ class SimThreads:
             for thread in list(self._busy):
                 thread.hurried = True
                 thread.resume()
-        return True
+        return []

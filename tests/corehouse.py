@@ -19,6 +19,7 @@ from brokerd.schemas.checker import Looks, LooksAtOnce
 from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Config
 from brokerd.server.host import OpenArchive
+from brokerd.wal.committer import STOP_SECONDS
 from simulator.bare import DATA_DIR, MONOTONIC_SECONDS, WALL_SECONDS, counting_ids
 from simulator.disk import SimDisk
 from simulator.inline import InlineCommitter
@@ -30,9 +31,9 @@ class HandThreads(InlineCommitter):
 
     def start(self) -> None: ...
 
-    def stop(self, seconds: float | None = None) -> bool:
+    def stop(self, seconds: float = STOP_SECONDS) -> list[str]:
         self.run()
-        return True
+        return []
 
 
 class HandClock(Clock):

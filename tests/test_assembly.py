@@ -307,6 +307,35 @@ async def test_a_stop_does_not_wait_for_an_archive_that_never_answers(
         assert again.core.status()["recovery"]["cut"] is None
 
 
+@pytest.mark.parametrize(
+    ("call", "thread"), [("fdatasync", "wal-commit-0"), ("rename", "snapshots-0")]
+)
+@pytest_twisted.ensureDeferred
+async def test_a_stop_does_not_wait_for_ever_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, thread: str
+) -> None:
+    """It fails with the name of the thread; the next start has what was acknowledged."""
+    back = threading.Event()
+    monkeypatch.setattr("brokerd.server.assembly.CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr("brokerd.server.assembly.JOIN_SECONDS", 0.1)
+    running = await serve(tmp_path)
+    assert await running.ask(lambda client: client.produce("orders", b"x")) == 0
+    real = getattr(os, call)
+
+    def hang(*of: Any) -> Any:
+        back.wait()
+        return real(*of)
+
+    monkeypatch.setattr(f"os.{call}", hang)
+    with pytest.raises(StorageFailed, match=f"thread {thread} did not end; .*{tmp_path} hang"):
+        await running.stop()
+    running.core.abandon()
+    monkeypatch.undo()
+    back.set()
+    async with served(tmp_path) as again:
+        assert await again.ask(lambda client: client.produce("orders", b"y")) == 1
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_failed_sync_is_told_and_never_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,10 +26,11 @@ class Twistd:
         self.directory = directory
         self.started: list[subprocess.Popen[str]] = []
 
-    def start(self, *arguments: str, trouble: str = "") -> subprocess.Popen[str]:
-        program = [sys.executable, str(ROOT / "tests" / "fakecore.py")]
+    def start(
+        self, *arguments: str, trouble: str = "", program: Path = ROOT / "tests" / "fakecore.py"
+    ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*program, *arguments],
+            [sys.executable, str(program), *arguments],
             cwd=self.directory,
             env={**os.environ, "FAKE_CORE": trouble, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,
@@ -127,6 +128,30 @@ def test_a_failed_write_while_serving_is_74(twistd: Twistd) -> None:
     """The broker leaves by itself when the disk fails."""
     code, said = twistd.run("-n", *OPTIONS, trouble="serve:StorageFailed")
     assert (code, said) == (74, ["brokerd: StorageFailed as asked for"])
+
+
+HANGING_DISK = """
+import os, threading
+from brokerd.server import assembly
+from twisted.scripts.twistd import run
+
+assembly.CLOSE_SECONDS = assembly.JOIN_SECONDS = 0.2
+os.fdatasync = lambda descriptor: os.path.exists("hang") and threading.Event().wait()
+run()
+"""
+
+
+def test_a_disk_that_hangs_does_not_keep_a_stop_from_ending_with_74(twistd: Twistd) -> None:
+    program = twistd.directory / "hanging.py"
+    program.write_text(HANGING_DISK)
+    process = twistd.start("-n", *OPTIONS, program=program)
+    twistd.wait_for_log(process, "ready")
+    (twistd.directory / "hang").touch()
+    process.terminate()
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 74
+    assert said.startswith("brokerd: closing failed: thread wal-commit-0 did not end; does the ")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

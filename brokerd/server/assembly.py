@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec import structs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
@@ -50,6 +50,10 @@ from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 READ_THREADS = 2
 ARCHIVE_THREADS = 2
 """One reads while the other looks for a newer version."""
+CLOSE_SECONDS = 60.0
+"""How long a stop waits for the last commit, sync and snapshot. A hung disk never ends them."""
+JOIN_SECONDS = 5.0
+"""How long a stop then waits for the threads."""
 ARCHIVE_STOP_SECONDS = 5.0
 """How long each of them may take to end: whoever asked has been answered, or told to ask again."""
 PASSWORD_THREADS = 2
@@ -379,20 +383,38 @@ class BrokerCore:
 
     async def _close(self) -> None:
         self._stop_timers()
+        hung = ""
         try:
-            await self._write_last()
+            closing = Deferred.fromCoroutine(self._write_last())
+            await closing.addTimeout(CLOSE_SECONDS, self._reactor)
+        except TimeoutError:
+            hung = f"the log and its snapshot took more than {CLOSE_SECONDS:g} s"
         finally:
             self._host.end_serving()
         self._schema_looks.end()
-        for threads in self._threads:
-            threads.stop()
-        if not self._archive_threads.stop(ARCHIVE_STOP_SECONDS):
+        hung = self._stop_threads() or hung
+        if hung:
+            raise StorageFailed(
+                f"{hung}; does the disk of {self._data_dir} hang? Nothing acknowledged is lost: "
+                "the next start replays the log"
+            )
+        if self._archive_threads.stop(ARCHIVE_STOP_SECONDS):
             self._log.warn(
                 "the archive does not answer; the stop waits no longer for it than {seconds} s",
                 event_id="archive-hangs",
                 seconds=ARCHIVE_STOP_SECONDS,
             )
         self._lock.release()
+
+    def _stop_threads(self) -> str:
+        """End the threads within JOIN_SECONDS; name those that are still at work."""
+        end = self._reactor.seconds() + JOIN_SECONDS
+        names = [
+            name
+            for threads in self._threads
+            for name in threads.stop(max(0.0, end - self._reactor.seconds()))
+        ]
+        return f"thread {', '.join(names)} did not end" if names else ""
 
     async def _write_last(self) -> None:
         self.broker.stop()

@@ -21,7 +21,7 @@ from brokerd.archive.storage.address import Place
 from brokerd.schemas.checker import Looks, Processes
 from brokerd.server.garbage import FrozenGarbage
 from brokerd.wal import Committer, DirectoryLock, Disk, RealDisk, ThreadCommitter
-from brokerd.wal.committer import Mutex
+from brokerd.wal.committer import STOP_SECONDS, Mutex
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 """How long a thread that finished a sync waits for a busy reactor to let it say so."""
@@ -35,10 +35,10 @@ class Threads(Committer, Protocol):
 
     def start(self) -> None: ...
 
-    def stop(self, seconds: float | None = None) -> bool:
-        """Let the threads finish what was submitted, and wait for them; False if they did not.
+    def stop(self, seconds: float = STOP_SECONDS) -> list[str]:
+        """Let the threads finish what was submitted, and wait for them ``seconds`` at most.
 
-        Wait for each ``seconds`` at most, None: for as long as it takes.
+        Returns the names of the threads that are still at work.
         """
 
 

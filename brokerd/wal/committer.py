@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
+
+STOP_SECONDS = 10.0
 
 Work = Callable[[], Any]
 Done = Callable[[Any, Exception | None], None]
@@ -61,6 +64,8 @@ class ThreadCommitter:
         self._name = name
         self._work: queue.SimpleQueue[tuple[Work, Done] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._at_work: set[str] = set()
+        """Names of the threads that run some work now."""
 
     def start(self) -> None:
         """Start the threads. Work submitted before waits for this."""
@@ -69,30 +74,33 @@ class ThreadCommitter:
             thread.start()
             self._threads.append(thread)
 
-    def stop(self, seconds: float | None = None) -> bool:
-        """Let the threads finish what was submitted, and join them; False if they did not.
+    def stop(self, seconds: float = STOP_SECONDS) -> list[str]:
+        """Let the threads finish what was submitted, and join them.
 
-        Wait for each ``seconds`` at most, None: for as long as it takes. Those that are left end
-        with the process.
+        Wait ``seconds`` at most, for all of them together. Returns the names of the threads that
+        are still at work. These end with the process.
         """
+        end = time.monotonic() + seconds
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:
-            thread.join(seconds)
-        has_ended = not any(thread.is_alive() for thread in self._threads)
+            thread.join(max(0.0, end - time.monotonic()))
         self._threads.clear()
-        return has_ended
+        return sorted(self._at_work)
 
     def submit(self, work: Work, done: Done) -> None:
         self._work.put((work, done))
 
     def _run(self) -> None:
+        name = threading.current_thread().name
         while (item := self._work.get()) is not None:
             work, done = item
+            self._at_work.add(name)
             try:
                 result = work()
             except Exception as error:
                 self._call_from_thread(done, None, error)
             else:
                 self._call_from_thread(done, result, None)
+            self._at_work.discard(name)
             del item, work, done

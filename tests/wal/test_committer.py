@@ -78,12 +78,12 @@ def test_a_stop_waits_no_longer_than_it_is_told_to() -> None:
     committer = ThreadCommitter(reactor.call_from_thread)
     committer.start()
     committer.submit(forever.wait, lambda result, error: None)
-    assert not committer.stop(0.05)
+    assert committer.stop(0.05) == ["wal-0"]
     forever.set()
     reactor.run(1)
     others = ThreadCommitter(reactor.call_from_thread, threads=2)
     others.start()
-    assert others.stop(10.0)
+    assert others.stop(10.0) == []
 
 
 def test_the_inline_one_runs_when_told() -> None:
