@@ -166,8 +166,8 @@ BUGS = (
         "events that a group's piece of a snapshot holds already are applied again",
         "broker/model/snapshotter.py",
         (
-            "        return capture_group_partition(group_partition, self._captured_lsn,",
-            "        return capture_group_partition(group_partition, self._start_lsn,",
+            "            group_partition, self._captured_lsn, self._time.now_us(), self._time.time_us()",
+            "            group_partition, self._start_lsn, self._time.now_us(), self._time.time_us()",
         ),
     ),
     bug(
@@ -654,11 +654,8 @@ BUGS = (
         "a committed offset settles what lies below it",
         "broker/leases/group_admin.py",
         (
-            "lambda group_partition: group_partition.store.commit_offset(offset), "
-            "group_partitions=[group_partition])",
-            "lambda group_partition: (group_partition.store.commit_offset(offset), "
-            "group_partition.store.seek(offset)), "
-            "group_partitions=[group_partition])",
+            "group_partition.store.commit_offset(offset),\n",
+            "(group_partition.store.commit_offset(offset), group_partition.store.seek(offset)),\n",
         ),
     ),
     bug(
@@ -703,7 +700,7 @@ BUGS = (
         "flymq-early-commit",
         "a COMMIT is answered before it is durable",
         "protocols/flymq/connection.py",
-        ("self.answers.append(flymq_groups.commit(", "self.answer_read(flymq_groups.commit("),
+        ("self.answers.append(groups.commit(", "self.answer_read(groups.commit("),
     ),
     bug(
         "transaction-topic-by-topic",

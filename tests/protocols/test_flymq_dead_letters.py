@@ -438,7 +438,7 @@ class TestRoom:
         house.produce(envelope("m-1", b"hi", original_topic="elsewhere"), topic="t.dlq")
         said = self.congest(house, house.broker.journal, "admit")
         assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
-        assert said == ["room", "full", "room"]
+        assert said[:3] == ["room", "full", "room"]
         assert values(house, "elsewhere") == [b"hi"]
 
     def test_a_replay_that_waits_for_room_does_not_search_again(
