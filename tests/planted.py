@@ -166,8 +166,8 @@ BUGS = (
         "events that a group's piece of a snapshot holds already are applied again",
         "broker/model/snapshotter.py",
         (
-            "            group_partition, self._captured_lsn, self._time.now_us(), self._time.time_us()",
-            "            group_partition, self._start_lsn, self._time.now_us(), self._time.time_us()",
+            "group_partition, self._captured_lsn, self._time.now_us(), self._time.time_us()",
+            "group_partition, self._start_lsn, self._time.now_us(), self._time.time_us()",
         ),
     ),
     bug(
