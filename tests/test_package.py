@@ -153,12 +153,12 @@ def test_an_installed_broker_starts_and_stops(environment: Path, tmp_path: Path)
         assert listeners.exists(), (tmp_path / "output").read_text()
         assert set(json.loads(listeners.read_text())) == {"mamamia", "admin"}
         broker.send_signal(signal.SIGTERM)
-        assert broker.leases.wait(timeout=SECONDS) == 0, (tmp_path / "output").read_text()
+        assert broker.wait(timeout=SECONDS) == 0, (tmp_path / "output").read_text()
         assert not listeners.exists()
     finally:
         if broker.poll() is None:
             broker.kill()
-            broker.leases.wait()
+            broker.wait()
 
 
 @packaging

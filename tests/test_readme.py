@@ -83,8 +83,8 @@ def test_the_example_of_a_page_works(
         )
         assert (result.stdout, result.stderr) == (printed, "")
         broker.send_signal(signal.SIGTERM)
-        assert broker.leases.wait(timeout=SECONDS) == 0
+        assert broker.wait(timeout=SECONDS) == 0
     finally:
         if broker.poll() is None:
             broker.kill()
-            broker.leases.wait()
+            broker.wait()

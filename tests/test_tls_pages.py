@@ -69,7 +69,7 @@ def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
         yield Listening(directory, json.loads(listeners.read_text())["mamamia"].split(":")[1])
     finally:
         broker.send_signal(signal.SIGTERM)
-        assert broker.leases.wait(SECONDS) == 0
+        assert broker.wait(SECONDS) == 0
 
 
 def run(listening: Listening, example: str) -> subprocess.CompletedProcess[str]:
