@@ -46,7 +46,7 @@ from brokerd.archive.journal.sealed import batches_of, open_sealed
 from brokerd.archive.parquet.row_groups import GROUP_ROWS
 from brokerd.archive.parquet.writer import parquet_options
 from brokerd.archive.run import Settings
-from brokerd.archive.serve.table_archive import open_archive
+from brokerd.archive.serve.delta_archive import open_archive
 from brokerd.cli.machine import describe
 from brokerd.codecs.flymq import Fetch, Opcode, encode_request
 

@@ -108,8 +108,8 @@ def test_a_failed_start_is_one_line_and_a_code(
 
 def test_a_failure_that_nobody_listens_to_ends_the_process_all_the_same(twistd: Twistd) -> None:
     """A supervisor that died, or ``| head``, must not keep a broken broker from exiting."""
-    read_end, write_end = os.pipe()
-    os.close(read_end)
+    read_tail, write_end = os.pipe()
+    os.close(read_tail)
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "tests" / "fakecore.py"), "-n", *OPTIONS],
         cwd=twistd.directory,

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.process import BrokerProcess
 from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, Range, arrow_schema
-from brokerd.archive.delta.table import Table, added, ensure_tables
+from brokerd.archive.delta.table import Table, add_file, ensure_tables
 from brokerd.archive.parquet.writer import FileWriter
 from brokerd.archive.storage.address import object_address
 from brokerd.archive.storage.store import open_store
@@ -84,7 +84,7 @@ def add(table: Table, partition: int, first: int, end: int) -> None:
         writer.write(rows(partition, first, end))
         info = writer.close()
     lsn = table.transaction(ROLLUP_APP) + 1
-    table.commit([added(info)], (), {ROLLUP_APP: lsn}, now_ms=NOW_MS)
+    table.commit([add_file(info)], (), {ROLLUP_APP: lsn}, now_ms=NOW_MS)
 
 
 @pytest.fixture(scope="module")

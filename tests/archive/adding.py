@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from brokerd.archive.contract.layout import RECORDS, Range, arrow_schema, records_name
-from brokerd.archive.delta.log_files import Facts
-from brokerd.archive.delta.table import Added, Table
+from brokerd.archive.delta.log_files import FileStats
+from brokerd.archive.delta.table import AddFile, Table
 from brokerd.archive.parquet.writer import FileInfo, FileWriter
 
 NOW_MS = 1_700_000_000_000
@@ -24,29 +24,29 @@ def tail(number: int) -> str:
 
 def records_file(
     topic_id: int, first: int, end: int, *, number: int = 0, partition: int = 0, **facts: int
-) -> Added:
+) -> AddFile:
     """A file of records of one partition. By default its times are its offsets."""
     only = Range(topic_id, partition, first, end)
     path = records_name(topic_id % 16, only, only, tail(number))
-    known = Facts(end - first, 100 * (end - first), first, end - 1, first, end - 1)
+    known = FileStats(end - first, 100 * (end - first), first, end - 1, first, end - 1)
     low = {"topic_id": topic_id, "partition": partition, "offset": first, "append_time": first}
     high = {**low, "offset": end - 1, "append_time": end - 1}
-    return Added(path, 1000 + end - first, known._replace(**facts), low, high)
+    return AddFile(path, 1000 + end - first, known._replace(**facts), low, high)
 
 
 def shared_file(
     low: tuple[int, int], high: tuple[int, int], *, number: int = 0, **facts: int
-) -> Added:
+) -> AddFile:
     """A file of records of several partitions, from (topic id, partition) to another."""
     first, last = Range(*low, 0, 1), Range(*high, 1, 2)
     path = records_name(low[0] % 16, first, last, tail(number))
-    return Added(path, 2000, Facts(2, 200, 0, 1, 0, 1)._replace(**facts))
+    return AddFile(path, 2000, FileStats(2, 200, 0, 1, 0, 1)._replace(**facts))
 
 
-def files_of(added: Iterable[Added]) -> pa.Table:
+def files_of(added: Iterable[AddFile]) -> pa.Table:
     """The files as the snapshot of a table that has them."""
-    rows = [{"path": file.path, "size": file.size, **file.facts._asdict()} for file in added]
-    names = ("path", "size", *Facts._fields)
+    rows = [{"path": file.path, "size": file.size, **file.stats._asdict()} for file in added]
+    names = ("path", "size", *FileStats._fields)
     schema = pa.schema([(name, pa.string() if name == "path" else pa.int64()) for name in names])
     return pa.Table.from_pylist(rows, schema)
 

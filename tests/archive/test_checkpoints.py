@@ -41,7 +41,7 @@ def checkpoint_path(table: Table, version: int) -> Path:
 def test_checkpoint_is_made_after_so_many_commits(table: Table) -> None:
     commit(table, 2 * EVERY_COMMITS)
     names = list_log(table.path)
-    assert sorted(names.proofs) == [EVERY_COMMITS - 1, 2 * EVERY_COMMITS - 1]
+    assert sorted(names.checksummed) == [EVERY_COMMITS - 1, 2 * EVERY_COMMITS - 1]
     assert DeltaTable(table.path).version() == again(table).version == 2 * EVERY_COMMITS
 
 
@@ -54,7 +54,7 @@ def test_checkpoint_that_was_not_finished_is_made_again(table: Table) -> None:
     (table.path / SUMS / sum_name(EVERY_COMMITS - 1)).unlink()
     commit(table, 1)
     made = table.version - 1
-    assert list_log(table.path).checkpoints == list_log(table.path).proofs == {made}
+    assert list_log(table.path).checkpoints == list_log(table.path).checksummed == {made}
     assert str(made) in (table.path / COMMITS / LAST_CHECKPOINT).read_text()
     assert DeltaTable(table.path).version() == again(table).version == made + 1
 
@@ -96,7 +96,7 @@ def test_what_names_the_newest_checkpoint_is_no_more_than_a_hint(table: Table, h
         }.get(hint, '{"version":7,"size":3}')
     )
     commit(again(table), EVERY_COMMITS)
-    assert len(list_log(table.path).proofs) == 2
+    assert len(list_log(table.path).checksummed) == 2
 
 
 def test_commit_that_cannot_make_its_checkpoint_is_not_done(table: Table) -> None:
@@ -142,6 +142,6 @@ def test_stop_at_any_point_of_making_one_leaves_a_log_that_goes_on(
             commit(table, 1)
     late = again(table)
     commit(late, 2)
-    assert list_log(table.path).proofs
+    assert list_log(table.path).checksummed
     assert DeltaTable(table.path).version() == again(table).version == late.version
     assert late.version in (EVERY_COMMITS + 1, EVERY_COMMITS + 2)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import Range
-from brokerd.archive.contract.ranges import joined
+from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.maintain.rewrite import ranges_of
 from brokerd.archive.parquet.reader import open_file
 from brokerd.archive.run import JobFailed, Settings
@@ -60,7 +60,7 @@ def covered(world: World) -> list[Range]:
         file = open_file(world.root / "records", path)
         file.read_table()
         found += ranges_of(file)
-    return joined(found)
+    return merge_ranges(found)
 
 
 def roll(world: World, *files: list[Record]) -> None:

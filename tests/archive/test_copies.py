@@ -14,7 +14,7 @@ from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.journal import copies
 from brokerd.archive.run import JobFailed, Settings
 from brokerd.archive.storage.address import ObjectAddress
-from brokerd.archive.storage.bucket import ObjectFiles
+from brokerd.archive.storage.bucket import BucketStore
 from brokerd.archive.storage.store import Store, open_store
 from tests.archive.data import MIB, NO_LIMIT, NOW_MS, Data, InlineRun
 from tests.archive.making import LOG_ID, body_position, damage
@@ -105,7 +105,7 @@ def test_what_a_stopped_run_sent_is_used_or_deleted_by_the_next(
         roll(data, stop)
     assert len(copied(data)) == 4
     sent: list[str] = []
-    monkeypatch.setattr(ObjectFiles, "upload", lambda self, path, source: sent.append(path))
+    monkeypatch.setattr(BucketStore, "upload", lambda self, path, source: sent.append(path))
     roll(data)
     assert sent == []
     data.check()
@@ -126,13 +126,13 @@ def test_each_is_fetched_once_while_there_is_room(
 
     monkeypatch.setattr(copies, "_fetch", count)
     size = max(path.stat().st_size for path in data.wal.glob("*.wal"))
-    copies_of = copies.send(store(data), segments := segments_of(data))
+    copies_of = copies.send_copies(store(data), segments := segments_of(data))
     for cache_bytes in (8 * size, 5 * size // 2):
         fetched.clear()
         for _ in range(2):
             for segment in segments:
                 copy = copies_of[segment.segment_id]
-                with copies.fetched(data.root, segment, copy, cache_bytes) as here:
+                with copies.fetch_copy(data.root, segment, copy, cache_bytes) as here:
                     assert Path(here.path).read_bytes() == Path(segment.path).read_bytes()
                     index = Path(segment.path).with_suffix(".idx").read_bytes()
                     assert Path(here.path).with_suffix(".idx").read_bytes() == index
@@ -152,11 +152,11 @@ def test_one_that_is_read_does_not_give_way(data: Data) -> None:
     """Whatever else is fetched meanwhile."""
     data.fill(2)
     one, other = segments_of(data)
-    sent = copies.send(store(data), [one, other])
-    with copies.fetched(data.root, one, sent[one.segment_id], 1) as here:
-        with copies.fetched(data.root, other, sent[other.segment_id], 1) as there:
+    sent = copies.send_copies(store(data), [one, other])
+    with copies.fetch_copy(data.root, one, sent[one.segment_id], 1) as here:
+        with copies.fetch_copy(data.root, other, sent[other.segment_id], 1) as there:
             assert Path(here.path).exists() and Path(there.path).exists()
-        with copies.fetched(data.root, other, sent[other.segment_id], 1):
+        with copies.fetch_copy(data.root, other, sent[other.segment_id], 1):
             assert Path(here.path).exists()
 
 
@@ -227,7 +227,7 @@ def test_a_disk_that_is_full_keeps_nothing_of_a_copy(
     def full(self: object, position: int, size: int) -> bytes:
         raise OSError(errno.ENOSPC, "No space left on device", "scratch")
 
-    monkeypatch.setattr("brokerd.archive.storage.bucket.ObjectFile.read", full)
+    monkeypatch.setattr("brokerd.archive.storage.bucket.BucketInputFile.read", full)
     with pytest.raises(JobFailed, match="scratch: No space left on device; free some space"):
         roll(data)
     left = [path.name for path in (tmp_path / "scratch").rglob("*") if path.suffix != ".lock"]

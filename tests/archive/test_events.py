@@ -111,7 +111,7 @@ def test_every_event_comes_back(
     segment = open_sealed(log.seal())
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(entry_scan, "WINDOW_BYTES", window)
-        patched.setattr(entry_scan, "LOT_ROWS", lot)
+        patched.setattr(entry_scan, "CHUNK_ROWS", lot)
         table = read(segment)
     table.validate(full=True)
     assert whole(table) == expected
@@ -334,7 +334,7 @@ def test_a_frame_header_of_another_place_is_damage(tmp_path: Path) -> None:
 
 def test_rows_come_in_lots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment may hold millions of events: memory stays bounded."""
-    monkeypatch.setattr(entry_scan, "LOT_ROWS", 10)
+    monkeypatch.setattr(entry_scan, "CHUNK_ROWS", 10)
     entries = [events_entry(1, 0, "g", [SETTLED] * rows) for rows in (4, 4, 4, 30, 1, 1)]
     segment = open_sealed(make_segment(tmp_path, 0, [(TIME_US, entries)]))
     assert [len(lot) for lot in read_events(segment, NAMES)] == [8, 4, 30, 2]

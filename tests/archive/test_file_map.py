@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import parse_records_name
 from brokerd.archive.contract.view import ForeignArchive
-from brokerd.archive.delta.table import Added
+from brokerd.archive.delta.table import AddFile
 from brokerd.archive.serve.file_map import FileMap
 from tests.archive.adding import files_of, records_file, shared_file
 
@@ -145,7 +145,7 @@ def test_name_that_brokerd_does_not_give_is_refused(
 
 def many(count: int) -> pa.Table:
     """Files of a hundred topics, and one in ten of them shared."""
-    files: list[Added] = []
+    files: list[AddFile] = []
     for n in range(count):
         topic = n % 100 + 1
         if n % 10:

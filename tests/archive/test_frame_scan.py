@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive.journal import frame_scan
-from brokerd.archive.journal.frame_scan import Walked, open_journal, walk_closed, walk_tail
+from brokerd.archive.journal.frame_scan import ScannedFrames, open_journal, scan_closed, scan_tail
 from brokerd.archive.journal.records import read_records
 from brokerd.archive.journal.sealed import Batches, DamagedSegment, batches_of, open_sealed
 from brokerd.errors import NewerFormat
@@ -48,10 +48,10 @@ def _frames(count: int, first: int = 0) -> list[Frame]:
     ]
 
 
-def _walk(path: Path, first: int = SEGMENT_HEADER_BYTES) -> Walked:
+def _walk(path: Path, first: int = SEGMENT_HEADER_BYTES) -> ScannedFrames:
     fd, file = open_journal(path)
     try:
-        return walk_tail(fd, file, first)
+        return scan_tail(fd, file, first)
     finally:
         os.close(fd)
 
@@ -220,13 +220,13 @@ def test_a_closed_file_is_walked_to_its_end_and_no_further(tmp_path: Path) -> No
     end = path.stat().st_size
     _zeros(path)
     fd, file = open_journal(path)
-    found = walk_closed(fd, file, end)
+    found = scan_closed(fd, file, end)
     assert len(found.batches.count) == 8
     third = int(found.batches.position[4]) - FRAME_HEADER_BYTES
-    assert len(walk_closed(fd, file, third).batches.count) == 4
-    assert len(walk_closed(fd, file, end, third).batches.count) == 4
+    assert len(scan_closed(fd, file, third).batches.count) == 4
+    assert len(scan_closed(fd, file, end, third).batches.count) == 4
     with pytest.raises(DamagedSegment, match=f"{path} at {third}"):
-        walk_closed(fd, file, third + 8)
+        scan_closed(fd, file, third + 8)
     os.close(fd)
 
 
@@ -236,7 +236,7 @@ def test_damage_in_a_closed_file_is_an_error_that_names_the_place(tmp_path: Path
     damage(path, end - 20)
     fd, file = open_journal(path)
     with pytest.raises(DamagedSegment, match="checksum does not match"):
-        walk_closed(fd, file, end)
+        scan_closed(fd, file, end)
     os.close(fd)
 
 

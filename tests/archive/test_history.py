@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from brokerd.archive.contract.layout import Range
-from brokerd.archive.contract.ranges import joined
+from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.maintain.merge_policy import pieces
 from brokerd.archive.maintain.rewrite import ranges_of
 from brokerd.archive.parquet.reader import open_file
@@ -71,7 +71,7 @@ def test_many_small_files_become_few(world: World) -> None:
         assert [row["lsn"] for row in merged] == sorted(row["lsn"] for row in found)
         assert sorted(map(str, merged)) == sorted(map(str, found))
     (path,) = world.files("events")
-    assert joined(ranges_of(open_file(world.root / "events", path))) == [Range(0, 0, 0, 4)]
+    assert merge_ranges(ranges_of(open_file(world.root / "events", path))) == [Range(0, 0, 0, 4)]
     assert history.keep_history(world.run()).lines == []
     roll(world, 7, 1)
     assert rows(world, "deliveries")[-1] == (7, 1)

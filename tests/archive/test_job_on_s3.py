@@ -14,7 +14,7 @@ from brokerd.archive.contract.layout import LAYOUTS, RECORDS, Range, arrow_schem
 from brokerd.archive.delta.table import Table
 from brokerd.archive.job import Job, Summary, run_job
 from brokerd.archive.parquet import row_groups
-from brokerd.archive.parquet.plain_file import PlainFile
+from brokerd.archive.parquet.plain_file import PlainFileReader
 from brokerd.archive.run import Settings
 from brokerd.archive.storage.address import ObjectAddress, Place
 from brokerd.archive.storage.store import open_store
@@ -65,7 +65,7 @@ def rows(root: Place, name: str) -> list[tuple[Any, ...]]:
     layout = LAYOUTS[name]
     found: list[tuple[Any, ...]] = []
     for path in Table(root, layout, LOG_ID).paths():
-        file = PlainFile(store, f"{name}/{path}")
+        file = PlainFileReader(store, f"{name}/{path}")
         for some in file.read(arrow_schema(layout)):
             found += zip(*(column.to_pylist() for column in some.columns), strict=True)
     return sorted(found, key=repr)

@@ -34,7 +34,7 @@ def test_there_is_nothing_before_the_first_rollup(tmp_path: Path) -> None:
 
 def test_it_is_opened_when_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that ran before the first rollup sees it, and opens it once."""
-    readback = ModuleType("brokerd.archive.serve.table_archive")
+    readback = ModuleType("brokerd.archive.serve.delta_archive")
     readback.open_archive = Opened  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, readback.__name__, readback)
     archive = LazyArchive(tmp_path, LOG_ID)
@@ -51,7 +51,7 @@ def test_a_missing_library_is_told_with_what_to_install(
 ) -> None:
     """The broker goes on, and reads the archive as soon as the library is there."""
     (tmp_path / LOG_OF_RECORDS).mkdir(parents=True)
-    monkeypatch.setitem(sys.modules, "brokerd.archive.serve.table_archive", None)
+    monkeypatch.setitem(sys.modules, "brokerd.archive.serve.delta_archive", None)
     with pytest.raises(ArchiveUnavailable, match=r"pip install 'brokerd\[archive\]'"):
         LazyArchive(tmp_path, LOG_ID).refresh()
 

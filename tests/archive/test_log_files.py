@@ -27,7 +27,7 @@ from brokerd.archive.delta.log_files import (
     sum_name,
 )
 from brokerd.archive.delta.log_reader import DeltaLog, list_log, read_log_id
-from brokerd.archive.delta.table import Added, Table, ensure_tables
+from brokerd.archive.delta.table import AddFile, Table, ensure_tables
 from brokerd.errors import BrokerdError, NewerFormat
 from tests.archive.adding import LOG_ID, NOW_MS, OTHER_LOG_ID, records_file
 
@@ -98,7 +98,7 @@ def test_what_was_committed_is_read_with_and_without_what_was_read_before(
     root = tmp_path_factory.mktemp("log") / "archive"
     table = ensure_tables(root, LOG_ID, NOW_MS)[RECORDS.name]
     following = DeltaLog(table.path, LOG_ID)
-    live: dict[str, Added] = {}
+    live: dict[str, AddFile] = {}
     for version in range(1, data.draw(st.integers(1, 8)) + 1):
         removed = data.draw(st.lists(st.sampled_from(sorted(live)), unique=True)) if live else []
         count = data.draw(st.integers(0, 3))
@@ -117,7 +117,7 @@ def test_what_was_committed_is_read_with_and_without_what_was_read_before(
         assert usual.transaction_version("b") == 5 * version
         rows = snapshot.files.to_pylist()
         found = {row.pop("path"): (row.pop("size"), tuple(row.values())) for row in rows}
-        assert found == {path: (file.size, tuple(file.facts)) for path, file in live.items()}
+        assert found == {path: (file.size, tuple(file.stats)) for path, file in live.items()}
         assert {Path(uri).relative_to(table.path).as_posix() for uri in usual.file_uris()} == set(
             live
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.archive.storage.lru import Recent
+from brokerd.archive.storage.lru import LruCache
 
 
 def test_what_was_used_last_is_kept() -> None:
-    recent: Recent[str] = Recent(2, 100)
+    recent: LruCache[str] = LruCache(2, 100)
     recent.put("a", "A", 1)
     recent.put("b", "B", 1)
     assert recent.get("a") == "A"
@@ -18,7 +18,7 @@ def test_what_was_used_last_is_kept() -> None:
 
 
 def test_one_value_is_kept_however_large_it_is() -> None:
-    recent: Recent[str] = Recent(9, 100)
+    recent: LruCache[str] = LruCache(9, 100)
     recent.put("a", "A", 50)
     recent.put("b", "B", 500)
     assert (recent.get("a"), recent.get("b")) == (None, "B")
@@ -26,7 +26,7 @@ def test_one_value_is_kept_however_large_it_is() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50))))
 def test_neither_limit_is_passed(puts: list[tuple[int, int]]) -> None:
-    recent: Recent[int] = Recent(5, 100)
+    recent: LruCache[int] = LruCache(5, 100)
     for key, size in puts:
         recent.put(key, size, size)
         kept = [recent.get(key) for key in range(10)]

@@ -29,7 +29,7 @@ from brokerd.archive.storage.address import ObjectAddress
 from brokerd.archive.storage.store import open_store
 from tests.archive.adding import LOG_ID, NOW_MS, OTHER_LOG_ID, records_file
 from tests.archive.s3 import SECRET, bucket, s3_server
-from tests.archive.test_table_archive import World, own, read_all
+from tests.archive.test_delta_archive import World, own, read_all
 
 __all__ = ["bucket", "s3_server"]
 
@@ -251,7 +251,7 @@ def test_a_checkpoint_takes_the_place_of_commits(bucket: ObjectAddress) -> None:
     for at in range(EVERY_COMMITS + 1):
         table.commit([records_file(1, at, at + 1, number=at)], now_ms=NOW_MS)
     names = list_log(table.path)
-    assert names.proofs == {EVERY_COMMITS - 1}
+    assert names.checksummed == {EVERY_COMMITS - 1}
     version = EVERY_COMMITS - 1
     log = open_store(table.path)
     first = log.read(f"{COMMITS}/{commit_name(0)}", 1 << 20)
@@ -281,9 +281,9 @@ def test_a_checkpoint_that_another_job_took_away_fails_nothing(
         patched.setattr(checkpoints, "_have_made", make_and_lose)
         for at in range(EVERY_COMMITS + 2):
             table.commit([records_file(1, at, at + 1, number=at)], now_ms=NOW_MS)
-    assert list_log(table.path).proofs == frozenset()
+    assert list_log(table.path).checksummed == frozenset()
     table.commit([records_file(2, 0, 1)], now_ms=NOW_MS)
-    assert list_log(table.path).proofs == {EVERY_COMMITS + 2}
+    assert list_log(table.path).checksummed == {EVERY_COMMITS + 2}
     assert len(Table(bucket, RECORDS, LOG_ID).paths()) == EVERY_COMMITS + 3
 
 

@@ -9,15 +9,15 @@ import pytest
 
 from brokerd.archive.contract.layout import RECORDS, Range
 from brokerd.archive.contract.view import ArchiveUnavailable
-from brokerd.archive.delta.table import Table, TableConflict, added, ensure_tables
+from brokerd.archive.delta.table import Table, TableConflict, add_file, ensure_tables
 from brokerd.archive.parquet.writer import verify_written
-from brokerd.archive.serve.table_archive import open_archive
+from brokerd.archive.serve.delta_archive import open_archive
 from brokerd.archive.storage import bucket as store_object
 from brokerd.archive.storage.address import ObjectAddress
 from tests.archive.adding import LOG_ID, NOW_MS, write_records
 from tests.archive.flaky import FAULTS, Flaky, proxy
 from tests.archive.s3 import bucket, s3_server
-from tests.archive.test_table_archive import read_all, record
+from tests.archive.test_delta_archive import read_all, record
 
 __all__ = ["bucket", "s3_server"]
 
@@ -58,7 +58,7 @@ class Writer(threading.Thread):
         rows = [record(self._topic_id, 0, at) for at in range(covered.first, covered.end)]
         info = write_records(table, [covered], rows)
         verify_written(table.path, info)
-        table.commit([added(info)], (), {self._app: lot + 1}, now_ms=NOW_MS)
+        table.commit([add_file(info)], (), {self._app: lot + 1}, now_ms=NOW_MS)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.archive.parquet import plain_file
-from brokerd.archive.parquet.plain_file import PlainFile, PlainWriter
+from brokerd.archive.parquet.plain_file import PlainFileReader, PlainFileWriter
 from brokerd.archive.storage.address import ObjectAddress, Place
 from brokerd.archive.storage.store import open_store
 from brokerd.errors import DamagedData
@@ -26,14 +26,14 @@ def test_what_is_written_comes_back(place: Place, monkeypatch: pytest.MonkeyPatc
     """In its order, with what was to be known of it, and not before it is complete."""
     monkeypatch.setattr(plain_file, "GROUP_ROWS", 3)
     store = open_store(place)
-    with PlainWriter(store, "some/where", SCHEMA, ["number"]) as writer:
+    with PlainFileWriter(store, "some/where", SCHEMA, ["number"]) as writer:
         for turn in range(3):
             writer.write(ROWS.slice(turn))
         assert [entry for entry in store.list("some") if "unfinished" not in entry.path] == []
         info = writer.close("some/where/file.parquet")
     assert info == ("some/where/file.parquet", info.size, 9, {"number": 1}, {"number": 3})
     assert store.stat(info.path).size == info.size
-    file = PlainFile(store, info.path)
+    file = PlainFileReader(store, info.path)
     groups = list(file.read(SCHEMA))
     assert [len(rows) for rows in groups] == [4, 3, 2]
     assert pa.concat_tables(groups).column("text").to_pylist() == [
@@ -45,16 +45,16 @@ def test_what_is_written_comes_back(place: Place, monkeypatch: pytest.MonkeyPatc
 
 def test_a_file_without_rows_is_one(place: Place) -> None:
     store = open_store(place)
-    with PlainWriter(store, "some", SCHEMA) as writer:
+    with PlainFileWriter(store, "some", SCHEMA) as writer:
         info = writer.close("some/file.parquet")
     assert (info.rows, info.minimum) == (0, {})
-    assert list(PlainFile(store, info.path).read(SCHEMA)) == []
+    assert list(PlainFileReader(store, info.path).read(SCHEMA)) == []
 
 
 def test_what_is_not_closed_leaves_nothing(place: Place) -> None:
     """Whatever stops it."""
     store = open_store(place)
-    with pytest.raises(KeyError), PlainWriter(store, "some", SCHEMA) as writer:
+    with pytest.raises(KeyError), PlainFileWriter(store, "some", SCHEMA) as writer:
         writer.write(ROWS)
         raise KeyError
     assert list(store.list("some", hidden=True)) == []
@@ -63,16 +63,16 @@ def test_what_is_not_closed_leaves_nothing(place: Place) -> None:
 def test_a_damaged_file_is_named(place: Place) -> None:
     """A flipped bit of a page is found by its checksum; half a file is none."""
     store = open_store(place)
-    with PlainWriter(store, "some", SCHEMA) as writer:
+    with PlainFileWriter(store, "some", SCHEMA) as writer:
         writer.write(pa.table({"number": range(5000), "text": ["text"] * 5000}, SCHEMA))
         path = writer.close("some/file.parquet").path
     data = bytearray(store.read(path, 1 << 20))
     data[1000] ^= 1
     store.put(path, bytes(data))
     with pytest.raises(DamagedData, match=r"some/file\.parquet is damaged: "):
-        list(PlainFile(store, path).read(SCHEMA))
+        list(PlainFileReader(store, path).read(SCHEMA))
     store.put(path, bytes(data[: len(data) // 2]))
     with pytest.raises(DamagedData, match=r"some/file\.parquet is damaged: "):
-        PlainFile(store, path)
+        PlainFileReader(store, path)
     with pytest.raises(FileNotFoundError):
-        PlainFile(store, "some/other.parquet")
+        PlainFileReader(store, "some/other.parquet")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import EVENTS, Range
-from brokerd.archive.contract.ranges import joined
+from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.maintain import rewrite as rewriting
 from brokerd.archive.maintain.rewrite import Refused, Rewritten, Trims, Unit, rewrite
 from brokerd.archive.parquet import row_groups
@@ -134,7 +134,7 @@ def test_what_stays_is_there_once_and_in_order(
         }
         name = drop(world, info.path[-24:], drops, {at: numbers[at][2] for at in drops})
         told[info.path] = (name,)
-    kept = trims.kept(joined(covered))
+    kept = trims.kept(merge_ranges(covered))
     found = rewritten(
         world,
         paths,
@@ -163,7 +163,9 @@ def test_what_stays_is_there_once_and_in_order(
 
 def test_ranges_are_joined_whatever_their_order() -> None:
     """Those that touch, overlap or lie in one another; never those of two partitions."""
-    found = joined([Range(1, 0, 8, 9), Range(1, 0, 0, 8), Range(1, 0, 2, 5), Range(1, 1, 9, 10)])
+    found = merge_ranges(
+        [Range(1, 0, 8, 9), Range(1, 0, 0, 8), Range(1, 0, 2, 5), Range(1, 1, 9, 10)]
+    )
     assert found == [Range(1, 0, 0, 9), Range(1, 1, 9, 10)]
 
 

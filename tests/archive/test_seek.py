@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import RECORDS, Range
 from brokerd.archive.contract.view import ArchiveView
-from brokerd.archive.delta.table import Table, added, ensure_tables
+from brokerd.archive.delta.table import Table, add_file, ensure_tables
 from brokerd.archive.serve import seek
-from brokerd.archive.serve.table_archive import open_archive
+from brokerd.archive.serve.delta_archive import open_archive
 from tests.archive.adding import LOG_ID, NOW_MS, Row, write_records
 
 KEY = (1, 0)
@@ -20,7 +20,7 @@ KEY = (1, 0)
 
 def view_of(root: Path, files: list[tuple[list[Range], list[Row]]]) -> ArchiveView:
     table: Table = ensure_tables(root, LOG_ID, NOW_MS)[RECORDS.name]
-    infos = [added(write_records(table, ranges, rows)) for ranges, rows in files]
+    infos = [add_file(write_records(table, ranges, rows)) for ranges, rows in files]
     table.commit(infos, now_ms=NOW_MS)
     view = open_archive(root, LOG_ID).refresh()
     assert view is not None

@@ -75,7 +75,7 @@ def test_an_open_file_gives_any_piece(store: Store, size: int) -> None:
     file = store.open("a/b/1")
     assert file.size == size
     for end in (0, 8, 999, 70_000, 300_000):
-        assert file.read_end(end) == data[max(0, size - end) :]
+        assert file.read_tail(end) == data[max(0, size - end) :]
     assert file.read(size // 2, 70_000) == data[size // 2 :][:70_000]
     assert file.read(size, 5) == b""
 
@@ -88,13 +88,13 @@ def test_who_reads_all_of_a_file_asks_seldom(
     store = open_store(bucket)
     store.put("1", data)
     asked: list[tuple[int, int]] = []
-    ask = store_object.ObjectFiles._range
+    ask = store_object.BucketStore._range
 
-    def count(self: store_object.ObjectFiles, path: str, position: int, size: int) -> bytes:
+    def count(self: store_object.BucketStore, path: str, position: int, size: int) -> bytes:
         asked.append((position, size))
         return ask(self, path, position, size)
 
-    monkeypatch.setattr(store_object.ObjectFiles, "_range", count)
+    monkeypatch.setattr(store_object.BucketStore, "_range", count)
     file = store.open("1", ahead_bytes=30_000)
     pieces = [file.read(at, 1_000) for at in range(0, 100_000, 1_000)]
     assert b"".join(pieces) == data
@@ -108,7 +108,7 @@ def test_a_killed_writer_leaves_nothing_on_the_machine(
 ) -> None:
     """The temporary file has no name."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    draft = open_store(bucket).draft("a")
+    draft = open_store(bucket).create("a")
     draft.write(b"x" * 100_000)
     assert list(tmp_path.iterdir()) == []
     draft.discard()
@@ -132,8 +132,8 @@ def test_a_file_that_is_not_there_is_named(store: Store) -> None:
 
 def test_a_name_is_given_once(store: Store) -> None:
     """Whoever comes later hears that it is taken, and changes nothing."""
-    assert store.put_new("a/b/1", b"first") is True
-    assert store.put_new("a/b/1", b"second") is False
+    assert store.put_if_absent("a/b/1", b"first") is True
+    assert store.put_if_absent("a/b/1", b"second") is False
     assert store.read("a/b/1", MANY) == b"first"
     assert store.names("a/b") == {"1"}
 
@@ -143,7 +143,7 @@ def test_of_many_at_once_one_wins(store: Store) -> None:
     wins: list[bytes] = []
 
     def take(name: str, data: bytes) -> None:
-        if store.put_new(f"a/b/{name}", data):
+        if store.put_if_absent(f"a/b/{name}", data):
             wins.append(data)
 
     for name in "12345":
@@ -158,7 +158,7 @@ def test_of_many_at_once_one_wins(store: Store) -> None:
 
 def test_a_draft_is_seen_when_it_is_published(store: Store) -> None:
     """Whole, under its name; one that was discarded leaves nothing."""
-    draft, other = store.draft("a/c"), store.draft("a/c")
+    draft, other = store.create("a/c"), store.create("a/c")
     for piece in (b"one ", b"two ", b"three"):
         draft.write(piece)
         other.write(piece)
@@ -257,31 +257,31 @@ def test_that_nothing_is_new_is_seen_quickly(store: Store) -> None:
     """Until the next name, or another file under the last, is there."""
 
     def look() -> tuple[str, str]:
-        found = store.look("a/b")
+        found = store.fingerprint("a/b")
         assert found is not None
         return found, store.tag("a/b/02.json")
 
-    def is_still(seen: tuple[str, str]) -> bool:
-        return store.is_still("a/b", seen[0], "02.json", seen[1], "03.json")
+    def is_unchanged(seen: tuple[str, str]) -> bool:
+        return store.is_unchanged("a/b", seen[0], "02.json", seen[1], "03.json")
 
     store.put("a/b/01.json", b"1")
     store.put("a/b/02.json", b"2")
     store.put("a/b/_last", b"")
     seen = look()
-    assert is_still(seen)
+    assert is_unchanged(seen)
     store.put("a/b/03.json", b"3")
-    assert not is_still(seen)
+    assert not is_unchanged(seen)
     store.delete(["a/b/03.json"])
     seen = look()
-    assert is_still(seen)
+    assert is_unchanged(seen)
     store.put("a/b/02.json", b"4")
-    assert not is_still(seen)
+    assert not is_unchanged(seen)
     seen = look()
     store.delete(["a/b/02.json"])
-    assert not is_still(seen)
+    assert not is_unchanged(seen)
     seen = look()
     assert seen[1] == ""
-    assert is_still(seen)
+    assert is_unchanged(seen)
 
 
 def test_the_place_goes_to_other_processes(place: Place) -> None:
@@ -304,7 +304,7 @@ def test_a_missing_bucket_is_named(bucket: ObjectAddress) -> None:
         lambda: list(store.list()),
         lambda: store.read("1", MANY),
         lambda: store.put("1", b""),
-        lambda: store.put_new("1", b""),
+        lambda: store.put_if_absent("1", b""),
     ]
     for call in calls:
         with pytest.raises(ArchiveUnavailable, match=r"s3://no-such-bucket/.*NoSuchBucket"):

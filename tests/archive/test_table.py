@@ -29,12 +29,12 @@ from brokerd.archive.contract.layout import (
     arrow_schema,
 )
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
-from brokerd.archive.delta.log_files import COMMITS, Facts, encode_commit
+from brokerd.archive.delta.log_files import COMMITS, FileStats, encode_commit
 from brokerd.archive.delta.table import (
-    Added,
+    AddFile,
     Table,
     TableConflict,
-    added,
+    add_file,
     ensure_tables,
     open_tables,
 )
@@ -403,9 +403,9 @@ def test_file_of_records_is_added_as_it_was_written(table: Table) -> None:
     with FileWriter(table.path, RECORDS, LOG_ID, [Range(3, 1, 100, 105)]) as writer:
         writer.write(rows)
         info = writer.close()
-    assert table.commit([added(info)], now_ms=NOW_MS)
+    assert table.commit([add_file(info)], now_ms=NOW_MS)
     (row,) = table.files.to_pylist()
-    facts = Facts(5, 10, 0, 4, 0, 4, keyed=0, tombstones=0, expiring=4)
+    facts = FileStats(5, 10, 0, 4, 0, 4, keyed=0, tombstones=0, expiring=4)
     assert row == {"path": info.path, "size": info.size, **facts._asdict()}
     (told,) = pa.table(DeltaTable(table.path).get_add_actions(flatten=True)).to_pylist()
     assert (told["min.offset"], told["max.offset"], told["max.expires_at"]) == (100, 104, 4)
@@ -417,7 +417,7 @@ def test_others_may_ask_for_columns_of_which_files_tell_nothing(root: Path) -> N
     tables = ensure_tables(root, LOG_ID, NOW_MS)
     table = tables[RECORDS.name]
     info = write_records(table, [Range(1, 0, 0, 5)], [Row(1, 0, offset) for offset in range(5)])
-    assert table.commit([added(info)], now_ms=NOW_MS)
+    assert table.commit([add_file(info)], now_ms=NOW_MS)
     found = DeltaTable(table.path).to_pyarrow_dataset()
     assert found.count_rows(filter=pc.field("topic") == "t1") == 5
     assert found.count_rows(filter=pc.field("offset") > 2) == 2
@@ -432,9 +432,9 @@ def test_file_of_events_is_added_as_it_was_written(root: Path) -> None:
     with FileWriter(table.path, EVENTS, LOG_ID, [Range(0, 0, 0, 4096)]) as writer:
         writer.write(rows_of(EVENTS, 3, time=[7, 8, 9], kind=["LEASED"] * 3))
         info = writer.close()
-    assert table.commit([added(info)], now_ms=NOW_MS)
+    assert table.commit([add_file(info)], now_ms=NOW_MS)
     (row,) = table.files.to_pylist()
-    assert row == {"path": info.path, "size": info.size, **Facts(3, 0, 7, 9, 0, 2)._asdict()}
+    assert row == {"path": info.path, "size": info.size, **FileStats(3, 0, 7, 9, 0, 2)._asdict()}
     assert DeltaTable(table.path).to_pyarrow_table()["kind"].to_pylist() == ["LEASED"] * 3
 
 
@@ -443,7 +443,7 @@ def test_rows_are_read_by_other_programs(root: Path) -> None:
     rows = rows_of(DELIVERIES, 2)
     path = "part of a day.parquet"
     pq.write_table(rows, table.path / path)
-    file = Added(path, (table.path / path).stat().st_size, Facts(2))
+    file = AddFile(path, (table.path / path).stat().st_size, FileStats(2))
     assert table.commit([file], transactions={"x": 1}, now_ms=NOW_MS)
     assert again_of(root, DELIVERIES.name).paths() == [path]
     found = DeltaTable(table.path).to_pyarrow_table()

@@ -13,7 +13,7 @@ from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.delta.checkpoints import EVERY_COMMITS
 from brokerd.archive.delta.log_files import COMMITS, SUMS
 from brokerd.archive.delta.log_reader import list_log
-from brokerd.archive.delta.table import Added, Table, ensure_tables
+from brokerd.archive.delta.table import AddFile, Table, ensure_tables
 from brokerd.archive.delta.vacuum import remove_temporaries
 from tests.archive.adding import LOG_ID, NOW_MS, records_file
 
@@ -36,13 +36,13 @@ def put(table: Table, path: str, hours: float) -> str:
     return path
 
 
-def add(table: Table, number: int, hours: float = 100) -> Added:
+def add(table: Table, number: int, hours: float = 100) -> AddFile:
     file = records_file(1, 10 * number, 10 * number + 10, number=number)
     put(table, file.path, hours)
     return file
 
 
-def commit(table: Table, added: list[Added], removed: list[Added], hours: float) -> None:
+def commit(table: Table, added: list[AddFile], removed: list[AddFile], hours: float) -> None:
     """A commit that is so old."""
     assert table.commit(added, [file.path for file in removed], now_ms=NOW_MS)
     age(table.path / COMMITS / f"{table.version:020d}.json", hours)
@@ -141,7 +141,7 @@ def ages_of_the_log(table: Table, hours: dict[int, float]) -> None:
 def test_log_goes_that_no_version_of_the_last_week_needs(table: Table) -> None:
     for number in range(3 * EVERY_COMMITS + 5):
         commit(table, [add(table, number)], [], 1)
-    first, second, third = sorted(list_log(table.path).proofs)
+    first, second, third = sorted(list_log(table.path).checksummed)
     ages_of_the_log(table, {0: 400, first: 300, second: 169, second + 1: 100, third: 50})
     table.vacuum(24, NOW_MS)
     names = list_log(table.path)
@@ -162,7 +162,7 @@ def test_log_stays_as_long_as_removed_files_do(table: Table) -> None:
 def test_log_stays_when_no_checkpoint_proves_what_it_said(table: Table) -> None:
     for number in range(EVERY_COMMITS + 5):
         commit(table, [add(table, number)], [], 1)
-    (version,) = list_log(table.path).proofs
+    (version,) = list_log(table.path).checksummed
     path = table.path / COMMITS / f"{version:020d}.checkpoint.parquet"
     path.write_bytes(path.read_bytes()[:-1])
     ages_of_the_log(table, {0: 1000})

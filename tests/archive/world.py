@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from brokerd.archive.contract.bounds import Bounds, PartitionBounds, TopicBounds
 from brokerd.archive.contract.layout import EVENTS, RECORDS, ROLLUP_APP, Layout, Range, arrow_schema
-from brokerd.archive.delta.table import Added, Table, added, ensure_tables
+from brokerd.archive.delta.table import AddFile, Table, add_file, ensure_tables
 from brokerd.archive.parquet.writer import FileInfo, FileWriter
 from brokerd.archive.run import Run, Settings
 from brokerd.walformat import EventKind
@@ -80,7 +80,7 @@ class World:
         table = Table(self.root, EVENTS, LOG_ID)
         table.commit(files, (), {ROLLUP_APP: end_lsn}, now_ms=NOW_MS)
 
-    def _events_file(self, log: Sequence[Happened], first: int, end: int) -> Added:
+    def _events_file(self, log: Sequence[Happened], first: int, end: int) -> AddFile:
         rows = [
             {
                 "topic": f"t{h.topic_id}",
@@ -101,7 +101,7 @@ class World:
             for h in log
         ]
         ranges = [Range(0, 0, first, end)]
-        return added(self._write(EVENTS, rows, ranges))
+        return add_file(self._write(EVENTS, rows, ranges))
 
     def roll_records(self, files: Iterable[Sequence[Record]], end_lsn: int) -> list[FileInfo]:
         """Add files of records, each given by its rows; it covers what lies between them."""
@@ -111,7 +111,7 @@ class World:
 
     def commit_records(self, infos: Sequence[FileInfo], end_lsn: int) -> None:
         table = Table(self.root, RECORDS, LOG_ID)
-        table.commit([added(info) for info in infos], (), {ROLLUP_APP: end_lsn}, now_ms=NOW_MS)
+        table.commit([add_file(info) for info in infos], (), {ROLLUP_APP: end_lsn}, now_ms=NOW_MS)
 
     def _records_file(self, rows: list[Record]) -> FileInfo:
         places: dict[tuple[int, int], list[int]] = {}

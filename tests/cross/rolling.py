@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from brokerd.archive.contract.layout import RECORDS, Range
-from brokerd.archive.delta.table import Table, added, ensure_tables
+from brokerd.archive.delta.table import Table, add_file, ensure_tables
 from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.job import read_bounds
 from brokerd.archive.parquet.reader import open_file
@@ -64,7 +64,7 @@ def remove(data_dir: Path, topic_id: int, removed: Callable[[int], bool]) -> int
             if any(kept):
                 writer.write(rows.filter(pc.scalar(True) if all(kept) else kept))
             info = writer.close()
-        table.commit([added(info)], [path], now_ms=NOW_MS)
+        table.commit([add_file(info)], [path], now_ms=NOW_MS)
         (table.path / path).unlink()
     return gone
 

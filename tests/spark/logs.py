@@ -18,7 +18,7 @@ from brokerd.archive.contract.bounds import (
     encode_bounds,
 )
 from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, parse_records_name
-from brokerd.archive.delta.table import Table, added, ensure_tables, open_tables
+from brokerd.archive.delta.table import Table, add_file, ensure_tables, open_tables
 from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.maintain.rewrite import Rewritten, Unit, rewrite
 from brokerd.archive.run import Settings
@@ -240,7 +240,7 @@ class Log:
                 unit = Unit(self.root, "records", LOG_ID, tuple(paths), own_bytes=own_bytes)
                 done = rewrite(unit)
                 assert isinstance(done, Rewritten)
-                table.commit([added(info) for info in done.added], done.paths, {}, now_ms=NOW_MS)
+                table.commit([add_file(info) for info in done.added], done.paths, {}, now_ms=NOW_MS)
 
     def vacuum(self) -> None:
         """Delete what no newest version needs."""

@@ -68,13 +68,15 @@ def test_what_was_seen_of_the_file_that_is_written_to_is_not_read_again(
     """A stream looks at it many times a second."""
     end = log.plan().end_lsn
     read: list[int] = []
-    real = frame_scan.walk_tail
+    real = frame_scan.scan_tail
 
-    def counted(fd: int, file: frame_scan.JournalFile, first: int = 4096) -> frame_scan.Walked:
+    def counted(
+        fd: int, file: frame_scan.JournalFile, first: int = 4096
+    ) -> frame_scan.ScannedFrames:
         read.append(first)
         return real(fd, file, first)
 
-    monkeypatch.setattr(journal, "walk_tail", counted)
+    monkeypatch.setattr(journal, "scan_tail", counted)
     assert log_end(log.place).lsn == end
     assert read == [], "the end is where it was"
     log.append(1, 0, b"more")

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from brokerd.archive.contract.bounds import FILE_NAME, Bounds, DamagedPlace, encode_bounds
-from brokerd.archive.journal.copies import forget_copies, send
+from brokerd.archive.journal.copies import delete_copies, send_copies
 from brokerd.archive.journal.sealed import Segment, open_sealed
 from brokerd.archive.storage.store import open_store
 from brokerd.errors import BrokerdError
@@ -32,7 +32,7 @@ def log(tmp_path: Path, request: pytest.FixtureRequest) -> Log:
         log.publish()
         if not number:
             log.roll_up()
-    send(open_store(log.root), [_segment(path) for path in log.sealed[1:]])
+    send_copies(open_store(log.root), [_segment(path) for path in log.sealed[1:]])
     _publish(log, log.bounds)
     log.place = Location(None, str(log.root))
     return log
@@ -94,7 +94,7 @@ def test_copies_that_the_bounds_do_not_reach_are_left_out(log: Log) -> None:
 def test_copies_that_went_since_the_plan_are_read_from_the_archive(log: Log) -> None:
     found = log.plan(partition_bytes=1)
     log.roll_up()
-    forget_copies(open_store(log.root), log.archived_lsn())
+    delete_copies(open_store(log.root), log.archived_lsn())
     assert rows_of(found) == log.expected()
 
 

@@ -33,7 +33,12 @@ from pyspark.sql.datasource import (
 )
 
 from brokerd.archive.contract.layout import EVENTS, RECORDS, Layout
-from brokerd.archive.parquet.plain_file import PlainFile, PlainInfo, PlainWriter, Staged
+from brokerd.archive.parquet.plain_file import (
+    PlainFileInfo,
+    PlainFileReader,
+    PlainFileWriter,
+    StagedFile,
+)
 from brokerd.archive.parquet.reader import ArchiveFile, open_file
 from brokerd.archive.storage.address import Place, place_of
 from brokerd.archive.storage.store import open_store
@@ -102,7 +107,7 @@ class _Writing(Struct):
 class _Written(Struct):
     """A file that a task wrote."""
 
-    info: PlainInfo
+    info: PlainFileInfo
     value: str
     """What its rows have in the column by which they were divided."""
 
@@ -139,13 +144,13 @@ class InStore:
         reader = self._spark.read.format(FORMAT).schema(schema)
         return reader.option(_ASKED, _text(asked)).load()
 
-    def stage(self, frame: DataFrame, directory: str, by: str) -> list[Staged]:
+    def stage(self, frame: DataFrame, directory: str, by: str) -> list[StagedFile]:
         written = self._write(frame, directory, directory, "part", frame.columns, by)
-        return [Staged(one.info.path, one.info.rows, one.value) for one in written]
+        return [StagedFile(one.info.path, one.info.rows, one.value) for one in written]
 
     def add(
         self, frame: DataFrame, staging: str, layout: Layout, prefix: str, by: str
-    ) -> list[PlainInfo]:
+    ) -> list[PlainFileInfo]:
         columns = [name for name in frame.columns if name != by]
         written = self._write(frame, staging, layout.name, prefix, columns, by, layout.statistics)
         return [
@@ -241,7 +246,7 @@ class _Reader(DataSourceReader):
         schema = pa.schema([field for field in self._schema if field.name not in added])
         row = 0
         if not self._asked.table:
-            for rows in PlainFile(open_store(place_of(self._asked.place)), path).read(schema):
+            for rows in PlainFileReader(open_store(place_of(self._asked.place)), path).read(schema):
                 yield row, rows
                 row += len(rows)
             return
@@ -304,7 +309,7 @@ class _Files:
         self._asked = asked
         self._schema = schema
         self._store = open_store(place_of(asked.place))
-        self._open: PlainWriter | None = None
+        self._open: PlainFileWriter | None = None
         self._stack = ExitStack()
         self._value = ""
         self._done: list[_Written] = []
@@ -339,10 +344,10 @@ class _Files:
         self._finish()
         return self._done
 
-    def _writer(self) -> PlainWriter:
+    def _writer(self) -> PlainFileWriter:
         if self._open is None:
             asked = self._asked
-            writer = PlainWriter(self._store, asked.directory, self._schema, asked.statistics)
+            writer = PlainFileWriter(self._store, asked.directory, self._schema, asked.statistics)
             self._open = self._stack.enter_context(writer)
         return self._open
 

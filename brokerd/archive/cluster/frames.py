@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Protocol
 from brokerd.archive.cluster.bucket_frames import FILE, ROW, InStore, ddl
 from brokerd.archive.cluster.local_frames import OnDisk
 from brokerd.archive.contract.layout import Layout
-from brokerd.archive.delta.log_files import Facts
-from brokerd.archive.delta.table import Added
-from brokerd.archive.parquet.plain_file import PlainInfo, Staged
+from brokerd.archive.delta.log_files import FileStats
+from brokerd.archive.delta.table import AddFile
+from brokerd.archive.parquet.plain_file import PlainFileInfo, StagedFile
 from brokerd.archive.run import Run
 
 __all__ = [
     "FILE",
     "ROW",
     "STAGING",
-    "Staged",
+    "StagedFile",
     "add_frame",
     "added_plain",
     "bounds_frame",
@@ -56,12 +56,12 @@ class FrameFiles(Protocol):
     def read_staged(self, schema: str, directory: str, paths: Sequence[str]) -> DataFrame:
         """As `read_staged`."""
 
-    def stage(self, frame: DataFrame, directory: str, by: str) -> list[Staged]:
+    def stage(self, frame: DataFrame, directory: str, by: str) -> list[StagedFile]:
         """As `stage_frame`."""
 
     def add(
         self, frame: DataFrame, staging: str, layout: Layout, prefix: str, by: str
-    ) -> list[PlainInfo]:
+    ) -> list[PlainFileInfo]:
         """As `add_frame`; paths are relative to the table."""
 
 
@@ -138,7 +138,7 @@ def _clear(run: Run) -> None:
         run.store.delete([entry.path for entry in run.store.list(STAGING, hidden=True)])
 
 
-def stage_frame(run: Run, frame: DataFrame, directory: str, by: str = "") -> list[Staged]:
+def stage_frame(run: Run, frame: DataFrame, directory: str, by: str = "") -> list[StagedFile]:
     """Write a data frame into a directory below `staging` that is not there yet.
 
     :param by: a column: each file is of rows that agree in it, which have to come together. Without
@@ -149,7 +149,7 @@ def stage_frame(run: Run, frame: DataFrame, directory: str, by: str = "") -> lis
 
 def add_frame(
     run: Run, frame: DataFrame, directory: str, layout: Layout, prefix: str, time: str, by: str = ""
-) -> list[Added]:
+) -> list[AddFile]:
     """Write a data frame into files of a table, durably, for a commit to add.
 
     :param directory: one below `staging`, for what is not complete.
@@ -161,14 +161,14 @@ def add_frame(
     return [added_plain(info, time) for info in infos]
 
 
-def added_plain(info: PlainInfo, time: str) -> Added:
+def added_plain(info: PlainFileInfo, time: str) -> AddFile:
     """What a commit says of a file, whose path is relative to its table."""
     least, most = info.minimum, info.maximum
-    facts = Facts(
+    facts = FileStats(
         rows=info.rows,
         first_time_us=least[time],
         last_time_us=most[time],
         first_lsn=least.get("lsn", -1),
         last_lsn=most.get("lsn", -1),
     )
-    return Added(info.path, info.size, facts, least, most)
+    return AddFile(info.path, info.size, facts, least, most)

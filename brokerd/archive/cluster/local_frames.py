@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from brokerd.archive.cluster.bucket_frames import FILE, ROW, ddl
 from brokerd.archive.contract.layout import Layout
-from brokerd.archive.parquet.plain_file import PlainInfo, Staged
+from brokerd.archive.parquet.plain_file import PlainFileInfo, StagedFile
 from brokerd.archive.storage.local import sync_directory
 
 if TYPE_CHECKING:
@@ -62,17 +62,17 @@ class OnDisk:
         reader = reader.option("basePath", f"file://{self._root / base}")
         return reader.parquet(*(f"file://{self._root / path}" for path in paths))
 
-    def stage(self, frame: DataFrame, directory: str, by: str) -> list[Staged]:
+    def stage(self, frame: DataFrame, directory: str, by: str) -> list[StagedFile]:
         found = []
         for file in self._write(frame, directory, by):
             path = file.relative_to(self._root).as_posix()
             value = file.parent.name.removeprefix(f"{by}=") if by else ""
-            found.append(Staged(path, pq.read_metadata(file).num_rows, value))
+            found.append(StagedFile(path, pq.read_metadata(file).num_rows, value))
         return found
 
     def add(
         self, frame: DataFrame, staging: str, layout: Layout, prefix: str, by: str
-    ) -> list[PlainInfo]:
+    ) -> list[PlainFileInfo]:
         files = self._write(frame, f"{staging}/{layout.name}", by)
         table = self._root / layout.name
         added = []
@@ -102,10 +102,10 @@ class OnDisk:
         ]
 
 
-def _info(file: Path, name: str, layout: Layout) -> PlainInfo:
+def _info(file: Path, name: str, layout: Layout) -> PlainFileInfo:
     """What is to be known of a file that Spark wrote."""
     least, most = _edges(pq.read_table(file, columns=list(layout.statistics)))
-    return PlainInfo(name, file.stat().st_size, pq.read_metadata(file).num_rows, least, most)
+    return PlainFileInfo(name, file.stat().st_size, pq.read_metadata(file).num_rows, least, most)
 
 
 def _edges(rows: pa.Table) -> tuple[dict[str, int], dict[str, int]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from brokerd.archive.contract.layout import Range
 
 
-def joined(ranges: Iterable[Range]) -> list[Range]:
+def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
     """The same offsets in as few ranges as can be, sorted."""
     found: list[Range] = []
     for one in sorted(ranges):

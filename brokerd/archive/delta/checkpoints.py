@@ -24,7 +24,7 @@ from brokerd.archive.delta.log_files import (
     encode_sum,
     sum_name,
 )
-from brokerd.archive.delta.log_reader import list_log, proved_checkpoint
+from brokerd.archive.delta.log_reader import list_log, read_checkpoint
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.bucket import DELTALAKE_OPTIONS, problem_of
 from brokerd.archive.storage.store import open_store
@@ -44,9 +44,9 @@ def checkpoint_if_due(table: Place, newest: Snapshot, every: int = EVERY_COMMITS
     if not _is_due(table, newest.version, every):
         return False
     store = open_store(table)
-    if store.look(SUMS) is None:
+    if store.fingerprint(SUMS) is None:
         store.make_directory(SUMS)
-    with store.alone(SUMS) as is_alone:
+    with store.exclusive(SUMS) as is_alone:
         if not is_alone:
             return False  # somebody else makes one
         if _is_due(table, newest.version, every):
@@ -61,7 +61,7 @@ def checkpoint_if_due(table: Place, newest: Snapshot, every: int = EVERY_COMMITS
 
 
 def _is_due(table: Place, version: int, every: int) -> bool:
-    return version - max(list_log(table).proofs, default=-1) >= every
+    return version - max(list_log(table).checksummed, default=-1) >= every
 
 
 def _remove_unproved(table: Place) -> None:
@@ -80,7 +80,7 @@ def _remove_unproved(table: Place) -> None:
 
 def _is_proved(table: Place, version: int) -> bool:
     try:
-        return proved_checkpoint(table, version) is not None
+        return read_checkpoint(table, version) is not None
     except FileNotFoundError:  # it has no sum
         return False
 
@@ -137,9 +137,9 @@ def remove_log_before(table: Place, cutoff_ms: int) -> None:
     """
     store = open_store(table)
     names = list_log(table)
-    for kept in sorted(names.proofs, reverse=True):
+    for kept in sorted(names.checksummed, reverse=True):
         made_ms = store.stat(_checkpoint_path(kept)).changed_ms
-        if made_ms < cutoff_ms and proved_checkpoint(table, kept) is not None:
+        if made_ms < cutoff_ms and read_checkpoint(table, kept) is not None:
             break
     else:
         return

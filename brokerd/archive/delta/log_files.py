@@ -33,7 +33,7 @@ COMMITS = "_delta_log"
 SUMS = "_brokerd"
 """The directory of what proves checkpoints."""
 TAG = "brokerd"
-"""The tag of an added file that holds its `Facts`."""
+"""The tag of an ``add`` action that holds the file's `FileStats`."""
 FILE_BYTES_MAX = 1 << 30
 """No commit and no checkpoint is larger; what is, is no such thing."""
 READER_VERSION = 1
@@ -41,7 +41,7 @@ WRITER_VERSION = 2
 _SUM_MAGIC = "brokerd checkpoint 1"
 
 
-class Facts(NamedTuple):
+class FileStats(NamedTuple):
     """What the log says of a file besides its path and size; -1 where there is nothing to say."""
 
     rows: int = 0
@@ -68,7 +68,7 @@ class Snapshot(NamedTuple):
     transactions: Mapping[str, int]
     """Versions of app transactions, by app id."""
     files: pa.Table
-    """The live files: ``path``, relative to the table, ``size``, and the fields of `Facts`."""
+    """The live files: ``path``, relative to the table, ``size``, the fields of `FileStats`."""
 
     @property
     def state(self) -> TableState:
@@ -134,8 +134,8 @@ class _Line(Struct, rename="camel"):
     protocol: _Protocol | None = None
 
 
-class Change(NamedTuple):
-    """What a commit, or a checkpoint, says."""
+class Actions(NamedTuple):
+    """The actions of a commit or a checkpoint."""
 
     files: pa.Table
     removed: Sequence[str] = ()
@@ -164,7 +164,7 @@ def encode_commit(actions: Iterable[Mapping[str, Any]], operation: str, now_ms: 
     return msgspec.json.encode({"commitInfo": info}) + b"\n" + rest
 
 
-def decode_commit(data: bytes, path: Place) -> Change:
+def decode_commit(data: bytes, path: Place) -> Actions:
     """Read a commit.
 
     :param path: where it is, for what errors say.
@@ -190,7 +190,7 @@ def decode_commit(data: bytes, path: Place) -> Change:
     metadata = [line.meta_data.configuration for line in lines if line.meta_data is not None]
     protocols = [line.protocol for line in lines if line.protocol is not None]
     protocol = [(one.min_reader_version, one.min_writer_version) for one in protocols]
-    return Change(
+    return Actions(
         _files_of(adds),
         removed,
         transactions,
@@ -199,9 +199,9 @@ def decode_commit(data: bytes, path: Place) -> Change:
     )
 
 
-def encode_facts(facts: Facts) -> str:
+def encode_stats(stats: FileStats) -> str:
     """The text of the tag."""
-    return ",".join(map(str, facts))
+    return ",".join(map(str, stats))
 
 
 def _files_of(adds: Sequence[_Add]) -> pa.Table:
@@ -215,13 +215,13 @@ def _files_of(adds: Sequence[_Add]) -> pa.Table:
 def _file_table(paths: Any, sizes: Any, tags: Any) -> pa.Table:
     """Columns of files. Raises ValueError for a tag that holds no numbers."""
     columns = {"path": paths, "size": sizes}
-    numbers = pc.split_pattern(pc.fill_null(tags, encode_facts(Facts())), ",")
-    for place, name in enumerate(Facts._fields):
+    numbers = pc.split_pattern(pc.fill_null(tags, encode_stats(FileStats())), ",")
+    for place, name in enumerate(FileStats._fields):
         columns[name] = pc.cast(pc.list_element(numbers, place), pa.int64())
     return pa.table(columns)
 
 
-def apply(change: Change, version: int, before: Snapshot | None) -> Snapshot:
+def apply(change: Actions, version: int, before: Snapshot | None) -> Snapshot:
     """The version that a commit makes of the one before it."""
     if before is None:
         return Snapshot(version, dict(change.transactions), change.files)
@@ -249,7 +249,7 @@ def encode_sum(version: int, checkpoint: bytes) -> bytes:
     return f"{_SUM_MAGIC} {version} {len(checkpoint)} {digest}\n".encode()
 
 
-def decode_checkpoint(data: bytes) -> Change:
+def decode_checkpoint(data: bytes) -> Actions:
     """Read a checkpoint that its sum has proved."""
     names = ["add.path", "add.size", "add.tags", "txn", "metaData.configuration", "protocol"]
     table = pq.ParquetFile(pa.BufferReader(data)).read(names, use_threads=False)
@@ -268,7 +268,7 @@ def decode_checkpoint(data: bytes) -> Change:
         adds.field("size"),
         pc.map_lookup(adds.field("tags"), TAG, "first"),
     )
-    return Change(
+    return Actions(
         files,
         (),
         {txn["appId"]: txn["version"] for txn in rows("txn").to_pylist()},

@@ -19,7 +19,7 @@ from brokerd.archive.delta.log_files import (
     READER_VERSION,
     SUMS,
     WRITER_VERSION,
-    Change,
+    Actions,
     Snapshot,
     apply,
     checkpoint_name,
@@ -34,7 +34,7 @@ from brokerd.archive.storage.store import open_store
 from brokerd.errors import NewerFormat
 
 
-class Names(NamedTuple):
+class LogListing(NamedTuple):
     """The versions of which a log has files."""
 
     commits: frozenset[int]
@@ -42,16 +42,16 @@ class Names(NamedTuple):
     sums: frozenset[int]
 
     @property
-    def proofs(self) -> frozenset[int]:
-        """The checkpoints that have a sum; whether it is theirs, `proved_checkpoint` tells."""
+    def checksummed(self) -> frozenset[int]:
+        """The checkpoints that have a sum; whether it is theirs, `read_checkpoint` tells."""
         return self.checkpoints & self.sums
 
 
-def list_log(table: Place) -> Names:
+def list_log(table: Place) -> LogListing:
     """What there is. Raises ArchiveUnavailable."""
     store = open_store(table)
     names, sums = store.names(COMMITS), store.names(SUMS)
-    return Names(
+    return LogListing(
         _versions(names, ".json"),
         _versions(names, ".checkpoint.parquet"),
         _versions(sums, ".sum"),
@@ -63,7 +63,7 @@ def _versions(names: Iterable[str], suffix: str) -> frozenset[int]:
     return frozenset(int(s) for s in stems if len(s) == 20 and s.isascii() and s.isdigit())
 
 
-def proved_checkpoint(table: Place, version: int) -> bytes | None:
+def read_checkpoint(table: Place, version: int) -> bytes | None:
     """The bytes of a checkpoint if its sum is right. Raises as `brokerd.archive.storage.store`."""
     store = open_store(table)
     checkpoint = store.read(f"{COMMITS}/{checkpoint_name(version)}", FILE_BYTES_MAX)
@@ -98,12 +98,12 @@ class DeltaLog:
         known = self._snapshot
         if known is not None and self._is_still(known.version):
             return known
-        look = self._store.look(COMMITS)
+        look = self._store.fingerprint(COMMITS)
         if look is None:
             self._snapshot = None
             return None
         names = list_log(self.table)
-        newest = max(names.commits | names.proofs, default=None)
+        newest = max(names.commits | names.checksummed, default=None)
         if newest is None:
             self._snapshot = None
             return None
@@ -119,17 +119,17 @@ class DeltaLog:
     def _is_still(self, version: int) -> bool:
         """Whether it is plain that the newest version is still the one that was read."""
         last, following = commit_name(version), commit_name(version + 1)
-        return self._store.is_still(COMMITS, self._look, last, self._tag, following)
+        return self._store.is_unchanged(COMMITS, self._look, last, self._tag, following)
 
-    def _goes_on(self, known: Snapshot, names: Names, newest: int) -> bool:
+    def _goes_on(self, known: Snapshot, names: LogListing, newest: int) -> bool:
         """Whether the log goes on from a version of it that was read."""
         is_same = bool(self._tag) and self._store.tag(_commit_path(known.version)) == self._tag
         return is_same and (newest == known.version or known.version + 1 in names.commits)
 
-    def _base(self, names: Names) -> Snapshot | None:
+    def _base(self, names: LogListing) -> Snapshot | None:
         """The newest version that a checkpoint gives."""
-        for version in sorted(names.proofs, reverse=True):
-            checkpoint = proved_checkpoint(self.table, version)
+        for version in sorted(names.checksummed, reverse=True):
+            checkpoint = read_checkpoint(self.table, version)
             if checkpoint is not None:
                 change = decode_checkpoint(checkpoint)
                 self._check(change)
@@ -152,7 +152,7 @@ class DeltaLog:
         assert base is not None
         return base._replace(files=base.files.combine_chunks())
 
-    def _check(self, change: Change) -> None:
+    def _check(self, change: Actions) -> None:
         """Look at whose table it is, and of which version."""
         if change.configuration is not None:
             check_properties(change.configuration, self._log_id, self.table)
@@ -170,8 +170,8 @@ def read_log_id(table: Place) -> str | None:
     Raises ArchiveUnavailable and ForeignArchive.
     """
     with _told(table):
-        for version in sorted(list_log(table).proofs, reverse=True):
-            checkpoint = proved_checkpoint(table, version)
+        for version in sorted(list_log(table).checksummed, reverse=True):
+            checkpoint = read_checkpoint(table, version)
             if checkpoint is not None:
                 return _log_id(decode_checkpoint(checkpoint), table)
         path = _commit_path(0)
@@ -182,7 +182,7 @@ def read_log_id(table: Place) -> str | None:
         return _log_id(decode_commit(commit, table / path), table)
 
 
-def _log_id(change: Change, table: Place) -> str:
+def _log_id(change: Actions, table: Place) -> str:
     found = (change.configuration or {}).get(LOG_ID_PROPERTY)
     if found is None:
         raise ForeignArchive(f"{table} is a Delta table, but not one of brokerd's")

@@ -40,11 +40,11 @@ from brokerd.archive.delta.log_files import (
     READER_VERSION,
     TAG,
     WRITER_VERSION,
-    Facts,
+    FileStats,
     Snapshot,
     commit_name,
     encode_commit,
-    encode_facts,
+    encode_stats,
 )
 from brokerd.archive.delta.log_reader import DeltaLog
 from brokerd.archive.delta.vacuum import vacuum
@@ -75,22 +75,22 @@ class TableConflict(BrokerdError):
     retryable = True
 
 
-class Added(NamedTuple):
+class AddFile(NamedTuple):
     """A file for a commit to add. It is on the disk already, with its directory."""
 
     path: str
     """Relative to the table; directories ``column=value`` are the values of partition columns."""
     size: int
-    facts: Facts
+    stats: FileStats
     minimum: Mapping[str, int | str] = {}
     """The smallest value of some columns; times in microseconds."""
     maximum: Mapping[str, int | str] = {}
 
 
-def added(file: FileInfo) -> Added:
+def add_file(file: FileInfo) -> AddFile:
     """A file as `brokerd.archive.parquet.writer.FileWriter` wrote it."""
     time = "append_time" if "append_time" in file.minimum else "time"
-    facts = Facts(
+    stats = FileStats(
         rows=file.rows,
         content=file.content,
         first_time_us=file.minimum.get(time, -1),
@@ -101,7 +101,7 @@ def added(file: FileInfo) -> Added:
         tombstones=file.tombstones,
         expiring=file.expiring,
     )
-    return Added(file.path, file.size, facts, file.minimum, file.maximum)
+    return AddFile(file.path, file.size, stats, file.minimum, file.maximum)
 
 
 class Table:
@@ -139,7 +139,7 @@ class Table:
 
     @property
     def files(self) -> pa.Table:
-        """The live files: ``path``, relative to the table, ``size``, and the fields of `Facts`."""
+        """The live files: `brokerd.archive.delta.log_files.Snapshot.files`."""
         return self._snapshot.files
 
     def paths(self) -> list[str]:
@@ -149,7 +149,7 @@ class Table:
 
     def commit(
         self,
-        files: Sequence[Added],
+        files: Sequence[AddFile],
         removed: Sequence[str] = (),
         transactions: Mapping[str, int] | None = None,
         *,
@@ -188,7 +188,7 @@ class Table:
                 *(_transaction(app, version, now_ms) for app, version in raised.items()),
             ]
             data = encode_commit(actions, operation, now_ms)
-            if self._store.put_new(f"{COMMITS}/{commit_name(newest.version + 1)}", data):
+            if self._store.put_if_absent(f"{COMMITS}/{commit_name(newest.version + 1)}", data):
                 self.refresh()
                 return True
         raise TableConflict(f"{self.path}: somebody else commits all the time; try again later")
@@ -222,7 +222,7 @@ def ensure_tables(root: Place, log_id: str, now_ms: int) -> dict[str, Table]:
     :raises ArchiveUnavailable: the disk refuses.
     """
     tables = open_tables(root, log_id)
-    if not tables and not open_store(root).keeps_names(f"{RECORDS.name}/{COMMITS}"):
+    if not tables and not open_store(root).supports_put_if_absent(f"{RECORDS.name}/{COMMITS}"):
         raise ArchiveUnavailable(
             f"{root}: the server writes over what is there although it is asked not to "
             "(If-None-Match), so commits might be lost; no archive can be there"
@@ -318,7 +318,7 @@ def _create(root: Place, layout: Layout, log_id: str, now_ms: int) -> None:
     data = encode_commit(actions, "CREATE TABLE", now_ms)
     store = open_store(root)
     store.make_directory(f"{layout.name}/{COMMITS}")
-    store.put_new(f"{layout.name}/{COMMITS}/{commit_name(0)}", data)
+    store.put_if_absent(f"{layout.name}/{COMMITS}/{commit_name(0)}", data)
 
 
 # -- Commits -------------------------------------------------------------------------------------
@@ -338,9 +338,9 @@ def _check_files(files: pa.Table, added: Sequence[str], removed: Sequence[str]) 
             raise TableConflict(f"{path!r} is in the table already; start again")
 
 
-def _add(file: Added, layout: Layout, now_ms: int) -> dict[str, Any]:
+def _add(file: AddFile, layout: Layout, now_ms: int) -> dict[str, Any]:
     statistics = {
-        "numRecords": file.facts.rows,
+        "numRecords": file.stats.rows,
         "minValues": dict(_statistics(file.minimum, layout, 0)),
         "maxValues": dict(_statistics(file.maximum, layout, 999)),
         "nullCount": {},
@@ -353,7 +353,7 @@ def _add(file: Added, layout: Layout, now_ms: int) -> dict[str, Any]:
             "modificationTime": now_ms,
             "dataChange": True,
             "stats": msgspec.json.encode(statistics).decode(),
-            "tags": {TAG: encode_facts(file.facts)},
+            "tags": {TAG: encode_stats(file.stats)},
         }
     }
 

@@ -14,7 +14,7 @@ from xxhash import xxh3_64
 
 from brokerd.archive.cluster.file_check import check_files
 from brokerd.archive.cluster.frames import (
-    Staged,
+    StagedFile,
     add_frame,
     bounds_frame,
     read_files,
@@ -23,7 +23,7 @@ from brokerd.archive.cluster.frames import (
     staging,
 )
 from brokerd.archive.contract.layout import DELIVERIES, EVENTS, ROLLUP_APP
-from brokerd.archive.delta.table import Added, Table
+from brokerd.archive.delta.table import AddFile, Table
 from brokerd.archive.derive.transforms import ATTEMPTED, OPEN, attempts, deliveries, still_open
 from brokerd.archive.run import JobFailed, Run, StepReport
 from brokerd.archive.storage.store import Store
@@ -65,7 +65,7 @@ def derive_deliveries(run: Run) -> StepReport:
     for checked in check_files(run, EVENTS, files, "deliveries: check events"):
         if checked.problem:
             raise JobFailed(f"{checked.problem}; bring it back from a backup")
-    added: list[Added] = []
+    added: list[AddFile] = []
     if files:
         with staging(run) as directory, run.described("deliveries"):
             every = _attempts(run, list(files), before, begin, end, directory)
@@ -77,7 +77,7 @@ def derive_deliveries(run: Run) -> StepReport:
     table.commit(added, (), {DELIVERIES_APP: end}, now_ms=run.now_ms(), operation="DERIVE")
     run.at("after deliveries commit")
     _forget_open(run.store, end)
-    outcomes = sum(one.facts.rows for one in added)
+    outcomes = sum(one.stats.rows for one in added)
     report.numbers = {"outcomes": outcomes}
     report.lines = [f"added {outcomes:,} outcomes to the table deliveries"] if outcomes else []
     return report
@@ -91,7 +91,7 @@ def files_since(files: pa.Table, lsn: int) -> dict[str, int]:
 
 def _attempts(
     run: Run, files: Sequence[str], before: str | None, begin: int, end: int, directory: str
-) -> list[Staged]:
+) -> list[StagedFile]:
     """What became of records, with outcomes and without."""
     from pyspark.sql import functions as F
 
@@ -102,8 +102,8 @@ def _attempts(
 
 
 def _outcomes(
-    run: Run, every: Sequence[Staged], lsns: tuple[int, int], directory: str
-) -> list[Added]:
+    run: Run, every: Sequence[StagedFile], lsns: tuple[int, int], directory: str
+) -> list[AddFile]:
     """Put those into the table that have an outcome from one LSN to another, exclusive."""
     from pyspark.sql import functions as F
 
@@ -114,7 +114,7 @@ def _outcomes(
     return add_frame(run, rows, directory, DELIVERIES, f"d-{since}-{end}", "outcome_time")
 
 
-def _still_open(run: Run, every: Sequence[Staged], end: int, directory: str) -> str:
+def _still_open(run: Run, every: Sequence[StagedFile], end: int, directory: str) -> str:
     """A file of those that have none at an LSN."""
     found, bounds = _attempted(run, every, directory), run.bounds
     rest = still_open(found, bounds_frame(run), bounds.next_topic_id, bounds.lsn, end)
@@ -122,7 +122,7 @@ def _still_open(run: Run, every: Sequence[Staged], end: int, directory: str) -> 
     return still.path
 
 
-def _attempted(run: Run, every: Sequence[Staged], directory: str) -> DataFrame:
+def _attempted(run: Run, every: Sequence[StagedFile], directory: str) -> DataFrame:
     return read_staged(run, ATTEMPTED, f"{directory}/attempts", [one.path for one in every])
 
 
@@ -143,7 +143,7 @@ def _keep_open(store: Store, lsn: int, path: str) -> None:
     kept = f"{OPEN_DIRECTORY}/{_open_name(store, lsn, path)}"
     if store.exists(kept):
         return  # a run that was stopped made it
-    draft = store.draft(OPEN_DIRECTORY)
+    draft = store.create(OPEN_DIRECTORY)
     try:
         for piece in _pieces(store, path):
             draft.write(piece)

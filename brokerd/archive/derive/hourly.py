@@ -18,7 +18,7 @@ import pyarrow as pa
 from brokerd.archive.cluster.file_check import Files, parted
 from brokerd.archive.cluster.frames import add_frame, read_files, staging
 from brokerd.archive.contract.layout import DELIVERIES, HOURLY, RECORDS, ROLLUP_APP
-from brokerd.archive.delta.table import Added, Table
+from brokerd.archive.delta.table import AddFile, Table
 from brokerd.archive.derive.deliveries import DELIVERIES_APP, files_since
 from brokerd.archive.derive.transforms import HOUR_US, hour_of, hourly
 from brokerd.archive.parquet.reader import ArchiveFile, open_file
@@ -67,7 +67,7 @@ def derive_hourly(run: Run) -> StepReport:
     hours = _hours_of(run, files_since(outcomes.files, since), since, end)
     days = {hour // DAY_US * DAY_US for hour in (*hours, *(at for at, _ in counts.numbers))}
     replaced = _within(table.files, days, DAY_US)
-    added: list[Added] = []
+    added: list[AddFile] = []
     if days:
         with staging(run) as directory, run.described("hourly"):
             frame = _merged(run, counts, hours, _within(outcomes.files, hours, HOUR_US), replaced)

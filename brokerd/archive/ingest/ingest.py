@@ -16,10 +16,10 @@ from typing import NamedTuple, TypeVar
 
 from brokerd.archive.contract.layout import EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP, Layout
 from brokerd.archive.contract.pin import segment_mark
-from brokerd.archive.delta.table import Table, added
+from brokerd.archive.delta.table import Table, add_file
 from brokerd.archive.ingest.plan import Lot, plan_lot
 from brokerd.archive.ingest.tasks import Problem, Target, write_events, write_records
-from brokerd.archive.journal.copies import forget_copies, send
+from brokerd.archive.journal.copies import delete_copies, send_copies
 from brokerd.archive.journal.pending import Stop
 from brokerd.archive.parquet.writer import FileInfo
 from brokerd.archive.run import JobFailed, Run
@@ -100,7 +100,7 @@ class _Rolling:
         self.done.records_lsn = self._records.transaction(ROLLUP_APP)
         self.done.events_lsn = self._events.transaction(ROLLUP_APP)
         if not self._run.store.is_local:
-            forget_copies(self._run.store, min(self.done.records_lsn, self.done.events_lsn))
+            delete_copies(self._run.store, min(self.done.records_lsn, self.done.events_lsn))
 
     def next_lot(self) -> None:
         """Plan a lot, write it and commit it; or set why not."""
@@ -156,7 +156,7 @@ class _Rolling:
         run = self._run
         if run.tasks_have_journal:
             return Target(run.root, run.bounds.log_id)
-        copies = send(run.store, lot.segments)
+        copies = send_copies(run.store, lot.segments)
         run.at("journal sent")
         return Target(run.root, run.bounds.log_id, copies, run.settings.lot_bytes)
 
@@ -199,7 +199,7 @@ class _Rolling:
         """
         self._run.at(f"before {layout.name} commit")
         committed = table.commit(
-            [added(info) for info in files],
+            [add_file(info) for info in files],
             (),
             {ROLLUP_APP: lot.end_lsn},
             marks={SEGMENT_APP: segment_mark(lot.segments[-1].segment_id)},

@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from brokerd.archive.contract.layout import EVENTS, RECORDS, Layout, Range
 from brokerd.archive.ingest.plan import EventsSplit, Pieces, RecordsSplit
-from brokerd.archive.journal.copies import Copy, LostCopy, fetched
-from brokerd.archive.journal.coverage import covered
+from brokerd.archive.journal.copies import DamagedCopy, SegmentCopy, fetch_copy
+from brokerd.archive.journal.coverage import covered_ranges
 from brokerd.archive.journal.events import read_events
-from brokerd.archive.journal.records import lost_to_damage, read_records
+from brokerd.archive.journal.records import lost_batches, read_records
 from brokerd.archive.journal.sealed import (
     Batches,
     SealedSegment,
@@ -60,7 +60,7 @@ class Target(NamedTuple):
     root: Place
     """Where the archive is."""
     log_id: str
-    copies: Mapping[bytes, Copy] | None = None
+    copies: Mapping[bytes, SegmentCopy] | None = None
     """By segment id, if tasks may not have the journal itself."""
     cache_bytes: int = 0
     """How much of its disk a machine may take for what it fetches of them."""
@@ -108,7 +108,7 @@ def _reading(target: Target, segment: Segment) -> Iterator[Segment]:
     except (DamagedData, NewerFormat) as error:
         text = str(error).replace(path, segment.path)
         raise _Ended(Problem("damaged", text, segment.first_lsn)) from error
-    except LostCopy as error:
+    except DamagedCopy as error:
         raise _Ended(Problem("gone", str(error))) from error
     except FileNotFoundError as error:
         if str(error.filename).endswith((".wal", ".idx")):
@@ -120,7 +120,7 @@ def _here(target: Target, segment: Segment) -> AbstractContextManager[Segment]:
     if target.copies is None:
         return nullcontext(segment)
     copy = target.copies[segment.segment_id]
-    return fetched(target.root, segment, copy, target.cache_bytes)
+    return fetch_copy(target.root, segment, copy, target.cache_bytes)
 
 
 def _open(segment: Segment) -> SealedSegment:
@@ -154,7 +154,7 @@ class _Part(NamedTuple):
 
 def _write_records(target: Target, split: RecordsSplit) -> FileInfo | None:
     parts, lost = _parts(target, split)
-    ranges = covered([part.batches for part in parts], lost, split.gaps)
+    ranges = covered_ranges([part.batches for part in parts], lost, split.gaps)
     if not ranges:
         return None
     rows = _rows(target, parts, split)
@@ -173,7 +173,7 @@ def _parts(target: Target, split: RecordsSplit) -> tuple[list[_Part], list[Batch
             batches = batches_of(opened.index).select(_row_numbers(pieces))
             places = split.known_damage.get(Path(segment.path).name, ())
             read = partial(read_records, opened, names=split.topics)
-            is_lost = lost_to_damage(batches, places, read)
+            is_lost = lost_batches(batches, places, read)
         parts.append(_Part(segment, batches.select(~is_lost)))
         lost.append(batches.select(is_lost))
     return parts, lost

@@ -36,11 +36,11 @@ _NAME = re.compile(rf"{WAL}/([0-9]{{20}})-[0-9a-f]{{32}}\.(?:wal|idx)")
 _SUFFIXES = (".wal", ".idx")
 
 
-class LostCopy(BrokerdError):
+class DamagedCopy(BrokerdError):
     """A copy is not what was sent; it is deleted, so that it is sent again."""
 
 
-class Copy(NamedTuple):
+class SegmentCopy(NamedTuple):
     """A journal file and its index as they were sent."""
 
     path: str
@@ -49,7 +49,7 @@ class Copy(NamedTuple):
     """Of the file and of its index."""
 
 
-def send(store: Store, segments: Sequence[Segment]) -> Mapping[bytes, Copy]:
+def send_copies(store: Store, segments: Sequence[Segment]) -> Mapping[bytes, SegmentCopy]:
     """Have copies of segments there; gives them by segment id.
 
     :raises FileNotFoundError: a segment is gone.
@@ -59,7 +59,7 @@ def send(store: Store, segments: Sequence[Segment]) -> Mapping[bytes, Copy]:
     return {one.segment_id: _send(store, one, sizes) for one in segments}
 
 
-def _send(store: Store, segment: Segment, sizes: Mapping[str, int]) -> Copy:
+def _send(store: Store, segment: Segment, sizes: Mapping[str, int]) -> SegmentCopy:
     """The index last: where it stands, both are whole."""
     path = f"{WAL}/{segment.first_lsn:020d}-{segment.segment_id.hex()}"
     checksums = []
@@ -68,10 +68,10 @@ def _send(store: Store, segment: Segment, sizes: Mapping[str, int]) -> Copy:
         checksums.append(_checksum(source))
         if sizes.get(path + suffix) != source.stat().st_size:
             store.upload(path + suffix, source)
-    return Copy(path, (checksums[0], checksums[1]))
+    return SegmentCopy(path, (checksums[0], checksums[1]))
 
 
-def forget_copies(store: Store, lsn: int) -> None:
+def delete_copies(store: Store, lsn: int) -> None:
     """Delete copies of what begins below an LSN. Raises ArchiveUnavailable."""
     paths = _below(store, lsn)
     for suffix in reversed(_SUFFIXES):
@@ -95,11 +95,13 @@ def _checksum(path: Path) -> int:
 
 
 @contextmanager
-def fetched(root: Place, segment: Segment, copy: Copy, cache_bytes: int) -> Iterator[Segment]:
+def fetch_copy(
+    root: Place, segment: Segment, copy: SegmentCopy, cache_bytes: int
+) -> Iterator[Segment]:
     """The segment on a disk of this machine, where it stays meanwhile.
 
     :param cache_bytes: so much of the disk is taken at most, but for what is in use.
-    :raises LostCopy: the copy is not what was sent.
+    :raises DamagedCopy: the copy is not what was sent.
     :raises FileNotFoundError: there is none any more.
     :raises ArchiveUnavailable: the store does not answer.
     :raises OSError: the disk is full, say.
@@ -128,7 +130,7 @@ def _directory() -> Path:
     return Path(told or default, "brokerd-journal")
 
 
-def _fetch(store: Store, copy: Copy, target: Path) -> None:
+def _fetch(store: Store, copy: SegmentCopy, target: Path) -> None:
     """Have the file and then its index there, or nothing."""
     shutil.rmtree(target.parent, ignore_errors=True)
     target.parent.mkdir()
@@ -139,7 +141,7 @@ def _fetch(store: Store, copy: Copy, target: Path) -> None:
         raise
 
 
-def _download(store: Store, copy: Copy, target: Path) -> None:
+def _download(store: Store, copy: SegmentCopy, target: Path) -> None:
     for suffix, expected in zip(_SUFFIXES, copy.checksums, strict=True):
         unfinished = target.with_name("unfinished")
         path = copy.path + suffix
@@ -152,7 +154,7 @@ def _download(store: Store, copy: Copy, target: Path) -> None:
                 local.write(piece)
         if checksum.intdigest() != expected:
             store.delete([copy.path + one for one in reversed(_SUFFIXES)])
-            raise LostCopy(f"{store.place / path} is not what was sent there")
+            raise DamagedCopy(f"{store.place / path} is not what was sent there")
         os.replace(unfinished, target.with_suffix(suffix))
 
 

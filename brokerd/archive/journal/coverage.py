@@ -8,27 +8,27 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from brokerd.archive.contract.layout import Range
-from brokerd.archive.contract.ranges import joined
+from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.journal.sealed import Batches
 
 Gaps = Mapping[tuple[int, int], Sequence[tuple[int, int]]]
 """Offsets, first and end (exclusive), that damage took, by topic id and partition."""
 
 
-def covered(batches: Sequence[Batches], lost: Sequence[Batches], gaps: Gaps) -> list[Range]:
+def covered_ranges(batches: Sequence[Batches], lost: Sequence[Batches], gaps: Gaps) -> list[Range]:
     """What is known of the partitions of some batches, in order; ranges neither touch nor overlap.
 
     Offsets of ``batches``, which do not overlap, and next to them, or instead of ``lost`` batches,
     those of ``gaps``: of these it is known that there is nothing.
     """
-    ranges = joined(_ranges(batches))
+    ranges = merge_ranges(_ranges(batches))
     missed = _ranges(lost)
     found = [one for one in ranges if one[:2] not in gaps]
     for key, some in gaps.items():
         own = [one for one in ranges if one[:2] == key]
         taken = [Range(*key, *gap) for gap in some]
         known = [*own, *(gap for gap in taken if any(_overlap(gap, one) for one in missed))]
-        merged = joined([*own, *taken])
+        merged = merge_ranges([*own, *taken])
         found += [one for one in merged if any(_overlap(one, part) for part in known)]
     return sorted(found)
 

@@ -37,7 +37,7 @@ WINDOW_BYTES = 1 << 20
 """How much of a segment is in memory at once, unless one entry is larger."""
 _PASSED_MIN, _PASSED_MAX = 16, 4096
 """Of how many frame headers the first bytes are looked at together."""
-LOT_ROWS = 1 << 16
+CHUNK_ROWS = 1 << 16
 """How many rows entries that come together have, unless one entry has more."""
 
 
@@ -52,7 +52,7 @@ class KnownDamage:
         return any(position < last and first < end for first, last in self._places)
 
 
-class Lot(NamedTuple):
+class EntryChunk(NamedTuple):
     """Some entries, whole in memory."""
 
     data: bytes
@@ -74,7 +74,7 @@ class _Gaps(NamedTuple):
     """How many from here on are as long as a frame header, and in no place known to be damaged."""
 
 
-class Walk:
+class EntryScan:
     """Goes once through a segment, which is open as ``fd``.
 
     ``wanted`` chooses entries by their headers. What cannot be read is passed over where it is in
@@ -101,36 +101,36 @@ class Walk:
         """The last frame header and its position, until its time is needed."""
         self._time_us = 0
         self._rows = 0
-        self._lot = Lot(b"", 0, [], [], [])
+        self._chunk = EntryChunk(b"", 0, [], [], [])
 
-    def lots(self) -> Iterator[Lot]:
+    def chunks(self) -> Iterator[EntryChunk]:
         """All entries that are wanted, in order."""
         gaps = self._gaps()
         row = 0
         while row < len(gaps.first):
             position, end = int(gaps.first[row]), int(gaps.end[row])
             if not self._holds(position, min(FRAME_HEADER_BYTES, end - position)):
-                yield self._lot
+                yield self._chunk
                 self._read(position, 0)
             passed = self._pass_headers(gaps, row)
             if not passed:
                 yield from self._in_gap(position, end)
             row += passed or 1
-        yield self._lot
+        yield self._chunk
 
-    def _in_gap(self, position: int, end: int) -> Iterator[Lot]:
+    def _in_gap(self, position: int, end: int) -> Iterator[EntryChunk]:
         """Go through one gap."""
         while position < end:
             if not self._holds(position, min(FRAME_HEADER_BYTES, end - position)):
-                yield self._lot
+                yield self._chunk
                 self._read(position, 0)
             size, header = self._look(position, end)
             if header is not None and self._wanted(header):
                 if not self._holds(position, size):
-                    yield self._lot
+                    yield self._chunk
                     self._read(position, size)
-                if self._rows and self._rows + header.count > LOT_ROWS:
-                    yield self._lot
+                if self._rows and self._rows + header.count > CHUNK_ROWS:
+                    yield self._chunk
                     self._begin()
                 self._add(position, header)
             position += size
@@ -191,13 +191,13 @@ class Walk:
         self._begin()
 
     def _begin(self) -> None:
-        self._lot = Lot(self._data, self._base, [], [], [])
+        self._chunk = EntryChunk(self._data, self._base, [], [], [])
         self._rows = 0
 
     def _add(self, position: int, header: EntryHeader) -> None:
-        self._lot.positions.append(position)
-        self._lot.times_us.append(self._time_of_frame())
-        self._lot.headers.append(header)
+        self._chunk.positions.append(position)
+        self._chunk.times_us.append(self._time_of_frame())
+        self._chunk.headers.append(header)
         self._rows += header.count
 
     # -- What stands at a position ---------------------------------------------------------------

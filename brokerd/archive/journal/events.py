@@ -26,7 +26,7 @@ from brokerd.archive.journal.columns import (
     fields,
     padded,
 )
-from brokerd.archive.journal.entry_scan import KnownDamage, Lot, Walk
+from brokerd.archive.journal.entry_scan import EntryChunk, EntryScan, KnownDamage
 from brokerd.archive.journal.sealed import DamagedSegment, SealedSegment
 from brokerd.errors import NewerFormat
 from brokerd.walformat import (
@@ -77,9 +77,9 @@ def read_events(
 
     fd = os.open(segment.path, os.O_RDONLY)
     try:
-        for lot in Walk(fd, segment, is_wanted, known).lots():
-            if lot.positions:
-                events = _Decoder(segment, lot, known).rows(names)
+        for chunk in EntryScan(fd, segment, is_wanted, known).chunks():
+            if chunk.positions:
+                events = _Decoder(segment, chunk, known).rows(names)
                 if len(events):
                     yield events
     finally:
@@ -89,17 +89,19 @@ def read_events(
 class _Decoder:
     """Decodes entries whose bytes are in memory."""
 
-    def __init__(self, segment: SealedSegment, lot: Lot, known_damage: KnownDamage) -> None:
+    def __init__(
+        self, segment: SealedSegment, chunk: EntryChunk, known_damage: KnownDamage
+    ) -> None:
         self._segment = segment
         self._known_damage = known_damage
-        self._bodies = Bodies(np.frombuffer(lot.data, np.uint8))
-        self._position = np.array(lot.positions, np.int64)
-        self._time_us = np.array(lot.times_us, np.int64)
+        self._bodies = Bodies(np.frombuffer(chunk.data, np.uint8))
+        self._position = np.array(chunk.positions, np.int64)
+        self._time_us = np.array(chunk.times_us, np.int64)
         self._entries = np.array(
-            [(h.topic_id, h.partition, h.count, h.body_bytes) for h in lot.headers], np.int64
+            [(h.topic_id, h.partition, h.count, h.body_bytes) for h in chunk.headers], np.int64
         )
-        self._at = self._position + (ENTRY_HEADER_BYTES - lot.base)
-        sums = np.array([(h.header_checksum, h.body_checksum) for h in lot.headers], np.uint64)
+        self._at = self._position + (ENTRY_HEADER_BYTES - chunk.base)
+        sums = np.array([(h.header_checksum, h.body_checksum) for h in chunk.headers], np.uint64)
         self._keep(self._sound(sums))
 
     def _sound(self, sums: npt.NDArray[np.uint64]) -> Mask:

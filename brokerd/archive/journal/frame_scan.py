@@ -2,7 +2,7 @@
 """Reads the journal file that is written to, or one whose index is not written yet.
 
 It has no index, so its frames are walked, and every checksum in them verified, up to the last sound
-one (docs/wal-format.rst, section "Reading a log back"). What `walk_tail` found is on the disk when
+one (docs/wal-format.rst, section "Reading a log back"). What `scan_tail` found is on the disk when
 it returns: the file is synced after it was read, so what somebody was told of is not taken back by
 a power loss. A frame that is torn or half written is the end; so is nothing.
 
@@ -87,7 +87,7 @@ class TopicChange(NamedTuple):
     fields: dict[str, Any]
 
 
-class Walked(NamedTuple):
+class ScannedFrames(NamedTuple):
     """What stands in the frames of a journal file, from one place to another."""
 
     batches: Batches
@@ -121,7 +121,7 @@ def open_journal(path: str | Path) -> tuple[int, JournalFile]:
     return fd, JournalFile(str(path), header.segment_id, header.first_lsn)
 
 
-def walk_tail(fd: int, file: JournalFile, first: int = SEGMENT_HEADER_BYTES) -> Walked:
+def scan_tail(fd: int, file: JournalFile, first: int = SEGMENT_HEADER_BYTES) -> ScannedFrames:
     """All sound frames from the one at ``first`` to the end of the last file of a log.
 
     They are on the disk then. Raises OSError, NewerFormat, and `DamagedSegment` when a frame is
@@ -129,9 +129,9 @@ def walk_tail(fd: int, file: JournalFile, first: int = SEGMENT_HEADER_BYTES) -> 
     """
     parts = []
     while True:
-        walk = _Walk(fd, file, first, os.fstat(fd).st_size)
-        parts += walk.parts()
-        first = walk.position
+        scan = _FrameScan(fd, file, first, os.fstat(fd).st_size)
+        parts += scan.parts()
+        first = scan.position
         if not _goes_on(fd, file, first):
             break
     _sync(fd, Path(file.path).parent)
@@ -156,37 +156,39 @@ def _goes_on(fd: int, file: JournalFile, position: int) -> bool:
     claims = [header.last_synced for header in _headers(fd, file, position + ALIGNMENT)]
     if not claims:
         return False
-    walk = _Walk(fd, file, position, os.fstat(fd).st_size)
-    if walk.parts():
+    scan = _FrameScan(fd, file, position, os.fstat(fd).st_size)
+    if scan.parts():
         return True
     if max(claims) > file.first_lsn + position:
-        raise DamagedSegment(file.path, position, f"{walk.problem}, and sound frames follow")
+        raise DamagedSegment(file.path, position, f"{scan.problem}, and sound frames follow")
     return False
 
 
-def walk_closed(fd: int, file: JournalFile, end: int, first: int = SEGMENT_HEADER_BYTES) -> Walked:
+def scan_closed(
+    fd: int, file: JournalFile, end: int, first: int = SEGMENT_HEADER_BYTES
+) -> ScannedFrames:
     """All frames from the one at ``first`` to where one ends at ``end``.
 
     For a file that nobody writes to any more. Raises OSError, NewerFormat and `DamagedSegment`.
     """
-    walk = _Walk(fd, file, first, end)
-    parts = walk.parts()
-    if walk.position != end:
-        problem = walk.problem or f"the frames end here, and not at {end}"
-        raise DamagedSegment(file.path, walk.position, problem)
+    scan = _FrameScan(fd, file, first, end)
+    parts = scan.parts()
+    if scan.position != end:
+        problem = scan.problem or f"the frames end here, and not at {end}"
+        raise DamagedSegment(file.path, scan.position, problem)
     return _joined(parts, end)
 
 
-def _joined(parts: list[Walked], end: int) -> Walked:
+def _joined(parts: list[ScannedFrames], end: int) -> ScannedFrames:
     if not parts:
         nothing = np.empty(0, np.int64)
-        return Walked(Batches(*([nothing] * 6)), nothing, nothing, [], end)
+        return ScannedFrames(Batches(*([nothing] * 6)), nothing, nothing, [], end)
     columns = zip(*(part.batches for part in parts), strict=True)
     batches = Batches(*map(np.concatenate, columns))
     times = np.concatenate([part.times_us for part in parts])
     frames = np.concatenate([part.frames for part in parts])
     changes = [change for part in parts for change in part.changes]
-    return Walked(batches, times, frames, changes, end)
+    return ScannedFrames(batches, times, frames, changes, end)
 
 
 def _headers(fd: int, file: JournalFile, position: int) -> Iterator[FrameHeader]:
@@ -207,7 +209,7 @@ def _headers(fd: int, file: JournalFile, position: int) -> Iterator[FrameHeader]
         position += len(data) & -ALIGNMENT
 
 
-class _Walk:
+class _FrameScan:
     """Goes through a file from ``position`` on, until no sound frame begins there."""
 
     def __init__(self, fd: int, file: JournalFile, position: int, end: int) -> None:
@@ -219,7 +221,7 @@ class _Walk:
         self.problem = ""
         """Why there is no frame at ``position``; "" if the file, or what is wanted of it, ends."""
 
-    def parts(self) -> list[Walked]:
+    def parts(self) -> list[ScannedFrames]:
         """What is found, a window after the other."""
         found = []
         length = WINDOW_BYTES
@@ -242,7 +244,7 @@ class _Walk:
 
     def _verified(
         self, data: bytes, frames: list[int], entries: list[int], counts: list[int]
-    ) -> tuple[Walked, int]:
+    ) -> tuple[ScannedFrames, int]:
         """What the sound frames hold that come first, and how many those are."""
         # Bytes behind the last frame are none of it, and may be no multiple of 8.
         octets = np.frombuffer(data, np.uint8)
@@ -269,7 +271,7 @@ class _Walk:
         times = heads["time_us"][frame_of].astype(np.int64)
         changes = self._changes(data, entry, entry_heads)
         end = self.position + (_frame_end(data, frames[sound - 1]) if sound else 0)
-        return Walked(batches, times, at[frame_of] + self.position, changes, end), sound
+        return ScannedFrames(batches, times, at[frame_of] + self.position, changes, end), sound
 
     def _sound_frames(self, bodies: Bodies, at: Integers, heads: npt.NDArray[np.void]) -> Any:
         lsn = (at + self.position + self._file.first_lsn).view(np.uint64)

@@ -46,7 +46,7 @@ class Stop(NamedTuple):
     """Whether somebody has to do something about it."""
 
 
-class _Known:
+class _LsnRanges:
     """Parts of the log of which it is known that they are not there."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
@@ -74,31 +74,31 @@ def _damaged_lsns(bounds: Bounds) -> Iterator[tuple[int, int]]:
             yield int(match[1]) + place.position, int(match[1]) + place.end
 
 
-def _known_to_lack(names: Iterable[str], bounds: Bounds) -> _Known:
+def _known_gaps(names: Iterable[str], bounds: Bounds) -> _LsnRanges:
     deleted = (match for match in map(_DELETED.fullmatch, names) if match is not None)
     ranges = ((int(match[1]), int(match[2])) for match in deleted)
-    return _Known([*ranges, *_damaged_lsns(bounds)])
+    return _LsnRanges([*ranges, *_damaged_lsns(bounds)])
 
 
 def end_of_damage(bounds: Bounds, lsn: int) -> int:
     """The first LSN from ``lsn`` on that is in none of the damage that is known."""
-    return _Known(_damaged_lsns(bounds)).end_of(lsn)
+    return _LsnRanges(_damaged_lsns(bounds)).end_of(lsn)
 
 
-def end_of_known_lack(wal: Path, bounds: Bounds, lsn: int) -> int:
+def end_of_known_gap(wal: Path, bounds: Bounds, lsn: int) -> int:
     """The first LSN from ``lsn`` on that is neither damaged nor deleted. Raises OSError."""
-    return _known_to_lack(os.listdir(wal), bounds).end_of(lsn)
+    return _known_gaps(os.listdir(wal), bounds).end_of(lsn)
 
 
 class _Names(NamedTuple):
     """What stands in the log's directory."""
 
     segments: list[int]
-    known: _Known
+    known: _LsnRanges
 
 
 def _names(wal: Path, bounds: Bounds) -> _Names:
-    return _Names(first_lsns(wal), _known_to_lack(os.listdir(wal), bounds))
+    return _Names(first_lsns(wal), _known_gaps(os.listdir(wal), bounds))
 
 
 def first_lsns(wal: Path) -> list[int]:
@@ -127,7 +127,7 @@ def sealed_segments(wal: Path, bounds: Bounds, lsn: int) -> Iterator[SealedSegme
 
     Raises FileNotFoundError when the broker deleted one meanwhile, and OSError.
     """
-    return segments_from(wal, bounds, lsn, lambda path, after: open_closed(path, after is None))
+    return segments_from(wal, bounds, lsn, lambda path, after: open_segment(path, after is None))
 
 
 class Opened(Protocol):
@@ -181,7 +181,7 @@ def _missing(lsn: int, first_lsn: int) -> Stop:
     )
 
 
-def open_closed(path: Path, is_last: bool) -> SealedSegment | Stop:
+def open_segment(path: Path, is_last: bool) -> SealedSegment | Stop:
     """A sealed segment, or why it is none. Raises FileNotFoundError if it is gone, and OSError."""
     lsn = int(path.stem)
     try:

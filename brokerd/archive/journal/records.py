@@ -34,7 +34,7 @@ from brokerd.archive.journal.columns import (
 from brokerd.archive.journal.sealed import (
     Batches,
     DamagedBatch,
-    Gathered,
+    Pieces,
     SealedSegment,
     gather,
 )
@@ -147,7 +147,7 @@ def read_records_of(
         yield _Decoder(file, some, gathered).rows(names, columns)
 
 
-def lost_to_damage(
+def lost_batches(
     batches: Batches,
     places: Iterable[tuple[int, int]],
     read: Callable[[Batches], Iterable[pa.RecordBatch]],
@@ -194,7 +194,7 @@ def _raise_first(path: str, batches: Batches, wrong: Mask, problem: str) -> None
 class _Decoder:
     """Decodes batches whose bytes are in memory."""
 
-    def __init__(self, file: Journal, batches: Batches, gathered: Gathered) -> None:
+    def __init__(self, file: Journal, batches: Batches, gathered: Pieces) -> None:
         self._file = file
         order = np.lexsort((batches.base_offset, batches.partition, batches.topic_id))
         self._batches = batches.select(order)

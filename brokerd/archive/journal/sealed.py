@@ -180,7 +180,7 @@ def open_sealed(path: str | Path) -> SealedSegment:
 # -- Reading pieces ------------------------------------------------------------------------------
 
 
-class Gathered(NamedTuple):
+class Pieces(NamedTuple):
     """Pieces of a file in memory, each at a multiple of 8."""
 
     rows: slice
@@ -194,7 +194,7 @@ class Gathered(NamedTuple):
 
 def gather(
     fd: int, position: Integers, size: Integers, cost: Integers, cost_max: int
-) -> Iterator[Gathered]:
+) -> Iterator[Pieces]:
     """Read pieces of a file, as many at a time as cost about ``cost_max``, and one at least.
 
     Pieces are in order of position, begin at multiples of 8, and do not overlap. Neighbours are
@@ -216,7 +216,7 @@ def _runs(begins: Mask) -> Iterator[tuple[int, int]]:
     return pairwise([*firsts, len(begins)])
 
 
-def _read(fd: int, rows: slice, position: Integers, ends: Integers, apart: Mask) -> Gathered:
+def _read(fd: int, rows: slice, position: Integers, ends: Integers, apart: Mask) -> Pieces:
     """Read some pieces; one that is ``apart`` is not read along with the one before it."""
     apart = apart.copy()
     apart[0] = True
@@ -233,4 +233,4 @@ def _read(fd: int, rows: slice, position: Integers, ends: Integers, apart: Mask)
         if done < size:
             end = at + done
             break
-    return Gathered(rows, data, position + (place - start)[np.cumsum(apart) - 1], end)
+    return Pieces(rows, data, position + (place - start)[np.cumsum(apart) - 1], end)

@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.archive.cluster.file_check import Checked, check_files
-from brokerd.archive.cluster.frames import Staged, staging
+from brokerd.archive.cluster.frames import StagedFile, staging
 from brokerd.archive.contract.layout import BUCKETS, RECORDS, parse_records_name
-from brokerd.archive.delta.table import Table, TableConflict, added
+from brokerd.archive.delta.table import Table, TableConflict, add_file
 from brokerd.archive.maintain.compaction import Compacted, Tombstones, write_compaction_drops
 from brokerd.archive.maintain.compaction_state import (
     CompactionState,
@@ -134,12 +134,12 @@ class _Choice:
 class _Drops:
     """What says which rows of files go."""
 
-    def __init__(self, staged: Iterable[Staged]) -> None:
-        self._by_name: dict[str, list[Staged]] = {}
+    def __init__(self, staged: Iterable[StagedFile]) -> None:
+        self._by_name: dict[str, list[StagedFile]] = {}
         for one in staged:
             self._by_name.setdefault(one.value, []).append(one)
 
-    def _of(self, path: str) -> list[Staged]:
+    def _of(self, path: str) -> list[StagedFile]:
         return self._by_name.get(path.rpartition("/")[2], [])
 
     def paths(self, path: str) -> tuple[str, ...]:
@@ -229,7 +229,7 @@ class _Cleaning:
         self._problems += [f"{text}; bring it back from a backup" for text in bad.values()]
         return [one for one in checked if not one.problem]
 
-    def _look_for_retention(self, choice: _Choice, directory: str) -> list[Staged]:
+    def _look_for_retention(self, choice: _Choice, directory: str) -> list[StagedFile]:
         trimmed = [file.path for file in choice.trimmed]
         expiring = {file.path.rpartition("/")[2]: file for file in choice.expiring}
         if not (trimmed or expiring):
@@ -323,7 +323,7 @@ class _Cleaning:
         run, done = self._run, self._done
         run.at("before clean commit")
         self._table.commit(
-            [added(info) for info in infos], removed, now_ms=run.now_ms(), operation="CLEAN"
+            [add_file(info) for info in infos], removed, now_ms=run.now_ms(), operation="CLEAN"
         )
         run.at("after clean commit")
         done.files_removed += len(removed)

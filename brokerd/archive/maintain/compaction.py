@@ -13,7 +13,7 @@ from brokerd.archive.cluster.file_check import Checked
 from brokerd.archive.cluster.frames import (
     FILE,
     ROW,
-    Staged,
+    StagedFile,
     bounds_frame,
     read_files,
     read_staged,
@@ -44,7 +44,7 @@ class Tombstones(NamedTuple):
 class Compacted(NamedTuple):
     """What was found out of some partitions."""
 
-    drops: list[Staged]
+    drops: list[StagedFile]
     """Which of their records go, by the file's name:
     `brokerd.archive.maintain.merge_sort.read_drops`."""
     tombstones: Mapping[Partition, Tombstones] = {}

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from brokerd.archive.cluster.frames import added_plain
 from brokerd.archive.contract.layout import DELIVERIES, EVENTS, HOURLY, arrow_schema
-from brokerd.archive.delta.table import Added, Table, added
+from brokerd.archive.delta.table import AddFile, Table, add_file
 from brokerd.archive.derive.deliveries import DELIVERIES_APP
 from brokerd.archive.derive.hourly import DAY_US, HOURLY_APP
 from brokerd.archive.maintain.merge_policy import neighbours_to_merge, pieces
 from brokerd.archive.maintain.rewrite import Refused, Rewritten, Unit, rewrite
-from brokerd.archive.parquet.plain_file import PlainFile, PlainWriter
+from brokerd.archive.parquet.plain_file import PlainFileReader, PlainFileWriter
 from brokerd.archive.run import JobFailed, Run, StepReport, counted
 from brokerd.archive.storage.store import Place, open_store
 
@@ -100,7 +100,7 @@ class _Merged(NamedTuple):
 
     paths: list[str]
     """Those that were."""
-    added: list[Added]
+    added: list[AddFile]
     """What takes their place."""
     problems: list[str]
     """Why others were not."""
@@ -132,7 +132,7 @@ def _merge_events(run: Run, some: Sequence[Sequence[str]]) -> _Merged:
     done = [one for one in results if isinstance(one, Rewritten)]
     return _Merged(
         [path for one in done for path in one.paths],
-        [added(info) for one in done for info in one.added],
+        [add_file(info) for one in done for info in one.added],
         [one.text for one in results if isinstance(one, Refused)],
     )
 
@@ -150,13 +150,13 @@ def _merge_deliveries(run: Run, some: Sequence[Sequence[str]]) -> _Merged:
     return _Merged([path for paths in some for path in paths], new, [])
 
 
-def _join(task: _Join) -> Added:
+def _join(task: _Join) -> AddFile:
     """Write the rows of some files into one, in their order."""
     store, table = open_store(task.root), DELIVERIES.name
     schema, statistics = arrow_schema(DELIVERIES), DELIVERIES.statistics
-    with PlainWriter(store, table, schema, statistics) as writer:
+    with PlainFileWriter(store, table, schema, statistics) as writer:
         for path in task.paths:
-            for rows in PlainFile(store, f"{table}/{path}").read(schema):
+            for rows in PlainFileReader(store, f"{table}/{path}").read(schema):
                 writer.write(rows)
         name = f"d-merged-{secrets.token_hex(8)}.parquet"
         info = writer.close(f"{table}/{name}")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from brokerd.archive.contract.layout import RECORDS, Layout
-from brokerd.archive.parquet.plain_file import PlainFile
+from brokerd.archive.parquet.plain_file import PlainFileReader
 from brokerd.archive.parquet.reader import ArchiveFile
 from brokerd.archive.storage.store import Store
 from brokerd.errors import DamagedData
@@ -47,7 +47,7 @@ def read_drops(store: Store, paths: Iterable[str]) -> Drops:
     A row that is there more than once goes for the first of its reasons as `REASONS` has them.
     Raises as the store does, and DamagedData.
     """
-    parts = [part for path in paths for part in PlainFile(store, path).read(_DROPS)]
+    parts = [part for path in paths for part in PlainFileReader(store, path).read(_DROPS)]
 
     def every(name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         return np.concatenate([np.zeros(0, dtype), *(part[name].to_numpy() for part in parts)])

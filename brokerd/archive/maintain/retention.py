@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from brokerd.archive.cluster.frames import FILE, Staged, bounds_frame, read_files, stage_frame
+from brokerd.archive.cluster.frames import FILE, StagedFile, bounds_frame, read_files, stage_frame
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.archive.derive.transforms import below_start, expired, of_deleted, removable
 from brokerd.archive.run import Run
@@ -20,7 +20,7 @@ _COLUMNS = ("topic_id", "partition", "offset")
 class Retained(NamedTuple):
     """What was found out of some files."""
 
-    drops: list[Staged]
+    drops: list[StagedFile]
     """Which of their records go, by the file's name:
     `brokerd.archive.maintain.merge_sort.read_drops`."""
     expiry: Mapping[str, int] = {}

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from brokerd.archive.contract.layout import LAYOUTS, Layout, Range
-from brokerd.archive.contract.ranges import joined
+from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.maintain.merge_sort import Source, in_order, read_drops
 from brokerd.archive.parquet.reader import AHEAD_BYTES, ArchiveFile, open_file
@@ -135,7 +135,7 @@ def plan_outputs(files: Sequence[ArchiveFile], unit: Unit) -> list[list[Range]]:
 
     A file of one partition has one range, a shared one has whole partitions.
     """
-    kept = unit.trims.kept(joined(one for file in files for one in ranges_of(file)))
+    kept = unit.trims.kept(merge_ranges(one for file in files for one in ranges_of(file)))
     sizes = _bytes_by_partition(files)
     outputs: list[list[Range]] = []
     shared: list[Range] = []

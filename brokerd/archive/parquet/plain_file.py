@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from brokerd.archive.storage.store import Draft, Store, StoredFile
+from brokerd.archive.storage.store import InputFile, OutputFile, Store
 from brokerd.errors import DamagedData
 
 GROUP_ROWS = 128 << 10
 """Rows of a row group."""
 
 
-class PlainFile:
+class PlainFileReader:
     """A file, open. Raises as the store does, and DamagedData."""
 
     def __init__(self, store: Store, path: str) -> None:
@@ -48,7 +48,7 @@ class PlainFile:
             yield rows
 
 
-class PlainInfo(NamedTuple):
+class PlainFileInfo(NamedTuple):
     """A file as it was written."""
 
     path: str
@@ -59,7 +59,7 @@ class PlainInfo(NamedTuple):
     maximum: dict[str, int]
 
 
-class Staged(NamedTuple):
+class StagedFile(NamedTuple):
     """A file that a step wrote for itself, or for tasks of its own."""
 
     path: str
@@ -69,7 +69,7 @@ class Staged(NamedTuple):
     """What its rows have in the column by which they were divided."""
 
 
-class PlainWriter:
+class PlainFileWriter:
     """Writes a file into a directory. As a context manager it leaves none unless it was closed.
 
     Raises as the store does.
@@ -79,7 +79,7 @@ class PlainWriter:
         self, store: Store, directory: str, schema: pa.Schema, statistics: Sequence[str] = ()
     ) -> None:
         self._schema = schema
-        self._draft = store.draft(directory)
+        self._draft = store.create(directory)
         self._sink = _Sink(self._draft)
         self._writer = pq.ParquetWriter(
             self._sink, schema, compression="zstd", write_page_checksum=True
@@ -91,7 +91,7 @@ class PlainWriter:
         self._maximum: dict[str, int] = {}
         self._statistics = statistics
 
-    def __enter__(self) -> PlainWriter:
+    def __enter__(self) -> PlainFileWriter:
         return self
 
     def __exit__(
@@ -111,12 +111,12 @@ class PlainWriter:
         if self._waiting_rows >= GROUP_ROWS:
             self._flush()
 
-    def close(self, path: str) -> PlainInfo:
+    def close(self, path: str) -> PlainFileInfo:
         """Complete the file under a path in its directory."""
         self._flush()
         self._writer.close()
         self._draft.publish(path)
-        return PlainInfo(path, self._sink.position, self._rows, self._minimum, self._maximum)
+        return PlainFileInfo(path, self._sink.position, self._rows, self._minimum, self._maximum)
 
     def _flush(self) -> None:
         if not self._waiting_rows:
@@ -149,7 +149,7 @@ class _Stream:
 
     closed = False
 
-    def __init__(self, file: StoredFile) -> None:
+    def __init__(self, file: InputFile) -> None:
         self._file = file
         self._position = 0
 
@@ -182,7 +182,7 @@ class _Sink:
 
     closed = False
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: OutputFile) -> None:
         self._draft = draft
         self.position = 0
         self.is_over = False

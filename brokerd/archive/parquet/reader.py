@@ -38,7 +38,7 @@ from brokerd.archive.parquet.footer import (
 )
 from brokerd.archive.parquet.row_columns import KEY_COLUMNS, NO_RECORDS, READ_COLUMNS, RecordRows
 from brokerd.archive.storage.address import Place
-from brokerd.archive.storage.store import StoredFile, open_store
+from brokerd.archive.storage.store import InputFile, open_store
 from brokerd.errors import DamagedData, NewerFormat
 
 FOOTER_BYTES_MAX = 64 << 20
@@ -112,17 +112,17 @@ def _unreadable(path: Place | str, error: OSError) -> ArchiveUnavailable:
     return ArchiveUnavailable(f"{path} cannot be read: {error.strerror or error}")
 
 
-def _read_footer(file: StoredFile, footer_hash: int, size: int | None) -> bytes:
+def _read_footer(file: InputFile, footer_hash: int, size: int | None) -> bytes:
     """All that follows the last row group. Raises DamagedData, `ArchiveUnavailable`."""
     found = file.size
     if size is not None and found != size:
         raise DamagedData(f"it has {found} bytes, not {size}")
-    tail = file.read_end(8)
+    tail = file.read_tail(8)
     length = int.from_bytes(tail[:4], "little") + 8
     if len(tail) < 8 or length > min(found - 4, FOOTER_BYTES_MAX):
         raise DamagedData("it does not end as a Parquet file does")
-    footer = file.read_end(length)
-    file.forget_end()
+    footer = file.read_tail(length)
+    file.drop_tail()
     if xxh3_64_intdigest(footer) != footer_hash:
         raise DamagedData("the checksum of its footer is not the one in its name")
     return footer
@@ -171,7 +171,7 @@ class ArchiveFile:
 
     def __init__(
         self,
-        file: StoredFile,
+        file: InputFile,
         full_path: str,
         path: str,
         footer: bytes,

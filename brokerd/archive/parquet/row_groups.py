@@ -49,7 +49,7 @@ class RowGroup(NamedTuple):
     """Bytes of keys, values and metadata."""
 
 
-class RowGroups:
+class RowGroupBuilder:
     """Takes rows in, gives row groups."""
 
     def __init__(self, schema: pa.Schema, layout: Layout) -> None:

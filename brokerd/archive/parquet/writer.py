@@ -39,9 +39,9 @@ from brokerd.archive.parquet.footer import (
     pack_ranges,
 )
 from brokerd.archive.parquet.reader import AHEAD_BYTES, FOOTER_BYTES_MAX, open_file
-from brokerd.archive.parquet.row_groups import GROUP_ROWS, OrderChecker, RowGroup, RowGroups
+from brokerd.archive.parquet.row_groups import GROUP_ROWS, OrderChecker, RowGroup, RowGroupBuilder
 from brokerd.archive.storage.address import Place
-from brokerd.archive.storage.store import Draft, open_store
+from brokerd.archive.storage.store import OutputFile, open_store
 from brokerd.errors import DamagedData
 
 
@@ -90,14 +90,14 @@ class FileWriter:
         is_records = layout is RECORDS
         below = f"{BUCKET}={bucket_of(self._ranges[0].topic_id)}" if is_records else ""
         self._schema = arrow_schema(layout)
-        self._rows = RowGroups(self._schema, layout)
+        self._rows = RowGroupBuilder(self._schema, layout)
         self._order = OrderChecker(self._ranges, layout)
         self._groups: list[tuple[Any, ...]] = []
         self._digest = RowsDigest()
         self._totals = dict.fromkeys(("rows", "content", "keyed", "tombstones", "expiring"), 0)
         self._minimum: dict[str, int] = {}
         self._maximum: dict[str, int] = {}
-        self._sink = _HashingFile(open_store(directory).draft(below))
+        self._sink = _HashingSink(open_store(directory).create(below))
         self._writer = pq.ParquetWriter(self._sink, self._schema, **parquet_options(layout))
 
     def __enter__(self) -> FileWriter:
@@ -255,7 +255,7 @@ def verify_written(directory: Place | str, info: FileInfo) -> None:
     `ArchiveUnavailable` as they come.
     """
     store = open_store(directory)
-    store.forget_cached(info.path)
+    store.drop_cached(info.path)
     digest = RowsDigest()
     with_rows = open_file(directory, info.path, info.size, ahead_bytes=AHEAD_BYTES)
     for group in range(len(with_rows.groups)):
@@ -265,10 +265,10 @@ def verify_written(directory: Place | str, info: FileInfo) -> None:
         raise DamagedData(f"{path} does not give back what was written to it; it is not used")
 
 
-class _HashingFile:
+class _HashingSink:
     """What Parquet writes to: a new file, with a checksum of what came since `begin`."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: OutputFile) -> None:
         self._draft = draft
         self._hash = xxh3_64()
         self._discarding = False

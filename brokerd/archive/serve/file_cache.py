@@ -1,4 +1,4 @@
-# Tests: tests/archive/test_table_archive.py
+# Tests: tests/archive/test_delta_archive.py
 """Files of the table of records as readers of the archive have them: opened once, for a while.
 
 Bounded, however many files there are: 64 open files, 32 MiB of their footers, 32 MiB of decoded row
@@ -18,7 +18,7 @@ from brokerd.archive.contract.layout import Range
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.parquet.reader import ArchiveFile, RowGroupCache, open_file
 from brokerd.archive.storage.address import Place
-from brokerd.archive.storage.lru import Recent
+from brokerd.archive.storage.lru import LruCache
 from brokerd.archive.storage.store import open_store
 
 OPEN_FILES_MAX = 64
@@ -30,7 +30,7 @@ RANGES_FILES_MAX = 1 << 16
 SIZES_MAX = 1 << 16
 
 
-class Ranges:
+class CoveredRanges:
     """What one file covers of any number of partitions."""
 
     def __init__(self, ranges: npt.NDArray[np.int64]) -> None:
@@ -67,7 +67,7 @@ class Ranges:
         return Range(self._topics[at], self._partitions[at], self._first[at], self._end[at])
 
 
-class OpenFiles:
+class FileCache:
     """Opens files of one table; for any number of threads.
 
     What it raises: `brokerd.archive.parquet.reader.open_file`.
@@ -77,10 +77,10 @@ class OpenFiles:
         self._table = table
         self._store = open_store(table)
         files_max = OPEN_FILES_MAX if self._store.is_local else OBJECTS_MAX
-        self._files: Recent[ArchiveFile] = Recent(files_max, OPEN_FOOTER_BYTES)
-        self._ranges: Recent[Ranges] = Recent(RANGES_FILES_MAX, RANGES_BYTES)
+        self._files: LruCache[ArchiveFile] = LruCache(files_max, OPEN_FOOTER_BYTES)
+        self._ranges: LruCache[CoveredRanges] = LruCache(RANGES_FILES_MAX, RANGES_BYTES)
         self._groups = RowGroupCache(ROW_GROUP_BYTES)
-        self.sizes: Recent[int] = Recent(SIZES_MAX, SIZES_MAX)
+        self.sizes: LruCache[int] = LruCache(SIZES_MAX, SIZES_MAX)
         """Bytes of a partition's records in shared files, for whoever counted them."""
 
     def open(self, path: str, size: int) -> ArchiveFile:
@@ -92,11 +92,11 @@ class OpenFiles:
         self._files.put(path, file, file.memory_bytes)
         return file
 
-    def ranges(self, path: str, size: int) -> Ranges:
+    def ranges(self, path: str, size: int) -> CoveredRanges:
         """What a file covers."""
         ranges = self._ranges.get(path)
         if ranges is None:
-            ranges = Ranges(self.open(path, size).ranges)
+            ranges = CoveredRanges(self.open(path, size).ranges)
             self._ranges.put(path, ranges, ranges.size)
         return ranges
 

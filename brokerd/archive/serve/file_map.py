@@ -43,7 +43,7 @@ class Piece(NamedTuple):
     """Whether the file holds other partitions, too."""
 
 
-class Shared(NamedTuple):
+class SharedFile(NamedTuple):
     """A file with several partitions, from (topic id, partition) ``low`` to ``high``."""
 
     row: int
@@ -77,14 +77,14 @@ class FileMap:
 
     # -- Making it ---------------------------------------------------------------------------
 
-    def _read_shared(self, is_own: Any, first_lsn: array[int]) -> list[list[Shared]]:
+    def _read_shared(self, is_own: Any, first_lsn: array[int]) -> list[list[SharedFile]]:
         """Files with several partitions, by bucket, in the order in which they were written."""
-        found: list[list[Shared]] = [[] for _ in range(BUCKETS)]
+        found: list[list[SharedFile]] = [[] for _ in range(BUCKETS)]
         for row in (~is_own).nonzero()[0].tolist():
             name = parse_records_name(self.path(row))
             low = (name.first_topic_id, name.first_partition)
             high = (name.last_topic_id, name.last_partition)
-            found[name.bucket].append(Shared(row, low, high, first_lsn[row]))
+            found[name.bucket].append(SharedFile(row, low, high, first_lsn[row]))
         for bucket in found:
             bucket.sort(key=lambda shared: shared.first_lsn)
         return found
@@ -148,7 +148,7 @@ class FileMap:
         """All files of this partition alone, by offset; none of them lies within another."""
         return _Pieces(self, *self._span(topic_id, partition))
 
-    def shared(self, topic_id: int, partition: int) -> list[Shared]:
+    def shared(self, topic_id: int, partition: int) -> list[SharedFile]:
         """Files shared with others that may cover offsets of this partition, as written."""
         key = topic_id, partition
         return [one for one in self._shared[bucket_of(topic_id)] if one.low <= key <= one.high]

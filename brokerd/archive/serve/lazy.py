@@ -34,7 +34,7 @@ class LazyArchive:
         """
         if self._archive is None:
             store = open_store(self._root)
-            if store.look(LOG_OF_RECORDS) is None:
+            if store.fingerprint(LOG_OF_RECORDS) is None:
                 return None
             if not store.is_local and not store.names(LOG_OF_RECORDS):
                 return None
@@ -44,7 +44,7 @@ class LazyArchive:
 
 def _open(root: Place, log_id: str) -> Archive:
     try:
-        from brokerd.archive.serve.table_archive import open_archive
+        from brokerd.archive.serve.delta_archive import open_archive
     except ImportError as error:
         raise ArchiveUnavailable(
             f"there is an archive in {root}, and reading it takes a library that is not installed "

@@ -15,7 +15,7 @@ from brokerd.archive.contract.layout import Range
 from brokerd.archive.contract.view import ArchivedRows
 from brokerd.archive.parquet.reader import ArchiveFile
 from brokerd.archive.serve.file_map import Piece
-from brokerd.archive.storage.lru import Recent
+from brokerd.archive.storage.lru import LruCache
 
 _ALL = 1 << 62
 
@@ -24,7 +24,7 @@ class Files(Protocol):
     """The files of one version of the table of records."""
 
     @property
-    def sizes(self) -> Recent[int]:
+    def sizes(self) -> LruCache[int]:
         """Bytes that were counted before."""
 
     def pieces(self, topic_id: int, partition: int) -> Sequence[Piece]:

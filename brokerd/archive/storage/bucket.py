@@ -53,11 +53,11 @@ _PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 """What the names of environment variables begin with."""
 
 
-def open_objects(address: ObjectAddress) -> ObjectFiles:
+def open_bucket(address: ObjectAddress) -> BucketStore:
     """The objects below an address; nothing is asked yet. Connections are shared, and kept."""
     prefix = _PREFIXES[address.scheme]
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(prefix)))
-    return ObjectFiles(address, _client(address._replace(key=""), environment, os.getpid()))
+    return BucketStore(address, _client(address._replace(key=""), environment, os.getpid()))
 
 
 @lru_cache(maxsize=16)
@@ -96,7 +96,7 @@ def _client(bucket: ObjectAddress, environment: tuple[tuple[str, str], ...], pid
         ) from None
 
 
-class ObjectFiles:
+class BucketStore:
     """`brokerd.archive.storage.store.Store`."""
 
     is_local = False
@@ -139,15 +139,15 @@ class ObjectFiles:
         signs = ("InvalidRange", " 416 ", "non-partial response")
         return any(sign in text for sign in signs) and self.stat(path).size <= position
 
-    def open(self, path: str, ahead_bytes: int = 0) -> ObjectFile:
+    def open(self, path: str, ahead_bytes: int = 0) -> BucketInputFile:
         with self._told(path, "read"):
             try:
                 found = self._client.get(self._key(path), options={"range": {"suffix": END_BYTES}})
                 size = found.meta["size"]
-                return ObjectFile(self, path, size, bytes(found.bytes()), ahead_bytes)
+                return BucketInputFile(self, path, size, bytes(found.bytes()), ahead_bytes)
             except _base_error() as error:
                 if self._ends_before(path, 0, error):
-                    return ObjectFile(self, path, 0, b"", 0)
+                    return BucketInputFile(self, path, 0, b"", 0)
                 raise
 
     def stat(self, path: str) -> Entry:
@@ -178,11 +178,13 @@ class ObjectFiles:
                     if hidden or not any(name[:1] in ("_", ".") for name in below):
                         yield entry
 
-    def look(self, directory: str) -> str | None:
+    def fingerprint(self, directory: str) -> str | None:
         """A bucket has no directories: nothing has to be asked."""
         return ""
 
-    def is_still(self, directory: str, look: str, last: str, tag: str, following: str) -> bool:
+    def is_unchanged(
+        self, directory: str, fingerprint: str, last: str, tag: str, following: str
+    ) -> bool:
         """By one request: what is there from the last file on."""
         before = self._key(f"{directory}/{last}")[:-1]
         expected = [(last, tag)] if tag else []
@@ -199,7 +201,7 @@ class ObjectFiles:
             return self.stat(path).tag
         return ""
 
-    def forget_cached(self, path: str) -> None:
+    def drop_cached(self, path: str) -> None:
         """Whatever is read comes from the store."""
 
     # -- writing ---------------------------------------------------------------------------------
@@ -208,7 +210,7 @@ class ObjectFiles:
         with self._told(path, "written"):
             self._client.put(self._key(path), data, mode="overwrite")
 
-    def put_new(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes) -> bool:
         """An answer may be lost, or come late: then what is there tells whose it is."""
         from obstore.exceptions import AlreadyExistsError
 
@@ -230,7 +232,7 @@ class ObjectFiles:
             return self.stat(path).size == len(data) and self.read(path, len(data)) == data
         return False
 
-    def keeps_names(self, directory: str) -> bool:
+    def supports_put_if_absent(self, directory: str) -> bool:
         """There are servers that take no notice of If-None-Match."""
         from obstore.exceptions import AlreadyExistsError
 
@@ -245,8 +247,8 @@ class ObjectFiles:
                 self.delete([path])
         return False
 
-    def draft(self, directory: str) -> ObjectDraft:
-        return ObjectDraft(self)
+    def create(self, directory: str) -> BucketOutputFile:
+        return BucketOutputFile(self)
 
     def upload(self, path: str, source: Path) -> None:
         with open(source, "rb") as file:
@@ -278,7 +280,7 @@ class ObjectFiles:
         """Nothing tells but writing."""
 
     @contextmanager
-    def alone(self, directory: str) -> Iterator[bool]:
+    def exclusive(self, directory: str) -> Iterator[bool]:
         yield True
 
     # -- what the library says -------------------------------------------------------------------
@@ -314,11 +316,11 @@ def _base_error() -> type[Exception]:
     return BaseError
 
 
-class ObjectFile:
-    """`brokerd.archive.storage.store.StoredFile`."""
+class BucketInputFile:
+    """`brokerd.archive.storage.store.InputFile`."""
 
     def __init__(
-        self, store: ObjectFiles, path: str, size: int, end: bytes, ahead_bytes: int
+        self, store: BucketStore, path: str, size: int, end: bytes, ahead_bytes: int
     ) -> None:
         self._store = store
         self._path = path
@@ -337,23 +339,23 @@ class ObjectFile:
                 self._ahead = (first, piece)
         return piece[position - first :][:size]
 
-    def read_end(self, size: int) -> bytes:
+    def read_tail(self, size: int) -> bytes:
         if size <= len(self._end) or len(self._end) == self.size:
             return self._end[max(0, len(self._end) - size) :]
         return self.read(max(0, self.size - size), size)
 
-    def forget_end(self) -> None:
+    def drop_tail(self) -> None:
         self._end = b""
 
 
-class ObjectDraft:
-    """`brokerd.archive.storage.store.Draft`: a local file without a name, uploaded when it is
+class BucketOutputFile:
+    """`brokerd.archive.storage.store.OutputFile`: a local file without a name, uploaded when it is
     complete.
 
     It stands where temporary files do (``TMPDIR``), and nothing is left of it however we end.
     """
 
-    def __init__(self, store: ObjectFiles) -> None:
+    def __init__(self, store: BucketStore) -> None:
         self._store = store
         self._file = tempfile.TemporaryFile(prefix="brokerd-")  # noqa: SIM115
 

@@ -44,10 +44,10 @@ class LocalStore:
         file = self.open(path)
         return [file.read(position, size) for position, size in ranges]
 
-    def open(self, path: str, ahead_bytes: int = 0) -> LocalFile:
+    def open(self, path: str, ahead_bytes: int = 0) -> LocalInputFile:
         full = self.place / path
         with _told(full, "read"):
-            return LocalFile(full)
+            return LocalInputFile(full)
 
     def stat(self, path: str) -> Entry:
         full = self.place / path
@@ -78,11 +78,15 @@ class LocalStore:
                         path = full.relative_to(self.place).as_posix()
                         yield _entry(path, os.stat(full))
 
-    def look(self, directory: str) -> str | None:
+    def fingerprint(self, directory: str) -> str | None:
         return self.tag(directory) or None
 
-    def is_still(self, directory: str, look: str, last: str, tag: str, following: str) -> bool:
-        return self.look(directory) == look and not self.exists(f"{directory}/{following}")
+    def is_unchanged(
+        self, directory: str, fingerprint: str, last: str, tag: str, following: str
+    ) -> bool:
+        return self.fingerprint(directory) == fingerprint and not self.exists(
+            f"{directory}/{following}"
+        )
 
     def tag(self, path: str) -> str:
         full = self.place / path
@@ -90,7 +94,7 @@ class LocalStore:
             return _entry(path, os.stat(full)).tag
         return ""
 
-    def forget_cached(self, path: str) -> None:
+    def drop_cached(self, path: str) -> None:
         """All of it is asked for at once, so that the disk reads ahead of whoever decodes it."""
         full = self.place / path
         with _told(full, "read"):
@@ -121,7 +125,7 @@ class LocalStore:
             if durable:
                 sync_directory(full.parent)
 
-    def put_new(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes) -> bool:
         full = self.place / path
         temporary = full.with_name(f".commit-{secrets.token_hex(8)}.tmp")
         with _told(full, "written"):
@@ -136,14 +140,14 @@ class LocalStore:
                     temporary.unlink()
         return True
 
-    def keeps_names(self, directory: str) -> bool:
+    def supports_put_if_absent(self, directory: str) -> bool:
         return True  # link(2)
 
-    def draft(self, directory: str) -> LocalDraft:
-        return LocalDraft(self.place, directory)
+    def create(self, directory: str) -> LocalOutputFile:
+        return LocalOutputFile(self.place, directory)
 
     def upload(self, path: str, source: Path) -> None:
-        draft = self.draft(path.rpartition("/")[0])
+        draft = self.create(path.rpartition("/")[0])
         try:
             with _told(self.place / path, "written"), open(source, "rb") as file:
                 while data := file.read(_COPY_BYTES):
@@ -188,7 +192,7 @@ class LocalStore:
                 )
 
     @contextmanager
-    def alone(self, directory: str) -> Iterator[bool]:
+    def exclusive(self, directory: str) -> Iterator[bool]:
         with _told(self.place / directory, "written"):
             descriptor = os.open(self.place / directory, os.O_RDONLY)
         try:
@@ -202,8 +206,8 @@ class LocalStore:
             os.close(descriptor)
 
 
-class LocalFile:
-    """`brokerd.archive.storage.store.StoredFile`. It goes on when the file is deleted."""
+class LocalInputFile:
+    """`brokerd.archive.storage.store.InputFile`. It goes on when the file is deleted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -214,15 +218,15 @@ class LocalFile:
         with _told(self._path, "read"):
             return os.pread(self._file.fileno(), size, position)
 
-    def read_end(self, size: int) -> bytes:
+    def read_tail(self, size: int) -> bytes:
         return self.read(max(0, self.size - size), size)
 
-    def forget_end(self) -> None:
+    def drop_tail(self) -> None:
         """The system keeps what it likes."""
 
 
-class LocalDraft:
-    """`brokerd.archive.storage.store.Draft`: a file in the directory where it is to stay."""
+class LocalOutputFile:
+    """`brokerd.archive.storage.store.OutputFile`: a file in the directory where it is to stay."""
 
     def __init__(self, root: Path, directory: str) -> None:
         self._root = root

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Value]):
+class LruCache(Generic[Value]):
     """Keeps at most ``limit`` values of ``limit_bytes`` together, or one that is larger.
 
     What is forgotten here lives on as long as somebody uses it.

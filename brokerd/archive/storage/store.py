@@ -7,7 +7,7 @@ a store where it is used.
 
 What it raises, all of it with the address of the file: FileNotFoundError from what reads a file
 that is not there, and `ArchiveUnavailable` for whatever else the disk or the server said, or when
-the server did not answer in time. A `Draft` raises OSError, too: what the disk said that it is
+the server did not answer in time. A `OutputFile` raises OSError, too: what the disk said that it is
 written to. No text holds credentials.
 
 Object stores are S3 and those that speak like it; Google's and Azure's are not tried. Endpoint,
@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 from brokerd.archive.storage.address import ObjectAddress, Place, place_of
 
-__all__ = ["Draft", "Entry", "Place", "Store", "StoredFile", "open_store"]
+__all__ = ["OutputFile", "Entry", "Place", "Store", "InputFile", "open_store"]
 
 
 class Entry(NamedTuple):
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
     """Differs from that of any other content under the same path."""
 
 
-class StoredFile(Protocol):
+class InputFile(Protocol):
     """A file that is read in pieces, by any number of threads. A local one stays open."""
 
     @property
@@ -48,14 +48,14 @@ class StoredFile(Protocol):
     def read(self, position: int, size: int) -> bytes:
         """So many bytes, or less where the file ends. Raises as the store does."""
 
-    def read_end(self, size: int) -> bytes:
+    def read_tail(self, size: int) -> bytes:
         """The last bytes, all of them if there are less; quickly, right after it was opened."""
 
-    def forget_end(self) -> None:
-        """Keep nothing in memory for `read_end`."""
+    def drop_tail(self) -> None:
+        """Keep nothing in memory for `read_tail`."""
 
 
-class Draft(Protocol):
+class OutputFile(Protocol):
     """A file that is being written."""
 
     def write(self, data: bytes | memoryview) -> None:
@@ -87,7 +87,7 @@ class Store(Protocol):
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Pieces of a file, each by position and size; a piece is short where the file ends."""
 
-    def open(self, path: str, ahead_bytes: int = 0) -> StoredFile:
+    def open(self, path: str, ahead_bytes: int = 0) -> InputFile:
         """Open a file.
 
         :param ahead_bytes: read at least so much at once of an object, and keep it for the next
@@ -108,13 +108,15 @@ class Store(Protocol):
         :param hidden: also in directories whose name begins with ``_`` or ``.``.
         """
 
-    def look(self, directory: str) -> str | None:
-        """What `is_still` wants to know of a directory later. None: it is not there."""
+    def fingerprint(self, directory: str) -> str | None:
+        """Describe the state of a directory for `is_unchanged`; None: there is no directory."""
 
-    def is_still(self, directory: str, look: str, last: str, tag: str, following: str) -> bool:
+    def is_unchanged(
+        self, directory: str, fingerprint: str, last: str, tag: str, following: str
+    ) -> bool:
         """Whether it is plain, from little, that a directory has nothing new.
 
-        :param look: what `look` said before its files were read.
+        :param fingerprint: of the directory before its files were read.
         :param last: the name of the last of those that are numbered.
         :param tag: its tag; "" if it is not there.
         :param following: the name that the next would have.
@@ -123,7 +125,7 @@ class Store(Protocol):
     def tag(self, path: str) -> str:
         """The tag of a file; "" if it is not there."""
 
-    def forget_cached(self, path: str) -> None:
+    def drop_cached(self, path: str) -> None:
         """Have what is read next come from the disk."""
 
     # -- writing ---------------------------------------------------------------------------------
@@ -134,17 +136,17 @@ class Store(Protocol):
         :param durable: False: it may be lost when the machine stops.
         """
 
-    def put_new(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes) -> bool:
         """Write a file unless one of this path is there: then return False.
 
         Of any number of callers one at most gets True, but for those whose bytes are the same. On a
         local disk the name is durable once `sync_directory` returned.
         """
 
-    def keeps_names(self, directory: str) -> bool:
-        """Whether `put_new` can be relied on: tried out in a directory; nothing is left of it."""
+    def supports_put_if_absent(self, directory: str) -> bool:
+        """Try `put_if_absent` in a directory, and leave no file; False: it does not work."""
 
-    def draft(self, directory: str) -> Draft:
+    def create(self, directory: str) -> OutputFile:
         """Begin a file in a directory, which is made if it is not there. Raises OSError."""
 
     def upload(self, path: str, source: Path) -> None:
@@ -165,7 +167,7 @@ class Store(Protocol):
     def check_writable(self, directories: Iterable[str]) -> None:
         """Look whether files can be written in directories, as far as that is told beforehand."""
 
-    def alone(self, directory: str) -> AbstractContextManager[bool]:
+    def exclusive(self, directory: str) -> AbstractContextManager[bool]:
         """Be the only one who does what is done now, as far as the store can tell.
 
         False: another process is at it. On an object store always True.
@@ -179,9 +181,9 @@ def open_store(place: Place | str) -> Store:
     """
     place = place_of(place) if isinstance(place, str) else place
     if isinstance(place, ObjectAddress):
-        from brokerd.archive.storage.bucket import open_objects
+        from brokerd.archive.storage.bucket import open_bucket
 
-        return open_objects(place)
+        return open_bucket(place)
     from brokerd.archive.storage.local import LocalStore
 
     return LocalStore(place)

@@ -17,21 +17,21 @@ import msgpack
 import numpy as np
 
 from brokerd.archive.contract.bounds import Bounds
-from brokerd.archive.journal.entry_scan import KnownDamage, Lot, Walk
+from brokerd.archive.journal.entry_scan import EntryChunk, EntryScan, KnownDamage
 from brokerd.archive.journal.frame_scan import (
     JournalFile,
+    ScannedFrames,
     TopicChange,
-    Walked,
     open_journal,
-    walk_closed,
-    walk_tail,
+    scan_closed,
+    scan_tail,
 )
 from brokerd.archive.journal.pending import (
     Damage,
     Stop,
     damaged_places,
     first_lsns,
-    open_closed,
+    open_segment,
     segments_from,
 )
 from brokerd.archive.journal.sealed import Batches, SealedSegment
@@ -67,7 +67,7 @@ class Journal(NamedTuple):
     changes: list[TopicChange]
     """Topic changes since the bounds."""
     end_lsn: int
-    scans: dict[str, Walked]
+    scans: dict[str, ScannedFrames]
     """The frames of files without an index, by path."""
     gaps: tuple[tuple[int, int], ...]
     """LSNs that are deleted or known to be damaged: first, end."""
@@ -77,7 +77,7 @@ class _OpenSegment(NamedTuple):
     """A journal file, its frames if it has no index, and its topic changes."""
 
     file: SegmentFile
-    scan: Walked | None
+    scan: ScannedFrames | None
     changes: list[TopicChange]
 
     @property
@@ -134,15 +134,15 @@ class _TailCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._file: JournalFile | None = None
-        self._scan: Walked | None = None
+        self._scan: ScannedFrames | None = None
 
-    def scan(self, fd: int, file: JournalFile) -> Walked:
-        """Return the frames of the whole file, as `walk_tail` does."""
+    def scan(self, fd: int, file: JournalFile) -> ScannedFrames:
+        """Return the frames of the whole file, as `scan_tail` does."""
         with self._lock:
             before = self._scan if self._file == file else None
             scan = None if before is None else _extend_scan(fd, file, before)
             self._file = file
-            self._scan = walk_tail(fd, file) if scan is None else scan
+            self._scan = scan_tail(fd, file) if scan is None else scan
             return self._scan
 
     def end(self, fd: int, file: JournalFile) -> int:
@@ -157,18 +157,18 @@ class _TailCache:
 _TAIL_CACHE = _TailCache()
 
 
-def _extend_scan(fd: int, file: JournalFile, before: Walked) -> Walked | None:
+def _extend_scan(fd: int, file: JournalFile, before: ScannedFrames) -> ScannedFrames | None:
     """Add the new frames of a file to an earlier scan; None: the earlier frames are gone."""
     if not len(before.frames):
         return None
     last = int(before.frames[-1])
-    new = walk_tail(fd, file, last)
+    new = scan_tail(fd, file, last)
     if new.end < before.end:
         return None
     kept = int(np.searchsorted(before.frames, last))
     lsn = file.first_lsn + last
     batches = zip(before.batches, new.batches, strict=True)
-    return Walked(
+    return ScannedFrames(
         Batches(*(np.concatenate((one[:kept], more)) for one, more in batches)),
         np.concatenate((before.times_us[:kept], new.times_us)),
         np.concatenate((before.frames[:kept], new.frames)),
@@ -205,7 +205,7 @@ class _SegmentOpener:
 
         :param next_lsn: the first LSN of the next file; None: this is the last file.
         """
-        found = open_closed(path, next_lsn is None)
+        found = open_segment(path, next_lsn is None)
         if isinstance(found, SealedSegment):
             file = SegmentFile(str(path), found.segment_id, found.first_lsn, found.end_lsn, True)
             is_new = found.end_lsn > self._bounds.lsn
@@ -226,7 +226,7 @@ class _SegmentOpener:
             if next_lsn is None:
                 scan = _TAIL_CACHE.scan(fd, opened)
             else:
-                scan = walk_closed(fd, opened, next_lsn - opened.first_lsn)
+                scan = scan_closed(fd, opened, next_lsn - opened.first_lsn)
         finally:
             os.close(fd)
         end_lsn = opened.first_lsn + scan.end
@@ -238,17 +238,19 @@ class _SegmentOpener:
         places = KnownDamage(self._damage.get(os.path.basename(segment.path), ()))
         fd = os.open(segment.path, os.O_RDONLY)
         try:
-            walk = Walk(fd, segment, lambda head: head.kind == EntryKind.TOPIC, places)
-            for lot in walk.lots():
-                yield from _topic_changes(lot, segment, places)
+            scan = EntryScan(fd, segment, lambda head: head.kind == EntryKind.TOPIC, places)
+            for chunk in scan.chunks():
+                yield from _topic_changes(chunk, segment, places)
         finally:
             os.close(fd)
 
 
-def _topic_changes(lot: Lot, segment: SealedSegment, places: KnownDamage) -> Iterator[TopicChange]:
-    for position, head in zip(lot.positions, lot.headers, strict=True):
+def _topic_changes(
+    chunk: EntryChunk, segment: SealedSegment, places: KnownDamage
+) -> Iterator[TopicChange]:
+    for position, head in zip(chunk.positions, chunk.headers, strict=True):
         try:
-            body = entry_body(lot.data, head, position - lot.base)
+            body = entry_body(chunk.data, head, position - chunk.base)
         except FormatError as error:
             if places.hits(position, position + ENTRY_HEADER_BYTES + head.body_bytes):
                 continue

@@ -27,7 +27,7 @@ from brokerd.archive.delta.log_files import COMMITS
 from brokerd.archive.journal.pairing import check_log, read_pin
 from brokerd.archive.journal.pending import (
     end_of_damage,
-    end_of_known_lack,
+    end_of_known_gap,
     end_of_log,
     first_lsns,
 )
@@ -132,7 +132,7 @@ def _problem(root: Path, bounds: Bounds, journal: Journal, tail: bool) -> str:
                 "Run the query again. If the error stays, find out why the broker cannot write "
                 "that file"
             )
-    lsn = end_of_known_lack(root / WAL, bounds, journal.end_lsn)
+    lsn = end_of_known_gap(root / WAL, bounds, journal.end_lsn)
     if tail and lsn + ALIGNMENT <= bounds.lsn:
         last = journal.files[-1].path if journal.files else root / WAL
         return (

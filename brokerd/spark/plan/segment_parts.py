@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from brokerd.archive.journal.frame_scan import Walked
+from brokerd.archive.journal.frame_scan import ScannedFrames
 from brokerd.archive.journal.sealed import Batches, SealedSegment, batches_of
 from brokerd.spark.plan.journal import SegmentFile
 from brokerd.spark.plan.predicate import Integers, Mask, Predicate
@@ -70,7 +70,7 @@ def match_batches(timed: TimedBatches, first_lsn: int, predicate: Predicate) -> 
 
 
 def split_segment(
-    file: SegmentFile, scan: Walked | None, predicate: Predicate, part_bytes: int
+    file: SegmentFile, scan: ScannedFrames | None, predicate: Predicate, part_bytes: int
 ) -> list[SegmentPart]:
     """Divide the matching batches of a file into parts of about ``part_bytes``.
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from brokerd.archive.contract.layout import parse_records_name
 from brokerd.archive.contract.view import ArchiveUnavailable
-from brokerd.archive.journal.frame_scan import JournalFile, walk_closed
+from brokerd.archive.journal.frame_scan import JournalFile, scan_closed
 from brokerd.archive.journal.pending import is_deleted
-from brokerd.archive.journal.records import lost_to_damage, read_records_of
+from brokerd.archive.journal.records import lost_batches, read_records_of
 from brokerd.archive.journal.sealed import Batches
 from brokerd.errors import BrokerdError
 from brokerd.spark.location import WAL
@@ -162,7 +162,7 @@ def _open_part(split: Split, part: SegmentPart) -> _OpenPart | None:
     if part.file.has_index:
         timed = read_batches(open_index(part.file.path))
     else:
-        scan = walk_closed(fd, file, part.end, part.first)
+        scan = scan_closed(fd, file, part.end, part.first)
         timed = TimedBatches(scan.batches, scan.times_us)
     position = timed.batches.position
     mask = match_batches(timed, file.first_lsn, split.predicate)
@@ -176,7 +176,7 @@ def _undamaged(split: Split, fd: int, file: JournalFile, name: str, batches: Bat
     def read(some: Batches) -> Iterator[pa.RecordBatch]:
         return read_records_of(fd, file, some, split.names)
 
-    return batches.select(~lost_to_damage(batches, split.damage.get(name, ()), read))
+    return batches.select(~lost_batches(batches, split.damage.get(name, ()), read))
 
 
 def _read_part(split: Split, part: _OpenPart) -> Iterator[pa.RecordBatch]:

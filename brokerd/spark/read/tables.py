@@ -15,7 +15,7 @@ import pyarrow as pa
 from brokerd.archive.contract.layout import DELIVERIES, EVENTS, HOURLY, arrow_schema
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.delta.log_reader import DeltaLog
-from brokerd.archive.parquet.plain_file import PlainFile
+from brokerd.archive.parquet.plain_file import PlainFileReader
 from brokerd.archive.parquet.reader import open_file
 from brokerd.archive.storage.address import place_of
 from brokerd.archive.storage.store import open_store
@@ -108,7 +108,7 @@ def _read_plain(split: TableSplit, schema: pa.Schema, path: str, size: int) -> I
             raise DamagedData(
                 f"{place / path} has {actual} bytes, not {size}; restore it from a backup"
             )
-        yield from PlainFile(store, path).read(schema)
+        yield from PlainFileReader(store, path).read(schema)
     except FileNotFoundError:
         raise ArchiveUnavailable(
             f"{place / path} is gone: it was merged and deleted since the plan; run the query again"

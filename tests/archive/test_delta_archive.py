@@ -23,10 +23,10 @@ from brokerd.archive.contract.view import (
     ForeignArchive,
 )
 from brokerd.archive.delta.log_files import COMMITS, commit_name
-from brokerd.archive.delta.table import Table, added, ensure_tables
+from brokerd.archive.delta.table import Table, add_file, ensure_tables
 from brokerd.archive.parquet.writer import FileInfo
 from brokerd.archive.serve import file_cache
-from brokerd.archive.serve.table_archive import open_archive
+from brokerd.archive.serve.delta_archive import open_archive
 from brokerd.archive.storage.address import Place
 from brokerd.errors import BrokerdError, NewerFormat
 from tests.archive.adding import LOG_ID, NOW_MS, OTHER_LOG_ID, Row, records_file, write_records
@@ -55,7 +55,7 @@ class World:
     def add(self, *ranges: Range, without: frozenset[int] = frozenset()) -> FileInfo:
         """Commit a file with all records of some ranges, but those at some offsets."""
         info = self.write(*ranges, without=without)
-        self.table.commit([added(info)], now_ms=NOW_MS)
+        self.table.commit([add_file(info)], now_ms=NOW_MS)
         return info
 
     def write(self, *ranges: Range, without: frozenset[int] = frozenset()) -> FileInfo:
@@ -69,7 +69,7 @@ class World:
 
     def replace(self, old: list[FileInfo], *ranges: Range, without: frozenset[int]) -> FileInfo:
         info = self.write(*ranges, without=without)
-        self.table.commit([added(info)], [one.path for one in old], now_ms=NOW_MS)
+        self.table.commit([add_file(info)], [one.path for one in old], now_ms=NOW_MS)
         return info
 
     def path(self, info: FileInfo) -> Path:
@@ -139,7 +139,9 @@ def test_every_record_is_read_that_a_file_has_and_nothing_else(
         infos.append(world.write(*apart.values(), without=removed))
         for key, told in apart.items():
             covered[key] |= set(range(told.first, told.end))
-    world.table.commit([added(info) for info in infos], transactions={ROLLUP_APP: 7}, now_ms=NOW_MS)
+    world.table.commit(
+        [add_file(info) for info in infos], transactions={ROLLUP_APP: 7}, now_ms=NOW_MS
+    )
     view = world.view
     assert (view.log_id, view.version, view.records_lsn, view.events_lsn) == (LOG_ID, 1, 7, 0)
     assert view.files == len(infos)
@@ -250,7 +252,7 @@ def test_table_that_another_program_wrote_to_is_refused(world: World) -> None:
         world.archive.refresh()
 
 
-# -- Shared files --------------------------------------------------------------------------------
+# -- Shared files ----------------------------------------------------------------------------------
 
 
 def test_few_of_many_shared_files_are_opened_to_find_an_offset(
@@ -261,7 +263,7 @@ def test_few_of_many_shared_files_are_opened_to_find_an_offset(
         world.write(Range(1, 0, 10 * n, 10 * n + 10), Range(1, 1, 10 * n, 10 * n + 10))
         for n in range(64)
     ]
-    world.table.commit([added(info) for info in infos], now_ms=NOW_MS)
+    world.table.commit([add_file(info) for info in infos], now_ms=NOW_MS)
     view = world.view
     opened_files = count_opened(monkeypatch)
     assert view.read(1, 1, 105, 1) is not None
@@ -518,7 +520,7 @@ def test_readers_see_every_record_once_while_others_commit_merge_and_vacuum(worl
 def test_open_files_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_cache, "OPEN_FILES_MAX", 3)
     infos = [world.write(own(n, n + 1)) for n in range(10)]
-    world.table.commit([added(info) for info in infos], now_ms=NOW_MS)
+    world.table.commit([add_file(info) for info in infos], now_ms=NOW_MS)
     before = len(os.listdir("/proc/self/fd"))
     view = open_view(world)
     for _ in range(2):

@@ -1,4 +1,4 @@
-# Tests: tests/archive/test_table_archive.py
+# Tests: tests/archive/test_delta_archive.py
 """The archive as the broker reads it: `brokerd.archive.contract.view`, from the files of the
 tables.
 
@@ -23,32 +23,32 @@ from brokerd.archive.contract.view import ArchivedRows, ArchiveUnavailable, Dama
 from brokerd.archive.delta.log_files import Snapshot
 from brokerd.archive.delta.log_reader import DeltaLog
 from brokerd.archive.parquet.reader import ArchiveFile
-from brokerd.archive.serve.file_cache import OpenFiles, Ranges
-from brokerd.archive.serve.file_map import FileMap, Piece, Shared
+from brokerd.archive.serve.file_cache import CoveredRanges, FileCache
+from brokerd.archive.serve.file_map import FileMap, Piece, SharedFile
 from brokerd.archive.serve.seek import offset_at_time, offset_of_size
 from brokerd.archive.storage.address import Place
-from brokerd.archive.storage.lru import Recent
+from brokerd.archive.storage.lru import LruCache
 
 
-def open_archive(root: Place, log_id: str) -> TableArchive:
+def open_archive(root: Place, log_id: str) -> DeltaArchive:
     """The archive of a log at a place, whether or not anything is there yet."""
-    return TableArchive(root, log_id)
+    return DeltaArchive(root, log_id)
 
 
-class TableArchive:
+class DeltaArchive:
     """`brokerd.archive.contract.view.Archive`, for any number of threads."""
 
     def __init__(self, root: Place, log_id: str) -> None:
         self.log_id = log_id
-        self.open_files = OpenFiles(root / RECORDS.name)
+        self.open_files = FileCache(root / RECORDS.name)
         self._records = DeltaLog(root / RECORDS.name, log_id)
         self._events = DeltaLog(root / EVENTS.name, log_id)
         self._lock = threading.Lock()
         """Held while the logs are read."""
         self._seen: tuple[Snapshot, Snapshot | None] | None = None
-        self._view: TableView | None = None
+        self._view: DeltaArchiveView | None = None
 
-    def refresh(self) -> TableView | None:
+    def refresh(self) -> DeltaArchiveView | None:
         """The newest version: see `brokerd.archive.contract.view.Archive.refresh`."""
         with self._lock:
             records = self._records.read()
@@ -61,9 +61,9 @@ class TableArchive:
                 if before[0] is records and before[1] is events:
                     return self._view
                 if before[0] is records:
-                    self._view = TableView(self, self._view.map, records, events)
+                    self._view = DeltaArchiveView(self, self._view.map, records, events)
                     return self._view
-            self._view = TableView(self, FileMap(records.files), records, events)
+            self._view = DeltaArchiveView(self, FileMap(records.files), records, events)
             pa.default_memory_pool().release_unused()  # what reading the logs took
             return self._view
 
@@ -75,11 +75,11 @@ class TableArchive:
             return None
 
 
-class TableView:
+class DeltaArchiveView:
     """`brokerd.archive.contract.view.ArchiveView`."""
 
     def __init__(
-        self, archive: TableArchive, files: FileMap, records: Snapshot, events: Snapshot | None
+        self, archive: DeltaArchive, files: FileMap, records: Snapshot, events: Snapshot | None
     ) -> None:
         self._open_files = archive.open_files
         self.map = files
@@ -131,7 +131,7 @@ class TableView:
     # -- its files -----------------------------------------------------------------------------
 
     @property
-    def sizes(self) -> Recent[int]:
+    def sizes(self) -> LruCache[int]:
         """Bytes that were counted before: `brokerd.archive.serve.seek`."""
         return self._open_files.sizes
 
@@ -165,12 +165,12 @@ class TableView:
         ends = accumulate((piece.end for piece in found), max, initial=-1)
         return [piece for piece, reached in zip(found, ends, strict=False) if piece.end > reached]
 
-    def _parts(self, shared: Shared, topic_id: int, partition: int) -> Iterator[Piece]:
+    def _parts(self, shared: SharedFile, topic_id: int, partition: int) -> Iterator[Piece]:
         """What a shared file covers of a partition."""
         for found in self._ranges(shared).of(topic_id, partition):
             yield Piece(found.first, found.end, shared.row, True)
 
-    def _ranges(self, shared: Shared) -> Ranges:
+    def _ranges(self, shared: SharedFile) -> CoveredRanges:
         return self._open_files.ranges(self.map.path(shared.row), self.map.size(shared.row))
 
     def _find(self, topic_id: int, partition: int, offset: int) -> Piece | None:
@@ -184,7 +184,7 @@ class TableView:
         Files come in the order in which they were written, and so do a partition's offsets, unless
         files were merged: the one in the middle tells in which half to look first.
         """
-        candidates, passed_over = self.map.shared(topic_id, partition), list[Shared]()
+        candidates, passed_over = self.map.shared(topic_id, partition), list[SharedFile]()
         problem: DamagedArchive | ArchiveUnavailable | None = None
         while candidates or passed_over:
             if not candidates:
