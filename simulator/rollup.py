@@ -236,7 +236,7 @@ class Archiver:
                 span[:2] for span in LoadedIndex(index, segment_id, lsn, lsn + len(data)).spans()
             }
             sealed = _decode(data, segment_id, lsn)
-        except (DamagedData, FormatError) as error:
+        except FormatError as error:
             raise RollupFailed(f"{name}: {error}") from error
         if spans != sealed.records.keys():
             raise RollupFailed(f"the index of {name} tells of {spans}")

@@ -197,7 +197,7 @@ BUGS = (
     bug(
         "no-sync-of-rewrite",
         "what is written again is not synced",
-        "wal/recovery/startup.py",
+        "wal/segment.py",
         (
             "        file.truncate(segment.position)\n    file.sync()\n",
             "        file.truncate(segment.position)\n",

@@ -5,7 +5,6 @@ Bodies are opaque here; their layout is :mod:`brokerd.walformat`. Disk, threads,
 bytes are arguments. What others may use is listed below.
 """
 
-from brokerd.wal.catalog import SegmentStatus
 from brokerd.wal.committer import Committer, ThreadCommitter
 from brokerd.wal.damage.fingerprint import KnownDamage
 from brokerd.wal.damage.loss_records import decode_loss
@@ -19,6 +18,7 @@ from brokerd.wal.read.reader import Batch, DamagedBatch, ReadPlan
 from brokerd.wal.read.seek import OffsetPlan, SizePlan
 from brokerd.wal.recovery.assigned_offsets import SNAPSHOT_TOPIC
 from brokerd.wal.recovery.recover import Cut, Damage, Frame, LostRange, RecoveryReport
+from brokerd.wal.segment import SegmentStatus
 from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots
 
 __all__ = [

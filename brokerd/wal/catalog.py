@@ -20,92 +20,19 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal.committer import Mutex
 from brokerd.wal.disk import Disk, File
+from brokerd.wal.index_files import load_index
 from brokerd.wal.read.reader import PlannedRows, ReadPlan
 from brokerd.wal.read.seek import OffsetPlan, Part, SizePlan, TimePlan
-from brokerd.walformat import SegmentHeader
-from brokerd.walformat.index import GrowingIndex, LoadedIndex, PartitionSpan, Rows, SegmentIndex
+from brokerd.wal.segment import Segment, SegmentStatus
+from brokerd.walformat.index import GrowingIndex, PartitionSpan, Rows, SegmentIndex
 
 OPEN_SEGMENTS_MAX = 64
 OPEN_INDEX_BYTES = 32 << 20
 SAYS_NOTHING_OF_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
-
-def segment_name(first_lsn: int) -> str:
-    return f"{first_lsn:020d}.wal"
-
-
-def index_name(first_lsn: int) -> str:
-    return f"{first_lsn:020d}.idx"
-
-
-class Lack(NamedTuple):
-    """Why a segment stays although an archive should have all of it."""
-
-    number: int
-    """The version of the archive that lacks something (`Coverage.number`); 0: nobody can say."""
-    span: PartitionSpan
-    problem: str
-
-
-class Segment:
-    """A segment in use. ``growing`` is its index until an index file has been written."""
-
-    def __init__(
-        self, header: SegmentHeader, growing: GrowingIndex | None = None, file: File | None = None
-    ) -> None:
-        self.header = header
-        self.name = segment_name(header.first_lsn)
-        self.growing = growing
-        self.file = file
-        """The file while it is open for writing."""
-        self.position = 0
-        """Where the next frame goes; where frames end, once sealed."""
-        self.sealed = False
-        self.ordinal = -1
-        """Its number in the catalog: later segments have higher ones."""
-        self.deleted = False
-        """No new read may want it; its file may be gone."""
-        self.removed_spans = 0
-        """How many of the partitions in its index have no record left, as far as is known."""
-        self.kept_by: PartitionSpan | None = None
-        """The next of them, when it was last looked at."""
-        self.lack: Lack | None = None
-        """What an archive was found to lack of it."""
-        self.sizes: dict[tuple[int, int], int] = {}
-        """Bytes of the batches of those partitions for which somebody asked."""
-
-    @property
-    def first_lsn(self) -> int:
-        return self.header.first_lsn
-
-    @property
-    def end_lsn(self) -> int:
-        return self.header.first_lsn + self.position
-
-
-class SegmentStatus(NamedTuple):
-    """One segment, for status pages and planners."""
-
-    name: str
-    first_lsn: int
-    end_lsn: int
-    size: int
-    sealed: bool
-    """No more will be written, the tail is cut off, the index file is in place."""
-    segment_id: bytes
-
-
-def load_index(disk: Disk, path: str, segment: Segment) -> LoadedIndex:
-    """All of a sealed segment's index file. Raises DamagedData, NewerFormat, OSError."""
-    file = disk.open(os.path.join(path, index_name(segment.first_lsn)))
-    data = file.pread(file.size(), 0)
-    return LoadedIndex(data, segment.header.segment_id, segment.first_lsn, segment.end_lsn)
-
 
 Opened = tuple[File, SegmentIndex]
 _NOWHERE = array("q"), array("I")

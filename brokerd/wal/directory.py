@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 from brokerd.errors import DamagedData
-from brokerd.wal.catalog import index_name, segment_name
 from brokerd.wal.deletion.deleted_ranges import (
     LSN_MAX,
     DeletedRanges,
@@ -25,6 +24,7 @@ from brokerd.wal.disk import Disk, File
 from brokerd.wal.read.scanner import FoundFrame, SegmentScanner
 from brokerd.wal.recovery.recover import Damage, read_segment_header
 from brokerd.wal.recovery.tail_indexes import GoneFile, LastIndex, last_indexes
+from brokerd.wal.segment import index_name, segment_name
 from brokerd.walformat import SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, SegmentHeader
 from brokerd.walformat.index import PartitionSpan
 

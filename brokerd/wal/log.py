@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from twisted.logger import Logger
 
 from brokerd.errors import NoSpace, StorageFailed
-from brokerd.wal.catalog import Catalog, Segment, SegmentStatus
+from brokerd.wal.catalog import Catalog
 from brokerd.wal.committer import Committer, Mutex
 from brokerd.wal.damage.fingerprint import KnownDamage, is_unchanged
 from brokerd.wal.deletion.coverage import Coverage, CoveragePlan
@@ -32,6 +32,7 @@ from brokerd.wal.read.reader import ReadPlan
 from brokerd.wal.read.seek import OffsetPlan, SizePlan
 from brokerd.wal.recovery.recover import Frame, RecoveryReport
 from brokerd.wal.recovery.startup import known_places, rebuild_index, replay, tidy
+from brokerd.wal.segment import Segment, SegmentStatus
 from brokerd.wal.write.allocation import Allocator, Spare, is_full
 from brokerd.wal.write.commit import QueuedFrame, SegmentWrite, by_segment, encode_frames, write_all
 from brokerd.wal.write.sealer import Sealer

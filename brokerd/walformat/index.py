@@ -19,8 +19,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from brokerd.errors import DamagedData, NewerFormat
-from brokerd.walformat import FORMAT_VERSION, segment_salt
+from brokerd.walformat.layout import FORMAT_VERSION, FormatError, UnsupportedFormat
+from brokerd.walformat.segments import segment_salt
 
 INDEX_MAGIC = b"BRKDIDX\0"
 INDEX_HEADER_BYTES = 88
@@ -200,19 +200,19 @@ class IndexHeader(NamedTuple):
 
 
 def decode_index_header(data: bytes) -> IndexHeader:
-    """Read the first 88 bytes of an index. Raises DamagedData, NewerFormat."""
+    """Read the first 88 bytes of an index. Raises FormatError, UnsupportedFormat."""
     if len(data) < INDEX_HEADER_BYTES:
-        raise DamagedData(f"index header is cut short: {len(data)} bytes of 88")
+        raise FormatError(f"index header is cut short: {len(data)} bytes of 88")
     magic, version, flags, partitions, segment_id, first_lsn, end_lsn, batches, last_time_us = (
         _HEADER.unpack_from(data)
     )
     directory_checksum, columns_checksum, seed = _CHECKSUMS.unpack_from(data, _HEADER.size)
     if magic != INDEX_MAGIC:
-        raise DamagedData(f"not an index: magic is {magic!r}")
+        raise FormatError(f"not an index: magic is {magic!r}")
     if seed != xxh3_64_intdigest(data[: _HEADER.size], segment_salt(segment_id)):
-        raise DamagedData("index header checksum does not match")
+        raise FormatError("index header checksum does not match")
     if version > FORMAT_VERSION or flags:
-        raise NewerFormat(f"index version {version}, flags {flags:#x}; upgrade brokerd to read it")
+        raise UnsupportedFormat(f"index version {version}, flags {flags:#x}")
     return IndexHeader(
         partitions,
         segment_id,
@@ -227,15 +227,15 @@ def decode_index_header(data: bytes) -> IndexHeader:
 
 
 def require_segment(header: IndexHeader, segment_id: bytes, first_lsn: int, end_lsn: int) -> None:
-    """Raise DamagedData unless the index is that of this segment, all of it."""
+    """Raise FormatError unless the index is that of this segment, all of it."""
     if (header.segment_id, header.first_lsn, header.end_lsn) != (segment_id, first_lsn, end_lsn):
-        raise DamagedData("it is the index of another segment")
+        raise FormatError("it is the index of another segment")
 
 
 def iter_spans(header: IndexHeader, directory: bytes, at: int = 0) -> Iterator[PartitionSpan]:
-    """Verify the directory of an index, and read it from the span ``at`` on. Raises DamagedData."""
+    """Verify the directory of an index, and read it from the span ``at`` on. Raises FormatError."""
     if xxh3_64_intdigest(directory, header.seed) != header.directory_checksum:
-        raise DamagedData("index directory checksum does not match")
+        raise FormatError("index directory checksum does not match")
     found = _SPAN.iter_unpack(memoryview(directory)[at * SPAN_BYTES :])
     return (
         PartitionSpan(topic_id, partition, first, end, row, rows)
@@ -244,14 +244,14 @@ def iter_spans(header: IndexHeader, directory: bytes, at: int = 0) -> Iterator[P
 
 
 def decode_spans(header: IndexHeader, directory: bytes) -> list[PartitionSpan]:
-    """Read the directory of an index. Raises DamagedData."""
+    """Read the directory of an index. Raises FormatError."""
     return list(iter_spans(header, directory))
 
 
 class LoadedIndex:
     """The index file of a sealed segment, in memory. ``data`` is all of the file.
 
-    Raises DamagedData when it is damaged or of another segment, NewerFormat.
+    Raises FormatError when it is damaged or of another segment, UnsupportedFormat.
     """
 
     def __init__(self, data: bytes, segment_id: bytes, first_lsn: int, end_lsn: int) -> None:
@@ -263,9 +263,9 @@ class LoadedIndex:
         self._directory = view[INDEX_HEADER_BYTES:start]
         self._partitions = header.partitions
         if xxh3_64_intdigest(self._directory, header.seed) != header.directory_checksum:
-            raise DamagedData("index directory checksum does not match")
+            raise FormatError("index directory checksum does not match")
         if xxh3_64_intdigest(view[start:], header.seed) != header.columns_checksum:
-            raise DamagedData("index columns checksum does not match")
+            raise FormatError("index columns checksum does not match")
         columns = []
         for code in _COLUMNS:
             end = start + header.batches * struct.calcsize(code)

@@ -301,16 +301,16 @@ def test_a_column_that_must_be_there_is_missed(tmp_path: Path) -> None:
 
 def test_a_newer_body_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flags that mean encryption, say: the message tells what to do."""
-    from brokerd import walformat
+    from brokerd.walformat import frames
+
+    fields = frames.ENTRY_FIELDS
 
     class Newer:
-        size = walformat._ENTRY.size
-
         def pack(self, kind: int, version: int, *others: int) -> bytes:
-            return walformat.struct.Struct("<BBHIQIIq").pack(kind, 2, *others)
+            return fields.pack(kind, 2, *others)
 
     with monkeypatch.context() as patched:
-        patched.setattr(walformat, "_ENTRY", Newer())
+        patched.setattr(frames, "ENTRY_FIELDS", Newer())
         path = make_segment(
             tmp_path, 0, [(TIME_US, [records_entry(1, 0, 0, RecordColumns([b"v"]))])]
         )

@@ -13,10 +13,10 @@ import pytest
 
 from brokerd.errors import DamagedData
 from brokerd.wal import Frame, LostRange, RealDisk, RecoveryReport, Wal
-from brokerd.wal.catalog import segment_name
 from brokerd.wal.damage.repair import Rooms, examine
 from brokerd.wal.damage.verify import verify, walk
 from brokerd.wal.directory import MISSING_BYTES_MAX
+from brokerd.wal.segment import segment_name
 from brokerd.walformat import SegmentHeader, encode_frame, encode_segment_header
 from simulator.disk import SimDisk
 from simulator.inline import InlineCommitter

@@ -172,7 +172,9 @@ def open_sealed(path: str | Path) -> SealedSegment:
         data = file.read()
     try:
         index = LoadedIndex(data, header.segment_id, header.first_lsn, end_lsn)
-    except DamagedData as error:
+    except UnsupportedFormat as error:
+        raise NewerFormat(f"{path}: {error}; upgrade brokerd to read it") from None
+    except FormatError as error:
         raise DamagedSegment(str(path), size, f"its index is of no use: {error}") from None
     return SealedSegment(str(path), header.segment_id, header.first_lsn, end_lsn, index)
 

@@ -18,7 +18,7 @@ from brokerd.archive.journal.frame_scan import JournalFile, open_journal
 from brokerd.archive.journal.sealed import DamagedSegment, SealedSegment, open_sealed
 from brokerd.archive.storage.address import ObjectAddress, place_of
 from brokerd.archive.storage.store import Place, open_store
-from brokerd.errors import DamagedData, NewerFormat
+from brokerd.errors import NewerFormat
 from brokerd.spark.plan.journal import SegmentFile
 from brokerd.walformat import (
     SEGMENT_BYTES_MAX,
@@ -49,7 +49,9 @@ def list_shipped_segments(address: str, lsn: int, end_lsn: int) -> Iterator[Segm
         path = place / WAL / index.replace(".idx", ".wal")
         try:
             header = decode_index_header(data)
-        except DamagedData as error:
+        except UnsupportedFormat as error:
+            raise _newer(str(path), error) from None
+        except FormatError as error:
             raise DamagedSegment(str(path), 0, f"its index is damaged: {error}") from None
         if (header.segment_id, header.first_lsn) != (segment_id, lsn) or header.end_lsn > end_lsn:
             return
@@ -71,7 +73,9 @@ def open_index(path: str) -> SealedSegment:
     data = store.read(name.replace(".wal", ".idx"), SEGMENT_BYTES_MAX)
     try:
         index = LoadedIndex(data, header.segment_id, header.first_lsn, end_lsn)
-    except DamagedData as error:
+    except UnsupportedFormat as error:
+        raise _newer(path, error) from None
+    except FormatError as error:
         raise DamagedSegment(path, 0, f"its index is damaged: {error}") from None
     return SealedSegment(path, header.segment_id, header.first_lsn, end_lsn, index)
 
@@ -103,6 +107,10 @@ def _header(path: str, block: bytes) -> SegmentHeader:
     try:
         return decode_segment_header(block)
     except UnsupportedFormat as error:
-        raise NewerFormat(f"{path}: {error}; upgrade brokerd to read it") from None
+        raise _newer(path, error) from None
     except FormatError as error:
         raise DamagedSegment(path, 0, str(error)) from None
+
+
+def _newer(path: str, error: UnsupportedFormat) -> NewerFormat:
+    return NewerFormat(f"{path}: {error}; upgrade brokerd to read it")

@@ -26,15 +26,16 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from brokerd.errors import DamagedData, NoSpace
-from brokerd.wal.catalog import Segment, segment_name
 from brokerd.wal.damage.backup import PIECE_BYTES, Copies, Source
 from brokerd.wal.damage.loss_records import encode_loss, record_of
 from brokerd.wal.damage.verify import BadFile, VerifyReport, verify
 from brokerd.wal.deletion.deleted_ranges import LSN_MAX
 from brokerd.wal.directory import SegmentFile, segment_files
 from brokerd.wal.disk import Disk, File, write_atomically
-from brokerd.wal.recovery.recover import Damage, Frame, LostRange, load_spans, read_segment_header
+from brokerd.wal.index_files import load_spans
+from brokerd.wal.recovery.recover import Damage, Frame, LostRange, read_segment_header
 from brokerd.wal.recovery.startup import replay, tidy
+from brokerd.wal.segment import Segment, segment_name
 from brokerd.walformat import (
     ALIGNMENT,
     SEGMENT_HEADER_BYTES,

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData
-from brokerd.wal.catalog import Segment, index_name, segment_name
 from brokerd.wal.damage.loss_records import decode_loss, tell_apart
 from brokerd.wal.deletion.deleted_ranges import LSN_MAX, LsnRange, deleted_ranges
 from brokerd.wal.directory import (
@@ -26,6 +25,7 @@ from brokerd.wal.directory import (
     segment_files,
 )
 from brokerd.wal.disk import Disk
+from brokerd.wal.index_files import load_index
 from brokerd.wal.read.scanner import FoundFrame, SegmentScanner, Unreadable
 from brokerd.wal.recovery.assigned_offsets import given_offsets, moved_need, needed_from
 from brokerd.wal.recovery.recover import (
@@ -38,9 +38,10 @@ from brokerd.wal.recovery.recover import (
     still_needed,
     told_by_index,
 )
+from brokerd.wal.segment import Segment, index_name, segment_name
 from brokerd.wal.snapshot import SnapshotFile
 from brokerd.walformat import SEGMENT_HEADER_BYTES, EntryKind
-from brokerd.walformat.index import LoadedIndex, Rows
+from brokerd.walformat.index import Rows
 
 
 class BadFile(NamedTuple):
@@ -214,16 +215,14 @@ def _verify_index(
     """Check an index, and have it tell what the damages from ``first`` on lost."""
     name = index_name(segment.first_lsn)
     try:
-        file = disk.open(os.path.join(path, name))
+        index = load_index(disk, path, segment)
     except FileNotFoundError:
         return  # somebody deleted it meanwhile; the next start makes it again
-    report.indexes += 1
-    try:
-        data = file.pread(file.size(), 0)
-        index = LoadedIndex(data, segment.header.segment_id, segment.first_lsn, segment.end_lsn)
     except DamagedData as error:
+        report.indexes += 1
         report.bad_indexes.append(BadFile(name, str(error)))
         return
+    report.indexes += 1
     assert segment.growing is not None, "the replay made an index"
     damaged = [(damage.position, damage.end) for damage in report.damages[first:]]
     for topic_id, partition, *_ in (*index.spans(), *segment.growing.spans()):

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from brokerd.errors import BrokerdError, RecordRemoved
-from brokerd.wal.catalog import Catalog, Lack, Segment
+from brokerd.wal.catalog import Catalog
 from brokerd.wal.deletion.removal import Removable, StartOffsets, is_kept, read_spans
 from brokerd.wal.disk import Disk
+from brokerd.wal.segment import Lack, Segment
 from brokerd.walformat.index import PartitionSpan
 
 SPANS_MAX = 100_000

@@ -21,12 +21,13 @@ from typing import NamedTuple
 from twisted.logger import Logger
 
 from brokerd.errors import DamagedData
-from brokerd.wal.catalog import Catalog, Segment, index_name
+from brokerd.wal.catalog import Catalog
 from brokerd.wal.committer import Committer
 from brokerd.wal.deletion.deleted_ranges import LsnRange, record_deleted
 from brokerd.wal.disk import Disk
-from brokerd.wal.recovery.recover import read_directory
-from brokerd.walformat.index import PartitionSpan, iter_spans
+from brokerd.wal.index_files import load_spans
+from brokerd.wal.segment import Segment, index_name
+from brokerd.walformat.index import PartitionSpan
 
 StartOffsets = Mapping[tuple[int, int], int]
 """(topic id, partition) -> records below are removed. One that is not in it begins at 0."""
@@ -79,7 +80,7 @@ def read_spans(
     Raises DamagedData or OSError when the index can be neither read nor made again.
     """
     try:
-        return iter_spans(*read_directory(disk, path, segment, segment.end_lsn), at)
+        return load_spans(disk, path, segment, segment.end_lsn, at)
     except (DamagedData, FileNotFoundError):
         return islice(catalog.open(segment)[1].spans(), at, None)
 

@@ -9,16 +9,15 @@ trimmed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData, NewerFormat
-from brokerd.wal.catalog import Segment, index_name
 from brokerd.wal.damage.fingerprint import KnownDamage
-from brokerd.wal.disk import Disk, File
+from brokerd.wal.disk import File
 from brokerd.wal.read.scanner import FoundEntry, FoundFrame, SegmentScanner, Unreadable
+from brokerd.wal.segment import Segment
 from brokerd.walformat import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
@@ -33,16 +32,7 @@ from brokerd.walformat import (
     parse_frame_header,
     segment_salt,
 )
-from brokerd.walformat.index import (
-    INDEX_HEADER_BYTES,
-    GrowingIndex,
-    IndexHeader,
-    PartitionSpan,
-    SegmentIndex,
-    decode_index_header,
-    decode_spans,
-    require_segment,
-)
+from brokerd.walformat.index import GrowingIndex, SegmentIndex
 
 REWRITE_BYTES = 1 << 20
 
@@ -219,28 +209,6 @@ def _id_from_frames(file: File, first_lsn: int) -> bytes | None:
                     return candidate
             at = data.find(FRAME_MAGIC, at + 1)
     return None
-
-
-def read_directory(
-    disk: Disk, path: str, segment: Segment, end_lsn: int
-) -> tuple[IndexHeader, bytes]:
-    """The header of a segment's index file, verified, and its directory, not verified.
-
-    Raises DamagedData or FileNotFoundError when the index must be rebuilt.
-    """
-    file = disk.open(os.path.join(path, index_name(segment.first_lsn)))
-    header = decode_index_header(file.pread(INDEX_HEADER_BYTES, 0))
-    require_segment(header, segment.header.segment_id, segment.first_lsn, end_lsn)
-    length = header.columns_position - INDEX_HEADER_BYTES
-    return header, file.pread(length, INDEX_HEADER_BYTES)
-
-
-def load_spans(disk: Disk, path: str, segment: Segment, end_lsn: int) -> list[PartitionSpan]:
-    """The directory of a segment's index file, for a segment that is not scanned.
-
-    Raises DamagedData or FileNotFoundError when the index must be rebuilt.
-    """
-    return decode_spans(*read_directory(disk, path, segment, end_lsn))
 
 
 def told_by_index(damages: list[Damage], said: SegmentIndex, found: SegmentIndex) -> list[Damage]:

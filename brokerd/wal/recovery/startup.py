@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData
-from brokerd.wal.catalog import Segment, index_name, load_index, segment_name
 from brokerd.wal.damage.fingerprint import KnownDamage, is_unchanged, known_damage
 from brokerd.wal.damage.loss_records import decode_loss, tell_apart
 from brokerd.wal.deletion.deleted_ranges import deleted_ranges, replaced_records
@@ -25,16 +24,17 @@ from brokerd.wal.directory import (
     orphan_indexes,
     segment_files,
 )
-from brokerd.wal.disk import Disk, write_atomically
+from brokerd.wal.disk import Disk
+from brokerd.wal.index_files import load_index, load_spans, write_index
 from brokerd.wal.recovery.recover import (
     Damage,
     Frame,
     RecoveryReport,
     SegmentReplay,
-    load_spans,
     rewrite,
     told_by_index,
 )
+from brokerd.wal.segment import Segment, index_name, segment_name, trim
 from brokerd.walformat import SEGMENT_HEADER_BYTES
 from brokerd.walformat.index import GrowingIndex, PartitionSpan, merged
 
@@ -234,7 +234,7 @@ def _indexed_spans(
     if next_lsn is None:
         return None
     try:
-        return load_spans(disk, path, segment, next_lsn)
+        return list(load_spans(disk, path, segment, next_lsn))
     except FileNotFoundError:
         pass  # a crash came before it was written
     except (DamagedData, OSError) as error:
@@ -296,25 +296,6 @@ def _rewrite_tail(disk: Disk, path: str, last: Segment, synced: int) -> int:
     end = max(start, min(last.position, file.size()))
     rewrite(file, start, end)
     return end - start
-
-
-def trim(disk: Disk, path: str, segment: Segment) -> None:
-    """Cut off the tail of a segment that is complete, and sync it. Raises OSError."""
-    file = disk.open(os.path.join(path, segment.name), write=True)
-    if file.size() > segment.position:
-        file.truncate(segment.position)
-    file.sync()
-
-
-def write_index(disk: Disk, path: str, segment: Segment) -> OSError | None:
-    """Write the index file of a complete segment. An error is returned: it can be rebuilt."""
-    assert segment.growing is not None, "a segment without its index in memory has its file"
-    data = segment.growing.encode(segment.header.segment_id, segment.first_lsn, segment.end_lsn)
-    try:
-        write_atomically(disk, path, index_name(segment.first_lsn), [data])
-    except OSError as error:
-        return error
-    return None
 
 
 def rebuild_index(disk: Disk, path: str, segment: Segment) -> tuple[GrowingIndex, OSError | None]:

@@ -9,19 +9,13 @@ log back". Read-only.
 
 from __future__ import annotations
 
-import os
 import re
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData
 from brokerd.wal.disk import Disk
-from brokerd.walformat.index import (
-    INDEX_HEADER_BYTES,
-    IndexHeader,
-    PartitionSpan,
-    decode_index_header,
-    decode_spans,
-)
+from brokerd.wal.index_files import load_any_spans
+from brokerd.walformat.index import IndexHeader, PartitionSpan
 
 _NAME = re.compile(r"[0-9]{20}\.idx")
 
@@ -69,17 +63,10 @@ def last_indexes(disk: Disk, path: str, from_lsn: int) -> list[LastIndex]:
         if int(name[:20]) > from_lsn and f"{name[:20]}.wal" in names:
             continue
         try:
-            index = _read(disk, os.path.join(path, name))
+            index = LastIndex(*load_any_spans(disk, path, name))
         except (DamagedData, OSError):
             continue  # told where its segment is read, which makes it again
         header = index.header
         if header.first_lsn == int(name[:20]) and header.end_lsn > header.first_lsn:
             found.append(index)
     return found
-
-
-def _read(disk: Disk, full: str) -> LastIndex:
-    file = disk.open(full)
-    header = decode_index_header(file.pread(INDEX_HEADER_BYTES, 0))
-    length = header.columns_position - INDEX_HEADER_BYTES
-    return LastIndex(header, decode_spans(header, file.pread(length, INDEX_HEADER_BYTES)))

@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from brokerd.wal.catalog import Segment
 from brokerd.wal.disk import Disk, File
+from brokerd.wal.segment import Segment
 from brokerd.walformat import Entry, frame_parts, segment_salt
 
 

@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 from twisted.logger import Logger
 
-from brokerd.wal.catalog import Catalog, Segment
+from brokerd.wal.catalog import Catalog
 from brokerd.wal.committer import Committer
 from brokerd.wal.disk import Disk
-from brokerd.wal.recovery.startup import trim, write_index
+from brokerd.wal.index_files import write_index
+from brokerd.wal.segment import Segment, trim
 
 
 class Sealer:

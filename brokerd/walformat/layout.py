@@ -1,0 +1,21 @@
+# Tests: tests/test_walformat.py
+"""What all parts of the format share: its version, its errors, its alignment."""
+
+from __future__ import annotations
+
+Bytes = bytes | bytearray | memoryview
+
+FORMAT_VERSION = 1
+ALIGNMENT = 8
+"""Frames and entries begin at multiples of this, and columns within a body."""
+
+PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
+"""The zeros to append, by length modulo `ALIGNMENT`."""
+
+
+class FormatError(ValueError):
+    """Bytes that do not follow the layout: damage, or another kind of file."""
+
+
+class UnsupportedFormat(FormatError):
+    """Sound bytes of a newer version, of an unknown kind, or with a flag that is not known."""
