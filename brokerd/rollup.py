@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_rollup.py
-"""``brokerd-rollup``: takes the log into the archive, and keeps the archive (docs/operations.rst).
+"""``brokerd-rollup``: takes the log into the archive, and keeps the archive (docs/archive.rst).
 
 Also as ``spark-submit .../brokerd/rollup.py``; then the options of spark-submit say how Spark runs.
 Exit codes: 0 done, or nothing to do; 1 something is wrong, said in one line on stderr; 75 another

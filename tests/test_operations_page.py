@@ -1,8 +1,10 @@
-"""docs/operations.rst is complete: an operator finds every event, metric and exit code there."""
+"""Pages for operators: every event and metric is there, and every error text is the code's."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily
@@ -10,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily
 from brokerd.admin.metrics import DEFINITIONS, GROUP_DEFINITIONS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "operations.rst").read_text()
+PAGE = (ROOT / "docs" / "monitoring.rst").read_text()
 
 
 def rows(section: str) -> set[str]:
@@ -42,3 +44,24 @@ def test_every_page_that_the_readme_names_exists() -> None:
     readme = (ROOT / "README.rst").read_text()
     for name in re.findall(r"(?<![\w/])(?:docs|etc)/[\w./-]+\w", readme):
         assert (ROOT / name).exists(), name
+
+
+def texts(path: Path) -> Iterator[str]:
+    """Every text of a module; a value in an f-string is a NUL."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_every_error_of_the_rollup_is_quoted_as_it_is() -> None:
+    """An operator who looks up a line of stderr finds it."""
+    page = (ROOT / "docs" / "archive.rst").read_text()
+    causes = page.split("\nThe causes:\n")[1].split("\nWhile the archive is away\n")[0]
+    code = "\0".join(text for path in (ROOT / "brokerd").rglob("*.py") for text in texts(path))
+    quoted = re.findall(r"``(.+?)``", "\n".join(re.findall(r"^``.*$", causes, re.MULTILINE)))
+    assert len(quoted) > 20
+    for part in (part for text in quoted for part in text.removeprefix("s3://").split("...")):
+        assert part.strip(";:, ") in code, part

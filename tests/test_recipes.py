@@ -24,7 +24,7 @@ from tests.archive.s3 import environment, make_bucket
 from tests.test_readme import example
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = "docs/operations.rst"
+PAGE = "docs/archive.rst"
 SPARK_PAGE = "docs/spark.rst"
 LOG_ID = "0123456789abcdef0123456789abcdef"
 NOW_MS = 1_700_000_000_000

@@ -1,4 +1,4 @@
-"""TLS as docs/operations.rst and docs/clients.rst show it: their lines, run as they stand."""
+"""TLS as docs/tls.rst and docs/clients.rst show it: their lines, run as they stand."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 60
-(SECTION,) = re.findall(
-    r"\nTLS\n---\n(.*?)\n\S[^\n]*\n---", (ROOT / "docs/operations.rst").read_text(), re.DOTALL
-)
+PAGE = (ROOT / "docs" / "tls.rst").read_text()
 OPENSSL, TWISTD, *AUTHORITY, S_CLIENT = (
     shlex.split(command.replace("\\\n", " "))
-    for command in re.findall(r"^    ((?:openssl|twistd)(?:.*\\\n)*.*)$", SECTION, re.MULTILINE)
+    for command in re.findall(r"^    ((?:openssl|twistd)(?:.*\\\n)*.*)$", PAGE, re.MULTILINE)
 )
 EXAMPLES = [
     dedent(block)

@@ -1,7 +1,7 @@
 # Tests: tests/admin/test_metrics.py
 """Metrics for Prometheus, computed from one status at scrape time, so nothing is counted twice.
 
-docs/operations.rst lists them. There is no process-global registry: each scrape gets a registry of
+docs/monitoring.rst lists them. There is no process-global registry: each scrape gets a registry of
 its own around a frozen status, which another thread may then format without a lock.
 """
 

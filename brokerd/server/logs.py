@@ -2,7 +2,7 @@
 """The operator's log: one event a line, as text for people or as JSON for machines.
 
 Every event that means something to an operator has a stable ``event_id`` and its facts as fields;
-docs/operations.rst lists them. No event carries a payload. Control characters are escaped, so that
+docs/monitoring.rst lists them. No event carries a payload. Control characters are escaped, so that
 a name sent by a client cannot forge a line. Times are wall-clock time in UTC.
 """
 

@@ -19,7 +19,8 @@ ASKING = (
 """The verbs that docs/cli.rst is about."""
 PAGES = (
     "README.rst",
-    *(f"docs/{name}.rst" for name in ("tutorial", "recipes", "operations", "security", "cli")),
+    *(f"docs/{name}.rst" for name in ("tutorial", "recipes", "operations", "monitoring")),
+    *(f"docs/{name}.rst" for name in ("archive", "damage", "security", "cli")),
 )
 """Pages with lines that a reader may copy."""
 

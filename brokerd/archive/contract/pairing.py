@@ -15,8 +15,7 @@ from brokerd.archive.contract.pin import Pin, segment_mark
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 
 RESTORE_ARCHIVE = (
-    "restore that archive, or give up its records (docs/operations.rst, section Giving an archive "
-    "up)"
+    "restore that archive, or give up its records (docs/archive.rst, section Giving an archive up)"
 )
 RESTORE_LOG = (
     "an older copy of the log was restored. Restore the newest log, or the archive of that time; "

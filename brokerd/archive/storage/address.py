@@ -120,7 +120,7 @@ def object_address(uri: str) -> ObjectAddress:
     if "@" in bucket:
         raise ConfigError(
             "archive.uri: credentials have no place in the address of a bucket; they come from the "
-            "environment (docs/operations.rst)"
+            "environment (docs/archive.rst)"
         )
     if not rest.startswith("//") or not _BUCKET.fullmatch(bucket):
         raise ConfigError(f"archive.uri: {uri!r} names no bucket, as {scheme}://BUCKET/NAME does")
