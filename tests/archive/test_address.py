@@ -74,7 +74,7 @@ def test_a_relative_path_begins_where_that_of_the_data_begins() -> None:
 @pytest.mark.parametrize(
     ("uri", "part"),
     [
-        ("hdfs:/archive", "no local directory, and on no object store"),
+        ("hdfs:/archive", "no local directory, and no object store"),
         ("s3:bucket/archive", "names no bucket"),
         ("s3:///archive", "names no bucket"),
         ("s3://b/archive", "names no bucket"),
@@ -87,8 +87,8 @@ def test_a_relative_path_begins_where_that_of_the_data_begins() -> None:
         ("file:archive", "no file: URI of this machine"),
         ("file:///a%00b", "no file: URI of this machine"),
         ("/a\0b", "zero byte"),
-        ("/var/lib/brokerd/wal", "the broker's own"),
-        ("/var/lib/brokerd/state/archive", "the broker's own"),
+        ("/var/lib/brokerd/wal", "belongs to the broker"),
+        ("/var/lib/brokerd/state/archive", "belongs to the broker"),
     ],
 )
 def test_anything_else_is_refused(uri: str, part: str) -> None:

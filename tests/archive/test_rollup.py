@@ -230,7 +230,7 @@ def test_a_run_that_could_do_nothing_says_only_why(
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
     said = command()
     assert (said.code, said.out) == (1, "")
-    assert said.err.startswith(f"brokerd-rollup: {data.root}/records cannot be written to: ")
+    assert said.err.startswith(f"brokerd-rollup: {data.root}/records cannot be written: ")
 
 
 def test_a_dry_run_seals_nothing(command: Command) -> None:

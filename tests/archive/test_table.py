@@ -355,7 +355,7 @@ def test_tables_that_cannot_be_written_to_are_found_before_any_work(
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
     for name in ("archive", "elsewhere/archive"):
         place = root.parent / name
-        with pytest.raises(ArchiveUnavailable, match=f"^{root.parent}.* cannot be written to: see"):
+        with pytest.raises(ArchiveUnavailable, match=f"^{root.parent}.* cannot be written: check"):
             open_tables(place, LOG_ID)
     assert not (root.parent / "elsewhere").exists()
 

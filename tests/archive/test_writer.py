@@ -22,12 +22,11 @@ from brokerd.archive.contract.layout import EVENTS, RECORDS, Range, arrow_schema
 from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive, ForeignArchive
 from brokerd.archive.journal.records import read_records
 from brokerd.archive.journal.sealed import batches_of, open_sealed
-from brokerd.archive.parquet import reader, row_groups
+from brokerd.archive.parquet import row_groups
 from brokerd.archive.parquet import writer as files
 from brokerd.archive.parquet.digest import RowsDigest
 from brokerd.archive.parquet.footer import GROUP, METADATA_KEY, unpack_groups, unpack_ranges
 from brokerd.archive.parquet.reader import ArchiveFile, RowGroupCache, open_file
-from brokerd.archive.parquet.row_columns import RecordRows
 from brokerd.archive.parquet.writer import FileInfo, FileWriter, verify_written
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.walformat import RecordColumns
@@ -128,7 +127,7 @@ def test_what_was_appended_is_read_from_the_archive(
                 writer.write(batch)
             info = writer.close()
     verify_written(directory, info)
-    file = open_file(directory, info.path, info.size, RowGroupCache())
+    file = open_file(directory, info.path, info.size, RowGroupCache(99, 32 << 20))
     for whole in ranges:
         assert list(read_all(file, whole, max_bytes)) == list(
             enumerate(expected[whole.topic_id, whole.partition])
@@ -522,7 +521,7 @@ def test_a_disk_that_fails_is_unavailable(root: Path, monkeypatch: pytest.Monkey
     def fail(*args: object) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(reader.os, "pread", fail)
+    monkeypatch.setattr(os, "pread", fail)
     with pytest.raises(ArchiveUnavailable, match="Input/output error"):
         file.read(3, 0, 0, 1)
     with pytest.raises(ArchiveUnavailable, match="Input/output error"):
@@ -661,9 +660,9 @@ def test_a_row_group_that_was_read_is_not_read_again(
         reads += 1
         return pread(*args)
 
-    cache = RowGroupCache(limit_bytes=25_000)
+    cache = RowGroupCache(99, 25_000)
     file = open_file(root, info.path, info.size, cache)
-    monkeypatch.setattr(reader.os, "pread", counted)
+    monkeypatch.setattr(os, "pread", counted)
     assert len(list(read_all(file, Range(3, 0, 0, 100), max_bytes=1))) == 100
     assert reads == 10
     assert 0 < cache.used_bytes <= 25_000
@@ -673,23 +672,11 @@ def test_a_row_group_that_was_read_is_not_read_again(
     assert reads == 11
 
 
-def test_a_row_group_larger_than_the_cache_is_kept_alone(root: Path) -> None:
-    """The next read of it costs nothing; the one before is forgotten."""
-    cache = RowGroupCache(limit_bytes=1)
-    rows = RecordRows(table_of(3, 0, [0]))
-    for group in range(3):
-        cache.put("file", group, rows)
-        cache.put("file", group, rows)
-        assert cache.get("file", group) is rows
-        assert cache.used_bytes == rows.size > 0
-    assert cache.get("file", 1) is None
-
-
 @pytest.mark.usefixtures("small_groups")
 def test_threads_read_one_file_together(root: Path) -> None:
     """Each gets its records."""
     info = write(root, [Range(3, 0, 0, 60)], table_of(3, 0, list(range(60))))
-    file = open_file(root, info.path, info.size, RowGroupCache(2000))
+    file = open_file(root, info.path, info.size, RowGroupCache(99, 2000))
     wrong: list[object] = []
 
     def read(first: int) -> None:

@@ -1,1 +1,1 @@
-"""What broker and rollup tell each other: tables, bounds, pins, pairing."""
+"""The contract of broker and job: tables, bounds, pin, pairing, the archive's interface."""

@@ -1,9 +1,9 @@
 # Tests: tests/archive/test_bounds.py
-"""The file ``state/bounds``: what a broker tells the job that keeps its archive.
+"""The file ``state/bounds``: which records the job may remove, and which topics there are.
 
-The broker writes it, whole and durable; the job reads it, also while no broker runs. What it says
-was durable when it was written, and stays true: topics stay deleted, start offsets only grow, and
-the job removes nothing at or above ``compact_below``. The layout is docs/archive-format.rst.
+The broker writes the file, whole and durable; the job reads it, also while no broker runs. Its
+facts were durable before, and stay true: topics stay deleted, start offsets only grow, and the job
+removes nothing at or above ``compact_below``. docs/archive-format.rst has the layout.
 """
 
 from __future__ import annotations
@@ -22,37 +22,36 @@ FILE_NAME = "bounds"
 FILE_BYTES_MAX = 1 << 30
 MAGIC = b"brokerd bounds "
 
-
-Said = TypeVar("Said")
+Decoded = TypeVar("Decoded")
 
 
 class PartitionBounds(Struct, frozen=True, array_like=True):
     """One partition of a topic."""
 
     start: int
-    """Records below this offset are removed."""
+    """The broker has removed the records below this offset."""
     compact_below: int
-    """Below it no group has a record that is leased, delayed, dead or not settled yet."""
+    """Every group has settled the records below this offset, and none is a dead letter."""
     next: int
-    """The next offset to be assigned."""
+    """The offset that the next record gets."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    """Offsets, first and end (exclusive), at which damage left no record."""
+    """Ranges of offsets, first and end (exclusive), that damage left without a record."""
 
 
 class TopicBounds(Struct, frozen=True, array_like=True):
-    """One topic that is not deleted."""
+    """One topic."""
 
     id: int
     name: str
     internal_of: int
-    """Id of the topic that this one serves, 0 for one that people named."""
+    """The id of the topic that an internal topic serves; 0: not internal."""
     compact: bool
-    """Whether only the latest record of each key has to be kept."""
+    """Whether the topic keeps only the latest record of each key."""
     partitions: list[PartitionBounds]
 
 
 class DamagedPlace(NamedTuple):
-    """A damaged place of the log that the broker knows; positions are bytes of the file."""
+    """A damaged stretch of a segment file that the broker knows; positions in bytes."""
 
     file: str
     position: int
@@ -60,31 +59,31 @@ class DamagedPlace(NamedTuple):
 
 
 class Bounds(Struct, frozen=True):
-    """All of the file."""
+    """The content of the file."""
 
     log_id: str
-    """Names the log: 32 hexadecimal digits, made once."""
+    """The random id of the log: 32 hexadecimal digits."""
     lsn: int
-    """The log was durable up to here."""
+    """The log was durable up to this LSN."""
     time_us: int
-    """Broker time then."""
+    """Broker time at that LSN."""
     time_settled: bool
-    """Whether anything may expire by it."""
+    """Whether records may expire by that time: False after a jump of the wall clock."""
     next_topic_id: int
-    """An id below it that is not among the topics is that of a deleted one."""
+    """A smaller id that is not among ``topics`` belongs to a deleted topic."""
     topics: list[TopicBounds]
     damage: list[DamagedPlace] = field(default_factory=list)
 
 
 def encode_topic(topic: TopicBounds) -> bytes:
-    """A topic for `encode_bounds`: so that a hundred thousand need not be encoded in one go."""
+    """Encode a topic for `encode_bounds`, so that 100,000 topics can be encoded in slices."""
     return msgspec.json.encode(topic)
 
 
 def encode_bounds(bounds: Bounds, topics: Sequence[bytes] = ()) -> bytes:
-    """The bytes of the file: a line with version and checksum, then JSON.
+    """Encode the file: a line with version and checksum, then JSON.
 
-    ``topics`` are by `encode_topic`, and follow those of ``bounds``.
+    :param topics: more topics, encoded by `encode_topic`.
     """
     all_topics = [*map(encode_topic, bounds.topics), *topics]
     fields = {**structs.asdict(bounds), "topics": Raw(b"[" + b",".join(all_topics) + b"]")}
@@ -93,33 +92,33 @@ def encode_bounds(bounds: Bounds, topics: Sequence[bytes] = ()) -> bytes:
 
 
 class BoundsHead(Struct, frozen=True):
-    """What the file says besides topics and damage."""
+    """The fields that are decoded without the topics."""
 
     log_id: str
     lsn: int
 
 
 def decode_bounds(data: bytes) -> Bounds:
-    """Read the file. Raises DamagedData, and NewerFormat for one of a later version."""
+    """Decode the file. Raises DamagedData; NewerFormat for a later version."""
     return _decode(data, Bounds)
 
 
 def decode_bounds_head(data: bytes) -> BoundsHead:
-    """Read some of the file, which is quicker where there are many topics; raises the same."""
+    """Decode the fields of `BoundsHead`, which is quicker with many topics. Raises the same."""
     return _decode(data, BoundsHead)
 
 
-def _decode(data: bytes, kind: type[Said]) -> Said:
+def _decode(data: bytes, kind: type[Decoded]) -> Decoded:
     head, _, rest = data.partition(b"\n")
     words = head.removeprefix(MAGIC).split(b" ")
     if not (head.startswith(MAGIC) and len(words) == 2 and words[0].isdigit() and int(words[0])):
-        raise DamagedData("it does not begin as a bounds file does")
+        raise DamagedData("the first line is not that of a bounds file")
     if int(words[0]) > VERSION:
         raise NewerFormat(f"bounds version {int(words[0])}; upgrade brokerd to read it")
     body = rest.removesuffix(b"\n")
     if words[1] != xxh3_64_hexdigest(body).encode():
-        raise DamagedData("its checksum does not match")
+        raise DamagedData("the checksum does not match")
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
-        raise DamagedData(f"it says what no broker says: {error}") from None
+        raise DamagedData(f"the content is invalid: {error}") from None

@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_layout.py
-"""Names of the archive: tables, their columns, their files. The page is docs/archive-format.rst.
+"""Tables of the archive, their columns and their file names (docs/archive-format.rst).
 
-Pure: imports no library until a schema is asked for.
+Imports pyarrow in `arrow_schema` alone: a broker without an archive does not load it.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VERSION = 1
-"""Of the tables and of their files."""
+"""The version of tables and files."""
 LOG_ID_PROPERTY = "brokerd.log_id"
 VERSION_PROPERTY = "brokerd.version"
 ROLLUP_APP = "brokerd-rollup"
+"""The Delta app transaction whose version is the LSN up to which a table holds the log."""
 SEGMENT_APP = "brokerd-segment"
-"""Its version is the `brokerd.archive.contract.pin.segment_mark` of the last segment that was
-taken."""
+"""Its version is the `brokerd.archive.contract.pin.segment_mark` of the last archived segment."""
 ARCHIVE_APP = "brokerd-archive"
-"""Its version is drawn when a table is made; that of ``records`` tells archives apart."""
-"""The Delta app transaction whose version says up to which LSN a table holds the log."""
+"""Its version is a random number from the creation of a table; that of ``records`` is the archive's
+id."""
 
 BUCKETS = 16
 BUCKET = "bucket"
 UNFINISHED = "unfinished-"
-"""What the names of files begin with that are not written to their end yet."""
+"""Begins the names of incomplete files."""
 
 
 def bucket_of(topic_id: int) -> int:
-    """The part of the table of records in which a topic is."""
+    """Return the partition of the table ``records`` that holds a topic."""
     return topic_id % BUCKETS
 
 
 class Column(NamedTuple):
-    """A column of a table, with its type as Delta Lake names it."""
+    """A column of a table; the type is Delta Lake's name for it."""
 
     name: str
     type: str
@@ -46,19 +46,19 @@ class Column(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What a table is made of, in the order of its columns."""
+    """The schema of a table."""
 
     name: str
     columns: tuple[Column, ...]
     partition_by: tuple[str, ...] = ()
-    """Columns that stand in the Delta log and not in the files."""
+    """Columns whose values stand in the Delta log, not in the files."""
     statistics: tuple[str, ...] = ()
-    """Columns whose smallest and largest values each file of ours tells."""
+    """Columns with a minimum and a maximum for each file."""
     dictionary: tuple[str, ...] = ()
-    """Columns with few different values."""
+    """Columns with few distinct values."""
 
     def file_columns(self) -> tuple[Column, ...]:
-        """The columns that stand in the files."""
+        """Return the columns whose values stand in the files."""
         return tuple(c for c in self.columns if c.name not in self.partition_by)
 
 
@@ -151,7 +151,7 @@ LAYOUTS = {layout.name: layout for layout in (RECORDS, EVENTS, DELIVERIES, HOURL
 
 
 def arrow_schema(layout: Layout) -> pa.Schema:
-    """The schema of the table's files in Arrow's terms: what decoding gives and writing takes."""
+    """Return the Arrow schema of a table's files."""
     import pyarrow as pa
 
     types = {
@@ -171,9 +171,9 @@ def arrow_schema(layout: Layout) -> pa.Schema:
 
 
 class Range(NamedTuple):
-    """Offsets of a partition of which all is known; ``end`` is exclusive.
+    """A covered range: the archive holds all records of a partition from ``first`` to ``end``.
 
-    In the table of events: LSNs, and topic id and partition are 0.
+    ``end`` is exclusive. In the table ``events`` these are LSNs; topic id and partition are 0.
     """
 
     topic_id: int
@@ -186,7 +186,7 @@ class Range(NamedTuple):
 
 
 class RecordsName(NamedTuple):
-    """What the name of a file of records tells."""
+    """The parts of the name of a file of ``records``."""
 
     bucket: int
     first_topic_id: int
@@ -194,12 +194,12 @@ class RecordsName(NamedTuple):
     last_topic_id: int
     last_partition: int
     only: Range | None
-    """All that the file covers; None: it is shared, and its footer tells."""
+    """The covered range of a file of one partition; None: the footer lists several ranges."""
     footer_hash: int
 
 
 class EventsName(NamedTuple):
-    """What the name of a file of events tells: LSNs, end exclusive."""
+    """The parts of the name of a file of ``events``: LSNs, end exclusive."""
 
     first: int
     end: int
@@ -216,12 +216,12 @@ _EVENTS = re.compile(rf"e-{_N}-{_N}-{_TAIL}")
 def _foreign(layout: Layout, path: str) -> ForeignArchive:
     return ForeignArchive(
         f"the table {layout.name} has a file that brokerd did not write: {path!r}; use another "
-        "archive, or bring back the version of the table before somebody else wrote to it"
+        "archive, or restore the version of the table before another program wrote to it"
     )
 
 
 def parse_records_name(path: str) -> RecordsName:
-    """Read a path relative to the table. Raises ForeignArchive when it is not one of ours."""
+    """Parse a path relative to the table. Raises ForeignArchive if brokerd did not write it."""
     found = _ONE.fullmatch(path)
     if found is not None:
         *numbers, footer = found.groups()
@@ -240,7 +240,7 @@ def parse_records_name(path: str) -> RecordsName:
 
 
 def parse_events_name(path: str) -> EventsName:
-    """Read a path relative to the table. Raises ForeignArchive when it is not one of ours."""
+    """Parse a path relative to the table. Raises ForeignArchive if brokerd did not write it."""
     found = _EVENTS.fullmatch(path)
     if found is None or int(found[1]) >= int(found[2]):
         raise _foreign(EVENTS, path)
@@ -248,9 +248,10 @@ def parse_events_name(path: str) -> EventsName:
 
 
 def records_name(bucket: int, first: Range, last: Range, tail: str) -> str:
-    """The path, relative to the table, of a file whose covered ranges begin and end with these.
+    """Return the path, relative to the table, of a file of ``records``.
 
-    ``tail`` is 8 random hexadecimal digits, a hyphen and the footer's checksum.
+    :param first: the first covered range; ``last``: the last one.
+    :param tail: 8 random hexadecimal digits, a hyphen and the footer's checksum.
     """
     if first == last:
         name = f"p-{first.topic_id}-{first.partition}-{first.first}-{first.end}"
@@ -260,5 +261,5 @@ def records_name(bucket: int, first: Range, last: Range, tail: str) -> str:
 
 
 def events_name(first: int, end: int, tail: str) -> str:
-    """The path, relative to the table, of a file that covers these LSNs."""
+    """Return the path, relative to the table, of a file of ``events`` that covers these LSNs."""
     return f"e-{first}-{end}-{tail}.parquet"

@@ -9,7 +9,7 @@ from brokerd.archive.contract.layout import Range
 
 
 def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
-    """The same offsets in as few ranges as can be, sorted."""
+    """Merge ranges that touch or overlap; returns them sorted."""
     found: list[Range] = []
     for one in sorted(ranges):
         if found and found[-1][:2] == one[:2] and one.first <= found[-1].end:

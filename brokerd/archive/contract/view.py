@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_bounds.py
-"""What a broker asks of an archive, so that another can take its place in tests and simulations.
+"""The interface through which the broker reads an archive; tests and simulator have their own.
 
-An archive is opened by its address. `Archive.refresh` gives an `ArchiveView`: what one version of
-its tables holds, which never changes. Every method may block and read files: call it in a thread.
+`Archive.refresh` returns an `ArchiveView`: one version of the tables, which never changes. Every
+method may block and read files: call it in a thread.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from brokerd.walformat import RecordColumns
 
 
 class ArchiveUnavailable(BrokerdError):
-    """The archive, or a file of it, cannot be reached now; the same call may succeed later."""
+    """The archive or one of its files cannot be reached; the same call may succeed later."""
 
     retryable = True
 
 
 class ForeignArchive(BrokerdError):
-    """What stands at the address is no archive, or that of another log; nothing of it is used."""
+    """The address holds no archive, or the archive of another log. The broker uses none of it."""
 
 
 class DamagedArchive(DamagedData):
-    """Bytes of a file in the archive are not what was written.
+    """A file of the archive has wrong bytes.
 
-    Nothing can be said of offsets ``first`` to ``end``, exclusive, of the partition asked for.
+    The offsets ``first`` to ``end``, exclusive, of the partition are unknown.
     """
 
     def __init__(self, problem: str, first: int, end: int) -> None:
@@ -37,68 +37,66 @@ class DamagedArchive(DamagedData):
 
 
 class ArchivedRows(NamedTuple):
-    """Records of one partition as an archive gives them back.
+    """Records of one partition, from offset ``first`` to ``end``, exclusive.
 
-    All is known of the offsets ``first`` to ``end``, exclusive: a record that is not among
-    ``offsets``, which grow, is removed. There may be no record at all.
+    ``offsets`` grow. The records of all other offsets in between were removed; there may be none.
     """
 
     first: int
     end: int
     offsets: Sequence[int]
     columns: RecordColumns
-    """One row for each of ``offsets``; when there are none, it means nothing."""
+    """One row for each of ``offsets``; meaningless without any."""
 
 
 class ArchiveView(Protocol):
-    """One version of an archive. Offsets are those of one partition of a topic, by the topic's id.
+    """One version of an archive. Offsets are those of one partition of a topic id.
 
-    Methods raise `ArchiveUnavailable` when a file cannot be reached, `DamagedArchive` when it is
-    not what was written, and NewerFormat for one of a later version of brokerd.
+    Methods raise `ArchiveUnavailable` if a file cannot be reached, `DamagedArchive` if it has wrong
+    bytes, and NewerFormat if a later version of brokerd wrote it.
     """
 
     log_id: str
-    """The log that this is the archive of: `brokerd.archive.contract.bounds.Bounds.log_id`."""
+    """The id of the archived log: `brokerd.archive.contract.bounds.Bounds.log_id`."""
     archive_id: str
-    """16 hexadecimal digits that were drawn when the archive was made; "": it is older than that.
-    """
+    """16 random hexadecimal digits; "" for archives of versions that had no ids."""
     version: int
-    """Of the table of records; each commit raises it by one."""
+    """The version of the table ``records``; each commit raises it by one."""
     records_lsn: int
-    """The table of records holds all that the log had below this LSN."""
+    """The table ``records`` holds everything that the log had below this LSN."""
     events_lsn: int
-    """The table of events does."""
+    """The same of the table ``events``."""
     segment_mark: int
-    """`segment_mark` of the segment of the log that ends at ``records_lsn``; 0: it is not known."""
+    """`brokerd.archive.contract.pin.segment_mark` of the segment that ends at ``records_lsn``; 0:
+    unknown."""
     max_topic_id: int
-    """The largest topic id it holds records of; 0: none."""
+    """The largest topic id with records in the archive; 0: none."""
     files: int
-    """Files of the table of records."""
+    """Number of files of the table ``records``."""
     bytes: int
-    """Their size."""
+    """Size of these files."""
 
     def covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
-        """Whether all is known of every offset from ``first`` to ``end``, exclusive."""
+        """Tell whether the archive covers every offset from ``first`` to ``end``, exclusive."""
 
     def read(
         self, topic_id: int, partition: int, offset: int, max_bytes: int
     ) -> ArchivedRows | None:
-        """What is known from ``offset`` on, which is ``first`` of the answer; None: nothing.
+        """Read records from ``offset`` on, which is ``first`` of the answer; None: not covered.
 
-        At least one offset, however large its record is, and then as many as fit ``max_bytes`` of
-        keys, values and metadata, near enough.
+        :param max_bytes: of keys, values and metadata, approximately; a larger record comes alone.
         """
 
     def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
-        """The first offset appended at or after broker time ``time_us``; None if there is none."""
+        """Find the first offset appended at or after broker time ``time_us``; None: no such one."""
 
     def offset_of_size(
         self, topic_id: int, partition: int, below: int, max_bytes: int
     ) -> int | None:
-        """The first offset from which on the records below offset ``below`` take ``max_bytes``.
+        """Find the first offset so that records from it to ``below`` take at most ``max_bytes``.
 
-        At most so many bytes of keys, values and metadata, to the nearest file or row group. None
-        if there is nothing of the partition below ``below``.
+        :param max_bytes: of keys, values and metadata, to the nearest file or row group.
+        :return: None if the archive holds no record of the partition below ``below``.
         """
 
 
@@ -106,8 +104,10 @@ class Archive(Protocol):
     """The archive at an address."""
 
     def refresh(self) -> ArchiveView | None:
-        """The newest version; the same object as before if there is no newer one, which is cheap.
+        """Return the newest version: cheaply the same object, if there is no newer one.
 
-        None when nothing was ever archived there. Raises `ArchiveUnavailable`, `ForeignArchive`,
-        NewerFormat.
+        :return: None if the address holds no archive yet.
+        :raises ArchiveUnavailable: the archive cannot be reached.
+        :raises ForeignArchive: the address holds something else.
+        :raises NewerFormat: a later version of brokerd wrote it.
         """

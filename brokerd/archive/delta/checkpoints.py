@@ -7,8 +7,6 @@ commits before it go (docs/archive-log.rst, "Checkpoints").
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 
 from brokerd.archive.contract.view import ArchiveUnavailable
@@ -26,7 +24,7 @@ from brokerd.archive.delta.log_files import (
 )
 from brokerd.archive.delta.log_reader import list_log, read_checkpoint
 from brokerd.archive.storage.address import Place
-from brokerd.archive.storage.bucket import DELTALAKE_OPTIONS, problem_of
+from brokerd.archive.storage.bucket import problem_of
 from brokerd.archive.storage.store import open_store
 
 EVERY_COMMITS = 20
@@ -108,11 +106,10 @@ def _have_made(table: Place, version: int) -> None:
     from deltalake.exceptions import DeltaError
 
     try:
-        options = None if isinstance(table, Path) else DELTALAKE_OPTIONS
-        opened = DeltaTable(str(table), version=version, storage_options=options)
-        opened.create_checkpoint()
+        options = open_store(table).deltalake_options
+        DeltaTable(str(table), version=version, storage_options=options).create_checkpoint()
     except (DeltaError, OSError) as error:
-        text = str(error) if isinstance(table, Path) else problem_of(error)
+        text = problem_of(error)
         raise ArchiveUnavailable(f"{table}: no checkpoint could be made: {text}") from error
 
 

@@ -15,7 +15,6 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 from uuid import uuid4
@@ -258,7 +257,7 @@ def open_tables(root: Place, log_id: str) -> dict[str, Table]:
 
 def _check_root(store: Store) -> None:
     root = store.place
-    if _is_file(root):
+    if store.is_file(""):
         raise ForeignArchive(f"{root} is no directory; set archive.uri to one")
     names = store.names("")
     if COMMITS in names:
@@ -271,11 +270,6 @@ def _check_root(store: Store) -> None:
         )
 
 
-def _is_file(place: Place) -> bool:
-    """Whether a file has the name of a directory; on an object store both may be there."""
-    return isinstance(place, Path) and place.exists() and not place.is_dir()
-
-
 def _is_table(store: Store, name: str) -> bool:
     return any(found.endswith((".json", ".parquet")) for found in store.names(f"{name}/{COMMITS}"))
 
@@ -283,7 +277,7 @@ def _is_table(store: Store, name: str) -> bool:
 def _check_empty(store: Store, name: str) -> None:
     """Look whether a table may be made here; a creation that was stopped leaves no more."""
     path = store.place / name
-    if _is_file(path):
+    if store.is_file(name):
         raise ForeignArchive(f"{path} is no directory; remove it")
     strange = sorted(store.names(name) - {COMMITS})
     if strange:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from brokerd.archive.journal.columns import ENTRY_FIELDS, Bodies, Integers, fields
 from brokerd.archive.journal.sealed import Batches, DamagedSegment
-from brokerd.archive.storage.local import NEVER_WRITTEN, sync_directory
+from brokerd.archive.storage.local import READ_ONLY, sync_directory
 from brokerd.archive.storage.regular_file import open_regular
 from brokerd.errors import NewerFormat
 from brokerd.walformat import (
@@ -143,7 +143,7 @@ def _sync(fd: int, directory: Path) -> None:
     try:
         os.fdatasync(fd)
     except OSError as error:
-        if error.errno not in NEVER_WRITTEN:
+        if error.errno not in READ_ONLY:
             raise
     sync_directory(directory)
 

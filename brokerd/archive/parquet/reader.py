@@ -9,10 +9,7 @@ deleted.
 
 from __future__ import annotations
 
-import os
-import threading
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -29,6 +26,7 @@ from brokerd.archive.contract.layout import (
     parse_records_name,
 )
 from brokerd.archive.contract.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
+from brokerd.archive.parquet.file_objects import PieceReader
 from brokerd.archive.parquet.footer import (
     Footer,
     Groups,
@@ -38,6 +36,7 @@ from brokerd.archive.parquet.footer import (
 )
 from brokerd.archive.parquet.row_columns import KEY_COLUMNS, NO_RECORDS, READ_COLUMNS, RecordRows
 from brokerd.archive.storage.address import Place
+from brokerd.archive.storage.lru import LruCache
 from brokerd.archive.storage.store import InputFile, open_store
 from brokerd.errors import DamagedData, NewerFormat
 
@@ -48,31 +47,8 @@ AHEAD_BYTES = 4 << 20
 """So much of a file is asked for at once by who reads all of it: a few row groups."""
 
 
-class RowGroupCache:
-    """Row groups that were read last, decoded: at most ``limit_bytes`` of them, or one."""
-
-    def __init__(self, limit_bytes: int = 32 << 20) -> None:
-        self._limit_bytes = limit_bytes
-        self._lock = threading.Lock()
-        self._groups: OrderedDict[tuple[str, int], RecordRows] = OrderedDict()
-        self.used_bytes = 0
-
-    def get(self, path: str, group: int) -> RecordRows | None:
-        """A row group of a file, None if it is not here."""
-        with self._lock:
-            rows = self._groups.get((path, group))
-            if rows is not None:
-                self._groups.move_to_end((path, group))
-            return rows
-
-    def put(self, path: str, group: int, rows: RecordRows) -> None:
-        """Keep a row group, and forget others for it."""
-        with self._lock:
-            before = self._groups.pop((path, group), None)
-            self.used_bytes += rows.size - (0 if before is None else before.size)
-            self._groups[path, group] = rows
-            while self.used_bytes > self._limit_bytes and len(self._groups) > 1:
-                self.used_bytes -= self._groups.popitem(last=False)[1].size
+RowGroupCache = LruCache[RecordRows]
+"""Decoded row groups, by path and number."""
 
 
 def open_file(
@@ -126,44 +102,6 @@ def _read_footer(file: InputFile, footer_hash: int, size: int | None) -> bytes:
     if xxh3_64_intdigest(footer) != footer_hash:
         raise DamagedData("the checksum of its footer is not the one in its name")
     return footer
-
-
-class _Piece:
-    """A file for Parquet, of which only one piece can be read: it is in memory, and verified."""
-
-    closed = False
-
-    def __init__(self, data: bytes, position: int) -> None:
-        self._data = memoryview(data)
-        self._first = position
-        self._position = 0
-
-    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        end = self._first + len(self._data)
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: end}[whence]
-        self._position = base + position
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size: int = -1) -> memoryview:
-        start = self._position - self._first
-        end = len(self._data) if size < 0 else start + size
-        if start < 0:
-            raise ValueError(f"nothing was read at {self._position}")
-        piece = self._data[start:end]
-        self._position += len(piece)
-        return piece
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class ArchiveFile:
@@ -302,7 +240,7 @@ class ArchiveFile:
 
     def _rows(self, group: int, topic_id: int, partition: int, first: int, end: int) -> RecordRows:
         """A row group, of which ``first`` to ``end`` are the partition's offsets."""
-        rows = None if self._cache is None else self._cache.get(self.path, group)
+        rows = None if self._cache is None else self._cache.get((self.path, group))
         if rows is not None:
             return rows
         low, high = self.groups["first"][group].item(), self.groups["last"][group].item()
@@ -315,7 +253,7 @@ class ArchiveFile:
                 first = max(first, low[2])
             raise DamagedArchive(f"{self._full_path} is damaged: {error}", first, end) from None
         if self._cache is not None:
-            self._cache.put(self.path, group, rows)
+            self._cache.put((self.path, group), rows, rows.size)
         return rows
 
     # -- Row groups ------------------------------------------------------------------------------
@@ -364,7 +302,7 @@ class ArchiveFile:
             raise DamagedData(f"row group {group} at {position} is cut short")
         if xxh3_64_intdigest(data) != int(found["checksum"]):
             raise DamagedData(f"row group {group} at {position}: its checksum does not match")
-        source = pa.PythonFile(_Piece(data, position), mode="r")
+        source = pa.PythonFile(PieceReader(data, position), mode="r")
         wanted = None if columns is None else list(columns)
         try:
             # With pre_buffer a thread of Arrow's reads, and ends the process if it still has to do

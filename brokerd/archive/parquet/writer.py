@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from xxhash import xxh3_64
 
 from brokerd.archive.contract.layout import (
     BUCKET,
@@ -30,6 +29,7 @@ from brokerd.archive.contract.layout import (
     records_name,
 )
 from brokerd.archive.parquet.digest import RowsDigest, byte_lengths
+from brokerd.archive.parquet.file_objects import FileSink
 from brokerd.archive.parquet.footer import (
     FOOTER_VERSION,
     GROUP,
@@ -41,7 +41,7 @@ from brokerd.archive.parquet.footer import (
 from brokerd.archive.parquet.reader import AHEAD_BYTES, FOOTER_BYTES_MAX, open_file
 from brokerd.archive.parquet.row_groups import GROUP_ROWS, OrderChecker, RowGroup, RowGroupBuilder
 from brokerd.archive.storage.address import Place
-from brokerd.archive.storage.store import OutputFile, open_store
+from brokerd.archive.storage.store import open_store
 from brokerd.errors import DamagedData
 
 
@@ -97,7 +97,7 @@ class FileWriter:
         self._totals = dict.fromkeys(("rows", "content", "keyed", "tombstones", "expiring"), 0)
         self._minimum: dict[str, int] = {}
         self._maximum: dict[str, int] = {}
-        self._sink = _HashingSink(open_store(directory).create(below))
+        self._sink = FileSink(open_store(directory).create(below))
         self._writer = pq.ParquetWriter(self._sink, self._schema, **parquet_options(layout))
 
     def __enter__(self) -> FileWriter:
@@ -161,7 +161,7 @@ class FileWriter:
     def abandon(self) -> None:
         """Leave no file, unless it is complete."""
         if not self._sink.closed:
-            self._sink.discard()
+            self._sink.ignore_writes()
             self._writer.close()
             self._sink.close()
 
@@ -263,56 +263,3 @@ def verify_written(directory: Place | str, info: FileInfo) -> None:
     if digest.hexdigest() != info.digest:
         path = store.place / info.path
         raise DamagedData(f"{path} does not give back what was written to it; it is not used")
-
-
-class _HashingSink:
-    """What Parquet writes to: a new file, with a checksum of what came since `begin`."""
-
-    def __init__(self, draft: OutputFile) -> None:
-        self._draft = draft
-        self._hash = xxh3_64()
-        self._discarding = False
-        self.position = 0
-        self.closed = False
-
-    def begin(self) -> int:
-        """Begin a new checksum; returns the position."""
-        self._hash.reset()
-        return self.position
-
-    def checksum(self) -> int:
-        """Of all bytes since `begin`."""
-        return self._hash.intdigest()
-
-    def write(self, data: bytes) -> int:
-        """Append bytes. Raises OSError, which names the file."""
-        if not self._discarding:
-            self._hash.update(data)
-            self._draft.write(data)
-        self.position += len(data)
-        return len(data)
-
-    def discard(self) -> None:
-        """Take whatever comes, a footer for instance, and write none of it."""
-        self._discarding = True
-
-    def publish(self, path: str) -> None:
-        """Have the file there. Raises OSError, `ArchiveUnavailable`."""
-        self._draft.publish(path)
-        self.closed = True
-
-    def close(self) -> None:
-        """Done with it; it is not there unless it was published."""
-        self.closed = True
-        self._draft.discard()
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def tell(self) -> int:
-        """The position."""
-        return self.position
-
-    def writable(self) -> bool:
-        """It is."""
-        return True

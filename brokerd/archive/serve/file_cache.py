@@ -24,6 +24,7 @@ from brokerd.archive.storage.store import open_store
 OPEN_FILES_MAX = 64
 OBJECTS_MAX = 1 << 16
 OPEN_FOOTER_BYTES = 32 << 20
+ROW_GROUPS_MAX = 1 << 16
 ROW_GROUP_BYTES = 32 << 20
 RANGES_BYTES = 16 << 20
 RANGES_FILES_MAX = 1 << 16
@@ -79,7 +80,7 @@ class FileCache:
         files_max = OPEN_FILES_MAX if self._store.is_local else OBJECTS_MAX
         self._files: LruCache[ArchiveFile] = LruCache(files_max, OPEN_FOOTER_BYTES)
         self._ranges: LruCache[CoveredRanges] = LruCache(RANGES_FILES_MAX, RANGES_BYTES)
-        self._groups = RowGroupCache(ROW_GROUP_BYTES)
+        self._groups = RowGroupCache(ROW_GROUPS_MAX, ROW_GROUP_BYTES)
         self.sizes: LruCache[int] = LruCache(SIZES_MAX, SIZES_MAX)
         """Bytes of a partition's records in shared files, for whoever counted them."""
 

@@ -1,1 +1,1 @@
-"""Where an archive lies: a local directory or a bucket."""
+"""Files of an archive: in a local directory or in a bucket."""

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_address.py
-"""Where an archive is, from what the option ``archive.uri`` says. Touches no disk, no network.
+"""Parses the address of an archive: the option ``archive.uri``. Uses neither disk nor network.
 
-A `Place` is a directory, or an address on an object store. Either has ``/`` and ``str``, and can be
-pickled; `brokerd.archive.storage.store.open_store` reads and writes there.
+A `Place` is a directory or an address in a bucket. Both have ``/`` and ``str``, and can be pickled;
+`brokerd.archive.storage.store.open_store` opens them.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from urllib.parse import unquote, urlsplit
 from brokerd.errors import ConfigError
 
 NAME = "archive"
-"""The archive's directory in the data directory, unless the option names another."""
+"""The default directory of the archive, in the data directory."""
 OBJECT_SCHEMES = ("s3", "gs", "az")
 
 _OWN = ("lock", "run", "state", "wal")
-"""What in the data directory is the broker's own."""
+"""Directories of the data directory that belong to the broker."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
 _KEY = re.compile(r"[A-Za-z0-9=,@+_.-]+")
-"""A part of a key between slashes that all stores and libraries write in the same way."""
+"""A part of a key between slashes: characters that no store or library escapes."""
 
 
 class ObjectAddress(NamedTuple):
-    """An address on an object store: ``s3://bucket/key``."""
+    """An address in a bucket: ``s3://bucket/key``."""
 
     scheme: str
     bucket: str
     key: str
-    """What all keys below it begin with, before a slash; "" for all of the bucket."""
+    """The prefix of all keys below it, without the slash; "": the whole bucket."""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}" + (f"/{self.key}" if self.key else "")
@@ -51,11 +51,11 @@ Place = Path | ObjectAddress
 
 
 def address(uri: str, data_dir: Path) -> Place:
-    """Where ``uri`` says, a directory as an absolute path; "" means the one in ``data_dir``.
+    """Parse the option ``archive.uri``; a directory becomes an absolute path.
 
-    A path, relative to the working directory as that of the data directory is, a ``file:`` URI
-    (RFC 8089), or ``s3://bucket/key``. Raises ConfigError for anything else, and for a place that
-    is the broker's own.
+    :param uri: a path, relative to the working directory, a ``file:`` URI (RFC 8089), or
+        ``s3://bucket/key``; "": the default, in ``data_dir``.
+    :raises ConfigError: it is none of these, or lies in a directory of the broker.
     """
     data_dir = Path(os.path.abspath(data_dir))
     if not uri:
@@ -67,24 +67,24 @@ def address(uri: str, data_dir: Path) -> Place:
     for name in _OWN:
         if found.is_relative_to(data_dir / name):
             raise ConfigError(
-                f"archive.uri: {uri!r} is in {str(data_dir / name)!r}, which is the broker's own; "
-                "name a directory that is not"
+                f"archive.uri: {uri!r} is in {str(data_dir / name)!r}, which belongs to the "
+                "broker; name another directory"
             )
     return found
 
 
 def place_of(text: str) -> Place:
-    """The place of which this is the ``str``."""
+    """Parse the ``str`` of a place."""
     return object_address(text) if _is_object(text) else Path(text)
 
 
 def check_uri(uri: str) -> str | ObjectAddress:
-    """The path or the address that a ``uri`` means.
+    """Parse a ``uri`` into a path or an address in a bucket.
 
-    Raises ConfigError if archives cannot be there.
+    Raises ConfigError if an archive cannot be there.
     """
     if "\0" in uri:
-        raise ConfigError(f"archive.uri: {uri!r} holds a zero byte; leave it out")
+        raise ConfigError(f"archive.uri: {uri!r} contains a zero byte; remove it")
     scheme = _SCHEME.match(uri)
     if scheme is None:
         return uri
@@ -92,8 +92,8 @@ def check_uri(uri: str) -> str | ObjectAddress:
         return object_address(uri)
     if scheme[0].lower() != "file:":
         raise ConfigError(
-            f"archive.uri: {uri!r} is no local directory, and on no object store that brokerd "
-            "knows: name a path, a file: URI, or s3://BUCKET/NAME"
+            f"archive.uri: {uri!r} is no local directory, and no object store that brokerd "
+            "supports: name a path, a file: URI, or s3://BUCKET/NAME"
         )
     parts = urlsplit(uri)
     path = unquote(parts.path)
@@ -105,22 +105,19 @@ def check_uri(uri: str) -> str | ObjectAddress:
 
 
 def _is_object(uri: str) -> bool:
-    """Whether it begins with a scheme of object stores. A path that does is written ``./s3:a``."""
+    """Tell whether a URI has the scheme of an object store. Such a path is written ``./s3:a``."""
     scheme = _SCHEME.match(uri)
     return scheme is not None and scheme[0][:-1].lower() in OBJECT_SCHEMES
 
 
 def object_address(uri: str) -> ObjectAddress:
-    """An address on an object store. What it says of one that is none holds no password.
-
-    Raises ConfigError.
-    """
+    """Parse an address in a bucket. Raises ConfigError, whose text holds no password."""
     scheme, _, rest = uri.partition(":")
     bucket, _, key = rest.removeprefix("//").partition("/")
     if "@" in bucket:
         raise ConfigError(
-            "archive.uri: credentials have no place in the address of a bucket; they come from the "
-            "environment (docs/archive.rst)"
+            "archive.uri: remove the credentials from the address of the bucket; they come from "
+            "the environment (docs/archive.rst)"
         )
     if not rest.startswith("//") or not _BUCKET.fullmatch(bucket):
         raise ConfigError(f"archive.uri: {uri!r} names no bucket, as {scheme}://BUCKET/NAME does")
@@ -128,7 +125,7 @@ def object_address(uri: str) -> ObjectAddress:
     for part in parts:
         if not _KEY.fullmatch(part) or part in (".", ".."):
             raise ConfigError(
-                f"archive.uri: {uri!r} has {part!r} in it: letters, digits and any of =,@+_.- may "
-                "stand between two slashes, and something must"
+                f"archive.uri: {uri!r} contains {part!r}: between two slashes there must be "
+                "letters, digits or =,@+_.-"
             )
     return ObjectAddress(scheme.lower(), bucket, "/".join(parts))

@@ -1,11 +1,11 @@
 # Tests: tests/archive/test_store.py
-"""A bucket, or a part of one, as a `brokerd.archive.storage.store.Store`; by the library obstore.
+"""The store in a bucket or below a prefix of one, on the library obstore.
 
-Time is bounded: a server that does not answer is given up after about a minute. What the library
-says of an error holds requests and answers whole; of that, only what names the problem goes on.
+Time is bounded: the store gives a silent server up after about a minute. Errors of the library
+contain whole requests and answers; `problem_of` keeps the cause alone.
 
-Rules of others: a write on the condition that nothing is there is If-None-Match, RFC 9110, section
-13.1.2, as Amazon S3 has it since August 2024.
+`BucketStore.put_if_absent` uses If-None-Match (RFC 9110, section 13.1.2), which Amazon S3 supports
+since August 2024.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 5
 SILENCE_SECONDS = 15
-"""Nothing comes for so long: it is tried again, or given up."""
+"""A connection without data for so long has failed."""
 REQUEST_SECONDS = 120
 RETRIES = 3
 RETRY_SECONDS = 30
-"""A request that failed after so long is not tried again."""
+"""After so long, a failed request is not retried."""
 DELTALAKE_OPTIONS = {
     "connect_timeout": f"{CONNECT_SECONDS}s",
     "timeout": "60s",
     "max_retries": str(RETRIES),
     "retry_timeout": f"{RETRY_SECONDS}s",
 }
-"""The same bounds, near enough, for deltalake; all else it takes from the environment, too."""
+"""About the same bounds for deltalake, which takes all else from the environment, too."""
 PART_BYTES = 8 << 20
 PARTS_AT_ONCE = 4
 END_BYTES = 64 << 10
-"""What is read of a file when it is opened; most footers are shorter."""
+"""Opening a file fetches so much of its end; most footers are shorter."""
 
 _PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-"""What the names of environment variables begin with."""
+"""Prefixes of environment variables."""
 
 
 def open_bucket(address: ObjectAddress) -> BucketStore:
-    """The objects below an address; nothing is asked yet. Connections are shared, and kept."""
+    """Return the store of an address, and send no request. Stores share connections."""
     prefix = _PREFIXES[address.scheme]
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(prefix)))
     return BucketStore(address, _client(address._replace(key=""), environment, os.getpid()))
@@ -62,7 +62,7 @@ def open_bucket(address: ObjectAddress) -> BucketStore:
 
 @lru_cache(maxsize=16)
 def _client(bucket: ObjectAddress, environment: tuple[tuple[str, str], ...], pid: int) -> Any:
-    """What asks a bucket. It belongs to the process, and to the environment that it is read from.
+    """Make the client of a bucket, for one environment and one process.
 
     Raises ArchiveUnavailable.
     """
@@ -71,8 +71,8 @@ def _client(bucket: ObjectAddress, environment: tuple[tuple[str, str], ...], pid
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:
         raise ArchiveUnavailable(
-            f"{bucket} is on an object store, and coming there takes a library that is not "
-            f"installed ({error}): pip install 'brokerd[archive]'"
+            f"{bucket} needs a library that is not installed ({error}): "
+            "pip install 'brokerd[archive]'"
         ) from error
     store: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[bucket.scheme]
     allow_http = dict(environment).get(f"{_PREFIXES[bucket.scheme]}ALLOW_HTTP", "")
@@ -92,14 +92,15 @@ def _client(bucket: ObjectAddress, environment: tuple[tuple[str, str], ...], pid
         )
     except (BaseError, ValueError) as error:
         raise ArchiveUnavailable(
-            f"{bucket}: the environment does not say how to come there: {problem_of(error)}"
+            f"{bucket}: the environment lacks settings of the object store: {problem_of(error)}"
         ) from None
 
 
 class BucketStore:
-    """`brokerd.archive.storage.store.Store`."""
+    """Implements `brokerd.archive.storage.store.Store`."""
 
     is_local = False
+    deltalake_options = DELTALAKE_OPTIONS
 
     def __init__(self, address: ObjectAddress, client: ObjectStore) -> None:
         self.place = address
@@ -112,7 +113,7 @@ class BucketStore:
     # -- reading ---------------------------------------------------------------------------------
 
     def read(self, path: str, bytes_max: int) -> bytes:
-        with self._told(path, "read"):
+        with self._unavailable(path, "read"):
             found = self._client.get(self._key(path))
             size = found.meta["size"]
             if size <= bytes_max:
@@ -125,7 +126,7 @@ class BucketStore:
     def _range(self, path: str, position: int, size: int) -> bytes:
         if not size:
             return b""
-        with self._told(path, "read"):
+        with self._unavailable(path, "read"):
             try:
                 return bytes(self._client.get_range(self._key(path), start=position, length=size))
             except _base_error() as error:
@@ -134,13 +135,13 @@ class BucketStore:
                 raise
 
     def _ends_before(self, path: str, position: int, error: Exception) -> bool:
-        """Whether an error comes from a file that has no byte there; an empty one has none."""
+        """Tell whether a read failed because the file ends there."""
         text = str(error)
         signs = ("InvalidRange", " 416 ", "non-partial response")
         return any(sign in text for sign in signs) and self.stat(path).size <= position
 
     def open(self, path: str, ahead_bytes: int = 0) -> BucketInputFile:
-        with self._told(path, "read"):
+        with self._unavailable(path, "read"):
             try:
                 found = self._client.get(self._key(path), options={"range": {"suffix": END_BYTES}})
                 size = found.meta["size"]
@@ -151,7 +152,7 @@ class BucketStore:
                 raise
 
     def stat(self, path: str) -> Entry:
-        with self._told(path, "read"):
+        with self._unavailable(path, "read"):
             return self._entry(self._client.head(self._key(path)))
 
     def exists(self, path: str) -> bool:
@@ -161,16 +162,19 @@ class BucketStore:
             return False
         return True
 
+    def is_file(self, directory: str) -> bool:
+        return False
+
     def names(self, directory: str) -> set[str]:
         key = self._key(directory)
-        with self._told(directory, "read"):
+        with self._unavailable(directory, "read"):
             found = self._client.list_with_delimiter(key or None)
         paths = [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
-        # Consoles make an object of the directory's own name, which ends in a slash.
+        # Web consoles make an object for a directory; its name ends in a slash.
         return {path.rpartition("/")[2] for path in paths if path != key}
 
     def list(self, directory: str = "", *, hidden: bool = False) -> Iterator[Entry]:
-        with self._told(directory, "read"):
+        with self._unavailable(directory, "read"):
             for chunk in self._client.list(self._key(directory) or None):
                 for found in chunk:
                     entry = self._entry(found)
@@ -179,16 +183,16 @@ class BucketStore:
                         yield entry
 
     def fingerprint(self, directory: str) -> str | None:
-        """A bucket has no directories: nothing has to be asked."""
+        """A bucket has no directories, so it sends no request."""
         return ""
 
     def is_unchanged(
         self, directory: str, fingerprint: str, last: str, tag: str, following: str
     ) -> bool:
-        """By one request: what is there from the last file on."""
+        """One request: list the files from the last one on."""
         before = self._key(f"{directory}/{last}")[:-1]
         expected = [(last, tag)] if tag else []
-        with self._told(directory, "read"):
+        with self._unavailable(directory, "read"):
             chunks = self._client.list(self._key(directory), offset=before, chunk_size=4)
             for chunk in chunks:
                 found = [self._entry(entry) for entry in chunk]
@@ -202,20 +206,20 @@ class BucketStore:
         return ""
 
     def drop_cached(self, path: str) -> None:
-        """Whatever is read comes from the store."""
+        """No effect: nothing is cached."""
 
     # -- writing ---------------------------------------------------------------------------------
 
     def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        with self._told(path, "written"):
+        with self._unavailable(path, "written"):
             self._client.put(self._key(path), data, mode="overwrite")
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """An answer may be lost, or come late: then what is there tells whose it is."""
+        """If the answer is lost, the content of the file tells whose it is."""
         from obstore.exceptions import AlreadyExistsError
 
         try:
-            with self._told(path, "written"):
+            with self._unavailable(path, "written"):
                 try:
                     self._client.put(self._key(path), data, mode="create")
                 except AlreadyExistsError:
@@ -233,11 +237,11 @@ class BucketStore:
         return False
 
     def supports_put_if_absent(self, directory: str) -> bool:
-        """There are servers that take no notice of If-None-Match."""
+        """Some servers ignore If-None-Match."""
         from obstore.exceptions import AlreadyExistsError
 
         path = f"{directory}/.commit-{secrets.token_hex(8)}.tmp"
-        with self._told(path, "written"):
+        with self._unavailable(path, "written"):
             self._client.put(self._key(path), b"")
             try:
                 self._client.put(self._key(path), b"", mode="create")
@@ -255,45 +259,45 @@ class BucketStore:
             self.upload_file(path, file)
 
     def upload_file(self, path: str, file: BinaryIO) -> None:
-        """Copy an open file, from where it stands."""
-        with self._told(path, "written"):
+        """Copy an open file from its current position."""
+        with self._unavailable(path, "written"):
             self._client.put(
                 self._key(path), file, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
             )
 
     def make_directory(self, directory: str) -> None:
-        """A bucket has none."""
+        """No effect: a bucket has no directories."""
 
     def sync_directory(self, directory: str) -> None:
-        """What a store has said that it has, it has."""
+        """No effect: an object is durable once the server has answered."""
 
     def sync_file(self, path: str) -> None:
-        """It is there."""
+        """No effect, for the same reason."""
 
     def delete(self, paths: Iterable[str]) -> None:
         keys = [self._key(path) for path in paths]
-        with self._told("", "written"):
+        with self._unavailable("", "written"):
             if keys:
                 self._client.delete(keys)
 
     def check_writable(self, directories: Iterable[str]) -> None:
-        """Nothing tells but writing."""
+        """No effect: only a write tells."""
 
     @contextmanager
     def exclusive(self, directory: str) -> Iterator[bool]:
         yield True
 
-    # -- what the library says -------------------------------------------------------------------
+    # -- answers of the library ------------------------------------------------------------------
 
     def _entry(self, found: Any) -> Entry:
-        """A file, from what the library says of an object."""
+        """Convert the library's description of an object."""
         changed_ms = int(found["last_modified"].timestamp() * 1000)
         tag = found["e_tag"] or f"{found['size']}-{changed_ms}"
         return Entry(found["path"][len(self._prefix) :], found["size"], changed_ms, tag)
 
     @contextmanager
-    def _told(self, path: str, what: str) -> Iterator[None]:
-        """Say what a server refused, as `brokerd.archive.storage.store` has it."""
+    def _unavailable(self, path: str, what: str) -> Iterator[None]:
+        """Turn errors into those of a `Store`: ``path`` cannot be ``what``."""
         full = self.place / path if path else self.place
         try:
             yield
@@ -301,7 +305,7 @@ class BucketStore:
             if what != "read" or "NoSuchBucket" in str(error):
                 text = f"{full} cannot be {what}: {problem_of(error)}"
                 raise ArchiveUnavailable(text) from None
-            raise FileNotFoundError(errno.ENOENT, "there is no such object", str(full)) from None
+            raise FileNotFoundError(errno.ENOENT, "no such object", str(full)) from None
         except (_base_error(), OSError, ValueError) as error:
             raise ArchiveUnavailable(f"{full} cannot be {what}: {problem_of(error)}") from None
 
@@ -317,7 +321,7 @@ def _base_error() -> type[Exception]:
 
 
 class BucketInputFile:
-    """`brokerd.archive.storage.store.InputFile`."""
+    """Implements `brokerd.archive.storage.store.InputFile`."""
 
     def __init__(
         self, store: BucketStore, path: str, size: int, end: bytes, ahead_bytes: int
@@ -327,7 +331,7 @@ class BucketInputFile:
         self._end = end
         self._ahead_bytes = ahead_bytes
         self._ahead = (0, b"")
-        """The last piece that was read ahead, by its position."""
+        """The piece that was read ahead last, with its position."""
         self.size = size
 
     def read(self, position: int, size: int) -> bytes:
@@ -349,10 +353,9 @@ class BucketInputFile:
 
 
 class BucketOutputFile:
-    """`brokerd.archive.storage.store.OutputFile`: a local file without a name, uploaded when it is
-    complete.
+    """Implements `brokerd.archive.storage.store.OutputFile`: a local file, uploaded by `publish`.
 
-    It stands where temporary files do (``TMPDIR``), and nothing is left of it however we end.
+    The file lies in ``TMPDIR`` and has no name, so a killed process leaves nothing.
     """
 
     def __init__(self, store: BucketStore) -> None:
@@ -376,7 +379,7 @@ class BucketOutputFile:
 
 
 def problem_of(error: Exception) -> str:
-    """What is wrong, in one line, without what the request was."""
+    """Describe the cause of an error in one line, without the request."""
     text = str(error)
     code, said = (
         re.search(rf"<{name}>([^<]{{1,300}})</{name}>", text) for name in ("Code", "Message")

@@ -1,6 +1,5 @@
 # Tests: tests/archive/test_store.py
-"""A directory of this machine, or of a network file system, as a
-`brokerd.archive.storage.store.Store`."""
+"""The store in a directory of this machine or of a network file system."""
 
 from __future__ import annotations
 
@@ -18,17 +17,18 @@ from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.storage.regular_file import open_regular, read_regular
 from brokerd.archive.storage.store import Entry
 
-PUT = ".put-"
-"""Begins the names of files that replace another one when they are complete."""
-NEVER_WRITTEN = (errno.EROFS, errno.EINVAL)
-"""What file systems say that are read-only: there is nothing to sync."""
+REPLACEMENT = ".put-"
+"""Begins the names of files that replace another file once they are complete."""
+READ_ONLY = (errno.EROFS, errno.EINVAL)
+"""Errors of fsync on a read-only file system, which has nothing to sync."""
 _COPY_BYTES = 1 << 20
 
 
 class LocalStore:
-    """`brokerd.archive.storage.store.Store`."""
+    """Implements `brokerd.archive.storage.store.Store`."""
 
     is_local = True
+    deltalake_options: dict[str, str] | None = None
 
     def __init__(self, root: Path) -> None:
         self.place = root
@@ -37,7 +37,7 @@ class LocalStore:
 
     def read(self, path: str, bytes_max: int) -> bytes:
         full = self.place / path
-        with _told(full, "read"):
+        with _unavailable(full, "read"):
             return read_regular(full, bytes_max)
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -46,20 +46,24 @@ class LocalStore:
 
     def open(self, path: str, ahead_bytes: int = 0) -> LocalInputFile:
         full = self.place / path
-        with _told(full, "read"):
+        with _unavailable(full, "read"):
             return LocalInputFile(full)
 
     def stat(self, path: str) -> Entry:
         full = self.place / path
-        with _told(full, "read"):
+        with _unavailable(full, "read"):
             return _entry(path, os.stat(full))
 
     def exists(self, path: str) -> bool:
         return (self.place / path).exists()
 
+    def is_file(self, directory: str) -> bool:
+        full = self.place / directory
+        return full.exists() and not full.is_dir()
+
     def names(self, directory: str) -> set[str]:
         full = self.place / directory
-        with _told(full, "read"), suppress(FileNotFoundError, NotADirectoryError):
+        with _unavailable(full, "read"), suppress(FileNotFoundError, NotADirectoryError):
             return set(os.listdir(full))
         return set()
 
@@ -69,7 +73,7 @@ class LocalStore:
                 raise error
 
         top = self.place / directory
-        with _told(top, "read"):
+        with _unavailable(top, "read"):
             for found, below, names in os.walk(top, onerror=fail):
                 below[:] = sorted(name for name in below if hidden or name[0] not in "_.")
                 for name in sorted(names):
@@ -84,20 +88,19 @@ class LocalStore:
     def is_unchanged(
         self, directory: str, fingerprint: str, last: str, tag: str, following: str
     ) -> bool:
-        return self.fingerprint(directory) == fingerprint and not self.exists(
-            f"{directory}/{following}"
-        )
+        is_same = self.fingerprint(directory) == fingerprint
+        return is_same and not self.exists(f"{directory}/{following}")
 
     def tag(self, path: str) -> str:
         full = self.place / path
-        with _told(full, "read"), suppress(FileNotFoundError, NotADirectoryError):
+        with _unavailable(full, "read"), suppress(FileNotFoundError, NotADirectoryError):
             return _entry(path, os.stat(full)).tag
         return ""
 
     def drop_cached(self, path: str) -> None:
-        """All of it is asked for at once, so that the disk reads ahead of whoever decodes it."""
+        """The kernel also reads the whole file ahead, while its first bytes are decoded."""
         full = self.place / path
-        with _told(full, "read"):
+        with _unavailable(full, "read"):
             descriptor = os.open(full, os.O_RDONLY)
             try:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -109,8 +112,8 @@ class LocalStore:
 
     def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
         full = self.place / path
-        temporary = full.with_name(f"{PUT}{secrets.token_hex(8)}.tmp")
-        with _told(full, "written"):
+        temporary = full.with_name(f"{REPLACEMENT}{secrets.token_hex(8)}.tmp")
+        with _unavailable(full, "written"):
             try:
                 if durable:
                     _write_durably(temporary, data)
@@ -128,7 +131,7 @@ class LocalStore:
     def put_if_absent(self, path: str, data: bytes) -> bool:
         full = self.place / path
         temporary = full.with_name(f".commit-{secrets.token_hex(8)}.tmp")
-        with _told(full, "written"):
+        with _unavailable(full, "written"):
             try:
                 _write_durably(temporary, data)
                 try:
@@ -147,38 +150,34 @@ class LocalStore:
         return LocalOutputFile(self.place, directory)
 
     def upload(self, path: str, source: Path) -> None:
-        draft = self.create(path.rpartition("/")[0])
+        output = self.create(path.rpartition("/")[0])
         try:
-            with _told(self.place / path, "written"), open(source, "rb") as file:
+            with _unavailable(self.place / path, "written"), open(source, "rb") as file:
                 while data := file.read(_COPY_BYTES):
-                    draft.write(data)
-                draft.publish(path)
+                    output.write(data)
+                output.publish(path)
         finally:
-            draft.discard()
+            output.discard()
 
     def make_directory(self, directory: str) -> None:
         full = self.place / directory
-        with _told(full, "written"):
+        with _unavailable(full, "written"):
             _make_directories(full)
 
     def sync_directory(self, directory: str) -> None:
         full = self.place / directory
-        with _told(full, "read"):
+        with _unavailable(full, "read"):
             sync_directory(full)
 
     def sync_file(self, path: str) -> None:
         full = self.place / path
-        with _told(full, "read"):
-            descriptor = os.open(full, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        with _unavailable(full, "read"):
+            _sync(full, os.O_RDONLY)
 
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:
             full = self.place / path
-            with _told(full, "written"):
+            with _unavailable(full, "written"):
                 full.unlink(missing_ok=True)
 
     def check_writable(self, directories: Iterable[str]) -> None:
@@ -187,13 +186,13 @@ class LocalStore:
             path = next(found for found in (path, *path.parents) if found.exists())
             if not os.access(path, os.W_OK | os.X_OK):
                 raise ArchiveUnavailable(
-                    f"{path} cannot be written to: see that user {os.geteuid()} may, and that its "
-                    "file system is not mounted read-only"
+                    f"{path} cannot be written: check the permissions of user {os.geteuid()}, and "
+                    "whether the file system is mounted read-only"
                 )
 
     @contextmanager
     def exclusive(self, directory: str) -> Iterator[bool]:
-        with _told(self.place / directory, "written"):
+        with _unavailable(self.place / directory, "written"):
             descriptor = os.open(self.place / directory, os.O_RDONLY)
         try:
             try:
@@ -207,7 +206,7 @@ class LocalStore:
 
 
 class LocalInputFile:
-    """`brokerd.archive.storage.store.InputFile`. It goes on when the file is deleted."""
+    """Implements `brokerd.archive.storage.store.InputFile`. It survives deletion of the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -215,18 +214,18 @@ class LocalInputFile:
         self.size = os.fstat(self._file.fileno()).st_size
 
     def read(self, position: int, size: int) -> bytes:
-        with _told(self._path, "read"):
+        with _unavailable(self._path, "read"):
             return os.pread(self._file.fileno(), size, position)
 
     def read_tail(self, size: int) -> bytes:
         return self.read(max(0, self.size - size), size)
 
     def drop_tail(self) -> None:
-        """The system keeps what it likes."""
+        """No effect: the page cache belongs to the kernel."""
 
 
 class LocalOutputFile:
-    """`brokerd.archive.storage.store.OutputFile`: a file in the directory where it is to stay."""
+    """Implements `brokerd.archive.storage.store.OutputFile`: a temporary file in the directory."""
 
     def __init__(self, root: Path, directory: str) -> None:
         self._root = root
@@ -240,19 +239,13 @@ class LocalOutputFile:
 
     def write(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
-        try:
+        with self._named():
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
-        except OSError as error:
-            error.filename = str(self._path)
-            raise
 
     def publish(self, path: str) -> None:
-        try:
+        with self._named():
             os.fsync(self._descriptor)
-        except OSError as error:
-            error.filename = str(self._path)
-            raise
         os.rename(self._path, self._root / path)
         self._close()
         for directory in (self._directory, *((self._root,) if self._is_new else ())):
@@ -263,23 +256,36 @@ class LocalOutputFile:
             self._path.unlink(missing_ok=True)
             self._close()
 
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Add the path to an OSError."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
+
     def _close(self) -> None:
         self._is_open = False
         os.close(self._descriptor)
 
 
 def sync_directory(path: Path) -> None:
-    """Have the names in a directory on the disk, unless it is read-only. Raises OSError."""
+    """Make the names in a directory durable; a read-only one is. Raises OSError."""
     try:
         sync_strictly(path)
     except OSError as error:
-        if error.errno not in NEVER_WRITTEN:
+        if error.errno not in READ_ONLY:
             raise
 
 
 def sync_strictly(path: Path) -> None:
-    """Have the names in a directory on the disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    """Make the names in a directory durable. Raises OSError."""
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:
@@ -294,7 +300,7 @@ def _make_directories(path: Path) -> None:
 
 
 def _write_durably(path: Path, data: bytes) -> None:
-    """Write a file; its name may still be lost."""
+    """Write a file and sync it; its name may be lost."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -309,8 +315,8 @@ def _entry(path: str, status: os.stat_result) -> Entry:
 
 
 @contextmanager
-def _told(path: Path, what: str) -> Iterator[None]:
-    """Say what it was that a disk refused."""
+def _unavailable(path: Path, what: str) -> Iterator[None]:
+    """Turn an OSError into an ArchiveUnavailable: ``path`` cannot be ``what``."""
     try:
         yield
     except OSError as error:

@@ -1,5 +1,9 @@
 # Tests: tests/archive/test_lru.py
-"""What was used last, up to some number and some size: a cache for any number of threads."""
+"""A cache that is bounded by number and by bytes, for any number of threads.
+
+`cachetools.LRUCache` does not serve: it has one bound, no lock, and refuses a value that is larger
+than the cache.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Value]):
-    """Keeps at most ``limit`` values of ``limit_bytes`` together, or one that is larger.
+    """Keeps the values used last: ``limit`` of them with ``limit_bytes``, or one larger value.
 
-    What is forgotten here lives on as long as somebody uses it.
+    An evicted value lives on as long as other objects refer to it.
     """
 
     def __init__(self, limit: int, limit_bytes: int) -> None:
@@ -28,7 +32,7 @@ class LruCache(Generic[Value]):
         return len(self._values)
 
     def get(self, key: Hashable) -> Value | None:
-        """What was put here under the key, if it is still here."""
+        """Return the value of a key; None: it is not cached."""
         with self._lock:
             found = self._values.get(key)
             if found is None:
@@ -37,7 +41,7 @@ class LruCache(Generic[Value]):
             return found[0]
 
     def put(self, key: Hashable, value: Value, size: int) -> None:
-        """Keep a value that takes ``size`` bytes, and forget others for it."""
+        """Cache a value of ``size`` bytes, and evict others for it."""
         with self._lock:
             _, before = self._values.pop(key, (None, 0))
             self._values[key] = value, size
@@ -45,5 +49,5 @@ class LruCache(Generic[Value]):
             while len(self._values) > 1 and (
                 len(self._values) > self._limit or self.used_bytes > self._limit_bytes
             ):
-                _, (_, gone) = self._values.popitem(last=False)
-                self.used_bytes -= gone
+                _, (_, evicted) = self._values.popitem(last=False)
+                self.used_bytes -= evicted

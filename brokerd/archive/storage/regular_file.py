@@ -1,8 +1,7 @@
 # Tests: tests/archive/test_regular_file.py
-"""Opens files of which anything may have taken the place, without waiting for it.
+"""Opens regular files alone, so that a pipe or a device in their place does not block the reader.
 
-Opening a pipe waits for somebody to write, and a device has no end: either would hold up its reader
-for good.
+Opening a pipe waits for a writer, and a device has no end.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 
 
 def open_regular(path: str | Path) -> int:
-    """The descriptor of a file opened for reading. Raises OSError, also for what is no file."""
+    """Open a file for reading; returns the descriptor. Raises OSError; EINVAL: no regular file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -23,7 +22,7 @@ def open_regular(path: str | Path) -> int:
 
 
 def read_regular(path: str | Path, bytes_max: int) -> bytes:
-    """All of a file. Raises OSError, EFBIG for one of more than ``bytes_max``."""
+    """Read a whole file. Raises OSError; EFBIG: it is larger than ``bytes_max``."""
     with open(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > bytes_max:

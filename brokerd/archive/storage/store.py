@@ -1,17 +1,16 @@
 # Tests: tests/archive/test_store.py
-"""What the tables of an archive need of the place where they are: a directory or an object store.
+"""The interface to the files of an archive: in a directory or in a bucket.
 
-Paths are relative to the place, with ``/`` between names. A file is there whole or not at all, and
-durable once a call that wrote it returned. `open_store` takes a `Place`, which can be pickled: open
-a store where it is used.
+Paths are relative to the archive's address, with ``/`` between names. A file is complete or absent,
+and durable once the call that wrote it returned. `open_store` takes a `Place`, which can be
+pickled: open a store where it is used.
 
-What it raises, all of it with the address of the file: FileNotFoundError from what reads a file
-that is not there, and `ArchiveUnavailable` for whatever else the disk or the server said, or when
-the server did not answer in time. A `OutputFile` raises OSError, too: what the disk said that it is
-written to. No text holds credentials.
+Errors name the file's address and hold no credentials: FileNotFoundError for a file that is read
+and does not exist, `ArchiveUnavailable` for every other error of disk or server, also when the
+server does not answer in time. An `OutputFile` also raises OSError, for the disk it writes to.
 
-Object stores are S3 and those that speak like it; Google's and Azure's are not tried. Endpoint,
-region and credentials come from the environment: ``AWS_ENDPOINT_URL``, ``AWS_REGION``,
+Tested object stores are S3 and compatible ones; those of Google and Azure are not. Endpoint, region
+and credentials come from the environment: ``AWS_ENDPOINT_URL``, ``AWS_REGION``,
 ``AWS_ACCESS_KEY_ID`` and so on.
 """
 
@@ -24,160 +23,164 @@ from typing import NamedTuple, Protocol
 
 from brokerd.archive.storage.address import ObjectAddress, Place, place_of
 
-__all__ = ["OutputFile", "Entry", "Place", "Store", "InputFile", "open_store"]
+__all__ = ["Entry", "InputFile", "OutputFile", "Place", "Store", "open_store"]
 
 
 class Entry(NamedTuple):
-    """A file as it is now."""
+    """A file in a listing."""
 
     path: str
     size: int
     changed_ms: int
-    """When it was written, in milliseconds since the Unix epoch by the clock of the disk or server.
-    """
+    """Time of the last write by the clock of disk or server: milliseconds since the Unix epoch."""
     tag: str
-    """Differs from that of any other content under the same path."""
+    """Changes with the content of the file."""
 
 
 class InputFile(Protocol):
-    """A file that is read in pieces, by any number of threads. A local one stays open."""
+    """A file open for reading, by any number of threads. A local one keeps a descriptor."""
 
     @property
     def size(self) -> int: ...
 
     def read(self, position: int, size: int) -> bytes:
-        """So many bytes, or less where the file ends. Raises as the store does."""
+        """Read ``size`` bytes, fewer at the end of the file. Raises as the store does."""
 
     def read_tail(self, size: int) -> bytes:
-        """The last bytes, all of them if there are less; quickly, right after it was opened."""
+        """Read the last bytes, of which opening an object has fetched some already."""
 
     def drop_tail(self) -> None:
-        """Keep nothing in memory for `read_tail`."""
+        """Free the memory that `read_tail` uses."""
 
 
 class OutputFile(Protocol):
-    """A file that is being written."""
+    """A file open for writing."""
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes. Raises OSError, a full disk for instance, with the file's name."""
+        """Append bytes. Raises OSError, such as ENOSPC, with the file's name."""
 
     def publish(self, path: str) -> None:
-        """Have the file there, whole and durable, and be done. Its path begins with the directory
-        that the draft was made for."""
+        """Give the file its path, complete and durable, and close it.
+
+        The path begins with the directory that the file was created in.
+        """
 
     def discard(self) -> None:
-        """Leave nothing; after `publish` nothing happens."""
+        """Delete the file; no effect after `publish`."""
 
 
 class Store(Protocol):
-    """The files below one place. For any number of threads."""
+    """The files below one address, for any number of threads."""
 
     @property
     def place(self) -> Place: ...
 
     @property
     def is_local(self) -> bool:
-        """Whether the place is a directory."""
+        """Tell whether the address is a directory."""
+
+    @property
+    def deltalake_options(self) -> dict[str, str] | None:
+        """The storage options for deltalake; it takes all others from the environment."""
 
     # -- reading ---------------------------------------------------------------------------------
 
     def read(self, path: str, bytes_max: int) -> bytes:
-        """All of a file. ArchiveUnavailable if it has more bytes than that."""
+        """Read a whole file. Raises ArchiveUnavailable if it is larger than ``bytes_max``."""
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Pieces of a file, each by position and size; a piece is short where the file ends."""
+        """Read pieces of a file, each by position and size; a piece ends where the file ends."""
 
     def open(self, path: str, ahead_bytes: int = 0) -> InputFile:
         """Open a file.
 
-        :param ahead_bytes: read at least so much at once of an object, and keep it for the next
-            read: for those who read a file from its beginning to its end.
+        :param ahead_bytes: fetch at least so much of an object at once, for sequential reading.
         """
 
     def stat(self, path: str) -> Entry: ...
 
     def exists(self, path: str) -> bool:
-        """Whether a file is there."""
+        """Tell whether a file exists."""
+
+    def is_file(self, directory: str) -> bool:
+        """Tell whether a file has the name that a directory needs; a bucket allows both."""
 
     def names(self, directory: str) -> set[str]:
-        """Names of files and directories right in a directory; none if it is not there."""
+        """List files and directories right in a directory; empty if the directory is absent."""
 
     def list(self, directory: str = "", *, hidden: bool = False) -> Iterator[Entry]:
-        """Every file below a directory.
+        """List every file below a directory.
 
-        :param hidden: also in directories whose name begins with ``_`` or ``.``.
+        :param hidden: include directories whose names begin with ``_`` or ``.``.
         """
 
     def fingerprint(self, directory: str) -> str | None:
-        """Describe the state of a directory for `is_unchanged`; None: there is no directory."""
+        """Describe the state of a directory for `is_unchanged`; None: it is absent."""
 
     def is_unchanged(
         self, directory: str, fingerprint: str, last: str, tag: str, following: str
     ) -> bool:
-        """Whether it is plain, from little, that a directory has nothing new.
+        """Tell cheaply that a directory of numbered files has no new file; False: unknown.
 
-        :param fingerprint: of the directory before its files were read.
-        :param last: the name of the last of those that are numbered.
-        :param tag: its tag; "" if it is not there.
-        :param following: the name that the next would have.
+        :param fingerprint: of the directory, from before its files were read.
+        :param last: the name of the last numbered file.
+        :param tag: the tag of that file; "" if it is absent.
+        :param following: the name that the next file gets.
         """
 
     def tag(self, path: str) -> str:
-        """The tag of a file; "" if it is not there."""
+        """Return the tag of a file; "" if it is absent."""
 
     def drop_cached(self, path: str) -> None:
-        """Have what is read next come from the disk."""
+        """Make the next read of a file come from the disk."""
 
     # -- writing ---------------------------------------------------------------------------------
 
     def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file, in place of another if there is one.
+        """Write a file, or replace it.
 
-        :param durable: False: it may be lost when the machine stops.
+        :param durable: False: the file may be lost when the machine stops.
         """
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Write a file unless one of this path is there: then return False.
+        """Write a file; return False if its path exists.
 
-        Of any number of callers one at most gets True, but for those whose bytes are the same. On a
-        local disk the name is durable once `sync_directory` returned.
+        Of all concurrent callers with different data, at most one gets True. On a local disk the
+        name is durable after `sync_directory`.
         """
 
     def supports_put_if_absent(self, directory: str) -> bool:
-        """Try `put_if_absent` in a directory, and leave no file; False: it does not work."""
+        """Try out `put_if_absent` in a directory, and leave no file."""
 
     def create(self, directory: str) -> OutputFile:
-        """Begin a file in a directory, which is made if it is not there. Raises OSError."""
+        """Begin a file in a directory, which is made if it is absent. Raises OSError."""
 
     def upload(self, path: str, source: Path) -> None:
-        """Copy a finished local file, in place of another if there is one."""
+        """Copy a complete local file, or replace the existing one."""
 
     def make_directory(self, directory: str) -> None:
-        """Make a directory and those above it, durably, where there are such things."""
+        """Make a directory and its parents durable; no effect in a bucket."""
 
     def sync_directory(self, directory: str) -> None:
-        """Have the names in a directory on the disk."""
+        """Make the names in a directory durable."""
 
     def sync_file(self, path: str) -> None:
-        """Have a file on the disk that another program wrote; its name may still be lost."""
+        """Make the content of a file durable that another library wrote; its name may be lost."""
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; those that are not there any more are no error."""
+        """Delete files; absent ones are no error."""
 
     def check_writable(self, directories: Iterable[str]) -> None:
-        """Look whether files can be written in directories, as far as that is told beforehand."""
+        """Raise ArchiveUnavailable if permissions forbid writing; a bucket does not tell."""
 
     def exclusive(self, directory: str) -> AbstractContextManager[bool]:
-        """Be the only one who does what is done now, as far as the store can tell.
-
-        False: another process is at it. On an object store always True.
-        """
+        """Lock a directory meanwhile; False: another process holds it. A bucket gives True."""
 
 
 def open_store(place: Place | str) -> Store:
-    """The files at a place, or at the one that has this ``str``; nothing is looked at yet.
+    """Return the store at an address, or at the ``str`` of one; reads nothing yet.
 
-    Raises ArchiveUnavailable if what is needed to come there is not installed, or not set.
+    Raises ArchiveUnavailable if a library or a setting is missing.
     """
     place = place_of(place) if isinstance(place, str) else place
     if isinstance(place, ObjectAddress):

@@ -18,7 +18,7 @@ from brokerd.archive.contract.bounds import (
     FILE_BYTES_MAX,
     FILE_NAME,
     Bounds,
-    Said,
+    Decoded,
     decode_bounds,
 )
 from brokerd.archive.contract.layout import RECORDS
@@ -163,7 +163,7 @@ def readable(root: Path) -> Iterator[None]:
         ) from error
 
 
-def read_bounds(path: Path, decode: Callable[[bytes], Said]) -> Said:
+def read_bounds(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
     """Read the bounds of a broker, or their head. Raises BrokerdError and OSError."""
     try:
         return decode(read_regular(path, FILE_BYTES_MAX))
