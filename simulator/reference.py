@@ -22,7 +22,7 @@ from brokerd.broker.model.topics import TopicSettings
 from brokerd.groups import GroupSettings
 from brokerd.values import Encoding, Format, Record
 from brokerd.wal import WalOptions
-from brokerd.wal.damage.loss_records import Loss, encode_loss
+from brokerd.wal.recovery.loss_records import Loss, encode_loss
 from brokerd.walformat import (
     SEGMENT_BYTES_MIN,
     Entry,

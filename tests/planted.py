@@ -206,7 +206,7 @@ BUGS = (
     bug(
         "tear-off-by-one",
         "a tear right behind the last synced position is taken for damage",
-        "wal/recovery/recover.py",
+        "wal/recovery/segment_replay.py",
         (
             "        return self._claim > self._segment.first_lsn + position",
             "        return self._claim >= self._segment.first_lsn + position",
@@ -215,7 +215,7 @@ BUGS = (
     bug(
         "accept-torn-frame",
         "the sound entries of a torn frame count",
-        "wal/recovery/recover.py",
+        "wal/recovery/segment_replay.py",
         (
             "                if self._is_torn(found.position, found.problem):\n"
             "                    break\n",

@@ -22,6 +22,11 @@ WIRING = {"tap", "rollup", "server"}
 """The rooms that see every other room. Nobody below sees them."""
 
 EVERYTHING = {"*"}
+LOG_FILES = (
+    WAIST
+    | {"walformat", "wal.disk", "wal.committer"}
+    | {"wal.segment", "wal.index_files", "wal.snapshot"}
+)
 STORED = WAIST | {"walformat", "archive.contract", "archive.storage"}
 SERVED = STORED | {"archive.parquet", "archive.delta"}
 ARCHIVED = SERVED | {"archive.journal", "archive.cluster", "archive.run"}
@@ -31,7 +36,12 @@ ARROWS: dict[str, set[str]] = {
     "walformat": set(),
     "codecs": WAIST,
     "groups": WAIST | {"walformat"},
-    "wal": WAIST | {"walformat"},
+    "wal": WAIST | {"walformat", "wal"},
+    "wal.read": WAIST | {"walformat", "wal.disk"},
+    "wal.write": LOG_FILES | {"wal.catalog"},
+    "wal.deletion": LOG_FILES | {"wal.catalog"},
+    "wal.recovery": LOG_FILES | {"wal.read", "wal.deletion.deleted_ranges"},
+    "wal.damage": LOG_FILES | {"wal.read", "wal.recovery", "wal.deletion.deleted_ranges"},
     "security": WAIST,
     "schemas": WAIST,
     "archive": WAIST | {"archive"},
@@ -160,7 +170,7 @@ def breaches(path: str, source: str) -> list[str]:
     is_package = parts[-1] == "__init__"
     module = ".".join(parts[:-1] if is_package else parts)
     room = "values" if module == "brokerd" else _room(".".join(parts[1:]))
-    if room is None or (room == "archive" and len(parts) > 3):
+    if room is None or (room in ("archive", "wal") and len(parts) > 3):
         lost = ".".join(parts[1:-1]) or parts[1]
         return [f"{path}:1: a room without arrows: give {lost!r} its rule in tests/test_arrows.py"]
     found = []
@@ -192,6 +202,9 @@ def test_every_import_follows_the_arrows() -> None:
             "groups may import only",
         ),
         ("brokerd/wal/__init__.py", "from ..broker import Broker", "wal may import only"),
+        ("brokerd/wal/read/x.py", "from brokerd.wal.log import Wal", "wal.read may import only"),
+        ("brokerd/wal/recovery/x.py", "from ..damage import verify", "wal.recovery may import"),
+        ("brokerd/wal/attic/x.py", "", "a room without arrows"),
         ("brokerd/wal/writer.py", "from twisted.internet import defer", "of Twisted"),
         (
             "brokerd/broker/topics.py",

@@ -20,7 +20,7 @@ from brokerd.errors import ConfigError, DirectoryLocked, NoSpace
 from brokerd.wal.damage.repair import Action, Deed, Plan, Rooms, examine, repair
 from brokerd.wal.disk import RealDisk
 from brokerd.wal.lock import DirectoryLock
-from brokerd.wal.recovery.recover import Frame, LostRange
+from brokerd.wal.recovery.report import Frame, LostRange
 from brokerd.walformat import EntryKind
 
 LOCKED = 75

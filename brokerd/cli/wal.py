@@ -26,7 +26,7 @@ from brokerd.errors import ConfigError
 from brokerd.wal.damage.verify import VerifyReport, verify, walk
 from brokerd.wal.disk import Disk, RealDisk
 from brokerd.wal.read.scanner import FoundEntry, FoundFrame, Unreadable
-from brokerd.wal.recovery.recover import Damage
+from brokerd.wal.recovery.report import Damage
 from brokerd.walformat import (
     Entry,
     EntryKind,

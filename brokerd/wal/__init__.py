@@ -6,8 +6,6 @@ bytes are arguments. What others may use is listed below.
 """
 
 from brokerd.wal.committer import Committer, ThreadCommitter
-from brokerd.wal.damage.fingerprint import KnownDamage
-from brokerd.wal.damage.loss_records import decode_loss
 from brokerd.wal.deletion.coverage import Coverage, CoveragePlan, Staying
 from brokerd.wal.deletion.removal import Removable, RemovalPlan
 from brokerd.wal.disk import Disk, File, RealDisk
@@ -17,7 +15,9 @@ from brokerd.wal.options import WalOptions
 from brokerd.wal.read.reader import Batch, DamagedBatch, ReadPlan
 from brokerd.wal.read.seek import OffsetPlan, SizePlan
 from brokerd.wal.recovery.assigned_offsets import SNAPSHOT_TOPIC
-from brokerd.wal.recovery.recover import Cut, Damage, Frame, LostRange, RecoveryReport
+from brokerd.wal.recovery.damage_fingerprint import KnownDamage
+from brokerd.wal.recovery.loss_records import decode_loss
+from brokerd.wal.recovery.report import Cut, Damage, Frame, LostRange, RecoveryReport
 from brokerd.wal.segment import SegmentStatus
 from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots
 

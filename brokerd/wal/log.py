@@ -22,7 +22,6 @@ from twisted.logger import Logger
 from brokerd.errors import NoSpace, StorageFailed
 from brokerd.wal.catalog import Catalog
 from brokerd.wal.committer import Committer, Mutex
-from brokerd.wal.damage.fingerprint import KnownDamage, is_unchanged
 from brokerd.wal.deletion.coverage import Coverage, CoveragePlan
 from brokerd.wal.deletion.deleted_ranges import deleted_ranges
 from brokerd.wal.deletion.removal import Deleter, Removable, RemovalPlan, StartOffsets, is_kept
@@ -30,7 +29,8 @@ from brokerd.wal.disk import Disk
 from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
 from brokerd.wal.read.reader import ReadPlan
 from brokerd.wal.read.seek import OffsetPlan, SizePlan
-from brokerd.wal.recovery.recover import Frame, RecoveryReport
+from brokerd.wal.recovery.damage_fingerprint import KnownDamage, is_unchanged
+from brokerd.wal.recovery.report import Frame, RecoveryReport
 from brokerd.wal.recovery.startup import known_places, rebuild_index, replay, tidy
 from brokerd.wal.segment import Segment, SegmentStatus
 from brokerd.wal.write.allocation import Allocator, Spare, is_full

@@ -16,10 +16,10 @@ from brokerd.broker.model.topics import Topic
 from brokerd.errors import DamagedData, UnknownOffset
 from brokerd.groups import GroupSettings
 from brokerd.wal import Frame, LostRange, RecoveryReport
-from brokerd.wal.damage.loss_records import Loss, encode_loss
 from brokerd.wal.damage.repair import Rooms, examine, repair
 from brokerd.wal.damage.verify import verify, walk
 from brokerd.wal.read.scanner import FoundEntry, FoundFrame
+from brokerd.wal.recovery.loss_records import Loss, encode_loss
 from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
 from simulator.bare import STATE_DIR, WAL_DIR
 from simulator.disk import SimDisk

@@ -15,7 +15,7 @@ from brokerd.errors import DamagedData
 from brokerd.wal import Frame, LostRange, RealDisk, RecoveryReport, Wal
 from brokerd.wal.damage.repair import Rooms, examine
 from brokerd.wal.damage.verify import verify, walk
-from brokerd.wal.directory import MISSING_BYTES_MAX
+from brokerd.wal.recovery.directory import MISSING_BYTES_MAX
 from brokerd.wal.segment import segment_name
 from brokerd.walformat import SegmentHeader, encode_frame, encode_segment_header
 from simulator.disk import SimDisk

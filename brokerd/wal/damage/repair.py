@@ -27,13 +27,14 @@ from typing import Any, NamedTuple
 
 from brokerd.errors import DamagedData, NoSpace
 from brokerd.wal.damage.backup import PIECE_BYTES, Copies, Source
-from brokerd.wal.damage.loss_records import encode_loss, record_of
 from brokerd.wal.damage.verify import BadFile, VerifyReport, verify
 from brokerd.wal.deletion.deleted_ranges import LSN_MAX
-from brokerd.wal.directory import SegmentFile, segment_files
 from brokerd.wal.disk import Disk, File, write_atomically
 from brokerd.wal.index_files import load_spans
-from brokerd.wal.recovery.recover import Damage, Frame, LostRange, read_segment_header
+from brokerd.wal.recovery.directory import SegmentFile, segment_files
+from brokerd.wal.recovery.loss_records import encode_loss, record_of
+from brokerd.wal.recovery.report import Damage, Frame, LostRange
+from brokerd.wal.recovery.segment_replay import read_segment_header
 from brokerd.wal.recovery.startup import replay, tidy
 from brokerd.wal.segment import Segment, segment_name
 from brokerd.walformat import (

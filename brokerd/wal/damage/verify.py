@@ -16,28 +16,20 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData
-from brokerd.wal.damage.loss_records import decode_loss, tell_apart
 from brokerd.wal.deletion.deleted_ranges import LSN_MAX, LsnRange, deleted_ranges
-from brokerd.wal.directory import (
+from brokerd.wal.disk import Disk
+from brokerd.wal.index_files import load_index
+from brokerd.wal.read.scanner import FoundFrame, SegmentScanner, Unreadable
+from brokerd.wal.recovery.assigned_offsets import given_offsets, moved_need, needed_from
+from brokerd.wal.recovery.directory import (
     SegmentFile,
     deleted_in_vain,
     missing_end,
     segment_files,
 )
-from brokerd.wal.disk import Disk
-from brokerd.wal.index_files import load_index
-from brokerd.wal.read.scanner import FoundFrame, SegmentScanner, Unreadable
-from brokerd.wal.recovery.assigned_offsets import given_offsets, moved_need, needed_from
-from brokerd.wal.recovery.recover import (
-    Cut,
-    Damage,
-    Frame,
-    LostRange,
-    RecoveryReport,
-    SegmentReplay,
-    still_needed,
-    told_by_index,
-)
+from brokerd.wal.recovery.loss_records import decode_loss, tell_apart
+from brokerd.wal.recovery.report import Cut, Damage, Frame, LostRange, RecoveryReport, still_needed
+from brokerd.wal.recovery.segment_replay import SegmentReplay, told_by_index
 from brokerd.wal.segment import Segment, index_name, segment_name
 from brokerd.wal.snapshot import SnapshotFile
 from brokerd.walformat import SEGMENT_HEADER_BYTES, EntryKind

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 import msgpack
 
 from brokerd.errors import NewerFormat
-from brokerd.wal.recovery.recover import LostRange
+from brokerd.wal.recovery.report import LostRange
 from brokerd.wal.snapshot import SnapshotChunk
 from brokerd.walformat import Entry, EntryKind
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData
-from brokerd.wal.damage.fingerprint import KnownDamage, is_unchanged, known_damage
-from brokerd.wal.damage.loss_records import decode_loss, tell_apart
 from brokerd.wal.deletion.deleted_ranges import deleted_ranges, replaced_records
-from brokerd.wal.directory import (
+from brokerd.wal.disk import Disk
+from brokerd.wal.index_files import load_index, load_spans, write_index
+from brokerd.wal.recovery.damage_fingerprint import KnownDamage, is_unchanged, known_damage
+from brokerd.wal.recovery.directory import (
     SegmentFile,
     deleted_in_vain,
     missing_end,
@@ -24,16 +25,9 @@ from brokerd.wal.directory import (
     orphan_indexes,
     segment_files,
 )
-from brokerd.wal.disk import Disk
-from brokerd.wal.index_files import load_index, load_spans, write_index
-from brokerd.wal.recovery.recover import (
-    Damage,
-    Frame,
-    RecoveryReport,
-    SegmentReplay,
-    rewrite,
-    told_by_index,
-)
+from brokerd.wal.recovery.loss_records import decode_loss, tell_apart
+from brokerd.wal.recovery.report import Damage, Frame, RecoveryReport
+from brokerd.wal.recovery.segment_replay import SegmentReplay, rewrite, told_by_index
 from brokerd.wal.segment import Segment, index_name, segment_name, trim
 from brokerd.walformat import SEGMENT_HEADER_BYTES
 from brokerd.walformat.index import GrowingIndex, PartitionSpan, merged

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import msgpack
 
 from brokerd.errors import NewerFormat
-from brokerd.wal.damage.fingerprint import KnownDamage, damaged_checksum
 from brokerd.wal.disk import Disk
-from brokerd.wal.recovery.recover import Damage, LostRange
+from brokerd.wal.recovery.damage_fingerprint import KnownDamage, damaged_checksum
+from brokerd.wal.recovery.report import Damage, LostRange
 from brokerd.walformat import Entry, EntryKind
 
 

@@ -22,7 +22,8 @@ from brokerd.wal.deletion.deleted_ranges import (
 )
 from brokerd.wal.disk import Disk, File
 from brokerd.wal.read.scanner import FoundFrame, SegmentScanner
-from brokerd.wal.recovery.recover import Damage, read_segment_header
+from brokerd.wal.recovery.report import Damage
+from brokerd.wal.recovery.segment_replay import read_segment_header
 from brokerd.wal.recovery.tail_indexes import GoneFile, LastIndex, last_indexes
 from brokerd.wal.segment import index_name, segment_name
 from brokerd.walformat import SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, SegmentHeader
