@@ -678,16 +678,13 @@ BUGS = (
         "the records of a batch are admitted one by one: a refused one may be half stored",
         "protocols/rustlog/connection.py",
         (
-            "            broker.journal.admit(size + len(records) * RECORD_FRAME_BYTES)\n",
+            "            base_offset = self.broker.records.produce_values(partition, records, "
+            "Format.RUSTLOG)\n",
             "            base_offset = partition.next_offset\n"
             "            for record in records:\n"
-            "                broker.journal.admit(len(record) + RECORD_FRAME_BYTES)\n"
-            "                broker.records.append_values(partition, [record], Format.RUSTLOG)\n",
-        ),
-        (
-            "        base_offset = broker.records.append_values(partition, records, "
-            "Format.RUSTLOG)\n",
-            "",
+            "                self.broker.records.produce_values(\n"
+            "                    partition, [record], Format.RUSTLOG\n"
+            "                )\n",
         ),
     ),
     bug(

@@ -41,6 +41,7 @@ from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.records.chunks import Chunk, ChunkCache
 from brokerd.broker.records.cold_reader import ColdReader
 from brokerd.broker.records.fetch import Expiry, RecordReader
+from brokerd.broker.records.writer import RecordWriter
 from brokerd.broker.retention.limits import RetentionLimits
 from brokerd.broker.retention.retention import Retention, RetentionSettings
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
@@ -90,9 +91,10 @@ class BrokerSettings:
 class Broker:
     """The one owner of topics, groups and the journal; its services do the work.
 
-    ``records`` appends and ``reader`` reads; ``leases``, ``groups``, ``topics``, ``delayed``,
-    ``transactions``, ``subscriptions``, ``producers``, ``accounts``, ``schemas`` and ``audit`` each
-    have a module of their own. ``journal`` admits work and tells when it is durable.
+    ``writer`` writes by topic name, ``records`` appends and ``reader`` reads; ``leases``,
+    ``groups``, ``topics``, ``delayed``, ``transactions``, ``subscriptions``, ``producers``,
+    ``accounts``, ``schemas`` and ``audit`` each have a module of their own.
+    ``journal`` admits work and tells when it is durable.
     """
 
     _log = Logger()
@@ -296,6 +298,7 @@ class Broker:
             self.topics.own_topic,
             settings.audit_keep_us,
         )
+        self.writer = RecordWriter(state, journal, self.topics, self.records, self.audit)
         self.subscriptions = Subscriptions(
             state,
             journal,

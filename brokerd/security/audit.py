@@ -159,8 +159,8 @@ def denied(actor: Actor, permission: str, resource: str) -> AuditEvent:
     return event(actor, EventType.DENIED, resource, permission, Result.DENIED)
 
 
-def brought_about(actor: Actor, topic: str) -> AuditEvent:
-    """A topic was made by writing to it, or by a subscription: no administration."""
+def topic_auto_created(actor: Actor, topic: str) -> AuditEvent:
+    """Make the event of a topic that a write or a subscription created."""
     return event(actor, EventType.TOPIC_CREATED, topic, "write")
 
 

@@ -31,9 +31,8 @@ from brokerd.broker import Broker, Partition, Topic
 from brokerd.broker.delayed.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES, check_delay
 from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.single_call import ask
-from brokerd.errors import DamagedData, RecordTooLarge, UnknownPartition
+from brokerd.errors import DamagedData, RecordTooLarge
 from brokerd.security import READ, WRITE
-from brokerd.security.audit import brought_about
 from brokerd.values import MAX_RECORD_BYTES, Format, Record
 
 PRODUCE_BODY_BYTES_MAX = 16 << 20
@@ -67,14 +66,10 @@ def _append(call: Call, name: str, batch: Batch) -> list[Appended]:
     delayed = sum(record.delay_seconds > 0 for record, _ in batch)
     size = sum(_size(one) + RECORD_FRAME_BYTES for _, one in batch)
     size += delayed * LATER_FRAME_BYTES + (BATCH_LATER_BYTES if delayed else 0)
-    topic = broker.topics.find(name)
-    if topic is None:
-        broker.journal.admit(size)
-        topic = _create(broker, name, batch)
-        broker.audit.record(brought_about(call.access.actor, name))
-    elif delayed:
-        broker.journal.admit(size)
+    highest_index = max(record.partition or 0 for record, _ in batch)
+    topic = broker.writer.topic(call.access.actor, name, size, highest_index=highest_index)
     if delayed:
+        broker.journal.admit(size)
         broker.delayed.open(topic)
     partitions = [topic.choose(one.key, record.partition) for record, one in batch]
     broker.journal.admit(size, len(set(partitions)))
@@ -116,17 +111,6 @@ def _expiry_us(broker: Broker, record: NewRecord) -> int | None:
     if not record.ttl_seconds:
         return None if record.ttl_seconds is None else 0
     return broker.records.expiry_us(us_of(record.ttl_seconds))
-
-
-def _create(broker: Broker, name: str, batch: Batch) -> Topic:
-    """The first record of a topic creates it, unless it cannot be appended."""
-    asked = next((record.partition for record, _ in batch if record.partition), None)
-    if asked is not None:
-        raise UnknownPartition(
-            f"topic {name!r} does not exist; created by its first record it would have one "
-            f"partition, number 0, and no partition {asked}; create it first"
-        )
-    return broker.topics.create(name)
 
 
 def _check_size(one: Payload) -> None:

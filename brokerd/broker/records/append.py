@@ -110,6 +110,16 @@ class RecordAppender:
             self._counters.bytes_produced += len(value)
         return offset
 
+    def produce_values(
+        self, partition: Partition, values: Sequence[bytes], producer_format: int
+    ) -> int:
+        """Append records without keys, all or none; return the first offset.
+
+        Raises `NoSpace` or `Congested` before anything is changed.
+        """
+        self._journal.admit(sum(map(len, values)) + len(values) * RECORD_FRAME_BYTES)
+        return self.append_values(partition, values, producer_format)
+
     def append_values(
         self, partition: Partition, values: Sequence[bytes], producer_format: int
     ) -> int:

@@ -15,7 +15,6 @@ from hmac import compare_digest
 from typing import ClassVar
 
 from brokerd.broker import Broker, Clock, Congested
-from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.model.topic_admin import check_topic_name
 from brokerd.broker.subscriptions import Floors
 from brokerd.codecs.blipmq import (
@@ -62,7 +61,7 @@ from brokerd.protocols.base.framing import HandledLater
 from brokerd.protocols.base.transport import acknowledge, peer_text
 from brokerd.protocols.blipmq.poll import QOS_0, PollingConnection, Polls, split_tag
 from brokerd.security import ADMIN, READ, WRITE, Access
-from brokerd.security.audit import brought_about
+from brokerd.security.audit import topic_auto_created
 from brokerd.values import Encoding, Format
 
 
@@ -225,21 +224,17 @@ class BlipmqConnection(PollingConnection):
     def _append(self, topic_name: str, message: bytes, metadata: bytes | None) -> None:
         broker = self.broker
         ttl_us = self._settings.message_ttl_us
-        topic = broker.topics.find(topic_name)
-        if topic is None:
-            check_topic_name(topic_name)  # a bad name is told whether or not there is room
-        broker.journal.admit(len(message) + len(QOS_0) + RECORD_FRAME_BYTES)
-        if topic is None:
-            topic = broker.topics.create(topic_name)
-            broker.audit.record(brought_about(self.access.actor, topic_name))
-        broker.records.append(
-            topic.choose(None),
+        if broker.topics.find(topic_name) is None:
+            check_topic_name(topic_name)  # refuse a bad name even when the log has no room
+        broker.writer.produce(
+            self.access.actor,
+            topic_name,
+            None,
             message,
             Encoding.BYTES,
             None,
             metadata,
             Format.BLIPMQ,
-            None,
             broker.records.expiry_us(ttl_us) if ttl_us else None,
         )
         self.wrote()
@@ -272,7 +267,7 @@ class BlipmqConnection(PollingConnection):
             self._nack(frame, Code.FAILED, f"subscribe failed: {refusal}")
         else:
             if is_new:
-                self.broker.audit.record(brought_about(self.access.actor, topic_name))
+                self.broker.audit.record(topic_auto_created(self.access.actor, topic_name))
             self.wrote()
             self.answers.append(accepted(correlation_id, subscription_id))
 

@@ -34,8 +34,8 @@ from brokerd.protocols.flymq.request import AskingConnection
 from brokerd.protocols.flymq.steps import Read, Steps, in_steps
 from brokerd.protocols.flymq.topics import named_topic
 from brokerd.security import ADMIN, ANY, READ, WRITE
-from brokerd.security.audit import EventType, brought_about
-from brokerd.values import Encoding, Format, Record
+from brokerd.security.audit import EventType
+from brokerd.values import Format, Record
 
 SUFFIX = ".dlq"
 LETTERS = 10
@@ -254,17 +254,11 @@ def _produce_again(connection: AskingConnection, name: str, told: Envelope) -> N
         raise too_large(len(told.payload))
     topic = named_topic(broker, target)
     if topic is None:
-        broker.journal.admit(len(told.payload) + RECORD_FRAME_BYTES)
-        topic = broker.topics.create(target, connection.new_partitions)
-        broker.audit.record(brought_about(access.actor, target))
-    partition = topic.choose(None)
-
-    def produce() -> None:
-        broker.journal.admit(len(told.payload) + RECORD_FRAME_BYTES)
-        broker.records.append(
-            partition, told.payload, Encoding.BYTES, None, None, Format.FLYMQ, None, None
-        )
-
+        size = len(told.payload) + RECORD_FRAME_BYTES
+        topic = broker.writer.topic(access.actor, target, size, connection.new_partitions)
+    produce = partial(
+        broker.records.produce, topic.choose(None), told.payload, producer_format=Format.FLYMQ
+    )
     details = {"message": told.message_id, "topic": target}
     _carry_out(connection, EventType.DEAD_LETTERS_REPLAYED, name + SUFFIX, produce, details)
     connection.wrote()

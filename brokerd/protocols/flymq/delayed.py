@@ -16,7 +16,6 @@ from brokerd.codecs.flymq import CancelDelayed, Opcode, ProduceDelayed
 from brokerd.errors import InvalidRequest
 from brokerd.protocols.flymq.topics import named_topic
 from brokerd.security import WRITE, Access
-from brokerd.security.audit import brought_about
 from brokerd.values import Encoding, Format
 
 TOPIC_SHIFT = 40
@@ -43,12 +42,9 @@ def produce_delayed(
     name, value, delay_ms = request
     if delay_ms > most_ms:
         raise InvalidRequest(f"delay {delay_ms} ms exceeds maximum allowed delay {most_ms} ms")
-    topic = named_topic(broker, name)
-    if topic is None:
-        topics_bytes = 2 * (OWN_TOPIC_BYTES + BATCH_FRAME_BYTES)
-        broker.journal.admit(len(value) + LATER_FRAME_BYTES + BATCH_LATER_BYTES + topics_bytes)
-        topic = broker.topics.create(name, partitions)
-        broker.audit.record(brought_about(access.actor, name))
+    topics_bytes = 2 * (OWN_TOPIC_BYTES + BATCH_FRAME_BYTES)
+    size = len(value) + LATER_FRAME_BYTES + BATCH_LATER_BYTES + topics_bytes
+    topic = named_topic(broker, name) or broker.writer.topic(access.actor, name, size, partitions)
     delay_us = max(delay_ms * 1000, AT_ONCE_US)
     schedule_id = broker.delayed.produce(
         topic, value, Encoding.BYTES, None, None, Format.FLYMQ, None, delay_us

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from brokerd.broker import Broker, Chunk, Congested
-from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import (
     FETCHED_BYTES,
@@ -30,7 +29,6 @@ from brokerd.protocols.flymq import delayed, schemas
 from brokerd.protocols.flymq.request import AskingConnection
 from brokerd.protocols.flymq.topics import NO_NAMES, checked_name
 from brokerd.security import WRITE
-from brokerd.security.audit import brought_about
 from brokerd.values import Encoding, Format
 
 CONTENT_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
@@ -97,7 +95,7 @@ class ProducingConnection(AskingConnection):
     ) -> None:
         """PRODUCE, or one of its kin: ``request`` is (topic, key, value, partition).
 
-        ``expires_at_us`` as in `brokerd.broker.records.append.RecordAppender.produce`.
+        ``expires_at_us`` as in `brokerd.broker.records.append.RecordAppender.append`.
         """
         name, key, value, index = request
         self.access.require(WRITE, name)
@@ -112,13 +110,17 @@ class ProducingConnection(AskingConnection):
             checked_name(name, "topic name")
         if index >= (self.settings.partitions if topic is None else len(topic.partitions)):
             raise UnknownPartition(f"partition {index} not found")
-        broker.journal.admit(size + RECORD_FRAME_BYTES)
-        if topic is None:
-            topic = broker.topics.create(name, self.settings.partitions)
-            broker.audit.record(brought_about(self.access.actor, name))
-        partition = topic.choose(key) if index < 0 else topic.partitions[index]
-        offset = broker.records.append(
-            partition, value, Encoding.BYTES, key, None, Format.FLYMQ, None, expires_at_us
+        partition, offset = broker.writer.produce(
+            self.access.actor,
+            name,
+            index if index >= 0 else None,
+            value,
+            Encoding.BYTES,
+            key,
+            None,
+            Format.FLYMQ,
+            expires_at_us,
+            self.settings.partitions,
         )
         chunk = partition.chunks.open
         assert chunk is not None, "the record was just appended to it"

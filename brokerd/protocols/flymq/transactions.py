@@ -20,7 +20,7 @@ from brokerd.errors import InvalidRequest, LimitExceeded
 from brokerd.protocols.flymq.produce import CONTENT_BYTES_MAX, too_large
 from brokerd.protocols.flymq.topics import named_topic
 from brokerd.security import WRITE, Access
-from brokerd.security.audit import brought_about
+from brokerd.security.audit import topic_auto_created
 from brokerd.values import Format
 
 OPEN_MAX = 100
@@ -79,7 +79,7 @@ class OwnTransactions:
             access.require(WRITE, topic)
         made = broker.transactions.commit(transaction, self._partitions, Format.FLYMQ)
         for topic in made:
-            broker.audit.record(brought_about(access.actor, topic))
+            broker.audit.record(topic_auto_created(access.actor, topic))
         return flymq.transaction_told(Opcode.TXN_COMMIT, name)
 
     def roll_back(self, request: RollBackTransaction) -> bytes:

@@ -57,7 +57,6 @@ from brokerd.errors import (
     RecordTooLarge,
     UnknownGroup,
     UnknownOffset,
-    UnknownPartition,
     UnknownTopic,
 )
 from brokerd.protocols.base.connection import Answers, Limits
@@ -74,7 +73,6 @@ from brokerd.protocols.mamamia.acquire import (
     microseconds,
 )
 from brokerd.security import READ, WRITE
-from brokerd.security.audit import brought_about
 from brokerd.values import Format
 
 
@@ -124,23 +122,22 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
 
     def _produce(self, request: Produce) -> None:
         log_id, value, encoding, metadata, key, partition_index, ttl, delay = request
-        size = len(value)
-        if metadata is not None:
-            size += len(metadata)
-        if size > SURELY_FITS_BYTES:
+        if len(value) + len(metadata or b"") > SURELY_FITS_BYTES:
             check_size(log_id, value, encoding, metadata)
-        if key is not None:
-            size += len(key)
-        broker = self.broker
         expires_at_us = None if ttl is None else self._expiry_us(ttl)
         if delay:
             self._produce_later(request, expires_at_us)
             return
-        broker.journal.admit(size + RECORD_FRAME_BYTES)
-        topic = broker.topics.find(log_id) or self._create(log_id, partition_index or 0)
-        partition = topic.choose(key, partition_index)
-        offset = broker.records.append(
-            partition, value, encoding, key, metadata, Format.MAMAMIA, None, expires_at_us
+        partition, offset = self.broker.writer.produce(
+            self.access.actor,
+            log_id,
+            partition_index,
+            value,
+            encoding,
+            key,
+            metadata,
+            Format.MAMAMIA,
+            expires_at_us,
         )
         self.answers.append(produced(message_id_of(partition.index, offset)))
 
@@ -149,11 +146,11 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         delay_us = microseconds(delay or 0)
         check_delay(delay_us)
         broker = self.broker
-        topic = broker.topics.find(log_id)
-        if topic is None:
-            size = len(value) + len(metadata or b"") + len(key or b"")
-            broker.journal.admit(size + LATER_FRAME_BYTES + BATCH_LATER_BYTES)
-            topic = self._create(log_id, partition_index or 0)
+        size = len(value) + len(metadata or b"") + len(key or b"")
+        size += LATER_FRAME_BYTES + BATCH_LATER_BYTES
+        topic = broker.writer.topic(
+            self.access.actor, log_id, size, highest_index=partition_index or 0
+        )
         schedule_id = broker.delayed.produce(
             topic,
             value,
@@ -198,8 +195,10 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         if delayed:
             size += delayed * LATER_FRAME_BYTES + BATCH_LATER_BYTES
         if topic is None:
-            broker.journal.admit(size)
-            topic = self._create(log_id, max(message.partition or 0 for message in messages))
+            highest_index = max(message.partition or 0 for message in messages)
+            topic = broker.writer.topic(
+                self.access.actor, log_id, size, highest_index=highest_index
+            )
         if delayed:
             self._append_mixed(topic, messages, size)
             return
@@ -266,17 +265,6 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         except UnknownTopic:
             was_cancelled = False
         self.answers.append(cancelled(was_cancelled))
-
-    def _create(self, log_id: str, partition_index: int) -> Topic:
-        """The log's first PRODUCE creates it, unless the request cannot be carried out."""
-        if partition_index:
-            raise UnknownPartition(
-                f"log {log_id!r} does not exist; created by PRODUCE it would have one partition, "
-                f"number 0, and no partition {partition_index}"
-            )
-        topic = self.broker.topics.create(log_id)
-        self.broker.audit.record(brought_about(self.access.actor, log_id))
-        return topic
 
     # -- leasing ------------------------------------------------------------------------------
 

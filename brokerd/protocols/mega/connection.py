@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 from brokerd.broker import Broker, Clock, Partition
-from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.codecs.mega import (
     MAX_OFFSET,
     MAX_PAYLOAD_BYTES,
@@ -114,9 +113,9 @@ class MegaConnection(FramesConnection[Request | Refused, StreamError], ReadingCo
         elif partition.next_offset > MAX_OFFSET:
             self.answers.append(refused(correlation_id, Code.RESOURCE_EXHAUSTED))
         else:
-            broker = self.broker
-            broker.journal.admit(len(payload) + RECORD_FRAME_BYTES)
-            offset = broker.records.append(partition, payload, _BYTES, None, None, _MEGA, timestamp)
+            offset = self.broker.records.produce(
+                partition, payload, _BYTES, None, None, _MEGA, timestamp
+            )
             self.wrote()
             self.answers.append(produced(correlation_id, timestamp, offset))
 

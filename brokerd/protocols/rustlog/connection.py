@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 from brokerd.broker import Broker, Clock, Congested, Partition
-from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.codecs.rustlog import (
     CODECS,
     MAX_PAYLOAD,
@@ -136,17 +135,14 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         partition = self._existing(topic_name, index)
         if not records:
             return Produced(0, 0)
-        broker = self.broker
-        size = sum(map(len, records))
-        if size > JSON_BYTES_MAX:
+        if sum(map(len, records)) > JSON_BYTES_MAX:
             check_sizes(self._dialect, partition.next_offset, records)
         try:
-            broker.journal.admit(size + len(records) * RECORD_FRAME_BYTES)
+            base_offset = self.broker.records.produce_values(partition, records, Format.RUSTLOG)
         except Congested:
             raise
         except BrokerdError as refusal:
             raise PRODUCE_FAILED.because(refusal) from None
-        base_offset = broker.records.append_values(partition, records, Format.RUSTLOG)
         self.wrote()
         return Produced(base_offset, len(records))
 

@@ -1,0 +1,93 @@
+# Tests: tests/broker/test_writer.py
+"""Write a client's record in one call: room in the log, the topic, its audit event, the append.
+
+A format that creates topics by writing to them calls `RecordWriter`. Formats that refuse unknown
+topics append to a partition with `RecordAppender.produce` or `RecordAppender.produce_values`.
+"""
+
+from __future__ import annotations
+
+from brokerd.broker.journal import RECORD_FRAME_BYTES, Journal
+from brokerd.broker.model.state import State
+from brokerd.broker.model.topic_admin import TopicAdmin
+from brokerd.broker.model.topics import Partition, Topic
+from brokerd.broker.records.append import RecordAppender
+from brokerd.broker.security.audit import AuditTrail
+from brokerd.errors import UnknownPartition
+from brokerd.security.audit import Actor, topic_auto_created
+
+
+class RecordWriter:
+    """Appends records by topic name and creates topics that do not exist."""
+
+    def __init__(
+        self,
+        state: State,
+        journal: Journal,
+        topics: TopicAdmin,
+        records: RecordAppender,
+        audit: AuditTrail,
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._topics = topics
+        self._records = records
+        self._audit = audit
+
+    def produce(
+        self,
+        actor: Actor,
+        topic_name: str,
+        index: int | None,
+        value: bytes,
+        encoding: int,
+        key: bytes | None,
+        metadata: bytes | None,
+        producer_format: int,
+        expires_at_us: int | None = None,
+        partitions: int = 1,
+    ) -> tuple[Partition, int]:
+        """Append one record and return its partition and offset.
+
+        ``index`` names the partition; None: the topic chooses one, by key if there is a key.
+        ``expires_at_us`` as in `RecordAppender.append`. A topic that does not exist is created with
+        so many ``partitions``. Raises `NoSpace`, `Congested`, `UnknownPartition`, `InvalidName` or
+        `LimitExceeded` before anything is changed.
+        """
+        size = len(value) + RECORD_FRAME_BYTES
+        if key is not None:
+            size += len(key)
+        if metadata is not None:
+            size += len(metadata)
+        self._journal.admit(size)
+        topic = self._state.by_name.get(topic_name)
+        if topic is None:
+            topic = self._create(actor, topic_name, partitions, index or 0)
+        partition = topic.choose(key, index)
+        return partition, self._records.append(
+            partition, value, encoding, key, metadata, producer_format, None, expires_at_us
+        )
+
+    def topic(
+        self, actor: Actor, topic_name: str, size: int, partitions: int = 1, highest_index: int = 0
+    ) -> Topic:
+        """Return the topic of this name, and create it if it does not exist.
+
+        A new topic is created only if the log has room for ``size`` bytes of records and the topic
+        will have the partition ``highest_index``. Raises as `produce`.
+        """
+        topic = self._state.by_name.get(topic_name)
+        if topic is None:
+            self._journal.admit(size)
+            topic = self._create(actor, topic_name, partitions, highest_index)
+        return topic
+
+    def _create(self, actor: Actor, topic_name: str, partitions: int, highest_index: int) -> Topic:
+        if not 0 <= highest_index < partitions:
+            raise UnknownPartition(
+                f"topic {topic_name!r} does not exist and has no partition {highest_index}; its "
+                f"first record would create it with {partitions}, numbered from 0: create it first"
+            )
+        topic = self._topics.create(topic_name, partitions)
+        self._audit.record(topic_auto_created(actor, topic_name))
+        return topic
