@@ -25,7 +25,7 @@ from twisted.internet.threads import deferToThread
 from brokerd.broker import Congested, GroupPartition
 from brokerd.cli.machine import describe, sync_rate
 from brokerd.client.mamamia import MamamiaClient
-from simulator.bare import TakesAnything
+from simulator.machine.bare import TakesAnything
 
 from .children import ChildFailed, answer, run_child
 from .inside import Inside, run

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from brokerd.broker import Congested, Partition, Topic
-from simulator.bare import TakesAnything
+from simulator.machine.bare import TakesAnything
 
 from .inside import Inside
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import partial, singledispatchmethod
 
 from simulator import plan
-from simulator.disk import CrashModel, SimDisk
-from simulator.history import Boot, ClockStep
-from simulator.machine import Machine
-from simulator.network import Link, Network
-from simulator.rollup import Archiver
-from simulator.world import Event, World
+from simulator.archive.rollup import Archiver
+from simulator.history.operations import Boot, ClockStep
+from simulator.machine.disk import CrashModel, SimDisk
+from simulator.machine.machine import Machine
+from simulator.machine.network import Link, Network
+from simulator.machine.world import Event, World
 
 RESTART_US = 1_000_000
 """How long the supervisor waits when a plan does not say."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from simulator.flipped import (
+from simulator.directory.flip_check import (
     VARIANTS,
     VIOLATIONS,
     Checker,

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from simulator.history import GroupRules
+from simulator.history.operations import GroupRules
 from simulator.rules import SubscriptionRules
 
 DiskCall = Literal[

@@ -29,20 +29,20 @@ from brokerd.server.sections import Broker as BrokerConfig
 from brokerd.server.sections import Wal as WalConfig
 from brokerd.wal.damage.verify import verify
 from simulator import oracle
-from simulator.archive import SimArchive
-from simulator.bare import STATE_DIR, WAL_DIR
+from simulator.archive.rollup import Archiver, offsets_in_log
+from simulator.archive.view import SimArchive
 from simulator.clients import AuditFailed, Auditor, Direct, WrongAnswer, make_client
 from simulator.clients.format_audits import make_audit
-from simulator.disk import CrashModel, PowerLost, SimDisk
+from simulator.directory.state_text import state_of, without_newest_snapshot, without_snapshots
 from simulator.faults import Faults
-from simulator.history import NEVER, Boot, History, Letters, Published
-from simulator.machine import BOUNDS, MAMAMIA, Machine
-from simulator.network import Network
+from simulator.history.operations import NEVER, Boot, History, Letters, Published
+from simulator.machine.bare import STATE_DIR, WAL_DIR
+from simulator.machine.disk import CrashModel, PowerLost, SimDisk
+from simulator.machine.machine import BOUNDS, MAMAMIA, Machine
+from simulator.machine.network import Network
+from simulator.machine.world import World
 from simulator.oracle import Violation
 from simulator.plan import Plan, Rollup, Settings
-from simulator.rollup import Archiver, offsets_in_log
-from simulator.state_text import state_of, without_newest_snapshot, without_snapshots
-from simulator.world import World
 
 FREE_BYTES = 64 << 20
 """What the broker leaves free on any disk; a small disk has this much more than it may use."""

@@ -20,9 +20,9 @@ from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Config
 from brokerd.server.host import OpenArchive
 from brokerd.wal.committer import STOP_SECONDS
-from simulator.bare import DATA_DIR, MONOTONIC_SECONDS, WALL_SECONDS, counting_ids
-from simulator.disk import SimDisk
-from simulator.inline import InlineCommitter
+from simulator.machine.bare import DATA_DIR, MONOTONIC_SECONDS, WALL_SECONDS, counting_ids
+from simulator.machine.disk import SimDisk
+from simulator.machine.inline import InlineCommitter
 from tests.house import Wire
 
 

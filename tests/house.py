@@ -25,8 +25,8 @@ from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.mamamia.connection import MamamiaFactory
 from brokerd.wal import WalOptions
-from simulator.bare import WALL_SECONDS, BareBroker
-from simulator.disk import SimDisk
+from simulator.machine.bare import WALL_SECONDS, BareBroker
+from simulator.machine.disk import SimDisk
 
 
 class House(BareBroker):

@@ -19,7 +19,7 @@ from brokerd.broker.leases.reaper import GroupReaper
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.codecs.mamamia import AcquireBatch, encode_request
 from brokerd.server.garbage import LONG_SECONDS, THRESHOLDS, FrozenGarbage, Phase
-from simulator.bare import TakesAnything
+from simulator.machine.bare import TakesAnything
 from tests.broker.desk import SECOND_US, produce, settle
 from tests.house import House
 from tests.protocols.serving import until

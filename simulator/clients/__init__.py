@@ -18,10 +18,10 @@ from simulator.clients.mamamia import MamamiaClient
 from simulator.clients.operator import Operator
 from simulator.clients.scripted import AuditFailed
 from simulator.clients.vandal import Vandal
-from simulator.history import History
-from simulator.machine import Machine
+from simulator.history.operations import History
+from simulator.machine.machine import Machine
+from simulator.machine.world import World
 from simulator.plan import ClientPlan
-from simulator.world import World
 
 __all__ = [
     "AuditFailed",

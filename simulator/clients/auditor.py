@@ -2,8 +2,8 @@
 """The last client of a run: reads everything, waits, drains every group, and asks how they stand.
 
 It begins when all faults are over, the machine is up and the other clients are gone. What it asks
-goes into the history like anybody's requests; `simulator.history.History` says what the oracle
-makes of it.
+goes into the history like anybody's requests; `simulator.history.operations.History` says what the
+oracle makes of it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from simulator.clients.direct import Asker
 from simulator.clients.links import Connect
 from simulator.clients.mamamia_wire import MamamiaWire
 from simulator.clients.scripted import Script, ScriptedClient, insist
-from simulator.history import (
+from simulator.history.operations import (
     Acquire,
     History,
     Look,
     Settle,
     Settlement,
 )
+from simulator.machine.world import World
 from simulator.plan import Plan
-from simulator.world import World
 
 NAME = "auditor"
 BATCH = 500

@@ -17,10 +17,10 @@ from brokerd.codecs import blipmq
 from brokerd.codecs.mamamia.packing import pack
 from simulator.clients.conversation import Answered, Ask, Sent, WrongAnswer
 from simulator.clients.values import ValueMaker
-from simulator.history import History, Message, Operation, Place, Produce
+from simulator.history.operations import History, Message, Operation, Place, Produce
+from simulator.history.subscriptions import Acknowledge, Handed, Poll, Subscribe
 from simulator.payloads import payload_of
 from simulator.plan import Action, ClientPlan, Topic
-from simulator.subscription_history import Acknowledge, Handed, Poll, Subscribe
 
 LENGTH_BYTES = 4
 FIRST_ID = 1 << 40

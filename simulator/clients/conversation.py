@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 from brokerd.errors import BrokerdError
 from simulator.clients.describe import asked, outcome
 from simulator.clients.links import Connect
-from simulator.history import NEVER, History, Operation
-from simulator.world import World
+from simulator.history.operations import NEVER, History, Operation
+from simulator.machine.world import World
 
 
 class WrongAnswer(BrokerdError):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from brokerd.broker import Broker
 from brokerd.broker.model.topics import TopicSettings
 from brokerd.groups import GroupSettings
-from simulator.history import (
+from simulator.history.operations import (
     Cancel,
     Configure,
     ConfigureTopic,

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import fields
 from functools import singledispatch
 
-from simulator.history import (
+from simulator.history.offsets import Commit, Committed, Position, Read, ResetOffset
+from simulator.history.operations import (
     Acquire,
     Extend,
     Letters,
@@ -18,9 +19,8 @@ from simulator.history import (
     Settle,
     Settlement,
 )
-from simulator.offset_history import Commit, Committed, Position, Read, ResetOffset
-from simulator.subscription_history import Acknowledge, Poll
-from simulator.transaction_history import Begin, Stage, Transact
+from simulator.history.subscriptions import Acknowledge, Poll
+from simulator.history.transactions import Begin, Stage, Transact
 
 
 def seconds(us: int) -> str:

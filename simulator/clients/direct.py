@@ -16,9 +16,9 @@ from brokerd.broker import Broker
 from brokerd.broker.single_call import ask
 from brokerd.errors import BrokerdError
 from simulator.clients.describe import asked, outcome
-from simulator.history import NEVER, History, Operation
-from simulator.machine import Machine
-from simulator.world import World
+from simulator.history.operations import NEVER, History, Operation
+from simulator.machine.machine import Machine
+from simulator.machine.world import World
 
 WATCH_US = 50_000
 """How often it is looked whether the broker still lives."""

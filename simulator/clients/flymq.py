@@ -12,8 +12,7 @@ from simulator.clients.conversation import Ask, WrongAnswer
 from simulator.clients.fifo_wire import FifoWire, unfit
 from simulator.clients.offset_requests import OffsetRequests
 from simulator.clients.values import PATTERNS
-from simulator.history import Cancel, DeleteTopic, Message, Operation, Place, Produce
-from simulator.offset_history import (
+from simulator.history.offsets import (
     Commit,
     Committed,
     CreateTopic,
@@ -23,9 +22,10 @@ from simulator.offset_history import (
     Reading,
     ResetOffset,
 )
+from simulator.history.operations import Cancel, DeleteTopic, Message, Operation, Place, Produce
+from simulator.history.transactions import Begin, RollBack, Stage, Transact
 from simulator.payloads import payload_of, value_of
 from simulator.plan import Action, ClientPlan
-from simulator.transaction_history import Begin, RollBack, Stage, Transact
 
 HEADER_BYTES = 8
 GZIP = 0.1

@@ -21,11 +21,11 @@ from simulator.clients.links import Connect
 from simulator.clients.mega import NAME as MEGA_NAME
 from simulator.clients.rustlog import MANY
 from simulator.clients.scripted import Script, ScriptedClient, Step, insist
-from simulator.history import History, Operation
-from simulator.offset_history import Commit, Committed, Read, ResetOffset
+from simulator.history.offsets import Commit, Committed, Read, ResetOffset
+from simulator.history.operations import History, Operation
+from simulator.history.subscriptions import UNKNOWN_DELIVERY, Poll, Subscribe, group_of
+from simulator.machine.world import World
 from simulator.plan import Plan, Rot, WireFormat
-from simulator.subscription_history import UNKNOWN_DELIVERY, Poll, Subscribe, group_of
-from simulator.world import World
 
 READ_BYTES = 1 << 20
 READ_MAX = 10_000

@@ -14,9 +14,9 @@ from simulator.clients.links import Connect
 from simulator.clients.mega import MegaRequests, MegaWire
 from simulator.clients.rustlog import RustLogRequests, RustLogWire
 from simulator.clients.wire_client import Requests, WireClient
-from simulator.history import History
+from simulator.history.operations import History
+from simulator.machine.world import World
 from simulator.plan import ClientPlan, WireFormat
-from simulator.world import World
 
 
 def wire_of(wire_format: WireFormat, chance: Random) -> Callable[[], Wire]:

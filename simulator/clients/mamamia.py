@@ -7,9 +7,9 @@ from simulator.clients.links import Connect
 from simulator.clients.mamamia_wire import MamamiaWire
 from simulator.clients.requests import RequestMaker
 from simulator.clients.wire_client import WireClient
-from simulator.history import History
+from simulator.history.operations import History
+from simulator.machine.world import World
 from simulator.plan import ClientPlan
-from simulator.world import World
 
 
 class MamamiaClient(WireClient):

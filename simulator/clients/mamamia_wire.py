@@ -10,7 +10,7 @@ from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia.packing import pack
 from simulator.clients.conversation import Ask, WrongAnswer
 from simulator.clients.fifo_wire import FifoWire, unfit
-from simulator.history import (
+from simulator.history.operations import (
     Acquire,
     Cancel,
     Delivery,

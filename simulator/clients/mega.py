@@ -12,8 +12,8 @@ from brokerd.codecs import mega
 from simulator.clients.conversation import Ask, WrongAnswer
 from simulator.clients.fifo_wire import FifoWire, unfit
 from simulator.clients.offset_requests import OffsetRequests
-from simulator.history import Operation, Place, Produce
-from simulator.offset_history import CreateTopic, Read, Reading
+from simulator.history.offsets import CreateTopic, Read, Reading
+from simulator.history.operations import Operation, Place, Produce
 from simulator.payloads import value_of
 from simulator.plan import ClientPlan
 

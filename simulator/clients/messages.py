@@ -15,7 +15,7 @@ import msgpack
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia.packing import pack
 from simulator.clients.mamamia_wire import microseconds
-from simulator.history import Message
+from simulator.history.operations import Message
 from simulator.plan import ClientPlan, Topic
 
 LARGE_BYTES_MIN, LARGE_BYTES_MAX = 20_000, 200_000

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 from simulator.clients.conversation import Ask
 from simulator.clients.values import ValueMaker
-from simulator.history import DeleteTopic, Message, Operation, Produce
-from simulator.offset_history import (
+from simulator.history.offsets import (
     Commit,
     Committed,
     CreateTopic,
@@ -24,6 +23,7 @@ from simulator.offset_history import (
     Read,
     ResetOffset,
 )
+from simulator.history.operations import DeleteTopic, Message, Operation, Produce
 from simulator.payloads import payload_of
 from simulator.plan import Action, ClientPlan, Topic
 

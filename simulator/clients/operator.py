@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from simulator.clients import deeds
 from simulator.clients.deeds import UNNUMBERED, Deed
 from simulator.clients.direct import Asker
-from simulator.history import (
+from simulator.history.operations import (
     Describe,
     GroupRules,
     LetterChange,
@@ -24,6 +24,7 @@ from simulator.history import (
     Seek,
     TopicRules,
 )
+from simulator.machine.world import World
 from simulator.plan import (
     DEFAULT_DURATION_US,
     OPERATOR_BACKOFF_US,
@@ -31,7 +32,6 @@ from simulator.plan import (
     ClientPlan,
     Topic,
 )
-from simulator.world import World
 
 READY_US = 100_000
 """How long it waits for a broker that is not there."""

@@ -17,7 +17,7 @@ from brokerd.codecs import mamamia as mm
 from simulator.clients.conversation import Ask
 from simulator.clients.mamamia_wire import microseconds
 from simulator.clients.messages import MessageMaker
-from simulator.history import (
+from simulator.history.operations import (
     Acquire,
     Cancel,
     Extend,

@@ -11,8 +11,7 @@ from brokerd.codecs.rustlog import Dialect
 from simulator.clients.conversation import Ask, WrongAnswer
 from simulator.clients.fifo_wire import FifoWire, unfit
 from simulator.clients.offset_requests import OffsetRequests
-from simulator.history import Operation, Place, Produce
-from simulator.offset_history import (
+from simulator.history.offsets import (
     Commit,
     Committed,
     CreateTopic,
@@ -21,6 +20,7 @@ from simulator.offset_history import (
     Read,
     Reading,
 )
+from simulator.history.operations import Operation, Place, Produce
 from simulator.payloads import value_of
 
 EXISTS = "already exists"

@@ -11,8 +11,8 @@ from simulator.clients.deeds import Deed
 from simulator.clients.describe import asked
 from simulator.clients.direct import Asker
 from simulator.clients.links import Connect
-from simulator.history import History, Operation
-from simulator.world import World
+from simulator.history.operations import History, Operation
+from simulator.machine.world import World
 
 RETRY_US = 1_000_000
 RETRIES = 60

@@ -13,9 +13,9 @@ from random import Random
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia.packing import pack
 from simulator.clients.links import Connect, Link
-from simulator.history import History
+from simulator.history.operations import History
+from simulator.machine.world import World
 from simulator.plan import ClientPlan
-from simulator.world import World
 
 FLOOD = 400
 """Requests of one visit that does not read the answers."""

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from simulator.clients.conversation import Ask, Conversation, Wire
 from simulator.clients.links import Connect
-from simulator.history import NEVER, History, Operation
+from simulator.history.operations import NEVER, History, Operation
+from simulator.machine.world import World
 from simulator.plan import ClientPlan
-from simulator.world import World
 
 PAUSE_US_MAX = 3_000_000
 """The longest pause between two connections, however many were refused in a row."""

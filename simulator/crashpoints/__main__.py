@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from simulator.crash import CrashModel
 from simulator.crashpoints.sweep import WORKLOADS, Finding, Outcome, sweep
+from simulator.machine.crash import CrashModel
 
 SHOWN_MAX = 20
 """Findings that are printed."""

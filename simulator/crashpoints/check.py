@@ -18,15 +18,6 @@ from brokerd.broker import Partition
 from brokerd.values import Grant, Record
 from brokerd.wal import WalOptions
 from brokerd.wal.damage.verify import verify
-from simulator.bare import (
-    FORGETFUL,
-    STATE_DIR,
-    WAL_DIR,
-    WALL_SECONDS,
-    BareBroker,
-    TakesAnything,
-)
-from simulator.crash import CrashModel
 from simulator.crashpoints.expect import (
     UNTOUCHED,
     Expected,
@@ -37,9 +28,18 @@ from simulator.crashpoints.expect import (
 )
 from simulator.crashpoints.points import LOST, Point
 from simulator.crashpoints.script import SEGMENT_BYTES
-from simulator.disk import SimDisk
-from simulator.history import Place
-from simulator.state_text import describe, without_snapshots
+from simulator.directory.state_text import describe, without_snapshots
+from simulator.history.operations import Place
+from simulator.machine.bare import (
+    FORGETFUL,
+    STATE_DIR,
+    WAL_DIR,
+    WALL_SECONDS,
+    BareBroker,
+    TakesAnything,
+)
+from simulator.machine.crash import CrashModel
+from simulator.machine.disk import SimDisk
 
 MICROSECONDS = 1_000_000
 OPTIONS = WalOptions(segment_bytes=SEGMENT_BYTES, free_bytes_min=0)

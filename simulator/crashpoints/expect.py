@@ -19,7 +19,7 @@ from typing import NamedTuple
 from brokerd.codecs import mamamia as mm
 from brokerd.values import Format, Record
 from simulator.crashpoints.script import TOPICS, Script
-from simulator.history import (
+from simulator.history.operations import (
     NEVER,
     Acquire,
     Boot,

@@ -33,10 +33,10 @@ from brokerd.walformat import (
     encode_group_events,
     encode_records,
 )
-from simulator.bare import STATE_DIR, WAL_DIR, BareLog
-from simulator.crash import CrashModel
 from simulator.crashpoints.points import LOST, Point, require
-from simulator.disk import Call, PowerLost, SimDisk
+from simulator.machine.bare import STATE_DIR, WAL_DIR, BareLog
+from simulator.machine.crash import CrashModel
+from simulator.machine.disk import Call, PowerLost, SimDisk
 
 SEED = 2
 SIZES = (0, 1, 7, 8, 9, 430, 512, 3_900, 4_096, 9_000, 20_000)

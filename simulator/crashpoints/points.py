@@ -14,8 +14,8 @@ from random import Random
 from typing import NamedTuple
 
 from brokerd.errors import BrokerdError
-from simulator.crash import CrashModel
-from simulator.disk import Call, SimDisk
+from simulator.machine.crash import CrashModel
+from simulator.machine.disk import Call, SimDisk
 
 CHANGING = ("create", "pwrite", "sync", "truncate", "rename", "unlink", "sync_directory")
 """The calls that change what is on the disk, or what a loss of power leaves of it."""

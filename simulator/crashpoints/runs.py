@@ -12,8 +12,8 @@ from typing import NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from simulator.crash import CrashModel
 from simulator.crashpoints.points import CHANGING, LOST
+from simulator.machine.crash import CrashModel
 from simulator.oracle import Violation
 from simulator.plan import DiskCall, Plan, PowerLoss, PowerModel
 from simulator.run import Result, run

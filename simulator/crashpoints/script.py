@@ -21,10 +21,8 @@ from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Broker, Config, Wal
 from simulator.clients.conversation import Ask, Conversation
 from simulator.clients.mamamia_wire import MamamiaWire
-from simulator.crash import CrashModel
 from simulator.crashpoints.points import require
-from simulator.disk import SimDisk
-from simulator.history import (
+from simulator.history.operations import (
     NEVER,
     Acquire,
     Delivery,
@@ -38,11 +36,13 @@ from simulator.history import (
     Settle,
     Settlement,
 )
-from simulator.machine import Machine
-from simulator.network import Network
+from simulator.machine.crash import CrashModel
+from simulator.machine.disk import SimDisk
+from simulator.machine.machine import Machine
+from simulator.machine.network import Network
+from simulator.machine.world import World
 from simulator.plan import DiskTimes
 from simulator.plan import Network as NetworkRules
-from simulator.world import World
 
 SEED = 1
 SEGMENT_BYTES = 64 << 10

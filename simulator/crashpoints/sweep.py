@@ -13,7 +13,6 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from brokerd.errors import BrokerdError
-from simulator.crash import CrashModel
 from simulator.crashpoints import archive, changes
 from simulator.crashpoints.check import PROBLEMS_MAX, check_broker
 from simulator.crashpoints.expect import Hindsight
@@ -21,6 +20,7 @@ from simulator.crashpoints.log import LogScript, check_log
 from simulator.crashpoints.points import LOST, Point, Points
 from simulator.crashpoints.runs import problems, strikes
 from simulator.crashpoints.script import Script
+from simulator.machine.crash import CrashModel
 from simulator.plan import Plan
 
 Visit = Callable[[Point, CrashModel], list[str]]

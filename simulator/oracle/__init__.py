@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from simulator.history import NEVER, History, Operation
+from simulator.history.operations import NEVER, History, Operation
 from simulator.oracle.atomic import check_cancels, check_letter_changes
 from simulator.oracle.audit import Audit
 from simulator.oracle.boots import check_boots

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.history import (
+from simulator.history.operations import (
     Cancel,
     DeleteGroup,
     History,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.history import NEVER, History
+from simulator.history.operations import NEVER, History
 from simulator.oracle.spans import Lives
 from simulator.oracle.violation import Violation, violation
 

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
-from simulator.history import DeleteGroup, DeleteTopic, History, Published, Purge, Seek
-from simulator.offset_history import Commit, ResetOffset
+from simulator.history.offsets import Commit, ResetOffset
+from simulator.history.operations import DeleteGroup, DeleteTopic, History, Published, Purge, Seek
 from simulator.oracle.group_partitions import GroupPartition
 from simulator.oracle.records import Record, Records
 from simulator.oracle.removal import Removal

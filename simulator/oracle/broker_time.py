@@ -7,7 +7,7 @@ hour nothing expires by it.
 
 from __future__ import annotations
 
-from simulator.history import History
+from simulator.history.operations import History
 from simulator.oracle.spans import EVER_US, Lives
 
 JUMP_US = 3_600 * 1_000_000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from simulator.history import (
+from simulator.history.operations import (
     NEVER,
     Configure,
     DeleteGroup,

@@ -11,7 +11,8 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
-from simulator.history import (
+from simulator.history.offsets import Committed, Position, Read
+from simulator.history.operations import (
     NEVER,
     DeleteTopic,
     Describe,
@@ -21,7 +22,6 @@ from simulator.history import (
     Operation,
     Produce,
 )
-from simulator.offset_history import Committed, Position, Read
 from simulator.oracle.spans import Lives, Span
 
 ASKS = (Look, Letters, Describe, Read, Committed, Position)

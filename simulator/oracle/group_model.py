@@ -7,7 +7,7 @@ over at the time is taken both ways, because nobody knows whether the broker had
 
 from __future__ import annotations
 
-from simulator.history import GroupRules
+from simulator.history.operations import GroupRules
 from simulator.oracle.lease_model import NOT_GRANTED, LeaseModel, Outcome, State, Status
 
 MODEL = LeaseModel()

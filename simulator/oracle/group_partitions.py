@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from simulator.history import (
+from simulator.history.operations import (
     NEVER,
     Acquire,
     Extend,
@@ -26,6 +26,7 @@ from simulator.history import (
     Settle,
     Settlement,
 )
+from simulator.history.subscriptions import is_subscription
 from simulator.oracle.changes import Changes
 from simulator.oracle.lease_model import LeaseModel, Step, stored
 from simulator.oracle.lease_search import Event, Undecided, Unexplained, explain
@@ -34,7 +35,6 @@ from simulator.oracle.removal import Removal
 from simulator.oracle.spans import EVER_US, Lives, Span
 from simulator.oracle.violation import Violation, violation
 from simulator.oracle.waiting import Waiting, idle_polls
-from simulator.subscription_history import is_subscription
 
 AUDIT = "audit"
 """Names of groups that read for the audit begin so; they settle nothing."""

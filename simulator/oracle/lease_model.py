@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
-from simulator.history import GroupRules, Letter
+from simulator.history.operations import GroupRules, Letter
 from simulator.oracle.spans import EVER_US, Crossing
 
 SLACK_US = 5

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from simulator.history import Operation
+from simulator.history.operations import Operation
 from simulator.oracle.lease_model import Refusal, State, Status, Step
 from simulator.oracle.spans import Crossing, Span
 

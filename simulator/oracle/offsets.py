@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from simulator.history import DeleteGroup, History, Produce, Seek
-from simulator.offset_history import Commit, Committed, Position, Read, ResetOffset
+from simulator.history.offsets import Commit, Committed, Position, Read, ResetOffset
+from simulator.history.operations import DeleteGroup, History, Produce, Seek
 from simulator.oracle.records import Record, Records
 from simulator.oracle.spans import EVER_US, Lives, Span, possible
 from simulator.oracle.violation import Violation, violation

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from simulator.history import (
+from simulator.history.operations import (
     NEVER,
     Acquire,
     Configure,

@@ -14,8 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from operator import attrgetter
 
-from simulator.history import NEVER, History
-from simulator.offset_history import Read, Reading
+from simulator.history.offsets import Read, Reading
+from simulator.history.operations import NEVER, History
 from simulator.oracle.offsets import Offsets
 from simulator.oracle.records import Record, Records
 from simulator.oracle.removal import Removal

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
-from simulator.history import NEVER, Acquire, Delivery, History, Message, Place, Produce
-from simulator.offset_history import Read
+from simulator.history.offsets import Read
+from simulator.history.operations import NEVER, Acquire, Delivery, History, Message, Place, Produce
+from simulator.history.subscriptions import Poll
 from simulator.oracle.spans import EVER_US, Lives, Span, falling
 from simulator.oracle.violation import Violation, violation
 from simulator.payloads import payload_of, value_of
-from simulator.subscription_history import Poll
 
 SLACK_US = 5
 """Seconds on the wire are floats: a microsecond or two get lost."""

@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from simulator.history import (
+from simulator.history.offsets import Position
+from simulator.history.operations import (
     NEVER,
     ConfigureTopic,
     Describe,
@@ -23,7 +24,6 @@ from simulator.history import (
     TopicRules,
     Trim,
 )
-from simulator.offset_history import Position
 from simulator.oracle.broker_time import BrokerTime
 from simulator.oracle.records import Record, Records, Shown
 from simulator.oracle.spans import EVER_US, Lives, Span, falling, possible

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from simulator.history import NEVER, History, Operation, Produce
+from simulator.history.operations import NEVER, History, Operation, Produce
 from simulator.oracle.violation import Violation, violation
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from simulator.history import NEVER, Boot, History, Operation
+from simulator.history.operations import NEVER, Boot, History, Operation
 
 EVER_US = 1 << 62
 """After everything."""

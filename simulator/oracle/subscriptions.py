@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
-from simulator.history import NEVER, History, Letters, Message, Place, Produce
+from simulator.history.operations import NEVER, History, Letters, Message, Place, Produce
+from simulator.history.subscriptions import (
+    UNKNOWN_DELIVERY,
+    Acknowledge,
+    Poll,
+    Subscribe,
+    group_of,
+)
 from simulator.oracle.generations import has_ended
 from simulator.oracle.lease_model import SLACK_US
 from simulator.oracle.records import Record, Records
@@ -20,13 +27,6 @@ from simulator.oracle.removal import Removal
 from simulator.oracle.spans import EVER_US, Lives, Span, falling
 from simulator.oracle.violation import Violation, violation
 from simulator.payloads import value_of
-from simulator.subscription_history import (
-    UNKNOWN_DELIVERY,
-    Acknowledge,
-    Poll,
-    Subscribe,
-    group_of,
-)
 
 
 class Delivered(NamedTuple):

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from simulator.history import NEVER, DeleteTopic, History, Produce
-from simulator.offset_history import CreateTopic, ListTopics
+from simulator.history.offsets import CreateTopic, ListTopics
+from simulator.history.operations import NEVER, DeleteTopic, History, Produce
+from simulator.history.subscriptions import Subscribe
 from simulator.oracle.spans import Lives, Span, possible
 from simulator.oracle.violation import Violation, violation
-from simulator.subscription_history import Subscribe
 
 Change = tuple[Span, bool, bool]
 """When a topic began or ended, whether that happened for sure, and whether it was there then."""

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from simulator.history import History, Message, Operation, Produce
-from simulator.transaction_history import Transact
+from simulator.history.operations import History, Message, Operation, Produce
+from simulator.history.transactions import Transact
 
 
 def spread_transactions(history: History) -> History:

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from simulator.history import NEVER, Acquire, Extend, GroupView, History, Look, Place, Produce
+from simulator.history.operations import (
+    NEVER,
+    Acquire,
+    Extend,
+    GroupView,
+    History,
+    Look,
+    Place,
+    Produce,
+)
 from simulator.oracle.group_partitions import Attempt, GroupPartition
 from simulator.oracle.lease_model import LATE_US
 from simulator.oracle.records import Records

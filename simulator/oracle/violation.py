@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simulator.history import NEVER, Operation
+from simulator.history.operations import NEVER, Operation
 
 
 class Violation(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from simulator.history import (
+from simulator.history.operations import (
     NEVER,
     Acquire,
     Configure,

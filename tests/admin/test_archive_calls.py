@@ -7,7 +7,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from brokerd.archive.contract.view import ForeignArchive
-from simulator.bare import WAL_DIR
+from simulator.machine.bare import WAL_DIR
 from tests.admin.caller import Caller
 from tests.broker.fakearchive import FakeArchive
 from tests.house import House

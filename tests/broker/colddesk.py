@@ -14,7 +14,7 @@ from typing import Any
 from brokerd.broker import ArchiveSettings, BrokerSettings
 from brokerd.broker.model.topics import Partition
 from brokerd.wal import WalOptions
-from simulator.bare import WAL_DIR
+from simulator.machine.bare import WAL_DIR
 from tests.broker.fakearchive import FakeArchive
 from tests.house import House
 

@@ -30,7 +30,7 @@ from brokerd.walformat import (
     parse_frame_header,
     segment_salt,
 )
-from simulator.bare import WAL_DIR, BareBroker
+from simulator.machine.bare import WAL_DIR, BareBroker
 
 Key = tuple[int, int]
 """Topic id and partition."""

@@ -16,8 +16,8 @@ from brokerd.broker import BrokerSettings
 from brokerd.broker.archive.access import ArchiveSettings
 from brokerd.broker.retention.retention import RetentionSettings
 from brokerd.wal import WalOptions
-from simulator.bare import WAL_DIR
-from simulator.state_text import describe
+from simulator.directory.state_text import describe
+from simulator.machine.bare import WAL_DIR
 from tests.broker.desk import SECOND_US, produce
 from tests.broker.fakearchive import FakeArchive
 from tests.house import House

@@ -11,7 +11,7 @@ from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.broker import ArchiveSettings, BrokerSettings
 from brokerd.broker.archive.bounds_writer import SOON_SECONDS
 from brokerd.broker.archive.reader import SILENT_SECONDS
-from simulator.bare import STATE_DIR, WAL_DIR
+from simulator.machine.bare import STATE_DIR, WAL_DIR
 from tests.broker.fakearchive import FakeArchive
 from tests.house import House
 

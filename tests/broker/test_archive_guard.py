@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.logger import capturedLogs
 
 from brokerd.archive.contract.view import Archive
-from simulator.disk import SimDisk
+from simulator.machine.disk import SimDisk
 from tests.broker.desk import produce
 from tests.broker.fakearchive import FakeArchive
 from tests.house import House

@@ -7,7 +7,7 @@ from twisted.logger import capturedLogs
 
 from brokerd.archive.contract.pin import decode_pin, encode_pin
 from brokerd.archive.contract.view import ArchiveUnavailable
-from simulator.bare import STATE_DIR
+from simulator.machine.bare import STATE_DIR
 from tests.broker.desk import produce
 from tests.broker.shrinking import (
     CHECK_SECONDS,

@@ -19,7 +19,7 @@ from brokerd.broker.model.topics import Topic
 from brokerd.broker.records.chunks import Chunk
 from brokerd.errors import NewerFormat
 from brokerd.values import Record
-from simulator.inline import InlineCommitter
+from simulator.machine.inline import InlineCommitter
 from tests.broker.fakearchive import FakeArchive
 
 POLL_SECONDS = 5

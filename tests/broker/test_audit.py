@@ -22,8 +22,8 @@ from brokerd.security.audit import (
     denied,
     logged_in,
 )
-from simulator.bare import WALL_SECONDS
-from simulator.disk import Call, CrashModel, PowerLost
+from simulator.machine.bare import WALL_SECONDS
+from simulator.machine.disk import Call, CrashModel, PowerLost
 from tests.house import House
 
 DAY_US = 86_400 * 1_000_000

@@ -31,7 +31,7 @@ from brokerd.wal import WalOptions
 from brokerd.wal.damage.verify import walk
 from brokerd.wal.read.scanner import FoundFrame
 from brokerd.walformat import EntryKind, entry_size
-from simulator.bare import STATE_DIR, WAL_DIR
+from simulator.machine.bare import STATE_DIR, WAL_DIR
 from tests.broker.desk import lease, produce, read, settle
 from tests.house import House
 

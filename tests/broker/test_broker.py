@@ -20,7 +20,7 @@ from brokerd.errors import (
 )
 from brokerd.groups import LOOKS_MAX, GroupSettings
 from brokerd.wal import WalOptions
-from simulator.bare import TakesAnything
+from simulator.machine.bare import TakesAnything
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce, read, settle
 from tests.house import House
 

@@ -15,10 +15,10 @@ from brokerd.wal.damage.repair import Rooms, examine, repair
 from brokerd.wal.damage.verify import verify, walk
 from brokerd.wal.read.scanner import FoundEntry, FoundFrame
 from brokerd.walformat import EntryKind
-from simulator.bare import STATE_DIR as STATE_PATH
-from simulator.bare import WAL_DIR as WAL_PATH
-from simulator.bare import BareBroker
-from simulator.disk import SimDisk
+from simulator.machine.bare import STATE_DIR as STATE_PATH
+from simulator.machine.bare import WAL_DIR as WAL_PATH
+from simulator.machine.bare import BareBroker
+from simulator.machine.disk import SimDisk
 from tests.broker.desk import lease, produce, settle
 from tests.house import House
 

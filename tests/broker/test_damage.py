@@ -11,7 +11,7 @@ from twisted.logger import capturedLogs, formatEvent
 from brokerd.broker.model.topics import Topic
 from brokerd.broker.status.damage import RANGES_MAX, SHOWN_MAX, DamageRegistry, OffsetRange, Place
 from brokerd.errors import DamagedData
-from simulator.bare import STATE_DIR, WAL_DIR
+from simulator.machine.bare import STATE_DIR, WAL_DIR
 from tests.broker.desk import lease, produce, read
 from tests.broker.test_cold_reader import FORGETFUL, SMALL, Reader, filled
 from tests.broker.test_state import after_damage, entries, is_records, produce_each, rot

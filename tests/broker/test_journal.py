@@ -18,8 +18,8 @@ from brokerd.wal import WalOptions
 from brokerd.wal.damage.verify import walk
 from brokerd.wal.read.scanner import FoundFrame
 from brokerd.walformat import EntryKind
-from simulator.bare import WAL_DIR
-from simulator.disk import SimDisk
+from simulator.machine.bare import WAL_DIR
+from simulator.machine.disk import SimDisk
 from tests.broker.desk import acknowledged, lease, produce, read, settle
 from tests.house import House, ask
 

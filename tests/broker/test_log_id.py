@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from brokerd.archive.contract.bounds import Bounds, encode_bounds
 from brokerd.broker.model.log_id import LogId, decode_log_id, encode_log_id, find_log_id
 from brokerd.errors import DamagedData
-from simulator.bare import STATE_DIR
-from simulator.disk import SimDisk
+from simulator.machine.bare import STATE_DIR
+from simulator.machine.disk import SimDisk
 
 MADE = "ab" * 16
 OTHER = "cd" * 16

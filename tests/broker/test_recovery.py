@@ -13,7 +13,7 @@ from brokerd.broker import BrokerSettings, Congested
 from brokerd.errors import LeaseLost, NotLeaseOwner
 from brokerd.groups import GroupSettings
 from brokerd.wal import WalOptions
-from simulator.disk import CrashModel
+from simulator.machine.disk import CrashModel
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, read, settle
 from tests.house import House
 

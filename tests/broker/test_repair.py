@@ -21,8 +21,8 @@ from brokerd.wal.damage.verify import verify, walk
 from brokerd.wal.read.scanner import FoundEntry, FoundFrame
 from brokerd.wal.recovery.loss_records import Loss, encode_loss
 from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
-from simulator.bare import STATE_DIR, WAL_DIR
-from simulator.disk import SimDisk
+from simulator.machine.bare import STATE_DIR, WAL_DIR
+from simulator.machine.disk import SimDisk
 from tests.broker.desk import lease, produce, read, settle
 from tests.house import House
 

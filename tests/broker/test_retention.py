@@ -10,8 +10,8 @@ from brokerd.broker.model.topics import Partition, TopicSettings
 from brokerd.broker.retention.retention import STEP_LOOKS, RetentionSettings
 from brokerd.errors import NoSpace
 from brokerd.wal import WalOptions
-from simulator.bare import STATE_DIR, WAL_DIR
-from simulator.disk import SimDisk
+from simulator.machine.bare import STATE_DIR, WAL_DIR
+from simulator.machine.disk import SimDisk
 from tests.broker.desk import SECOND_US, lease, produce, read
 from tests.broker.test_group_admin import fill_the_log
 from tests.house import House

@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.broker.retention.sealing import WAIT_SECONDS
 from brokerd.errors import NoSpace
-from simulator.bare import WAL_DIR
+from simulator.machine.bare import WAL_DIR
 from tests.broker.desk import produce
 from tests.house import House
 

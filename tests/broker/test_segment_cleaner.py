@@ -14,9 +14,9 @@ from brokerd.broker.retention.retention import RetentionSettings
 from brokerd.errors import NoSpace
 from brokerd.wal import WalOptions
 from brokerd.wal.damage.verify import verify
-from simulator.bare import STATE_DIR, WAL_DIR
-from simulator.disk import SimDisk
-from simulator.state_text import describe
+from simulator.directory.state_text import describe
+from simulator.machine.bare import STATE_DIR, WAL_DIR
+from simulator.machine.disk import SimDisk
 from tests.broker.desk import SECOND_US, lease, produce
 from tests.broker.fakearchive import FakeView
 from tests.broker.shrinking import (

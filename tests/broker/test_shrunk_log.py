@@ -8,8 +8,8 @@ from brokerd.archive.contract.bounds import Bounds, decode_bounds
 from brokerd.errors import DamagedData
 from brokerd.wal.damage.repair import Deed, Rooms, examine, repair
 from brokerd.wal.damage.verify import verify
-from simulator.bare import STATE_DIR, WAL_DIR
-from simulator.state_text import describe
+from simulator.directory.state_text import describe
+from simulator.machine.bare import STATE_DIR, WAL_DIR
 from tests.broker.desk import lease, produce
 from tests.broker.shrinking import (
     KIB,

@@ -20,7 +20,7 @@ from brokerd.broker.model.state import (
 )
 from brokerd.wal import SNAPSHOT_TOPIC, SnapshotChunk
 from brokerd.wal.snapshot import SnapshotFile
-from simulator.bare import STATE_DIR
+from simulator.machine.bare import STATE_DIR
 from tests.broker.desk import SECOND_US, acknowledged, lease, produce, settle
 from tests.house import House
 

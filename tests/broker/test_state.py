@@ -16,7 +16,7 @@ from brokerd.wal import Frame, LostRange, SnapshotChunk, WalOptions
 from brokerd.wal.damage.verify import walk
 from brokerd.wal.read.scanner import FoundEntry, FoundFrame
 from brokerd.walformat import Entry, EntryKind
-from simulator.bare import WAL_DIR
+from simulator.machine.bare import WAL_DIR
 from tests.broker.desk import acknowledged, grants, lease, produce, read, settle
 from tests.house import House
 

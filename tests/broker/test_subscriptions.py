@@ -14,7 +14,7 @@ from brokerd.errors import InvalidName, LeaseLost, LimitExceeded, NoSpace
 from brokerd.wal import WalOptions
 from brokerd.wal.damage.verify import FoundFrame, walk
 from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
-from simulator.bare import WAL_DIR
+from simulator.machine.bare import WAL_DIR
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce
 from tests.house import House
 

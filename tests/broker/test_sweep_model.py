@@ -13,8 +13,8 @@ from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.model.topics import Partition
 from brokerd.wal import Wal
 from brokerd.wal.damage.verify import verify
-from simulator.bare import STATE_DIR, WAL_DIR
-from simulator.disk import CrashModel
+from simulator.machine.bare import STATE_DIR, WAL_DIR
+from simulator.machine.disk import CrashModel
 from tests.broker.shrinking import CHECK_SECONDS, KIB, POLL_SECONDS, CountedArchive, firsts, make
 from tests.broker.shrinking import settings as broker_settings
 from tests.house import House

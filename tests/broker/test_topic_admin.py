@@ -19,8 +19,8 @@ from brokerd.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from simulator.bare import STATE_DIR
-from simulator.state_text import describe
+from simulator.directory.state_text import describe
+from simulator.machine.bare import STATE_DIR
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce, read, settle
 from tests.house import Client, House, ask
 

@@ -19,7 +19,7 @@ from brokerd.broker.transactions import (
 from brokerd.errors import BrokerdError, InvalidName, InvalidRequest, LimitExceeded, NoSpace
 from brokerd.values import Format
 from brokerd.walformat import Entry, EntryKind
-from simulator.disk import Call, CrashModel, PowerLost
+from simulator.machine.disk import Call, CrashModel, PowerLost
 from tests.broker.desk import acknowledged
 from tests.broker.test_schedule import values
 from tests.house import House

@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from brokerd.cli.records import record_line
-from simulator.bare import FORGETFUL
+from simulator.machine.bare import FORGETFUL
 from tests.admin.caller import Caller
 from tests.broker.desk import produce
 from tests.broker.test_state import entries, is_records, rot

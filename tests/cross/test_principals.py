@@ -26,7 +26,7 @@ from brokerd.security.accounts import AccessList
 from brokerd.security.audit import AUDIT_TOPIC, AuditFilter, AuditPage
 from brokerd.server.config import Config
 from brokerd.server.sections import Blipmq, Flymq, Mamamia, Mega, Rustlog, Security, Wal
-from simulator.disk import SimDisk
+from simulator.machine.disk import SimDisk
 from tests.corehouse import CoreHouse
 from tests.cross.operations import admin, flymq
 from tests.cross.operations.every import FORMS

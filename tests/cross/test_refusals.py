@@ -9,7 +9,7 @@ import pytest
 from brokerd.broker import BrokerSettings
 from brokerd.protocols.base.connection import Limits
 from brokerd.security import READ
-from simulator.bare import FORGETFUL, WAL_DIR
+from simulator.machine.bare import FORGETFUL, WAL_DIR
 from tests.broker.colddesk import archive_all, cold_house, segments
 from tests.broker.fakearchive import FakeArchive
 from tests.cross.page import literals, matches, table

@@ -13,7 +13,7 @@ from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
-from simulator.disk import SimDisk
+from simulator.machine.disk import SimDisk
 from tests.broker.desk import produce, read
 from tests.codecs.test_blipmq import BYTES, INVALID_NAME
 from tests.protocols.blipmq_desk import KEY, BlipmqClient, BlipmqHouse

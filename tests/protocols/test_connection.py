@@ -18,8 +18,8 @@ from brokerd.broker import BrokerSettings
 from brokerd.codecs import mamamia as mm
 from brokerd.protocols.base.connection import CLOSING_US, Limits
 from brokerd.wal import WalOptions
-from simulator.bare import WAL_DIR
-from simulator.disk import SimDisk
+from simulator.machine.bare import WAL_DIR
+from simulator.machine.disk import SimDisk
 from tests.house import Client, House, ask
 
 KIB = 1024

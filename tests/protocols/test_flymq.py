@@ -18,7 +18,7 @@ from brokerd.schemas.values import Mode
 from brokerd.security import OPEN
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
-from simulator.bare import WALL_SECONDS
+from simulator.machine.bare import WALL_SECONDS
 from tests.codecs.test_flymq_golden import BYTES
 from tests.protocols.flymq_desk import LIMITS, MIB, FlymqHouse
 from tests.protocols.flymq_group_scenes import SCENES as GROUP_SCENES

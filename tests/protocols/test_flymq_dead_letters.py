@@ -18,7 +18,7 @@ from brokerd.protocols.flymq.connection import FlymqSettings
 from brokerd.security import ADMIN, OPEN
 from brokerd.security.accounts import AccessList
 from brokerd.wal import WalOptions
-from simulator.bare import FORGETFUL
+from simulator.machine.bare import FORGETFUL
 from tests.broker.desk import lease
 from tests.broker.test_state import entries, is_records, rot
 from tests.protocols.flymq_desk import FlymqHouse

@@ -13,7 +13,7 @@ from brokerd.protocols.flymq import fetch
 from brokerd.protocols.flymq.fetch import FETCH_RECORDS, FETCH_RECORDS_MAX
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
-from simulator.bare import FORGETFUL
+from simulator.machine.bare import FORGETFUL
 from tests.broker.test_state import entries, is_records, rot
 from tests.protocols.flymq_desk import LIMITS, MIB, FlymqHouse
 

@@ -21,8 +21,8 @@ from brokerd.errors import NoSpace
 from brokerd.groups import GroupSettings
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
-from simulator.bare import WAL_DIR
-from simulator.disk import SimDisk
+from simulator.machine.bare import WAL_DIR
+from simulator.machine.disk import SimDisk
 from tests.codecs.test_mamamia_golden import BYTES
 from tests.house import Client, House, ask
 from tests.strategies import mamamia as strategies

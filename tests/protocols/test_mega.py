@@ -18,8 +18,8 @@ from brokerd.protocols.base.connection import CLOSING_US, Limits
 from brokerd.protocols.mega.connection import MegaFactory
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
-from simulator.bare import WAL_DIR
-from simulator.disk import SimDisk
+from simulator.machine.bare import WAL_DIR
+from simulator.machine.disk import SimDisk
 from tests.codecs.test_mega_golden import BYTES, CLOSED, EXAMPLES
 from tests.house import House, Wire
 from tests.strategies import mega as strategies

@@ -21,8 +21,8 @@ from brokerd.protocols.rustlog import slices
 from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
-from simulator.bare import WAL_DIR
-from simulator.disk import SimDisk
+from simulator.machine.bare import WAL_DIR
+from simulator.machine.disk import SimDisk
 from tests.codecs.test_rustlog_golden import BYTES, CLOSED
 from tests.house import House, Wire
 from tests.strategies import rustlog as strategies

@@ -32,7 +32,7 @@ from brokerd.schemas.checker import (
     Processes,
 )
 from brokerd.schemas.values import Definition, Mode, SchemaType
-from simulator.inline import InlineCommitter
+from simulator.machine.inline import InlineCommitter
 
 
 def definition(schema: Any, kind: SchemaType = SchemaType.JSON) -> Definition:

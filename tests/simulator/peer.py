@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerd.codecs import mamamia as mm
-from simulator.history import NEVER, History, Operation
-from simulator.world import World
+from simulator.history.operations import NEVER, History, Operation
+from simulator.machine.world import World
 
 LATENCY_US = 100
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
 from brokerd.groups import GroupSettings
-from simulator.history import (
+from simulator.history.operations import (
     NEVER,
     Acquire,
     Boot,

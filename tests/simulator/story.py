@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.history import (
+from simulator.history.operations import (
     NEVER,
     Acquire,
     Boot,

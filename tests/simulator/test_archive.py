@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive, ForeignArchive
 from brokerd.values import Record
 from simulator import plan
-from simulator.archive import Held, OpenedArchive, SimArchive, SimView
-from simulator.disk import SimDisk
+from simulator.archive.view import Held, OpenedArchive, SimArchive, SimView
+from simulator.machine.disk import SimDisk
 from simulator.plan import ClientPlan, Plan, Topic
 from simulator.run import Result, run
 

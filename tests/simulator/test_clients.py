@@ -24,7 +24,7 @@ from simulator.clients import (
 from simulator.clients.describe import asked, outcome
 from simulator.clients.vandal import TRICKS
 from simulator.draw import MIXES
-from simulator.history import (
+from simulator.history.operations import (
     NEVER,
     Acquire,
     Cancel,

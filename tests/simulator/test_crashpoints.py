@@ -16,8 +16,6 @@ from brokerd.wal.recovery import startup
 from brokerd.wal.write import sealer
 from brokerd.wal.write.commit import SegmentWrite
 from brokerd.walformat import EntryKind, EventKind, decode_group_events
-from simulator.bare import STATE_DIR, WAL_DIR
-from simulator.crash import CrashModel
 from simulator.crashpoints import __main__ as command
 from simulator.crashpoints import archive, changes
 from simulator.crashpoints.expect import (
@@ -33,8 +31,7 @@ from simulator.crashpoints.log import LogScript
 from simulator.crashpoints.points import CHANGING, Points
 from simulator.crashpoints.script import Script
 from simulator.crashpoints.sweep import Outcome, sweep
-from simulator.disk import SimDisk, SimFile
-from simulator.history import (
+from simulator.history.operations import (
     Acquire,
     Boot,
     Cancel,
@@ -55,8 +52,11 @@ from simulator.history import (
     Settlement,
     Trim,
 )
+from simulator.machine.bare import STATE_DIR, WAL_DIR
+from simulator.machine.crash import CrashModel
+from simulator.machine.disk import SimDisk, SimFile
+from simulator.machine.threads import SimThreads
 from simulator.run import run
-from simulator.threads import SimThreads
 from tests.simulator.processes import said_with_two_hash_seeds
 
 WORKLOADS = ["broker", "log"]

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brokerd.wal import Disk, File, RealDisk
-from simulator.disk import Call, CrashModel, PowerLost, ShortWrite, SimDisk
+from simulator.machine.disk import Call, CrashModel, PowerLost, ShortWrite, SimDisk
 from tests.strategies import disk as strategies
 from tests.strategies.disk import Step
 

@@ -17,9 +17,8 @@ from brokerd.wal.damage.verify import verify, walk
 from brokerd.wal.read.scanner import FoundFrame
 from brokerd.walformat import EntryKind, EventKind, decode_group_events
 from simulator import flips
-from simulator.bare import STATE_DIR, WAL_DIR
-from simulator.bytemap import ByteMap
-from simulator.flipped import (
+from simulator.directory.byte_map import ByteMap
+from simulator.directory.flip_check import (
     VARIANTS,
     VIOLATIONS,
     Outcome,
@@ -27,9 +26,10 @@ from simulator.flipped import (
     make_checker,
     start,
 )
+from simulator.directory.reference import reserved, served
+from simulator.directory.visible_state import look
 from simulator.flips import Task, check, checker, masks, table, tasks
-from simulator.reference import reserved, served
-from simulator.sight import look
+from simulator.machine.bare import STATE_DIR, WAL_DIR
 from tests.simulator.processes import said_with_two_hash_seeds
 
 SEGMENT_HEADER_BYTES = 4096
@@ -41,7 +41,7 @@ class TestReference:
     def test_it_is_the_same_in_every_process(self) -> None:
         """To the byte, whatever the hash seed of the interpreter."""
         digests = said_with_two_hash_seeds(
-            "from simulator.reference import reserved, served\n"
+            "from simulator.directory.reference import reserved, served\n"
             "print(served().disk.digest(), reserved()[0].digest())"
         )
         assert digests[0] == digests[1] != ""

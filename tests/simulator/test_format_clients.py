@@ -26,16 +26,7 @@ from simulator.clients.offset_requests import OffsetRequests
 from simulator.clients.rustlog import RustLogRequests, RustLogWire
 from simulator.clients.values import PATTERNS
 from simulator.draw.formats import MIXES
-from simulator.history import (
-    Cancel,
-    DeleteTopic,
-    History,
-    Message,
-    Operation,
-    Place,
-    Produce,
-)
-from simulator.offset_history import (
+from simulator.history.offsets import (
     Commit,
     Committed,
     CreateTopic,
@@ -45,12 +36,21 @@ from simulator.offset_history import (
     Reading,
     ResetOffset,
 )
+from simulator.history.operations import (
+    Cancel,
+    DeleteTopic,
+    History,
+    Message,
+    Operation,
+    Place,
+    Produce,
+)
+from simulator.history.subscriptions import Acknowledge, Handed, Poll, Subscribe
+from simulator.history.transactions import Begin, RollBack, Stage, Transact
 from simulator.oracle.subscriptions import QOS_0
 from simulator.payloads import payload_of, value_of
 from simulator.plan import Action, ClientPlan, Plan, Topic, WireFormat
 from simulator.run import run
-from simulator.subscription_history import Acknowledge, Handed, Poll, Subscribe
-from simulator.transaction_history import Begin, RollBack, Stage, Transact
 
 T = {"number": 3, "client": "c", "topic": "t"}
 GROUP_PARTITION = {**T, "group": "g", "partition": 1}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.history import NEVER, Message, Place, Produce
+from simulator.history.operations import NEVER, Message, Place, Produce
 
 
 def produce(**fields: object) -> Produce:

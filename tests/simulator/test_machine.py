@@ -13,13 +13,13 @@ from twisted.logger import globalLogPublisher
 
 from brokerd.codecs import mamamia as mm
 from brokerd.server.config import Broker, Config, Wal
-from simulator.bare import WAL_DIR
-from simulator.disk import Call, CrashModel, SimDisk
-from simulator.machine import Machine
-from simulator.network import Network
+from simulator.machine.bare import WAL_DIR
+from simulator.machine.disk import Call, CrashModel, SimDisk
+from simulator.machine.machine import Machine
+from simulator.machine.network import Network
+from simulator.machine.world import World
 from simulator.plan import DiskTimes
 from simulator.plan import Network as NetworkPlan
-from simulator.world import World
 
 CONFIG = Config(wal=Wal(segment_bytes=1 << 16), broker=Broker(frame_bytes=1 << 14))
 

@@ -10,10 +10,10 @@ from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
 
 from simulator import plan
-from simulator.history import NEVER
-from simulator.network import BUFFER_BYTES, WINDOW_BYTES, Link, Network, Service
-from simulator.threads import Process
-from simulator.world import World
+from simulator.history.operations import NEVER
+from simulator.machine.network import BUFFER_BYTES, WINDOW_BYTES, Link, Network, Service
+from simulator.machine.threads import Process
+from simulator.machine.world import World
 
 
 @implementer(IHalfCloseableProtocol, IPushProducer)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from simulator.clients.operator import Operator
 from simulator.draw.clients import OPERATES
-from simulator.history import (
+from simulator.history.operations import (
     NEVER,
     Configure,
     DeleteTopic,

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from simulator import oracle
-from simulator.history import NEVER, ClockStep, Delivery, GroupView, Letter, Message, Place
+from simulator.history.operations import (
+    NEVER,
+    ClockStep,
+    Delivery,
+    GroupView,
+    Letter,
+    Message,
+    Place,
+)
 from simulator.oracle import check, judge
 from tests.simulator import (
     test_oracle_archive,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from simulator.history import Compacted, DeleteGroup, Message, Published, Seek
+from simulator.history.operations import Compacted, DeleteGroup, Message, Published, Seek
 from simulator.oracle import check
 from tests.simulator.story import Story
 from tests.simulator.tales import Tales

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simulator.history import (
+from simulator.history.operations import (
     Cancel,
     ClockStep,
     Configure,

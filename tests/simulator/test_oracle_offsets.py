@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from simulator.history import (
+from simulator.history.offsets import (
+    Commit,
+    Committed,
+    CreateTopic,
+    ListTopics,
+    Position,
+    Read,
+    Reading,
+    ResetOffset,
+)
+from simulator.history.operations import (
     Boot,
     ConfigureTopic,
     DeleteGroup,
@@ -20,16 +30,6 @@ from simulator.history import (
     Seek,
     TopicRules,
     Trim,
-)
-from simulator.offset_history import (
-    Commit,
-    Committed,
-    CreateTopic,
-    ListTopics,
-    Position,
-    Read,
-    Reading,
-    ResetOffset,
 )
 from simulator.oracle import check
 from simulator.oracle.reads import passes

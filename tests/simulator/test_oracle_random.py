@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from simulator.history import (
+from simulator.history.operations import (
     NEVER,
     Acquire,
     Delivery,

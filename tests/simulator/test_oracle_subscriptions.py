@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from simulator.history import Letter, Letters, Message, Place
-from simulator.oracle import check
-from simulator.subscription_history import (
+from simulator.history.operations import Letter, Letters, Message, Place
+from simulator.history.subscriptions import (
     UNKNOWN_DELIVERY,
     Acknowledge,
     Handed,
@@ -17,6 +16,7 @@ from simulator.subscription_history import (
     Subscribe,
     group_of,
 )
+from simulator.oracle import check
 from tests.simulator.story import SECOND_US, Story
 from tests.simulator.tales import Tales
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.history import Message, Place
-from simulator.offset_history import Read, Reading
+from simulator.history.offsets import Read, Reading
+from simulator.history.operations import Message, Place
+from simulator.history.transactions import RollBack, Stage, Transact
 from simulator.oracle import check
-from simulator.transaction_history import RollBack, Stage, Transact
 from tests.simulator.story import SECOND_US, Story
 from tests.simulator.tales import Tales
 

@@ -17,7 +17,7 @@ from brokerd.wal import WalOptions
 from simulator import draw
 from simulator.draw import CRASHES_MAX, FEATURES, FORMATS, NEEDS, generate
 from simulator.draw.formats import FORMATS_MAX
-from simulator.history import GroupRules
+from simulator.history.operations import GroupRules
 from simulator.plan import (
     AnyFault,
     ClientPlan,

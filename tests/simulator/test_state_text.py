@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokerd.codecs import mamamia as mm
-from simulator.state_text import state_of, without_snapshots
+from simulator.directory.state_text import state_of, without_snapshots
 from tests.simulator.test_machine import CONFIG, Room, produce
 
 

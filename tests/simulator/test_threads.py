@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.threads import PowerLost, Process, SimMutex, SimThreads, current_thread
-from simulator.world import World
+from simulator.machine.threads import PowerLost, Process, SimMutex, SimThreads, current_thread
+from simulator.machine.world import World
 
 
 class Desk:

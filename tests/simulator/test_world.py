@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.world import World
+from simulator.machine.world import World
 
 
 def everything(world: World) -> None:

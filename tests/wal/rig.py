@@ -15,8 +15,8 @@ from brokerd.walformat import (
     encode_group_events,
     encode_records,
 )
-from simulator.disk import CrashModel, SimDisk
-from simulator.inline import InlineCommitter
+from simulator.machine.disk import CrashModel, SimDisk
+from simulator.machine.inline import InlineCommitter
 
 PATH = "data/wal"
 SMALL = WalOptions(segment_bytes=64 << 10, free_bytes_min=0)

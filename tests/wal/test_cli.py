@@ -14,7 +14,7 @@ from brokerd.cli.wal import wal_group
 from brokerd.errors import ConfigError
 from brokerd.wal import RealDisk, SnapshotChunk, Snapshots, Wal
 from brokerd.walformat import Entry, EntryKind
-from simulator.inline import InlineCommitter
+from simulator.machine.inline import InlineCommitter
 from tests.wal.rig import SMALL, events, records
 
 

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from brokerd.wal import ThreadCommitter
-from simulator.inline import InlineCommitter
+from simulator.machine.inline import InlineCommitter
 
 
 class Reactor:

@@ -10,7 +10,7 @@ from brokerd.wal import LostRange
 from brokerd.wal.damage.repair import Rooms, examine, repair
 from brokerd.wal.damage.verify import verify
 from brokerd.walformat import SEGMENT_BYTES_MAX
-from simulator.disk import SimDisk
+from simulator.machine.disk import SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, records
 
 ROOMS = Rooms.of("data")

@@ -28,7 +28,7 @@ from brokerd.wal.damage.repair import Deed, Rooms, examine, repair
 from brokerd.wal.damage.verify import VerifyReport, verify, walk
 from brokerd.wal.deletion.deleted_ranges import DeletedRanges, LsnRange, deleted_ranges, named_range
 from brokerd.walformat import EntryKind
-from simulator.disk import Call, CrashModel, PowerLost, SimDisk
+from simulator.machine.disk import Call, CrashModel, PowerLost, SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, records
 
 ROOMS = Rooms.of("data")

@@ -18,8 +18,8 @@ from brokerd.wal.damage.verify import verify, walk
 from brokerd.wal.recovery.directory import MISSING_BYTES_MAX
 from brokerd.wal.segment import segment_name
 from brokerd.walformat import SegmentHeader, encode_frame, encode_segment_header
-from simulator.disk import SimDisk
-from simulator.inline import InlineCommitter
+from simulator.machine.disk import SimDisk
+from simulator.machine.inline import InlineCommitter
 from tests.wal.rig import PATH, SMALL, Rig, records
 
 FAR = (MISSING_BYTES_MAX + (1 << 20)) & ~7

@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.wal import Disk, RealDisk
 from brokerd.wal.disk import file_system_of, write_atomically, write_zeros
-from simulator.disk import SimDisk
+from simulator.machine.disk import SimDisk
 
 
 @pytest.fixture(params=["real", "memory"])

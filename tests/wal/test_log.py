@@ -19,7 +19,7 @@ from twisted.logger import capturedLogs
 from brokerd.errors import NoSpace, StorageFailed
 from brokerd.wal import Frame, RealDisk, ThreadCommitter, Wal, WalOptions
 from brokerd.walformat import FRAME_BYTES_MAX, frame_size
-from simulator.disk import Call, SimDisk
+from simulator.machine.disk import Call, SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 

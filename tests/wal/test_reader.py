@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from brokerd.errors import DamagedData
 from brokerd.wal import RealDisk, Wal, catalog
 from brokerd.walformat.index import GrowingIndex, LoadedIndex, PartitionSpan, merged
-from simulator.inline import InlineCommitter
+from simulator.machine.inline import InlineCommitter
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 

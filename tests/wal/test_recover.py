@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.wal import LostRange, WalOptions
 from brokerd.walformat import Entry, encode_frame, segment_salt
-from simulator.disk import CrashModel, SimDisk
+from simulator.machine.disk import CrashModel, SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 FRAMES = [

@@ -20,7 +20,7 @@ from brokerd.wal.damage.repair import Deed, Plan, Rooms, examine, merged, repair
 from brokerd.wal.damage.verify import VerifyReport, verify, walk
 from brokerd.wal.recovery.startup import replay
 from brokerd.walformat import EntryKind
-from simulator.disk import Call, CrashModel, PowerLost, SimDisk
+from simulator.machine.disk import Call, CrashModel, PowerLost, SimDisk
 from tests.wal.rig import PATH, Rig, content, events, records
 
 ROOMS = Rooms.of("data")

@@ -23,7 +23,7 @@ from brokerd.errors import ConfigError, NoSpace
 from brokerd.wal import DirectoryLock, RealDisk, SnapshotChunk, Snapshots, Wal
 from brokerd.wal.disk import RealFile
 from brokerd.walformat import Entry, EntryKind
-from simulator.inline import InlineCommitter
+from simulator.machine.inline import InlineCommitter
 from tests.test_assembly import serve, served
 from tests.wal.rig import SMALL, events, records
 

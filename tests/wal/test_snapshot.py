@@ -24,7 +24,7 @@ from brokerd.wal.snapshot import (
     snapshot_name,
 )
 from brokerd.walformat import segment_salt
-from simulator.disk import Call, SimDisk
+from simulator.machine.disk import Call, SimDisk
 
 PATH = "data/state"
 CHUNKS = [

@@ -11,7 +11,7 @@ from brokerd.wal import SnapshotChunk, Snapshots
 from brokerd.wal.damage.verify import VerifyReport, verify, walk
 from brokerd.wal.read.scanner import FoundFrame, Unreadable
 from brokerd.walformat.index import GrowingIndex, LoadedIndex
-from simulator.disk import Call, SimDisk
+from simulator.machine.disk import Call, SimDisk
 from tests.wal.rig import PATH, Rig, content, events, records
 
 STATE = "data/state"

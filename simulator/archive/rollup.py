@@ -35,12 +35,12 @@ from brokerd.walformat import (
     segment_salt,
 )
 from brokerd.walformat.index import LoadedIndex
-from simulator.archive import NOTHING, Held, Key, SimArchive
-from simulator.bare import STATE_DIR, WAL_DIR
-from simulator.disk import SimDisk
-from simulator.history import Compacted
+from simulator.archive.view import NOTHING, Held, Key, SimArchive
+from simulator.history.operations import Compacted
+from simulator.machine.bare import STATE_DIR, WAL_DIR
+from simulator.machine.disk import SimDisk
+from simulator.machine.world import Event, World
 from simulator.plan import Rollup
-from simulator.world import Event, World
 
 _SEGMENT = re.compile(r"([0-9]{20})\.wal")
 _DELETED = re.compile(r"([0-9]{20})-([0-9]{20})\.deleted")

@@ -12,7 +12,7 @@ from enum import StrEnum
 from random import Random
 from typing import NamedTuple
 
-from simulator.pagecache import (
+from simulator.machine.page_cache import (
     SECTOR_BYTES,
     CachedFile,
     Image,

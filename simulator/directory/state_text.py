@@ -10,8 +10,8 @@ from brokerd.broker import Broker, GroupPartition, Topic
 from brokerd.server.assembly import broker_settings
 from brokerd.server.config import Config
 from brokerd.wal import WalOptions
-from simulator.bare import STATE_DIR, BareBroker, counting_ids
-from simulator.disk import SimDisk
+from simulator.machine.bare import STATE_DIR, BareBroker, counting_ids
+from simulator.machine.disk import SimDisk
 
 
 def state_of(disk: SimDisk, config: Config) -> list[str]:

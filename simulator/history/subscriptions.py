@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_oracle_subscriptions.py
-"""What clients of subscriptions asked and saw (BlipMQ): the rest of `simulator.history`.
+"""What clients of subscriptions asked and saw (BlipMQ): the rest of `simulator.history.operations`.
 
 Much of it is answered by silence: it is known to have succeeded when something that was sent
 behind it is answered, and it was not.
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.history import Operation, Place
+from simulator.history.operations import Operation, Place
 
 UNKNOWN_DELIVERY = "unknown subscription or delivery tag"
 """What an acknowledgement of what is not in flight is refused with."""

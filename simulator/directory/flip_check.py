@@ -18,11 +18,11 @@ from brokerd.values import Record
 from brokerd.wal import RecoveryReport, WalOptions
 from brokerd.wal.damage.verify import VerifyReport, verify
 from brokerd.walformat import Entry
-from simulator.bare import STATE_DIR, WAL_DIR, BareBroker, BareLog, counting_ids
-from simulator.bytemap import ByteMap, GroupPartitionName, Region, Unit
-from simulator.disk import SimDisk
-from simulator.reference import OPTIONS, Key, Reference, reserved, served
-from simulator.sight import Sight, look
+from simulator.directory.byte_map import ByteMap, GroupPartitionName, Region, Unit
+from simulator.directory.reference import OPTIONS, Key, Reference, reserved, served
+from simulator.directory.visible_state import Sight, look
+from simulator.machine.bare import STATE_DIR, WAL_DIR, BareBroker, BareLog, counting_ids
+from simulator.machine.disk import SimDisk
 
 START_OPTIONS = WalOptions(segment_bytes=256 << 10, free_bytes_min=0)
 """The segment that a start begins has room for all that looking at it leases."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from brokerd.broker import ConsumerGroup, GroupPartition
 from brokerd.values import Record
-from simulator.bare import BareBroker, TakesAnything
-from simulator.bytemap import GroupPartitionName
-from simulator.reference import SECOND_US, Key
+from simulator.directory.byte_map import GroupPartitionName
+from simulator.directory.reference import SECOND_US, Key
+from simulator.machine.bare import BareBroker, TakesAnything
 
 READER = "reads everything"
 """A group that nobody had before."""

@@ -26,14 +26,14 @@ from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Config
 from brokerd.server.host import OpenArchive
 from brokerd.server.service import DRAIN_SECONDS
-from simulator.archive import OpenedArchive, SimArchive
-from simulator.bare import DATA_DIR, STATE_DIR, WALL_SECONDS
-from simulator.disk import Call, CrashModel, PowerLost, SimDisk
-from simulator.history import Boot
-from simulator.network import Service
+from simulator.archive.view import OpenedArchive, SimArchive
+from simulator.history.operations import Boot
+from simulator.machine.bare import DATA_DIR, STATE_DIR, WALL_SECONDS
+from simulator.machine.disk import Call, CrashModel, PowerLost, SimDisk
+from simulator.machine.network import Service
+from simulator.machine.threads import Process, SimMutex, SimThreads, current_thread
+from simulator.machine.world import Event, World
 from simulator.plan import DiskTimes
-from simulator.threads import Process, SimMutex, SimThreads, current_thread
-from simulator.world import Event, World
 
 MAMAMIA = "mamamia"
 FILES_MAX = 1_000_000

@@ -21,8 +21,8 @@ from random import Random
 from typing import NamedTuple
 
 from brokerd.wal.disk import File
-from simulator.crash import CrashModel, EntryChange, Unsynced, names_after, survivors
-from simulator.pagecache import CachedFile, sectors
+from simulator.machine.crash import CrashModel, EntryChange, Unsynced, names_after, survivors
+from simulator.machine.page_cache import CachedFile, sectors
 
 __all__ = ["Call", "CrashModel", "PowerLost", "ShortWrite", "SimDisk", "SimFile"]
 

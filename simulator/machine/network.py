@@ -21,9 +21,9 @@ from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
 from simulator import plan
-from simulator.history import NEVER
-from simulator.threads import Process
-from simulator.world import World
+from simulator.history.operations import NEVER
+from simulator.machine.threads import Process
+from simulator.machine.world import World
 
 WINDOW_BYTES = 32_768
 """What is under way to a client, or has arrived and was not read."""

@@ -32,7 +32,7 @@ from brokerd.walformat import (
     encode_group_events,
     encode_records,
 )
-from simulator.bare import (
+from simulator.machine.bare import (
     WAL_DIR,
     WALL_SECONDS,
     BareBroker,
@@ -40,7 +40,7 @@ from simulator.bare import (
     TakesAnything,
     counting_ids,
 )
-from simulator.disk import CrashModel, SimDisk
+from simulator.machine.disk import CrashModel, SimDisk
 
 SECOND_US = 1_000_000
 OPTIONS = WalOptions(segment_bytes=SEGMENT_BYTES_MIN, free_bytes_min=0)

@@ -1,11 +1,11 @@
 # Tests: tests/simulator/test_format_clients.py, tests/simulator/test_oracle_transactions.py
-"""What clients ask that put messages into transactions; see `simulator.history`."""
+"""What clients ask that put messages into transactions; see `simulator.history.operations`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.history import Message, Operation
+from simulator.history.operations import Message, Operation
 
 
 @dataclass(kw_only=True)

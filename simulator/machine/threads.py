@@ -14,8 +14,8 @@ from collections.abc import Callable
 from greenlet import getcurrent, greenlet
 
 from brokerd.wal.committer import STOP_SECONDS, Done, Work
-from simulator.disk import PowerLost
-from simulator.world import World
+from simulator.machine.disk import PowerLost
+from simulator.machine.world import World
 
 
 class Process:

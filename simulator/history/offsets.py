@@ -1,5 +1,6 @@
 # Tests: tests/simulator/test_oracle_offsets.py
-"""What clients of formats that read by offset asked and saw: the rest of `simulator.history`.
+"""What clients of formats that read by offset asked and saw: the rest of
+`simulator.history.operations`.
 
 RustLog, MEGA and FlyMQ read records where they stand and keep committed offsets. They show the
 value of a record, which is bytes; `simulator.payloads` says what a payload's value is.
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.history import NEVER, Operation, Place
+from simulator.history.operations import NEVER, Operation, Place
 
 
 class Reading(NamedTuple):

@@ -28,8 +28,8 @@ from brokerd.broker import (
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.values import Record
 from brokerd.wal import Snapshots, Wal, WalOptions
-from simulator.disk import SimDisk
-from simulator.inline import InlineCommitter
+from simulator.machine.disk import SimDisk
+from simulator.machine.inline import InlineCommitter
 
 DATA_DIR = "/data"
 WAL_DIR = f"{DATA_DIR}/wal"

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from brokerd.wal.damage.verify import walk
 from brokerd.wal.read.scanner import FoundEntry, FoundFrame
 from brokerd.walformat import Entry, EntryKind, decode_group_events
-from simulator.bare import STATE_DIR, WAL_DIR
-from simulator.disk import SimDisk
+from simulator.machine.bare import STATE_DIR, WAL_DIR
+from simulator.machine.disk import SimDisk
 
 Fields = tuple[tuple[int, str], ...]
 """(size in bytes, name) of the fields of a structure, in order."""

@@ -1,0 +1,1 @@
+"""A simulated archive, and the job that fills it."""

@@ -1,0 +1,1 @@
+"""A reference data directory, and checks of one whose bytes were flipped."""

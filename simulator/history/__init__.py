@@ -1,0 +1,1 @@
+"""What the clients of a run asked and saw: all that the oracle knows."""

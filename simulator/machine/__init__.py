@@ -1,0 +1,1 @@
+"""The simulated computer: disk, page cache, power loss, threads, network, time."""
