@@ -5,8 +5,8 @@ python -m tests.planted
 python -m tests.planted --only skip-fsync --only reuse-offset --seeds 300 --jobs 2
 
 Each bug is a slip of a line or two, at a named line, that start-up and the first answers do not
-reveal. The copy holds ``brokerd/`` and ``simulator/`` as they are in the working tree; nothing else is
-touched. Each of the `SEARCHES` runs on the copy until it finds something; a copy without the bug
+reveal. The copy holds ``brokerd/`` and ``simulator/`` as they are in the working tree; nothing else
+is touched. Each of the `SEARCHES` runs on the copy until it finds something; a copy without the bug
 must then pass at the same seed or point. docs/simulator.rst, section "Planted bugs", keeps the
 table that this prints.
 """
@@ -810,7 +810,7 @@ def places(one: Bug) -> str:
 
 
 def copy_tree(target: Path) -> None:
-    """Copy the files of ``brokerd/`` that git knows or would add."""
+    """Copy the files of ``brokerd/`` and ``simulator/`` that git knows or would add."""
     command = [
         "git",
         "ls-files",
