@@ -15,7 +15,9 @@ import pytest
 
 from benchmarks.process import BrokerProcess
 from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, Range, arrow_schema
-from brokerd.archive.delta.table import Table, add_file, ensure_tables
+from brokerd.archive.delta.actions import add_file
+from brokerd.archive.delta.table import Table
+from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.parquet.writer import FileWriter
 from brokerd.archive.storage.address import object_address
 from brokerd.archive.storage.store import open_store

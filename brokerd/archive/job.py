@@ -23,7 +23,8 @@ from brokerd.archive.contract.bounds import FILE_BYTES_MAX, FILE_NAME, Bounds, d
 from brokerd.archive.contract.layout import EVENTS, LAYOUTS, RECORDS
 from brokerd.archive.contract.pairing import check_pin
 from brokerd.archive.contract.view import ArchiveUnavailable
-from brokerd.archive.delta.table import Table, ensure_tables, open_tables
+from brokerd.archive.delta.table import Table
+from brokerd.archive.delta.tables import ensure_tables, open_tables
 from brokerd.archive.delta.vacuum import remove_temporaries
 from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.ingest.plan import Lot, plan_lot

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from brokerd.archive.contract.layout import RECORDS, Range, arrow_schema, records_name
+from brokerd.archive.delta.actions import AddFile
 from brokerd.archive.delta.log_files import FileStats
-from brokerd.archive.delta.table import AddFile, Table
+from brokerd.archive.delta.table import Table
 from brokerd.archive.parquet.writer import FileInfo, FileWriter
 
 NOW_MS = 1_700_000_000_000

@@ -16,7 +16,7 @@ from brokerd.archive.contract.bounds import (
     TopicBounds,
     encode_bounds,
 )
-from brokerd.archive.delta.table import ensure_tables
+from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.job import check_pairing
 from brokerd.archive.run import JobFailed, Run, Settings

@@ -14,7 +14,8 @@ from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.delta.checkpoints import EVERY_COMMITS, LAST_CHECKPOINT
 from brokerd.archive.delta.log_files import COMMITS, SUMS, checkpoint_name, sum_name
 from brokerd.archive.delta.log_reader import list_log
-from brokerd.archive.delta.table import Table, ensure_tables
+from brokerd.archive.delta.table import Table
+from brokerd.archive.delta.tables import ensure_tables
 from tests.archive.adding import LOG_ID, NOW_MS, records_file
 
 

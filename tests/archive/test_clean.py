@@ -475,7 +475,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_done(world: World) -> None:
     data = bytearray(file.read_bytes())
     data[30] ^= 1
     file.write_bytes(data)
-    with pytest.raises(JobFailed, match=f"{path}.*bring it back from a backup"):
+    with pytest.raises(JobFailed, match=f"{path}.*restore it from a backup"):
         clean(world)
     assert len(world.files("records")) == 4 - 2 + 2
     assert path in world.files("records")

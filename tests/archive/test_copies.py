@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.archive.delta.table import ensure_tables
+from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.journal import copies
 from brokerd.archive.run import JobFailed, Settings

@@ -22,8 +22,10 @@ from brokerd.archive.contract.view import (
     DamagedArchive,
     ForeignArchive,
 )
+from brokerd.archive.delta.actions import add_file
 from brokerd.archive.delta.log_files import COMMITS, commit_name
-from brokerd.archive.delta.table import Table, add_file, ensure_tables
+from brokerd.archive.delta.table import Table
+from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.parquet.writer import FileInfo
 from brokerd.archive.serve import file_cache
 from brokerd.archive.serve.delta_archive import open_archive

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import parse_records_name
 from brokerd.archive.contract.view import ForeignArchive
-from brokerd.archive.delta.table import AddFile
+from brokerd.archive.delta.actions import AddFile
 from brokerd.archive.serve.file_map import FileMap
 from tests.archive.adding import files_of, records_file, shared_file
 

@@ -22,7 +22,7 @@ from brokerd.archive.cluster.session import NoSpark
 from brokerd.archive.contract.bounds import MAGIC
 from brokerd.archive.contract.pin import Pin, archive_id, encode_pin
 from brokerd.archive.contract.view import ForeignArchive
-from brokerd.archive.delta.table import ensure_tables
+from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.job import Job, RollupLocked, Summary, locked, plan_job, run_job
 from brokerd.archive.run import JobFailed, Run, Settings, StepReport
 from brokerd.errors import BrokerdError, NewerFormat

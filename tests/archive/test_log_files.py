@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from brokerd.archive.contract.layout import ARCHIVE_APP, RECORDS
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.delta import log_reader
+from brokerd.archive.delta.actions import AddFile
 from brokerd.archive.delta.checkpoints import checkpoint_if_due
 from brokerd.archive.delta.log_files import (
     COMMITS,
@@ -27,7 +28,8 @@ from brokerd.archive.delta.log_files import (
     sum_name,
 )
 from brokerd.archive.delta.log_reader import DeltaLog, list_log, read_log_id
-from brokerd.archive.delta.table import AddFile, Table, ensure_tables
+from brokerd.archive.delta.table import Table
+from brokerd.archive.delta.tables import ensure_tables
 from brokerd.errors import BrokerdError, NewerFormat
 from tests.archive.adding import LOG_ID, NOW_MS, OTHER_LOG_ID, records_file
 

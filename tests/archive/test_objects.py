@@ -21,7 +21,8 @@ from brokerd.archive.delta import checkpoints
 from brokerd.archive.delta.checkpoints import EVERY_COMMITS
 from brokerd.archive.delta.log_files import COMMITS, checkpoint_name, commit_name
 from brokerd.archive.delta.log_reader import list_log
-from brokerd.archive.delta.table import Table, TableConflict, ensure_tables, open_tables
+from brokerd.archive.delta.table import Table, TableConflict
+from brokerd.archive.delta.tables import ensure_tables, open_tables
 from brokerd.archive.parquet.writer import FileWriter, verify_written
 from brokerd.archive.serve.lazy import LazyArchive
 from brokerd.archive.storage import bucket as store_object
@@ -271,14 +272,14 @@ def test_a_checkpoint_that_another_job_took_away_fails_nothing(
     """There is no lock; whoever removes it as unfinished makes one."""
     table = ensure_tables(bucket, LOG_ID, NOW_MS)["records"]
     log = open_store(table.path)
-    made = checkpoints._have_made
+    made = checkpoints._write_checkpoint
 
     def make_and_lose(place: ObjectAddress, version: int) -> None:
         made(place, version)
         log.delete([f"{COMMITS}/{checkpoint_name(version)}"])
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints, "_have_made", make_and_lose)
+        patched.setattr(checkpoints, "_write_checkpoint", make_and_lose)
         for at in range(EVERY_COMMITS + 2):
             table.commit([records_file(1, at, at + 1, number=at)], now_ms=NOW_MS)
     assert list_log(table.path).checksummed == frozenset()
@@ -466,5 +467,5 @@ def test_who_has_no_library_for_it_is_told_what_to_install() -> None:
         "LazyArchive(object_address('s3://bucket/a'), 'x').refresh()"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert "s3://bucket is on an object store" in run.stderr
+    assert "s3://bucket needs a library that is not installed" in run.stderr
     assert "pip install 'brokerd[archive]'" in run.stderr.splitlines()[-1]

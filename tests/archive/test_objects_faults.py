@@ -9,7 +9,9 @@ import pytest
 
 from brokerd.archive.contract.layout import RECORDS, Range
 from brokerd.archive.contract.view import ArchiveUnavailable
-from brokerd.archive.delta.table import Table, TableConflict, add_file, ensure_tables
+from brokerd.archive.delta.actions import add_file
+from brokerd.archive.delta.table import Table, TableConflict
+from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.parquet.writer import verify_written
 from brokerd.archive.serve.delta_archive import open_archive
 from brokerd.archive.storage import bucket as store_object

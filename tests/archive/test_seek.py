@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import RECORDS, Range
 from brokerd.archive.contract.view import ArchiveView
-from brokerd.archive.delta.table import Table, add_file, ensure_tables
+from brokerd.archive.delta.actions import add_file
+from brokerd.archive.delta.table import Table
+from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.serve import seek
 from brokerd.archive.serve.delta_archive import open_archive
 from tests.archive.adding import LOG_ID, NOW_MS, Row, write_records

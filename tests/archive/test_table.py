@@ -29,15 +29,10 @@ from brokerd.archive.contract.layout import (
     arrow_schema,
 )
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
+from brokerd.archive.delta.actions import AddFile, add_file
 from brokerd.archive.delta.log_files import COMMITS, FileStats, encode_commit
-from brokerd.archive.delta.table import (
-    AddFile,
-    Table,
-    TableConflict,
-    add_file,
-    ensure_tables,
-    open_tables,
-)
+from brokerd.archive.delta.table import Table, TableConflict
+from brokerd.archive.delta.tables import ensure_tables, open_tables
 from brokerd.archive.parquet.writer import FileWriter
 from tests.archive.adding import (
     LOG_ID,
@@ -70,7 +65,7 @@ def again(root: Path) -> Table:
 
 def test_broker_that_reads_an_archive_loads_only_what_reading_takes() -> None:
     code = (
-        "import sys, brokerd.archive.delta.table\n"
+        "import sys, brokerd.archive.delta.tables\n"
         "loaded = {'deltalake', 'pandas', 'pyarrow.dataset', 'pyspark'} & set(sys.modules)\n"
         "sys.exit(f'loaded {loaded}' if loaded else 0)"
     )
@@ -238,7 +233,7 @@ def test_removing_a_file_that_somebody_removed_is_refused(root: Path, table: Tab
     table.commit([old], now_ms=NOW_MS)
     late = again(root)
     table.commit([records_file(1, 0, 10, number=2)], [old.path], now_ms=NOW_MS)
-    with pytest.raises(TableConflict, match="somebody else removed"):
+    with pytest.raises(TableConflict, match="another process removed"):
         late.commit([records_file(1, 0, 10, number=3)], [old.path], now_ms=NOW_MS)
     assert len(again(root).paths()) == 1
 

@@ -10,10 +10,12 @@ from deltalake import DeltaTable
 
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.archive.contract.view import ArchiveUnavailable
+from brokerd.archive.delta.actions import AddFile
 from brokerd.archive.delta.checkpoints import EVERY_COMMITS
 from brokerd.archive.delta.log_files import COMMITS, SUMS
 from brokerd.archive.delta.log_reader import list_log
-from brokerd.archive.delta.table import AddFile, Table, ensure_tables
+from brokerd.archive.delta.table import Table
+from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.delta.vacuum import remove_temporaries
 from tests.archive.adding import LOG_ID, NOW_MS, records_file
 

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 
 from brokerd.archive.contract.bounds import Bounds, PartitionBounds, TopicBounds
 from brokerd.archive.contract.layout import EVENTS, RECORDS, ROLLUP_APP, Layout, Range, arrow_schema
-from brokerd.archive.delta.table import AddFile, Table, add_file, ensure_tables
+from brokerd.archive.delta.actions import AddFile, add_file
+from brokerd.archive.delta.table import Table
+from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.parquet.writer import FileInfo, FileWriter
 from brokerd.archive.run import Run, Settings
 from brokerd.walformat import EventKind

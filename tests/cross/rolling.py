@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow.compute as pc
 
 from brokerd.archive.contract.layout import RECORDS, Range
-from brokerd.archive.delta.table import Table, add_file, ensure_tables
+from brokerd.archive.delta.actions import add_file
+from brokerd.archive.delta.table import Table
+from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.job import read_bounds
 from brokerd.archive.parquet.reader import open_file

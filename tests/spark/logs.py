@@ -18,7 +18,9 @@ from brokerd.archive.contract.bounds import (
     encode_bounds,
 )
 from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, parse_records_name
-from brokerd.archive.delta.table import Table, add_file, ensure_tables, open_tables
+from brokerd.archive.delta.actions import add_file
+from brokerd.archive.delta.table import Table
+from brokerd.archive.delta.tables import ensure_tables, open_tables
 from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.maintain.rewrite import Rewritten, Unit, rewrite
 from brokerd.archive.run import Settings

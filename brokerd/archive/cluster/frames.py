@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Protocol
 from brokerd.archive.cluster.bucket_frames import FILE, ROW, InStore, ddl
 from brokerd.archive.cluster.local_frames import OnDisk
 from brokerd.archive.contract.layout import Layout
+from brokerd.archive.delta.actions import AddFile
 from brokerd.archive.delta.log_files import FileStats
-from brokerd.archive.delta.table import AddFile
 from brokerd.archive.parquet.plain_file import PlainFileInfo, StagedFile
 from brokerd.archive.run import Run
 

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_checkpoints.py
-"""Checkpoints of a Delta log, made now and then so that nobody has to read all commits.
+"""Makes checkpoints of a Delta log, which replace the commits before them for readers.
 
-deltalake makes them. A sum beside the log proves one and says that it is durable: only then may
-commits before it go (docs/archive-log.rst, "Checkpoints").
+deltalake writes a checkpoint. A sum beside the log proves that it is complete and durable; only
+then may older commits be deleted (docs/archive-log.rst, section "Checkpoints").
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ _HINT = f"{COMMITS}/{LAST_CHECKPOINT}"
 def checkpoint_if_due(table: Place, newest: Snapshot, every: int = EVERY_COMMITS) -> bool:
     """Make a checkpoint of the newest version, if the last one is ``every`` commits behind.
 
-    One process at a time makes one, and the others leave it to that; on an object store two may, of
-    which only what is proved in the end counts. Raises OSError for a file that somebody took away,
-    and ArchiveUnavailable when deltalake cannot do it, or makes one that says something else.
+    One process at a time makes it. In a bucket two may, and the last sum decides.
+
+    :return: True if it made one.
+    :raises OSError: a file is gone.
+    :raises ArchiveUnavailable: deltalake failed, or wrote a wrong checkpoint.
     """
     if not _is_due(table, newest.version, every):
         return False
@@ -46,7 +48,7 @@ def checkpoint_if_due(table: Place, newest: Snapshot, every: int = EVERY_COMMITS
         store.make_directory(SUMS)
     with store.exclusive(SUMS) as is_alone:
         if not is_alone:
-            return False  # somebody else makes one
+            return False  # another process makes it
         if _is_due(table, newest.version, every):
             try:
                 _remove_unproved(table)
@@ -54,7 +56,7 @@ def checkpoint_if_due(table: Place, newest: Snapshot, every: int = EVERY_COMMITS
             except FileNotFoundError:
                 if store.is_local:
                     raise
-                return False  # another job took it for unfinished; that one makes one
+                return False  # another job took it for an unproved one, and makes its own
     return True
 
 
@@ -63,10 +65,10 @@ def _is_due(table: Place, version: int, every: int) -> bool:
 
 
 def _remove_unproved(table: Place) -> None:
-    """Remove the checkpoints after the newest one that is proved: unfinished, damaged, or others'.
+    """Delete the checkpoints after the newest proved one: they are incomplete, damaged or foreign.
 
-    Else deltalake would begin with one of them. The table was read without them, so all commits
-    that they were made of are there. What names the newest is no more than a hint.
+    deltalake would read one of them otherwise. The table was read without them, so their commits
+    exist. ``_last_checkpoint`` is only a hint.
     """
     store = open_store(table)
     for version in sorted(list_log(table).checkpoints, reverse=True):
@@ -79,20 +81,20 @@ def _remove_unproved(table: Place) -> None:
 def _is_proved(table: Place, version: int) -> bool:
     try:
         return read_checkpoint(table, version) is not None
-    except FileNotFoundError:  # it has no sum
+    except FileNotFoundError:  # no sum
         return False
 
 
 def _make(table: Place, newest: Snapshot) -> None:
     store = open_store(table)
-    _have_made(table, newest.version)
+    _write_checkpoint(table, newest.version)
     path = _checkpoint_path(newest.version)
     data = store.read(path, FILE_BYTES_MAX)
-    if not _says(data, newest):
+    if not _is_equal(data, newest):
         store.delete([path, _HINT])
         raise ArchiveUnavailable(
-            f"{table}: the checkpoint of version {newest.version} that deltalake made is not what "
-            "the log says; it was removed, and another is tried with the next commit"
+            f"{table}: the checkpoint of version {newest.version} that deltalake wrote differs "
+            "from the log; it was deleted, and the next commit makes another one"
         )
     for made in (path, _HINT):
         store.sync_file(made)
@@ -100,8 +102,8 @@ def _make(table: Place, newest: Snapshot) -> None:
     store.put(f"{SUMS}/{sum_name(newest.version)}", encode_sum(newest.version, data))
 
 
-def _have_made(table: Place, version: int) -> None:
-    """Have deltalake make a checkpoint."""
+def _write_checkpoint(table: Place, version: int) -> None:
+    """Make deltalake write a checkpoint."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -117,8 +119,8 @@ def _checkpoint_path(version: int) -> str:
     return f"{COMMITS}/{checkpoint_name(version)}"
 
 
-def _says(data: bytes, newest: Snapshot) -> bool:
-    """Whether a checkpoint is that of a version."""
+def _is_equal(data: bytes, newest: Snapshot) -> bool:
+    """Tell whether a checkpoint holds the same as a version."""
     found = apply(decode_checkpoint(data), newest.version, None)
     return found.transactions == newest.transactions and _by_path(found).equals(_by_path(newest))
 
@@ -128,9 +130,9 @@ def _by_path(snapshot: Snapshot) -> pa.Table:
 
 
 def remove_log_before(table: Place, cutoff_ms: int) -> None:
-    """Delete of the log what no version needs that was the newest at ``cutoff_ms`` or later.
+    """Delete log files that no version needs that was the newest one at ``cutoff_ms`` or later.
 
-    Raises as `brokerd.archive.storage.store`.
+    Raises as the store does.
     """
     store = open_store(table)
     names = list_log(table)

@@ -1,12 +1,11 @@
 # Tests: tests/archive/test_log_files.py
-"""Files of the log of a Delta table, both directions: docs/archive-log.rst.
+"""Encodes and decodes the files of a table's Delta log (docs/archive-log.rst).
 
-Of what `decode_commit` reads nothing is believed that a checksum does not prove; a checkpoint must
-have been proved by its sum before `decode_checkpoint` sees it. What is kept of a file of the table
-are numbers and the path, in Arrow's columns: about 0.2 KB.
+`decode_commit` verifies the checksum of a commit. The caller of `decode_checkpoint` has verified
+the checkpoint by its sum. In memory a file of the table is a row of numbers and a path, 0.2 KB.
 
-Rules of others: the actions and the names of files are those of the Delta protocol,
-https://github.com/delta-io/delta/blob/master/PROTOCOL.md, sections "Actions" and "Checkpoints".
+Actions and file names follow the Delta protocol, sections "Actions" and "Checkpoints":
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ from brokerd.archive.storage.address import Place
 COMMITS = "_delta_log"
 """The directory of the log, below the table's."""
 SUMS = "_brokerd"
-"""The directory of what proves checkpoints."""
+"""The directory of the sums, which prove checkpoints."""
 TAG = "brokerd"
 """The tag of an ``add`` action that holds the file's `FileStats`."""
 FILE_BYTES_MAX = 1 << 30
-"""No commit and no checkpoint is larger; what is, is no such thing."""
+"""Limits commits and checkpoints."""
 READER_VERSION = 1
 WRITER_VERSION = 2
 _SUM_MAGIC = "brokerd checkpoint 1"
 
 
 class FileStats(NamedTuple):
-    """What the log says of a file besides its path and size; -1 where there is nothing to say."""
+    """The statistics of a file, in a tag of its ``add`` action; -1: no rows."""
 
     rows: int = 0
     content: int = 0
     """Bytes of keys, values and metadata."""
     first_time_us: int = -1
-    """The smallest time of a row, by broker time."""
+    """The smallest broker time of a row."""
     last_time_us: int = -1
     first_lsn: int = -1
     """The smallest LSN of a row."""
@@ -66,7 +65,7 @@ class Snapshot(NamedTuple):
 
     version: int
     transactions: Mapping[str, int]
-    """Versions of app transactions, by app id."""
+    """The versions of app transactions, by app id."""
     files: pa.Table
     """The live files: ``path``, relative to the table, ``size``, the fields of `FileStats`."""
 
@@ -124,7 +123,7 @@ class _CommitInfo(Struct, rename="camel"):
 
 
 class _Line(Struct, rename="camel"):
-    """One line of a commit; exactly one of these, or an action that means nothing to brokerd."""
+    """One line of a commit: one of these actions, or one that brokerd ignores."""
 
     commit_info: _CommitInfo | None = None
     add: _Add | None = None
@@ -148,10 +147,10 @@ _LINES = msgspec.json.Decoder(_Line)
 
 
 def encode_commit(actions: Iterable[Mapping[str, Any]], operation: str, now_ms: int) -> bytes:
-    """The bytes of a commit.
+    """Encode a commit.
 
-    :param actions: as the Delta protocol has them: ``{"add": {...}}``.
-    :param operation: what it is, for people who look at the table's history.
+    :param actions: of the Delta protocol: ``{"add": {...}}``.
+    :param operation: for the history of the table.
     """
     rest = b"".join(msgspec.json.encode(action) + b"\n" for action in actions)
     info = {
@@ -165,16 +164,16 @@ def encode_commit(actions: Iterable[Mapping[str, Any]], operation: str, now_ms: 
 
 
 def decode_commit(data: bytes, path: Place) -> Actions:
-    """Read a commit.
+    """Decode a commit, and verify its checksum.
 
-    :param path: where it is, for what errors say.
-    :raises ArchiveUnavailable: it is damaged.
-    :raises ForeignArchive: it changes what the table holds, and brokerd did not write it.
+    :param path: for error texts.
+    :raises ArchiveUnavailable: the commit is damaged.
+    :raises ForeignArchive: another program changed the content of the table.
     """
     try:
         lines = _LINES.decode_lines(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise damaged(path, f"it is no commit: {error}") from None
+        raise damaged(path, f"it is not a commit: {error}") from None
     infos = [line.commit_info for line in lines if line.commit_info is not None]
     adds = [line.add for line in lines if line.add is not None]
     removed = [unquote(line.remove.path) for line in lines if line.remove is not None]
@@ -184,8 +183,8 @@ def decode_commit(data: bytes, path: Place) -> Actions:
         raise damaged(path, "its checksum does not match")
     if not signature and (adds or removed or transactions):
         raise ForeignArchive(
-            f"{path} was written by {infos[0].engine_info}, which changed what the table holds; "
-            "use another archive, or bring back the version before it (docs/archive-log.rst)"
+            f"{path} was written by {infos[0].engine_info}, which changed the content of the "
+            "table; use another archive, or restore the version before it (docs/archive-log.rst)"
         )
     metadata = [line.meta_data.configuration for line in lines if line.meta_data is not None]
     protocols = [line.protocol for line in lines if line.protocol is not None]
@@ -200,7 +199,7 @@ def decode_commit(data: bytes, path: Place) -> Actions:
 
 
 def encode_stats(stats: FileStats) -> str:
-    """The text of the tag."""
+    """Encode the text of the tag."""
     return ",".join(map(str, stats))
 
 
@@ -213,7 +212,7 @@ def _files_of(adds: Sequence[_Add]) -> pa.Table:
 
 
 def _file_table(paths: Any, sizes: Any, tags: Any) -> pa.Table:
-    """Columns of files. Raises ValueError for a tag that holds no numbers."""
+    """Build `Snapshot.files`. Raises ValueError for a tag without numbers."""
     columns = {"path": paths, "size": sizes}
     numbers = pc.split_pattern(pc.fill_null(tags, encode_stats(FileStats())), ",")
     for place, name in enumerate(FileStats._fields):
@@ -221,36 +220,36 @@ def _file_table(paths: Any, sizes: Any, tags: Any) -> pa.Table:
     return pa.table(columns)
 
 
-def apply(change: Actions, version: int, before: Snapshot | None) -> Snapshot:
-    """The version that a commit makes of the one before it."""
+def apply(actions: Actions, version: int, before: Snapshot | None) -> Snapshot:
+    """Apply the actions of a commit or a checkpoint to the version before it."""
     if before is None:
-        return Snapshot(version, dict(change.transactions), change.files)
+        return Snapshot(version, dict(actions.transactions), actions.files)
     files = before.files
-    gone = [*change.removed, *change.files["path"].to_pylist()]
-    if gone and len(files):
-        is_gone = pc.is_in(files["path"], value_set=pa.array(gone, pa.string()))
-        files = files.filter(pc.invert(is_gone))
-    if len(change.files):
-        files = pa.concat_tables([files, change.files])
-    return Snapshot(version, {**before.transactions, **change.transactions}, files)
+    replaced = [*actions.removed, *actions.files["path"].to_pylist()]
+    if replaced and len(files):
+        is_replaced = pc.is_in(files["path"], value_set=pa.array(replaced, pa.string()))
+        files = files.filter(pc.invert(is_replaced))
+    if len(actions.files):
+        files = pa.concat_tables([files, actions.files])
+    return Snapshot(version, {**before.transactions, **actions.transactions}, files)
 
 
 def damaged(path: Place, problem: str) -> ArchiveUnavailable:
-    """The error for a file of the log that is not what was written."""
-    return ArchiveUnavailable(f"{path} is damaged: {problem}; bring it back from a backup")
+    """Return the error for a damaged file of the log."""
+    return ArchiveUnavailable(f"{path} is damaged: {problem}; restore it from a backup")
 
 
 # -- Checkpoints ---------------------------------------------------------------------------------
 
 
 def encode_sum(version: int, checkpoint: bytes) -> bytes:
-    """The file that proves a checkpoint."""
+    """Encode the sum of a checkpoint."""
     digest = xxh3_64_hexdigest(checkpoint)
     return f"{_SUM_MAGIC} {version} {len(checkpoint)} {digest}\n".encode()
 
 
 def decode_checkpoint(data: bytes) -> Actions:
-    """Read a checkpoint that its sum has proved."""
+    """Decode a checkpoint that was verified by its sum."""
     names = ["add.path", "add.size", "add.tags", "txn", "metaData.configuration", "protocol"]
     table = pq.ParquetFile(pa.BufferReader(data)).read(names, use_threads=False)
 

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_log_files.py
-"""Reads the log of a Delta table, again and again: docs/archive-log.rst, section "Reading".
+"""Follows the Delta log of a table (docs/archive-log.rst, section "Reading").
 
-`DeltaLog.read` gives a `Snapshot`: what the newest version of the table holds. It is what was
-written, or an error that names the file.
+`DeltaLog.read` returns a verified `Snapshot` of the newest version, or raises an error that names
+the damaged file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from brokerd.errors import NewerFormat
 
 
 class LogListing(NamedTuple):
-    """The versions of which a log has files."""
+    """The versions in a log, by kind of file."""
 
     commits: frozenset[int]
     checkpoints: frozenset[int]
@@ -43,12 +43,12 @@ class LogListing(NamedTuple):
 
     @property
     def checksummed(self) -> frozenset[int]:
-        """The checkpoints that have a sum; whether it is theirs, `read_checkpoint` tells."""
+        """The checkpoints with a sum; `read_checkpoint` verifies it."""
         return self.checkpoints & self.sums
 
 
 def list_log(table: Place) -> LogListing:
-    """What there is. Raises ArchiveUnavailable."""
+    """List a log. Raises ArchiveUnavailable."""
     store = open_store(table)
     names, sums = store.names(COMMITS), store.names(SUMS)
     return LogListing(
@@ -64,7 +64,7 @@ def _versions(names: Iterable[str], suffix: str) -> frozenset[int]:
 
 
 def read_checkpoint(table: Place, version: int) -> bytes | None:
-    """The bytes of a checkpoint if its sum is right. Raises as `brokerd.archive.storage.store`."""
+    """Read a checkpoint; None: its sum does not match. Raises as the store does."""
     store = open_store(table)
     checkpoint = store.read(f"{COMMITS}/{checkpoint_name(version)}", FILE_BYTES_MAX)
     found = store.read(f"{SUMS}/{sum_name(version)}", FILE_BYTES_MAX)
@@ -72,34 +72,35 @@ def read_checkpoint(table: Place, version: int) -> bytes | None:
 
 
 class DeltaLog:
-    """Reads the log of one table, again and again. For one thread at a time."""
+    """Follows the log of one table. For one thread at a time."""
 
     def __init__(self, table: Place, log_id: str) -> None:
         self.table = table
         self._store = open_store(table)
         self._log_id = log_id
         self._snapshot: Snapshot | None = None
-        self._look = ""
-        """How the directory of commits was when the snapshot was made."""
+        self._fingerprint = ""
+        """The fingerprint of the directory of commits before the snapshot was read."""
         self._tag = ""
-        """That of the file of its commit; "": it is not there."""
+        """The tag of the newest commit; "": the file is absent."""
 
     def read(self) -> Snapshot | None:
-        """The newest version, the same object as before if that is it. None: there is no table.
+        """Return the newest version: the same object, if there is no newer one.
 
+        :return: None if there is no table.
         :raises ArchiveUnavailable: a file cannot be read, is missing, or is damaged.
-        :raises ForeignArchive: it is not the table of a brokerd, or that of another log.
+        :raises ForeignArchive: it is not a table of brokerd, or belongs to another log.
         :raises NewerFormat: a later version of brokerd wrote it.
         """
-        with _told(self.table):
+        with _unavailable(self.table):
             return self._read()
 
     def _read(self) -> Snapshot | None:
         known = self._snapshot
-        if known is not None and self._is_still(known.version):
+        if known is not None and self._is_unchanged(known.version):
             return known
-        look = self._store.fingerprint(COMMITS)
-        if look is None:
+        fingerprint = self._store.fingerprint(COMMITS)
+        if fingerprint is None:
             self._snapshot = None
             return None
         names = list_log(self.table)
@@ -108,68 +109,69 @@ class DeltaLog:
             self._snapshot = None
             return None
         self._store.sync_directory(COMMITS)
-        if known is not None and not self._goes_on(known, names, newest):
+        if known is not None and not self._continues(known, names, newest):
             known = None
         if known is None or known.version < newest:
             known = self._follow(known or self._base(names), newest)
         tag = self._store.tag(_commit_path(known.version))
-        self._snapshot, self._look, self._tag = known, look, tag
+        self._snapshot, self._fingerprint, self._tag = known, fingerprint, tag
         return known
 
-    def _is_still(self, version: int) -> bool:
-        """Whether it is plain that the newest version is still the one that was read."""
+    def _is_unchanged(self, version: int) -> bool:
+        """Tell cheaply that the newest version is the one that was read."""
         last, following = commit_name(version), commit_name(version + 1)
-        return self._store.is_unchanged(COMMITS, self._look, last, self._tag, following)
+        return self._store.is_unchanged(COMMITS, self._fingerprint, last, self._tag, following)
 
-    def _goes_on(self, known: Snapshot, names: LogListing, newest: int) -> bool:
-        """Whether the log goes on from a version of it that was read."""
+    def _continues(self, known: Snapshot, names: LogListing, newest: int) -> bool:
+        """Tell whether the log continues a version that was read."""
         is_same = bool(self._tag) and self._store.tag(_commit_path(known.version)) == self._tag
         return is_same and (newest == known.version or known.version + 1 in names.commits)
 
     def _base(self, names: LogListing) -> Snapshot | None:
-        """The newest version that a checkpoint gives."""
+        """Return the newest version with a sound checkpoint."""
         for version in sorted(names.checksummed, reverse=True):
             checkpoint = read_checkpoint(self.table, version)
             if checkpoint is not None:
-                change = decode_checkpoint(checkpoint)
-                self._check(change)
-                return apply(change, version, None)
+                actions = decode_checkpoint(checkpoint)
+                self._check(actions)
+                return apply(actions, version, None)
         return None
 
     def _follow(self, base: Snapshot | None, newest: int) -> Snapshot:
-        """Apply the commits after a version, up to the newest."""
+        """Apply the commits after a version, up to the newest one."""
         for version in range(0 if base is None else base.version + 1, newest + 1):
             path = self.table / COMMITS / commit_name(version)
             try:
                 data = self._store.read(_commit_path(version), FILE_BYTES_MAX)
             except FileNotFoundError:
                 raise ArchiveUnavailable(
-                    f"{path} is missing, and no checkpoint takes its place; bring it back"
+                    f"{path} is missing, and no checkpoint replaces it; restore it from a backup"
                 ) from None
-            change = decode_commit(data, path)
-            self._check(change)
-            base = apply(change, version, base)
+            actions = decode_commit(data, path)
+            self._check(actions)
+            base = apply(actions, version, base)
         assert base is not None
         return base._replace(files=base.files.combine_chunks())
 
-    def _check(self, change: Actions) -> None:
-        """Look at whose table it is, and of which version."""
-        if change.configuration is not None:
-            check_properties(change.configuration, self._log_id, self.table)
-        if change.protocol is not None and change.protocol != (READER_VERSION, WRITER_VERSION):
+    def _check(self, actions: Actions) -> None:
+        """Check the properties and the Delta protocol of the table."""
+        if actions.configuration is not None:
+            check_properties(actions.configuration, self._log_id, self.table)
+        if actions.protocol is not None and actions.protocol != (READER_VERSION, WRITER_VERSION):
             raise ForeignArchive(
-                f"{self.table}: somebody raised the table's Delta protocol to reader "
-                f"{change.protocol[0]}, writer {change.protocol[1]}, which brokerd does not know; "
-                "use another archive, or bring back the version before it (docs/archive-log.rst)"
+                f"{self.table}: another program raised the table's Delta protocol to reader "
+                f"{actions.protocol[0]}, writer {actions.protocol[1]}, which brokerd does not "
+                "support; use another archive, or restore the version before it "
+                "(docs/archive-log.rst)"
             )
 
 
 def read_log_id(table: Place) -> str | None:
-    """Of which log a table is, by what it says itself; None: there is no table.
+    """Read from a table the id of its log; None: there is no table.
 
     Raises ArchiveUnavailable and ForeignArchive.
     """
-    with _told(table):
+    with _unavailable(table):
         for version in sorted(list_log(table).checksummed, reverse=True):
             checkpoint = read_checkpoint(table, version)
             if checkpoint is not None:
@@ -182,16 +184,16 @@ def read_log_id(table: Place) -> str | None:
         return _log_id(decode_commit(commit, table / path), table)
 
 
-def _log_id(change: Actions, table: Place) -> str:
-    found = (change.configuration or {}).get(LOG_ID_PROPERTY)
+def _log_id(actions: Actions, table: Place) -> str:
+    found = (actions.configuration or {}).get(LOG_ID_PROPERTY)
     if found is None:
         raise ForeignArchive(f"{table} is a Delta table, but not one of brokerd's")
     return found
 
 
 @contextmanager
-def _told(table: Place) -> Iterator[None]:
-    """Have a file that cannot be read told as such; vacuum may have removed it since the look."""
+def _unavailable(table: Place) -> Iterator[None]:
+    """Turn an OSError into an ArchiveUnavailable: vacuum may delete a file after it was listed."""
     try:
         yield
     except OSError as error:
@@ -200,13 +202,13 @@ def _told(table: Place) -> Iterator[None]:
 
 
 def check_properties(properties: Mapping[str, str], log_id: str, table: Place) -> None:
-    """Look at whose table it is. Raises ForeignArchive, NewerFormat."""
+    """Check the properties of a table. Raises ForeignArchive and NewerFormat."""
     version = properties.get(VERSION_PROPERTY, "")
     if not (version.isascii() and version.isdigit() and LOG_ID_PROPERTY in properties):
         raise ForeignArchive(f"{table} is a Delta table, but not one of brokerd's; use another URI")
     if int(version) > VERSION:
         raise NewerFormat(
-            f"{table} is of version {version}, and this brokerd knows {VERSION}; upgrade brokerd"
+            f"{table} has version {version}, and this brokerd supports {VERSION}; upgrade brokerd"
         )
     if properties[LOG_ID_PROPERTY] != log_id:
         raise ForeignArchive(

@@ -1,10 +1,9 @@
 # Tests: tests/archive/test_vacuum.py
-"""What of a table's directory may be deleted, by the wall clock that Delta goes by.
+"""Deletes files that a table does not need any more, by the wall clock.
 
-A file stays as long as a version needs it that was the newest one in the last hours, and so does
-any file that is younger: whoever is writing it has not committed it yet. Only Parquet files and our
-own temporary files are ever deleted, none of them below a name that begins with ``_`` or ``.``, as
-the Delta protocol has it for vacuum.
+A file stays while it is needed by a version that was the newest one in the last hours. A younger
+file stays, too: its writer may not have committed it yet. Vacuum deletes Parquet files and our
+temporary files alone, and none below a name that begins with ``_`` or ``.`` (Delta protocol).
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from brokerd.archive.storage.store import Entry, Store, open_store
 
 HOUR_MS = 3_600_000
 LOG_HOURS = 7 * 24
-"""Commits stay so long at least."""
+"""The least age of a deleted commit."""
 
 
 def vacuum(table: Place, live: Collection[str], hours: int, now_ms: int) -> list[str]:
-    """Delete what is not needed.
+    """Delete the files that no recent version needs.
 
     :param live: paths of the files of the newest version, relative to the table.
     :return: paths of the deleted files, relative to the table.
-    :raises OSError: a file is gone that was there before.
-    :raises ArchiveUnavailable: the disk refuses, or a commit is damaged.
+    :raises OSError: another process deleted a file meanwhile.
+    :raises ArchiveUnavailable: the disk or the server reports an error, or a commit is damaged.
     """
     store = open_store(table)
     cutoff_ms = now_ms - hours * HOUR_MS
@@ -58,7 +57,7 @@ def remove_temporaries(root: Place, hours: int, now_ms: int) -> None:
 
 
 def _removed_since(store: Store, log: list[Entry], cutoff_ms: int) -> Iterator[str]:
-    """Files that commits removed since then: versions before these commits need them."""
+    """Yield the files that commits removed since then: older versions need them."""
     for entry in log:
         stem, _, suffix = _name(entry).partition(".")
         is_commit = suffix == "json" and len(stem) == 20 and stem.isascii() and stem.isdigit()
@@ -68,7 +67,7 @@ def _removed_since(store: Store, log: list[Entry], cutoff_ms: int) -> Iterator[s
 
 
 def _is_temporary(entry: Entry) -> bool:
-    """Whether a stopped job, or deltalake in it, left it of the log's files."""
+    """Tell whether a stopped job, or deltalake in it, left an incomplete file of the log."""
     directory, _, name = entry.path.rpartition("/")
     if directory == SUMS:
         return name.endswith(".tmp")

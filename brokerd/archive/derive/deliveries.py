@@ -23,7 +23,8 @@ from brokerd.archive.cluster.frames import (
     staging,
 )
 from brokerd.archive.contract.layout import DELIVERIES, EVENTS, ROLLUP_APP
-from brokerd.archive.delta.table import AddFile, Table
+from brokerd.archive.delta.actions import AddFile
+from brokerd.archive.delta.table import Table
 from brokerd.archive.derive.transforms import ATTEMPTED, OPEN, attempts, deliveries, still_open
 from brokerd.archive.run import JobFailed, Run, StepReport
 from brokerd.archive.storage.store import Store
@@ -64,7 +65,7 @@ def derive_deliveries(run: Run) -> StepReport:
     files = files_since(events.files, begin)
     for checked in check_files(run, EVENTS, files, "deliveries: check events"):
         if checked.problem:
-            raise JobFailed(f"{checked.problem}; bring it back from a backup")
+            raise JobFailed(f"{checked.problem}; restore it from a backup")
     added: list[AddFile] = []
     if files:
         with staging(run) as directory, run.described("deliveries"):

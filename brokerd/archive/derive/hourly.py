@@ -18,7 +18,8 @@ import pyarrow as pa
 from brokerd.archive.cluster.file_check import Files, parted
 from brokerd.archive.cluster.frames import add_frame, read_files, staging
 from brokerd.archive.contract.layout import DELIVERIES, HOURLY, RECORDS, ROLLUP_APP
-from brokerd.archive.delta.table import AddFile, Table
+from brokerd.archive.delta.actions import AddFile
+from brokerd.archive.delta.table import Table
 from brokerd.archive.derive.deliveries import DELIVERIES_APP, files_since
 from brokerd.archive.derive.transforms import HOUR_US, hour_of, hourly
 from brokerd.archive.parquet.reader import ArchiveFile, open_file

@@ -16,7 +16,8 @@ from typing import NamedTuple, TypeVar
 
 from brokerd.archive.contract.layout import EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP, Layout
 from brokerd.archive.contract.pin import segment_mark
-from brokerd.archive.delta.table import Table, add_file
+from brokerd.archive.delta.actions import add_file
+from brokerd.archive.delta.table import Table
 from brokerd.archive.ingest.plan import Lot, plan_lot
 from brokerd.archive.ingest.tasks import Problem, Target, write_events, write_records
 from brokerd.archive.journal.copies import delete_copies, send_copies

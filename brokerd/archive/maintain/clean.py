@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from brokerd.archive.cluster.file_check import Checked, check_files
 from brokerd.archive.cluster.frames import StagedFile, staging
 from brokerd.archive.contract.layout import BUCKETS, RECORDS, parse_records_name
-from brokerd.archive.delta.table import Table, TableConflict, add_file
+from brokerd.archive.delta.actions import add_file
+from brokerd.archive.delta.table import Table, TableConflict
 from brokerd.archive.maintain.compaction import Compacted, Tombstones, write_compaction_drops
 from brokerd.archive.maintain.compaction_state import (
     CompactionState,
@@ -226,7 +227,7 @@ class _Cleaning:
         checked = check_files(self._run, RECORDS, sizes, "check files to look at")
         bad = {one.path: one.problem for one in checked if one.problem}
         choice.leave_out(bad)
-        self._problems += [f"{text}; bring it back from a backup" for text in bad.values()]
+        self._problems += [f"{text}; restore it from a backup" for text in bad.values()]
         return [one for one in checked if not one.problem]
 
     def _look_for_retention(self, choice: _Choice, directory: str) -> list[StagedFile]:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from brokerd.archive.cluster.frames import added_plain
 from brokerd.archive.contract.layout import DELIVERIES, EVENTS, HOURLY, arrow_schema
-from brokerd.archive.delta.table import AddFile, Table, add_file
+from brokerd.archive.delta.actions import AddFile, add_file
+from brokerd.archive.delta.table import Table
 from brokerd.archive.derive.deliveries import DELIVERIES_APP
 from brokerd.archive.derive.hourly import DAY_US, HOURLY_APP
 from brokerd.archive.maintain.merge_policy import neighbours_to_merge, pieces

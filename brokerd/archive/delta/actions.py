@@ -1,0 +1,147 @@
+# Tests: tests/archive/test_table.py
+"""Builds the actions of a commit (Delta protocol, section "Actions").
+
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md; `brokerd.archive.delta.log_files` decodes
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from urllib.parse import quote
+from uuid import uuid4
+
+import msgspec
+
+from brokerd.archive.contract.layout import LOG_ID_PROPERTY, VERSION, VERSION_PROPERTY, Layout
+from brokerd.archive.delta.log_files import (
+    READER_VERSION,
+    TAG,
+    WRITER_VERSION,
+    FileStats,
+    encode_stats,
+)
+from brokerd.archive.parquet.writer import FileInfo
+
+Action = dict[str, Any]
+
+_YEAR_9999_US = 253_370_764_800_000_000
+"""Delta readers have no calendar for times from here on."""
+_STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
+"""Without it deltalake's data set skips all files in a filter by a column without statistics."""
+_PROPERTIES = {
+    VERSION_PROPERTY: str(VERSION),
+    "delta.checkpointInterval": "1000000",
+    "delta.enableExpiredLogCleanup": "false",
+}
+
+
+class AddFile(NamedTuple):
+    """A file for a commit to add. The file and its directory are durable."""
+
+    path: str
+    """Relative to the table; directories ``column=value`` are the values of partition columns."""
+    size: int
+    stats: FileStats
+    minimum: Mapping[str, int | str] = {}
+    """The smallest value of some columns; times in microseconds."""
+    maximum: Mapping[str, int | str] = {}
+
+
+def add_file(file: FileInfo) -> AddFile:
+    """Convert a file of `brokerd.archive.parquet.writer.FileWriter`."""
+    time = "append_time" if "append_time" in file.minimum else "time"
+    stats = FileStats(
+        rows=file.rows,
+        content=file.content,
+        first_time_us=file.minimum.get(time, -1),
+        last_time_us=file.maximum.get(time, -1),
+        first_lsn=file.minimum.get("lsn", -1),
+        last_lsn=file.maximum.get("lsn", -1),
+        keyed=file.keyed,
+        tombstones=file.tombstones,
+        expiring=file.expiring,
+    )
+    return AddFile(file.path, file.size, stats, file.minimum, file.maximum)
+
+
+def add_action(file: AddFile, layout: Layout, now_ms: int) -> Action:
+    """Build the action that adds a file."""
+    statistics = {
+        "numRecords": file.stats.rows,
+        "minValues": dict(_statistics(file.minimum, layout, 0)),
+        "maxValues": dict(_statistics(file.maximum, layout, 999)),
+        "nullCount": {},
+    }
+    directories = file.path.split("/")[:-1]
+    return {
+        "add": {
+            "path": _quoted(file.path),
+            "partitionValues": dict(part.split("=", 1) for part in directories if "=" in part),
+            "size": file.size,
+            "modificationTime": now_ms,
+            "dataChange": True,
+            "stats": msgspec.json.encode(statistics).decode(),
+            "tags": {TAG: encode_stats(file.stats)},
+        }
+    }
+
+
+def _statistics(
+    values: Mapping[str, int | str], layout: Layout, round_us: int
+) -> Iterator[tuple[str, int | str]]:
+    """Convert times to Delta's milliseconds, of which the largest is rounded up."""
+    times = {column.name for column in layout.columns if column.type == "timestamp"}
+    for name, value in values.items():
+        if name not in times or isinstance(value, str):
+            yield name, value
+        elif 0 <= value < _YEAR_9999_US:
+            since = timedelta(milliseconds=(value + round_us) // 1000)
+            moment = datetime.fromtimestamp(0, UTC) + since
+            yield name, moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def remove_action(path: str, now_ms: int) -> Action:
+    """Build the action that removes a file."""
+    return {
+        "remove": {
+            "path": _quoted(path),
+            "deletionTimestamp": now_ms,
+            "dataChange": True,
+            "extendedFileMetadata": False,
+        }
+    }
+
+
+def _quoted(path: str) -> str:
+    return quote(path, safe="/=-._")
+
+
+def transaction_action(app_id: str, version: int, now_ms: int) -> Action:
+    """Build the action that sets the version of an app transaction."""
+    return {"txn": {"appId": app_id, "version": version, "lastUpdated": now_ms}}
+
+
+def create_actions(layout: Layout, log_id: str, now_ms: int) -> list[Action]:
+    """Build the actions that create an empty table."""
+    columns = [
+        {"name": c.name, "type": c.type, "nullable": c.nullable, "metadata": {}}
+        for c in layout.columns
+    ]
+    metadata = {
+        "id": str(uuid4()),
+        "name": layout.name,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": msgspec.json.encode({"type": "struct", "fields": columns}).decode(),
+        "partitionColumns": list(layout.partition_by),
+        "configuration": {
+            **_PROPERTIES,
+            _STATISTICS_PROPERTY: ",".join(layout.statistics),
+            LOG_ID_PROPERTY: log_id,
+        },
+        "createdTime": now_ms,
+    }
+    protocol = {"minReaderVersion": READER_VERSION, "minWriterVersion": WRITER_VERSION}
+    return [{"protocol": protocol}, {"metaData": metadata}]

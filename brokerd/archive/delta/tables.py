@@ -1,0 +1,103 @@
+# Tests: tests/archive/test_table.py
+"""Opens and creates the tables of an archive.
+
+An address that holds anything else, or the archive of another log, raises ForeignArchive, and the
+archive of a later version NewerFormat: brokerd changes nothing there.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from brokerd.archive.contract.layout import ARCHIVE_APP, LAYOUTS, RECORDS, Layout
+from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
+from brokerd.archive.delta.actions import create_actions, transaction_action
+from brokerd.archive.delta.log_files import COMMITS, commit_name, encode_commit
+from brokerd.archive.delta.table import Table
+from brokerd.archive.storage.address import Place
+from brokerd.archive.storage.store import Store, open_store
+
+BESIDE_TABLES = ("bounds", "compaction", "lost+found", "wal")
+"""Names that may exist beside the tables before the first table is created."""
+
+
+def ensure_tables(root: Place, log_id: str, now_ms: int) -> dict[str, Table]:
+    """Open all tables of the archive of a log, by name; create the absent ones.
+
+    :param root: the address of the archive; a directory is made.
+    :raises ForeignArchive: it holds something else, or the archive of another log.
+    :raises NewerFormat: a later version of brokerd created it.
+    :raises ArchiveUnavailable: the disk or the server reports an error.
+    """
+    tables = open_tables(root, log_id)
+    if not tables and not open_store(root).supports_put_if_absent(f"{RECORDS.name}/{COMMITS}"):
+        raise ArchiveUnavailable(
+            f"{root}: the server ignores If-None-Match and overwrites files, so commits could be "
+            "lost; use a server that supports it"
+        )
+    for layout in LAYOUTS.values():
+        if layout.name not in tables:
+            _create(root, layout, log_id, now_ms)
+            tables[layout.name] = Table(root, layout, log_id)
+    return tables
+
+
+def open_tables(root: Place, log_id: str) -> dict[str, Table]:
+    """Open the existing tables, by name. Raises as `ensure_tables`.
+
+    Raises also where the absent tables could not be created, or the existing ones not be written.
+    """
+    store = open_store(root)
+    _check_root(store)
+    missing = [layout for layout in LAYOUTS.values() if not _is_table(store, layout.name)]
+    for layout in missing:
+        _check_empty(store, layout.name)
+    present = [layout for layout in LAYOUTS.values() if layout not in missing]
+    tables = {layout.name: Table(root, layout, log_id) for layout in present}
+    written = [layout.name for layout in present]
+    written += [f"{name}/{COMMITS}" for name in written]
+    store.check_writable([*written, *([""] if missing else [])])
+    return tables
+
+
+def _check_root(store: Store) -> None:
+    root = store.place
+    if store.is_file(""):
+        raise ForeignArchive(f"{root} is no directory; set archive.uri to one")
+    names = store.names("")
+    if COMMITS in names:
+        raise ForeignArchive(f"{root} is a Delta table itself; set archive.uri to a directory")
+    strange = sorted(names - set(LAYOUTS) - set(BESIDE_TABLES))
+    if strange and not any(_is_table(store, name) for name in LAYOUTS):
+        raise ForeignArchive(
+            f"{root} holds something else already, such as {strange[0]!r}; set archive.uri to an "
+            "empty directory, or to a new one"
+        )
+
+
+def _is_table(store: Store, name: str) -> bool:
+    return any(found.endswith((".json", ".parquet")) for found in store.names(f"{name}/{COMMITS}"))
+
+
+def _check_empty(store: Store, name: str) -> None:
+    """Check that a table can be created; an interrupted creation leaves an empty log directory."""
+    path = store.place / name
+    if store.is_file(name):
+        raise ForeignArchive(f"{path} is no directory; remove it")
+    strange = sorted(store.names(name) - {COMMITS})
+    if strange:
+        raise ForeignArchive(
+            f"{path} holds {strange[0]!r}, but no Delta log: restore {COMMITS}, or set archive.uri "
+            "to an empty directory"
+        )
+
+
+def _create(root: Place, layout: Layout, log_id: str, now_ms: int) -> None:
+    """Create a table, unless another process just did."""
+    number = 1 + secrets.randbelow((1 << 62) - 1)
+    actions = create_actions(layout, log_id, now_ms)
+    actions.append(transaction_action(ARCHIVE_APP, number, now_ms))
+    data = encode_commit(actions, "CREATE TABLE", now_ms)
+    store = open_store(root)
+    store.make_directory(f"{layout.name}/{COMMITS}")
+    store.put_if_absent(f"{layout.name}/{COMMITS}/{commit_name(0)}", data)
