@@ -2,10 +2,10 @@
 #
 # pip installs everything into .venv, at the versions of constraints.txt. PYTHON=/usr/bin/python3.12
 # chooses the interpreter. ARGS="..." goes to the command of the target. JOBS=2 limits the processes
-# of sim, fuzz and soak; the default is all cores.
+# of test, test-slow, sim, fuzz and soak; the default is all cores.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test sim fuzz bench lint docs soak wheel clean
+.PHONY: help run demo test test-slow sim fuzz bench lint docs soak wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,12 +16,14 @@ PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip
 ARGS ?=
 JOBS ?=
 WITH_JOBS = $(if $(JOBS),--jobs $(JOBS))
+PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),auto)
 SOAK_SECONDS ?= 14400
 
 help:
 	@echo 'make run    serve on the default ports, data in ./brokerd-data'
 	@echo 'make demo   100,000 flights through five wire formats, a SIGKILL, and Spark (ROWS=all for all rows)'
-	@echo 'make test   the whole test suite'
+	@echo 'make test   all tests but the slow ones, ten minutes (ARGS="tests/wal -k lock" runs some)'
+	@echo 'make test-slow   the slow ones: clusters, killed processes, whole programs'
 	@echo 'make lint   ruff, mypy and the documentation build'
 	@echo 'make docs   the documentation as HTML, in build/docs (ARGS=-E reads every page again)'
 	@echo 'make sim    a few hundred simulated runs, crashes at thousands of disk calls (JOBS=2: two processes)'
@@ -52,7 +54,10 @@ demo: $(FLIGHTS)
 	@$(BIN)/python -m demo.flights $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) -m 'not slow and not soak' $(ARGS)
+
+test-slow: $(READY)
+	$(PYTEST) -m 'slow and not soak' $(ARGS)
 
 lint: docs
 	$(BIN)/ruff check .
@@ -80,6 +85,7 @@ fuzz: $(READY)
 
 # The seeds begin at the present time, so every soak runs new ones.
 soak: $(READY)
+	$(PYTEST) -m soak
 	$(BIN)/python -m benchmarks.torture --kills 50
 	$(BIN)/python -m benchmarks.archive_torture --rounds 64
 	$(BIN)/python -m simulator.crashpoints $(WITH_JOBS)

@@ -1,13 +1,16 @@
-"""Settings that all tests share: fast by default, HYPOTHESIS_PROFILE=long digs deeper.
+"""Settings and fixtures of all tests; docs/testing.rst describes the suites.
 
-SIGTERM ends the session. Twisted's own handler, which a running reactor installs, would stop the
-reactor alone, and every test after that would fail.
+Hypothesis tries few examples by default. HYPOTHESIS_PROFILE=long tries many.
 
-Logging has begun, to nobody. Until it does, Twisted keeps every event for whoever is told later,
-and with it what the event is about: brokers with their disks, gigabytes in a run of all tests.
+SIGTERM ends the session. Twisted's own handler, which a running reactor installs, stops only the
+reactor, and every test after that fails.
 
-All tests share one session of Spark: two tasks at a time, loopback only, no page. Its tasks know
-the way to the server that the fixtures `s3_server` and `bucket` are about.
+Logging starts here, without an observer. Before it starts, Twisted keeps every event in memory, and
+with the event the broker and the disk it mentions: gigabytes in a run of all tests.
+
+All tests share one Spark session with two tasks at a time, on loopback, without a page. Its tasks
+reach the S3 server of the fixtures `s3_server` and `bucket`. Under pytest-xdist, the tests that use
+the session run in one process, so that only one Java starts.
 """
 
 from __future__ import annotations
@@ -30,6 +33,11 @@ __all__ = ["bucket", "s3_server"]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+    from xdist.scheduler.loadgroup import LoadGroupScheduling
+
+FIRST = ("tests/simulator/", "tests/fuzz/", "tests/cross/")
+"""Files of tests that take long: with these, several processes begin, after Spark's."""
 
 # No deadlines: a loaded machine is slow, not wrong.
 settings.register_profile(
@@ -40,22 +48,69 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
 
+# -- Processes -----------------------------------------------------------------------------------
+
+SPARK_GROUP = "spark"
+
+_is_worker = False
+"""Whether another process hands out the tests of this one."""
 _ended = False
 
 
 def _end(*_: object) -> None:
-    """End the session now; what swallows exceptions only delays it to the next test."""
+    """End the session now. A test that swallows exceptions delays the end to the next test."""
     global _ended
     _ended = True
-    pytest.exit("ended by SIGTERM", returncode=128 + signal.SIGTERM)
+    # pytest-xdist takes a worker that ends otherwise for one that crashed.
+    returncode = pytest.ExitCode.INTERRUPTED if _is_worker else 128 + signal.SIGTERM
+    pytest.exit("ended by SIGTERM", returncode=returncode)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Handle SIGTERM, also in the process that only hands out tests to others."""
+    global _is_worker
+    _is_worker = hasattr(config, "workerinput")
+    signal.signal(signal.SIGTERM, _end)
 
 
 def pytest_runtest_setup() -> None:
-    """Before each test, as a reactor may have taken the signal in the meantime."""
+    """Handle SIGTERM again before each test, as a reactor may have replaced the handler."""
     if _ended:
         _end()
     signal.signal(signal.SIGTERM, _end)
 
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that use Spark in one group, and start the longest pieces of work first."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(SPARK_GROUP))
+    if _is_worker:
+        items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """Return 0 for tests that use Spark, then the position in `FIRST`, then the rest."""
+    if item.get_closest_marker("xdist_group") is not None:
+        return 0
+    path = item.nodeid.split("::")[0]
+    return next((at for at, start in enumerate(FIRST, 1) if path.startswith(start)), len(FIRST) + 1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadGroupScheduling:
+    """Hand out tests to processes by group, and without a group by file."""
+    from xdist.scheduler.loadgroup import LoadGroupScheduling
+
+    class GroupOrFile(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return super()._split_scope(nodeid).split("::")[0]
+
+    return GroupOrFile(config, log)
+
+
+# -- Spark ---------------------------------------------------------------------------------------
 
 SPARK_SETTINGS = {
     "spark.sql.shuffle.partitions": "2",

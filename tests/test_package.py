@@ -21,8 +21,6 @@ from brokerd import __version__
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 300
 
-packaging = pytest.mark.packaging
-
 
 def run(*command: object, **options: object) -> str:
     """Run a command that must succeed; return its output."""
@@ -93,7 +91,7 @@ def test_a_broker_reads_an_archive_with_what_its_extra_brings(tmp_path: Path) ->
     assert run(sys.executable, "-c", code, cwd=ROOT) == "None\n"
 
 
-@packaging
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     """Every module, the plugin, the page and the type marker; no tests, no demo, no simulator."""
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -109,14 +107,14 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert modules - names == set()
 
 
-@packaging
+@pytest.mark.slow
 def test_twistd_lists_brokerd_once_installed(environment: Path) -> None:
     """The plugin is registered by the wheel itself."""
     assert "  brokerd " in run(environment / "bin" / "twistd", "--help", cwd=environment)
     run(environment / "bin" / "brokerctl", "config", "check", ROOT / "etc" / "brokerd.toml")
 
 
-@packaging
+@pytest.mark.slow
 def test_the_job_says_what_is_not_installed(environment: Path) -> None:
     """The wheel alone brings no Spark; the command is there and names what does."""
     asked = subprocess.run(
@@ -133,7 +131,7 @@ def test_the_job_says_what_is_not_installed(environment: Path) -> None:
     assert len(asked.stderr.splitlines()) == 1
 
 
-@packaging
+@pytest.mark.slow
 def test_an_installed_broker_starts_and_stops(environment: Path, tmp_path: Path) -> None:
     """From the wheel alone it serves, and SIGTERM ends it cleanly."""
     arguments = ["-n", "--pidfile=", "brokerd", "--admin", "tcp:0", "--listen", "mamamia=tcp:0"]
@@ -161,7 +159,7 @@ def test_an_installed_broker_starts_and_stops(environment: Path, tmp_path: Path)
             broker.wait()
 
 
-@packaging
+@pytest.mark.slow
 def test_uninstalling_leaves_nothing(environment: Path) -> None:
     """No file of ours stays, and twistd forgets us. (Last here: it takes the wheel away.)"""
     run(environment / "bin" / "python", "-m", "pip", "uninstall", "--quiet", "--yes", "brokerd")

@@ -1,4 +1,4 @@
-"""What a terminated test run does: it ends."""
+"""SIGTERM ends a test run."""
 
 from __future__ import annotations
 
@@ -23,30 +23,40 @@ def test_that_comes_after_it():
     print("and on it goes")
 """
 KILL = "os.kill(os.getpid(), signal.SIGTERM)"
+KILL_BOTH = "os.kill(os.getppid(), signal.SIGTERM)\n    import time; time.sleep(60)"
 
 
-@pytest.mark.parametrize("body", [KILL, f"with suppress(Exception): {KILL}"])
-def test_sigterm_ends_the_session(tmp_path: Path, body: str) -> None:
-    """As from `timeout`: no test follows, even if one swallows what should end it."""
-    path = tmp_path / "test_it.py"
+def session(directory: Path, body: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run three tests, the second of which has this body."""
+    path = directory / "test_it.py"
     path.write_text(TESTS.format(body))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-s",
-        "-p",
-        "tests.conftest",
-        "-p",
-        "no:cacheprovider",
-    ]
-    result = subprocess.run(
-        [*command, "-c", "/dev/null", "--rootdir", str(tmp_path), str(path)],
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "tests.conftest"]
+    command += ["-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(directory)]
+    return subprocess.run(
+        [*command, *options, str(path)],
         cwd=Path(__file__).parent.parent,
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+@pytest.mark.parametrize("body", [KILL, f"with suppress(Exception): {KILL}"])
+def test_sigterm_ends_the_session(tmp_path: Path, body: str) -> None:
+    """No test follows, even if a test swallows the exception. `timeout` sends this signal."""
+    result = session(tmp_path, body)
     assert result.returncode == 128 + signal.SIGTERM
     assert "ended by SIGTERM" in result.stdout
     assert "and on it goes" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [(KILL, pytest.ExitCode.INTERRUPTED), (KILL_BOTH, 128 + signal.SIGTERM)],
+    ids=["the process of a test", "the process that deals out the tests"],
+)
+def test_sigterm_ends_a_session_of_several_processes(tmp_path: Path, body: str, code: int) -> None:
+    result = session(tmp_path, body, "-n1", "--dist=loadgroup", "-v")
+    assert result.returncode == code
+    assert "PASSED" in result.stdout
+    assert "test_that_comes_after_it" not in result.stdout

@@ -6,8 +6,9 @@ indexes of the sealed segments read last (``OPEN_SEGMENTS_MAX`` of them and ``OP
 most, or one that is larger, besides those that reads under way use), plus the indexes of segments
 not sealed yet. Nothing grows with the number of records.
 
-Methods belong to one thread, the reactor's, except what a :class:`ReadPlan` calls when it runs:
-opening a sealed segment, which may have to make its index again.
+All of it belongs to one thread, the reactor's. Only plans run in others. A running plan calls
+:meth:`Catalog.open`, which may have to make an index again, and reads segments and their growing
+indexes: a row of those is complete once its last column is there.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class Catalog:
         while first > 0 and not self._knows_its_time(ordinals[first]):
             first -= 1
         parts = self._parts(topic_id, partition, firsts[first:stop], ordinals[first:stop])
-        return TimePlan(list(parts), firsts[stop] if stop < len(firsts) else None, time_us)
+        return TimePlan(parts, firsts[stop] if stop < len(firsts) else None, time_us)
 
     def _knows_its_time(self, ordinal: int) -> bool:
         segment = self._segments.get(ordinal)
@@ -186,18 +187,24 @@ class Catalog:
     def plan_offset_of_size(self, topic_id: int, partition: int, max_bytes: int) -> SizePlan:
         """Plan to find the first offset from which on there are at most ``max_bytes``."""
         firsts, ordinals = self._where.get((topic_id, partition), _NOWHERE)
-        parts = partial(self._parts, topic_id, partition, firsts[::-1], ordinals[::-1])
+        parts = self._parts(topic_id, partition, firsts[::-1], ordinals[::-1])
         return SizePlan((topic_id, partition), parts, max_bytes)
 
     def _parts(
         self, topic_id: int, partition: int, firsts: array[int], ordinals: array[int]
     ) -> Iterator[Part]:
-        """What segments hold of a partition; in any thread, with arrays of its own."""
-        for first, ordinal in zip(firsts, ordinals, strict=True):
-            segment = self._segments.get(ordinal)
-            if segment is not None:
-                load = partial(self._load_rows, segment, topic_id, partition)
-                yield Part(first, load, segment.sizes, segment.growing is None)
+        """What segments hold of a partition; a thread may go through it, once."""
+        segments = list(map(self._segments.get, ordinals))
+        return (
+            Part(
+                first,
+                partial(self._load_rows, segment, topic_id, partition),
+                segment.sizes,
+                segment.growing is None,
+            )
+            for first, segment in zip(firsts, segments, strict=True)
+            if segment is not None
+        )
 
     def _load_rows(self, segment: Segment, topic_id: int, partition: int) -> Rows:
         index = segment.growing or self.open(segment)[1]
@@ -227,8 +234,9 @@ class Catalog:
 
     def _opened(self, segment: Segment) -> Opened | None:
         """A segment's file and index when both are at hand."""
-        if segment.growing is not None and segment.file is not None:
-            return segment.file, segment.growing
+        growing, file = segment.growing, segment.file  # `sealed` may take them away meanwhile
+        if growing is not None and file is not None:
+            return file, growing
         with self._lock:
             found = self._open.get(segment)
             if found is not None:

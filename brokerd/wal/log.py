@@ -13,7 +13,6 @@ nothing is tried again, because what the disk holds is unknown (fsyncgate).
 from __future__ import annotations
 
 import os
-import struct
 import threading
 from collections.abc import Callable, Collection, Sequence
 
@@ -329,16 +328,15 @@ class Wal:
     def _start_commit(self) -> None:
         self.busy = True
         frames, self._queue = self._queue, []
+        sync = self.options.durability == "fsync"
         try:
             writes = [self._write(run) for run in by_segment(frames)]
-        except (ValueError, struct.error) as error:
-            self.fail("a frame cannot be encoded", error)
-            return
-        sync = self.options.durability == "fsync"
-        self._committer.submit(
-            lambda: write_all(self._disk, self._path, writes, sync),
-            lambda _, error: self._committed(frames, error),
-        )
+            self._committer.submit(
+                lambda: write_all(self._disk, self._path, writes, sync),
+                lambda _, error: self._committed(frames, error),
+            )
+        except Exception as error:  # whatever it is, these frames never become durable
+            self.fail("a commit cannot be made", error)
 
     def _write(self, frames: list[QueuedFrame]) -> SegmentWrite:
         """The bytes of frames of one segment, and its header if they are the first."""
@@ -364,8 +362,12 @@ class Wal:
         self.busy = False
         if self.failed:
             return
-        for frame in frames:
-            self._index(frame)
+        try:
+            for frame in frames:
+                self._index(frame)
+        except Exception as failure:  # a record that no read finds must not be acknowledged
+            self.fail("a commit cannot be indexed", failure)
+            return
         last = frames[-1]
         self.commits += 1
         self.durable_ticket = last.ticket
@@ -444,7 +446,10 @@ class Wal:
             return
         self.failed = self.deleter.stopped = True
         self._queue.clear()
-        failure = StorageFailed(f"{what}: {error}; the broker stops and replays at its next start")
+        problem = str(error) or type(error).__name__
+        failure = StorageFailed(
+            f"{what}: {problem}; the broker stops and replays at its next start"
+        )
         failure.__cause__ = error
         self.on_fatal(failure)
         self._close_when_idle()

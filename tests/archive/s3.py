@@ -8,7 +8,6 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from brokerd.archive.storage.address import ObjectAddress, object_address
 
@@ -38,6 +37,8 @@ def make_bucket(endpoint: str) -> str:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """The URL of a server."""
+    from moto.server import ThreadedMotoServer  # half a second, for the tests that need it
+
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

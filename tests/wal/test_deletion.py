@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -153,7 +155,9 @@ class TestWhatIsRemovable:
     def test_one_that_is_known_to_be_kept_is_not_looked_at_again(self) -> None:
         rig = log()
         starts = {(1, 0): 60}
-        assert len(rig.wal.removable(starts, {1, 2}, LSN_MAX).run()) == 3
+        plan = rig.wal.removable(starts, {1, 2}, LSN_MAX)
+        assert len(plan.run()) == 3
+        plan.remember()
         opened = rig.disk.calls["open"]
         assert len(rig.wal.removable(starts, {1, 2}, LSN_MAX).run()) == 3
         assert rig.disk.calls["open"] == opened + 2 * 3
@@ -183,8 +187,9 @@ class TestWhatAnArchiveHas:
     """Of topic 1, which is in all segments; topic 2 is removed."""
 
     def plan(self, rig: Rig, starts: dict[tuple[int, int], int], **changes: Any) -> CoveragePlan:
-        kept = rig.wal.removable(starts, {1, 2}, LSN_MAX).run()
-        assert len(kept) < 3
+        plan = rig.wal.removable(starts, {1, 2}, LSN_MAX)
+        assert len(plan.run()) < 3
+        plan.remember()
         coverage = Coverage(1, lambda *of: True, LSN_MAX, LSN_MAX, LSN_MAX)._replace(**changes)
         return rig.wal.covered(starts, {1, 2}, LSN_MAX, coverage)
 
@@ -214,6 +219,41 @@ class TestWhatAnArchiveHas:
         plan = self.plan(rig, {})
         assert delete(rig, KEEP_ENDS, {1, 2}) == names[1:-1]
         assert [one.name for one in plan.run()] == [names[0], names[-1]]
+
+
+class TestThreads:
+    """Segments belong to the log's own thread; a plan runs in another."""
+
+    def plans(self, rig: Rig, asked: list[int]) -> list[Any]:
+        def covers(*of: int) -> bool:
+            asked.append(of[2])
+            return False
+
+        coverage = Coverage(1, covers, LSN_MAX, LSN_MAX, LSN_MAX)
+        return [
+            rig.wal.removable({(2, 0): 2}, {1, 2}, LSN_MAX),
+            rig.wal.covered({(2, 0): 2}, {1, 2}, LSN_MAX, coverage),
+            rig.wal.plan_offset_of_size(1, 0, 1 << 30),
+        ]
+
+    def test_a_run_changes_no_segment_and_what_it_found_is_kept_on_request(self) -> None:
+        rig, asked = log(), list[int]()
+        for at in range(3):
+            before = pickle.dumps([vars(segment) for segment in rig.wal._catalog.segments])
+            plan = self.plans(rig, asked)[at]
+            thread = threading.Thread(target=plan.run)
+            thread.start()
+            thread.join()
+            seen = [vars(segment) for segment in rig.wal._catalog.segments]
+            assert pickle.dumps(seen) == before
+            plan.remember()
+            assert pickle.dumps(seen) != before
+        assert len(asked) == len(rig.files())
+        rig.disk.calls.clear()
+        for plan in self.plans(rig, asked):
+            plan.run()
+        assert len(asked) == len(rig.files()), "the archive lacks for good what it lacked"
+        assert rig.disk.calls["open"] <= len(rig.files()), "only for the directories of indexes"
 
 
 class TestReads:

@@ -212,6 +212,34 @@ class TestFailures:
             rig.run()
             assert rig.durable == [] and len(rig.fatal) == 1
 
+    @pytest.mark.parametrize("step", ["encode_frames", "SegmentWrite", "encode_segment_header"])
+    def test_whatever_stops_the_making_of_a_commit_is_fatal(
+        self, step: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        rig = Rig()
+        monkeypatch.setattr(f"brokerd.wal.log.{step}", fail)
+        rig.wal.append([records(0)], 1)
+        rig.run()
+        assert [str(error) for error in rig.fatal] == [
+            "a commit cannot be made: MemoryError; the broker stops and replays at its next start"
+        ]
+        assert rig.durable == [] and rig.wal.failed
+
+    def test_whatever_stops_the_indexing_of_a_commit_is_fatal(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        rig = Rig()
+        rig.wal.append([records(0)], 1)
+        monkeypatch.setattr("brokerd.wal.catalog.Catalog.begins", fail)
+        rig.run()
+        assert len(rig.fatal) == 1 and rig.durable == [] and rig.wal.durable_ticket == 0
+
     def test_a_frame_over_the_limit_is_refused_and_the_log_goes_on(self) -> None:
         rig = Rig()
         body = bytes(FRAME_BYTES_MAX // 4)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgpack
 import pytest
 
-from brokerd.wal import SnapshotChunk, Snapshots
+from brokerd.errors import NewerFormat
+from brokerd.wal import SNAPSHOT_TOPIC, SnapshotChunk, Snapshots
 from brokerd.wal.damage.verify import VerifyReport, verify, walk
 from brokerd.wal.read.scanner import FoundFrame, Unreadable
+from brokerd.walformat import Entry, EntryKind
 from brokerd.walformat.index import GrowingIndex, LoadedIndex
 from simulator.machine.disk import Call, SimDisk
 from tests.wal.rig import PATH, Rig, content, events, records
@@ -37,6 +40,48 @@ def test_a_sound_log_is_counted() -> None:
     assert report.sound and report.torn is None
     assert (report.frames, report.entries, report.records) == (40, 80, 40)
     assert (report.segments, report.indexes, report.snapshots) == (3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (msgpack.packb({"op": "merged", "offset": 3}), "unknown op 'merged'"),
+        (msgpack.packb({"op": "start"}), "KeyError('offset')"),
+        (msgpack.packb({"op": "archived", "offset": None}), "TypeError"),
+        (msgpack.packb({"op": ["start"]}), "TypeError"),
+        (msgpack.packb(["start", 3]), "TypeError"),
+        (b"\xc1", "FormatError"),
+        (b"", "incomplete input"),
+    ],
+)
+def test_a_topic_entry_that_cannot_be_read_is_refused_with_its_place(
+    body: bytes, reason: str
+) -> None:
+    """As a start refuses it: to pass over it would be to give a wrong picture of the log."""
+    rig = Rig()
+    rig.put(records(0))
+    position = rig.wal.durable_lsn
+    rig.put(Entry(EntryKind.TOPIC, 7, 0, 0, 0, body))
+    with pytest.raises(NewerFormat) as caught:
+        verify(rig.disk, PATH, STATE)
+    message = str(caught.value)
+    assert message.startswith(f"{rig.files()[0]} at {position}: a TOPIC entry of topic id 7 ")
+    assert reason in message and message.endswith("use that version")
+
+
+@pytest.mark.parametrize("operation", ["created", "configured", "deleted", "start", "archived"])
+def test_each_topic_entry_of_the_format_is_read(operation: str) -> None:
+    rig = Rig()
+    rig.put(Entry(EntryKind.TOPIC, 7, 0, 0, 0, msgpack.packb({"op": operation, "offset": 1})))
+    assert check(rig.disk.copy()).sound
+
+
+def test_a_topic_of_a_snapshot_that_cannot_be_read_is_refused_with_the_file() -> None:
+    disk = log(3)
+    topic = SnapshotChunk(SNAPSHOT_TOPIC, b"k", 8, msgpack.packb({"topic_id": 1}))
+    Snapshots(disk, STATE, lambda n: bytes(n)).write(16, [topic])
+    with pytest.raises(NewerFormat, match=r"16\.snap: a topic cannot be read"):
+        verify(disk, PATH, STATE)
 
 
 def test_a_torn_tail_is_told_but_is_no_damage() -> None:

@@ -138,6 +138,7 @@ class ArchivedSegmentCleaner:
         )
 
     def _found(self, plan: CoveragePlan, found: _Found | None, error: Exception | None) -> None:
+        plan.remember()
         if self._stopped:
             return
         if error is not None:

@@ -88,6 +88,9 @@ class RetentionLimits:
         def looked(
             found: list[_InLog | DamagedData | OSError] | None, error: Exception | None
         ) -> None:
+            for look in looks:
+                if look.by_size is not None:
+                    look.by_size.remember()
             if found is None or error is not None:
                 done(None, error)
             else:

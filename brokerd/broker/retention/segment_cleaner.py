@@ -30,7 +30,7 @@ from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.model.state import State
 from brokerd.broker.retention.archived_segments import ArchivedSegmentCleaner, Basis, MarkArchived
 from brokerd.errors import BrokerdError
-from brokerd.wal import Committer, Removable, Wal
+from brokerd.wal import Committer, Removable, RemovalPlan, Wal
 
 
 class SegmentCleaner:
@@ -140,11 +140,16 @@ class SegmentCleaner:
             return
         self.last_error = None
         plan = self._wal.removable(basis.starts, basis.topic_ids, basis.lsn)
-        self._readers.submit(plan.run, lambda found, error: self._found(basis, found, error))
+        self._readers.submit(plan.run, lambda found, error: self._found(basis, plan, found, error))
 
     def _found(
-        self, basis: Basis, found: Sequence[Removable] | None, error: Exception | None
+        self,
+        basis: Basis,
+        plan: RemovalPlan,
+        found: Sequence[Removable] | None,
+        error: Exception | None,
     ) -> None:
+        plan.remember()
         if self._finished(error):
             return
         assert found is not None

@@ -20,7 +20,7 @@ from brokerd.wal.deletion.deleted_ranges import LSN_MAX, LsnRange, deleted_range
 from brokerd.wal.disk import Disk
 from brokerd.wal.index_files import load_index
 from brokerd.wal.read.scanner import FoundFrame, SegmentScanner, Unreadable
-from brokerd.wal.recovery.assigned_offsets import given_offsets, moved_need, needed_from
+from brokerd.wal.recovery.assigned_offsets import assigned_offsets, log_start, log_starts
 from brokerd.wal.recovery.directory import (
     SegmentFile,
     deleted_in_vain,
@@ -94,15 +94,12 @@ def verify(
     told = _Told()
     _verify_snapshots(disk, state_path, report, told)
     replay = RecoveryReport(damages=report.damages)
-
-    def seen(frame: Frame) -> None:
-        told.see(frame)
-        see(frame)
-
     last = segment_name(0)
     for found in segment_files(disk, wal_path, reached_lsn=report.reached_lsn):
         report.segments += not found.is_gone
-        _verify_segment(disk, wal_path, found, report, replay, seen)
+        for frame in _verify_segment(disk, wal_path, found, report, replay):
+            told.see(found, frame)
+            see(frame)
         last = last if found.is_stray else found.name
     _verify_deleted(disk, wal_path, state_path, report, told)
     if report.next_lsn < report.reached_lsn:
@@ -125,8 +122,10 @@ class _Told:
         self.needed: dict[tuple[int, int], int] = {}
         """Below these, the log need not hold records."""
 
-    def see(self, frame: Frame) -> None:
-        for moved in map(moved_need, frame.entries):
+    def see(self, found: SegmentFile, frame: Frame) -> None:
+        place = f"{found.name} at {frame.lsn - found.first_lsn}"
+        for entry in frame.entries:
+            moved = log_start(entry, place)
             if moved is not None:
                 self.need(*moved)
 
@@ -173,8 +172,8 @@ def _verify_segment(
     found: SegmentFile,
     report: VerifyReport,
     replay: RecoveryReport,
-    see: Callable[[Frame], None],
-) -> None:
+) -> Iterator[Frame]:
+    """Verify a segment and its index, and yield the frames."""
     if found.damage is not None:
         report.damages.append(found.damage)
     if found.is_stray:
@@ -188,7 +187,7 @@ def _verify_segment(
     has_index = index_name(found.first_lsn) in disk.list(path)
     scan = SegmentReplay(found.file, segment, replay, found.expected_end, report.reached_lsn)
     for frame in scan.frames():
-        see(frame)
+        yield frame
         report.frames += 1
         report.last_time_us = max(report.last_time_us, frame.time_us)
         report.bytes += frame.end - frame.lsn
@@ -267,8 +266,8 @@ def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport, tol
     try:
         snapshot = SnapshotFile(file, name)
         for chunk in snapshot.chunks():
-            given += given_offsets(chunk)
-            needed |= needed_from(chunk)
+            given += assigned_offsets(chunk, name)
+            needed |= log_starts(chunk, name)
             reached_lsn = max(reached_lsn, chunk.lsn)
     except DamagedData as error:
         problem = str(error).removeprefix(name).lstrip()

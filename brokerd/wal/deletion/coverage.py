@@ -84,6 +84,13 @@ class CoveragePlan:
         """What does not go, once the plan has run."""
         self.is_cut_short = False
         """Whether there are segments that the plan did not get to: `SPANS_MAX`."""
+        self._found: list[tuple[Segment, Lack]] = []
+
+    def remember(self) -> None:
+        """Keep with the segments what the archive lacks of them; in the log's own thread."""
+        for segment, lack in self._found:
+            segment.lack = lack
+        self._found.clear()
 
     def run(self) -> list[Removable]:
         """Read indexes' directories and ask the archive; blocks. The segments, oldest first.
@@ -145,7 +152,7 @@ class CoveragePlan:
         return span if start <= span.first_offset else span._replace(first_offset=start)
 
     def _lacks(self, segment: Segment, lack: Lack) -> None:
-        segment.lack = lack
+        self._found.append((segment, lack))
         self.staying.lacking += segment.position
         self.staying.lack = self.staying.lack or f"{segment.name}: {lack.problem}"
 

@@ -86,7 +86,10 @@ def read_spans(
 
 
 class RemovalPlan:
-    """Finds out which of some sealed ``segments`` can be deleted, by :meth:`run` in a thread."""
+    """Finds out which of some sealed ``segments`` can be deleted, by :meth:`run` in a thread.
+
+    Then :meth:`remember` saves the next plan from reading the same again.
+    """
 
     def __init__(
         self,
@@ -103,6 +106,14 @@ class RemovalPlan:
         self._segments = segments
         self._starts = starts
         self._topic_ids = topic_ids
+        self._progress: list[tuple[Segment, int, PartitionSpan | None]] = []
+
+    def remember(self) -> None:
+        """Keep with the segments how far the run got; in the log's own thread."""
+        for segment, removed_spans, kept_by in self._progress:
+            segment.removed_spans = removed_spans
+            segment.kept_by = kept_by
+        self._progress.clear()
 
     def run(self) -> list[Removable]:
         """Read the indexes' directories; blocks. The segments that can go, oldest first.
@@ -112,9 +123,9 @@ class RemovalPlan:
         found = []
         for segment in self._segments:
             spans = self._spans(segment, segment.removed_spans)
-            more, segment.kept_by = first_kept(spans, self._starts, self._topic_ids)
-            segment.removed_spans += more
-            if segment.kept_by is None:
+            more, kept_by = first_kept(spans, self._starts, self._topic_ids)
+            self._progress.append((segment, segment.removed_spans + more, kept_by))
+            if kept_by is None:
                 found.append(Removable(segment, [span[:2] for span in self._spans(segment)]))
         return found
 

@@ -44,7 +44,7 @@ class TimePlan:
     ``parts`` may hold it, in order; if none does it is ``after``, the first offset behind them.
     """
 
-    def __init__(self, parts: Sequence[Part], after: int | None, time_us: int) -> None:
+    def __init__(self, parts: Iterable[Part], after: int | None, time_us: int) -> None:
         self._parts = parts
         self._after = after
         self._time_us = time_us
@@ -64,16 +64,21 @@ class TimePlan:
 class SizePlan:
     """The first offset from which on there are at most ``max_bytes``; None for an empty partition.
 
-    ``parts()`` gives its segments, newest first. When the newest batch alone is larger, it is the
+    ``parts`` are its segments, newest first. When the newest batch alone is larger, it is the
     offset after that batch.
     """
 
-    def __init__(
-        self, key: tuple[int, int], parts: Callable[[], Iterable[Part]], max_bytes: int
-    ) -> None:
+    def __init__(self, key: tuple[int, int], parts: Iterable[Part], max_bytes: int) -> None:
         self._key = key
         self._parts = parts
         self._max_bytes = max_bytes
+        self._found: list[tuple[Part, int]] = []
+
+    def remember(self) -> None:
+        """Keep the sizes that the run found with their segments; in the log's own thread."""
+        for part, size in self._found:
+            part.sizes[self._key] = size
+        self._found.clear()
 
     def run(self) -> int | None:
         return self.look()[0]
@@ -82,7 +87,7 @@ class SizePlan:
         """As `run`, and how many bytes there may be below the offset; 0 if no more may."""
         first: int | None = None
         left = self._max_bytes
-        for part in self._parts():
+        for part in self._parts:
             size = part.sizes.get(self._key)
             if size is None or size > left:
                 try:
@@ -92,7 +97,7 @@ class SizePlan:
                 bodies = rows.body_bytes[:]
                 size = sum(bodies)
                 if part.is_final:
-                    part.sizes[self._key] = size
+                    self._found.append((part, size))
                 if size > left:
                     return _first_that_fits(rows, bodies, left, first), 0
             left -= size

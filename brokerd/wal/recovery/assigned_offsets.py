@@ -1,15 +1,14 @@
 # Tests: tests/wal/test_verify.py, tests/broker/test_shrunk_log.py
-"""The offsets that a snapshot says were given, and from which on the log has to hold them.
+"""Offsets that snapshots and TOPIC entries tell of: assigned ones, and where partitions start.
 
-For whoever finds the log to know of fewer: what lies below was removed, or an archive has it.
-
-Of a chunk's body this module reads what a repair needs; all of it is the broker's
-(brokerd/broker/model/state.py).
+A repair compares them with a log that knows of fewer. This module reads only what that takes of a
+body; the broker reads the rest (brokerd/broker/model/state.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgpack
 
@@ -21,9 +20,14 @@ from brokerd.walformat import Entry, EntryKind
 SNAPSHOT_TOPIC = 2
 """The kind of a chunk that holds a topic."""
 
+TOPIC_OPERATIONS = frozenset(("created", "configured", "deleted", "start", "archived"))
+"""The values of ``op`` in docs/wal-format.rst, section "TOPIC body"."""
 
-def given_offsets(chunk: SnapshotChunk) -> list[LostRange]:
-    """The offsets of records in a chunk of a snapshot: those below the next that are in no gap.
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
+
+
+def assigned_offsets(chunk: SnapshotChunk, file: str) -> list[LostRange]:
+    """List the offsets that a chunk of the snapshot ``file`` says have records.
 
     Raises NewerFormat for a topic that this version cannot read.
     """
@@ -35,16 +39,17 @@ def given_offsets(chunk: SnapshotChunk) -> list[LostRange]:
         return [
             LostRange(fields["topic_id"], index, first, end)
             for index, next_offset in enumerate(fields["next_offsets"])
-            for first, end in _between(gaps.get(index, ()), next_offset)
+            for first, end in _outside(gaps.get(index, ()), next_offset)
         ]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _newer(error) from None
+    except _UNREADABLE as error:
+        raise _newer(f"{file}: a topic", error) from None
 
 
-def needed_from(chunk: SnapshotChunk) -> dict[tuple[int, int], int]:
-    """From which offsets on the log has to hold records, by (topic id, partition), as a chunk says.
+def log_starts(chunk: SnapshotChunk, file: str) -> dict[tuple[int, int], int]:
+    """Map (topic id, partition) to the offset below which the log need not hold records.
 
-    Raises NewerFormat for a topic that this version cannot read.
+    ``file`` is the snapshot of ``chunk``. Raises NewerFormat for a topic that this version cannot
+    read.
     """
     if chunk.kind != SNAPSHOT_TOPIC:
         return {}
@@ -55,29 +60,38 @@ def needed_from(chunk: SnapshotChunk) -> dict[tuple[int, int], int]:
             (fields["topic_id"], index): max(starts.get(index, 0), archived.get(index, 0))
             for index in starts.keys() | archived.keys()
         }
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _newer(error) from None
+    except _UNREADABLE as error:
+        raise _newer(f"{file}: a topic", error) from None
 
 
-def moved_need(entry: Entry) -> tuple[tuple[int, int], int] | None:
-    """((topic id, partition), offset) if an entry lets the log hold no records below it."""
+def log_start(entry: Entry, frame: str) -> tuple[tuple[int, int], int] | None:
+    """Return ((topic id, partition), offset) for an entry that moves where a partition starts.
+
+    None for any other entry. ``frame`` names the file and the position. Raises NewerFormat for a
+    TOPIC entry that this version cannot read.
+    """
     if entry.kind != EntryKind.TOPIC:
         return None
     try:
-        fields = msgpack.unpackb(entry.body)
-        if fields["op"] not in ("start", "archived"):
+        fields: Mapping[str, Any] = msgpack.unpackb(entry.body)
+        operation = fields["op"]
+        if operation not in TOPIC_OPERATIONS:
+            raise ValueError(f"unknown op {operation!r}")
+        if operation not in ("start", "archived"):
             return None
-        return (entry.topic_id, entry.partition), fields["offset"]
-    except (ValueError, TypeError, KeyError):
-        return None  # not the broker's
+        return (entry.topic_id, entry.partition), int(fields["offset"])
+    except _UNREADABLE as error:
+        raise _newer(f"{frame}: a TOPIC entry of topic id {entry.topic_id}", error) from None
 
 
-def _newer(error: Exception) -> NewerFormat:
-    return NewerFormat(f"a topic in a snapshot cannot be read ({error!r}); upgrade brokerd")
+def _newer(what: str, error: Exception) -> NewerFormat:
+    return NewerFormat(
+        f"{what} cannot be read ({error!r}); it is of a newer brokerd: use that version"
+    )
 
 
-def _between(gaps: Iterable[tuple[int, int]], next_offset: int) -> Iterator[tuple[int, int]]:
-    """What is below an offset and in no gap."""
+def _outside(gaps: Iterable[tuple[int, int]], next_offset: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges below ``next_offset`` that are in no gap."""
     first = 0
     for gap_first, gap_end in sorted(gaps):
         if first < gap_first:
