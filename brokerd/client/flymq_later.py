@@ -24,7 +24,7 @@ from brokerd.codecs.flymq import (
     ProduceWithTtl,
     Request,
     RollBackTransaction,
-    TransactionTold,
+    TransactionAnswer,
 )
 
 _U64_MAX = (1 << 64) - 1
@@ -59,7 +59,7 @@ class FlymqLater:
     def transaction(self) -> FlymqTransaction:
         """Begin a transaction. As a context manager it is committed at the end of the block, and
         rolled back by an error there."""
-        return FlymqTransaction(self, self._call(BeginTransaction(), TransactionTold).transaction)
+        return FlymqTransaction(self, self._call(BeginTransaction(), TransactionAnswer).transaction)
 
 
 class FlymqTransaction:
@@ -78,16 +78,16 @@ class FlymqTransaction:
 
     def commit(self) -> None:
         """Store all records durably, or raise."""
-        told = self._client._call(CommitTransaction(self.id), TransactionTold)
-        if not told.success:
+        answer = self._client._call(CommitTransaction(self.id), TransactionAnswer)
+        if not answer.success:
             raise FlymqError(f"the transaction {self.id} was not committed: it is over, or unknown")
         self._is_over = True
 
     def rollback(self) -> bool:
         """Store nothing. False: it was committed, or is unknown."""
-        told = self._client._call(RollBackTransaction(self.id), TransactionTold)
+        answer = self._client._call(RollBackTransaction(self.id), TransactionAnswer)
         self._is_over = True
-        return told.success
+        return answer.success
 
     def __enter__(self) -> Self:
         return self

@@ -101,11 +101,11 @@ def fill(operation: Operation, told: flymq.Answer) -> None:
                 operation.schedules = (told.offset & ((1 << SCHEDULE_BITS) - 1),)
         case Stage(), flymq.Produced() if _is_staged(operation, told):
             pass
-        case Begin(), flymq.TransactionTold(success=True):
+        case Begin(), flymq.TransactionAnswer(success=True):
             operation.transaction = told.transaction
-        case Transact(), flymq.TransactionTold(success=True) if _is_of(operation, told):
+        case Transact(), flymq.TransactionAnswer(success=True) if _is_of(operation, told):
             pass
-        case RollBack(), flymq.TransactionTold() if _is_of(operation, told):
+        case RollBack(), flymq.TransactionAnswer() if _is_of(operation, told):
             pass
         case Cancel(), flymq.Done():
             operation.cancelled = True
@@ -150,7 +150,7 @@ def _is_staged(operation: Stage, told: flymq.Produced) -> bool:
     return told._replace(timestamp_ms=0) == (operation.topic, 0, 0, 0, -1, size)
 
 
-def _is_of(operation: Transact | RollBack, told: flymq.TransactionTold) -> bool:
+def _is_of(operation: Transact | RollBack, told: flymq.TransactionAnswer) -> bool:
     return told.transaction == operation.transaction
 
 

@@ -17,9 +17,9 @@ __all__ = ["peer"]
 
 STORED = Produced("t", 1, 7, 5, -1, 2)
 STAGED = fm.produced("t", 0, 0, 5, -1, 2, Opcode.TXN_PRODUCE)
-BEGUN = fm.transaction_told(Opcode.TXN_BEGIN, "txn-1")
-COMMITTED = fm.transaction_told(Opcode.TXN_COMMIT, "txn-1")
-ROLLED_BACK = fm.transaction_told(Opcode.TXN_ROLLBACK, "txn-1")
+BEGUN = fm.transaction_answer(Opcode.TXN_BEGIN, "txn-1")
+COMMITTED = fm.transaction_answer(Opcode.TXN_COMMIT, "txn-1")
+ROLLED_BACK = fm.transaction_answer(Opcode.TXN_ROLLBACK, "txn-1")
 BEGIN, PUT = fm.BeginTransaction(), fm.ProduceInTransaction("txn-1", "t", b"hi")
 COMMIT, ROLL_BACK = fm.CommitTransaction("txn-1"), fm.RollBackTransaction("txn-1")
 
@@ -135,7 +135,7 @@ class TestTransaction:
 
     def test_a_refused_commit_is_an_error(self, peer: FlymqPeer) -> None:
         """Also where a broker answers that it did not succeed."""
-        refused = fm.transaction_told(Opcode.TXN_COMMIT, "txn-1", False)
+        refused = fm.transaction_answer(Opcode.TXN_COMMIT, "txn-1", False)
         unknown = fm.error("transaction not found: txn-1", sdk=True)
         peer.will_accept(BEGUN, refused, unknown, in_bytes=True)
         with client_of(peer) as client:
@@ -147,7 +147,7 @@ class TestTransaction:
 
     @pytest.mark.parametrize("success", [True, False])
     def test_a_rollback_tells_whether_it_is_gone(self, peer: FlymqPeer, success: bool) -> None:
-        answer = fm.transaction_told(Opcode.TXN_ROLLBACK, "txn-1", success)
+        answer = fm.transaction_answer(Opcode.TXN_ROLLBACK, "txn-1", success)
         peer.will_accept(BEGUN, answer, in_bytes=True)
         with client_of(peer) as client:
             assert client.transaction().rollback() is success

@@ -30,8 +30,8 @@ def stored(topic: str, *numbers: int, request: fm.Request) -> Example:
 
 
 def told(request: fm.Request, transaction: str, success: bool = True) -> Example:
-    answer = fm.transaction_told(fm.opcode_of(request), transaction, success)
-    return Example(request, answer, fm.TransactionTold(transaction, success))
+    answer = fm.transaction_answer(fm.opcode_of(request), transaction, success)
+    return Example(request, answer, fm.TransactionAnswer(transaction, success))
 
 
 def done(request: fm.Request, message: str = "") -> Example:

@@ -26,8 +26,8 @@ def test_a_request_comes_as_it_was_sent(request_):
 
 @given(st.sampled_from(TOLD), texts, st.booleans())
 def test_what_became_of_it_is_told(request_, name, success):
-    answer = fm.transaction_told(fm.opcode_of(request_), name, success)
-    assert read(request_, answer) == fm.TransactionTold(name, success)
+    answer = fm.transaction_answer(fm.opcode_of(request_), name, success)
+    assert read(request_, answer) == fm.TransactionAnswer(name, success)
 
 
 @given(texts, i64)
@@ -52,7 +52,7 @@ def test_begin_asks_for_nothing_and_ignores_what_comes():
 
 @pytest.mark.parametrize("request_", TOLD)
 def test_an_answer_that_is_cut_or_too_long_is_not_believed(request_):
-    answer = fm.transaction_told(fm.opcode_of(request_), "txn")
+    answer = fm.transaction_answer(fm.opcode_of(request_), "txn")
     opcode, sent = answer[2], answer[8:]
     for end in range(len(sent)):
         with pytest.raises(fm.AnswerError, match="cannot be read"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
 from tests.house import House, Wire
@@ -69,13 +69,13 @@ class FlymqHouse(House):
 
     def produce(self, *values: bytes, topic: str = "t", partition: int = -1) -> None:
         """Produce records without a key."""
-        answers = self.ask(*[fly.Produce(topic, None, value, partition) for value in values])
-        assert all(isinstance(answer, fly.Produced) for answer in answers), answers
+        answers = self.ask(*[flymq.Produce(topic, None, value, partition) for value in values])
+        assert all(isinstance(answer, flymq.Produced) for answer in answers), answers
 
     def records(self, *request: Any, **rest: Any) -> list[tuple[int, bytes | None, bytes]]:
         """The records that a FETCH of these arguments brings."""
-        answer = self.only(fly.Fetch(*request, **rest))
-        assert isinstance(answer, fly.Fetched), answer
+        answer = self.only(flymq.Fetch(*request, **rest))
+        assert isinstance(answer, flymq.Fetched), answer
         return [tuple(record) for record in answer.records]
 
 
@@ -106,7 +106,7 @@ class FlymqClient(Wire):
     """The other end of a FlyMQ connection, in requests and answers."""
 
     def __init__(self, house: FlymqHouse) -> None:
-        self._reader = fly.FrameReader()
+        self._reader = flymq.FrameReader()
         self._house = house
         self._asked: list[Any] = []
         super().__init__(house.flymq_factory, house.clock)
@@ -114,7 +114,7 @@ class FlymqClient(Wire):
     def send(self, *requests: Any, gzip: bool = False) -> None:
         """Send requests in one piece."""
         self._asked += requests
-        self.send_bytes(b"".join([fly.encode_request(request, gzip) for request in requests]))
+        self.send_bytes(b"".join([flymq.encode_request(request, gzip) for request in requests]))
 
     def answers(self) -> list[Any]:
         """Everything received since the last call, decoded: in request order."""
@@ -122,7 +122,7 @@ class FlymqClient(Wire):
         asked, self._asked = self._asked[: len(frames)], self._asked[len(frames) :]
         assert all(flags == 1 for _, flags, _ in frames)
         return [
-            fly.decode_answer(request, opcode, payload)
+            flymq.decode_answer(request, opcode, payload)
             for request, (opcode, _, payload) in zip(asked, frames, strict=True)
         ]
 

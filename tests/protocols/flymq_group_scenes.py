@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from tests.protocols.flymq_desk import FlymqHouse
 
 BOOM = b'{"id":"m-1","payload":"aGk=","error_message":"boom","retry_count":3}'
@@ -17,13 +17,13 @@ def nothing(house: FlymqHouse) -> None:
 
 def committed(house: FlymqHouse) -> None:
     house.produce(*[b"x"] * 43, topic="orders")
-    house.ask(fly.Commit("orders", "g1", 0, 43))
+    house.ask(flymq.Commit("orders", "g1", 0, 43))
 
 
 def joined(house: FlymqHouse) -> None:
     """The group has a member."""
     committed(house)
-    house.ask(fly.Subscribe("orders", "g1", 0, "latest"))
+    house.ask(flymq.Subscribe("orders", "g1", 0, "latest"))
 
 
 def dead(house: FlymqHouse) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerd.broker import BrokerSettings
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.flymq.connection import FlymqSettings
 from brokerd.security import OPEN
 from brokerd.security.accounts import AccessList
@@ -73,8 +73,8 @@ class GuardedHouse(FlymqHouse):
     def log_in(self, name: str) -> FlymqClient:
         """A new connection of somebody's."""
         client = self.client()
-        (answer,) = client.ask(fly.Auth(name, PASSWORD))
-        assert isinstance(answer, fly.LoggedIn), answer
+        (answer,) = client.ask(flymq.Auth(name, PASSWORD))
+        assert isinstance(answer, flymq.LoggedIn), answer
         return client
 
     def log_in_at_once(self, name: str) -> FlymqClient:

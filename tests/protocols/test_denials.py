@@ -12,9 +12,8 @@ import pytest
 from brokerd.broker import Congested
 from brokerd.broker.leases.service import LeaseService
 from brokerd.codecs import blipmq as bm
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq, mega
 from brokerd.codecs import mamamia as mm
-from brokerd.codecs import mega
 from brokerd.codecs import rustlog as rl
 from brokerd.protocols.base.connection import Hold
 from brokerd.protocols.blipmq.connection import BlipmqSettings
@@ -141,7 +140,7 @@ class TestRustlog:
 READS: dict[str, tuple[Any, bytes, bytes]] = {
     "flymq": (
         lambda house: FlymqFactory(house.broker, house.clock, house.limits, FlymqSettings()),
-        fly.encode_request(fly.Fetch("orders", 0, 0, 10)),
+        flymq.encode_request(flymq.Fetch("orders", 0, 0, 10)),
         UNAUTHORIZED.encode(),
     ),
     "mega": (

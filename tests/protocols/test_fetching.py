@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from brokerd.broker import Partition
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.protocols.base.fetching import ReadingConnection
+from brokerd.protocols.base.fetching import FetchConnection
 from brokerd.values import Record
 from tests.house import House, Wire
 
 
-class Letters(ReadingConnection):
+class Letters(FetchConnection):
     """The connection of that language."""
 
     def __init__(self, house: House) -> None:

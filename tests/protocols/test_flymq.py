@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.broker import BrokerSettings
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.errors import NoSpace
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.flymq.connection import CONTENT_BYTES_MAX, FlymqSettings
@@ -36,7 +36,7 @@ def with_records(house: FlymqHouse, count: int, topic: str = "orders", partition
     shown = {41: (None, b"a"), 42: (b"k1", b"hi")}
     for offset in range(count):
         key, value = shown.get(offset, (None, b"x"))
-        house.ask(fly.Produce(topic, key, value, partition))
+        house.ask(flymq.Produce(topic, key, value, partition))
 
 
 def of_three(house: FlymqHouse) -> None:
@@ -46,7 +46,7 @@ def of_three(house: FlymqHouse) -> None:
 
 def committed(house: FlymqHouse) -> None:
     with_records(house, 50)
-    house.ask(fly.Commit("orders", "g1", 0, 43))
+    house.ask(flymq.Commit("orders", "g1", 0, 43))
 
 
 def of_two(house: FlymqHouse) -> None:
@@ -60,7 +60,7 @@ def of_two(house: FlymqHouse) -> None:
 def with_schema(house: FlymqHouse) -> None:
     """The schema ``order``, and 44 records."""
     with_records(house, 44)
-    house.ask(fly.RegisterSchema("order", "json", b'{"required":["id"]}'))
+    house.ask(flymq.RegisterSchema("order", "json", b'{"required":["id"]}'))
 
 
 def with_full_schema(house: FlymqHouse) -> None:
@@ -72,18 +72,20 @@ def with_full_schema(house: FlymqHouse) -> None:
 def with_two_schemas(house: FlymqHouse) -> None:
     """Of ``audit`` the first version is deleted."""
     with_schema(house)
-    house.ask(*[fly.RegisterSchema("audit", "avro", b'"long"')] * 2, fly.DeleteSchema("audit", 1))
+    house.ask(
+        *[flymq.RegisterSchema("audit", "avro", b'"long"')] * 2, flymq.DeleteSchema("audit", 1)
+    )
 
 
 def scheduled(house: FlymqHouse) -> None:
     """Three delayed records wait, and where a fourth shall be cancelled a fourth."""
     house.broker.topics.create("orders")
-    house.ask(*[fly.ProduceDelayed("orders", b"x", 60_000)] * 3)
+    house.ask(*[flymq.ProduceDelayed("orders", b"x", 60_000)] * 3)
 
 
 def with_a_fourth(house: FlymqHouse) -> None:
     scheduled(house)
-    house.ask(fly.ProduceDelayed("orders", b"x", 60_000))
+    house.ask(flymq.ProduceDelayed("orders", b"x", 60_000))
 
 
 def turn_of_the_third(house: FlymqHouse) -> None:
@@ -191,17 +193,17 @@ def test_golden_requests_are_answered_byte_for_byte(name: str) -> None:
 def test_an_sdk_gets_its_errors_once_it_has_shown_itself() -> None:
     """Any of the SDKs' layouts will do; until then the document's layout is sent."""
     shows = [
-        fly.Fetch("t", 0, 0, 1, sdk=True),
-        fly.Subscribe("t", "g", 0, "latest", sdk=True),
-        fly.ResetOffset("t", "g", 0, "latest", sdk=True),
-        fly.RegisterSchema("s", "json", b"{}", sdk=True),
+        flymq.Fetch("t", 0, 0, 1, sdk=True),
+        flymq.Subscribe("t", "g", 0, "latest", sdk=True),
+        flymq.ResetOffset("t", "g", 0, "latest", sdk=True),
+        flymq.RegisterSchema("s", "json", b"{}", sdk=True),
     ]
     for request in shows:
         house = FlymqHouse()
         house.produce(b"x")
         client = house.client()
         client.send_bytes(BYTES["seed-25-error", ">"])
-        client.send_bytes(fly.encode_request(request))
+        client.send_bytes(flymq.encode_request(request))
         client.send_bytes(BYTES["seed-25-error", ">"])
         house.run()
         received = client.received_bytes()
@@ -213,7 +215,7 @@ def test_an_sdk_gets_its_errors_once_it_has_shown_itself() -> None:
 def test_an_operator_may_fix_the_layout_of_errors(layout: Any, answer: str) -> None:
     house = FlymqHouse(FlymqSettings(error_layout=layout))
     client = house.client()
-    client.send_bytes(fly.encode_request(fly.Fetch("nope", 0, 0, 1, sdk=True)))
+    client.send_bytes(flymq.encode_request(flymq.Fetch("nope", 0, 0, 1, sdk=True)))
     house.run()
     client.received_bytes()
     client.send_bytes(BYTES["seed-25-error", ">"])
@@ -229,10 +231,10 @@ def test_bytes_that_cannot_be_followed_close_after_earlier_answers(name: str) ->
     """Requests before them are carried out and answered, those behind are not."""
     house = FlymqHouse()
     client = house.client()
-    before = fly.encode_request(fly.Produce("t", None, b"before"))
+    before = flymq.encode_request(flymq.Produce("t", None, b"before"))
     client.send_bytes(before + BYTES[name, ">"] + before)
     house.run()
-    answers = fly.FrameReader().feed(client.received_bytes())
+    answers = flymq.FrameReader().feed(client.received_bytes())
     assert [opcode for opcode, _, _ in answers] == [1, *([255] if name != "ours-magic" else [])]
     assert not client.is_open
     assert house.records("t", 0, 0, 10) == [(0, None, b"before")]
@@ -242,12 +244,12 @@ def test_a_refused_request_leaves_the_connection_in_step() -> None:
     house = FlymqHouse()
     client = house.client()
     for opcode in (0, 0x16, 0x67, 0x71, 0x82, 0xFF):
-        client.send_bytes(fly.frame(opcode, b"whatever"))
-    client.send_bytes(fly.frame(1, b"\0"))
-    client.send_bytes(fly.encode_request(fly.Produce("t", None, b"x")))
+        client.send_bytes(flymq.frame(opcode, b"whatever"))
+    client.send_bytes(flymq.frame(1, b"\0"))
+    client.send_bytes(flymq.encode_request(flymq.Produce("t", None, b"x")))
     house.run()
-    frames = fly.FrameReader().feed(client.received_bytes())
-    texts = [fly.error_text(payload) for opcode, _, payload in frames if opcode == 255]
+    frames = flymq.FrameReader().feed(client.received_bytes())
+    texts = [flymq.error_text(payload) for opcode, _, payload in frames if opcode == 255]
     assert texts[:6] == [f"unknown opcode: {n}" for n in (0, 0x16, 0x67, 0x71, 0x82, 0xFF)]
     assert texts[6].startswith("buffer too small")
     assert [opcode for opcode, _, _ in frames] == [255] * 7 + [1]
@@ -257,12 +259,12 @@ def test_a_listener_may_allow_smaller_frames() -> None:
     """The limit holds for what gzip unpacks, too."""
     house = FlymqHouse(limits=Limits(frame_bytes=1000))
     client = house.client()
-    client.send_bytes(fly.encode_request(fly.Produce("t", None, b"x" * 2000), gzip=True))
-    client.send_bytes(fly.encode_request(fly.Produce("t", None, b"x" * 2000))[:8])
+    client.send_bytes(flymq.encode_request(flymq.Produce("t", None, b"x" * 2000), gzip=True))
+    client.send_bytes(flymq.encode_request(flymq.Produce("t", None, b"x" * 2000))[:8])
     house.run()
-    unpacked, length = fly.FrameReader().feed(client.received_bytes())
-    assert "it may have 1000" in fly.error_text(unpacked[2])
-    assert "over the limit of 1000" in fly.error_text(length[2])
+    unpacked, length = flymq.FrameReader().feed(client.received_bytes())
+    assert "it may have 1000" in flymq.error_text(unpacked[2])
+    assert "over the limit of 1000" in flymq.error_text(length[2])
     assert not client.is_open
 
 
@@ -270,7 +272,7 @@ def test_a_listener_may_allow_smaller_frames() -> None:
 @given(st.lists(strategies.requests, min_size=1, max_size=8), st.data())
 def test_any_chunking_gives_the_same_answers(requests: list[Any], data: st.DataObject) -> None:
     """Every request has exactly one answer, in order, however the bytes arrive."""
-    stream = b"".join(map(fly.encode_request, requests))
+    stream = b"".join(map(flymq.encode_request, requests))
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=6).map(sorted))
     whole, pieces = FlymqHouse(), FlymqHouse()
     one, other = whole.client(), pieces.client()
@@ -281,16 +283,16 @@ def test_any_chunking_gives_the_same_answers(requests: list[Any], data: st.DataO
     pieces.run()
     received = one.received_bytes()
     assert other.received_bytes() == received
-    opcodes = [opcode for opcode, _, _ in fly.FrameReader().feed(received)]
+    opcodes = [opcode for opcode, _, _ in flymq.FrameReader().feed(received)]
     assert len(opcodes) == len(requests)
     for request, opcode in zip(requests, opcodes, strict=True):
-        assert opcode in (fly.opcode_of(request) + isinstance(request, fly.Auth), 255)
+        assert opcode in (flymq.opcode_of(request) + isinstance(request, flymq.Auth), 255)
 
 
 # -- PRODUCE ----------------------------------------------------------------------------------
 
 
-def produced(house: FlymqHouse, *requests: fly.Produce) -> list[tuple[int, int]]:
+def produced(house: FlymqHouse, *requests: flymq.Produce) -> list[tuple[int, int]]:
     """Partition and offset of each."""
     return [(answer.partition, answer.offset) for answer in house.ask(*requests)]
 
@@ -298,13 +300,13 @@ def produced(house: FlymqHouse, *requests: fly.Produce) -> list[tuple[int, int]]
 def test_a_record_without_a_key_goes_to_each_partition_in_turn_from_0_on() -> None:
     """Over all connections; records with a key or a partition take no turn."""
     house = FlymqHouse(FlymqSettings(partitions=3))
-    keyless = fly.Produce("t", None, b"v")
-    assert produced(house, keyless, fly.Produce("t", b"k", b"v", 2), keyless) == [
+    keyless = flymq.Produce("t", None, b"v")
+    assert produced(house, keyless, flymq.Produce("t", b"k", b"v", 2), keyless) == [
         (0, 0),
         (2, 0),
         (1, 0),
     ]
-    house.ask(fly.Produce("t", b"k", b"v"))
+    house.ask(flymq.Produce("t", b"k", b"v"))
     assert produced(house, keyless)[0][0] == 2
     assert produced(house, keyless)[0][0] == 0
 
@@ -313,31 +315,33 @@ def test_a_key_chooses_the_partition_that_the_sdks_expect() -> None:
     """FNV-1a-32 modulo the number of partitions; the numbers are the reference server's."""
     house = FlymqHouse(FlymqSettings(partitions=6))
     keys = (b"user-123", b"a", b"b", b"key", b"hello")
-    places = produced(house, *[fly.Produce("t", key, b"v") for key in keys])
+    places = produced(house, *[flymq.Produce("t", key, b"v") for key in keys])
     assert [partition for partition, _ in places] == [5, 4, 1, 4, 3]
 
 
 def test_a_partition_that_is_named_is_honoured_whatever_the_key() -> None:
     house = FlymqHouse(FlymqSettings(partitions=6))
-    assert produced(house, fly.Produce("t", b"a", b"v", 2)) == [(2, 0)]
-    assert produced(house, fly.Produce("t", b"a", b"v", -7)) == [(4, 0)]
-    assert house.only(fly.Produce("t", b"a", b"v", 6)) == fly.Failed("partition 6 not found")
+    assert produced(house, flymq.Produce("t", b"a", b"v", 2)) == [(2, 0)]
+    assert produced(house, flymq.Produce("t", b"a", b"v", -7)) == [(4, 0)]
+    assert house.only(flymq.Produce("t", b"a", b"v", 6)) == flymq.Failed("partition 6 not found")
 
 
 def test_a_record_that_is_refused_makes_no_topic() -> None:
     house = FlymqHouse()
-    assert house.only(fly.Produce("new", None, b"v", 1)) == fly.Failed("partition 1 not found")
-    assert house.only(fly.ListTopics()) == fly.Topics(())
+    assert house.only(flymq.Produce("new", None, b"v", 1)) == flymq.Failed("partition 1 not found")
+    assert house.only(flymq.ListTopics()) == flymq.Topics(())
 
 
 def test_the_time_in_an_answer_is_the_stored_record_s() -> None:
     """Not that of the request: what waits for a commit is stored when its frame is made."""
     house = FlymqHouse()
     client = house.client()
-    client.send(fly.Produce("t", None, b"first"))
+    client.send(flymq.Produce("t", None, b"first"))
     house.turn()
     house.wall_seconds += 5
-    client.send(fly.Produce("t", b"k", b"second"), fly.ListTopics(), fly.Produce("t", None, b""))
+    client.send(
+        flymq.Produce("t", b"k", b"second"), flymq.ListTopics(), flymq.Produce("t", None, b"")
+    )
     house.run()
     first, second, _, third = client.answers()
     house.run()
@@ -347,14 +351,14 @@ def test_the_time_in_an_answer_is_the_stored_record_s() -> None:
     stored = [time_us // 1000 for time_us in chunk.times_us]
     assert stored == [NOW_MS, NOW_MS + 5000, NOW_MS + 5000]
     assert [one.timestamp_ms for one in (first, second, third)] == stored
-    assert second == fly.Produced("t", 0, 1, NOW_MS + 5000, 1, 6)
+    assert second == flymq.Produced("t", 0, 1, NOW_MS + 5000, 1, 6)
 
 
 def test_the_time_is_right_when_one_write_makes_several_frames() -> None:
     """More than a frame holds, in one piece; each record has the time of its own frame."""
     house = FlymqHouse(settings=BrokerSettings(frame_bytes=20_000))
     client = house.client()
-    client.send(*[fly.Produce("t", None, b"x" * 5000)] * 12)
+    client.send(*[flymq.Produce("t", None, b"x" * 5000)] * 12)
     house.run()
     answers = client.answers()
     assert [answer.offset for answer in answers] == list(range(12))
@@ -364,7 +368,7 @@ def test_the_time_is_right_when_one_write_makes_several_frames() -> None:
 def test_an_answer_means_that_the_record_survives_a_power_cut() -> None:
     house = FlymqHouse()
     client = house.client()
-    client.send(fly.Produce("t", b"k", b"v"))
+    client.send(flymq.Produce("t", b"k", b"v"))
     house.turn()
     assert client.received_bytes() == b""
     house.run()
@@ -375,25 +379,25 @@ def test_an_answer_means_that_the_record_survives_a_power_cut() -> None:
 def test_answers_come_in_request_order_in_one_write() -> None:
     house = FlymqHouse()
     client = house.client()
-    produce = fly.Produce("t", None, b"v")
-    refused = fly.Produce("t", None, b"v", 9)
-    client.send(produce, produce, fly.Consume("none", 0, 0), fly.ListTopics(), produce, refused)
+    produce = flymq.Produce("t", None, b"v")
+    refused = flymq.Produce("t", None, b"v", 9)
+    client.send(produce, produce, flymq.Consume("none", 0, 0), flymq.ListTopics(), produce, refused)
     house.run()
     assert client.transport.writes == 1
     assert client.answers() == [
-        fly.Produced("t", 0, 0, NOW_MS, -1, 1),
-        fly.Produced("t", 0, 1, NOW_MS, -1, 1),
-        fly.Failed("topic not found: none"),
-        fly.Topics(("t",)),
-        fly.Produced("t", 0, 2, NOW_MS, -1, 1),
-        fly.Failed("partition 9 not found"),
+        flymq.Produced("t", 0, 0, NOW_MS, -1, 1),
+        flymq.Produced("t", 0, 1, NOW_MS, -1, 1),
+        flymq.Failed("topic not found: none"),
+        flymq.Topics(("t",)),
+        flymq.Produced("t", 0, 2, NOW_MS, -1, 1),
+        flymq.Failed("partition 9 not found"),
     ]
 
 
 def test_records_are_stored_as_flymq_s_bytes() -> None:
     """So that other formats know how to show them."""
     house = FlymqHouse()
-    house.ask(fly.Produce("t", b"k", b"v"))
+    house.ask(flymq.Produce("t", b"k", b"v"))
     (record,) = house.read_all(house.broker.topics.create("t").partitions[0]).values()
     assert (record.encoding, record.producer_format) == (Encoding.BYTES, Format.FLYMQ)  # type: ignore[union-attr]
     assert (record.metadata, record.producer_time) == (None, None)  # type: ignore[union-attr]
@@ -402,12 +406,12 @@ def test_records_are_stored_as_flymq_s_bytes() -> None:
 def test_a_name_that_another_format_made_is_served_whatever_its_levels() -> None:
     house = FlymqHouse()
     house.broker.topics.create("a/../b")
-    assert house.only(fly.ListTopics()) == fly.Topics(("a/../b",))
-    assert house.only(fly.CreateTopic("a/../b", 1)) == fly.Done()
-    assert isinstance(house.only(fly.Produce("a/../b", None, b"v")), fly.Produced)
-    assert isinstance(house.only(fly.Consume("a/../b", 0, 0)), fly.Consumed)
-    assert house.only(fly.DeleteTopic("a/../b")) == fly.Done()
-    assert house.only(fly.ListTopics()) == fly.Topics(())
+    assert house.only(flymq.ListTopics()) == flymq.Topics(("a/../b",))
+    assert house.only(flymq.CreateTopic("a/../b", 1)) == flymq.Done()
+    assert isinstance(house.only(flymq.Produce("a/../b", None, b"v")), flymq.Produced)
+    assert isinstance(house.only(flymq.Consume("a/../b", 0, 0)), flymq.Consumed)
+    assert house.only(flymq.DeleteTopic("a/../b")) == flymq.Done()
+    assert house.only(flymq.ListTopics()) == flymq.Topics(())
 
 
 def test_a_bad_name_or_partition_is_told_on_a_full_disk_too(
@@ -421,8 +425,8 @@ def test_a_bad_name_or_partition_is_told_on_a_full_disk_too(
         raise NoSpace("the disk is full")
 
     monkeypatch.setattr(house.broker.journal, "admit", refuse)
-    requests = [fly.Produce("a\nb", None, b"v"), fly.Produce("t", None, b"v", 5)]
-    name, partition, full = house.ask(*requests, fly.Produce("t", None, b"v"))
+    requests = [flymq.Produce("a\nb", None, b"v"), flymq.Produce("t", None, b"v", 5)]
+    name, partition, full = house.ask(*requests, flymq.Produce("t", None, b"v"))
     assert "topic name" in name.text
     assert "partition 5 not found" in partition.text
     assert "the disk is full" in full.text
@@ -435,17 +439,17 @@ def test_names_that_break_the_rules_are_refused_everywhere(name: str) -> None:
     house = FlymqHouse()
     house.broker.topics.create("")
     requests = [
-        fly.Produce(name, None, b"v"),
-        fly.CreateTopic(name, 1),
-        fly.Consume(name, 0, 0),
-        fly.Fetch(name, 0, 0, 1),
-        fly.Metadata(name),
-        fly.Commit(name, "g", 0, 0),
+        flymq.Produce(name, None, b"v"),
+        flymq.CreateTopic(name, 1),
+        flymq.Consume(name, 0, 0),
+        flymq.Fetch(name, 0, 0, 1),
+        flymq.Metadata(name),
+        flymq.Commit(name, "g", 0, 0),
     ]
     for request, answer in zip(requests, house.ask(*requests), strict=True):
-        assert isinstance(answer, fly.Failed), request
+        assert isinstance(answer, flymq.Failed), request
         assert "topic name" in answer.text
-    assert house.only(fly.ListTopics()) == fly.Topics(())
+    assert house.only(flymq.ListTopics()) == flymq.Topics(())
 
 
 def test_slashes_and_dots_in_a_name_are_letters() -> None:
@@ -455,20 +459,20 @@ def test_slashes_and_dots_in_a_name_are_letters() -> None:
     for name in names:
         house.produce(name.encode(), topic=name)
         assert house.records(name, 0, 0, 1) == [(0, None, name.encode())]
-    assert house.only(fly.ListTopics()) == fly.Topics(tuple(sorted(names)))
+    assert house.only(flymq.ListTopics()) == flymq.Topics(tuple(sorted(names)))
 
 
 def test_the_broker_s_own_topics_cannot_be_made() -> None:
     house = FlymqHouse()
-    for request in (fly.Produce("__brokerd.1", None, b"v"), fly.CreateTopic("__brokerd.1", 1)):
+    for request in (flymq.Produce("__brokerd.1", None, b"v"), flymq.CreateTopic("__brokerd.1", 1)):
         assert "the broker's own" in house.only(request).text
 
 
 def test_no_error_says_not_leader_but_for_a_leader() -> None:
     """Clients would go to another server, wherever a topic's name sends them."""
     house = FlymqHouse()
-    answer = house.only(fly.Consume("not leader: leader_addr=evil:1", 0, 0))
-    assert answer == fly.Failed("topic not found: not-leader: leader_addr=evil:1")
+    answer = house.only(flymq.Consume("not leader: leader_addr=evil:1", 0, 0))
+    assert answer == flymq.Failed("topic not found: not-leader: leader_addr=evil:1")
 
 
 # -- sizes ------------------------------------------------------------------------------------
@@ -483,24 +487,24 @@ def test_a_value_of_any_size_comes_back_by_every_read(size: int, segment_bytes: 
     house = FlymqHouse(options=WalOptions(segment_bytes=segment_bytes, free_bytes_min=0))
     value = bytes(range(256)) * (size // 256 + 1)
     value = value[:size]
-    (stored,) = house.ask(fly.Produce("t", b"key", value))
-    assert stored == fly.Produced("t", 0, 0, NOW_MS, 3, size)
+    (stored,) = house.ask(flymq.Produce("t", b"key", value))
+    assert stored == flymq.Produced("t", 0, 0, NOW_MS, 3, size)
     for _ in range(2):
-        for opcode in (fly.Opcode.CONSUME, fly.Opcode.CONSUME_ZERO_COPY):
-            assert house.only(fly.Consume("t", 0, 0, opcode)) == fly.Consumed(b"key", value)
+        for opcode in (flymq.Opcode.CONSUME, flymq.Opcode.CONSUME_ZERO_COPY):
+            assert house.only(flymq.Consume("t", 0, 0, opcode)) == flymq.Consumed(b"key", value)
         for sdk, opcode in ((False, 7), (True, 7), (True, 11)):
-            request = fly.Fetch("t", 0, 0, 10, sdk=sdk, opcode=fly.Opcode(opcode))
-            assert house.only(request) == fly.Fetched(((0, b"key", value),), 1)
+            request = flymq.Fetch("t", 0, 0, 10, sdk=sdk, opcode=flymq.Opcode(opcode))
+            assert house.only(request) == flymq.Fetched(((0, b"key", value),), 1)
         house = house.crash()
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        fly.Consume("t", 0, 0),
-        fly.Consume("t", 0, 0, fly.Opcode.CONSUME_ZERO_COPY),
-        fly.Fetch("t", 0, 0, 9),
-        fly.Fetch("t", 0, 0, 9, opcode=fly.Opcode.FETCH_BINARY),
+        flymq.Consume("t", 0, 0),
+        flymq.Consume("t", 0, 0, flymq.Opcode.CONSUME_ZERO_COPY),
+        flymq.Fetch("t", 0, 0, 9),
+        flymq.Fetch("t", 0, 0, 9, opcode=flymq.Opcode.FETCH_BINARY),
     ],
 )
 @pytest.mark.parametrize("size", [64 * 1024 - 1, 64 * 1024, 5 * MIB])
@@ -508,7 +512,7 @@ def test_a_large_value_is_sent_as_it_is_in_memory(request_: Any, size: int) -> N
     """No copy of megabytes is made to put a few bytes before it."""
     house = FlymqHouse()
     house.produce(b"small", bytes(size), b"small")
-    request_ = request_._replace(offset=1 if isinstance(request_, fly.Consume) else 0)
+    request_ = request_._replace(offset=1 if isinstance(request_, flymq.Consume) else 0)
     chunk = house.broker.topics.create("t").partitions[0].find(1)
     assert chunk is not None
     value = chunk.values[1 - chunk.base]
@@ -520,8 +524,8 @@ def test_a_large_value_is_sent_as_it_is_in_memory(request_: Any, size: int) -> N
     assert any(data is value for data in written) is (size >= 64 * 1024)
     client.transport.received += b"".join(written)
     (answer,) = client.answers()
-    if isinstance(answer, fly.Consumed):
-        assert answer == fly.Consumed(None, value)
+    if isinstance(answer, flymq.Consumed):
+        assert answer == flymq.Consumed(None, value)
     else:
         assert answer.records == ((0, None, b"small"), (1, None, value), (2, None, b"small"))
 
@@ -530,14 +534,14 @@ def test_the_largest_record_is_taken_and_comes_back_and_the_next_larger_is_refus
     house = FlymqHouse()
     value = bytes(CONTENT_BYTES_MAX - 4)
     accepted, refused = house.ask(
-        fly.Produce("t", b"four", value), fly.Produce("t", b"fives", value)
+        flymq.Produce("t", b"four", value), flymq.Produce("t", b"fives", value)
     )
-    assert accepted == fly.Produced("t", 0, 0, NOW_MS, 4, len(value))
-    assert refused == fly.Failed(
+    assert accepted == flymq.Produced("t", 0, 0, NOW_MS, 4, len(value))
+    assert refused == flymq.Failed(
         f"key and value have {CONTENT_BYTES_MAX + 1} bytes together, and {CONTENT_BYTES_MAX} is "
         "the limit"
     )
-    assert house.only(fly.Fetch("t", 0, 0, 10)) == fly.Fetched(((0, b"four", value),), 1)
+    assert house.only(flymq.Fetch("t", 0, 0, 10)) == flymq.Fetched(((0, b"four", value),), 1)
 
 
 def test_large_records_of_many_connections_wait_for_one_another_and_all_arrive() -> None:
@@ -545,7 +549,7 @@ def test_large_records_of_many_connections_wait_for_one_another_and_all_arrive()
     house = FlymqHouse()
     clients = [house.client() for _ in range(6)]
     for client in clients:
-        client.send(*[fly.Produce("t", None, bytes(8 * MIB))] * 2)
+        client.send(*[flymq.Produce("t", None, bytes(8 * MIB))] * 2)
     house.run()
     offsets = [answer.offset for client in clients for answer in client.answers()]
     assert sorted(offsets) == list(range(12))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.flymq.connection import FlymqSettings
 from brokerd.security import ADMIN, READ
 from brokerd.security.accounts import AccessList
@@ -16,10 +16,10 @@ from tests.codecs.test_flymq_golden import BYTES
 from tests.protocols.flymq_desk import FlymqHouse
 from tests.protocols.flymq_guarded import PASSWORD, PEOPLE, GuardedHouse
 
-NOT_IN = fly.Failed("authentication required")
-MAY_NOT = fly.Failed("unauthorized")
-WRONG = fly.Failed("invalid username or password")
-DONE = fly.Done()
+NOT_IN = flymq.Failed("authentication required")
+MAY_NOT = flymq.Failed("unauthorized")
+WRONG = flymq.Failed("invalid username or password")
+DONE = flymq.Done()
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def house() -> GuardedHouse:
 
 def test_who_logs_in_is_told_who_he_is(house: GuardedHouse) -> None:
     client = house.client()
-    assert client.ask(fly.WhoAmI()) == [fly.Identity(False)]
-    assert client.ask(fly.Auth("carl", PASSWORD), fly.WhoAmI()) == [
-        fly.LoggedIn("carl", ("consumer",)),
-        fly.Identity(True, "carl", ("consumer",), ("read",)),
+    assert client.ask(flymq.WhoAmI()) == [flymq.Identity(False)]
+    assert client.ask(flymq.Auth("carl", PASSWORD), flymq.WhoAmI()) == [
+        flymq.LoggedIn("carl", ("consumer",)),
+        flymq.Identity(True, "carl", ("consumer",), ("read",)),
     ]
 
 
@@ -47,26 +47,26 @@ def test_a_failed_login_tells_nothing_and_leaves_what_was(
     house: GuardedHouse, user: str, password: str
 ) -> None:
     client = house.client()
-    assert client.ask(fly.Auth(user, password), fly.ListTopics()) == [WRONG, NOT_IN]
+    assert client.ask(flymq.Auth(user, password), flymq.ListTopics()) == [WRONG, NOT_IN]
     client = house.log_in("pat")
-    assert client.ask(fly.Auth(user, password)) == [WRONG]
-    assert client.ask(fly.WhoAmI())[0].user == "pat"
+    assert client.ask(flymq.Auth(user, password)) == [WRONG]
+    assert client.ask(flymq.WhoAmI())[0].user == "pat"
     assert client.is_open
 
 
 def test_a_second_login_replaces_the_first(house: GuardedHouse) -> None:
     client = house.log_in("carl")
-    assert client.ask(fly.Produce("t", None, b"x")) == [MAY_NOT]
-    login, produced = client.ask(fly.Auth("pat", PASSWORD), fly.Produce("t", None, b"x"))
+    assert client.ask(flymq.Produce("t", None, b"x")) == [MAY_NOT]
+    login, produced = client.ask(flymq.Auth("pat", PASSWORD), flymq.Produce("t", None, b"x"))
     assert (login.user, produced.offset) == ("pat", 0)
 
 
 def test_a_disabled_account_is_told_so_only_with_its_password(house: GuardedHouse) -> None:
     house.update("carl", enabled=False)
     client = house.client()
-    assert client.ask(fly.Auth("carl", "wrong"), fly.Auth("carl", PASSWORD)) == [
+    assert client.ask(flymq.Auth("carl", "wrong"), flymq.Auth("carl", PASSWORD)) == [
         WRONG,
-        fly.Failed("user account is disabled"),
+        flymq.Failed("user account is disabled"),
     ]
 
 
@@ -74,16 +74,16 @@ def test_what_is_sent_behind_a_login_waits_for_it(house: GuardedHouse) -> None:
     """And is carried out as who has logged in; what came before is not."""
     house.threads.waits = True
     client, other = house.client(), house.client()
-    client.send(fly.ListTopics(), fly.Auth("pat", PASSWORD), fly.Produce("t", None, b"x"))
-    client.send(fly.WhoAmI())
+    client.send(flymq.ListTopics(), flymq.Auth("pat", PASSWORD), flymq.Produce("t", None, b"x"))
+    client.send(flymq.WhoAmI())
     house.run()
     assert client.answers() == [NOT_IN]
-    assert other.ask(fly.WhoAmI()) == [fly.Identity(False)]
+    assert other.ask(flymq.WhoAmI()) == [flymq.Identity(False)]
     house.threads.finish()
     house.run()
     login, produced, who = client.answers()
-    assert login == fly.LoggedIn("pat", ("producer",))
-    assert isinstance(produced, fly.Produced)
+    assert login == flymq.LoggedIn("pat", ("producer",))
+    assert isinstance(produced, flymq.Produced)
     assert who.user == "pat"
 
 
@@ -91,45 +91,45 @@ def test_several_logins_of_a_connection_are_answered_in_order(house: GuardedHous
     house.threads.waits = True
     client = house.client()
     names = ("carl", "nobody", "root")
-    client.send(*[fly.Auth(name, PASSWORD) for name in names], fly.WhoAmI())
+    client.send(*[flymq.Auth(name, PASSWORD) for name in names], flymq.WhoAmI())
     for _ in names:
         house.run()
         house.threads.finish()
     house.run()
     assert client.answers() == [
-        fly.LoggedIn("carl", ("consumer",)),
+        flymq.LoggedIn("carl", ("consumer",)),
         WRONG,
-        fly.LoggedIn("root", ("admin",)),
-        fly.Identity(True, "root", ("admin",), ("read", "write", "admin", "monitor")),
+        flymq.LoggedIn("root", ("admin",)),
+        flymq.Identity(True, "root", ("admin",), ("read", "write", "admin", "monitor")),
     ]
 
 
 def test_who_leaves_while_he_logs_in_is_forgotten(house: GuardedHouse) -> None:
     house.threads.waits = True
     client = house.client()
-    client.send(fly.Auth("pat", PASSWORD), fly.Produce("t", None, b"x"))
+    client.send(flymq.Auth("pat", PASSWORD), flymq.Produce("t", None, b"x"))
     client.disconnect()
     assert client.protocol.in_hand is None
     house.threads.finish()
     house.run()
-    assert house.log_in_at_once("root").ask(fly.ListTopics()) == [fly.Topics(())]
+    assert house.log_in_at_once("root").ask(flymq.ListTopics()) == [flymq.Topics(())]
 
 
 def test_who_closes_his_side_behind_a_login_is_answered(house: GuardedHouse) -> None:
     house.threads.waits = True
     client = house.client()
-    client.send(fly.Auth("pat", PASSWORD), fly.WhoAmI())
+    client.send(flymq.Auth("pat", PASSWORD), flymq.WhoAmI())
     client.send_no_more()
     house.run()
     house.threads.finish()
     house.run()
-    assert [type(one) for one in client.answers()] == [fly.LoggedIn, fly.Identity]
+    assert [type(one) for one in client.answers()] == [flymq.LoggedIn, flymq.Identity]
     assert not client.is_open
 
 
 def test_a_login_may_be_compressed(house: GuardedHouse) -> None:
     client = house.client()
-    client.send(fly.Auth("pat", PASSWORD), fly.WhoAmI(), gzip=True)
+    client.send(flymq.Auth("pat", PASSWORD), flymq.WhoAmI(), gzip=True)
     house.run()
     assert [one.user for one in client.answers()] == ["pat", "pat"]
 
@@ -139,7 +139,7 @@ def test_the_golden_logins_are_answered_byte_for_byte(name: str) -> None:
     layout: Any = name.removeprefix("seed-22a-auth").partition("-auth-")[2] or "seed"
     house = GuardedHouse(FlymqSettings(auth_success_layout=layout))
     root = house.log_in("root")
-    root.ask(fly.CreateUser("bob", "pw", ("admin",)))
+    root.ask(flymq.CreateUser("bob", "pw", ("admin",)))
     client = house.client()
     client.send_bytes(BYTES[name, ">"])
     house.run()
@@ -149,9 +149,9 @@ def test_the_golden_logins_are_answered_byte_for_byte(name: str) -> None:
 def test_many_failures_are_told_to_wait_in_the_same_words_for_all(house: GuardedHouse) -> None:
     for name in ("carl", "nobody"):
         client = house.client()
-        answers = client.ask(*[fly.Auth(name, "wrong")] * 60)
+        answers = client.ask(*[flymq.Auth(name, "wrong")] * 60)
         assert answers[0] == WRONG
-        assert isinstance(answers[-1], fly.Failed)
+        assert isinstance(answers[-1], flymq.Failed)
         assert answers[-1] != WRONG
         assert name not in answers[-1].text
         house.pass_time(3600.0)
@@ -160,36 +160,36 @@ def test_many_failures_are_told_to_wait_in_the_same_words_for_all(house: Guarded
 # -- rights -----------------------------------------------------------------------------------
 
 TOPIC_REQUESTS: list[tuple[str, Any]] = [
-    ("write", fly.Produce("t", None, b"x")),
-    ("read", fly.Consume("t", 0, 0)),
-    ("read", fly.Consume("t", 0, 0, fly.Opcode.CONSUME_ZERO_COPY)),
-    ("admin", fly.CreateTopic("t", 1)),
-    ("read", fly.Metadata("t")),
-    ("read", fly.Subscribe("t", "g", 0, "earliest")),
-    ("read", fly.Commit("t", "g", 0, 0)),
-    ("read", fly.Fetch("t", 0, 0, 1)),
-    ("read", fly.Fetch("t", 0, 0, 1, "x", sdk=True)),
-    ("read", fly.Fetch("t", 0, 0, 1, opcode=fly.Opcode.FETCH_BINARY)),
-    ("read", fly.ClusterMetadata("t")),
-    ("read", fly.GetOffset("t", "g", 0)),
-    ("read", fly.GetLag("t", "g", 0)),
-    ("admin", fly.ResetOffset("t", "g", 0, "earliest")),
-    ("admin", fly.DeleteTopic("t")),
+    ("write", flymq.Produce("t", None, b"x")),
+    ("read", flymq.Consume("t", 0, 0)),
+    ("read", flymq.Consume("t", 0, 0, flymq.Opcode.CONSUME_ZERO_COPY)),
+    ("admin", flymq.CreateTopic("t", 1)),
+    ("read", flymq.Metadata("t")),
+    ("read", flymq.Subscribe("t", "g", 0, "earliest")),
+    ("read", flymq.Commit("t", "g", 0, 0)),
+    ("read", flymq.Fetch("t", 0, 0, 1)),
+    ("read", flymq.Fetch("t", 0, 0, 1, "x", sdk=True)),
+    ("read", flymq.Fetch("t", 0, 0, 1, opcode=flymq.Opcode.FETCH_BINARY)),
+    ("read", flymq.ClusterMetadata("t")),
+    ("read", flymq.GetOffset("t", "g", 0)),
+    ("read", flymq.GetLag("t", "g", 0)),
+    ("admin", flymq.ResetOffset("t", "g", 0, "earliest")),
+    ("admin", flymq.DeleteTopic("t")),
 ]
 ADMIN_REQUESTS: list[Any] = [
-    fly.CreateUser("new", "pw"),
-    fly.DeleteUser("gus"),
-    fly.UpdateUser("gus", ("guest",), True),
-    fly.ListUsers(),
-    fly.GetUser("gus"),
-    fly.ChangePassword("gus", "new"),
-    fly.SetAcl("t"),
-    fly.GetAcl("t"),
-    fly.DeleteAcl("t"),
-    fly.ListAcls(),
-    fly.QueryAudit(),
-    fly.QueryAudit(java=True),
-    fly.ExportAudit(fly.QueryAudit(), "csv"),
+    flymq.CreateUser("new", "pw"),
+    flymq.DeleteUser("gus"),
+    flymq.UpdateUser("gus", ("guest",), True),
+    flymq.ListUsers(),
+    flymq.GetUser("gus"),
+    flymq.ChangePassword("gus", "new"),
+    flymq.SetAcl("t"),
+    flymq.GetAcl("t"),
+    flymq.DeleteAcl("t"),
+    flymq.ListAcls(),
+    flymq.QueryAudit(),
+    flymq.QueryAudit(java=True),
+    flymq.ExportAudit(flymq.QueryAudit(), "csv"),
 ]
 
 
@@ -200,7 +200,7 @@ def test_a_topic_s_requests_need_their_permission(
 ) -> None:
     """Who has it not is told the same whether or not the topic exists."""
     if there_is_one:
-        house.log_in("root").ask(fly.Produce("t", None, b"x"), fly.Commit("t", "g", 0, 0))
+        house.log_in("root").ask(flymq.Produce("t", None, b"x"), flymq.Commit("t", "g", 0, 0))
     assert house.client().ask(request_) == [NOT_IN]
     may = {"read": "carl", "write": "pat", "admin": "root"}[needs]
     for name in sorted(PEOPLE.keys() - {may, "root"}):
@@ -219,19 +219,19 @@ def test_accounts_lists_and_the_trail_need_admin_by_role(
     )
     assert house.client().ask(request_) == [NOT_IN]
     for name in ("carl", "pat", "gus"):
-        if not (isinstance(request_, fly.ChangePassword) and name == "gus"):
+        if not (isinstance(request_, flymq.ChangePassword) and name == "gus"):
             assert house.log_in(name).ask(request_) == [MAY_NOT]
     (answer,) = house.log_in("root").ask(request_)
-    assert not isinstance(answer, fly.Failed)
+    assert not isinstance(answer, flymq.Failed)
 
 
 def test_lists_show_what_one_has_a_permission_for(house: GuardedHouse) -> None:
-    house.log_in("root").ask(*[fly.CreateTopic(name, 1) for name in ("a", "b", "c")])
+    house.log_in("root").ask(*[flymq.CreateTopic(name, 1) for name in ("a", "b", "c")])
     house.grant("b", "gus")
     house.broker.accounts.set_access_list(
         house.log_in("root").protocol.access, AccessList("c", users={"gus": ADMIN})
     )
-    requests = (fly.ListTopics(), fly.ClusterMetadata())
+    requests = (flymq.ListTopics(), flymq.ClusterMetadata())
 
     def seen(name: str) -> tuple[list[str], list[str]]:
         names, cluster = house.log_in(name).ask(*requests)
@@ -241,64 +241,68 @@ def test_lists_show_what_one_has_a_permission_for(house: GuardedHouse) -> None:
     assert seen("carl") == (["a", "b", "c"], ["a", "b", "c"])
     assert seen("pat") == (["a", "b", "c"], [])
     assert seen("root") == (["a", "b", "c"], ["a", "b", "c"])
-    assert house.client().ask(*requests, fly.ListRoles()) == [NOT_IN] * 3
+    assert house.client().ask(*requests, flymq.ListRoles()) == [NOT_IN] * 3
 
 
 def test_a_listener_may_act_as_somebody_until_a_login() -> None:
     house = GuardedHouse(principal="pat")
     client = house.client()
     who, produced, refused = client.ask(
-        fly.WhoAmI(), fly.Produce("t", None, b"x"), fly.Fetch("t", 0, 0, 1)
+        flymq.WhoAmI(), flymq.Produce("t", None, b"x"), flymq.Fetch("t", 0, 0, 1)
     )
     assert (who.user, produced.offset, refused) == ("pat", 0, MAY_NOT)
-    _, fetched = client.ask(fly.Auth("carl", PASSWORD), fly.Fetch("t", 0, 0, 1))
+    _, fetched = client.ask(flymq.Auth("carl", PASSWORD), flymq.Fetch("t", 0, 0, 1))
     assert len(fetched.records) == 1
 
 
 def test_rights_that_are_taken_away_are_gone_at_the_next_request(house: GuardedHouse) -> None:
     """On a connection that is open: by other roles, disabled, deleted, and with another account."""
     root, carl = house.log_in("root"), house.log_in("carl")
-    ask = fly.Fetch("t", 0, 0, 1)
-    root.ask(fly.Produce("t", None, b"x"))
+    ask = flymq.Fetch("t", 0, 0, 1)
+    root.ask(flymq.Produce("t", None, b"x"))
     assert len(carl.ask(ask)[0].records) == 1
-    assert root.ask(fly.UpdateUser("carl", ("producer",), True)) == [DONE]
+    assert root.ask(flymq.UpdateUser("carl", ("producer",), True)) == [DONE]
     assert carl.ask(ask) == [MAY_NOT]
-    assert root.ask(fly.UpdateUser("carl", ("consumer",), True)) == [DONE]
+    assert root.ask(flymq.UpdateUser("carl", ("consumer",), True)) == [DONE]
     assert len(carl.ask(ask)[0].records) == 1
-    assert root.ask(fly.UpdateUser("carl", ("consumer",), False)) == [DONE]
-    assert carl.ask(ask, fly.WhoAmI(), fly.ListTopics()) == [MAY_NOT, fly.Identity(False), MAY_NOT]
-    assert root.ask(fly.UpdateUser("carl", ("consumer",), True)) == [DONE]
-    assert root.ask(fly.DeleteUser("carl")) == [DONE]
-    root.ask(fly.CreateUser("carl", PASSWORD, ("consumer",)))
-    assert carl.ask(ask, fly.WhoAmI()) == [MAY_NOT, fly.Identity(False)]
+    assert root.ask(flymq.UpdateUser("carl", ("consumer",), False)) == [DONE]
+    assert carl.ask(ask, flymq.WhoAmI(), flymq.ListTopics()) == [
+        MAY_NOT,
+        flymq.Identity(False),
+        MAY_NOT,
+    ]
+    assert root.ask(flymq.UpdateUser("carl", ("consumer",), True)) == [DONE]
+    assert root.ask(flymq.DeleteUser("carl")) == [DONE]
+    root.ask(flymq.CreateUser("carl", PASSWORD, ("consumer",)))
+    assert carl.ask(ask, flymq.WhoAmI()) == [MAY_NOT, flymq.Identity(False)]
     assert len(house.log_in("carl").ask(ask)[0].records) == 1
 
 
 def test_public_topics_need_a_login_or_that_anonymous_is_allowed() -> None:
     house = GuardedHouse()
     house.grant("t", public=True)
-    produce = fly.Produce("t", None, b"x")
+    produce = flymq.Produce("t", None, b"x")
     assert house.client().ask(produce) == [NOT_IN]
     assert house.log_in("gus").ask(produce)[0].offset == 0
     settings = BrokerSettings(security=Policy(allow_anonymous=True))
     house = GuardedHouse(settings=settings)
-    assert house.log_in("root").ask(fly.SetAcl("t", public=True)) == [DONE]
+    assert house.log_in("root").ask(flymq.SetAcl("t", public=True)) == [DONE]
     assert house.client().ask(produce)[0].offset == 0
 
 
 def test_the_audit_trail_is_read_by_an_admin_and_written_by_nobody(house: GuardedHouse) -> None:
     name = "__brokerd.audit"
     root = house.log_in("root")
-    assert isinstance(root.ask(fly.Fetch(name, 0, 0, 10))[0], fly.Fetched)
-    assert house.log_in("carl").ask(fly.Fetch(name, 0, 0, 10)) == [MAY_NOT]
+    assert isinstance(root.ask(flymq.Fetch(name, 0, 0, 10))[0], flymq.Fetched)
+    assert house.log_in("carl").ask(flymq.Fetch(name, 0, 0, 10)) == [MAY_NOT]
     for request in (
-        fly.Produce(name, None, b"x"),
-        fly.DeleteTopic(name),
-        fly.CreateTopic(name, 2),
-        fly.ResetOffset(name, "g", 0, "earliest"),
+        flymq.Produce(name, None, b"x"),
+        flymq.DeleteTopic(name),
+        flymq.CreateTopic(name, 2),
+        flymq.ResetOffset(name, "g", 0, "earliest"),
     ):
-        assert isinstance(root.ask(request)[0], fly.Failed)
-    names, cluster = root.ask(fly.ListTopics(), fly.ClusterMetadata())
+        assert isinstance(root.ask(request)[0], flymq.Failed)
+    names, cluster = root.ask(flymq.ListTopics(), flymq.ClusterMetadata())
     assert (names.names, cluster.topics) == ((), ())
 
 
@@ -307,44 +311,44 @@ def test_the_audit_trail_is_read_by_an_admin_and_written_by_nobody(house: Guarde
 
 def test_a_user_is_made_and_shown_and_logs_in(house: GuardedHouse) -> None:
     root = house.log_in("root")
-    made, got = root.ask(fly.CreateUser("bob", "pw", ("consumer", "team")), fly.GetUser("bob"))
-    assert made == fly.User("bob", ("consumer", "team"), (), True, 0, 0)
+    made, got = root.ask(flymq.CreateUser("bob", "pw", ("consumer", "team")), flymq.GetUser("bob"))
+    assert made == flymq.User("bob", ("consumer", "team"), (), True, 0, 0)
     now = house.broker.time.time_us() // 1_000_000
     assert got == made._replace(permissions=("read",), created_seconds=now, updated_seconds=now)
-    assert house.client().ask(fly.Auth("bob", "pw")) == [fly.LoggedIn("bob", got.roles)]
-    (users,) = root.ask(fly.ListUsers())
+    assert house.client().ask(flymq.Auth("bob", "pw")) == [flymq.LoggedIn("bob", got.roles)]
+    (users,) = root.ask(flymq.ListUsers())
     assert [one.name for one in users.users] == sorted([*PEOPLE, "bob"])
     assert got._replace(permissions=()) in users.users
 
 
 def test_users_survive_a_loss_of_power(house: GuardedHouse) -> None:
     root = house.log_in("root")
-    root.ask(fly.CreateUser("bob", "pw", ("consumer",)), fly.SetAcl("t", users=("bob",)))
+    root.ask(flymq.CreateUser("bob", "pw", ("consumer",)), flymq.SetAcl("t", users=("bob",)))
     house.disk.crash()
     house = GuardedHouse(disk=house.disk)
     client = house.client()
-    assert client.ask(fly.Auth("bob", "pw")) == [fly.LoggedIn("bob", ("consumer",))]
-    assert client.ask(fly.Produce("t", None, b"x"))[0].offset == 0
+    assert client.ask(flymq.Auth("bob", "pw")) == [flymq.LoggedIn("bob", ("consumer",))]
+    assert client.ask(flymq.Produce("t", None, b"x"))[0].offset == 0
 
 
 REFUSED_CHANGES: list[tuple[Any, str]] = [
-    (fly.CreateUser("", "pw"), "username and password are required"),
-    (fly.CreateUser("bob", ""), "username and password are required"),
-    (fly.CreateUser("carl", "pw"), 'user "carl" already exists'),
-    (fly.DeleteUser("bob"), 'user "bob" not found'),
-    (fly.DeleteUser("root"), "cannot delete your own account"),
+    (flymq.CreateUser("", "pw"), "username and password are required"),
+    (flymq.CreateUser("bob", ""), "username and password are required"),
+    (flymq.CreateUser("carl", "pw"), 'user "carl" already exists'),
+    (flymq.DeleteUser("bob"), 'user "bob" not found'),
+    (flymq.DeleteUser("root"), "cannot delete your own account"),
     (
-        fly.UpdateUser("root", ("admin",), False),
+        flymq.UpdateUser("root", ("admin",), False),
         "without 'root' no administrator could log in; give another account the role admin, and a "
         "password or a key, first",
     ),
-    (fly.UpdateUser("bob", (), True), 'user "bob" not found'),
-    (fly.GetUser("bob"), 'user "bob" not found'),
-    (fly.ChangePassword("bob", "new"), 'user "bob" not found'),
-    (fly.ChangePassword("root", "new", "wrong"), "invalid current password"),
-    (fly.ChangePassword("root", "new"), "invalid current password"),
+    (flymq.UpdateUser("bob", (), True), 'user "bob" not found'),
+    (flymq.GetUser("bob"), 'user "bob" not found'),
+    (flymq.ChangePassword("bob", "new"), 'user "bob" not found'),
+    (flymq.ChangePassword("root", "new", "wrong"), "invalid current password"),
+    (flymq.ChangePassword("root", "new"), "invalid current password"),
     (
-        fly.SetAcl("t", public=True),
+        flymq.SetAcl("t", public=True),
         "cannot make topic public because anonymous access is disabled in server configuration",
     ),
 ]
@@ -356,7 +360,7 @@ def test_what_cannot_be_is_refused_in_the_reference_s_words(
 ) -> None:
     before = house.broker.accounts.accounts()
     root = house.log_in("root")
-    assert root.ask(request_) == [fly.Failed(text)]
+    assert root.ask(request_) == [flymq.Failed(text)]
     assert house.broker.accounts.accounts() == before
     assert root.is_open
 
@@ -364,43 +368,43 @@ def test_what_cannot_be_is_refused_in_the_reference_s_words(
 @pytest.mark.parametrize(
     "request_",
     [
-        fly.CreateUser("b\0b", "pw"),
-        fly.CreateUser("bob", "p" * 1025),
-        fly.CreateUser("bob", "pw", ("",)),
-        fly.CreateUser("n" * 256, "pw"),
-        fly.ChangePassword("carl", ""),
-        fly.UpdateUser("carl", tuple(f"r{n}" for n in range(101)), True),
-        fly.SetAcl(""),
-        fly.SetAcl("t", users=("",)),
-        fly.SetAcl("t", users=tuple(f"u{n}" for n in range(1001))),
+        flymq.CreateUser("b\0b", "pw"),
+        flymq.CreateUser("bob", "p" * 1025),
+        flymq.CreateUser("bob", "pw", ("",)),
+        flymq.CreateUser("n" * 256, "pw"),
+        flymq.ChangePassword("carl", ""),
+        flymq.UpdateUser("carl", tuple(f"r{n}" for n in range(101)), True),
+        flymq.SetAcl(""),
+        flymq.SetAcl("t", users=("",)),
+        flymq.SetAcl("t", users=tuple(f"u{n}" for n in range(1001))),
     ],
 )
 def test_names_and_passwords_have_limits(house: GuardedHouse, request_: Any) -> None:
     before = house.broker.accounts.accounts()
     (answer,) = house.log_in("root").ask(request_)
-    assert isinstance(answer, fly.Failed)
+    assert isinstance(answer, flymq.Failed)
     assert house.broker.accounts.accounts() == before
     assert house.broker.accounts.access_lists() == []
 
 
 def test_one_s_own_password_needs_the_old_one_and_anybody_s_an_admin(house: GuardedHouse) -> None:
     carl = house.log_in("carl")
-    assert carl.ask(fly.ChangePassword("carl", "new", PASSWORD)) == [DONE]
-    assert carl.ask(fly.ChangePassword("gus", "new", PASSWORD)) == [MAY_NOT]
-    assert carl.ask(fly.ChangePassword("nobody", "new", PASSWORD)) == [MAY_NOT]
-    assert house.client().ask(fly.Auth("carl", PASSWORD), fly.Auth("carl", "new"))[0] == WRONG
-    assert house.log_in("root").ask(fly.ChangePassword("carl", "newer")) == [DONE]
-    assert house.client().ask(fly.Auth("carl", "newer"))[0].user == "carl"
-    assert house.client().ask(fly.ChangePassword("", "new")) == [NOT_IN]
+    assert carl.ask(flymq.ChangePassword("carl", "new", PASSWORD)) == [DONE]
+    assert carl.ask(flymq.ChangePassword("gus", "new", PASSWORD)) == [MAY_NOT]
+    assert carl.ask(flymq.ChangePassword("nobody", "new", PASSWORD)) == [MAY_NOT]
+    assert house.client().ask(flymq.Auth("carl", PASSWORD), flymq.Auth("carl", "new"))[0] == WRONG
+    assert house.log_in("root").ask(flymq.ChangePassword("carl", "newer")) == [DONE]
+    assert house.client().ask(flymq.Auth("carl", "newer"))[0].user == "carl"
+    assert house.client().ask(flymq.ChangePassword("", "new")) == [NOT_IN]
 
 
 def test_a_new_password_is_hashed_while_others_are_served(house: GuardedHouse) -> None:
     root, other = house.log_in("root"), house.log_in("carl")
     house.threads.waits = True
-    root.send(fly.CreateUser("bob", "pw"), fly.GetUser("bob"))
+    root.send(flymq.CreateUser("bob", "pw"), flymq.GetUser("bob"))
     house.run()
     assert root.answers() == []
-    assert other.ask(fly.ListTopics()) == [fly.Topics(())]
+    assert other.ask(flymq.ListTopics()) == [flymq.Topics(())]
     house.threads.finish()
     house.run()
     assert [one.name for one in root.answers()] == ["bob", "bob"]
@@ -409,14 +413,14 @@ def test_a_new_password_is_hashed_while_others_are_served(house: GuardedHouse) -
 def test_two_who_make_the_same_user_at_once_make_one(house: GuardedHouse) -> None:
     one, two = house.log_in("root"), house.log_in("root")
     house.threads.waits = True
-    one.send(fly.CreateUser("bob", "pw"))
-    two.send(fly.CreateUser("bob", "other"))
+    one.send(flymq.CreateUser("bob", "pw"))
+    two.send(flymq.CreateUser("bob", "other"))
     house.run()
     house.threads.finish()
     house.run()
     ((first,), (second,)) = (one.answers(), two.answers())
     assert first.name == "bob"
-    assert second == fly.Failed('user "bob" already exists')
+    assert second == flymq.Failed('user "bob" already exists')
 
 
 # -- access lists and roles -------------------------------------------------------------------
@@ -424,35 +428,35 @@ def test_two_who_make_the_same_user_at_once_make_one(house: GuardedHouse) -> Non
 
 def test_an_access_list_is_set_shown_and_deleted(house: GuardedHouse) -> None:
     root = house.log_in("root")
-    orders = fly.Acl("orders", True, False, ("bob", "gus"), ("team",))
+    orders = flymq.Acl("orders", True, False, ("bob", "gus"), ("team",))
     answers = root.ask(
-        fly.GetAcl("orders"),
-        fly.SetAcl("orders", False, ("gus", "bob"), ("team",)),
-        fly.GetAcl("orders"),
-        fly.ListAcls(),
-        fly.DeleteAcl("orders"),
-        fly.DeleteAcl("orders"),
-        fly.ListAcls(),
+        flymq.GetAcl("orders"),
+        flymq.SetAcl("orders", False, ("gus", "bob"), ("team",)),
+        flymq.GetAcl("orders"),
+        flymq.ListAcls(),
+        flymq.DeleteAcl("orders"),
+        flymq.DeleteAcl("orders"),
+        flymq.ListAcls(),
     )
     assert answers == [
-        fly.OneAcl(fly.Acl("orders", False, False), False),
+        flymq.OneAcl(flymq.Acl("orders", False, False), False),
         DONE,
-        fly.OneAcl(orders, False),
-        fly.Acls((orders,), False),
+        flymq.OneAcl(orders, False),
+        flymq.Acls((orders,), False),
         DONE,
         DONE,
-        fly.Acls((), False),
+        flymq.Acls((), False),
     ]
 
 
 def test_an_access_list_lets_read_and_write_at_once(house: GuardedHouse) -> None:
     gus, root = house.log_in("gus"), house.log_in("root")
-    requests = (fly.Produce("t", None, b"x"), fly.Fetch("t", 0, 0, 1), fly.DeleteTopic("t"))
+    requests = (flymq.Produce("t", None, b"x"), flymq.Fetch("t", 0, 0, 1), flymq.DeleteTopic("t"))
     assert gus.ask(*requests) == [MAY_NOT] * 3
-    root.ask(fly.SetAcl("t", users=("gus",)))
+    root.ask(flymq.SetAcl("t", users=("gus",)))
     produced, fetched, deleted = gus.ask(*requests)
     assert (produced.offset, len(fetched.records), deleted) == (0, 1, MAY_NOT)
-    root.ask(fly.SetAcl("t"))
+    root.ask(flymq.SetAcl("t"))
     assert gus.ask(*requests) == [MAY_NOT] * 3
 
 
@@ -461,22 +465,22 @@ def test_lists_of_prefixes_and_grants_of_admin_alone_are_not_shown(house: Guarde
     access = root.protocol.access
     house.broker.accounts.set_access_list(access, AccessList("or", True, users={"gus": READ}))
     house.broker.accounts.set_access_list(access, AccessList("t", users={"gus": ADMIN}))
-    (acls,) = root.ask(fly.ListAcls())
-    assert acls.acls == (fly.Acl("t", True, False),)
+    (acls,) = root.ask(flymq.ListAcls())
+    assert acls.acls == (flymq.Acl("t", True, False),)
 
 
 def test_a_default_that_is_public_is_told_where_there_is_no_list() -> None:
     settings = BrokerSettings(security=Policy(default_public=True))
     house = GuardedHouse(settings=settings)
     root = house.log_in("root")
-    root.ask(fly.SetAcl("listed"))
-    listed, unlisted, acls = root.ask(fly.GetAcl("listed"), fly.GetAcl("t"), fly.ListAcls())
+    root.ask(flymq.SetAcl("listed"))
+    listed, unlisted, acls = root.ask(flymq.GetAcl("listed"), flymq.GetAcl("t"), flymq.ListAcls())
     assert (listed.default_public, unlisted.default_public) == (False, True)
     assert acls.default_public
 
 
 def test_roles_are_sorted_and_say_what_they_give(house: GuardedHouse) -> None:
-    (answer,) = house.log_in("gus").ask(fly.ListRoles())
+    (answer,) = house.log_in("gus").ask(flymq.ListRoles())
     assert {role.name: role.permissions for role in answer.roles} == {
         "admin": ("read", "write", "admin", "monitor"),
         "consumer": ("read",),
@@ -519,8 +523,8 @@ def test_whoami_of_the_golden_file_is_answered_byte_for_byte(house: GuardedHouse
     client.send_bytes(BYTES["seed-23a-whoami-nobody", ">"])
     house.run()
     assert client.received_bytes() == BYTES["seed-23a-whoami-nobody", "<"]
-    house.log_in("root").ask(fly.CreateUser("bob", "pw", ("consumer", "producer")))
-    client.ask(fly.Auth("bob", "pw"))
+    house.log_in("root").ask(flymq.CreateUser("bob", "pw", ("consumer", "producer")))
+    client.ask(flymq.Auth("bob", "pw"))
     client.send_bytes(BYTES["ours-whoami", ">"])
     house.run()
     assert client.received_bytes() == BYTES["ours-whoami", "<"]
@@ -529,16 +533,16 @@ def test_whoami_of_the_golden_file_is_answered_byte_for_byte(house: GuardedHouse
 def test_with_security_off_every_login_succeeds_and_everything_is_allowed() -> None:
     house = FlymqHouse()
     client = house.client()
-    assert client.ask(fly.Auth("anybody", "x"), fly.WhoAmI()) == [
-        fly.LoggedIn("anybody"),
-        fly.Identity(False),
+    assert client.ask(flymq.Auth("anybody", "x"), flymq.WhoAmI()) == [
+        flymq.LoggedIn("anybody"),
+        flymq.Identity(False),
     ]
     answers = client.ask(
         *[request for _, request in TOPIC_REQUESTS],
-        fly.CreateUser("bob", "pw"),
-        fly.ListUsers(),
-        fly.ListAcls(),
-        fly.ListRoles(),
+        flymq.CreateUser("bob", "pw"),
+        flymq.ListUsers(),
+        flymq.ListAcls(),
+        flymq.ListRoles(),
     )
-    refused = [one for one in answers if isinstance(one, fly.Failed)]
+    refused = [one for one in answers if isinstance(one, flymq.Failed)]
     assert refused == []

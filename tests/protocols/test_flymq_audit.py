@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.flymq import audit
 from brokerd.protocols.flymq.connection import FlymqSettings
 from brokerd.security.audit import Actor, EventType, event
@@ -25,25 +25,25 @@ def house() -> GuardedHouse:
     """A broker with a failed login, a denial, a topic and a user in its trail, in this order."""
     house = GuardedHouse(FlymqSettings(cluster_id="n1"))
     for ask in (
-        lambda: house.client().ask(fly.Auth("carl", "wrong")),
-        lambda: house.log_in("carl").ask(fly.Produce("secret", None, b"x")),
-        lambda: house.log_in("root").ask(fly.CreateTopic("orders", 1)),
-        lambda: house.log_in("root").ask(fly.CreateUser("bob", "pw", ("consumer",))),
+        lambda: house.client().ask(flymq.Auth("carl", "wrong")),
+        lambda: house.log_in("carl").ask(flymq.Produce("secret", None, b"x")),
+        lambda: house.log_in("root").ask(flymq.CreateTopic("orders", 1)),
+        lambda: house.log_in("root").ask(flymq.CreateUser("bob", "pw", ("consumer",))),
     ):
         ask()
         house.pass_time(10.0)
     return house
 
 
-def asked(client: FlymqClient, **wanted: Any) -> fly.AuditEvents:
-    (answer,) = client.ask(fly.QueryAudit(**wanted))
-    assert isinstance(answer, fly.AuditEvents), answer
+def asked(client: FlymqClient, **wanted: Any) -> flymq.AuditEvents:
+    (answer,) = client.ask(flymq.QueryAudit(**wanted))
+    assert isinstance(answer, flymq.AuditEvents), answer
     return answer
 
 
 def exported(client: FlymqClient, form: str, **wanted: Any) -> bytes:
-    (answer,) = client.ask(fly.ExportAudit(fly.QueryAudit(**wanted), form))
-    assert isinstance(answer, fly.Exported), answer
+    (answer,) = client.ask(flymq.ExportAudit(flymq.QueryAudit(**wanted), form))
+    assert isinstance(answer, flymq.Exported), answer
     return answer.data
 
 
@@ -64,12 +64,12 @@ def test_what_is_done_to_topics_and_offsets_is_told_once(house: GuardedHouse) ->
     """What changes nothing is not told."""
     root = house.log_in("root")
     root.ask(
-        fly.CreateTopic("orders", 1),
-        fly.CreateTopic("new", 3),
-        fly.ResetOffset("new", "team", 2, "offset", 7),
-        fly.DeleteTopic("new"),
-        fly.DeleteTopic("new"),
-        fly.ResetOffset("new", "team", 2, "latest"),
+        flymq.CreateTopic("orders", 1),
+        flymq.CreateTopic("new", 3),
+        flymq.ResetOffset("new", "team", 2, "offset", 7),
+        flymq.DeleteTopic("new"),
+        flymq.DeleteTopic("new"),
+        flymq.ResetOffset("new", "team", 2, "latest"),
     )
     found = asked(root, user="root", types=("topic.create", "topic.delete", "group.seek"))
     assert [(one.type, one.resource, dict(one.details)) for one in found.events] == [
@@ -136,11 +136,11 @@ def test_any_limit_and_offset_is_answered(house: GuardedHouse, limit: int, offse
 
 @pytest.mark.parametrize(
     "request_",
-    [fly.QueryAudit(), fly.QueryAudit(java=True), fly.ExportAudit(fly.QueryAudit(), "csv")],
+    [flymq.QueryAudit(), flymq.QueryAudit(java=True), flymq.ExportAudit(flymq.QueryAudit(), "csv")],
 )
 def test_without_a_trail_that_is_said(request_: Any) -> None:
     house = GuardedHouse(settings=BrokerSettings())
-    assert house.log_in("root").ask(request_) == [fly.Failed("audit trail is not enabled")]
+    assert house.log_in("root").ask(request_) == [flymq.Failed("audit trail is not enabled")]
 
 
 # -- exports ----------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_an_export_as_csv_holds_the_same_events(house: GuardedHouse, java: bool)
 def test_the_format_of_an_export_comes_back_to_go(house: GuardedHouse) -> None:
     root = house.log_in("root")
     for form in ("csv", "json", "whatever"):
-        (answer,) = root.ask(fly.ExportAudit(fly.QueryAudit(limit=1), form))
+        (answer,) = root.ask(flymq.ExportAudit(flymq.QueryAudit(limit=1), form))
         assert answer.format == form
 
 
@@ -235,14 +235,16 @@ def test_who_leaves_while_he_exports_costs_no_more(
     query = trail.query
     monkeypatch.setattr(trail, "query", lambda *one: (questions.append(one), query(*one)))
     root = house.log_in("root")
-    root.send(fly.ExportAudit(fly.QueryAudit(), "csv"))
+    root.send(flymq.ExportAudit(flymq.QueryAudit(), "csv"))
     root.disconnect()
     house.run()
     assert len(questions) == 1
     assert asked(house.log_in("root"), limit=1).events
 
 
-@pytest.mark.parametrize("request_", [fly.QueryAudit(), fly.ExportAudit(fly.QueryAudit(), "csv")])
+@pytest.mark.parametrize(
+    "request_", [flymq.QueryAudit(), flymq.ExportAudit(flymq.QueryAudit(), "csv")]
+)
 def test_who_is_no_administrator_any_more_is_told_nothing(
     house: GuardedHouse, monkeypatch: pytest.MonkeyPatch, request_: Any
 ) -> None:
@@ -256,33 +258,33 @@ def test_who_is_no_administrator_any_more_is_told_nothing(
     house.update("root", roles=("consumer",))
     house.run()
     (answer,) = root.answers()
-    assert answer == fly.Failed("unauthorized")
+    assert answer == flymq.Failed("unauthorized")
     assert len(questions) == 1
 
 
 def test_requests_behind_a_question_wait_for_it(house: GuardedHouse) -> None:
     root = house.log_in("root")
-    first, second = root.ask(fly.QueryAudit(limit=1), fly.WhoAmI())
-    assert isinstance(first, fly.AuditEvents)
-    assert isinstance(second, fly.Identity)
+    first, second = root.ask(flymq.QueryAudit(limit=1), flymq.WhoAmI())
+    assert isinstance(first, flymq.AuditEvents)
+    assert isinstance(second, flymq.Identity)
 
 
 def test_too_many_questions_are_told_to_come_again(house: GuardedHouse) -> None:
     clients = [house.log_in("root") for _ in range(30)]
     for client in clients:
-        client.send(fly.QueryAudit(limit=1))
+        client.send(flymq.QueryAudit(limit=1))
     house.run()
     answers = [client.answers()[0] for client in clients]
-    refused = [one for one in answers if isinstance(one, fly.Failed)]
+    refused = [one for one in answers if isinstance(one, flymq.Failed)]
     assert refused
     assert all("ask again later" in one.text for one in refused)
-    assert any(isinstance(one, fly.AuditEvents) for one in answers)
+    assert any(isinstance(one, flymq.AuditEvents) for one in answers)
 
 
 def test_passwords_are_nowhere_in_the_trail(house: GuardedHouse) -> None:
     root = house.log_in("root")
-    root.ask(fly.CreateUser("eve", "S3CRET"), fly.ChangePassword("root", "N3W", PASSWORD))
-    house.client().ask(fly.Auth("eve", "WR0NG"))
+    root.ask(flymq.CreateUser("eve", "S3CRET"), flymq.ChangePassword("root", "N3W", PASSWORD))
+    house.client().ask(flymq.Auth("eve", "WR0NG"))
     house.pass_time(10.0)
     told = exported(root, "json")
     assert b"eve" in told
@@ -292,7 +294,7 @@ def test_passwords_are_nowhere_in_the_trail(house: GuardedHouse) -> None:
 
 def test_control_characters_and_formulas_do_no_harm(house: GuardedHouse) -> None:
     """Names in the trail come from anybody who fails to log in."""
-    house.client().ask(fly.Auth("=cmd()\n\x1b[31m", "x"))
+    house.client().ask(flymq.Auth("=cmd()\n\x1b[31m", "x"))
     house.pass_time(10.0)
     told = exported(house.log_in("root"), "csv", types=("auth.failure",))
     row = next(csv.reader(io.StringIO(told.decode().splitlines()[1])))

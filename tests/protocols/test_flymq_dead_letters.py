@@ -11,7 +11,7 @@ import pytest
 
 from brokerd.broker import Congested
 from brokerd.broker.single_call import ask
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.groups import GroupSettings
 from brokerd.protocols.flymq import dead_letter_envelope, dead_letters
 from brokerd.protocols.flymq.connection import FlymqSettings
@@ -24,7 +24,7 @@ from tests.broker.test_state import entries, is_records, rot
 from tests.protocols.flymq_desk import FlymqHouse
 from tests.protocols.flymq_guarded import GuardedHouse
 
-DONE = fly.Done()
+DONE = flymq.Done()
 MIB = 1 << 20
 
 
@@ -44,8 +44,8 @@ def kill(house: FlymqHouse, group: str, offset: int, reason: str = "boom", index
 
 
 def fetched(house: FlymqHouse, topic: str = "t", most: int = 100) -> list[tuple[Any, ...]]:
-    answer = house.only(fly.FetchDlq(topic, most))
-    assert isinstance(answer, fly.DeadLetters), answer
+    answer = house.only(flymq.FetchDlq(topic, most))
+    assert isinstance(answer, flymq.DeadLetters), answer
     return [tuple(one) for one in answer.letters]
 
 
@@ -53,8 +53,8 @@ def values(house: FlymqHouse, topic: str = "t") -> list[bytes]:
     return [value for _, _, value in house.records(topic, 0, 0, 100)]
 
 
-def not_found(message: int | str) -> fly.Failed:
-    return fly.Failed(f"message not found: {message}")
+def not_found(message: int | str) -> flymq.Failed:
+    return flymq.Failed(f"message not found: {message}")
 
 
 @pytest.fixture
@@ -101,9 +101,9 @@ class TestOfGroups:
     def test_a_replay_gives_the_record_to_its_group_again(self, house: FlymqHouse) -> None:
         kill(house, "g", 0)
         kill(house, "h", 0)
-        assert house.only(fly.ReplayDlq("t", "0:0:g")) == DONE
+        assert house.only(flymq.ReplayDlq("t", "0:0:g")) == DONE
         assert [one[0] for one in fetched(house)] == ["0:0:h"]
-        assert house.only(fly.ReplayDlq("t", "0:0:g")) == not_found("0:0:g")
+        assert house.only(flymq.ReplayDlq("t", "0:0:g")) == not_found("0:0:g")
         house = house.crash()
         assert [one[0] for one in fetched(house)] == ["0:0:h"]
         assert lease(house, "t", "g", "worker") == [(0, b"0")]
@@ -114,20 +114,20 @@ class TestOfGroups:
         for group in ("g", "h"):
             kill(house, group, 2)
         kill(house, "h", 3)
-        assert house.only(fly.ReplayDlq("t", 2)) == DONE
+        assert house.only(flymq.ReplayDlq("t", 2)) == DONE
         assert [one[0] for one in fetched(house)] == ["0:3:h"]
-        assert house.only(fly.ReplayDlq("t", 2)) == not_found(2)
+        assert house.only(flymq.ReplayDlq("t", 2)) == not_found(2)
 
     def test_a_message_id_names_the_partition_too(self) -> None:
         house = FlymqHouse(FlymqSettings(partitions=2))
         house.produce(b"x", partition=1)
         kill(house, "g", 0, index=1)
         assert fetched(house) == [("1:0:g", b"x", "boom", 0)]
-        assert house.only(fly.ReplayDlq("t", 0)) == not_found(0)
-        assert house.only(fly.ReplayDlq("t", 1 << 48)) == DONE
+        assert house.only(flymq.ReplayDlq("t", 0)) == not_found(0)
+        assert house.only(flymq.ReplayDlq("t", 1 << 48)) == DONE
 
     def test_one_whose_record_is_gone_is_shown_without_it(self, house: FlymqHouse) -> None:
-        house.ask(fly.ProduceWithTtl("t", b"short", 1_000), fly.Produce("t", None, b"other"))
+        house.ask(flymq.ProduceWithTtl("t", b"short", 1_000), flymq.Produce("t", None, b"other"))
         kill(house, "g", 5)
         house.pass_time(2)
         assert fetched(house) == [("0:5:g", b"", "boom (its record is removed or expired)", 0)]
@@ -135,10 +135,10 @@ class TestOfGroups:
     def test_a_purge_forgets_them_for_good(self, house: FlymqHouse) -> None:
         for group, offset in (("g", 0), ("g", 4), ("h", 1)):
             kill(house, group, offset)
-        assert house.only(fly.PurgeDlq("t")) == DONE
+        assert house.only(flymq.PurgeDlq("t")) == DONE
         for _ in range(2):
             assert fetched(house) == []
-            assert house.only(fly.ReplayDlq("t", "0:0:g")) == not_found("0:0:g")
+            assert house.only(flymq.ReplayDlq("t", "0:0:g")) == not_found("0:0:g")
             house = house.crash()
 
     def test_there_may_be_more_than_one_step_of_them(self, house: FlymqHouse) -> None:
@@ -159,7 +159,7 @@ class TestOfGroups:
     )
     def test_an_id_that_names_none_is_refused(self, house: FlymqHouse, message: str) -> None:
         kill(house, "g", 0)
-        assert house.only(fly.ReplayDlq("t", message)).text.startswith("message not found: ")
+        assert house.only(flymq.ReplayDlq("t", message)).text.startswith("message not found: ")
         assert len(fetched(house)) == 1
 
 
@@ -168,13 +168,13 @@ class TestOfTheTopic:
         """Also what they wrote just now, over the same connection."""
         said = envelope("m-1", b"hi", error_message="boom", retry_count=3, reason="manual")
         answers = house.ask(
-            fly.Produce("t.dlq", None, said),
-            fly.Produce("t.dlq", b"key", b"no JSON"),
-            fly.FetchDlq("t"),
+            flymq.Produce("t.dlq", None, said),
+            flymq.Produce("t.dlq", b"key", b"no JSON"),
+            flymq.FetchDlq("t"),
         )
         assert answers[2].letters == (
-            fly.DeadLetter("m-1", b"hi", "boom", 3),
-            fly.DeadLetter("1", b"no JSON", "", 0),
+            flymq.DeadLetter("m-1", b"hi", "boom", 3),
+            flymq.DeadLetter("1", b"no JSON", "", 0),
         )
 
     def test_what_it_says_of_itself_is_cut_to_what_an_answer_can_say(
@@ -200,14 +200,14 @@ class TestOfTheTopic:
         house = FlymqHouse(FlymqSettings(partitions=3))
         house.produce(b"a", b"b", b"c", topic="t.dlq")
         assert [one[:2] for one in fetched(house)] == [("0", b"a"), ("1:0", b"b"), ("2:0", b"c")]
-        assert house.only(fly.ReplayDlq("t", "2:0")) == DONE
+        assert house.only(flymq.ReplayDlq("t", "2:0")) == DONE
         assert values(house) == [b"c"]
 
     def test_a_replay_produces_the_payload_to_where_it_came_from(self, house: FlymqHouse) -> None:
         """Without a key; and it stays, to be replayed again."""
         house.produce(envelope("m-1", b"hi", original_topic="elsewhere"), topic="t.dlq")
         for count in (1, 2):
-            assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
+            assert house.only(flymq.ReplayDlq("t", "m-1")) == DONE
             assert house.records("elsewhere", 0, 0, 10) == [
                 (number, None, b"hi") for number in range(count)
             ]
@@ -217,34 +217,34 @@ class TestOfTheTopic:
     def test_a_topic_that_is_not_there_is_created_as_a_produce_would(self) -> None:
         house = FlymqHouse(FlymqSettings(partitions=3))
         house.produce(envelope("m-1", b"hi", original_topic="elsewhere"), topic="t.dlq")
-        assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
+        assert house.only(flymq.ReplayDlq("t", "m-1")) == DONE
         assert len(house.broker.topics.existing("elsewhere").partitions) == 3
 
     def test_what_does_not_say_where_it_came_from_goes_to_the_topic(
         self, house: FlymqHouse
     ) -> None:
         house.produce(envelope("m-1", b"hi"), b"plain", topic="t.dlq")
-        assert house.ask(fly.ReplayDlq("t", "m-1"), fly.ReplayDlq("t", "1")) == [DONE, DONE]
+        assert house.ask(flymq.ReplayDlq("t", "m-1"), flymq.ReplayDlq("t", "1")) == [DONE, DONE]
         assert values(house)[5:] == [b"hi", b"plain"]
 
     def test_who_replays_sees_at_once_what_came_of_it(self, house: FlymqHouse) -> None:
         house.produce(b"again", topic="t.dlq")
-        replayed, fetch = house.ask(fly.ReplayDlq("t", "0"), fly.Fetch("t", 0, 5, 10))
+        replayed, fetch = house.ask(flymq.ReplayDlq("t", "0"), flymq.Fetch("t", 0, 5, 10))
         assert replayed == DONE
         assert [record.value for record in fetch.records] == [b"again"]
 
     def test_an_offset_means_its_records_before_those_of_groups(self, house: FlymqHouse) -> None:
         house.produce(envelope("m-1", b"hi"), topic="t.dlq")
         kill(house, "g", 0)
-        assert house.only(fly.ReplayDlq("t", 0)) == DONE
+        assert house.only(flymq.ReplayDlq("t", 0)) == DONE
         assert values(house)[5:] == [b"hi"]
         assert [one[0] for one in fetched(house)] == ["0:0:g", "m-1"]
-        assert house.only(fly.ReplayDlq("t", 1)) == not_found(1)
-        assert house.only(fly.ReplayDlq("t", (1 << 64) - 1)) == not_found((1 << 64) - 1)
+        assert house.only(flymq.ReplayDlq("t", 1)) == not_found(1)
+        assert house.only(flymq.ReplayDlq("t", (1 << 64) - 1)) == not_found((1 << 64) - 1)
 
     def test_of_two_with_one_id_the_first_is_replayed(self, house: FlymqHouse) -> None:
         house.produce(envelope("m-1", b"one"), envelope("m-1", b"two"), topic="t.dlq")
-        house.ask(fly.ReplayDlq("t", "m-1"))
+        house.ask(flymq.ReplayDlq("t", "m-1"))
         assert values(house)[5:] == [b"one"]
 
     def test_an_id_is_found_behind_thousands_of_others(self, house: FlymqHouse) -> None:
@@ -254,7 +254,7 @@ class TestOfTheTopic:
             house.broker.records.produce(partition, b"other")
         house.broker.records.produce(partition, envelope("m-1", b"hi"))
         house.run()
-        assert house.ask(fly.ReplayDlq("t", "m-1"), fly.ReplayDlq("t", "m-2")) == [
+        assert house.ask(flymq.ReplayDlq("t", "m-1"), flymq.ReplayDlq("t", "m-2")) == [
             DONE,
             not_found("m-2"),
         ]
@@ -264,28 +264,28 @@ class TestOfTheTopic:
     def test_no_record_says_where_none_may_be_produced(self, house: FlymqHouse, name: str) -> None:
         house.produce(envelope("m-1", b"hi", original_topic=name), topic="t.dlq")
         before = [topic.name for topic in house.broker.topics.all()]
-        assert isinstance(house.only(fly.ReplayDlq("t", "m-1")), fly.Failed)
+        assert isinstance(house.only(flymq.ReplayDlq("t", "m-1")), flymq.Failed)
         assert [topic.name for topic in house.broker.topics.all()] == before
 
     def test_what_no_fetch_could_carry_is_not_replayed(self, house: FlymqHouse) -> None:
         """A record that another format has stored there."""
         house.broker.topics.create("u")
         partition = house.broker.topics.create("u.dlq").partition(0)
-        ask(house.broker, lambda: house.broker.records.produce(partition, bytes(fly.MAX_LENGTH)))
+        ask(house.broker, lambda: house.broker.records.produce(partition, bytes(flymq.MAX_LENGTH)))
         house.run()
-        assert isinstance(house.only(fly.ReplayDlq("u", "0")), fly.Failed)
+        assert isinstance(house.only(flymq.ReplayDlq("u", "0")), flymq.Failed)
         assert house.broker.topics.existing("u").partitions[0].next_offset == 0
 
     def test_a_purge_deletes_it(self, house: FlymqHouse) -> None:
         house.produce(b"x", topic="t.dlq")
-        assert house.only(fly.PurgeDlq("t")) == DONE
-        assert house.only(fly.ListTopics()) == fly.Topics(("t",))
+        assert house.only(flymq.PurgeDlq("t")) == DONE
+        assert house.only(flymq.ListTopics()) == flymq.Topics(("t",))
         assert fetched(house) == []
 
     def test_what_does_not_fit_the_answer_is_left_for_later_or_told_of(
         self, house: FlymqHouse
     ) -> None:
-        big = bytes(fly.MAX_LENGTH - 30)
+        big = bytes(flymq.MAX_LENGTH - 30)
         house.produce(b"small", big, b"small", topic="t.dlq")
         assert [one[:2] for one in fetched(house)] == [("0", b"small")]
         house.broker.topics.trim("t.dlq", 0, 1)
@@ -302,7 +302,7 @@ class TestOfTheTopic:
         self, house: FlymqHouse
     ) -> None:
         """It does not keep others from being seen."""
-        huge = bytes(fly.MAX_LENGTH - 28)
+        huge = bytes(flymq.MAX_LENGTH - 28)
         group = "g" * 100
         house.produce(huge)
         kill(house, group, 5)
@@ -338,7 +338,10 @@ class TestReads:
         house = self.damaged("t.dlq")
         shown = [int(one[0]) for one in fetched(house)]
         assert shown == [*range(20), *range(30, 50)]
-        assert house.ask(fly.ReplayDlq("t", "35"), fly.ReplayDlq("t", 25)) == [DONE, not_found(25)]
+        assert house.ask(flymq.ReplayDlq("t", "35"), flymq.ReplayDlq("t", 25)) == [
+            DONE,
+            not_found(25),
+        ]
         assert values(house) == [b"x35"]
 
     def test_a_damaged_record_of_a_group_is_told_of(self) -> None:
@@ -354,10 +357,10 @@ class TestReads:
         for _ in range(5):
             house.produce(*[b"x" * 1000] * 50, topic="t.dlq")  # in segments that are sealed
         house.disk.fail("open", error=errno.EMFILE)
-        text = house.only(fly.ReplayDlq("t", "m-1")).text
+        text = house.only(flymq.ReplayDlq("t", "m-1")).text
         assert text.startswith("cannot read the log")
         assert text.endswith("try again")
-        assert house.only(fly.ReplayDlq("t", "m-1")) == not_found("m-1")
+        assert house.only(flymq.ReplayDlq("t", "m-1")) == not_found("m-1")
 
 
 class TestNothing:
@@ -367,13 +370,13 @@ class TestNothing:
     ) -> None:
         """Clients expect no error."""
         assert fetched(house, topic) == []
-        replays = [fly.ReplayDlq(topic, message) for message in ("m-1", 0)]
-        answers = house.ask(fly.PurgeDlq(topic), *replays)
+        replays = [flymq.ReplayDlq(topic, message) for message in ("m-1", 0)]
+        answers = house.ask(flymq.PurgeDlq(topic), *replays)
         assert answers == [DONE, not_found("m-1"), not_found(0)]
 
     @pytest.mark.parametrize("topic", ["", "..", "../x", "a\nb"])
     def test_a_name_that_no_topic_has_is_refused(self, house: FlymqHouse, topic: str) -> None:
-        answers = house.ask(fly.FetchDlq(topic), fly.PurgeDlq(topic))
+        answers = house.ask(flymq.FetchDlq(topic), flymq.PurgeDlq(topic))
         assert all("topic name" in answer.text for answer in answers)
 
     def test_too_many_to_purge_at_once_are_left(
@@ -383,7 +386,7 @@ class TestNothing:
         monkeypatch.setattr("brokerd.broker.leases.group_admin.DEAD_LOOKS_MAX", 50)
         for offset in range(3):
             kill(house, "g", offset)
-        answer = house.only(fly.PurgeDlq("t"))
+        answer = house.only(flymq.PurgeDlq("t"))
         assert answer.text.startswith("group 'g' has more dead letters than one request may purge")
         assert len(fetched(house)) == 3
 
@@ -393,7 +396,7 @@ class TestNothing:
         monkeypatch.setattr(dead_letters, "SEARCH_RECORDS", 5)
         house.produce(*[b"x"] * 2_000, envelope("m-1", b"hi"), topic="t.dlq")
         client = house.client()
-        client.send(fly.ReplayDlq("t", "m-1"))
+        client.send(flymq.ReplayDlq("t", "m-1"))
         client.send_no_more()
         house.run()
         assert client.answers() == [not_found("m-1")]
@@ -422,7 +425,7 @@ class TestRoom:
             kill(house, group, 0)
         house.produce(b"x", topic="t.dlq")
         said = self.congest(house, house.broker.journal, "admit_events")
-        assert house.only(fly.PurgeDlq("t")) == DONE
+        assert house.only(flymq.PurgeDlq("t")) == DONE
         assert said[:4] == ["room", "full", "room", "room"]
         assert fetched(house) == []
 
@@ -430,14 +433,14 @@ class TestRoom:
         for group in ("g", "h", "i"):
             kill(house, group, 0)
         said = self.congest(house, house.broker.journal, "admit_events")
-        assert house.only(fly.ReplayDlq("t", 0)) == DONE
+        assert house.only(flymq.ReplayDlq("t", 0)) == DONE
         assert said[:4] == ["room", "full", "room", "room"]
         assert fetched(house) == []
 
     def test_a_replay_produces_once(self, house: FlymqHouse) -> None:
         house.produce(envelope("m-1", b"hi", original_topic="elsewhere"), topic="t.dlq")
         said = self.congest(house, house.broker.journal, "admit")
-        assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
+        assert house.only(flymq.ReplayDlq("t", "m-1")) == DONE
         assert said[:3] == ["room", "full", "room"]
         assert values(house, "elsewhere") == [b"hi"]
 
@@ -456,7 +459,7 @@ class TestRoom:
         monkeypatch.setattr(dead_letters, "envelope_of", envelope_of)
         said = self.congest(house, house.broker.journal, "admit")
         said.append("room")
-        assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
+        assert house.only(flymq.ReplayDlq("t", "m-1")) == DONE
         assert said == ["room", "full", "room"]
         assert looked == ["m-1"]
         assert values(house) == [*(b"%d" % number for number in range(5)), b"hi"]
@@ -468,8 +471,8 @@ class TestPermissions:
         house = GuardedHouse()
         root = house.log_in("root")
         root.ask(
-            *[fly.Produce(topic, None, b"x") for topic in ("t", "secret")],
-            fly.Produce("t.dlq", None, envelope("m-1", b"hi", original_topic="secret")),
+            *[flymq.Produce(topic, None, b"x") for topic in ("t", "secret")],
+            flymq.Produce("t.dlq", None, envelope("m-1", b"hi", original_topic="secret")),
         )
         for topic in ("t", "t.dlq", "secret"):
             house.grant(topic, "root")
@@ -477,25 +480,27 @@ class TestPermissions:
 
     def test_they_are_for_who_may_use_the_topic(self) -> None:
         house = self.house()
-        asked = fly.FetchDlq("t"), fly.ReplayDlq("t", "m-1"), fly.PurgeDlq("t")
-        assert house.ask(*asked) == [fly.Failed("authentication required")] * 3
-        assert house.log_in("gus").ask(*asked) == [fly.Failed("unauthorized")] * 3
+        asked = flymq.FetchDlq("t"), flymq.ReplayDlq("t", "m-1"), flymq.PurgeDlq("t")
+        assert house.ask(*asked) == [flymq.Failed("authentication required")] * 3
+        assert house.log_in("gus").ask(*asked) == [flymq.Failed("unauthorized")] * 3
         shown, *others = house.log_in("carl").ask(*asked)
         assert len(shown.letters) == 1
-        assert others == [fly.Failed("unauthorized")] * 2
+        assert others == [flymq.Failed("unauthorized")] * 2
         assert house.log_in("pat").ask(*asked) == [
-            fly.Failed("unauthorized"),
+            flymq.Failed("unauthorized"),
             DONE,
-            fly.Failed("unauthorized"),
+            flymq.Failed("unauthorized"),
         ]
-        assert house.log_in("root").ask(fly.PurgeDlq("t")) == [DONE]
+        assert house.log_in("root").ask(flymq.PurgeDlq("t")) == [DONE]
 
     def test_the_topic_for_dead_letters_has_permissions_of_its_own(self) -> None:
         house = self.house()
         house.grant("t", "gus")
         gus = house.log_in("gus")
-        assert gus.ask(fly.FetchDlq("t"), fly.ReplayDlq("t", "m-1"), fly.ReplayDlq("t", 0)) == [
-            fly.DeadLetters(()),
+        assert gus.ask(
+            flymq.FetchDlq("t"), flymq.ReplayDlq("t", "m-1"), flymq.ReplayDlq("t", 0)
+        ) == [
+            flymq.DeadLetters(()),
             not_found("m-1"),
             not_found(0),
         ]
@@ -508,12 +513,12 @@ class TestPermissions:
         accounts.set_access_list(OPEN, AccessList("t", False, False, {"gus": ADMIN}))
         house.grant("t.dlq", "gus")
         gus = house.log_in("gus")
-        assert gus.ask(fly.PurgeDlq("t")) == [fly.Failed("unauthorized")]
+        assert gus.ask(flymq.PurgeDlq("t")) == [flymq.Failed("unauthorized")]
         root = house.log_in("root")
-        assert len(root.ask(fly.FetchDlq("t"))[0].letters) == 2
+        assert len(root.ask(flymq.FetchDlq("t"))[0].letters) == 2
         house.grant("t.dlq", "root")
-        assert gus.ask(fly.PurgeDlq("t")) == [DONE]
-        assert [one.message_id for one in root.ask(fly.FetchDlq("t"))[0].letters] == ["m-1"]
+        assert gus.ask(flymq.PurgeDlq("t")) == [DONE]
+        assert [one.message_id for one in root.ask(flymq.FetchDlq("t"))[0].letters] == ["m-1"]
 
     def test_a_replay_needs_to_write_where_the_record_says(self) -> None:
         """Who may write to the one topic must not get into another by it."""
@@ -521,24 +526,24 @@ class TestPermissions:
         for topic in ("t", "t.dlq"):
             house.grant(topic, "gus")
         gus = house.log_in("gus")
-        assert gus.ask(fly.ReplayDlq("t", "m-1")) == [fly.Failed("unauthorized")]
+        assert gus.ask(flymq.ReplayDlq("t", "m-1")) == [flymq.Failed("unauthorized")]
         house.grant("secret", "gus")
-        assert gus.ask(fly.ReplayDlq("t", "m-1")) == [DONE]
+        assert gus.ask(flymq.ReplayDlq("t", "m-1")) == [DONE]
 
     def test_what_is_done_is_in_the_trail(self) -> None:
         house = self.house()
         kill(house, "g", 0)
         root = house.log_in("root")
-        root.ask(fly.ReplayDlq("t", "m-1"), fly.ReplayDlq("t", "0:0:g"))
+        root.ask(flymq.ReplayDlq("t", "m-1"), flymq.ReplayDlq("t", "0:0:g"))
         kill(house, "g", 0)
-        root.ask(fly.PurgeDlq("t"))
+        root.ask(flymq.PurgeDlq("t"))
         root.ask(
-            fly.Produce("t.dlq", None, envelope("m-2", b"hi", original_topic="new")),
-            fly.ReplayDlq("t", "m-2"),
+            flymq.Produce("t.dlq", None, envelope("m-2", b"hi", original_topic="new")),
+            flymq.ReplayDlq("t", "m-2"),
         )
-        (made,) = root.ask(fly.QueryAudit(types=("topic.create",), resource="new"))
+        (made,) = root.ask(flymq.QueryAudit(types=("topic.create",), resource="new"))
         assert [(one.user, one.resource) for one in made.events] == [("root", "new")]
-        (found,) = root.ask(fly.QueryAudit(types=("dlq.replay", "dlq.purge")))
+        (found,) = root.ask(flymq.QueryAudit(types=("dlq.replay", "dlq.purge")))
         told = [(one.type, one.user, one.resource) for one in reversed(found.events)]
         assert told == [
             ("dlq.replay", "root", "t.dlq"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.base.framing import STRANGER_BYTES_MAX
 from brokerd.protocols.base.slices import SLICE_SECONDS
 from brokerd.protocols.flymq import connection as flymq_protocol
@@ -25,8 +25,8 @@ LARGE = 8 * MIB
 NARROW = BrokerSettings(max_uncommitted_bytes=64 * KIB, frame_bytes=64 * KIB)
 
 
-def produce(size: int, letter: bytes = b"x", topic: str = "t") -> fly.Produce:
-    return fly.Produce(topic, None, letter * size, 0)
+def produce(size: int, letter: bytes = b"x", topic: str = "t") -> flymq.Produce:
+    return flymq.Produce(topic, None, letter * size, 0)
 
 
 def offsets(client: FlymqClient) -> list[int]:
@@ -37,7 +37,7 @@ def offsets(client: FlymqClient) -> list[int]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes came of decompressing, in one number."""
     made = [0]
-    step = fly.CompressedRequest.step
+    step = flymq.CompressedRequest.step
 
     def counting(request: Any) -> bool:
         before = request.done_bytes
@@ -46,7 +46,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         finally:
             made[0] += request.done_bytes - before
 
-    monkeypatch.setattr(fly.CompressedRequest, "step", counting)
+    monkeypatch.setattr(flymq.CompressedRequest, "step", counting)
     return made
 
 
@@ -55,10 +55,10 @@ def test_others_are_served_while_a_large_request_is_read_and_what_is_behind_it_w
     house.fill(1)
     slow, other = house.client(), house.client()
     slow.send(produce(LARGE, topic="u"), gzip=True)
-    slow.send(fly.ListTopics(), fly.Consume("u", 0, 0))
+    slow.send(flymq.ListTopics(), flymq.Consume("u", 0, 0))
     turns = 0
     while house.steps.waiting:
-        other.send(fly.Fetch("t", 0, 0, 1))
+        other.send(flymq.Fetch("t", 0, 0, 1))
         assert len(other.answers()) == 1
         assert not slow.transport.received
         house.steps.step()
@@ -66,9 +66,9 @@ def test_others_are_served_while_a_large_request_is_read_and_what_is_behind_it_w
     assert turns >= LARGE // (SLICE_STEPS * STEP_BYTES)
     house.finish()
     produced, topics, consumed = slow.answers()
-    assert produced == fly.Produced("u", 0, 0, produced.timestamp_ms, -1, LARGE)
-    assert topics == fly.Topics(("t", "u"))
-    assert consumed == fly.Consumed(None, b"x" * LARGE)
+    assert produced == flymq.Produced("u", 0, 0, produced.timestamp_ms, -1, LARGE)
+    assert topics == flymq.Topics(("t", "u"))
+    assert consumed == flymq.Consumed(None, b"x" * LARGE)
 
 
 def test_a_slice_ends_when_its_time_is_over_however_little_it_made() -> None:
@@ -90,7 +90,7 @@ def test_a_small_request_is_read_at_once() -> None:
     house = SteppedHouse()
     house.fill(1)
     client = house.client()
-    client.send(fly.Fetch("t", 0, 0, 1), gzip=True)
+    client.send(flymq.Fetch("t", 0, 0, 1), gzip=True)
     assert len(client.answers()) == 1
 
 
@@ -116,14 +116,14 @@ def test_broken_payloads_count_like_others(counted: list[int]) -> None:
     """They cost as much before they are found out."""
     house = SteppedHouse()
     client = house.client()
-    frame = fly.encode_request(produce(40 * KIB), gzip=True)
+    frame = flymq.encode_request(produce(40 * KIB), gzip=True)
     broken = frame[:-8] + bytes(4) + frame[-4:]
     for _ in range(50):
         client.send_bytes(broken)
     assert counted[0] <= AT_ONCE_BYTES + STEP_BYTES + 16 * KIB
     house.finish()
-    frames = fly.FrameReader().feed(client.received_bytes())
-    assert [opcode for opcode, _, _ in frames] == [fly.Opcode.ERROR] * 50
+    frames = flymq.FrameReader().feed(client.received_bytes())
+    assert [opcode for opcode, _, _ in frames] == [flymq.Opcode.ERROR] * 50
 
 
 def test_large_requests_of_one_connection_are_carried_out_in_order() -> None:
@@ -146,7 +146,7 @@ def test_of_many_large_requests_one_is_in_memory_at_a_time(settings: BrokerSetti
     partition = house.broker.topics.create("t").partitions[0]
     house.run()
     clients = [house.client() for _ in range(20)]
-    packed = fly.encode_request(produce(LARGE), gzip=True)
+    packed = flymq.encode_request(produce(LARGE), gzip=True)
     tracemalloc.start()
     try:
         for client in clients:
@@ -159,9 +159,9 @@ def test_of_many_large_requests_one_is_in_memory_at_a_time(settings: BrokerSetti
     assert partition.next_offset < 10
     assert peak < (partition.next_offset + 3) * LARGE
     house.finish()
-    answers = [fly.FrameReader().feed(client.received_bytes()) for client in clients]
+    answers = [flymq.FrameReader().feed(client.received_bytes()) for client in clients]
     assert [[opcode for opcode, _, _ in frames] for frames in answers] == [
-        [fly.Opcode.PRODUCE]
+        [flymq.Opcode.PRODUCE]
     ] * 20
 
 
@@ -193,10 +193,10 @@ def test_a_request_that_waits_for_room_is_in_memory_once() -> None:
     house = FlymqHouse(settings=NARROW)
     house.produce(b"")
     client = house.client()
-    frame = fly.encode_request(produce(LARGE))
+    frame = flymq.encode_request(produce(LARGE))
     tracemalloc.start()
     try:
-        client.send_bytes(fly.encode_request(produce(1)))
+        client.send_bytes(flymq.encode_request(produce(1)))
         client.send_bytes(frame)
         held, _ = tracemalloc.get_traced_memory()
     finally:
@@ -221,14 +221,14 @@ def test_a_large_request_is_refused_in_its_place_and_the_connection_lives(
 ) -> None:
     house = FlymqHouse()
     client = house.client()
-    frame = fly.encode_request(fly.Produce("t", b"\x00" * 9, b"\x00" * MIB, 0), gzip=True)
-    lists = fly.encode_request(fly.ListTopics())
+    frame = flymq.encode_request(flymq.Produce("t", b"\x00" * 9, b"\x00" * MIB, 0), gzip=True)
+    lists = flymq.encode_request(flymq.ListTopics())
     client.send_bytes(lists + spoil(frame) + lists)
     house.run()
-    first, refused, last = fly.FrameReader().feed(client.received_bytes())
+    first, refused, last = flymq.FrameReader().feed(client.received_bytes())
     assert first == last
-    assert refused[0] == fly.Opcode.ERROR
-    assert fly.error_text(refused[2]).startswith(text)
+    assert refused[0] == flymq.Opcode.ERROR
+    assert flymq.error_text(refused[2]).startswith(text)
 
 
 @pytest.mark.parametrize("slices", [0, 2, 5])
@@ -316,12 +316,12 @@ def test_of_who_may_do_nothing_little_is_decompressed(trailer: bytes, counted: l
     hall.add("ann")
     house.flymq_factory.guard = GuardOf(hall.somebody())
     client = house.client()
-    frame = fly.encode_request(produce(LARGE), gzip=True)
+    frame = flymq.encode_request(produce(LARGE), gzip=True)
     client.send_bytes(frame[:-4] + trailer)
     house.finish()
-    ((opcode, _, payload),) = fly.FrameReader().feed(client.received_bytes())
-    assert opcode == fly.Opcode.ERROR
-    assert str(STRANGER_BYTES_MAX) in fly.error_text(payload)
+    ((opcode, _, payload),) = flymq.FrameReader().feed(client.received_bytes())
+    assert opcode == flymq.Opcode.ERROR
+    assert str(STRANGER_BYTES_MAX) in flymq.error_text(payload)
     assert counted[0] <= STRANGER_BYTES_MAX + 2 * STEP_BYTES
     client.protocol.access = Given("ann", WRITE | ADMIN)
     client.send(produce(LARGE), gzip=True)

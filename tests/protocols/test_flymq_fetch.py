@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.flymq import fetch
 from brokerd.protocols.flymq.fetch import FETCH_RECORDS, FETCH_RECORDS_MAX
 from brokerd.values import Encoding, Format
@@ -24,7 +24,7 @@ FORMS = pytest.mark.parametrize(
         {},
         {"sdk": True},
         {"sdk": True, "filter": "x"},
-        {"opcode": fly.Opcode.FETCH_BINARY},
+        {"opcode": flymq.Opcode.FETCH_BINARY},
     ],
     ids=["document", "sdk", "filter", "binary"],
 )
@@ -52,20 +52,20 @@ def expiring(house: FlymqHouse, count: int, ttl_us: int = 5_000_000, topic: str 
 
 
 @MEMORIES
-@pytest.mark.parametrize("opcode", [fly.Opcode.CONSUME, fly.Opcode.CONSUME_ZERO_COPY])
+@pytest.mark.parametrize("opcode", [flymq.Opcode.CONSUME, flymq.Opcode.CONSUME_ZERO_COPY])
 def test_consume_gives_the_record_at_an_offset(
-    settings: BrokerSettings, opcode: fly.Opcode
+    settings: BrokerSettings, opcode: flymq.Opcode
 ) -> None:
     house = filled(30, settings)
     for offset in (0, 17, 29):
-        assert house.only(fly.Consume("t", 0, offset, opcode)) == fly.Consumed(
+        assert house.only(flymq.Consume("t", 0, offset, opcode)) == flymq.Consumed(
             None, b"x%d" % offset
         )
 
 
 @pytest.mark.parametrize("offset", [30, 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 def test_consume_past_the_end_is_an_error(offset: int) -> None:
-    assert filled(30).only(fly.Consume("t", 0, offset)) == fly.Failed(
+    assert filled(30).only(flymq.Consume("t", 0, offset)) == flymq.Failed(
         f"offset {offset} out of range"
     )
 
@@ -74,10 +74,10 @@ def test_consume_of_what_was_removed_names_the_offset() -> None:
     house = filled(30)
     house.broker.topics.trim("t", 0, 20)
     house.run()
-    assert house.only(fly.Consume("t", 0, 19)) == fly.Failed(
+    assert house.only(flymq.Consume("t", 0, 19)) == flymq.Failed(
         "offset 19 is removed; the records begin at 20"
     )
-    assert house.only(fly.Consume("t", 0, 20)) == fly.Consumed(None, b"x20")
+    assert house.only(flymq.Consume("t", 0, 20)) == flymq.Consumed(None, b"x20")
 
 
 def test_consume_of_what_has_expired_names_the_offset() -> None:
@@ -85,30 +85,30 @@ def test_consume_of_what_has_expired_names_the_offset() -> None:
     house = filled(1)
     expiring(house, 2)
     house.produce(b"last")
-    assert house.only(fly.Consume("t", 0, 1)) == fly.Consumed(None, b"x soon gone")
+    assert house.only(flymq.Consume("t", 0, 1)) == flymq.Consumed(None, b"x soon gone")
     house.pass_time(6)
     for offset in (1, 2):
-        answer = house.only(fly.Consume("t", 0, offset))
+        answer = house.only(flymq.Consume("t", 0, offset))
         assert answer.text.startswith(f"offset {offset} holds no record any more")
     expiring(house, 1, topic="u")
     house.pass_time(6)
-    assert house.only(fly.Consume("u", 0, 0)).text.startswith("offset 0 holds no record any more")
+    assert house.only(flymq.Consume("u", 0, 0)).text.startswith("offset 0 holds no record any more")
 
 
 @pytest.mark.parametrize(
     ("request_", "text"),
     [
-        (fly.Consume("none", 0, 0), "topic not found: none"),
-        (fly.Consume("t", 1, 0), "partition 1 out of range"),
-        (fly.Consume("t", -1, 0), "partition -1 out of range"),
-        (fly.Fetch("none", 0, 0, 1), "topic not found: none"),
-        (fly.Fetch("t", 1, 0, 1), "partition 1 not found"),
-        (fly.Fetch("t", -1, 0, 1), "partition -1 not found"),
-        (fly.Fetch("t", -(1 << 31), 0, 1, "x", sdk=True), "partition -2147483648 not found"),
+        (flymq.Consume("none", 0, 0), "topic not found: none"),
+        (flymq.Consume("t", 1, 0), "partition 1 out of range"),
+        (flymq.Consume("t", -1, 0), "partition -1 out of range"),
+        (flymq.Fetch("none", 0, 0, 1), "topic not found: none"),
+        (flymq.Fetch("t", 1, 0, 1), "partition 1 not found"),
+        (flymq.Fetch("t", -1, 0, 1), "partition -1 not found"),
+        (flymq.Fetch("t", -(1 << 31), 0, 1, "x", sdk=True), "partition -2147483648 not found"),
     ],
 )
 def test_what_is_not_there_cannot_be_read(request_: Any, text: str) -> None:
-    assert filled(1).only(request_) == fly.Failed(text)
+    assert filled(1).only(request_) == flymq.Failed(text)
 
 
 # -- FETCH ------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_fetches_go_on_where_next_says_until_the_end(
     client = house.client()
     offset, found = 0, []
     while True:
-        (answer,) = client.ask(fly.Fetch("t", 0, offset, 7, **form))
+        (answer,) = client.ask(flymq.Fetch("t", 0, offset, 7, **form))
         if not answer.records:
             break
         assert answer.next_offset == answer.records[-1].offset + 1
@@ -138,7 +138,7 @@ def test_fetches_go_on_where_next_says_until_the_end(
 def test_at_the_end_and_past_it_there_is_nothing_and_next_is_what_was_asked(
     offset: int, form: dict[str, Any]
 ) -> None:
-    assert filled(3).only(fly.Fetch("t", 0, offset, 7, **form)) == fly.Fetched((), offset)
+    assert filled(3).only(flymq.Fetch("t", 0, offset, 7, **form)) == flymq.Fetched((), offset)
 
 
 @FORMS
@@ -153,12 +153,12 @@ def test_below_the_first_record_a_fetch_begins_at_it(form: dict[str, Any]) -> No
     house = filled(30)
     house.broker.topics.trim("t", 0, 20)
     house.run()
-    assert house.only(fly.Fetch("t", 0, 3, 2, **form)) == fly.Fetched(
+    assert house.only(flymq.Fetch("t", 0, 3, 2, **form)) == flymq.Fetched(
         ((20, None, b"x20"), (21, None, b"x21")), 22
     )
     house.broker.topics.trim("t", 0, 30)
     house.run()
-    assert house.only(fly.Fetch("t", 0, 3, 2, **form)) == fly.Fetched((), 30)
+    assert house.only(flymq.Fetch("t", 0, 3, 2, **form)) == flymq.Fetched((), 30)
 
 
 @FORMS
@@ -168,7 +168,7 @@ def test_expired_records_are_passed_over_however_many_there_are(form: dict[str, 
     expiring(house, 3000)
     house.produce(b"x last")
     house.pass_time(6)
-    assert house.only(fly.Fetch("t", 0, 1, 5, **form)) == fly.Fetched(
+    assert house.only(flymq.Fetch("t", 0, 1, 5, **form)) == flymq.Fetched(
         ((3001, None, b"x last"),), 3002
     )
 
@@ -177,42 +177,44 @@ def test_expired_records_are_passed_over_however_many_there_are(form: dict[str, 
 def test_a_fetch_sees_what_its_connection_produced_before(form: dict[str, Any]) -> None:
     house = FlymqHouse()
     client = house.client()
-    produce = fly.Produce("t", b"k", b"x")
-    answers = client.ask(produce, fly.Fetch("t", 0, 0, 9, **form), produce, fly.Consume("t", 0, 1))
-    assert answers[1] == fly.Fetched(((0, b"k", b"x"),), 1)
-    assert answers[3] == fly.Consumed(b"k", b"x")
+    produce = flymq.Produce("t", b"k", b"x")
+    answers = client.ask(
+        produce, flymq.Fetch("t", 0, 0, 9, **form), produce, flymq.Consume("t", 0, 1)
+    )
+    assert answers[1] == flymq.Fetched(((0, b"k", b"x"),), 1)
+    assert answers[3] == flymq.Consumed(b"k", b"x")
 
 
 def test_a_fetch_never_shows_what_is_not_durable_and_does_not_wait_for_others() -> None:
     house = filled(1)
     writer, reader = house.client(), house.client()
-    writer.send(fly.Produce("t", None, b"x1"))
-    reader.send(fly.Fetch("t", 0, 0, 9), fly.Fetch("t", 0, 1, 9, sdk=True))
-    assert reader.answers() == [fly.Fetched(((0, None, b"x0"),), 1), fly.Fetched((), 1)]
+    writer.send(flymq.Produce("t", None, b"x1"))
+    reader.send(flymq.Fetch("t", 0, 0, 9), flymq.Fetch("t", 0, 1, 9, sdk=True))
+    assert reader.answers() == [flymq.Fetched(((0, None, b"x0"),), 1), flymq.Fetched((), 1)]
     house.run()
-    assert reader.ask(fly.Fetch("t", 0, 1, 9)) == [fly.Fetched(((1, None, b"x1"),), 2)]
+    assert reader.ask(flymq.Fetch("t", 0, 1, 9)) == [flymq.Fetched(((1, None, b"x1"),), 2)]
 
 
 def test_requests_behind_a_read_from_disk_are_answered_in_order() -> None:
     house = filled(30, FORGETFUL)
     client = house.client()
     client.send(
-        fly.Produce("t", None, b"x30"),
-        fly.Fetch("t", 0, 0, 2),
-        fly.ListTopics(),
-        fly.Fetch("t", 0, 0, 2, "x1", sdk=True),
-        fly.Consume("t", 0, 29),
-        fly.Produce("t", None, b"x31"),
+        flymq.Produce("t", None, b"x30"),
+        flymq.Fetch("t", 0, 0, 2),
+        flymq.ListTopics(),
+        flymq.Fetch("t", 0, 0, 2, "x1", sdk=True),
+        flymq.Consume("t", 0, 29),
+        flymq.Produce("t", None, b"x31"),
     )
     house.run()
     answers = client.answers()
     assert [type(answer) for answer in answers] == [
-        fly.Produced,
-        fly.Fetched,
-        fly.Topics,
-        fly.Fetched,
-        fly.Consumed,
-        fly.Produced,
+        flymq.Produced,
+        flymq.Fetched,
+        flymq.Topics,
+        flymq.Fetched,
+        flymq.Consumed,
+        flymq.Produced,
     ]
     assert [record.offset for record in answers[3].records] == [1, 10]
 
@@ -225,7 +227,7 @@ def test_an_answer_stays_within_32_mib_and_the_next_goes_on(form: dict[str, Any]
     house = FlymqHouse()
     for _ in range(5):
         house.produce(b"x" * (8 * MIB))
-    first = house.only(fly.Fetch("t", 0, 0, 10, **form))
+    first = house.only(flymq.Fetch("t", 0, 0, 10, **form))
     assert [record.offset for record in first.records] == [0, 1, 2]
     assert first.next_offset == 3
     assert [offset for offset, _, _ in house.records("t", 0, 3, 10, **form)] == [3, 4]
@@ -233,17 +235,17 @@ def test_an_answer_stays_within_32_mib_and_the_next_goes_on(form: dict[str, Any]
 
 def test_records_that_exactly_fill_an_answer_come_together() -> None:
     """With keys and values of as many bytes as a frame can carry, and with one byte more."""
-    room = fly.MAX_LENGTH - fly.FETCHED_BYTES - 2 * fly.RECORD_BYTES
+    room = flymq.MAX_LENGTH - flymq.FETCHED_BYTES - 2 * flymq.RECORD_BYTES
     for more, count in ((0, 2), (1, 1)):
         house = FlymqHouse()
-        house.ask(fly.Produce("t", b"k", b"v"), fly.Produce("t", b"k", bytes(room - 3 + more)))
+        house.ask(flymq.Produce("t", b"k", b"v"), flymq.Produce("t", b"k", bytes(room - 3 + more)))
         client = house.client()
-        client.send(fly.Fetch("t", 0, 0, 2))
+        client.send(flymq.Fetch("t", 0, 0, 2))
         house.run()
         size = len(client.transport.received)
         assert len(client.answers()[0].records) == count
-        assert size <= fly.MAX_LENGTH + 8
-        assert more or size == fly.MAX_LENGTH + 8
+        assert size <= flymq.MAX_LENGTH + 8
+        assert more or size == flymq.MAX_LENGTH + 8
 
 
 def test_no_answer_has_more_records_than_the_page_says() -> None:
@@ -252,7 +254,7 @@ def test_no_answer_has_more_records_than_the_page_says() -> None:
     for _ in range(FETCH_RECORDS_MAX + 5):
         house.broker.records.produce(partition, b"")
     house.run()
-    answer = house.only(fly.Fetch("t", 0, 0, (1 << 31) - 1))
+    answer = house.only(flymq.Fetch("t", 0, 0, (1 << 31) - 1))
     assert len(answer.records) == answer.next_offset == FETCH_RECORDS_MAX
     assert len(house.records("t", 0, answer.next_offset, (1 << 31) - 1)) == 5
 
@@ -263,11 +265,11 @@ def test_a_record_that_no_answer_can_carry_is_refused_by_its_offset(form: dict[s
     house = FlymqHouse(options=WalOptions(segment_bytes=64 * MIB, free_bytes_min=0))
     house.produce(b"x before")
     partition = house.broker.topics.create("t").partitions[0]
-    house.broker.records.produce(partition, b"x" * (fly.MAX_LENGTH - 27))
+    house.broker.records.produce(partition, b"x" * (flymq.MAX_LENGTH - 27))
     house.run()
     house.produce(b"x behind")
     assert house.records("t", 0, 0, 10, **form) == [(0, None, b"x before")]
-    for request in (fly.Fetch("t", 0, 1, 10, **form), fly.Consume("t", 0, 1)):
+    for request in (flymq.Fetch("t", 0, 1, 10, **form), flymq.Consume("t", 0, 1)):
         text = house.only(request).text
         assert text.startswith("the record at offset 1 is too large for this format")
         assert text.endswith("go on at 2")
@@ -280,7 +282,7 @@ def test_a_client_that_does_not_read_has_few_answers_made() -> None:
     house.produce(b"x" * MIB)
     client = house.client()
     client.stop_reading()
-    client.send(*[fly.Fetch("t", 0, 0, 1)] * 50)
+    client.send(*[flymq.Fetch("t", 0, 0, 1)] * 50)
     house.run()
     assert len(client.transport.buffered) <= LIMITS.in_flight_bytes + MIB + 100
     client.read_on()
@@ -301,7 +303,7 @@ def test_records_of_other_formats_are_the_bytes_of_their_values() -> None:
     records = [(0, b"k", b"text"), (1, None, b"\x81\xa1a\x01"), (2, None, b"")]
     assert house.records("t", 0, 0, 9) == records
     assert house.records("t", 0, 0, 9, sdk=True) == records
-    assert house.only(fly.Consume("t", 0, 1)) == fly.Consumed(None, b"\x81\xa1a\x01")
+    assert house.only(flymq.Consume("t", 0, 1)) == flymq.Consumed(None, b"\x81\xa1a\x01")
 
 
 # -- trouble ----------------------------------------------------------------------------------
@@ -323,17 +325,17 @@ def test_damage_is_an_error_that_says_where_to_go_on_and_is_never_skipped(
     form: dict[str, Any],
 ) -> None:
     house = damaged()
-    answer = house.only(fly.Fetch("t", 0, 5, 100, **form))
+    answer = house.only(flymq.Fetch("t", 0, 5, 100, **form))
     assert [record.offset for record in answer.records] == list(range(5, 20))
     assert answer.next_offset == 20
-    text = house.only(fly.Fetch("t", 0, 20, 100, **form)).text
+    text = house.only(flymq.Fetch("t", 0, 20, 100, **form)).text
     assert text.startswith("offsets 20 to 29 are damaged and cannot be read")
     assert text.endswith("go on at 30")
     assert len(house.records("t", 0, 30, 100, **form)) == 20
 
 
 def test_consume_of_a_damaged_record_is_an_error() -> None:
-    assert "damaged" in damaged().only(fly.Consume("t", 0, 25)).text
+    assert "damaged" in damaged().only(flymq.Consume("t", 0, 25)).text
 
 
 @FORMS
@@ -342,7 +344,7 @@ def test_a_read_that_fails_otherwise_may_be_tried_again(form: dict[str, Any]) ->
     for _ in range(5):
         house.produce(*[b"x" * 1000] * 50)  # in segments that are sealed
     house.disk.fail("open", error=errno.EMFILE)
-    text = house.only(fly.Fetch("t", 0, 0, 100, **form)).text
+    text = house.only(flymq.Fetch("t", 0, 0, 100, **form)).text
     assert text.startswith("cannot read the log")
     assert text.endswith("try again")
     assert len(house.records("t", 0, 0, 100, **form)) == 100
@@ -351,12 +353,12 @@ def test_a_read_that_fails_otherwise_may_be_tried_again(form: dict[str, Any]) ->
 def test_a_topic_deleted_while_it_is_read_is_an_error_and_no_fault() -> None:
     house = filled(50, FORGETFUL)
     client = house.client()
-    client.send(fly.Fetch("t", 0, 0, 5), fly.ListTopics())
-    house.ask(fly.DeleteTopic("t"))
+    client.send(flymq.Fetch("t", 0, 0, 5), flymq.ListTopics())
+    house.ask(flymq.DeleteTopic("t"))
     house.run()
     answers = client.answers()
-    assert answers[1] == fly.Topics(())
-    assert isinstance(answers[0], fly.Failed)
+    assert answers[1] == flymq.Topics(())
+    assert isinstance(answers[0], flymq.Failed)
     assert answers[0].text == "topic 't' was deleted while it was read"
     assert client.is_open
 

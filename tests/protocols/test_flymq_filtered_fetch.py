@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.base.slices import SLICE_SECONDS
-from brokerd.protocols.flymq.filtered_fetch import CONTENT_SLICES, SLICE_RECORDS
+from brokerd.protocols.flymq.filtered_fetch import CONTENT_READS, READ_RECORDS
 from brokerd.security import READ
 from tests.guards import Given, GuardOf
 from tests.protocols.flymq_desk import LIMITS, MIB, FlymqHouse, SteppedHouse
@@ -18,8 +18,8 @@ from tests.protocols.test_refused_freed import is_freed, no_collector
 __all__ = ["no_collector"]
 
 
-def scan(text: str = "hit", offset: int = 0, most: int = 10) -> fly.Fetch:
-    return fly.Fetch("t", 0, offset, most, text, sdk=True)
+def scan(text: str = "hit", offset: int = 0, most: int = 10) -> flymq.Fetch:
+    return flymq.Fetch("t", 0, offset, most, text, sdk=True)
 
 
 def filled(count: int, **rest: Any) -> FlymqHouse:
@@ -34,7 +34,7 @@ def filled(count: int, **rest: Any) -> FlymqHouse:
 def test_a_scan_goes_on_through_thousands_of_misses_to_the_first_hit() -> None:
     """The reference server gives up after 1,000, and some clients then never get on."""
     house = filled(5000)
-    assert house.only(scan(offset=1000, most=1)) == fly.Fetched(((1999, None, b"hit"),), 2000)
+    assert house.only(scan(offset=1000, most=1)) == flymq.Fetched(((1999, None, b"hit"),), 2000)
 
 
 def test_next_is_one_past_the_last_record_examined() -> None:
@@ -42,7 +42,7 @@ def test_next_is_one_past_the_last_record_examined() -> None:
     answer = house.only(scan())
     assert [record.offset for record in answer.records] == [999, 1999, 2999, 3999, 4999]
     assert answer.next_offset == 5500
-    assert house.only(scan("none of them")) == fly.Fetched((), 5500)
+    assert house.only(scan("none of them")) == flymq.Fetched((), 5500)
 
 
 def test_all_that_passes_is_found_by_fetches_that_go_on_at_next() -> None:
@@ -60,10 +60,10 @@ def test_all_that_passes_is_found_by_fetches_that_go_on_at_next() -> None:
 
 def test_a_scan_that_found_something_answers_before_it_has_seen_everything() -> None:
     """Or a client that asks for many hits where there are few would wait for the whole log."""
-    house = filled((CONTENT_SLICES + 5) * SLICE_RECORDS)
+    house = filled((CONTENT_READS + 5) * READ_RECORDS)
     answer = house.only(scan(most=1000))
-    assert len(answer.records) == CONTENT_SLICES * SLICE_RECORDS // 1000
-    assert answer.next_offset == CONTENT_SLICES * SLICE_RECORDS
+    assert len(answer.records) == CONTENT_READS * READ_RECORDS // 1000
+    assert answer.next_offset == CONTENT_READS * READ_RECORDS
 
 
 def test_many_large_hits_fill_one_answer_and_no_more() -> None:
@@ -90,17 +90,17 @@ def test_an_answer_that_is_full_goes_on_at_the_first_record_that_did_not_fit() -
 
 def test_others_are_served_between_the_slices_of_a_scan() -> None:
     house = SteppedHouse()
-    house.fill(10 * SLICE_RECORDS)
+    house.fill(10 * READ_RECORDS)
     scanning, other = house.client(), house.client()
-    scanning.send(scan(), fly.ListTopics())
+    scanning.send(scan(), flymq.ListTopics())
     served = 0
     while house.steps.waiting:
-        other.send(fly.Fetch("t", 0, 0, 1))
+        other.send(flymq.Fetch("t", 0, 0, 1))
         served += len(other.answers())
         assert not scanning.transport.received
         house.steps.step()
     assert served >= 10
-    assert [type(answer) for answer in scanning.answers()] == [fly.Fetched, fly.Topics]
+    assert [type(answer) for answer in scanning.answers()] == [flymq.Fetched, flymq.Topics]
 
 
 def test_a_slice_ends_when_its_time_is_over_however_few_records_it_saw() -> None:
@@ -114,13 +114,13 @@ def test_a_slice_ends_when_its_time_is_over_however_few_records_it_saw() -> None
         house.steps.step()
         steps += 1
     assert 100 / 4 <= steps <= 100
-    assert client.answers() == [fly.Fetched(((99, None, b"hit"),), 100)]
+    assert client.answers() == [flymq.Fetched(((99, None, b"hit"),), 100)]
 
 
 def test_of_many_scans_one_slice_runs_at_a_time_and_all_in_turn() -> None:
     """So a hundred of them hold up the others no longer than one."""
     house = SteppedHouse()
-    house.fill(4 * SLICE_RECORDS)
+    house.fill(4 * READ_RECORDS)
     clients = [house.client() for _ in range(10)]
     for client in clients:
         client.send(scan())
@@ -138,7 +138,7 @@ def test_a_scan_ends_with_its_connection() -> None:
     """At once, also between two records of a slice."""
     for look_seconds in (0.0, SLICE_SECONDS / 2):
         house = SteppedHouse()
-        house.fill(100 * SLICE_RECORDS)
+        house.fill(100 * READ_RECORDS)
         house.steps.look_seconds = look_seconds
         client = house.client()
         client.send(scan("none of them"))
@@ -156,7 +156,7 @@ def test_a_connection_that_leaves_a_scan_is_freed(
 ) -> None:
     """At once, whenever that is."""
     house = SteppedHouse()
-    house.fill(2 * SLICE_RECORDS)
+    house.fill(2 * READ_RECORDS)
     house.steps.look_seconds = SLICE_SECONDS / 100
     client = house.client()
     client.send(scan(text))
@@ -171,7 +171,7 @@ def test_a_connection_that_leaves_a_scan_is_freed(
 
 def test_what_comes_during_a_scan_is_found_by_it() -> None:
     house = SteppedHouse()
-    house.fill(3 * SLICE_RECORDS, last=b"miss")
+    house.fill(3 * READ_RECORDS, last=b"miss")
     client = house.client()
     client.send(scan())
     house.steps.step()
@@ -180,13 +180,13 @@ def test_what_comes_during_a_scan_is_found_by_it() -> None:
     while house.steps.waiting:
         house.steps.step()
     assert client.answers() == [
-        fly.Fetched(((3 * SLICE_RECORDS + 1, None, b"hit at last"),), 3 * SLICE_RECORDS + 2)
+        flymq.Fetched(((3 * READ_RECORDS + 1, None, b"hit at last"),), 3 * READ_RECORDS + 2)
     ]
 
 
 def test_a_topic_deleted_during_a_scan_ends_it_with_an_answer() -> None:
     house = SteppedHouse()
-    house.fill(3 * SLICE_RECORDS, last=b"miss")
+    house.fill(3 * READ_RECORDS, last=b"miss")
     client = house.client()
     client.send(scan())
     house.steps.step()
@@ -196,7 +196,7 @@ def test_a_topic_deleted_during_a_scan_ends_it_with_an_answer() -> None:
         while house.steps.waiting:
             house.steps.step()
     (answer,) = client.answers()
-    assert isinstance(answer, fly.Failed | fly.Fetched)
+    assert isinstance(answer, flymq.Failed | flymq.Fetched)
     assert client.is_open
 
 
@@ -204,7 +204,7 @@ def test_a_topic_deleted_during_a_scan_ends_it_with_an_answer() -> None:
 def test_a_scan_ends_when_its_reader_may_not_read_any_more(steps: int) -> None:
     """At the next slice, with the answer that everybody gets who may not."""
     house = SteppedHouse()
-    house.fill(100 * SLICE_RECORDS)
+    house.fill(100 * READ_RECORDS)
     access = Given("ann", 0, {"t": READ})
     house.flymq_factory.guard = GuardOf(access)
     client = house.client()
@@ -213,7 +213,7 @@ def test_a_scan_ends_when_its_reader_may_not_read_any_more(steps: int) -> None:
         house.steps.step()
     access.revoke()
     house.steps.step()
-    assert client.answers() == [fly.Failed("unauthorized")]
+    assert client.answers() == [flymq.Failed("unauthorized")]
     assert not house.steps.waiting
 
 
@@ -223,7 +223,7 @@ def test_a_scan_ends_when_its_reader_may_not_read_any_more(steps: int) -> None:
 def test_a_peer_that_leaves_during_a_scan_is_noticed_and_the_scan_ends() -> None:
     """A client whose patience is over asks again; what it asked before must not pile up."""
     house = SteppedHouse()
-    house.fill(200 * SLICE_RECORDS)
+    house.fill(200 * READ_RECORDS)
     client = house.client()
     client.send(scan("none of them"))
     client.send_no_more()
@@ -232,9 +232,9 @@ def test_a_peer_that_leaves_during_a_scan_is_noticed_and_the_scan_ends() -> None
         house.steps.step()
         house.turn()
         steps += 1
-    assert CONTENT_SLICES <= steps < 40
+    assert CONTENT_READS <= steps < 40
     (answer,) = client.answers()
-    assert answer == fly.Fetched((), steps * SLICE_RECORDS)
+    assert answer == flymq.Fetched((), steps * READ_RECORDS)
     assert not client.is_open
 
 
@@ -249,7 +249,7 @@ def test_a_short_scan_of_a_peer_that_sends_no_more_is_answered_in_full() -> None
 
 def test_a_broker_that_stops_waits_for_no_scan() -> None:
     house = SteppedHouse()
-    house.fill(200 * SLICE_RECORDS)
+    house.fill(200 * READ_RECORDS)
     client = house.client()
     client.send(scan("none of them"))
     house.steps.step()
@@ -258,7 +258,7 @@ def test_a_broker_that_stops_waits_for_no_scan() -> None:
     while house.steps.waiting:
         house.steps.step()
         steps += 1
-    assert steps <= CONTENT_SLICES
+    assert steps <= CONTENT_READS
     assert len(client.answers()) == 1
     assert not client.is_open
 
@@ -266,10 +266,10 @@ def test_a_broker_that_stops_waits_for_no_scan() -> None:
 def test_requests_that_come_during_a_scan_wait_and_are_bounded() -> None:
     """Listening takes some in; a flood of them stays in the network."""
     house = SteppedHouse()
-    house.fill(200 * SLICE_RECORDS)
+    house.fill(200 * READ_RECORDS)
     client = house.client()
     client.send(scan("none of them"))
-    client.send(*[fly.Produce("u", None, bytes(50_000))] * 200)
+    client.send(*[flymq.Produce("u", None, bytes(50_000))] * 200)
     for _ in range(150):
         house.steps.step()
         house.turn()
@@ -286,11 +286,11 @@ def test_requests_that_come_during_a_scan_wait_and_are_bounded() -> None:
 def test_a_peer_that_does_not_read_is_not_listened_to() -> None:
     house = SteppedHouse()
     house.produce(b"x" * MIB, topic="large")
-    house.fill(200 * SLICE_RECORDS)
+    house.fill(200 * READ_RECORDS)
     client = house.client()
     client.stop_reading()
-    client.send(fly.Consume("large", 0, 0), scan("none of them"))
-    client.send(*[fly.ListTopics()] * 1000)
+    client.send(flymq.Consume("large", 0, 0), scan("none of them"))
+    client.send(*[flymq.ListTopics()] * 1000)
     unread_bytes = client.unread_bytes
     for _ in range(20):
         house.steps.step()

@@ -6,25 +6,25 @@ import pytest
 
 from brokerd.broker import Congested
 from brokerd.broker.model.topics import ConsumerGroup
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.flymq.connection import FlymqSettings
 from brokerd.security.audit import AUDIT_TOPIC
 from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
 from tests.protocols.flymq_guarded import GuardedHouse
 
-DONE = fly.Done()
-MAY_NOT = fly.Failed("unauthorized")
-NOT_IN = fly.Failed("authentication required")
+DONE = flymq.Done()
+MAY_NOT = flymq.Failed("unauthorized")
+NOT_IN = flymq.Failed("authentication required")
 
 
-def group(name: str, topic: str = "t", members: int = 0, **committed: int) -> fly.Group:
+def group(name: str, topic: str = "t", members: int = 0, **committed: int) -> flymq.Group:
     """With committed offsets by ``pN``."""
-    offsets = [fly.GroupOffset(int(one[1:]), offset) for one, offset in committed.items()]
-    return fly.Group(topic, name, members, tuple(offsets))
+    offsets = [flymq.GroupOffset(int(one[1:]), offset) for one, offset in committed.items()]
+    return flymq.Group(topic, name, members, tuple(offsets))
 
 
-def unknown(name: str, topic: str = "") -> fly.Failed:
-    return fly.Failed(f"consumer group not found: {topic}:{name}")
+def unknown(name: str, topic: str = "") -> flymq.Failed:
+    return flymq.Failed(f"consumer group not found: {topic}:{name}")
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def house() -> FlymqHouse:
     house = FlymqHouse(FlymqSettings(partitions=3))
     for topic in ("t", "s"):
         house.produce(b"x", topic=topic)
-        house.ask(fly.Commit(topic, "g", 1, 4))
-    house.ask(fly.Commit("t", "a", 0, 0), fly.Commit("t", "a", 2, 9))
+        house.ask(flymq.Commit(topic, "g", 1, 4))
+    house.ask(flymq.Commit("t", "a", 0, 0), flymq.Commit("t", "a", 2, 9))
     return house
 
 
@@ -45,8 +45,8 @@ def groups_of(house: FlymqHouse, topic: str) -> dict[str, ConsumerGroup]:
 class TestLists:
     def test_all_groups_are_listed_by_topic_and_name(self, house: FlymqHouse) -> None:
         client = house.client()
-        joined, listed = client.ask(fly.Subscribe("t", "new", 0, "latest"), fly.ListGroups())
-        assert isinstance(joined, fly.Position)
+        joined, listed = client.ask(flymq.Subscribe("t", "new", 0, "latest"), flymq.ListGroups())
+        assert isinstance(joined, flymq.Position)
         assert listed.groups == (
             group("g", "s", p1=4),
             group("a", p0=0, p2=9),
@@ -61,15 +61,15 @@ class TestLists:
         broker.groups.commit_offset("t", "", 0, 1)
         broker.groups.commit_offset("s", "..", 0, 1)
         house.run()
-        names = [(one.topic, one.group) for one in house.only(fly.ListGroups()).groups]
+        names = [(one.topic, one.group) for one in house.only(flymq.ListGroups()).groups]
         assert names == [("s", ".."), ("s", "g"), ("t", "a"), ("t", "g"), ("t", "workers")]
 
     def test_those_of_the_broker_s_own_topics_are_not(self) -> None:
         house = GuardedHouse()
         house.broker.groups.commit_offset(AUDIT_TOPIC, "g", 0, 1)
         root = house.log_in("root")
-        unseen = fly.ListGroups(), fly.DescribeGroup("g", None), fly.DeleteGroup("g")
-        assert root.ask(*unseen) == [fly.Groups(()), unknown("g"), unknown("g")]
+        unseen = flymq.ListGroups(), flymq.DescribeGroup("g", None), flymq.DeleteGroup("g")
+        assert root.ask(*unseen) == [flymq.Groups(()), unknown("g"), unknown("g")]
 
     def test_groups_of_a_topic_that_is_deleted_meanwhile_are_not(self) -> None:
         house = SteppedHouse()
@@ -80,7 +80,7 @@ class TestLists:
                 house.broker.groups.commit_offset(topic, f"g{number}", 0, 1)
         house.run()
         client = house.client()
-        client.send(fly.ListGroups())
+        client.send(flymq.ListGroups())
         house.run()
         house.steps.step()
         house.broker.topics.delete("b")
@@ -93,10 +93,10 @@ class TestLists:
     ) -> None:
         monkeypatch.setattr("brokerd.protocols.flymq.group_admin.MAX_LENGTH", 60)
         text = "there are more groups than an answer can have"
-        assert house.only(fly.ListGroups()) == fly.Failed(text)
+        assert house.only(flymq.ListGroups()) == flymq.Failed(text)
 
     def test_without_groups_the_list_is_empty(self) -> None:
-        assert FlymqHouse().only(fly.ListGroups()) == fly.Groups(())
+        assert FlymqHouse().only(flymq.ListGroups()) == flymq.Groups(())
 
     def test_many_groups_are_listed_in_slices(self) -> None:
         """Others are served in between."""
@@ -105,58 +105,62 @@ class TestLists:
         for number in range(3_000):
             house.broker.groups.commit_offset("t", f"g{number:04}", 0, number)
         house.run()
-        listed = house.only(fly.ListGroups()).groups
+        listed = house.only(flymq.ListGroups()).groups
         assert [one.group for one in listed] == [f"g{number:04}" for number in range(3_000)]
 
 
 class TestDescriptions:
     def test_a_group_is_described_in_the_layout_of_its_request(self, house: FlymqHouse) -> None:
-        described = house.ask(fly.DescribeGroup("g", "t"), fly.DescribeGroup("g", None))
+        described = house.ask(flymq.DescribeGroup("g", "t"), flymq.DescribeGroup("g", None))
         assert described == [
             group("g", p1=4),
-            fly.JavaGroup("g", "Empty", (), ("s", "t"), ""),
+            flymq.JavaGroup("g", "Empty", (), ("s", "t"), ""),
         ]
 
     def test_with_an_empty_topic_it_is_the_first_by_name(self, house: FlymqHouse) -> None:
         """So the Go client asks."""
-        assert house.only(fly.DescribeGroup("g")) == group("g", "s", p1=4)
+        assert house.only(flymq.DescribeGroup("g")) == group("g", "s", p1=4)
 
     def test_java_is_told_who_the_members_are(self, house: FlymqHouse) -> None:
         """One that has joined the group of two topics is one member."""
         client = house.client()
-        client.ask(*[fly.Subscribe(topic, "g", 0, "latest") for topic in ("s", "t")])
-        house.client().ask(fly.Subscribe("t", "g", 0, "latest"))
-        described = house.only(fly.DescribeGroup("g", None))
+        client.ask(*[flymq.Subscribe(topic, "g", 0, "latest") for topic in ("s", "t")])
+        house.client().ask(flymq.Subscribe("t", "g", 0, "latest"))
+        described = house.only(flymq.DescribeGroup("g", None))
         assert described.state == "Stable"
         assert len(described.members) == 2
 
     @pytest.mark.parametrize("topic", ["t", "none", "", None, "../x"])
     def test_an_unknown_one_is_refused(self, house: FlymqHouse, topic: str | None) -> None:
-        requests = fly.DescribeGroup("x", topic), fly.DeleteGroup("x", topic)
+        requests = flymq.DescribeGroup("x", topic), flymq.DeleteGroup("x", topic)
         assert house.ask(*requests) == [unknown("x", topic or "")] * 2
 
     def test_a_group_without_a_name_is_unknown(self, house: FlymqHouse) -> None:
         house.broker.groups.commit_offset("t", "", 0, 1)
         house.run()
-        requests = fly.DescribeGroup("", "t"), fly.DescribeGroup("", None), fly.DeleteGroup("", "t")
+        requests = (
+            flymq.DescribeGroup("", "t"),
+            flymq.DescribeGroup("", None),
+            flymq.DeleteGroup("", "t"),
+        )
         assert house.ask(*requests) == [unknown("", "t"), unknown(""), unknown("", "t")]
 
 
 class TestDeletion:
     def test_a_group_of_a_topic_is_deleted_for_good(self, house: FlymqHouse) -> None:
-        assert house.only(fly.DeleteGroup("g", "t")) == DONE
+        assert house.only(flymq.DeleteGroup("g", "t")) == DONE
         for _ in range(2):
-            assert house.only(fly.GetOffset("t", "g", 1)) == unknown("g", "t")
-            assert house.only(fly.GetOffset("s", "g", 1)) == fly.Position(4)
+            assert house.only(flymq.GetOffset("t", "g", 1)) == unknown("g", "t")
+            assert house.only(flymq.GetOffset("s", "g", 1)) == flymq.Position(4)
             house = house.crash()
 
     @pytest.mark.parametrize("topic", ["", None])
     def test_without_a_topic_it_is_deleted_of_all(
         self, house: FlymqHouse, topic: str | None
     ) -> None:
-        assert house.only(fly.DeleteGroup("g", topic)) == DONE
+        assert house.only(flymq.DeleteGroup("g", topic)) == DONE
         assert [*groups_of(house, "s"), *groups_of(house, "t")] == ["a"]
-        assert house.only(fly.DeleteGroup("g", topic)) == unknown("g")
+        assert house.only(flymq.DeleteGroup("g", topic)) == unknown("g")
 
     def test_one_that_somebody_else_deletes_meanwhile_is_no_error(self) -> None:
         house = SteppedHouse()
@@ -167,7 +171,7 @@ class TestDeletion:
             house.broker.groups.commit_offset(topic, "g", 0, 1)
         house.run()
         client = house.client()
-        client.send(fly.DeleteGroup("g"))
+        client.send(flymq.DeleteGroup("g"))
         house.run()
         house.steps.step()
         house.broker.groups.delete("t8", "g")
@@ -178,8 +182,10 @@ class TestDeletion:
     def test_it_is_in_the_trail(self) -> None:
         house = GuardedHouse()
         root = house.log_in("root")
-        root.ask(fly.CreateTopic("t", 1), fly.Commit("t", "g", 0, 0), fly.DeleteGroup("g", "t"))
-        (found,) = root.ask(fly.QueryAudit(types=("group.delete",)))
+        root.ask(
+            flymq.CreateTopic("t", 1), flymq.Commit("t", "g", 0, 0), flymq.DeleteGroup("g", "t")
+        )
+        (found,) = root.ask(flymq.QueryAudit(types=("group.delete",)))
         assert [(one.user, one.resource) for one in found.events] == [("root", "t/g")]
 
     def test_a_deletion_of_several_goes_on_when_the_log_has_room(self, house: FlymqHouse) -> None:
@@ -194,7 +200,7 @@ class TestDeletion:
 
         house.broker.topics.create("before")  # a commit is under way
         journal.admit_events = congested_second  # type: ignore[method-assign]
-        assert house.only(fly.DeleteGroup("g")) == DONE
+        assert house.only(flymq.DeleteGroup("g")) == DONE
         assert len(sizes) == 3
         assert [*groups_of(house, "s"), *groups_of(house, "t")] == ["a"]
 
@@ -208,7 +214,7 @@ class TestTimes:
         house = FlymqHouse()
         self.times_ms = []
         for number in range(5):
-            answer = house.only(fly.Produce("t", None, b"%d" % number))
+            answer = house.only(flymq.Produce("t", None, b"%d" % number))
             self.times_ms.append(answer.timestamp_ms)
             house.pass_time(10)
         return house
@@ -216,31 +222,31 @@ class TestTimes:
     def test_a_seek_finds_the_first_record_since_then(self, timed: FlymqHouse) -> None:
         """The time that PRODUCE told leads to its record."""
         for number, time_ms in enumerate(self.times_ms):
-            assert timed.only(fly.SeekToTimestamp("t", 0, time_ms)) == fly.Position(number)
-            later = fly.SeekToTimestamp("t", 0, time_ms + 5_000)
-            assert timed.only(later) == fly.Position(number + 1)
+            assert timed.only(flymq.SeekToTimestamp("t", 0, time_ms)) == flymq.Position(number)
+            later = flymq.SeekToTimestamp("t", 0, time_ms + 5_000)
+            assert timed.only(later) == flymq.Position(number + 1)
 
     def test_before_all_records_and_behind_them(self, timed: FlymqHouse) -> None:
         for time_ms in (0, -1, -(1 << 63)):
-            assert timed.only(fly.SeekToTimestamp("t", 0, time_ms)) == fly.Position(0)
+            assert timed.only(flymq.SeekToTimestamp("t", 0, time_ms)) == flymq.Position(0)
         for time_ms in (1 << 50, (1 << 63) - 1):
-            assert timed.only(fly.SeekToTimestamp("t", 0, time_ms)) == fly.Position(5)
+            assert timed.only(flymq.SeekToTimestamp("t", 0, time_ms)) == flymq.Position(5)
         timed.broker.topics.trim("t", 0, 2)
         timed.run()
-        assert timed.only(fly.SeekToTimestamp("t", 0, 0)) == fly.Position(2)
+        assert timed.only(flymq.SeekToTimestamp("t", 0, 0)) == flymq.Position(2)
 
     def test_with_a_group_it_is_committed_and_durable(self, timed: FlymqHouse) -> None:
-        assert timed.only(fly.SeekToTimestamp("t", 0, 1 << 50, "g")) == fly.Position(5)
-        assert timed.only(fly.SeekToTimestamp("t", 0, 0, "")) == fly.Position(0)
-        assert timed.crash().only(fly.GetOffset("t", "g", 0)) == fly.Position(5)
+        assert timed.only(flymq.SeekToTimestamp("t", 0, 1 << 50, "g")) == flymq.Position(5)
+        assert timed.only(flymq.SeekToTimestamp("t", 0, 0, "")) == flymq.Position(0)
+        assert timed.crash().only(flymq.GetOffset("t", "g", 0)) == flymq.Position(5)
         assert [*groups_of(timed, "t")] == ["g"]
 
     def test_what_makes_no_sense_is_refused(self, timed: FlymqHouse) -> None:
         answers = timed.ask(
-            fly.SeekToTimestamp("none", 0, 0),
-            fly.SeekToTimestamp("t", 1, 0),
-            fly.SeekToTimestamp("t", -1, 0),
-            fly.SeekToTimestamp("t", 0, 0, ".."),
+            flymq.SeekToTimestamp("none", 0, 0),
+            flymq.SeekToTimestamp("t", 1, 0),
+            flymq.SeekToTimestamp("t", -1, 0),
+            flymq.SeekToTimestamp("t", 0, 0, ".."),
         )
         assert [answer.text[:25] for answer in answers] == [
             "topic not found: none",
@@ -253,15 +259,15 @@ class TestTimes:
 
 class TestPermissions:
     ASKED = (
-        fly.ListGroups(),
-        fly.DescribeGroup("g", "t"),
-        fly.DescribeGroup("g", None),
-        fly.DeleteGroup("g", ""),
+        flymq.ListGroups(),
+        flymq.DescribeGroup("g", "t"),
+        flymq.DescribeGroup("g", None),
+        flymq.DeleteGroup("g", ""),
     )
 
     def house(self) -> GuardedHouse:
         house = GuardedHouse()
-        house.log_in("root").ask(fly.CreateTopic("t", 1), fly.Commit("t", "g", 0, 0))
+        house.log_in("root").ask(flymq.CreateTopic("t", 1), flymq.Commit("t", "g", 0, 0))
         return house
 
     def test_they_are_for_administrators(self) -> None:
@@ -269,10 +275,12 @@ class TestPermissions:
         assert house.ask(*self.ASKED) == [NOT_IN] * 4
         for name in ("pat", "carl", "gus"):
             assert house.log_in(name).ask(*self.ASKED) == [MAY_NOT] * 4
-        assert not any(isinstance(one, fly.Failed) for one in house.log_in("root").ask(*self.ASKED))
+        assert not any(
+            isinstance(one, flymq.Failed) for one in house.log_in("root").ask(*self.ASKED)
+        )
 
     def test_a_seek_needs_what_a_commit_needs(self) -> None:
         house = self.house()
-        seek = fly.SeekToTimestamp("t", 0, 0, "g")
+        seek = flymq.SeekToTimestamp("t", 0, 0, "g")
         assert house.only(seek) == NOT_IN
-        assert house.log_in("carl").ask(seek) == [fly.Position(0)]
+        assert house.log_in("carl").ask(seek) == [flymq.Position(0)]

@@ -8,11 +8,11 @@ import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 
 from brokerd.broker import ConsumerGroup
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.flymq.members import address_text
 from tests.protocols.flymq_desk import FlymqHouse
 
-JOIN = fly.Subscribe("t", "g", 0, "latest")
+JOIN = flymq.Subscribe("t", "g", 0, "latest")
 
 
 @pytest.fixture
@@ -23,15 +23,15 @@ def house() -> FlymqHouse:
 
 
 def members(house: FlymqHouse, group: str = "g") -> int:
-    answer = house.only(fly.DescribeGroup(group, "t"))
-    assert isinstance(answer, fly.Group), answer
+    answer = house.only(flymq.DescribeGroup(group, "t"))
+    assert isinstance(answer, flymq.Group), answer
     return answer.members
 
 
 def test_each_open_connection_that_subscribed_counts_once(house: FlymqHouse) -> None:
     clients = [house.client() for _ in range(3)]
     for number, client in enumerate(clients, start=1):
-        client.ask(JOIN, JOIN, fly.Subscribe("t", "g", 0, "commit"))
+        client.ask(JOIN, JOIN, flymq.Subscribe("t", "g", 0, "commit"))
         assert members(house) == number
     clients[0].disconnect()
     house.run()
@@ -44,13 +44,15 @@ def test_each_open_connection_that_subscribed_counts_once(house: FlymqHouse) -> 
 
 def test_who_only_commits_or_fetches_is_no_member(house: FlymqHouse) -> None:
     client = house.client()
-    client.ask(fly.Commit("t", "g", 0, 1), fly.Fetch("t", 0, 0, 10), fly.GetLag("t", "g", 0))
+    client.ask(flymq.Commit("t", "g", 0, 1), flymq.Fetch("t", 0, 0, 10), flymq.GetLag("t", "g", 0))
     assert members(house) == 0
 
 
 def test_a_refused_subscription_joins_nothing(house: FlymqHouse) -> None:
-    house.ask(fly.Commit("t", "g", 0, 1))
-    house.client().ask(fly.Subscribe("t", "g", 9, "latest"), fly.Subscribe("t", "g", 0, "never"))
+    house.ask(flymq.Commit("t", "g", 0, 1))
+    house.client().ask(
+        flymq.Subscribe("t", "g", 9, "latest"), flymq.Subscribe("t", "g", 0, "never")
+    )
     assert members(house) == 0
 
 
@@ -58,7 +60,7 @@ def test_a_group_that_is_made_again_begins_without_members(house: FlymqHouse) ->
     """And who had joined the former one leaves without harm."""
     client = house.client()
     client.ask(JOIN)
-    house.ask(fly.DeleteGroup("g", "t"), fly.Commit("t", "g", 0, 1))
+    house.ask(flymq.DeleteGroup("g", "t"), flymq.Commit("t", "g", 0, 1))
     assert members(house) == 0
     client.disconnect()
     house.run()
@@ -70,7 +72,7 @@ def test_groups_that_come_and_go_leave_nothing_behind(house: FlymqHouse) -> None
     client = house.client()
     for number in range(500):
         group = f"g{number}"
-        client.ask(fly.Subscribe("t", group, 0, "latest"), fly.DeleteGroup(group, "t"))
+        client.ask(flymq.Subscribe("t", group, 0, "latest"), flymq.DeleteGroup(group, "t"))
     client.ask(JOIN)
     topic = house.broker.topics.existing("t")
     groups = [one for one in gc.get_objects() if isinstance(one, ConsumerGroup)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from tests.cross.page import table_of
 from tests.protocols.flymq_desk import FlymqHouse
 
@@ -12,15 +12,15 @@ TABLE = table_of("docs/protocols/flymq.rst", "Opcodes")
 def answer_to(opcode: int) -> str:
     """What an empty request is refused with; empty if it is not refused."""
     client = FlymqHouse().client()
-    client.send_bytes(fly.frame(opcode, b""))
+    client.send_bytes(flymq.frame(opcode, b""))
     client._house.run()
-    ((answered, _, payload),) = fly.FrameReader().feed(client.received_bytes())
-    return fly.error_text(payload) if answered == fly.Opcode.ERROR else ""
+    ((answered, _, payload),) = flymq.FrameReader().feed(client.received_bytes())
+    return flymq.error_text(payload) if answered == flymq.Opcode.ERROR else ""
 
 
 def test_every_opcode_has_its_row() -> None:
     told = {int(number, 16): row["Name"] for number, row in TABLE.items()}
-    assert told == {int(one): one.name for one in fly.Opcode}
+    assert told == {int(one): one.name for one in flymq.Opcode}
 
 
 def test_what_is_said_to_be_served_is_known_and_nothing_else_is() -> None:

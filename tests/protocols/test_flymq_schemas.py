@@ -10,26 +10,26 @@ import pytest
 
 from brokerd.broker import Congested
 from brokerd.broker.schemas.entries import SchemaVersion
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.schemas.checker import OWN_WAITING_MAX
 from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
 from tests.protocols.flymq_guarded import GuardedHouse
 
 NEEDS_ID = b'{"required":["id"],"properties":{"id":{"type":"integer"}}}'
-REGISTER = fly.RegisterSchema("order", "json", NEEDS_ID)
-OTHER = fly.RegisterSchema("other", "json", b"{}")
+REGISTER = flymq.RegisterSchema("order", "json", NEEDS_ID)
+OTHER = flymq.RegisterSchema("other", "json", b"{}")
 
 
-def registered(*requests: fly.RegisterSchema) -> FlymqHouse:
+def registered(*requests: flymq.RegisterSchema) -> FlymqHouse:
     house = FlymqHouse()
     for request in requests or (REGISTER,):
-        assert isinstance(house.only(request), fly.SchemaInfo)
+        assert isinstance(house.only(request), flymq.SchemaInfo)
     return house
 
 
 def refusal(house: FlymqHouse, request: Any) -> str:
     answer = house.only(request)
-    assert isinstance(answer, fly.Failed), answer
+    assert isinstance(answer, flymq.Failed), answer
     return answer.text
 
 
@@ -43,28 +43,28 @@ def put_off(house: FlymqHouse) -> list[Callable[[], None]]:
 
 def test_versions_are_registered_listed_read_and_deleted() -> None:
     house = registered()
-    assert house.only(REGISTER) == fly.SchemaInfo("order", "json", 2)
-    assert house.only(OTHER) == fly.SchemaInfo("other", "json", 1)
-    listed = tuple(fly.SchemaInfo(*one) for one in [("order", "json", 1), ("order", "json", 2)])
-    other = (fly.SchemaInfo("other", "json", 1),)
-    assert house.only(fly.ListSchemas()) == fly.SchemaList(listed + other)
-    assert house.only(fly.ListSchemas("order")) == fly.SchemaList(listed)
-    assert house.only(fly.ListSchemas("nope")) == fly.SchemaList(())
-    found = house.only(fly.GetSchema("order"))
+    assert house.only(REGISTER) == flymq.SchemaInfo("order", "json", 2)
+    assert house.only(OTHER) == flymq.SchemaInfo("other", "json", 1)
+    listed = tuple(flymq.SchemaInfo(*one) for one in [("order", "json", 1), ("order", "json", 2)])
+    other = (flymq.SchemaInfo("other", "json", 1),)
+    assert house.only(flymq.ListSchemas()) == flymq.SchemaList(listed + other)
+    assert house.only(flymq.ListSchemas("order")) == flymq.SchemaList(listed)
+    assert house.only(flymq.ListSchemas("nope")) == flymq.SchemaList(())
+    found = house.only(flymq.GetSchema("order"))
     assert (found.schema.version, found.definition) == (2, NEEDS_ID)
     assert found.compatibility == "backward"
-    assert house.only(fly.DeleteSchema("order", 2)) == fly.Done()
-    assert house.only(fly.GetSchema("order")).schema.version == 1
-    assert house.only(fly.DeleteSchema("order")) == fly.Done()
-    assert house.only(fly.ListSchemas()) == fly.SchemaList(other)
+    assert house.only(flymq.DeleteSchema("order", 2)) == flymq.Done()
+    assert house.only(flymq.GetSchema("order")).schema.version == 1
+    assert house.only(flymq.DeleteSchema("order")) == flymq.Done()
+    assert house.only(flymq.ListSchemas()) == flymq.SchemaList(other)
 
 
 def test_what_was_answered_outlasts_a_loss_of_power() -> None:
     """A registration and a deletion."""
     house = registered(REGISTER, REGISTER, OTHER)
-    house.only(fly.DeleteSchema("order", 2))
+    house.only(flymq.DeleteSchema("order", 2))
     house = house.crash()
-    assert [one.version for one in house.only(fly.ListSchemas("order")).schemas] == [1]
+    assert [one.version for one in house.only(flymq.ListSchemas("order")).schemas] == [1]
     assert house.only(REGISTER).version == 3
 
 
@@ -82,15 +82,15 @@ def test_a_value_is_stored_if_it_fits(
     kind: str, definition: bytes, good: bytes, bad: bytes, schema_first: bool
 ) -> None:
     """And one that does not is refused, and nothing of it stays."""
-    house = registered(fly.RegisterSchema("s", kind, definition))
-    text = refusal(house, fly.ProduceWithSchema("t", bad, "s", schema_first))
+    house = registered(flymq.RegisterSchema("s", kind, definition))
+    text = refusal(house, flymq.ProduceWithSchema("t", bad, "s", schema_first))
     assert text.startswith("schema validation failed: [")
     assert house.broker.topics.find("t") is None
-    stored = house.only(fly.ProduceWithSchema("t", good, "s", schema_first))
-    assert stored == fly.Produced("t", 0, 0, stored.timestamp_ms, -1, len(good))
+    stored = house.only(flymq.ProduceWithSchema("t", good, "s", schema_first))
+    assert stored == flymq.Produced("t", 0, 0, stored.timestamp_ms, -1, len(good))
     assert house.records("t", 0, 0, 10) == [(0, None, good)]
-    assert house.only(fly.ValidateSchema("s", good)) == fly.Validity(True, ())
-    told = house.only(fly.ValidateSchema("s", bad))
+    assert house.only(flymq.ValidateSchema("s", good)) == flymq.Validity(True, ())
+    told = house.only(flymq.ValidateSchema("s", bad))
     assert not told.valid
     assert text == f"schema validation failed: [{' '.join(told.errors)}]"
 
@@ -98,7 +98,7 @@ def test_a_value_is_stored_if_it_fits(
 def test_values_go_to_the_partitions_in_turn() -> None:
     house = registered(OTHER)
     house.broker.topics.create("t", 3)
-    stored = house.ask(*[fly.ProduceWithSchema("t", b"1", "other")] * 4)
+    stored = house.ask(*[flymq.ProduceWithSchema("t", b"1", "other")] * 4)
     assert [one.partition for one in stored] == [0, 1, 2, 0]
 
 
@@ -107,22 +107,22 @@ def test_requests_behind_one_that_is_looked_at_wait_and_are_answered_in_order() 
     waiting = put_off(house)
     client = house.client()
     client.send(
-        fly.Produce("t", None, b"0"),
-        fly.ProduceWithSchema("t", b"1", "other"),
-        fly.Produce("t", None, b"2"),
-        fly.ValidateSchema("other", b"1"),
-        fly.ListSchemas("other"),
+        flymq.Produce("t", None, b"0"),
+        flymq.ProduceWithSchema("t", b"1", "other"),
+        flymq.Produce("t", None, b"2"),
+        flymq.ValidateSchema("other", b"1"),
+        flymq.ListSchemas("other"),
     )
     house.run()
-    assert [type(answer) for answer in client.answers()] == [fly.Produced]
-    assert house.only(fly.ListTopics()) == fly.Topics(("t",))  # nobody else waits
+    assert [type(answer) for answer in client.answers()] == [flymq.Produced]
+    assert house.only(flymq.ListTopics()) == flymq.Topics(("t",))  # nobody else waits
     for _ in range(2):
         waiting.pop(0)()
         house.run()
     first, second, third, fourth = client.answers()
     assert (first.offset, second.offset) == (1, 2)
-    assert third == fly.Validity(True, ())
-    assert isinstance(fourth, fly.SchemaList)
+    assert third == flymq.Validity(True, ())
+    assert isinstance(fourth, flymq.SchemaList)
     assert [value for _, _, value in house.records("t", 0, 0, 9)] == [b"0", b"1", b"2"]
 
 
@@ -132,7 +132,7 @@ def test_who_leaves_meanwhile_stores_nothing_and_disturbs_nobody() -> None:
     looked: list[bytes] = []
     waiting = put_off(house)
     client = house.client()
-    client.send(fly.ProduceWithSchema("t", b"1", "other"))
+    client.send(flymq.ProduceWithSchema("t", b"1", "other"))
     house.run()
     client.disconnect()
     house.run()
@@ -147,23 +147,23 @@ def test_who_leaves_meanwhile_stores_nothing_and_disturbs_nobody() -> None:
 def test_who_may_not_write_any_more_when_it_was_looked_at_registers_nothing() -> None:
     """Nor is a value stored of such a one."""
     house = GuardedHouse()
-    assert house.log_in("root").ask(OTHER) == [fly.SchemaInfo("other", "json", 1)]
+    assert house.log_in("root").ask(OTHER) == [flymq.SchemaInfo("other", "json", 1)]
     house.grant("order", "gus")
     gus = house.log_in("gus")
     waiting = put_off(house)
-    gus.send(REGISTER, fly.ProduceWithSchema("order", b"1", "other"))
+    gus.send(REGISTER, flymq.ProduceWithSchema("order", b"1", "other"))
     house.run()
     house.grant("order")
     waiting.pop(0)()
     house.run()
-    assert gus.answers() == [fly.Failed("unauthorized")] * 2
+    assert gus.answers() == [flymq.Failed("unauthorized")] * 2
     house.grant("order", "gus")
-    gus.send(fly.ProduceWithSchema("order", b"1", "other"))
+    gus.send(flymq.ProduceWithSchema("order", b"1", "other"))
     house.run()
     house.grant("order")
     waiting.pop(0)()
     house.run()
-    assert gus.answers() == [fly.Failed("unauthorized")]
+    assert gus.answers() == [flymq.Failed("unauthorized")]
     assert [known.name for known in house.broker.schemas.names()] == ["other"]
     assert house.broker.topics.find("order") is None
 
@@ -181,7 +181,7 @@ def test_what_is_registered_is_told_although_nothing_may_be_any_more() -> None:
     house.grant("order")
     gus.protocol.resumeProducing()
     house.run()
-    assert gus.answers() == [fly.SchemaInfo("order", "json", 1)]
+    assert gus.answers() == [flymq.SchemaInfo("order", "json", 1)]
 
 
 def test_a_leave_is_noticed_while_something_waits_to_be_looked_at() -> None:
@@ -189,7 +189,7 @@ def test_a_leave_is_noticed_while_something_waits_to_be_looked_at() -> None:
     house = registered(OTHER)
     put_off(house)
     client = house.client()
-    client.send(fly.ValidateSchema("other", b"1"))
+    client.send(flymq.ValidateSchema("other", b"1"))
     house.run()
     assert not client.transport.paused
 
@@ -199,9 +199,9 @@ def test_too_many_that_wait_are_refused() -> None:
     put_off(house)
     clients = [house.client() for _ in range(OWN_WAITING_MAX)]
     for client in clients:
-        client.send(fly.ValidateSchema("other", b"1"))
+        client.send(flymq.ValidateSchema("other", b"1"))
     house.run()
-    assert "try again" in refusal(house, fly.ValidateSchema("other", b"1"))
+    assert "try again" in refusal(house, flymq.ValidateSchema("other", b"1"))
 
 
 def test_a_value_that_waits_for_room_is_looked_at_once() -> None:
@@ -220,54 +220,57 @@ def test_a_value_that_waits_for_room_is_looked_at_once() -> None:
 
     house.broker.topics.create("before")  # a commit is under way
     journal.admit = congested_once  # type: ignore[method-assign, assignment]
-    assert house.only(fly.ProduceWithSchema("t", b"1", "other")).offset == 0
+    assert house.only(flymq.ProduceWithSchema("t", b"1", "other")).offset == 0
     assert len(looked) == 1
 
 
 @pytest.mark.parametrize(
     ("request_", "text"),
     [
-        (fly.GetSchema("nope"), "no schema found for topic: nope"),
-        (fly.GetSchema("nope", 1), "schema not found: nope v1"),
-        (fly.GetSchema("order", 7), "schema not found: order v7"),
-        (fly.ValidateSchema("nope", b"1"), "schema not found: nope"),
-        (fly.ProduceWithSchema("t", b"1", "nope"), "schema not found: nope"),
-        (fly.ProduceWithSchema("t", b"1", ""), "schema not found: "),
-        (fly.DeleteSchema("order", 7), "failed to delete schema: schema not found: order v7"),
-        (fly.DeleteSchema("nope"), "failed to delete schema: schema not found: nope"),
-        (fly.RegisterSchema("x", "xml", b"{}"), "unsupported schema type: xml"),
-        (fly.RegisterSchema("x", "", b"{}", False), "unsupported schema type: "),
-        (fly.RegisterSchema("", "json", b"{}"), "a schema needs a name of 1 to 255 bytes of UTF-8"),
+        (flymq.GetSchema("nope"), "no schema found for topic: nope"),
+        (flymq.GetSchema("nope", 1), "schema not found: nope v1"),
+        (flymq.GetSchema("order", 7), "schema not found: order v7"),
+        (flymq.ValidateSchema("nope", b"1"), "schema not found: nope"),
+        (flymq.ProduceWithSchema("t", b"1", "nope"), "schema not found: nope"),
+        (flymq.ProduceWithSchema("t", b"1", ""), "schema not found: "),
+        (flymq.DeleteSchema("order", 7), "failed to delete schema: schema not found: order v7"),
+        (flymq.DeleteSchema("nope"), "failed to delete schema: schema not found: nope"),
+        (flymq.RegisterSchema("x", "xml", b"{}"), "unsupported schema type: xml"),
+        (flymq.RegisterSchema("x", "", b"{}", False), "unsupported schema type: "),
         (
-            fly.RegisterSchema("x", "avro", b""),
+            flymq.RegisterSchema("", "json", b"{}"),
+            "a schema needs a name of 1 to 255 bytes of UTF-8",
+        ),
+        (
+            flymq.RegisterSchema("x", "avro", b""),
             "failed to register schema: invalid schema definition: schema definition cannot be "
             "empty",
         ),
         (
-            fly.RegisterSchema("x", "json", b"[]"),
+            flymq.RegisterSchema("x", "json", b"[]"),
             "failed to register schema: invalid schema definition: invalid JSON schema: an object "
             "is expected, not array",
         ),
         (
-            fly.RegisterSchema("order", "json", b'{"required":["x"]}'),
+            flymq.RegisterSchema("order", "json", b'{"required":["x"]}'),
             "failed to register schema: schema compatibility check failed: new required field 'x' "
             "not in old schema (version 1)",
         ),
         (
-            fly.RegisterSchema("x", "json", b" " * 262_145),
+            flymq.RegisterSchema("x", "json", b" " * 262_145),
             "failed to register schema: invalid schema definition: schema definition has 262145 "
             "bytes, and 262144 may be",
         ),
         (
-            fly.ProduceWithSchema("t", b"{}", "order"),
+            flymq.ProduceWithSchema("t", b"{}", "order"),
             "schema validation failed: [missing required field: id]",
         ),
         (
-            fly.ProduceWithSchema("t", b'{"id":"a"}', "order"),
+            flymq.ProduceWithSchema("t", b'{"id":"a"}', "order"),
             "schema validation failed: [type mismatch at id: expected integer, got string]",
         ),
         (
-            fly.ProduceWithSchema("..", b'{"id":1}', "order"),
+            flymq.ProduceWithSchema("..", b'{"id":1}', "order"),
             "topic name must not be '..': give it 1 to 255 bytes of UTF-8 without control "
             "characters, and no '.' or '..' alone or between slashes",
         ),
@@ -275,19 +278,19 @@ def test_a_value_that_waits_for_room_is_looked_at_once() -> None:
 )
 def test_a_refusal_says_what_is_wrong_and_changes_nothing(request_: Any, text: str) -> None:
     house = registered()
-    before = house.only(fly.ListSchemas())
+    before = house.only(flymq.ListSchemas())
     assert refusal(house, request_) == text
-    assert house.only(fly.ListSchemas()) == before
+    assert house.only(flymq.ListSchemas()) == before
     assert list(house.broker.topics.all()) == []
 
 
 def test_a_text_in_a_refusal_is_short_and_shows_no_control_characters() -> None:
     """Whatever names and values hold."""
-    house = registered(fly.RegisterSchema("s", "json", b'{"enum": [1]}'))
-    text = refusal(house, fly.ProduceWithSchema("t", json.dumps("\x1b" * 9_000).encode(), "s"))
+    house = registered(flymq.RegisterSchema("s", "json", b'{"enum": [1]}'))
+    text = refusal(house, flymq.ProduceWithSchema("t", json.dumps("\x1b" * 9_000).encode(), "s"))
     assert len(text) < 400
     assert text.isprintable()
-    assert "\x1b" not in refusal(house, fly.RegisterSchema("x", "\x1b[2J", b"{}"))
+    assert "\x1b" not in refusal(house, flymq.RegisterSchema("x", "\x1b[2J", b"{}"))
 
 
 def test_the_list_of_all_schemas_is_made_in_slices() -> None:
@@ -295,12 +298,12 @@ def test_the_list_of_all_schemas_is_made_in_slices() -> None:
     house = SteppedHouse()
     house.steps.look_seconds = 0.001
     for number in range(9):
-        house.only(fly.RegisterSchema(f"s{number}", "json", b"{}"))
+        house.only(flymq.RegisterSchema(f"s{number}", "json", b"{}"))
     client = house.client()
-    client.send(fly.ListSchemas())
+    client.send(flymq.ListSchemas())
     house.run()
     house.steps.step()
-    assert house.only(fly.DeleteSchema("s8")) == fly.Done()
+    assert house.only(flymq.DeleteSchema("s8")) == flymq.Done()
     assert client.answers() == []
     house.finish()
     (answer,) = client.answers()
@@ -310,7 +313,7 @@ def test_the_list_of_all_schemas_is_made_in_slices() -> None:
 def test_one_name_is_listed_without_a_look_at_the_others() -> None:
     house = registered()
     house.broker.schemas.names = list  # type: ignore[method-assign]
-    assert len(house.only(fly.ListSchemas("order")).schemas) == 1
+    assert len(house.only(flymq.ListSchemas("order")).schemas) == 1
 
 
 def test_a_list_that_fits_no_answer_is_refused() -> None:
@@ -318,4 +321,4 @@ def test_a_list_that_fits_no_answer_is_refused() -> None:
     known = house.broker.schemas.named("order")
     many = {n: SchemaVersion("n" * 255, known.latest.definition, 0) for n in range(130_000)}
     object.__setattr__(known, "versions", many)
-    assert "the list of all schemas" in refusal(house, fly.ListSchemas())
+    assert "the list of all schemas" in refusal(house, flymq.ListSchemas())

@@ -16,7 +16,7 @@ from twisted.internet.threads import deferToThread
 
 from brokerd.broker import Broker
 from brokerd.client.flymq import FlymqClient, FlymqError
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.flymq import fetch, filtered_fetch
 from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
 from tests.certificates import tls
@@ -105,8 +105,8 @@ async def test_a_peer_that_reads_slowly_gets_every_byte(tmp_path: Path, no_fault
             client.create_topic("t", 1)
             client.produce("t", b"v" * (5 * MIB), key=b"k")
         with running.plain() as peer:
-            request = fly.encode_request(fly.Consume("t", 0, 0, fly.Opcode.CONSUME_ZERO_COPY))
-            answer = consumed(b"k", b"v" * (5 * MIB), fly.Opcode.CONSUME_ZERO_COPY)
+            request = flymq.encode_request(flymq.Consume("t", 0, 0, flymq.Opcode.CONSUME_ZERO_COPY))
+            answer = consumed(b"k", b"v" * (5 * MIB), flymq.Opcode.CONSUME_ZERO_COPY)
             peer.sendall(request * 4)
             received = bytearray()
             while len(received) < 4 * len(answer):
@@ -127,11 +127,11 @@ async def test_a_request_in_two_writes_of_header_and_payload_is_one(
     def work(running: Served[FlymqFactory]) -> None:
         with running.plain() as peer:
             for number in range(5):
-                data = fly.encode_request(fly.CreateTopic(f"t{number}", 1))
+                data = flymq.encode_request(flymq.CreateTopic(f"t{number}", 1))
                 peer.sendall(data[:8])
                 time.sleep(0.01)
                 peer.sendall(data[8:])
-                assert peer.recv(65_536) == fly.ok(fly.Opcode.CREATE_TOPIC)
+                assert peer.recv(65_536) == flymq.ok(flymq.Opcode.CREATE_TOPIC)
 
     async with served(tmp_path) as running:
         await deferToThread(work, running)
@@ -148,9 +148,9 @@ async def test_the_error_before_the_end_survives_what_the_peer_goes_on_sending(
             with running.plain() as peer:
                 peer.sendall(b"\xaf\1\1\1\2\0\0\1" + bytes(8 * MIB))
                 answer = b"".join(iter(lambda: peer.recv(65_536), b""))
-                ((opcode, _, payload),) = fly.FrameReader().feed(answer)
-                assert opcode == fly.Opcode.ERROR
-                assert "over the limit" in fly.error_text(payload)
+                ((opcode, _, payload),) = flymq.FrameReader().feed(answer)
+                assert opcode == flymq.Opcode.ERROR
+                assert "over the limit" in flymq.error_text(payload)
                 peer.sendall(bytes(MIB))
 
     async with served(tmp_path) as running:
@@ -167,7 +167,7 @@ async def test_others_are_served_while_scans_run(tmp_path: Path, no_faults: None
     def fill(running: Served[FlymqFactory]) -> None:
         with client_of(running) as client:
             client.create_topic("t", 1)
-            produce = fly.Produce("t", None, b"ab" * 50)
+            produce = flymq.Produce("t", None, b"ab" * 50)
             for _ in range(10):
                 client.send_many([produce] * 1000)
 
@@ -210,23 +210,25 @@ async def test_a_scan_whose_client_has_left_ends_long_before_the_log(
         with client_of(running, ssl_context=context, server_hostname="broker") as client:
             client.create_topic("t", 1)
             for _ in range(20):
-                client.send_many([fly.Produce("t", None, b"ab" * 50)] * 1000)
+                client.send_many([flymq.Produce("t", None, b"ab" * 50)] * 1000)
         with running.plain() as peer:
             if context is not None:
                 peer = context.wrap_socket(peer, server_hostname="broker")
-            peer.sendall(fly.encode_request(fly.Fetch("t", 0, 0, 1, "(?s).*a.{200}c", sdk=True)))
+            peer.sendall(
+                flymq.encode_request(flymq.Fetch("t", 0, 0, 1, "(?s).*a.{200}c", sdk=True))
+            )
             time.sleep(0.2)
             peer.close()
 
-    class Watched(filtered_fetch.Scan):
+    class Watched(filtered_fetch.FilteredFetch):
         def __call__(self, done: Any) -> None:
-            def told(records: Any, next_offset: int, error: Any) -> None:
+            def completed(records: Any, next_offset: int, error: Any) -> None:
                 examined.append(next_offset)
                 done(records, next_offset, error)
 
-            super().__call__(told)
+            super().__call__(completed)
 
-    monkeypatch.setattr(fetch, "Scan", Watched)
+    monkeypatch.setattr(fetch, "FilteredFetch", Watched)
     async with served(tmp_path, endpoint) as running:
         await deferToThread(work, running)
         await until(lambda: not running.factory.connections)

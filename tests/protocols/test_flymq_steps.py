@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.flymq import group_admin
 from brokerd.protocols.flymq.steps import Steps
 from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
 
-LIST = fly.ListGroups()
+LIST = flymq.ListGroups()
 
 
 class Work:
@@ -22,7 +22,7 @@ class Work:
         self.left = steps
         monkeypatch.setattr(group_admin, "_listed", lambda broker: self.steps(broker))
 
-    def steps(self, broker: Any) -> Steps[list[fly.Group]]:
+    def steps(self, broker: Any) -> Steps[list[flymq.Group]]:
         while self.left:
             self.left -= 1
             yield None
@@ -50,7 +50,7 @@ def test_a_slice_ends_when_its_time_is_over(
         lefts.append(work.left)
     assert max(before - after for before, after in pairwise(lefts)) <= 5
     house.run()
-    assert client.answers() == [fly.Groups(())]
+    assert client.answers() == [flymq.Groups(())]
 
 
 def test_the_work_of_a_client_that_has_gone_is_given_up(
@@ -72,22 +72,22 @@ def test_what_is_sent_behind_it_waits_and_others_do_not(
 ) -> None:
     Work(100, monkeypatch)
     client, other = house.client(), house.client()
-    client.send(LIST, fly.ListTopics())
+    client.send(LIST, flymq.ListTopics())
     house.run()
-    assert other.ask(fly.ListTopics()) == [fly.Topics(())]
+    assert other.ask(flymq.ListTopics()) == [flymq.Topics(())]
     assert client.answers() == []
     house.finish()
-    assert client.answers() == [fly.Groups(()), fly.Topics(())]
+    assert client.answers() == [flymq.Groups(()), flymq.Topics(())]
 
 
 def test_it_begins_when_what_the_client_wrote_is_durable() -> None:
     """So it is seen; and nothing is shown that a crash could take back."""
     house = FlymqHouse()
     client = house.client()
-    client.send(fly.Produce("t.dlq", None, b"x"), fly.FetchDlq("t"))
+    client.send(flymq.Produce("t.dlq", None, b"x"), flymq.FetchDlq("t"))
     house.turn()
     assert client.answers() == []
     house.run()
     produced, fetched = client.answers()
-    assert isinstance(produced, fly.Produced)
+    assert isinstance(produced, flymq.Produced)
     assert [letter.payload for letter in fetched.letters] == [b"x"]

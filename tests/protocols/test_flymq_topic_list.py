@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.flymq import topic_list
 from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
 from brokerd.security.accounts import AccessList
@@ -49,7 +49,7 @@ def house() -> SteppedGuardedHouse:
 
 def begun(house: SteppedGuardedHouse, request: Any) -> FlymqClient:
     client = house.log_in("gus")
-    client.send(request, fly.WhoAmI())
+    client.send(request, flymq.WhoAmI())
     house.step(2)
     assert client.answers() == []
     return client
@@ -58,8 +58,8 @@ def begun(house: SteppedGuardedHouse, request: Any) -> FlymqClient:
 @pytest.mark.parametrize(
     ("request_", "names"),
     [
-        (fly.ListTopics(), lambda answer: list(answer.names)),
-        (fly.ClusterMetadata(), lambda answer: [one.topic for one in answer.topics]),
+        (flymq.ListTopics(), lambda answer: list(answer.names)),
+        (flymq.ClusterMetadata(), lambda answer: [one.topic for one in answer.topics]),
     ],
 )
 def test_others_are_served_while_a_long_list_is_made(
@@ -67,7 +67,7 @@ def test_others_are_served_while_a_long_list_is_made(
 ) -> None:
     """What is behind it on its own connection is not."""
     client = begun(house, request_)
-    assert house.log_in("gus").ask(fly.WhoAmI())[0].user == "gus"
+    assert house.log_in("gus").ask(flymq.WhoAmI())[0].user == "gus"
     house.finish()
     answer, who = client.answers()
     assert names(answer) == ["t0500"]
@@ -75,27 +75,27 @@ def test_others_are_served_while_a_long_list_is_made(
 
 
 def test_a_list_has_no_topic_that_went_meanwhile(house: SteppedGuardedHouse) -> None:
-    client = begun(house, fly.ListTopics())
+    client = begun(house, flymq.ListTopics())
     for name in ("t0500", "t0001"):
         house.broker.topics.delete(name)
     house.finish()
-    assert client.answers()[0] == fly.Topics(())
+    assert client.answers()[0] == flymq.Topics(())
 
 
 def test_rights_that_go_while_a_list_is_made_are_gone(house: SteppedGuardedHouse) -> None:
-    client = begun(house, fly.ListTopics())
+    client = begun(house, flymq.ListTopics())
     house.update("gus", enabled=False)
     house.finish()
-    assert client.answers() == [fly.Topics(()), fly.Identity(False)]
+    assert client.answers() == [flymq.Topics(()), flymq.Identity(False)]
 
 
 def test_a_role_that_comes_while_a_list_is_made_disturbs_no_later_request(
     house: SteppedGuardedHouse,
 ) -> None:
-    client = begun(house, fly.ListTopics())
+    client = begun(house, flymq.ListTopics())
     house.update("gus", roles=("admin",))
     house.finish()
-    client.send(fly.QueryAudit(limit=1), fly.GetUser("carl"))
+    client.send(flymq.QueryAudit(limit=1), flymq.GetUser("carl"))
     house.finish()
     house.run()
     topics, who, _, user = client.answers()
@@ -106,7 +106,7 @@ def test_a_role_that_comes_while_a_list_is_made_disturbs_no_later_request(
 def test_who_leaves_is_not_looked_for_any_longer(
     house: SteppedGuardedHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = begun(house, fly.ListTopics())
+    client = begun(house, flymq.ListTopics())
     client.disconnect()
     monkeypatch.setattr(topic_list, "STEP_TOPICS", None)
     house.finish()
@@ -118,7 +118,7 @@ def test_one_list_is_made_after_the_other_and_a_fault_is_in_nobody_s_way(
     """Of those who wait none has its own copy of all topics."""
     clients = [house.log_in("gus") for _ in range(4)]
     for client in clients:
-        client.send(fly.ListTopics(), fly.ListTopics())
+        client.send(flymq.ListTopics(), flymq.ListTopics())
     house.step(2)
     clients[1].disconnect()
 
@@ -137,7 +137,7 @@ def test_one_list_is_made_after_the_other_and_a_fault_is_in_nobody_s_way(
 
 def test_who_has_a_role_waits_for_no_slice(house: SteppedGuardedHouse) -> None:
     client = house.log_in("carl")
-    client.send(fly.ListTopics(), fly.ClusterMetadata())
+    client.send(flymq.ListTopics(), flymq.ClusterMetadata())
     house.run()
     topics, cluster = client.answers()
     assert len(topics.names) == len(cluster.topics) == COUNT
@@ -147,7 +147,7 @@ def test_a_prefix_s_list_shows_its_topics(house: SteppedGuardedHouse) -> None:
     access = house.log_in("root").protocol.access
     house.broker.accounts.set_access_list(access, AccessList("t09", True, users={"gus": 1}))
     client = house.log_in("gus")
-    client.send(fly.ListTopics())
+    client.send(flymq.ListTopics())
     house.finish()
     house.run()
     (answer,) = client.answers()

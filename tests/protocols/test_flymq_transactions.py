@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq
 from brokerd.protocols.flymq.connection import CONTENT_BYTES_MAX, FlymqSettings
 from brokerd.security.audit import EventType
 from tests.codecs.test_flymq_golden import BYTES
@@ -13,10 +13,10 @@ from tests.protocols.flymq_desk import FlymqClient, FlymqHouse
 from tests.protocols.flymq_guarded import GuardedHouse
 
 KIB = 1024
-NOT_IN = fly.Failed("authentication required")
-MAY_NOT = fly.Failed("unauthorized")
-ABORTED = fly.Failed("transaction is not active: aborted")
-COMMITTED = fly.Failed("transaction is not active: committed")
+NOT_IN = flymq.Failed("authentication required")
+MAY_NOT = flymq.Failed("unauthorized")
+ABORTED = flymq.Failed("transaction is not active: aborted")
+COMMITTED = flymq.Failed("transaction is not active: committed")
 
 
 @pytest.fixture
@@ -26,12 +26,12 @@ def house() -> FlymqHouse:
 
 def begin(client: FlymqClient, *records: tuple[str, bytes]) -> str:
     """Begin a transaction with these records; its id."""
-    (told,) = client.ask(fly.BeginTransaction())
-    assert isinstance(told, fly.TransactionTold), told
+    (told,) = client.ask(flymq.BeginTransaction())
+    assert isinstance(told, flymq.TransactionAnswer), told
     assert told.success
     name = told.transaction
-    answers = client.ask(*[fly.ProduceInTransaction(name, *record) for record in records])
-    assert all(isinstance(answer, fly.Produced) for answer in answers), answers
+    answers = client.ask(*[flymq.ProduceInTransaction(name, *record) for record in records])
+    assert all(isinstance(answer, flymq.Produced) for answer in answers), answers
     return name
 
 
@@ -40,8 +40,8 @@ def values(house: FlymqHouse, topic: str, partition: int = 0) -> list[bytes]:
 
 
 def topics(house: FlymqHouse) -> tuple[str, ...]:
-    answer = house.only(fly.ListTopics())
-    assert isinstance(answer, fly.Topics)
+    answer = house.only(flymq.ListTopics())
+    assert isinstance(answer, flymq.Topics)
     return answer.names
 
 
@@ -55,7 +55,7 @@ class TestCommit:
         client = house.client()
         name = begin(client, ("a", b"1"), ("b", b"2"), ("a", b"3"))
         assert (topics(house), values(house, "a")) == (("a",), [b"before"])
-        assert client.ask(fly.CommitTransaction(name)) == [fly.TransactionTold(name, True)]
+        assert client.ask(flymq.CommitTransaction(name)) == [flymq.TransactionAnswer(name, True)]
         assert topics(house) == ("a", "b")
         assert values(house, "a") == [b"before", b"1", b"3"]
         assert values(house, "b") == [b"2"]
@@ -63,26 +63,26 @@ class TestCommit:
     def test_a_record_in_it_has_no_place_yet(self, house: FlymqHouse) -> None:
         client = house.client()
         name = begin(client)
-        (answer,) = client.ask(fly.ProduceInTransaction(name, "a", b"hi"))
+        (answer,) = client.ask(flymq.ProduceInTransaction(name, "a", b"hi"))
         now_ms = round(house.wall_seconds * 1000)
-        assert answer._replace(timestamp_ms=now_ms) == fly.Produced("a", 0, 0, now_ms, -1, 2)
+        assert answer._replace(timestamp_ms=now_ms) == flymq.Produced("a", 0, 0, now_ms, -1, 2)
         assert 0 <= answer.timestamp_ms - now_ms < 1_000
 
     def test_its_topics_get_as_many_partitions_as_any(self) -> None:
         house = FlymqHouse(FlymqSettings(partitions=2))
         client = house.client()
         name = begin(client, ("a", b"1"), ("a", b"2"), ("a", b"3"))
-        client.ask(fly.CommitTransaction(name))
+        client.ask(flymq.CommitTransaction(name))
         assert (values(house, "a"), values(house, "a", 1)) == ([b"1", b"3"], [b"2"])
 
     def test_whole_conversations_may_be_sent_at_once(self, house: FlymqHouse) -> None:
         client = house.client()
         name = begin(client)
         answers = client.ask(
-            fly.ProduceInTransaction(name, "a", b"1"),
-            fly.Produce("a", None, b"0"),
-            fly.CommitTransaction(name),
-            fly.Fetch("a", 0, 0, 10),
+            flymq.ProduceInTransaction(name, "a", b"1"),
+            flymq.Produce("a", None, b"0"),
+            flymq.CommitTransaction(name),
+            flymq.Fetch("a", 0, 0, 10),
         )
         fetched = [record.value for record in answers[3].records]
         assert fetched == [b"0", b"1"]
@@ -91,19 +91,19 @@ class TestCommit:
         client = house.client()
         first, second = begin(client, ("a", b"1")), begin(client, ("a", b"2"))
         assert first != second
-        client.ask(fly.RollBackTransaction(first), fly.CommitTransaction(second))
+        client.ask(flymq.RollBackTransaction(first), flymq.CommitTransaction(second))
         assert values(house, "a") == [b"2"]
 
     def test_an_answered_commit_outlasts_a_loss_of_power(self, house: FlymqHouse) -> None:
         client = house.client()
         name = begin(client, ("a", b"1"), ("b", b"2"))
         other = begin(client, ("c", b"3"))
-        client.ask(fly.CommitTransaction(name))
+        client.ask(flymq.CommitTransaction(name))
         house.disk.crash()
         house = house.again()
         assert topics(house) == ("a", "b")
         assert values(house, "b") == [b"2"]
-        assert house.only(fly.CommitTransaction(other)) == fly.Failed(
+        assert house.only(flymq.CommitTransaction(other)) == flymq.Failed(
             f"transaction not found: {other}"
         )
 
@@ -118,17 +118,17 @@ class TestCommit:
         house = FlymqHouse(settings=BrokerSettings(max_uncommitted_bytes=64 * KIB))
         client = house.client()
         names = [begin(client, *[("t", bytes(20 * KIB))] * 3) for _ in range(4)]
-        client.send(*[fly.CommitTransaction(name) for name in names])
+        client.send(*[flymq.CommitTransaction(name) for name in names])
         house.run()
-        assert client.answers() == [fly.TransactionTold(name, True) for name in names]
+        assert client.answers() == [flymq.TransactionAnswer(name, True) for name in names]
         assert len(values(house, "t")) == 12
 
     def test_it_is_told_to_the_audit_trail_which_topics_it_made(self) -> None:
         house = GuardedHouse()
         client = house.log_in("pat")
-        client.ask(fly.CommitTransaction(begin(client, ("a", b"1"), ("b", b"2"))))
+        client.ask(flymq.CommitTransaction(begin(client, ("a", b"1"), ("b", b"2"))))
         (told,) = house.log_in("root").ask(
-            fly.QueryAudit(types=(EventType.TOPIC_CREATED.value,), user="pat")
+            flymq.QueryAudit(types=(EventType.TOPIC_CREATED.value,), user="pat")
         )
         assert sorted(event.resource for event in told.events) == ["a", "b"]
 
@@ -145,13 +145,13 @@ class TestRollback:
     def test_it_leaves_nothing_and_may_be_asked_again(self, house: FlymqHouse) -> None:
         client = house.client()
         name = begin(client, ("a", b"1"))
-        back = fly.TransactionTold(name, True)
-        assert client.ask(fly.RollBackTransaction(name), fly.RollBackTransaction(name)) == [
+        back = flymq.TransactionAnswer(name, True)
+        assert client.ask(flymq.RollBackTransaction(name), flymq.RollBackTransaction(name)) == [
             back,
             back,
         ]
         assert client.ask(
-            fly.ProduceInTransaction(name, "a", b"2"), fly.CommitTransaction(name)
+            flymq.ProduceInTransaction(name, "a", b"2"), flymq.CommitTransaction(name)
         ) == [ABORTED, ABORTED]
         assert topics(house) == ()
         assert held_bytes(house) == 0
@@ -159,15 +159,15 @@ class TestRollback:
     def test_of_one_that_is_committed_or_unknown_it_is_no_error(self, house: FlymqHouse) -> None:
         client = house.client()
         name = begin(client, ("a", b"1"))
-        client.ask(fly.CommitTransaction(name))
+        client.ask(flymq.CommitTransaction(name))
         assert client.ask(
-            fly.RollBackTransaction(name),
-            fly.RollBackTransaction("txn-nobody's"),
-            fly.CommitTransaction(name),
-            fly.ProduceInTransaction(name, "a", b"2"),
+            flymq.RollBackTransaction(name),
+            flymq.RollBackTransaction("txn-nobody's"),
+            flymq.CommitTransaction(name),
+            flymq.ProduceInTransaction(name, "a", b"2"),
         ) == [
-            fly.TransactionTold(name, False),
-            fly.TransactionTold("txn-nobody's", False),
+            flymq.TransactionAnswer(name, False),
+            flymq.TransactionAnswer("txn-nobody's", False),
             COMMITTED,
             COMMITTED,
         ]
@@ -186,25 +186,25 @@ class TestRollback:
     def test_one_belongs_to_its_connection(self, house: FlymqHouse) -> None:
         client = house.client()
         name = begin(client, ("a", b"1"))
-        unknown = fly.Failed(f"transaction not found: {name}")
+        unknown = flymq.Failed(f"transaction not found: {name}")
         assert house.ask(
-            fly.ProduceInTransaction(name, "a", b"2"),
-            fly.CommitTransaction(name),
-            fly.RollBackTransaction(name),
-        ) == [unknown, unknown, fly.TransactionTold(name, False)]
-        client.ask(fly.CommitTransaction(name))
+            flymq.ProduceInTransaction(name, "a", b"2"),
+            flymq.CommitTransaction(name),
+            flymq.RollBackTransaction(name),
+        ) == [unknown, unknown, flymq.TransactionAnswer(name, False)]
+        client.ask(flymq.CommitTransaction(name))
         assert values(house, "a") == [b"1"]
 
     def test_it_comes_by_itself_after_a_minute(self, house: FlymqHouse) -> None:
         client = house.client()
         name = begin(client, ("a", b"1"))
         house.pass_time(60.1, step=1.0)
-        over = fly.Failed("transaction is not active: aborted (it was open for 60 seconds)")
+        over = flymq.Failed("transaction is not active: aborted (it was open for 60 seconds)")
         assert client.ask(
-            fly.ProduceInTransaction(name, "a", b"2"),
-            fly.CommitTransaction(name),
-            fly.RollBackTransaction(name),
-        ) == [over, over, fly.TransactionTold(name, True)]
+            flymq.ProduceInTransaction(name, "a", b"2"),
+            flymq.CommitTransaction(name),
+            flymq.RollBackTransaction(name),
+        ) == [over, over, flymq.TransactionAnswer(name, True)]
         assert topics(house) == ()
 
 
@@ -213,21 +213,23 @@ class TestLimits:
         """Those that are over make way, the oldest first."""
         client = house.client()
         names = [begin(client) for _ in range(100)]
-        (refused,) = client.ask(fly.BeginTransaction())
+        (refused,) = client.ask(flymq.BeginTransaction())
         assert refused.text.startswith("100 transactions of this connection are open")
-        client.ask(fly.RollBackTransaction(names[7]), fly.CommitTransaction(names[5]))
+        client.ask(flymq.RollBackTransaction(names[7]), flymq.CommitTransaction(names[5]))
         begin(client)
-        assert client.ask(fly.CommitTransaction(names[5]), fly.RollBackTransaction(names[7])) == [
-            fly.Failed(f"transaction not found: {names[5]}"),
-            fly.TransactionTold(names[7], True),
+        assert client.ask(
+            flymq.CommitTransaction(names[5]), flymq.RollBackTransaction(names[7])
+        ) == [
+            flymq.Failed(f"transaction not found: {names[5]}"),
+            flymq.TransactionAnswer(names[7], True),
         ]
 
     def test_48_mib_are_held_and_no_more(self, house: FlymqHouse) -> None:
         client = house.client()
         name = begin(client, ("a", bytes(31 << 20)), ("a", bytes((17 << 20) - 8 * KIB)))
-        (refused,) = client.ask(fly.ProduceInTransaction(name, "a", bytes(8 * KIB)))
+        (refused,) = client.ask(flymq.ProduceInTransaction(name, "a", bytes(8 * KIB)))
         assert refused.text.startswith("a transaction holds at most 50331648 bytes")
-        assert client.ask(fly.CommitTransaction(name)) == [fly.TransactionTold(name, True)]
+        assert client.ask(flymq.CommitTransaction(name)) == [flymq.TransactionAnswer(name, True)]
         assert len(house.records("a", 0, 1, 10)) == 1
 
     def test_a_record_that_no_fetch_could_carry_is_refused(self) -> None:
@@ -235,16 +237,16 @@ class TestLimits:
         house = FlymqHouse(wall_seconds=1.0)
         client = house.client()
         name = begin(client, ("a", bytes(CONTENT_BYTES_MAX)))
-        (refused,) = client.ask(fly.ProduceInTransaction(name, "a", bytes(CONTENT_BYTES_MAX + 1)))
+        (refused,) = client.ask(flymq.ProduceInTransaction(name, "a", bytes(CONTENT_BYTES_MAX + 1)))
         assert refused.text.startswith(f"key and value have {CONTENT_BYTES_MAX + 1} bytes together")
-        assert client.ask(fly.CommitTransaction(name)) == [fly.TransactionTold(name, True)]
+        assert client.ask(flymq.CommitTransaction(name)) == [flymq.TransactionAnswer(name, True)]
         assert len(house.records("a", 0, 0, 10)) == 1
 
     def test_all_clients_together_hold_so_much(self) -> None:
         house = FlymqHouse(settings=BrokerSettings(max_transaction_bytes=1 << 20))
         client = house.client()
         begin(client, ("a", bytes(1020 * KIB - 512)))
-        (refused,) = house.ask(fly.BeginTransaction())
+        (refused,) = house.ask(flymq.BeginTransaction())
         assert refused.text.startswith("all open transactions together hold 1048576 bytes")
         client.disconnect()
         house.run()
@@ -254,10 +256,10 @@ class TestLimits:
     def test_names_are_refused_as_by_produce(self, house: FlymqHouse, name: str) -> None:
         client = house.client()
         transaction = begin(client)
-        (refused,) = client.ask(fly.ProduceInTransaction(transaction, name, b"x"))
-        assert isinstance(refused, fly.Failed)
-        assert client.ask(fly.CommitTransaction(transaction)) == [
-            fly.TransactionTold(transaction, True)
+        (refused,) = client.ask(flymq.ProduceInTransaction(transaction, name, b"x"))
+        assert isinstance(refused, flymq.Failed)
+        assert client.ask(flymq.CommitTransaction(transaction)) == [
+            flymq.TransactionAnswer(transaction, True)
         ]
 
 
@@ -266,17 +268,17 @@ class TestPermissions:
         house = GuardedHouse()
         anonymous, carl, pat = house.client(), house.log_in("carl"), house.log_in("pat")
         asked = [
-            fly.BeginTransaction(),
-            fly.ProduceInTransaction("txn-1", "t", b"x"),
-            fly.CommitTransaction("txn-1"),
-            fly.RollBackTransaction("txn-1"),
+            flymq.BeginTransaction(),
+            flymq.ProduceInTransaction("txn-1", "t", b"x"),
+            flymq.CommitTransaction("txn-1"),
+            flymq.RollBackTransaction("txn-1"),
         ]
         assert anonymous.ask(*asked) == [NOT_IN] * 4
         name = begin(carl)
-        assert carl.ask(fly.ProduceInTransaction(name, "t", b"x")) == [MAY_NOT]
-        assert carl.ask(fly.CommitTransaction(name)) == [fly.TransactionTold(name, True)]
+        assert carl.ask(flymq.ProduceInTransaction(name, "t", b"x")) == [MAY_NOT]
+        assert carl.ask(flymq.CommitTransaction(name)) == [flymq.TransactionAnswer(name, True)]
         name = begin(pat, ("t", b"x"))
-        assert pat.ask(fly.CommitTransaction(name)) == [fly.TransactionTold(name, True)]
+        assert pat.ask(flymq.CommitTransaction(name)) == [flymq.TransactionAnswer(name, True)]
 
     def test_write_is_asked_for_again_when_it_is_committed(self) -> None:
         """For each topic; and what is refused may be committed when it is given back."""
@@ -286,7 +288,7 @@ class TestPermissions:
         gus = house.log_in("gus")
         name = begin(gus, ("a", b"1"), ("b", b"2"))
         house.grant("b")
-        assert gus.ask(fly.CommitTransaction(name)) == [MAY_NOT]
+        assert gus.ask(flymq.CommitTransaction(name)) == [MAY_NOT]
         assert house.broker.topics.find("a") is None
         house.grant("b", "gus")
-        assert gus.ask(fly.CommitTransaction(name)) == [fly.TransactionTold(name, True)]
+        assert gus.ask(flymq.CommitTransaction(name)) == [flymq.TransactionAnswer(name, True)]

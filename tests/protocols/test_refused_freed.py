@@ -20,9 +20,8 @@ import pytest
 
 from brokerd.admin.http.request import ALL_BYTES_MAX
 from brokerd.codecs import blipmq as bm
-from brokerd.codecs import flymq as fly
+from brokerd.codecs import flymq, mega
 from brokerd.codecs import mamamia as mm
-from brokerd.codecs import mega
 from brokerd.codecs import rustlog as rl
 from brokerd.codecs.rustlog import binary_peer, json_peer
 from brokerd.errors import SchemaCheckFailed
@@ -73,8 +72,8 @@ def asked(house: House, wire: Wire, request: bytes) -> bytes:
 
 PRODUCES = {
     "mamamia": mm.encode_request(mm.Produce("t", FULL)),
-    "flymq": fly.encode_request(fly.Produce("t", None, FULL)),
-    "flymq, gzip": fly.encode_request(fly.Produce("t", None, FULL), gzip=True),
+    "flymq": flymq.encode_request(flymq.Produce("t", None, FULL)),
+    "flymq, gzip": flymq.encode_request(flymq.Produce("t", None, FULL), gzip=True),
     "blipmq": bm.encode(bm.Publish(3, 1, "t", FULL)),
     "rustlog": json_peer.encode_request(rl.Produce("t", 0, (FULL,))),
     "rustlog, binary": binary_peer.encode_request(rl.Produce("t", 0, (FULL,))),
@@ -102,18 +101,18 @@ def test_every_format_is_looked_at() -> None:
 
 
 def squeezed(opcode: int, payload: bytes) -> bytes:
-    return fly.frame(opcode, gzip.compress(payload), 3)
+    return flymq.frame(opcode, gzip.compress(payload), 3)
 
 
 FLYMQ = {
-    "a schema that is not there": fly.encode_request(fly.ValidateSchema("nope", FULL)),
-    "a record of such a schema": fly.encode_request(fly.ProduceWithSchema("t", FULL, "nope")),
-    "a look that is given up": fly.encode_request(fly.ValidateSchema("s", FULL)),
-    "a request of no sense": fly.frame(0x13, b"\xff" * len(FULL)),
+    "a schema that is not there": flymq.encode_request(flymq.ValidateSchema("nope", FULL)),
+    "a record of such a schema": flymq.encode_request(flymq.ProduceWithSchema("t", FULL, "nope")),
+    "a look that is given up": flymq.encode_request(flymq.ValidateSchema("s", FULL)),
+    "a request of no sense": flymq.frame(0x13, b"\xff" * len(FULL)),
     "a request of no sense, gzip": squeezed(0x13, b"\xff" * len(FULL)),
     "a name that is no text, gzip": squeezed(0x13, b"\0\x04" + b"\xff" * len(FULL)),
-    "no gzip": fly.frame(0x13, gzip.compress(bytes(len(FULL)))[:-8] + bytes(8), 3),
-    "gzip that goes on": fly.frame(0x13, gzip.compress(b"") + FULL, 3),
+    "no gzip": flymq.frame(0x13, gzip.compress(bytes(len(FULL)))[:-8] + bytes(8), 3),
+    "gzip that goes on": flymq.frame(0x13, gzip.compress(b"") + FULL, 3),
 }
 
 
@@ -123,7 +122,7 @@ def giving_up(question: bytes) -> bytes:
 
 def flymq_house() -> FlymqHouse:
     house = FlymqHouse()
-    assert isinstance(house.only(fly.RegisterSchema("s", "json", b"{}")), fly.SchemaInfo)
+    assert isinstance(house.only(flymq.RegisterSchema("s", "json", b"{}")), flymq.SchemaInfo)
     house.broker.schemas._checker._look = giving_up
     return house
 
@@ -134,7 +133,7 @@ def test_a_request_of_flymq(name: str, no_collector: None) -> None:
     wire = house.client()
 
     def refused() -> None:
-        assert asked(house, wire, FLYMQ[name])[2] == fly.Opcode.ERROR
+        assert asked(house, wire, FLYMQ[name])[2] == flymq.Opcode.ERROR
 
     assert stays(refused) < len(FULL)
 
@@ -189,10 +188,10 @@ def test_a_login_that_fails(no_collector: None) -> None:
     """Also when too many of them do."""
     house = GuardedHouse()
     wire = house.client()
-    login = fly.encode_request(fly.Auth("nobody", "x" * 60_000))
+    login = flymq.encode_request(flymq.Auth("nobody", "x" * 60_000))
 
     def refused() -> None:
-        assert asked(house, wire, login)[2] == fly.Opcode.AUTH_RESPONSE
+        assert asked(house, wire, login)[2] == flymq.Opcode.AUTH_RESPONSE
 
     assert stays(refused) < 100_000
 
@@ -207,8 +206,8 @@ def is_freed(wire: Wire) -> bool:
 
 
 FETCHES = {
-    "flymq": fly.encode_request(fly.Fetch("t", 0, 0, 1)),
-    "flymq, filter": fly.encode_request(fly.Fetch("t", 0, 0, 1, "x")),
+    "flymq": flymq.encode_request(flymq.Fetch("t", 0, 0, 1)),
+    "flymq, filter": flymq.encode_request(flymq.Fetch("t", 0, 0, 1, "x")),
     "rustlog": json_peer.encode_request(rl.Fetch("t", 0, 0, 1000)),
     "rustlog, binary": binary_peer.encode_request(rl.Fetch("t", 0, 0, 1000)),
     "mega": mega.encode_request(mega.Consume(2, "t", 0, 0)),

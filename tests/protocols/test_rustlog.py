@@ -16,7 +16,7 @@ from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import rustlog as rl
 from brokerd.codecs.rustlog import Dialect
 from brokerd.protocols.base.connection import Limits
-from brokerd.protocols.base.slices import Turns as SharedTurns
+from brokerd.protocols.base.slices import SliceQueue
 from brokerd.protocols.rustlog import slices
 from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
 from brokerd.values import Encoding, Format
@@ -375,7 +375,7 @@ def in_turns(desk: Desk) -> Turns:
     """Let the slices of this desk's requests wait for turns."""
     turns = Turns()
     desk.factory.clock = turns  # type: ignore[assignment]
-    desk.factory.turns = SharedTurns(turns)  # type: ignore[arg-type]
+    desk.factory.slices = SliceQueue(turns)  # type: ignore[arg-type]
     return turns
 
 

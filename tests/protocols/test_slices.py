@@ -1,17 +1,17 @@
-"""Turns of the reactor: one slice of work each, in order."""
+"""SliceQueue of the reactor: one slice of work each, in order."""
 
 from __future__ import annotations
 
-from brokerd.protocols.base.slices import Turns
+from brokerd.protocols.base.slices import SliceQueue
 from tests.protocols.flymq_desk import Steps
 
 
 def test_each_piece_of_work_has_a_turn_for_itself_in_the_order_asked_for() -> None:
     clock = Steps()
-    turns = Turns(clock)
+    slices = SliceQueue(clock)
     done: list[int] = []
     for number in range(3):
-        turns.take(lambda number=number: done.append(number))
+        slices.add(lambda number=number: done.append(number))
     for number in range(3):
         assert done == list(range(number))
         assert len(clock.waiting) == 1
@@ -22,15 +22,15 @@ def test_each_piece_of_work_has_a_turn_for_itself_in_the_order_asked_for() -> No
 
 def test_work_that_asks_for_another_turn_goes_behind_the_others() -> None:
     clock = Steps()
-    turns = Turns(clock)
+    slices = SliceQueue(clock)
     done: list[str] = []
 
     def first() -> None:
         done.append("first")
-        turns.take(lambda: done.append("first again"))
+        slices.add(lambda: done.append("first again"))
 
-    turns.take(first)
-    turns.take(lambda: done.append("second"))
+    slices.add(first)
+    slices.add(lambda: done.append("second"))
     while clock.waiting:
         clock.step()
     assert done == ["first", "second", "first again"]
@@ -38,14 +38,14 @@ def test_work_that_asks_for_another_turn_goes_behind_the_others() -> None:
 
 def test_a_fault_in_one_turn_takes_no_turn_from_the_others() -> None:
     clock = Steps()
-    turns = Turns(clock)
+    slices = SliceQueue(clock)
     done: list[str] = []
 
     def fail() -> None:
         raise ValueError("a fault")
 
-    turns.take(fail)
-    turns.take(lambda: done.append("other"))
+    slices.add(fail)
+    slices.add(lambda: done.append("other"))
     try:
         clock.step()
     except ValueError:

@@ -153,10 +153,10 @@ from brokerd.codecs.flymq.transaction_values import (
     CommitTransaction,
     ProduceInTransaction,
     RollBackTransaction,
-    TransactionTold,
+    TransactionAnswer,
 )
 from brokerd.codecs.flymq.transactions import (
-    transaction_told,
+    transaction_answer,
 )
 from brokerd.codecs.flymq.values import (
     COMPRESSION_MASK,
@@ -299,7 +299,7 @@ __all__ = [
     "TopicOffsets",
     "TopicPlaces",
     "Topics",
-    "TransactionTold",
+    "TransactionAnswer",
     "UnknownOpcode",
     "UpdateUser",
     "User",
@@ -342,7 +342,7 @@ __all__ = [
     "schemas",
     "topic_metadata",
     "topics",
-    "transaction_told",
+    "transaction_answer",
     "user",
     "users",
     "validity",

@@ -32,7 +32,7 @@ TransactionRequest = (
 )
 
 
-class TransactionTold(NamedTuple):
+class TransactionAnswer(NamedTuple):
     """The answer to TXN_BEGIN, TXN_COMMIT and TXN_ROLLBACK."""
 
     transaction: str

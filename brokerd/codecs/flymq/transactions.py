@@ -13,8 +13,8 @@ from brokerd.codecs.flymq.transaction_values import (
     CommitTransaction,
     ProduceInTransaction,
     RollBackTransaction,
+    TransactionAnswer,
     TransactionRequest,
-    TransactionTold,
 )
 from brokerd.codecs.flymq.values import Opcode
 
@@ -33,7 +33,7 @@ DECODERS: dict[int, Callable[[Fields], TransactionRequest]] = {
 }
 
 
-def transaction_told(opcode: int, transaction: str, success: bool = True) -> bytes:
+def transaction_answer(opcode: int, transaction: str, success: bool = True) -> bytes:
     """TXN_BEGIN, TXN_COMMIT and TXN_ROLLBACK."""
     return frame(opcode, pack_text(transaction) + bytes([success]))
 
@@ -61,12 +61,12 @@ PAYLOADS: dict[type[Any], Callable[[Any], bytes]] = {
 }
 
 
-def _told(fields: Fields) -> TransactionTold:
-    return TransactionTold(fields.text("transaction"), fields.flag("success"))
+def _answer(fields: Fields) -> TransactionAnswer:
+    return TransactionAnswer(fields.text("transaction"), fields.flag("success"))
 
 
-ANSWERS: dict[int, Callable[[Fields], TransactionTold]] = {
-    Opcode.TXN_BEGIN: _told,
-    Opcode.TXN_COMMIT: _told,
-    Opcode.TXN_ROLLBACK: _told,
+ANSWERS: dict[int, Callable[[Fields], TransactionAnswer]] = {
+    Opcode.TXN_BEGIN: _answer,
+    Opcode.TXN_COMMIT: _answer,
+    Opcode.TXN_ROLLBACK: _answer,
 }

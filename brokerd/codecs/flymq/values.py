@@ -16,7 +16,7 @@ from brokerd.codecs.flymq.dead_letter_values import DeadLetterAnswer, DeadLetter
 from brokerd.codecs.flymq.group_values import GroupAnswer, GroupRequest
 from brokerd.codecs.flymq.schema_values import SchemaAnswer, SchemaRequest
 from brokerd.codecs.flymq.timed_values import TimedRequest
-from brokerd.codecs.flymq.transaction_values import TransactionRequest, TransactionTold
+from brokerd.codecs.flymq.transaction_values import TransactionAnswer, TransactionRequest
 from brokerd.errors import BrokerdError
 
 MAGIC: Final = 0xAF
@@ -352,6 +352,6 @@ Answer = (
     | AccountAnswer
     | AuditAnswer
     | SchemaAnswer
-    | TransactionTold
+    | TransactionAnswer
     | Failed
 )

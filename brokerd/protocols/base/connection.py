@@ -239,7 +239,7 @@ class Connection(Protocol):
         """Call ``resume`` when `may_resolve` has become true for this place."""
         self._postponed[place] = resume
 
-    def forgo(self, place: Answers) -> bool:
+    def cancel_postponed(self, place: Answers) -> bool:
         """Undo `postpone`; False if there was nothing to undo."""
         return self._postponed.pop(place, None) is not None
 

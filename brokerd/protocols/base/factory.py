@@ -12,7 +12,7 @@ from twisted.logger import Logger
 
 from brokerd.broker import Broker, Clock, DelayedCall
 from brokerd.protocols.base.connection import Connection, Limits
-from brokerd.protocols.base.slices import Turns
+from brokerd.protocols.base.slices import SliceQueue
 from brokerd.security import OPEN_GUARD, Guard
 
 
@@ -27,8 +27,8 @@ class ConnectionFactory(Factory):
         self.broker = broker
         self.limits = limits
         self.clock = clock
-        self.turns = Turns(clock)
-        """Of what takes long, so that many who ask for it take no more of a turn than one."""
+        self.slices = SliceQueue(clock)
+        """Long work of all connections: one slice per reactor turn, however many ask for it."""
         self.connections: dict[Connection, None] = {}
         """Those that are open, oldest first."""
         self.count_open: Callable[[], int] = lambda: len(self.connections)

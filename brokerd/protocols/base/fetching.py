@@ -20,7 +20,7 @@ read. In parts when they are large: see `Connection.answer`.
 """
 
 
-class ReadingConnection(Connection):
+class FetchConnection(Connection):
     """Adds `fetch` for `run` to call."""
 
     def fetch(
@@ -44,7 +44,7 @@ class ReadingConnection(Connection):
 
     def read(self, topic: Topic, read: Callable[[Fetched], None], answer: MakeAnswer) -> None:
         """As `fetch`, with another way to find the records: ``read`` calls what it is given."""
-        reading = _Reading(self, topic.name, answer)
+        reading = _PendingFetch(self, topic.name, answer)
         reading.begin(max(self.written_ticket, topic.ticket), read)
 
     def answer_of(self, topic: Topic, answer: bytes) -> None:
@@ -68,7 +68,7 @@ class ReadingConnection(Connection):
             self.transport.pauseProducing()
 
 
-class _Reading:
+class _PendingFetch:
     """One fetch of a connection, under way. What reads may hold it, and is not held by it."""
 
     __slots__ = ("_answer", "_connection", "_is_done", "_place", "_topic_name")

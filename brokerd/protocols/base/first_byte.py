@@ -17,7 +17,7 @@ from brokerd.protocols.base.connection import Connection, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 
 
-class Undecided(Connection):
+class FirstByteConnection(Connection):
     """A connection until its first byte comes; from then on it hands everything to ``chosen``."""
 
     factory: FirstByteFactory
@@ -91,7 +91,7 @@ class FirstByteFactory(ConnectionFactory):
         return self._by_byte.get(byte, self._formats[-1])
 
     def new_connection(self) -> Connection:
-        return Undecided(self.broker)
+        return FirstByteConnection(self.broker)
 
     def startFactory(self) -> None:
         """The first port listens: for the formats, too."""

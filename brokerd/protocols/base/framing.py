@@ -1,7 +1,7 @@
 # Tests: tests/protocols/test_connection.py, tests/protocols/test_strangers.py
 """A connection whose bytes are frames, each of them handled in its turn.
 
-A format says what a frame does (`FramesConnection.handle`), how one is refused, and what is
+A format says what a frame does (`FrameConnection.handle`), how one is refused, and what is
 answered at the end of a stream that cannot be followed any further. In its turn is: in the order in
 which frames came, none while ``holds`` is set, and as many in one turn of the reactor as
 `Connection.overtime` allows. A frame that has to wait stays in front and is handled again.
@@ -38,11 +38,11 @@ class Reader(Protocol[FrameT, AnyError]):
     def feed(self, data: bytes) -> list[FrameT]: ...
 
 
-class HandledLater(Exception):
+class FrameOnHold(Exception):
     """Not an answer: the frame in hand is handled again when the hold just set is released."""
 
 
-class FramesConnection(Connection, Generic[FrameT, ErrorT]):
+class FrameConnection(Connection, Generic[FrameT, ErrorT]):
     """One connection of a format that has frames."""
 
     def __init__(self, broker: Broker, reader: Reader[FrameT, ErrorT]) -> None:
@@ -56,7 +56,7 @@ class FramesConnection(Connection, Generic[FrameT, ErrorT]):
     def handle(self, frame: FrameT) -> None:
         """Carry a frame out.
 
-        Raises `Congested` and `HandledLater` for one that has to wait, any other `BrokerdError`
+        Raises `Congested` and `FrameOnHold` for one that has to wait, any other `BrokerdError`
         for one that `refuse` shall answer.
         """
         raise NotImplementedError
@@ -65,11 +65,11 @@ class FramesConnection(Connection, Generic[FrameT, ErrorT]):
         """Answer a frame that `handle` did not carry out, or raise again what is no refusal."""
         raise refusal
 
-    def out_of_step(self, error: ErrorT) -> None:
+    def handle_stream_error(self, error: ErrorT) -> None:
         """All frames are handled, and what comes behind them are none: answer that, and close."""
         self.close_after_answers()
 
-    def kept(self, frame: FrameT) -> FrameT:
+    def frame_to_retry(self, frame: FrameT) -> FrameT:
         """What must be kept of a frame that met `Congested`."""
         return frame
 
@@ -109,10 +109,10 @@ class FramesConnection(Connection, Generic[FrameT, ErrorT]):
             try:
                 handle(frame)
             except Congested:
-                frames[handled] = self.kept(frame)
+                frames[handled] = self.frame_to_retry(frame)
                 self.congested()
                 break
-            except HandledLater:
+            except FrameOnHold:
                 break
             except BrokerdError as refusal:
                 self.refuse(frame, refusal)
@@ -121,7 +121,7 @@ class FramesConnection(Connection, Generic[FrameT, ErrorT]):
         del frames[:handled]
         broken = self._reader.error
         if broken is not None and not frames:
-            self.out_of_step(broken)
+            self.handle_stream_error(broken)
 
     def forget(self) -> None:
         """What a connection that is gone asked for is not carried out."""

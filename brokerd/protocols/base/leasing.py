@@ -7,6 +7,8 @@ not stops the acquire, and is loaded before it is tried again.
 
 from __future__ import annotations
 
+from enum import Enum
+
 from brokerd.broker import (
     GONE,
     STOP,
@@ -26,6 +28,14 @@ GONE_MAX = 2_000
 
 Cold = tuple[GroupPartition, int]
 """A record that must be read from disk before it can be leased: group_partition and offset."""
+
+
+class NoLease(Enum):
+    """Why an acquire leased no record."""
+
+    EMPTY = 1
+    CUT_SHORT = 2
+    """Many records were passed over, and more may follow: try again in another reactor turn."""
 
 
 class LeaseFilter:

@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_slices.py
-"""Turns of the reactor for work that takes long, so that nobody has to wait for it.
+"""Cooperative slices: long work is cut into pieces of a few milliseconds, one per reactor turn.
 
-It is cut into slices, each of a few milliseconds. Of all the work that shares a `Turns` one slice
-runs a turn.
+Twisted's ``task.Cooperator`` gives each of many tasks a share of every turn, so the turn grows with
+the number of tasks. A `SliceQueue` runs one slice a turn, however many tasks wait.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable
 from brokerd.broker import Clock
 
 SLICE_SECONDS = 0.003
-"""A slice goes on in another turn after so long; one step of the work may still be added."""
+"""Length of a slice. It ends after the step of work during which this time runs out."""
 
 
-class Turns:
-    """Gives those that have much to do their turns of the reactor, one each."""
+class SliceQueue:
+    """Runs the slices of one listener in order of arrival, one per reactor turn."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: deque[Callable[[], object]] = deque()
 
-    def take(self, work: Callable[[], object]) -> None:
-        """Call ``work`` in a turn that it has for itself."""
+    def add(self, work: Callable[[], object]) -> None:
+        """Call ``work`` in a later reactor turn, after the slices that wait already."""
         self._waiting.append(work)
         if len(self._waiting) == 1:
             self._clock.callLater(0, self._next)

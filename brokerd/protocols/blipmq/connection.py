@@ -3,7 +3,7 @@
 
 Frames are the codec's work, order and durability the connection's; here each frame becomes calls of
 the broker, and what it says becomes an answer, or none.
-POLL and ACK are those of `PollingConnection`.
+POLL and ACK are those of `PollConnection`.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from brokerd.errors import (
 )
 from brokerd.protocols.base.connection import Hold, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.protocols.base.framing import HandledLater
+from brokerd.protocols.base.framing import FrameOnHold
 from brokerd.protocols.base.transport import acknowledge, peer_text
-from brokerd.protocols.blipmq.poll import QOS_0, PollingConnection, Polls, split_tag
+from brokerd.protocols.blipmq.poll import QOS_0, PollConnection, Polls, split_tag
 from brokerd.security import ADMIN, READ, WRITE, Access
 from brokerd.security.audit import topic_auto_created
 from brokerd.values import Encoding, Format
@@ -86,7 +86,7 @@ _NOT_FOR_GOOD = frozenset((Code.FAILED, Code.UNAUTHORIZED))
 """What is said of messages that may be published, if not now or not by this client."""
 
 
-class BlipmqConnection(PollingConnection):
+class BlipmqConnection(PollConnection):
     """One client's connection."""
 
     factory: BlipmqFactory
@@ -130,7 +130,7 @@ class BlipmqConnection(PollingConnection):
         frame_type = type_of(frame)
         if self._is_unread and frame_type not in _ANSWERED_BY_NACKS:
             self.hold(Hold.READER)
-            raise HandledLater
+            raise FrameOnHold
         if self._authenticated or frame_type in _HANDSHAKE:
             self._DISPATCH[frame_type](self, frame)
         else:
@@ -281,7 +281,7 @@ class BlipmqConnection(PollingConnection):
         return True
 
     def _look_back(self, frame: bytes, topic_name: str) -> None:
-        """Find where the subscription is to begin; raises `HandledLater`."""
+        """Find where the subscription is to begin; raises `FrameOnHold`."""
         broker = self.broker
         self.hold(Hold.READING)
 
@@ -291,7 +291,7 @@ class BlipmqConnection(PollingConnection):
         broker.subscriptions.floors_at(
             topic_name, broker.time.time_us() - self._settings.look_back_us, found
         )
-        raise HandledLater
+        raise FrameOnHold
 
     def _looked_back(self, frame: bytes, floors: Floors | None, error: Exception | None) -> None:
         if self.gone:

@@ -6,7 +6,6 @@ docs/protocols/blipmq.rst, section Delivery, is the contract.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import NamedTuple
 
 import msgpack
@@ -23,8 +22,8 @@ from brokerd.errors import (
     RecordRemoved,
 )
 from brokerd.protocols.base.connection import Hold
-from brokerd.protocols.base.framing import FramesConnection, HandledLater
-from brokerd.protocols.base.leasing import Cold, LeaseFilter, bury_damaged
+from brokerd.protocols.base.framing import FrameConnection, FrameOnHold
+from brokerd.protocols.base.leasing import Cold, LeaseFilter, NoLease, bury_damaged
 from brokerd.security import READ
 from brokerd.values import Format, message_id_of, split_message_id
 
@@ -53,14 +52,6 @@ class Delivery(NamedTuple):
     tag: int
     topic: bytes
     message: bytes
-
-
-class Nothing(Enum):
-    """Why there is no delivery."""
-
-    EMPTY = 1
-    CUT_SHORT = 2
-    """Many records were passed over, and there may be more: try in another turn."""
 
 
 class DeliveryLeaseFilter(LeaseFilter):
@@ -99,7 +90,7 @@ class Polls:
         self._broker = broker
         self.skipped = 0
 
-    def next(self, subscription: Subscription, group: ConsumerGroup) -> Delivery | Cold | Nothing:
+    def next(self, subscription: Subscription, group: ConsumerGroup) -> Delivery | Cold | NoLease:
         """Lease the next message, or settle it if it is delivered once at most.
 
         A record that is not in memory must be read first. Raises as `Broker.leases.acquire`.
@@ -118,7 +109,7 @@ class Polls:
             if taking.cold is not None:
                 return taking.cold
             if taking.too_large is None:
-                return Nothing.CUT_SHORT if taking.cut_short else Nothing.EMPTY
+                return NoLease.CUT_SHORT if taking.cut_short else NoLease.EMPTY
             broker.leases.dead_letter(*taking.too_large, "too_large")
         group_partition, grant = leased[0]
         chunk, index = taking.taken[0]
@@ -131,7 +122,7 @@ class Polls:
         return Delivery(tag, topic, chunk.values[index])
 
 
-class PollingConnection(FramesConnection[bytes, FrameLengthError]):
+class PollConnection(FrameConnection[bytes, FrameLengthError]):
     """A connection whose first frame may have to wait for a record to be read.
 
     The frame stays first in ``frames`` meanwhile, a hold is set, and nothing behind it is handled:
@@ -147,18 +138,18 @@ class PollingConnection(FramesConnection[bytes, FrameLengthError]):
     def deliver(self, correlation_id: int, subscription_id: int) -> None:
         """Answer a POLL with the next message, if there is one.
 
-        Raises `HandledLater`, and as `Broker.leases.acquire`.
+        Raises `FrameOnHold`, and as `Broker.leases.acquire`.
         """
         self._bury()
         used = self._use(subscription_id)
         if used is None:
             return
         found = self._polls.next(*used)
-        if isinstance(found, Nothing):
-            if found is Nothing.CUT_SHORT:
+        if isinstance(found, NoLease):
+            if found is NoLease.CUT_SHORT:
                 self.hold(Hold.READING)
                 self.factory.clock.callLater(0, self.guarded, self._go_on)
-                raise HandledLater
+                raise FrameOnHold
         elif isinstance(found, Delivery):
             tag, topic, message = found
             head = delivery_head(tag or correlation_id, bool(tag), topic, len(message))
@@ -190,7 +181,7 @@ class PollingConnection(FramesConnection[bytes, FrameLengthError]):
             raise
 
     def _load(self, cold: Cold) -> None:
-        """Read a record into memory; raises `HandledLater`."""
+        """Read a record into memory; raises `FrameOnHold`."""
         self.hold(Hold.READING)
         group_partition, offset = cold
 
@@ -198,7 +189,7 @@ class PollingConnection(FramesConnection[bytes, FrameLengthError]):
             self.guarded(self._loaded, cold, failure)
 
         self.broker.reader.load(group_partition.partition, offset, loaded)
-        raise HandledLater
+        raise FrameOnHold
 
     def _loaded(self, cold: Cold, failure: Exception | None) -> None:
         if self.gone:

@@ -36,7 +36,7 @@ from brokerd.codecs.flymq import (
 )
 from brokerd.errors import AccountExists, BrokerdError, InvalidRequest, UnknownAccount
 from brokerd.protocols.base.transport import peer_text
-from brokerd.protocols.flymq.request import AskingConnection, Done
+from brokerd.protocols.flymq.request import Done, RequestConnection
 from brokerd.protocols.flymq.topics import fitting
 from brokerd.security import ADMIN, READ, WRITE, Access
 from brokerd.security.access import names_of
@@ -47,20 +47,20 @@ SECOND_US = 1_000_000
 # -- who somebody is --------------------------------------------------------------------------
 
 
-def auth(connection: AskingConnection, request: Auth, layout: AuthLayout) -> bytes:
+def auth(connection: RequestConnection, request: Auth, layout: AuthLayout) -> bytes:
     """AUTH: be somebody from now on. A login that fails leaves what was."""
     factory = connection.factory
     peer = peer_text(connection.transport)
     log_in = partial(factory.guard.log_in, factory.name, peer, request.user, request.password)
     try:
-        access: Access = connection.told(request, log_in)
+        access: Access = connection.await_result(request, log_in)
     except BrokerdError as refusal:
         return flymq.login_refused(str(refusal))
     connection.access = access
     return flymq.logged_in(access.name or request.user, access.roles, layout)
 
 
-def who_am_i(connection: AskingConnection, request: WhoAmI) -> bytes:
+def who_am_i(connection: RequestConnection, request: WhoAmI) -> bytes:
     """WHOAMI: nobody, unless somebody has logged in and is let in now."""
     access = connection.access
     if not access.name or not access.is_known:
@@ -71,7 +71,7 @@ def who_am_i(connection: AskingConnection, request: WhoAmI) -> bytes:
 # -- users ------------------------------------------------------------------------------------
 
 
-def create_user(connection: AskingConnection, request: CreateUser) -> bytes:
+def create_user(connection: RequestConnection, request: CreateUser) -> bytes:
     """USER_CREATE: enabled, whatever the request says."""
 
     def create(done: Done[Account]) -> None:
@@ -83,14 +83,14 @@ def create_user(connection: AskingConnection, request: CreateUser) -> bytes:
         )
 
     try:
-        account = connection.told(request, create)
+        account = connection.await_result(request, create)
     except AccountExists:
         raise AccountExists(f'user "{request.user}" already exists') from None
     made = User(account.name, account.roles, (), account.enabled, 0, 0)
     return flymq.user(Opcode.USER_CREATE, made)
 
 
-def delete_user(connection: AskingConnection, request: DeleteUser) -> bytes:
+def delete_user(connection: RequestConnection, request: DeleteUser) -> bytes:
     """USER_DELETE: anybody but oneself."""
     connection.access.require_server(ADMIN)
     _existing(connection.broker, request.user)
@@ -98,7 +98,7 @@ def delete_user(connection: AskingConnection, request: DeleteUser) -> bytes:
     return flymq.ok(Opcode.USER_DELETE, request.user)
 
 
-def update_user(connection: AskingConnection, request: UpdateUser) -> bytes:
+def update_user(connection: RequestConnection, request: UpdateUser) -> bytes:
     """USER_UPDATE: roles and whether it is enabled, both as they are given."""
     connection.access.require_server(ADMIN)
     _existing(connection.broker, request.user)
@@ -108,7 +108,7 @@ def update_user(connection: AskingConnection, request: UpdateUser) -> bytes:
     return flymq.ok(Opcode.USER_UPDATE, request.user)
 
 
-def change_password(connection: AskingConnection, request: ChangePassword) -> bytes:
+def change_password(connection: RequestConnection, request: ChangePassword) -> bytes:
     """PASSWORD_CHANGE: one's own with the old one, or anybody's with ADMIN."""
     change = partial(
         connection.broker.accounts.change_password,
@@ -118,20 +118,20 @@ def change_password(connection: AskingConnection, request: ChangePassword) -> by
         current=request.old_password,
     )
     try:
-        connection.told(request, change)
+        connection.await_result(request, change)
     except UnknownAccount:
         raise _unknown(request.user) from None
     return flymq.ok(Opcode.PASSWORD_CHANGE, request.user)
 
 
-def list_users(connection: AskingConnection, request: ListUsers) -> bytes:
+def list_users(connection: RequestConnection, request: ListUsers) -> bytes:
     """USER_LIST: sorted, without permissions."""
     connection.access.require_server(ADMIN)
     found = [_user(account, ()) for account in connection.broker.accounts.accounts()]
     return fitting(flymq.users(found), "the list of all users")
 
 
-def get_user(connection: AskingConnection, request: GetUser) -> bytes:
+def get_user(connection: RequestConnection, request: GetUser) -> bytes:
     """USER_GET."""
     connection.access.require_server(ADMIN)
     account = _existing(connection.broker, request.user)
@@ -164,7 +164,7 @@ def _user(account: Account, permissions: tuple[str, ...]) -> User:
 # -- access lists and roles -------------------------------------------------------------------
 
 
-def set_acl(connection: AskingConnection, request: SetAcl) -> bytes:
+def set_acl(connection: RequestConnection, request: SetAcl) -> bytes:
     """ACL_SET: this is the topic's list from now on, whether or not there is the topic."""
     connection.access.require_server(ADMIN)
     accounts = connection.broker.accounts
@@ -179,7 +179,7 @@ def set_acl(connection: AskingConnection, request: SetAcl) -> bytes:
     return flymq.ok(Opcode.ACL_SET, request.topic)
 
 
-def get_acl(connection: AskingConnection, request: GetAcl) -> bytes:
+def get_acl(connection: RequestConnection, request: GetAcl) -> bytes:
     """ACL_GET: the topic's own list, not those of prefixes."""
     connection.access.require_server(ADMIN)
     accounts = connection.broker.accounts
@@ -188,14 +188,14 @@ def get_acl(connection: AskingConnection, request: GetAcl) -> bytes:
     return flymq.acl(acl, accounts.directory.policy.default_public)
 
 
-def delete_acl(connection: AskingConnection, request: DeleteAcl) -> bytes:
+def delete_acl(connection: RequestConnection, request: DeleteAcl) -> bytes:
     """ACL_DELETE: one that is not there is success."""
     connection.access.require_server(ADMIN)
     connection.broker.accounts.delete_access_list(connection.access, request.topic)
     return flymq.ok(Opcode.ACL_DELETE, request.topic)
 
 
-def list_acls(connection: AskingConnection, request: ListAcls) -> bytes:
+def list_acls(connection: RequestConnection, request: ListAcls) -> bytes:
     """ACL_LIST: sorted; those of prefixes have no place in it."""
     connection.access.require_server(ADMIN)
     accounts = connection.broker.accounts
@@ -213,7 +213,7 @@ def _granted(grants: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(sorted(name for name, bits in grants.items() if bits & (READ | WRITE)))
 
 
-def list_roles(connection: AskingConnection, request: ListRoles) -> bytes:
+def list_roles(connection: RequestConnection, request: ListRoles) -> bytes:
     """ROLE_LIST: those that give something by themselves."""
     connection.access.require_known()
     roles = sorted(ROLES.values())
@@ -222,7 +222,7 @@ def list_roles(connection: AskingConnection, request: ListRoles) -> bytes:
     )
 
 
-ANSWERS: dict[type, Callable[[AskingConnection, Any], bytes]] = {
+ANSWERS: dict[type, Callable[[RequestConnection, Any], bytes]] = {
     WhoAmI: who_am_i,
     CreateUser: create_user,
     DeleteUser: delete_user,

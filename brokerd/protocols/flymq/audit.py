@@ -14,7 +14,7 @@ from functools import partial
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import AuditEvent, AuditEvents, ExportAudit, QueryAudit
 from brokerd.errors import BrokerdError
-from brokerd.protocols.flymq.request import AskingConnection, Done
+from brokerd.protocols.flymq.request import Done, RequestConnection
 from brokerd.security import ADMIN
 from brokerd.security import audit as trail
 from brokerd.security.audit import LIMIT_DEFAULT, LIMIT_MAX, SKIP_MAX, AuditFilter, AuditPage
@@ -29,7 +29,7 @@ SECONDS_MAX = 253_402_300_799
 """The end of the year 9999."""
 
 
-def query(connection: AskingConnection, request: QueryAudit, node_id: str) -> bytes:
+def query(connection: RequestConnection, request: QueryAudit, node_id: str) -> bytes:
     """AUDIT_QUERY: some of the events that match, newest first."""
     limit = request.limit if request.limit > 0 else LIMIT_DEFAULT
     wanted = replace(_filter(request), limit=min(limit, LIMIT_MAX))
@@ -38,19 +38,19 @@ def query(connection: AskingConnection, request: QueryAudit, node_id: str) -> by
         connection.broker.audit.query(wanted, done)
 
     connection.access.require_server(ADMIN)  # when it is asked, and when it is answered
-    page = connection.told(request, ask)
+    page = connection.await_result(request, ask)
     events = tuple([_event(one, node_id) for one in page.events])
     return flymq.audit_events(AuditEvents(events, page.total, page.more), request.java)
 
 
-def export(connection: AskingConnection, request: ExportAudit, node_id: str) -> bytes:
+def export(connection: RequestConnection, request: ExportAudit, node_id: str) -> bytes:
     """AUDIT_EXPORT: all that match, as JSON or CSV."""
 
     def ask(done: Done[list[bytes]]) -> None:
         _Export(connection, request, node_id, done).ask()
 
     connection.access.require_server(ADMIN)  # when it is asked, and when it is answered
-    pieces = connection.told(request, ask)
+    pieces = connection.await_result(request, ask)
     return flymq.exported(request, flymq.joined_pieces(pieces, request.format))
 
 
@@ -59,7 +59,7 @@ class _Export:
 
     def __init__(
         self,
-        connection: AskingConnection,
+        connection: RequestConnection,
         request: ExportAudit,
         node_id: str,
         done: Done[list[bytes]],

@@ -50,7 +50,7 @@ from brokerd.codecs.flymq import (
 from brokerd.errors import BrokerdError
 from brokerd.protocols.base.connection import Hold, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.protocols.base.framing import STRANGER_BYTES_MAX, HandledLater
+from brokerd.protocols.base.framing import STRANGER_BYTES_MAX, FrameOnHold
 from brokerd.protocols.flymq import (
     accounts,
     audit,
@@ -63,17 +63,17 @@ from brokerd.protocols.flymq import (
     schemas,
 )
 from brokerd.protocols.flymq import topics as flymq_topics
-from brokerd.protocols.flymq.decompression import Unpacking
+from brokerd.protocols.flymq.decompression import DecompressionQueue
 from brokerd.protocols.flymq.members import Memberships, address_text
 from brokerd.protocols.flymq.produce import CONTENT_BYTES_MAX as CONTENT_BYTES_MAX
-from brokerd.protocols.flymq.produce import PRODUCE, ProducingConnection
+from brokerd.protocols.flymq.produce import PRODUCE, ProduceConnection
 from brokerd.protocols.flymq.produce import FlymqSettings as FlymqSettings
-from brokerd.protocols.flymq.topic_list import Looks, known_topics
-from brokerd.protocols.flymq.transactions import OwnTransactions
+from brokerd.protocols.flymq.topic_list import TopicListQueue, known_topics
+from brokerd.protocols.flymq.transactions import ConnectionTransactions
 from brokerd.security import ADMIN, ANY, READ, WRITE
 
 
-class FlymqConnection(ProducingConnection):
+class FlymqConnection(ProduceConnection):
     """One client's connection."""
 
     factory: FlymqFactory
@@ -82,10 +82,10 @@ class FlymqConnection(ProducingConnection):
         self._max_length = min(frame_bytes, MAX_LENGTH)
         super().__init__(broker, FrameReader(self._max_length), settings)
         self._in_front = False
-        """Whether other large requests wait until this one is carried out; see `Unpacking`."""
+        """Whether this connection is first in the `DecompressionQueue`, and others wait for it."""
         self._sdk = settings.error_layout == "sdk"
         self._memberships = Memberships()
-        self._transactions = OwnTransactions(broker, settings.partitions)
+        self._transactions = ConnectionTransactions(broker, settings.partitions)
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class FlymqConnection(ProducingConnection):
     def run(self) -> None:
         """Handle the frames taken in, until one has to wait."""
         super().run()
-        self.answer_stored()
+        self.queue_receipts()
         if self.in_hand is None:
             self._leave_front()
 
@@ -109,14 +109,14 @@ class FlymqConnection(ProducingConnection):
         if self.in_hand is not None:
             request = self._from_hand()
         elif flags & COMPRESSION_MASK:
-            request = self._unpacked(opcode, flags, payload)
+            request = self._decompressed(opcode, flags, payload)
         else:
             request = decode_request(opcode, flags, payload, self._max_length)
         try:
             if opcode == PRODUCE:
                 self.produce(request)
             else:
-                self.answer_stored()
+                self.queue_receipts()
                 permission, carry_out = self._DISPATCH[opcode]
                 if permission:
                     self.access.require(permission, request.topic)
@@ -125,20 +125,20 @@ class FlymqConnection(ProducingConnection):
             self.in_hand = request
             raise
 
-    def kept(self, frame: Frame) -> Frame:
+    def frame_to_retry(self, frame: Frame) -> Frame:
         """Not the payload: the request that it says is in hand."""
         opcode, flags, _ = frame
         return opcode, flags, b""
 
     def refuse(self, frame: Frame, refusal: BrokerdError) -> None:
         """Answer ERROR."""
-        self.answer_stored()
+        self.queue_receipts()
         self.answers.append(self._error(str(refusal)))
 
-    def out_of_step(self, error: FrameError) -> None:
+    def handle_stream_error(self, error: FrameError) -> None:
         """Answer ERROR, if the peer can be expected to read it."""
         if error.answer:
-            self.answer_stored()
+            self.queue_receipts()
             self.answers.append(self._error(str(error)))
         self.close_after_answers()
 
@@ -148,7 +148,7 @@ class FlymqConnection(ProducingConnection):
         self._memberships.leave()
         self._fits = None
         self._transactions.end()
-        self.factory.unpacking.leave(self)
+        self.factory.decompression.leave(self)
 
     def _error(self, text: str) -> bytes:
         return flymq.error(text, self._sdk)
@@ -167,22 +167,22 @@ class FlymqConnection(ProducingConnection):
             raise request
         return request
 
-    def _unpacked(self, opcode: int, flags: int, payload: bytes) -> Any:
-        """The request of a compressed payload. Raises `HandledLater`: then it is read in turns."""
+    def _decompressed(self, opcode: int, flags: int, payload: bytes) -> Any:
+        """Return the request of a compressed payload. Raises `FrameOnHold` for a large one."""
         most = self._max_length
         if self.access.is_stranger:
             most = min(most, STRANGER_BYTES_MAX)
         request = CompressedRequest(opcode, flags, payload, most)
-        unpacking = self.factory.unpacking
-        if unpacking.at_once(request):
+        queue = self.factory.decompression
+        if queue.at_once(request):
             return request.decoded()
         self._leave_front()
         self.hold(Hold.READING)
-        unpacking.take(self, request, self._take_in_hand)
-        raise HandledLater
+        queue.add(self, request, self._take_in_hand)
+        raise FrameOnHold
 
     def _take_in_hand(self, outcome: Request | RequestError) -> None:
-        """Go on with a request that was read in turns, which may have to wait once more."""
+        """Continue with a request that was decompressed in slices. It may have to wait again."""
         self.in_hand = outcome
         self._in_front = True
         self.release(Hold.READING)
@@ -193,7 +193,7 @@ class FlymqConnection(ProducingConnection):
         """Let those go on that wait for this request, if any do."""
         if self._in_front:
             self._in_front = False
-            self.factory.unpacking.leave(self)
+            self.factory.decompression.leave(self)
 
     def pauseProducing(self) -> None:
         """The peer does not read: others must not wait for it."""
@@ -228,7 +228,7 @@ class FlymqConnection(ProducingConnection):
 
     def _fetch(self, request: Fetch) -> None:
         self._shows(request.sdk)
-        fetch.fetch(self, request, self._error, self.factory.turns)
+        fetch.fetch(self, request, self._error, self.factory.slices)
 
     def _create_topic(self, request: CreateTopic) -> None:
         self.answers.append(flymq_topics.create_topic(self.broker, self.access, request))
@@ -237,7 +237,7 @@ class FlymqConnection(ProducingConnection):
         self.answers.append(flymq_topics.delete_topic(self.broker, self.access, request))
 
     def _list_topics(self, request: ListTopics) -> None:
-        topics = known_topics(self, self.factory.looks, request, ANY)
+        topics = known_topics(self, self.factory.topic_lists, request, ANY)
         self.answers.append(flymq_topics.list_topics(topics))
 
     def _metadata(self, request: Metadata) -> None:
@@ -248,7 +248,7 @@ class FlymqConnection(ProducingConnection):
             self.access.require(READ, request.topic)
             topics = [flymq_topics.existing_topic(self.broker, request.topic)]
         else:
-            topics = known_topics(self, self.factory.looks, request, READ)
+            topics = known_topics(self, self.factory.topic_lists, request, READ)
         name = self.settings.cluster_id
         self.answers.append(flymq_topics.cluster_metadata(topics, name, self._address()))
 
@@ -315,13 +315,13 @@ class FlymqConnection(ProducingConnection):
         Opcode.CONSUME_ZERO_COPY: (READ, _consume),
         Opcode.FETCH_BINARY: (READ, _fetch),
         **dict.fromkeys(range(Opcode.REGISTER_SCHEMA, Opcode.DELETE_SCHEMA + 1), (0, _schemas)),
-        Opcode.PRODUCE_WITH_SCHEMA: (0, ProducingConnection.produce_with_schema),
+        Opcode.PRODUCE_WITH_SCHEMA: (0, ProduceConnection.produce_with_schema),
         Opcode.FETCH_DLQ: (READ, _administer),
         Opcode.REPLAY_DLQ: (WRITE, _administer),
         Opcode.PURGE_DLQ: (ADMIN, _administer),
-        Opcode.PRODUCE_DELAYED: (WRITE, ProducingConnection.produce_delayed),
+        Opcode.PRODUCE_DELAYED: (WRITE, ProduceConnection.produce_delayed),
         Opcode.CANCEL_DELAYED: (0, _cancel_delayed),
-        Opcode.PRODUCE_WITH_TTL: (WRITE, ProducingConnection.produce_with_ttl),
+        Opcode.PRODUCE_WITH_TTL: (WRITE, ProduceConnection.produce_with_ttl),
         Opcode.TXN_BEGIN: (0, _begin),
         Opcode.TXN_COMMIT: (0, _commit_transaction),
         Opcode.TXN_ROLLBACK: (0, _roll_back),
@@ -362,8 +362,8 @@ class FlymqFactory(ConnectionFactory):
     ) -> None:
         super().__init__("flymq", broker, clock, limits)
         self.settings = settings
-        self.unpacking = Unpacking(clock, self.turns)
-        self.looks = Looks(self.turns)
+        self.decompression = DecompressionQueue(clock, self.slices)
+        self.topic_lists = TopicListQueue(self.slices)
 
     def new_connection(self) -> FlymqConnection:
         return FlymqConnection(self.broker, self.limits.frame_bytes, self.settings)

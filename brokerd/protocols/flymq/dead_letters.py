@@ -30,8 +30,8 @@ from brokerd.codecs.flymq import (
 from brokerd.errors import InvalidRequest, LimitExceeded
 from brokerd.protocols.flymq.dead_letter_envelope import Envelope, envelope_of
 from brokerd.protocols.flymq.produce import CONTENT_BYTES_MAX, too_large
-from brokerd.protocols.flymq.request import AskingConnection
-from brokerd.protocols.flymq.steps import Read, Steps, in_steps
+from brokerd.protocols.flymq.request import RequestConnection
+from brokerd.protocols.flymq.steps import Read, Steps, run_steps
 from brokerd.protocols.flymq.topics import named_topic
 from brokerd.security import ADMIN, ANY, READ, WRITE
 from brokerd.security.audit import EventType
@@ -56,36 +56,36 @@ OFFSET_BITS = 48
 DIGITS_MAX = 19
 
 Take = Callable[[Partition, Record], bool]
-"""Looks at a record; whether that is enough."""
+"""Examines a record and returns True when no more are needed."""
 
 
 # -- FETCH_DLQ --------------------------------------------------------------------------------
 
 
-def fetch(connection: AskingConnection, request: FetchDlq) -> bytes:
+def fetch(connection: RequestConnection, request: FetchDlq) -> bytes:
     """FETCH_DLQ: of the groups, by name, and then of the topic for dead letters."""
-    letters = in_steps(connection, request, partial(_fetched, connection, request))
+    letters = run_steps(connection, request, partial(_fetched, connection, request))
     return flymq.fetched_dlq(letters)
 
 
-def _fetched(connection: AskingConnection, request: FetchDlq) -> Steps[list[DeadLetter]]:
+def _fetched(connection: RequestConnection, request: FetchDlq) -> Steps[list[DeadLetter]]:
     broker = connection.broker
     most = request.max_messages
-    basket = Basket(min(most, LETTERS_MAX) if most > 0 else LETTERS)
+    page = DeadLetterPage(min(most, LETTERS_MAX) if most > 0 else LETTERS)
     topic = named_topic(broker, request.topic)
     if topic is not None:
-        yield from _of_groups(broker, topic, basket)
+        yield from _of_groups(broker, topic, page)
     own = _own_topic(connection, READ, request.topic)
-    if own is not None and not basket.is_full:
+    if own is not None and not page.is_full:
 
         def take(partition: Partition, record: Record) -> bool:
-            return basket.take(partition, record, envelope_of(partition.index, record))
+            return page.take(partition, record, envelope_of(partition.index, record))
 
         yield from _walk(broker, own, take)
-    return basket.letters
+    return page.letters
 
 
-class Basket:
+class DeadLetterPage:
     """Dead letters for one answer: so many at most, of `ANSWER_BYTES` together, or a larger one."""
 
     def __init__(self, most: int) -> None:
@@ -94,13 +94,15 @@ class Basket:
         self._most = most
         self._bytes = FETCHED_DLQ_BYTES
 
-    def take(self, partition: Partition, record: Record, told: Envelope) -> bool:
+    def take(self, partition: Partition, record: Record, envelope: Envelope) -> bool:
         """Take a dead letter if there is room; whether there is none any more."""
-        error = told.error[:ERROR_LETTERS]
-        retries = min(max(told.retries, 0), RETRIES_MAX)
-        letter = DeadLetter(told.message_id, told.payload, error, retries)
+        error = envelope.error[:ERROR_LETTERS]
+        retries = min(max(envelope.retries, 0), RETRIES_MAX)
+        letter = DeadLetter(envelope.message_id, envelope.payload, error, retries)
         if not self.letters and self._bytes + _size(letter) > MAX_LENGTH:
-            why = f"{error} (its {len(told.payload)} bytes are too large for this answer; FETCH "
+            why = (
+                f"{error} (its {len(envelope.payload)} bytes are too large for this answer; FETCH "
+            )
             why += f"offset {record.offset} of partition {partition.index})"
             letter = letter._replace(payload=b"", error=why.lstrip())
         self.is_full = bool(self.letters) and self._bytes + _size(letter) > ANSWER_BYTES
@@ -116,7 +118,7 @@ def _size(letter: DeadLetter) -> int:
     return DEAD_LETTER_BYTES + texts + len(letter.payload)
 
 
-def _of_groups(broker: Broker, topic: Topic, basket: Basket) -> Steps[None]:
+def _of_groups(broker: Broker, topic: Topic, page: DeadLetterPage) -> Steps[None]:
     for group in sorted(topic.groups):
         index = offset = 0
         while not topic.deleted and group in topic.groups:
@@ -126,13 +128,13 @@ def _of_groups(broker: Broker, topic: Topic, basket: Basket) -> Steps[None]:
                 offset = letter.offset + 1
                 partition = topic.partition(index)
                 record, why = yield from _record(broker, partition, letter.offset)
-                told = Envelope(
+                envelope = Envelope(
                     f"{index}:{letter.offset}:{group}",
                     record.value,
                     letter.reason + why,
                     max(letter.grants, letter.failures),
                 )
-                if basket.take(partition, record, told):
+                if page.take(partition, record, envelope):
                     return
             if len(some) < STEP_LETTERS:
                 break
@@ -151,24 +153,24 @@ def _record(broker: Broker, partition: Partition, offset: int) -> Steps[tuple[Re
 # -- REPLAY_DLQ -------------------------------------------------------------------------------
 
 
-def replay(connection: AskingConnection, request: ReplayDlq) -> bytes:
+def replay(connection: RequestConnection, request: ReplayDlq) -> bytes:
     """REPLAY_DLQ: a dead letter of a group by its id, or what the topic for dead letters has."""
     topic, message = request.topic, request.message
     if isinstance(message, str) and _replay_named(connection, topic, message):
         return flymq.replayed(request)
-    told = in_steps(connection, request, partial(_found, connection, request))
-    if isinstance(told, Envelope):
+    envelope = run_steps(connection, request, partial(_found, connection, request))
+    if isinstance(envelope, Envelope):
         try:
-            _produce_again(connection, topic, told)
+            _produce_again(connection, topic, envelope)
         except Congested:  # it keeps its place among those that wait, and searches no more
-            connection.tell_again(request, told)
+            connection.keep_result(request, envelope)
             raise
-    elif not told:
+    elif not envelope:
         raise InvalidRequest(f"message not found: {message}")
     return flymq.replayed(request)
 
 
-def _replay_named(connection: AskingConnection, topic: str, message: str) -> bool:
+def _replay_named(connection: RequestConnection, topic: str, message: str) -> bool:
     """Replay the dead letter ``PARTITION:OFFSET:GROUP``, if it is one."""
     place = message.split(":", 2)
     if len(place) < 3 or not all(map(_is_number, place[:2])):
@@ -184,7 +186,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
 
 
-def _replay_at(connection: AskingConnection, topic: str, message_id: int) -> Steps[int]:
+def _replay_at(connection: RequestConnection, topic: str, message_id: int) -> Steps[int]:
     """Replay a record to all groups of which it is a dead letter; how many."""
     broker, count = connection.broker, 0
     place = broker.topics.find(topic)
@@ -205,14 +207,14 @@ def _is_dead(broker: Broker, topic: str, group: str, index: int, offset: int) ->
 
 
 def _replay_letter(
-    connection: AskingConnection, topic: str, group: str, index: int, offset: int
+    connection: RequestConnection, topic: str, group: str, index: int, offset: int
 ) -> None:
     broker = connection.broker
     change = partial(broker.groups.replay_dead_letters, topic, group, index, offset, offset + 1)
     _carry_out(connection, EventType.DEAD_LETTERS_REPLAYED, f"{topic}/{group}", change)
 
 
-def _found(connection: AskingConnection, request: ReplayDlq) -> Steps[Envelope | int]:
+def _found(connection: RequestConnection, request: ReplayDlq) -> Steps[Envelope | int]:
     """What the topic for dead letters has of this id, or at this offset of partition 0.
 
     Else how many dead letters of groups were replayed.
@@ -228,38 +230,38 @@ def _found(connection: AskingConnection, request: ReplayDlq) -> Steps[Envelope |
     return (yield from _replay_at(connection, request.topic, message))
 
 
-def _search(connection: AskingConnection, own: Topic, message: str) -> Steps[Envelope | int]:
+def _search(connection: RequestConnection, own: Topic, message: str) -> Steps[Envelope | int]:
     """The first dead letter of this id in the topic for them; 0 if there is none."""
     found: list[Envelope] = []
-    looked = 0
+    count = 0
 
     def take(partition: Partition, record: Record) -> bool:
-        nonlocal looked
-        looked += 1
-        told = envelope_of(partition.index, record)
-        if told.message_id == message:
-            found.append(told)
-        return bool(found) or (looked > SEARCH_RECORDS and connection.ending)
+        nonlocal count
+        count += 1
+        envelope = envelope_of(partition.index, record)
+        if envelope.message_id == message:
+            found.append(envelope)
+        return bool(found) or (count > SEARCH_RECORDS and connection.ending)
 
     yield from _walk(connection.broker, own, take)
     return found[0] if found else 0
 
 
-def _produce_again(connection: AskingConnection, name: str, told: Envelope) -> None:
+def _produce_again(connection: RequestConnection, name: str, envelope: Envelope) -> None:
     """Produce what a dead letter holds to the topic that it names, which may not be there yet."""
     broker, access = connection.broker, connection.access
-    target = told.topic or name
+    target = envelope.topic or name
     access.require(WRITE, target)
-    if len(told.payload) > CONTENT_BYTES_MAX:  # other formats store such records
-        raise too_large(len(told.payload))
+    if len(envelope.payload) > CONTENT_BYTES_MAX:  # other formats store such records
+        raise too_large(len(envelope.payload))
     topic = named_topic(broker, target)
     if topic is None:
-        size = len(told.payload) + RECORD_FRAME_BYTES
+        size = len(envelope.payload) + RECORD_FRAME_BYTES
         topic = broker.writer.topic(access.actor, target, size, connection.new_partitions)
     produce = partial(
-        broker.records.produce, topic.choose(None), told.payload, producer_format=Format.FLYMQ
+        broker.records.produce, topic.choose(None), envelope.payload, producer_format=Format.FLYMQ
     )
-    details = {"message": told.message_id, "topic": target}
+    details = {"message": envelope.message_id, "topic": target}
     _carry_out(connection, EventType.DEAD_LETTERS_REPLAYED, name + SUFFIX, produce, details)
     connection.wrote()
 
@@ -267,13 +269,13 @@ def _produce_again(connection: AskingConnection, name: str, told: Envelope) -> N
 # -- PURGE_DLQ --------------------------------------------------------------------------------
 
 
-def purge(connection: AskingConnection, request: PurgeDlq) -> bytes:
+def purge(connection: RequestConnection, request: PurgeDlq) -> bytes:
     """PURGE_DLQ: forget the dead letters of all groups, and delete the topic for dead letters."""
-    in_steps(connection, request, partial(_purged, connection, request.topic))
+    run_steps(connection, request, partial(_purged, connection, request.topic))
     return flymq.ok(Opcode.PURGE_DLQ, "OK")
 
 
-def _purged(connection: AskingConnection, name: str) -> Steps[None]:
+def _purged(connection: RequestConnection, name: str) -> Steps[None]:
     broker = connection.broker
     own_name = name + SUFFIX
     own = broker.topics.find(own_name)
@@ -292,7 +294,7 @@ def _purged(connection: AskingConnection, name: str) -> Steps[None]:
         _carry_out(connection, EventType.TOPIC_DELETED, own_name, delete)
 
 
-def _purge_group(connection: AskingConnection, topic: str, group: str) -> None:
+def _purge_group(connection: RequestConnection, topic: str, group: str) -> None:
     change = partial(connection.broker.groups.purge_dead_letters, topic, group)
     try:
         _carry_out(connection, EventType.DEAD_LETTERS_PURGED, f"{topic}/{group}", change)
@@ -313,7 +315,7 @@ ANSWERS: dict[type[Any], Callable[[Any, Any], bytes]] = {
 # -- parts ------------------------------------------------------------------------------------
 
 
-def _own_topic(connection: AskingConnection, permission: int, name: str) -> Topic | None:
+def _own_topic(connection: RequestConnection, permission: int, name: str) -> Topic | None:
     """The topic ``NAME.dlq``, if there is one and this permission on it is given."""
     own = connection.broker.topics.find(name + SUFFIX)
     return own if own is not None and connection.access.may(permission, own.name) else None
@@ -342,7 +344,7 @@ def _walk(broker: Broker, topic: Topic, take: Take) -> Steps[None]:
 
 
 def _carry_out(
-    connection: AskingConnection,
+    connection: RequestConnection,
     kind: EventType,
     resource: str,
     change: Callable[[], object],

@@ -17,33 +17,33 @@ from brokerd.broker import Clock
 from brokerd.codecs.flymq import CompressedRequest, Request, RequestError
 from brokerd.errors import without_frames
 from brokerd.protocols.base.connection import Connection
-from brokerd.protocols.base.slices import SLICE_SECONDS, Turns
+from brokerd.protocols.base.slices import SLICE_SECONDS, SliceQueue
 
 AT_ONCE_BYTES = 131_072
 """What is read and made at once in a turn, of all connections together; a step may be added."""
 SLICE_STEPS = 32
 """Steps of a slice, at most."""
 
-Unpacked = Callable[[Request | RequestError], None]
+OnDecompressed = Callable[[Request | RequestError], None]
 """Takes the request that was decompressed, or why it is refused."""
 
 
-class _Large(NamedTuple):
+class _LargeRequest(NamedTuple):
     """A large request, waiting or under way."""
 
     connection: Connection
     request: CompressedRequest
-    done: Unpacked
+    done: OnDecompressed
 
 
-class Unpacking:
+class DecompressionQueue:
     """Decompresses the requests of a listener."""
 
-    def __init__(self, clock: Clock, turns: Turns) -> None:
+    def __init__(self, clock: Clock, slices: SliceQueue) -> None:
         self._clock = clock
-        self._turns = turns
+        self._slices = slices
         self._left = AT_ONCE_BYTES
-        self._waiting: dict[Connection, _Large | None] = {}
+        self._waiting: dict[Connection, _LargeRequest | None] = {}
         """In order; None is one in front that has been decompressed."""
 
     def at_once(self, request: CompressedRequest) -> bool:
@@ -65,12 +65,12 @@ class Unpacking:
     def _next_turn(self) -> None:
         self._left = AT_ONCE_BYTES
 
-    def take(self, connection: Connection, request: CompressedRequest, done: Unpacked) -> None:
+    def add(self, connection: Connection, request: CompressedRequest, done: OnDecompressed) -> None:
         """Decompress a large request when it is its turn, and call ``done``.
 
         The connection says by `leave` when the next may be begun.
         """
-        self._waiting[connection] = _Large(connection, request, done)
+        self._waiting[connection] = _LargeRequest(connection, request, done)
         if len(self._waiting) == 1:
             self._go_on_later()
 
@@ -86,9 +86,9 @@ class Unpacking:
     def _go_on_later(self) -> None:
         large = next(iter(self._waiting.values()))
         assert large is not None, "it is there only until it leaves"
-        self._turns.take(partial(large.connection.guarded, self._go_on, large))
+        self._slices.add(partial(large.connection.guarded, self._go_on, large))
 
-    def _go_on(self, large: _Large) -> None:
+    def _go_on(self, large: _LargeRequest) -> None:
         connection = large.connection
         if self._waiting.get(connection) is not large:
             return

@@ -20,10 +20,10 @@ from brokerd.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from brokerd.protocols.base.fetching import ReadingConnection
-from brokerd.protocols.base.slices import Turns
+from brokerd.protocols.base.fetching import FetchConnection
+from brokerd.protocols.base.slices import SliceQueue
 from brokerd.protocols.flymq.filter import compile_filter
-from brokerd.protocols.flymq.filtered_fetch import Scan
+from brokerd.protocols.flymq.filtered_fetch import FilteredFetch
 from brokerd.protocols.flymq.topics import existing_partition, existing_topic
 from brokerd.values import Record
 
@@ -36,7 +36,7 @@ Refuse = Callable[[str], bytes]
 """Makes the ERROR frame of a text."""
 
 
-def consume(connection: ReadingConnection, request: Consume, refuse: Refuse) -> None:
+def consume(connection: FetchConnection, request: Consume, refuse: Refuse) -> None:
     """CONSUME and CONSUME_ZERO_COPY: one record, or why there is none at that offset."""
     partitions = existing_topic(connection.broker, request.topic).partitions
     if not 0 <= request.partition < len(partitions):
@@ -69,7 +69,7 @@ def _consumed(
     return refuse(f"offset {offset} holds no record any more: it was removed or has expired")
 
 
-def fetch(connection: ReadingConnection, request: Fetch, refuse: Refuse, turns: Turns) -> None:
+def fetch(connection: FetchConnection, request: Fetch, refuse: Refuse, slices: SliceQueue) -> None:
     """FETCH and FETCH_BINARY: records from an offset on, all or those that pass a filter."""
     partition = existing_partition(connection.broker, request.topic, request.partition)
     most = min(request.max_messages, FETCH_RECORDS_MAX)
@@ -79,8 +79,8 @@ def fetch(connection: ReadingConnection, request: Fetch, refuse: Refuse, turns: 
     answer = partial(_fetched, request, refuse)
     if request.filter:
         chosen = compile_filter(request.filter)
-        scan = Scan(connection, turns, partition, request.offset, most, room, chosen)
-        connection.read(partition.topic, scan, answer)
+        filtered = FilteredFetch(connection, slices, partition, request.offset, most, room, chosen)
+        connection.read(partition.topic, filtered, answer)
     else:
         connection.fetch(partition, request.offset, most, room, answer)
 

@@ -1,9 +1,8 @@
 # Tests: tests/protocols/test_flymq_filtered_fetch.py
 """A FETCH with a filter: reads on until enough records pass or the log ends.
 
-There may be millions of records to look at, so a `Scan` works in slices of a few milliseconds, and
-of all the scans of a listener one slice runs a turn of the reactor (`Turns`). It ends with its
-connection, or with the permission to read.
+A `FilteredFetch` may examine millions of records, so it works in slices (`SliceQueue`). It ends
+when its connection closes or loses the permission to read.
 """
 
 from __future__ import annotations
@@ -13,33 +12,31 @@ from functools import partial
 
 from brokerd.broker import Clock, Fetched, Partition
 from brokerd.errors import BrokerdError, without_frames
-from brokerd.protocols.base.fetching import ReadingConnection
-from brokerd.protocols.base.slices import SLICE_SECONDS, Turns
+from brokerd.protocols.base.fetching import FetchConnection
+from brokerd.protocols.base.slices import SLICE_SECONDS, SliceQueue
 from brokerd.protocols.flymq.filter import Filter
 from brokerd.security import READ
 from brokerd.values import Record
 
-SLICE_RECORDS = 500
-SLICE_BYTES = 1 << 20
-"""One fetch of a scan has no more records and bytes, the first record excepted."""
-CONTENT_SLICES = 20
-"""After so many fetches a scan answers that found something, although there might be more, and one
-whose peer has left, or is about to."""
+READ_RECORDS = 500
+READ_BYTES = 1 << 20
+"""Limits of one read of the log. The first record may be larger."""
+CONTENT_READS = 20
+"""After so many reads it answers with what it found, or if its peer has closed the connection."""
 
 
-class Scan:
-    """One fetch with a filter, under way; call it with what wants the records, as
-    `Broker.reader.fetch`.
+class FilteredFetch:
+    """One fetch with a filter. Calling it starts it, like `Broker.reader.fetch`.
 
-    ``most`` records at most, and keys and values of ``room`` bytes, but at least one record.
-    A client that does not wait for the answer any more may have asked again: its scans must not
-    pile up, so a scan listens whether the peer has left.
+    It returns at most ``most`` records, and keys and values of ``room`` bytes, but at least one
+    record. A client that gave up may fetch again. So that its fetches do not pile up, each one
+    watches whether the peer has closed the connection.
     """
 
     def __init__(
         self,
-        connection: ReadingConnection,
-        turns: Turns,
+        connection: FetchConnection,
+        slices: SliceQueue,
         partition: Partition,
         offset: int,
         most: int,
@@ -47,7 +44,7 @@ class Scan:
         chosen: Filter,
     ) -> None:
         self._connection = connection
-        self._turns = turns
+        self._slices = slices
         self._clock: Clock = connection.factory.clock
         self._partition = partition
         self._offset = offset
@@ -56,7 +53,7 @@ class Scan:
         self._room = room
         self._filter = chosen
         self._passed: list[Record] = []
-        self._slices = 0
+        self._reads = 0
         self._is_full = False
 
     def __call__(self, done: Fetched) -> None:
@@ -66,14 +63,14 @@ class Scan:
 
     def _fetch(self) -> None:
         self._connection.broker.reader.fetch(
-            self._partition, self._offset, SLICE_RECORDS, SLICE_BYTES, self._fetched
+            self._partition, self._offset, READ_RECORDS, READ_BYTES, self._fetched
         )
 
     def _fetched(
         self, records: Sequence[Record], next_offset: int, error: Exception | None
     ) -> None:
-        """Look at the records of a slice; without any the scan is over."""
-        self._slices += 1
+        """Examine the records of one read. An empty read ends the fetch."""
+        self._reads += 1
         if records:
             self._go_on_later(self._look(records))
         elif error is not None and not self._passed:
@@ -82,10 +79,10 @@ class Scan:
             self._done(self._passed, self._offset if error else next_offset, None)
 
     def _go_on_later(self, steps: Iterator[None]) -> None:
-        self._turns.take(partial(self._connection.guarded, self._go_on, steps))
+        self._slices.add(partial(self._connection.guarded, self._go_on, steps))
 
     def _go_on(self, steps: Iterator[None]) -> None:
-        """Look at records until the time is over or they are."""
+        """Examine records until the slice ends or none are left."""
         connection = self._connection
         if connection.gone:
             return
@@ -101,15 +98,13 @@ class Scan:
             if clock.seconds() > end_seconds:
                 self._go_on_later(steps)
                 return
-        if self._is_full or (
-            self._slices >= CONTENT_SLICES and (self._passed or connection.ending)
-        ):
+        if self._is_full or (self._reads >= CONTENT_READS and (self._passed or connection.ending)):
             self._done(self._passed, self._offset, None)
         else:
             self._fetch()
 
     def _look(self, records: Sequence[Record]) -> Iterator[None]:
-        """Keep those that pass; yields after each step of the work."""
+        """Keep the records that pass the filter; yield after each step of the work."""
         for record in records:
             for passes in self._filter.steps(record):
                 yield
@@ -121,7 +116,7 @@ class Scan:
             self._offset = record.offset + 1
 
     def _keep(self, record: Record) -> None:
-        """Take a record, or find that there is no room for it."""
+        """Keep a record if it fits, and set ``_is_full`` when no more fit."""
         size = len(record.value) + len(record.key or b"")
         if self._passed and size > self._room:
             self._is_full = True

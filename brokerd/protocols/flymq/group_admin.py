@@ -24,8 +24,8 @@ from brokerd.codecs.flymq import (
     Opcode,
 )
 from brokerd.errors import LimitExceeded, UnknownGroup
-from brokerd.protocols.flymq.request import AskingConnection
-from brokerd.protocols.flymq.steps import Steps, in_steps
+from brokerd.protocols.flymq.request import RequestConnection
+from brokerd.protocols.flymq.steps import Steps, run_steps
 from brokerd.protocols.flymq.topics import NO_NAMES, fitting
 from brokerd.security import ADMIN
 from brokerd.security.audit import EventType
@@ -37,10 +37,10 @@ MEMBERS, NO_MEMBERS = "Stable", "Empty"
 """States of a group in the Java SDK's layout: Kafka's words for one with members, and without."""
 
 
-def list_groups(connection: AskingConnection, request: ListGroups) -> bytes:
+def list_groups(connection: RequestConnection, request: ListGroups) -> bytes:
     """LIST_GROUPS: by topic, then by name. One without a name has none here either."""
     connection.access.require_server(ADMIN)
-    found = in_steps(connection, request, partial(_listed, connection.broker))
+    found = run_steps(connection, request, partial(_listed, connection.broker))
     return fitting(flymq.listed_groups(found), "the list of all groups")
 
 
@@ -59,7 +59,7 @@ def _listed(broker: Broker) -> Steps[list[Group]]:
     return found
 
 
-def describe_group(connection: AskingConnection, request: DescribeGroup) -> bytes:
+def describe_group(connection: RequestConnection, request: DescribeGroup) -> bytes:
     """DESCRIBE_GROUP, in the layout of its request."""
     topic, name = request.topic, request.group
     _require(connection, topic)
@@ -70,15 +70,15 @@ def describe_group(connection: AskingConnection, request: DescribeGroup) -> byte
     return fitting(flymq.described_group(one), "the description of the group")
 
 
-def delete_group(connection: AskingConnection, request: DeleteGroup) -> bytes:
+def delete_group(connection: RequestConnection, request: DeleteGroup) -> bytes:
     """DELETE_GROUP: of a topic, or of all that have it, one after the other."""
     _require(connection, request.topic)
-    if not in_steps(connection, request, partial(_deleted, connection, request)):
+    if not run_steps(connection, request, partial(_deleted, connection, request)):
         raise _not_found(request.topic, request.group)
     return flymq.ok(Opcode.DELETE_GROUP)
 
 
-def _deleted(connection: AskingConnection, request: DeleteGroup) -> Steps[int]:
+def _deleted(connection: RequestConnection, request: DeleteGroup) -> Steps[int]:
     """How many."""
     broker, count = connection.broker, 0
     for group in list(_named(broker, request.topic, request.group)):
@@ -100,7 +100,7 @@ ANSWERS: dict[type[Any], Callable[[Any, Any], bytes]] = {
 }
 
 
-def _require(connection: AskingConnection, topic: str | None) -> None:
+def _require(connection: RequestConnection, topic: str | None) -> None:
     if topic:
         connection.access.require(ADMIN, topic)
     else:

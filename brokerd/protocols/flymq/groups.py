@@ -22,7 +22,7 @@ from brokerd.codecs.flymq import (
 )
 from brokerd.errors import InvalidRequest, UnknownGroup
 from brokerd.protocols.flymq.members import Memberships
-from brokerd.protocols.flymq.request import AskingConnection
+from brokerd.protocols.flymq.request import RequestConnection
 from brokerd.protocols.flymq.topics import checked_name, existing_partition
 from brokerd.security import Access
 from brokerd.security.audit import EventType
@@ -101,7 +101,7 @@ def get_lag(broker: Broker, request: GetLag) -> bytes:
     return flymq.lag(committed, committed, latest, max(0, latest - committed))
 
 
-def seek_to_timestamp(connection: AskingConnection, request: SeekToTimestamp) -> bytes:
+def seek_to_timestamp(connection: RequestConnection, request: SeekToTimestamp) -> bytes:
     """SEEK_TO_TIMESTAMP: the first offset since then; with a group, which is created, commit it."""
     broker = connection.broker
     partition = existing_partition(broker, request.topic, request.partition)
@@ -109,7 +109,9 @@ def seek_to_timestamp(connection: AskingConnection, request: SeekToTimestamp) ->
     if group:
         checked_name(group, "group name")
     time_us = min(max(request.time_ms, 0), TIME_MS_MAX) * 1000
-    offset = connection.told(request, partial(broker.reader.offset_at_time, partition, time_us))
+    offset = connection.await_result(
+        request, partial(broker.reader.offset_at_time, partition, time_us)
+    )
     if group:
         broker.groups.commit_offset(request.topic, group, partition.index, offset)
     return flymq.position(Opcode.SEEK_TO_TIMESTAMP, offset)

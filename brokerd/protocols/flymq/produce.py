@@ -26,7 +26,7 @@ from brokerd.codecs.flymq import (
 )
 from brokerd.errors import RecordTooLarge, UnknownPartition
 from brokerd.protocols.flymq import delayed, schemas
-from brokerd.protocols.flymq.request import AskingConnection
+from brokerd.protocols.flymq.request import RequestConnection
 from brokerd.protocols.flymq.topics import NO_NAMES, checked_name
 from brokerd.security import WRITE
 from brokerd.values import Encoding, Format
@@ -59,7 +59,7 @@ class FlymqSettings:
     """Longest delay of a PRODUCE_DELAYED."""
 
 
-class Stored(NamedTuple):
+class ProduceReceipt(NamedTuple):
     """An answer to PRODUCE, or one of its kin, before its time is known."""
 
     topic: str
@@ -74,7 +74,7 @@ class Stored(NamedTuple):
     opcode: int
 
 
-class ProducingConnection(AskingConnection):
+class ProduceConnection(RequestConnection):
     """A connection that appends records; the subclass says when."""
 
     def __init__(self, broker: Broker, reader: FrameReader, settings: FlymqSettings) -> None:
@@ -82,13 +82,13 @@ class ProducingConnection(AskingConnection):
         self.settings = settings
         self._fits: ProduceWithSchema | None = None
         """One that waits for room in the log, and whose value was looked at."""
-        self._stored: list[Stored] = []
+        self._receipts: list[ProduceReceipt] = []
         """Of PRODUCE requests whose answers are not queued yet."""
 
     def forget(self) -> None:
         """Let go of what was asked."""
         super().forget()
-        self._stored.clear()
+        self._receipts.clear()
 
     def produce(
         self, request: Any, expires_at_us: int | None = None, opcode: int = PRODUCE
@@ -125,8 +125,10 @@ class ProducingConnection(AskingConnection):
         chunk = partition.chunks.open
         assert chunk is not None, "the record was just appended to it"
         key_size = -1 if key is None else len(key)
-        self._stored.append(
-            Stored(name, partition.index, offset, chunk, offset, key_size, len(value), opcode)
+        self._receipts.append(
+            ProduceReceipt(
+                name, partition.index, offset, chunk, offset, key_size, len(value), opcode
+            )
         )
 
     def produce_with_ttl(self, request: ProduceWithTtl) -> None:
@@ -168,15 +170,17 @@ class ProducingConnection(AskingConnection):
         chunk = topic.internal.partitions[0].chunks.open
         assert chunk is not None, "the record was just appended to it"
         number = delayed.number_of(topic, schedule_id)
-        self._stored.append(
-            Stored(topic.name, 0, number, chunk, schedule_id, -1, size, Opcode.PRODUCE_DELAYED)
+        self._receipts.append(
+            ProduceReceipt(
+                topic.name, 0, number, chunk, schedule_id, -1, size, Opcode.PRODUCE_DELAYED
+            )
         )
 
-    def answer_stored(self) -> None:
+    def queue_receipts(self) -> None:
         """Queue the answers to the PRODUCE requests up to here: they tell the records' times."""
-        stored = self._stored
+        stored = self._receipts
         if stored:
-            self._stored = []
+            self._receipts = []
             self.wrote()
             size = len(stored) * PRODUCED_BYTES + sum(len(one[0]) for one in stored)
             self.answer_durable(partial(_produced, stored), len(stored), size)
@@ -189,7 +193,7 @@ def too_large(size: int) -> RecordTooLarge:
     )
 
 
-def _produced(stored: list[Stored]) -> bytes:
+def _produced(stored: list[ProduceReceipt]) -> bytes:
     """The answers of PRODUCE requests whose records are in the log."""
     return b"".join(
         [

@@ -15,16 +15,16 @@ from brokerd.broker import Broker
 from brokerd.codecs.flymq import Frame, FrameError, FrameReader
 from brokerd.errors import BrokerdError, without_frames
 from brokerd.protocols.base.connection import Hold
-from brokerd.protocols.base.fetching import ReadingConnection
-from brokerd.protocols.base.framing import FramesConnection, HandledLater
+from brokerd.protocols.base.fetching import FetchConnection
+from brokerd.protocols.base.framing import FrameConnection, FrameOnHold
 
 T = TypeVar("T")
 Done = Callable[[T | None, Exception | None], None]
 """Takes what was asked for, or why it is not given."""
 
 
-class AskingConnection(FramesConnection[Frame, FrameError], ReadingConnection):
-    """Adds `told`, for requests whose answers come later."""
+class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
+    """Adds `await_result`, for requests whose answers come later."""
 
     def __init__(self, broker: Broker, reader: FrameReader, new_partitions: int) -> None:
         super().__init__(broker, reader)
@@ -35,15 +35,15 @@ class AskingConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         self._outcome: tuple[object, Any, Exception | None] | None = None
         """A request and what it has come to."""
 
-    def told(self, request: object, ask: Callable[[Done[T]], None]) -> T:
+    def await_result(self, request: object, ask: Callable[[Done[T]], None]) -> T:
         """What ``ask`` gives to its argument, which it calls once, now or later.
 
         The first time it is asked, and the request is handled again when the answer is there.
-        Raises `HandledLater`, and what is given or raised in place of an answer.
+        Raises `FrameOnHold`, and what is given or raised in place of an answer.
         """
         if self._outcome is None or self._outcome[0] is not request:
             self._ask(request, ask)
-            raise HandledLater
+            raise FrameOnHold
         (_, given, error), self._outcome = self._outcome, None
         if isinstance(error, BrokerdError):
             try:
@@ -55,8 +55,8 @@ class AskingConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         result: T = given
         return result
 
-    def tell_again(self, request: object, given: object) -> None:
-        """Have `told` give this once more to a request that has to wait."""
+    def keep_result(self, request: object, given: object) -> None:
+        """Have `await_result` give this once more to a request that has to wait."""
         self._outcome = request, given, None
 
     def _ask(self, request: object, ask: Callable[[Done[T]], None]) -> None:

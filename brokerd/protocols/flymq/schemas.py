@@ -26,8 +26,8 @@ from brokerd.codecs.flymq import (
 )
 from brokerd.errors import InvalidRequest
 from brokerd.protocols.base.transport import peer_text
-from brokerd.protocols.flymq.request import AskingConnection, Done
-from brokerd.protocols.flymq.steps import Steps, in_steps
+from brokerd.protocols.flymq.request import Done, RequestConnection
+from brokerd.protocols.flymq.steps import Steps, run_steps
 from brokerd.protocols.flymq.topics import fitting
 from brokerd.schemas.checker import Asker
 from brokerd.schemas.values import type_named
@@ -38,15 +38,15 @@ T = TypeVar("T")
 SECOND_US = 1_000_000
 
 
-def register(connection: AskingConnection, request: RegisterSchema) -> bytes:
+def register(connection: RequestConnection, request: RegisterSchema) -> bytes:
     """REGISTER_SCHEMA: the next version of a name."""
     begin = partial(_register, connection, request)
-    made = connection.told(request, partial(_ask, connection, begin))
+    made = connection.await_result(request, partial(_ask, connection, begin))
     return flymq.schema_registered(SchemaInfo(made.name, request.type, made.version))
 
 
 def _register(
-    connection: AskingConnection, request: RegisterSchema, done: Done[SchemaVersion]
+    connection: RequestConnection, request: RegisterSchema, done: Done[SchemaVersion]
 ) -> None:
     connection.access.require(WRITE, request.name)
     connection.broker.schemas.register(
@@ -59,7 +59,7 @@ def _register(
     )
 
 
-def get(connection: AskingConnection, request: GetSchema) -> bytes:
+def get(connection: RequestConnection, request: GetSchema) -> bytes:
     """GET_SCHEMA: one version, or the latest."""
     connection.access.require_known()
     schemas = connection.broker.schemas
@@ -70,13 +70,13 @@ def get(connection: AskingConnection, request: GetSchema) -> bytes:
     return flymq.schema_text(text)
 
 
-def list_all(connection: AskingConnection, request: ListSchemas) -> bytes:
+def list_all(connection: RequestConnection, request: ListSchemas) -> bytes:
     """LIST_SCHEMAS: all versions, or those of one name, sorted by name and version."""
     connection.access.require_known()
     schemas = connection.broker.schemas
     if request.name:
         return flymq.schemas(_infos(schemas.versions(request.name)))
-    found = in_steps(connection, request, partial(_listed, schemas))
+    found = run_steps(connection, request, partial(_listed, schemas))
     return fitting(flymq.schemas(found), "the list of all schemas")
 
 
@@ -89,40 +89,40 @@ def _listed(schemas: Schemas) -> Steps[list[SchemaInfo]]:
     return found
 
 
-def validate(connection: AskingConnection, request: ValidateSchema) -> bytes:
+def validate(connection: RequestConnection, request: ValidateSchema) -> bytes:
     """VALIDATE_SCHEMA: why a message does not fit the latest version."""
     connection.access.require_known()
     faults = _faults(connection, request, request.name, request.message)
     return flymq.validity(faults)
 
 
-def check_value(connection: AskingConnection, request: ProduceWithSchema) -> None:
-    """Raises `InvalidRequest` if the value does not fit, and `HandledLater` and others."""
+def check_value(connection: RequestConnection, request: ProduceWithSchema) -> None:
+    """Raises `InvalidRequest` if the value does not fit, and `FrameOnHold` and others."""
     faults = _faults(connection, request, request.schema, request.value)
     if faults:
         raise InvalidRequest(f"schema validation failed: [{' '.join(faults)}]")
 
 
 def _faults(
-    connection: AskingConnection, request: object, schema: str, message: bytes
+    connection: RequestConnection, request: object, schema: str, message: bytes
 ) -> list[str]:
     validate = connection.broker.schemas.validate
     begin = partial(validate, schema, message, asker=_asker(connection))
-    return connection.told(request, partial(_ask, connection, begin))
+    return connection.await_result(request, partial(_ask, connection, begin))
 
 
-def _ask(connection: AskingConnection, begin: Callable[[Done[T]], None], done: Done[T]) -> None:
+def _ask(connection: RequestConnection, begin: Callable[[Done[T]], None], done: Done[T]) -> None:
     """Have something looked at, and notice meanwhile when the peer leaves."""
     begin(done)
     connection.listen()
 
 
-def _asker(connection: AskingConnection) -> Asker:
+def _asker(connection: RequestConnection) -> Asker:
     peer = peer_text(connection.transport)
     return Asker(connection.access.name, peer, lambda: connection.gone)
 
 
-def delete(connection: AskingConnection, request: DeleteSchema) -> bytes:
+def delete(connection: RequestConnection, request: DeleteSchema) -> bytes:
     """DELETE_SCHEMA: one version, or all."""
     connection.access.require(ADMIN, request.name)
     connection.broker.schemas.delete(connection.access, request.name, request.version)
@@ -137,7 +137,7 @@ def _info(found: SchemaVersion) -> SchemaInfo:
     return SchemaInfo(found.name, found.type, found.version)
 
 
-ANSWERS: dict[type, Callable[[AskingConnection, Any], bytes]] = {
+ANSWERS: dict[type, Callable[[RequestConnection, Any], bytes]] = {
     RegisterSchema: register,
     GetSchema: get,
     ListSchemas: list_all,

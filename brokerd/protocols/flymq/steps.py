@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from brokerd.broker import Fetched
 from brokerd.errors import BrokerdError
 from brokerd.protocols.base.slices import SLICE_SECONDS
-from brokerd.protocols.flymq.request import AskingConnection, Done
+from brokerd.protocols.flymq.request import Done, RequestConnection
 from brokerd.values import Record
 
 T = TypeVar("T")
@@ -34,23 +34,23 @@ Steps = Generator[Reading | None, Any, T]
 """What it is sent is a `Read` if it asked for one."""
 
 
-def in_steps(connection: AskingConnection, request: object, make: Callable[[], Steps[T]]) -> T:
+def run_steps(connection: RequestConnection, request: object, make: Callable[[], Steps[T]]) -> T:
     """What the steps that ``make`` makes return; they are run once.
 
-    What the connection wrote before is durable then, so that it can be read. Raises `HandledLater`
-    as `AskingConnection.told`, and the refusal that the steps raise.
+    What the connection wrote before is durable then, so that it can be read. Raises `FrameOnHold`
+    as `RequestConnection.await_result`, and the refusal that the steps raise.
     """
 
     def ask(done: Done[T]) -> None:
-        _Course(connection, make(), done).begin()
+        _StepsRun(connection, make(), done).begin()
 
-    return connection.told(request, ask)
+    return connection.await_result(request, ask)
 
 
-class _Course(Generic[T]):
+class _StepsRun(Generic[T]):
     """Steps under way."""
 
-    def __init__(self, connection: AskingConnection, steps: Steps[T], done: Done[T]) -> None:
+    def __init__(self, connection: RequestConnection, steps: Steps[T], done: Done[T]) -> None:
         self._connection = connection
         self._steps = steps
         self._done = done
@@ -65,7 +65,7 @@ class _Course(Generic[T]):
 
     def _go_on_later(self) -> None:
         connection = self._connection
-        connection.factory.turns.take(partial(connection.guarded, self._go_on))
+        connection.factory.slices.add(partial(connection.guarded, self._go_on))
 
     def _go_on(self) -> None:
         """Take steps until the time is over, or one wants to read, or they are at their end."""

@@ -1,9 +1,9 @@
 # Tests: tests/protocols/test_flymq_topic_list.py
-"""Which topics somebody may know of: for LIST_TOPICS, and CLUSTER_METADATA of all of them.
+"""The topics that a client may see: for LIST_TOPICS, and for CLUSTER_METADATA of all topics.
 
-Who has a permission on everything, by role, has it on each topic. For anybody else each topic is
-looked at by itself, and there may be many: it is done in slices (docs/protocols/flymq.rst, Turns),
-and for one connection after the other, so that their lists are not in memory all at once.
+A role with a permission on everything sees all topics. For other clients the permissions of each
+topic are checked in slices (docs/protocols/flymq.rst, Turns), one connection after the other, so
+that only one list is in memory.
 """
 
 from __future__ import annotations
@@ -12,78 +12,78 @@ from collections import deque
 from collections.abc import Iterator
 
 from brokerd.broker import Topic
-from brokerd.protocols.base.slices import SLICE_SECONDS, Turns
-from brokerd.protocols.flymq.request import AskingConnection, Done
+from brokerd.protocols.base.slices import SLICE_SECONDS, SliceQueue
+from brokerd.protocols.flymq.request import Done, RequestConnection
 from brokerd.protocols.flymq.topics import NO_NAMES
 from brokerd.values import RESERVED_PREFIX
 
 STEP_TOPICS = 100
-"""Topics that are looked at between two looks at the clock: in half a millisecond."""
+"""Topics checked between two readings of the clock; they take half a millisecond."""
 
 
 def known_topics(
-    connection: AskingConnection, looks: Looks, request: object, permission: int
+    connection: RequestConnection, queue: TopicListQueue, request: object, permission: int
 ) -> list[Topic]:
-    """Topics on which any of these permissions is given, but those that this format cannot name.
+    """Return the topics on which the client has any of these permissions.
 
-    Nor those of the broker's own. Raises `HandledLater`, `AuthenticationRequired` and `Denied`.
+    Omits topics of the broker's own and names that this format cannot use.
+    Raises `FrameOnHold`, `AuthenticationRequired` and `Denied`.
     """
 
     def ask(done: Done[list[Topic]]) -> None:
         connection.access.require_known()
-        looks.take(_Look(connection, permission, done))
+        queue.add(_TopicList(connection, permission, done))
 
     if not connection.access.permissions & permission:
         broker = connection.broker
-        found = connection.told(request, ask)
+        found = connection.await_result(request, ask)
         return [topic for topic in found if broker.topics.find(topic.name) is topic]
     return list(_nameable(connection))
 
 
-def _nameable(connection: AskingConnection) -> Iterator[Topic]:
+def _nameable(connection: RequestConnection) -> Iterator[Topic]:
     for topic in connection.broker.topics.all():
         if topic.name not in NO_NAMES and not topic.name.startswith(RESERVED_PREFIX):
             yield topic
 
 
-class Looks:
-    """Looks at all topics on behalf of the connections of a listener."""
+class TopicListQueue:
+    """Makes the topic lists of a listener's connections, one list at a time."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self._waiting: deque[_Look] = deque()
+    def __init__(self, slices: SliceQueue) -> None:
+        self._slices = slices
+        self._waiting: deque[_TopicList] = deque()
 
-    def take(self, look: _Look) -> None:
-        """Begin a look when those before it are over."""
-        self._waiting.append(look)
+    def add(self, topic_list: _TopicList) -> None:
+        """Make a list after those that wait already."""
+        self._waiting.append(topic_list)
         if len(self._waiting) == 1:
-            self._turns.take(self._slice)
+            self._slices.add(self._slice)
 
     def _slice(self) -> None:
-        look = self._waiting[0]
-        connection = look.connection
-        goes_on = not connection.gone and connection.guarded(look.goes_on)
-        if not goes_on:
+        topic_list = self._waiting[0]
+        connection = topic_list.connection
+        if connection.gone or not connection.guarded(topic_list.advance):
             self._waiting.popleft()
         if self._waiting:
-            self._turns.take(self._slice)
+            self._slices.add(self._slice)
 
 
-class _Look:
-    """One look at all topics, waiting or under way."""
+class _TopicList:
+    """The topic list of one request, waiting or in progress."""
 
     def __init__(
-        self, connection: AskingConnection, permission: int, done: Done[list[Topic]]
+        self, connection: RequestConnection, permission: int, done: Done[list[Topic]]
     ) -> None:
         self.connection = connection
         self._permission = permission
         self._done = done
         self._found: list[Topic] = []
         self._rest: list[Topic] | None = None
-        """Last one first."""
+        """Topics to check, the last one first."""
 
-    def goes_on(self) -> bool:
-        """Look at some topics; False if that was all, and ``done`` was called."""
+    def advance(self) -> bool:
+        """Check some topics; return False when all are checked and ``done`` was called."""
         connection = self.connection
         if self._rest is None:
             self._rest = list(_nameable(connection))

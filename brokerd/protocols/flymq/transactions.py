@@ -27,7 +27,7 @@ OPEN_MAX = 100
 """Open transactions of a connection. So many that are over are remembered, at most."""
 
 
-class OwnTransactions:
+class ConnectionTransactions:
     """What one connection has begun. ``partitions`` are those of topics that a commit makes."""
 
     def __init__(self, broker: Broker, partitions: int) -> None:
@@ -43,7 +43,7 @@ class OwnTransactions:
         transaction = self._broker.transactions.begin()
         name = f"txn-{self._broker.time.time_us()}-{transaction.number}"
         self._known[name] = transaction
-        return flymq.transaction_told(Opcode.TXN_BEGIN, name)
+        return flymq.transaction_answer(Opcode.TXN_BEGIN, name)
 
     def _forget_one(self) -> None:
         """Forget the oldest that is over. Raises `LimitExceeded` if none is."""
@@ -80,16 +80,16 @@ class OwnTransactions:
         made = broker.transactions.commit(transaction, self._partitions, Format.FLYMQ)
         for topic in made:
             broker.audit.record(topic_auto_created(access.actor, topic))
-        return flymq.transaction_told(Opcode.TXN_COMMIT, name)
+        return flymq.transaction_answer(Opcode.TXN_COMMIT, name)
 
     def roll_back(self, request: RollBackTransaction) -> bytes:
         """TXN_ROLLBACK: one that is over stays as it is, and that is no error."""
         transaction = self._known.get(request.transaction)
         if transaction is None:
-            return flymq.transaction_told(Opcode.TXN_ROLLBACK, request.transaction, False)
+            return flymq.transaction_answer(Opcode.TXN_ROLLBACK, request.transaction, False)
         self._broker.transactions.roll_back(transaction)
         is_gone = transaction.state == ABORTED
-        return flymq.transaction_told(Opcode.TXN_ROLLBACK, request.transaction, is_gone)
+        return flymq.transaction_answer(Opcode.TXN_ROLLBACK, request.transaction, is_gone)
 
     def end(self) -> None:
         """Roll back what is open: the connection is gone."""

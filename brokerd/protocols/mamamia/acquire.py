@@ -1,16 +1,15 @@
 # Tests: tests/protocols/test_mamamia_acquire.py, tests/protocols/test_mamamia.py
 """Acquires of the Mamamia format: at once, after a read from disk, or after a long poll.
 
-An `Attempt` leases what can be leased now and makes the answer. When a record must be read first,
-when so many were passed over that the reactor needs its turn, or when there is none and the client
-waits, a `LateAcquire` holds the place of the answer and tries again, unless the connection has too
-much to send already.
+An `AcquireKind` leases the records that can be leased now and makes the answer. A `PendingAcquire`
+holds the place of the answer and tries again when a record must be read from disk first, when many
+records were passed over and the reactor turn has to end, or when the client waits for a record. It
+does not try while the connection has too much to send.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from functools import partial
 
 from brokerd.broker import STOP, TAKE, Broker, Chunk, Congested, GroupPartition, Waiter
@@ -38,7 +37,7 @@ from brokerd.errors import (
     UnknownTopic,
 )
 from brokerd.protocols.base.connection import Connection
-from brokerd.protocols.base.leasing import Cold, LeaseFilter, bury_damaged
+from brokerd.protocols.base.leasing import Cold, LeaseFilter, NoLease, bury_damaged
 from brokerd.security import READ
 from brokerd.values import Grant
 
@@ -77,19 +76,10 @@ class AnswerLeaseFilter(LeaseFilter):
         return TAKE
 
 
-class Later(Enum):
-    """Why an acquire has no answer yet."""
-
-    NOTHING = 1
-    """There is nothing to lease."""
-    CUT_SHORT = 2
-    """Many records were passed over, and there may be more to lease: try in another turn."""
-
-
 LeaseRequest = Acquire | AcquireBatch
 
 
-class Attempt:
+class AcquireKind:
     """One kind of acquire: how to try it, and what to answer when there is nothing."""
 
     def __init__(
@@ -104,8 +94,8 @@ class Attempt:
         self._room = room
         self._answer = answer
 
-    def __call__(self, broker: Broker, request: LeaseRequest) -> bytes | Cold | Later:
-        """Lease what can be leased now and answer with it; else a cold record, or why not."""
+    def __call__(self, broker: Broker, request: LeaseRequest) -> bytes | Cold | NoLease:
+        """Lease records; return the answer, a record to read first, or why there is no lease."""
         limit = request.max_messages if isinstance(request, AcquireBatch) else 1
         log_id = request.log_id
         duration_us = None if request.duration is None else microseconds(request.duration)
@@ -119,7 +109,7 @@ class Attempt:
             if taking.cold is not None:
                 return taking.cold
             if taking.too_large is None:
-                return Later.CUT_SHORT if taking.cut_short else Later.NOTHING
+                return NoLease.CUT_SHORT if taking.cut_short else NoLease.EMPTY
             broker.leases.dead_letter(*taking.too_large, "too_large")
 
 
@@ -155,17 +145,17 @@ def answer_many(request: LeaseRequest, leased: list[Leased], taking: AnswerLease
     )
 
 
-ACQUIRE_NEXT = Attempt(Command.ACQUIRE_NEXT, acquired_nothing(), 0, answer_one)
-ACQUIRE_BATCH = Attempt(Command.ACQUIRE_BATCH, acquired_batch([]), BATCH_ROOM, answer_many)
+ACQUIRE_NEXT = AcquireKind(Command.ACQUIRE_NEXT, acquired_nothing(), 0, answer_one)
+ACQUIRE_BATCH = AcquireKind(Command.ACQUIRE_BATCH, acquired_batch([]), BATCH_ROOM, answer_many)
 
 
-class LateAcquire:
+class PendingAcquire:
     """An acquire whose answer comes later: after a read from disk, after a wait, or both."""
 
     __slots__ = (
-        "_attempt",
         "_connection",
         "_deadline_us",
+        "_kind",
         "_late",
         "_place",
         "_request",
@@ -176,12 +166,12 @@ class LateAcquire:
         self,
         connection: Connection,
         request: LeaseRequest,
-        attempt: Attempt,
-        late: dict[LateAcquire, None],
+        kind: AcquireKind,
+        late: dict[PendingAcquire, None],
     ) -> None:
         self._connection = connection
         self._request = request
-        self._attempt = attempt
+        self._kind = kind
         self._late = late
         """The connection's late acquires; this one is among them until it is answered."""
         self._place = connection.pending()
@@ -190,16 +180,16 @@ class LateAcquire:
         self._waiter: Waiter | None = None
         late[self] = None
 
-    def begin(self, outcome: Cold | Later) -> None:
-        """Do what the first attempt needs: a record that is read, another turn, or a wait."""
-        if outcome is Later.NOTHING:
+    def begin(self, outcome: Cold | NoLease) -> None:
+        """Start what the first try needs: a read, another reactor turn, or a wait."""
+        if outcome is NoLease.EMPTY:
             self._wait()
         else:
             self._go_on(outcome)
 
-    def _go_on(self, outcome: Cold | Later) -> None:
-        """Do what an attempt needs that may find something yet."""
-        if isinstance(outcome, Later):
+    def _go_on(self, outcome: Cold | NoLease) -> None:
+        """Start a read, or try again in another reactor turn."""
+        if isinstance(outcome, NoLease):
             connection = self._connection
             connection.factory.clock.callLater(0, connection.guarded, self._again)
         else:
@@ -227,7 +217,7 @@ class LateAcquire:
         except (UnknownTopic, UnknownGroup):
             self._again()  # deleted while the record was read
         except BrokerdError as refusal:
-            self._answer(error(self._attempt.command, str(refusal)))
+            self._answer(error(self._kind.command, str(refusal)))
         else:
             self._again()
 
@@ -257,7 +247,7 @@ class LateAcquire:
 
     def _timed_out(self) -> None:
         self._waiter = None
-        self._connection.guarded(self._answer, self._attempt.nothing)
+        self._connection.guarded(self._answer, self._kind.nothing)
 
     def _try(self) -> bool:
         """Answer, read or put off; True when there is nothing and the wait goes on."""
@@ -267,15 +257,15 @@ class LateAcquire:
             return False
         try:
             connection.access.require(READ, self._request.log_id)  # it may be over by now
-            outcome = self._attempt(connection.broker, self._request)
+            outcome = self._kind(connection.broker, self._request)
         except Congested:
             self._when_uncongested(self._again)
             return False
         except BrokerdError as refusal:
-            outcome = error(self._attempt.command, str(refusal))
+            outcome = error(self._kind.command, str(refusal))
         if isinstance(outcome, bytes):
             self._answer(outcome)
-        elif outcome is Later.NOTHING:
+        elif outcome is NoLease.EMPTY:
             return True
         else:
             self._go_on(outcome)
@@ -286,14 +276,14 @@ class LateAcquire:
         connection = self._connection
         if not connection.gone and self._try():
             if connection.ending or connection.broker.time.now_us() >= self._deadline_us:
-                self._answer(self._attempt.nothing)
+                self._answer(self._kind.nothing)
             else:
                 self._wait()
 
     def give_up(self) -> None:
         """Wait no longer; what is being read from disk is still delivered."""
-        if self._connection.forgo(self._place):
-            self._answer(self._attempt.nothing)
+        if self._connection.cancel_postponed(self._place):
+            self._answer(self._kind.nothing)
         elif self._waiter is not None:
             self._waiter.give_up()
 

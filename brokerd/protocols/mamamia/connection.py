@@ -61,28 +61,28 @@ from brokerd.errors import (
 )
 from brokerd.protocols.base.connection import Answers, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.protocols.base.framing import FramesConnection
+from brokerd.protocols.base.framing import FrameConnection
+from brokerd.protocols.base.leasing import NoLease
 from brokerd.protocols.mamamia.acquire import (
     ACQUIRE_BATCH,
     ACQUIRE_NEXT,
     SURELY_FITS_BYTES,
-    Attempt,
-    LateAcquire,
-    Later,
+    AcquireKind,
     LeaseRequest,
+    PendingAcquire,
     microseconds,
 )
 from brokerd.security import READ, WRITE
 from brokerd.values import Format
 
 
-class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
+class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
     """One client's connection."""
 
     def __init__(self, broker: Broker, frame_bytes: int) -> None:
         super().__init__(broker, FrameReader(min(frame_bytes, MAX_LENGTH)))
         self._decode = Decoder().decode
-        self._late: dict[LateAcquire, None] = {}
+        self._late: dict[PendingAcquire, None] = {}
         self._results: list[str] = []
         """Of the SETTLE_BATCH in hand, so that one that met `Congested` goes on where it was."""
         self._given_back: list[bool] = []
@@ -274,16 +274,16 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
     def _acquire_batch(self, request: AcquireBatch) -> None:
         self._lease(request, ACQUIRE_BATCH)
 
-    def _lease(self, request: LeaseRequest, attempt: Attempt) -> None:
+    def _lease(self, request: LeaseRequest, kind: AcquireKind) -> None:
         """Answer an acquire now, once its record is read from disk, or after a long poll."""
-        outcome = attempt(self.broker, request)
+        outcome = kind(self.broker, request)
         if isinstance(outcome, bytes):
             self.answers.append(outcome)
             self.answered(len(outcome))
-        elif outcome is Later.NOTHING and request.wait <= 0:
-            self.answers.append(attempt.nothing)
+        elif outcome is NoLease.EMPTY and request.wait <= 0:
+            self.answers.append(kind.nothing)
         else:
-            LateAcquire(self, request, attempt, self._late).begin(outcome)
+            PendingAcquire(self, request, kind, self._late).begin(outcome)
 
     # -- leases -------------------------------------------------------------------------------
 

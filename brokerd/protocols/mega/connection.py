@@ -40,8 +40,8 @@ from brokerd.errors import (
 )
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.protocols.base.fetching import ReadingConnection
-from brokerd.protocols.base.framing import FramesConnection
+from brokerd.protocols.base.fetching import FetchConnection
+from brokerd.protocols.base.framing import FrameConnection
 from brokerd.security import ADMIN, READ, WRITE
 from brokerd.security.audit import EventType
 from brokerd.values import Encoding, Format, Record
@@ -63,7 +63,7 @@ _CODES_OF_READS: dict[type[Exception], Code] = {
 """What the broker refuses, but for what is an INTERNAL_ERROR."""
 
 
-class MegaConnection(FramesConnection[Request | Refused, StreamError], ReadingConnection):
+class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConnection):
     """One client's connection."""
 
     _reader: RequestReader

@@ -46,8 +46,8 @@ from brokerd.codecs.rustlog import (
 from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.protocols.base.fetching import ReadingConnection
-from brokerd.protocols.base.framing import FramesConnection
+from brokerd.protocols.base.fetching import FetchConnection
+from brokerd.protocols.base.framing import FrameConnection
 from brokerd.protocols.rustlog.fetch import JSON_BYTES_MAX, LIMITS, check_sizes, fetched
 from brokerd.protocols.rustlog.metrics import metrics_text
 from brokerd.protocols.rustlog.offset_commits import Commits
@@ -66,7 +66,7 @@ from brokerd.protocols.rustlog.refusals import (
     topic_exists,
     wrong_frame,
 )
-from brokerd.protocols.rustlog.slices import SlicedAnswer, Steps, list_topics
+from brokerd.protocols.rustlog.slices import CooperativeAnswer, Steps, list_topics
 from brokerd.security import ADMIN, MONITOR, READ, WRITE
 from brokerd.security.audit import EventType
 from brokerd.values import Format, Record
@@ -83,7 +83,7 @@ class RustlogSettings:
     """Whose rules hold for groups in the binary dialect (page, "The reference's group rules")."""
 
 
-class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnection):
+class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnection):
     """One client's connection."""
 
     factory: RustlogFactory
@@ -105,7 +105,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         except _REFUSED as problem:
             self.answers.append(_refused(problem, dialect))
 
-    def out_of_step(self, error: FrameLengthError) -> None:
+    def handle_stream_error(self, error: FrameLengthError) -> None:
         """Answer a wrong length in the dialect of the request before it."""
         self._answer(wrong_frame(error).answer(self._dialect))
         self.close_after_answers()
@@ -148,7 +148,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
 
     def _produce_long(self, request: LongProduce) -> None:
         self.access.require(WRITE, request.topic)
-        SlicedAnswer(self, self._or_refusal(self._long_produced(request)))
+        CooperativeAnswer(self, self._or_refusal(self._long_produced(request)))
 
     def _long_produced(self, request: LongProduce) -> Steps:
         """Parse a slice in each turn, then append what came of it."""
@@ -264,7 +264,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         self._answer(TopicCreated())
 
     def _list_topics(self, request: ListTopics) -> None:
-        SlicedAnswer(
+        CooperativeAnswer(
             self, self._or_refusal(list_topics(self.broker, CODECS[self._dialect], self.access))
         )
 

@@ -19,7 +19,7 @@ TOPICS_A_TURN = 1_000
 """Topics that ListTopics describes in one turn: some milliseconds, if each is to be permitted."""
 
 
-class SlicedAnswer:
+class CooperativeAnswer:
     """An answer under way; requests behind it wait."""
 
     def __init__(self, connection: Connection, steps: Steps) -> None:
@@ -31,7 +31,7 @@ class SlicedAnswer:
 
     def _next_turn(self) -> None:
         connection = self._connection
-        connection.factory.turns.take(partial(connection.guarded, self._step))
+        connection.factory.slices.add(partial(connection.guarded, self._step))
 
     def _step(self) -> None:
         connection = self._connection
