@@ -203,7 +203,7 @@ async def test_a_scan_whose_client_has_left_ends_long_before_the_log(
 ) -> None:
     """Be its end noticed by a goodbye or not."""
     endpoint, context = tls(tmp_path) if kind == "tls" else ("tcp:0", None)
-    monkeypatch.setattr(filtered_fetch, "CONTENT_SLICES", 2)
+    monkeypatch.setattr(filtered_fetch, "CONTENT_READS", 2)
     examined: list[int] = []
 
     def work(running: Served[FlymqFactory]) -> None:
