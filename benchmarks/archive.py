@@ -46,7 +46,7 @@ from brokerd.archive.journal.sealed import batches_of, open_sealed
 from brokerd.archive.parquet.row_groups import GROUP_ROWS
 from brokerd.archive.parquet.writer import parquet_options
 from brokerd.archive.run import Settings
-from brokerd.archive.serve.delta_archive import open_archive
+from brokerd.archive.serve.delta_archive import DeltaArchive
 from brokerd.cli.machine import describe
 from brokerd.codecs.flymq import Fetch, Opcode, encode_request
 
@@ -297,7 +297,7 @@ def _look(data_dir: str) -> dict[str, Any]:
     """Single fetches in random places; the system's cache of the files is dropped before each."""
     root = Path(data_dir, "archive")
     chance = random.Random(1)
-    archive = open_archive(root, LOG_ID)
+    archive = DeltaArchive(root, LOG_ID)
     view = archive.refresh()
     assert view is not None
     ends = {key: _end(view, *key) for key in _group_partitions()}
@@ -305,7 +305,7 @@ def _look(data_dir: str) -> dict[str, Any]:
     for name, spent in times.items():
         for _ in range(LOOKS):
             if name == "cold":
-                view = open_archive(root, LOG_ID).refresh()
+                view = DeltaArchive(root, LOG_ID).refresh()
                 assert view is not None
             group_partition = chance.choice(list(ends))
             offset = chance.randrange(max(1, ends[group_partition] - FETCH_RECORDS))

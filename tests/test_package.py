@@ -85,8 +85,8 @@ def test_a_broker_reads_an_archive_with_what_its_extra_brings(tmp_path: Path) ->
     code = (
         "import sys; sys.modules |= dict.fromkeys(['pyspark', 'py4j', 'deltalake', 'pandas'])\n"
         "from pathlib import Path\n"
-        "from brokerd.archive.serve.delta_archive import open_archive\n"
-        f"print(open_archive(Path({str(tmp_path)!r}), '0' * 32).refresh())"
+        "from brokerd.archive.serve.delta_archive import DeltaArchive\n"
+        f"print(DeltaArchive(Path({str(tmp_path)!r}), '0' * 32).refresh())"
     )
     assert run(sys.executable, "-c", code, cwd=ROOT) == "None\n"
 

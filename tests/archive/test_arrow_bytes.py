@@ -75,7 +75,7 @@ def test_a_copy_holds_on_to_nothing_else() -> None:
 
 def test_steps_are_refused() -> None:
     """Nobody takes every other record; what would come is not silently something else."""
-    with pytest.raises(ValueError, match="no steps of 2"):
+    with pytest.raises(ValueError, match="has step 1, not 2"):
         packed(b"a", b"b", b"c")[::2]
 
 

@@ -28,7 +28,7 @@ from brokerd.archive.delta.table import Table
 from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.parquet.writer import FileInfo
 from brokerd.archive.serve import file_cache
-from brokerd.archive.serve.delta_archive import open_archive
+from brokerd.archive.serve.delta_archive import DeltaArchive
 from brokerd.archive.storage.address import Place
 from brokerd.errors import BrokerdError, NewerFormat
 from tests.archive.adding import LOG_ID, NOW_MS, OTHER_LOG_ID, Row, records_file, write_records
@@ -45,7 +45,7 @@ class World:
         self.root = root
         self.tables = ensure_tables(root, LOG_ID, NOW_MS)
         self.table: Table = self.tables[RECORDS.name]
-        self.archive: Archive = open_archive(root, LOG_ID)
+        self.archive: Archive = DeltaArchive(root, LOG_ID)
         self._lsn = 0
 
     @property
@@ -169,7 +169,7 @@ def test_every_record_is_read_that_a_file_has_and_nothing_else(
 
 
 def test_directory_with_nothing_in_it_has_no_version(tmp_path: Path) -> None:
-    assert open_archive(tmp_path / "nowhere", LOG_ID).refresh() is None
+    assert DeltaArchive(tmp_path / "nowhere", LOG_ID).refresh() is None
 
 
 def test_version_is_the_same_object_until_there_is_another(world: World) -> None:
@@ -230,7 +230,7 @@ def test_archive_whose_disk_fails_is_not_relied_on(
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(ArchiveUnavailable, match="Input/output error"):
-        open_archive(world.root, LOG_ID).refresh()
+        DeltaArchive(world.root, LOG_ID).refresh()
 
 
 def test_archive_that_is_taken_away_and_brought_back_is_read_again(world: World) -> None:
@@ -244,7 +244,7 @@ def test_archive_that_is_taken_away_and_brought_back_is_read_again(world: World)
 
 def test_archive_of_another_log_is_refused(world: World) -> None:
     with pytest.raises(ForeignArchive, match=OTHER_LOG_ID):
-        open_archive(world.root, OTHER_LOG_ID).refresh()
+        DeltaArchive(world.root, OTHER_LOG_ID).refresh()
 
 
 def test_table_that_another_program_wrote_to_is_refused(world: World) -> None:
@@ -333,7 +333,7 @@ def test_shared_file_that_is_damaged_later_takes_what_it_covers(
 
 def open_view(world: World) -> ArchiveView:
     """As a broker sees it that just started."""
-    view = open_archive(world.root, LOG_ID).refresh()
+    view = DeltaArchive(world.root, LOG_ID).refresh()
     assert view is not None
     return view
 

@@ -35,7 +35,7 @@ def test_there_is_nothing_before_the_first_rollup(tmp_path: Path) -> None:
 def test_it_is_opened_when_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that ran before the first rollup sees it, and opens it once."""
     readback = ModuleType("brokerd.archive.serve.delta_archive")
-    readback.open_archive = Opened  # type: ignore[attr-defined]
+    readback.DeltaArchive = Opened  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, readback.__name__, readback)
     archive = LazyArchive(tmp_path, LOG_ID)
     assert archive.refresh() is None

@@ -13,7 +13,7 @@ from brokerd.archive.delta.actions import add_file
 from brokerd.archive.delta.table import Table, TableConflict
 from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.parquet.writer import verify_written
-from brokerd.archive.serve.delta_archive import open_archive
+from brokerd.archive.serve.delta_archive import DeltaArchive
 from brokerd.archive.storage import bucket as store_object
 from brokerd.archive.storage.address import ObjectAddress
 from tests.archive.adding import LOG_ID, NOW_MS, write_records
@@ -81,7 +81,7 @@ def test_each_lot_is_there_once_whatever_the_network_does(
         flaky.calm = True
         table = Table(bucket, RECORDS, LOG_ID)
         assert table.files["rows"].to_pylist() == [ROWS] * (LOTS * len(WRITERS))
-        view = open_archive(bucket, LOG_ID).refresh()
+        view = DeltaArchive(bucket, LOG_ID).refresh()
         assert view is not None
         for topic_id in WRITERS:
             wanted = {at: f"{topic_id}/0/{at}".encode() for at in range(LOTS * ROWS)}

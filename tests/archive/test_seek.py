@@ -14,7 +14,7 @@ from brokerd.archive.delta.actions import add_file
 from brokerd.archive.delta.table import Table
 from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.serve import seek
-from brokerd.archive.serve.delta_archive import open_archive
+from brokerd.archive.serve.delta_archive import DeltaArchive
 from tests.archive.adding import LOG_ID, NOW_MS, Row, write_records
 
 KEY = (1, 0)
@@ -24,7 +24,7 @@ def view_of(root: Path, files: list[tuple[list[Range], list[Row]]]) -> ArchiveVi
     table: Table = ensure_tables(root, LOG_ID, NOW_MS)[RECORDS.name]
     infos = [add_file(write_records(table, ranges, rows)) for ranges, rows in files]
     table.commit(infos, now_ms=NOW_MS)
-    view = open_archive(root, LOG_ID).refresh()
+    view = DeltaArchive(root, LOG_ID).refresh()
     assert view is not None
     return view
 

@@ -1,1 +1,1 @@
-"""Parquet files of an archive: writing, verifying, reading."""
+"""Parquet files of an archive: writer, verification, reader."""

@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_arrow_bytes.py
-"""Byte strings as Arrow has them, `brokerd.values.PackedBytes`: all bytes in one piece, and ends.
+"""Implements `brokerd.values.PackedBytes` on Arrow's layout: one piece of bytes, and end positions.
 
-Arrow puts them behind numbers without the interpreter's lock, so other threads go on meanwhile.
+Arrow joins them with numbers without the interpreter's lock, so other threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from brokerd.values import PackedBytes
 
 _HEAD_BYTES = 16
-"""A number and a length."""
+"""Size of a number and a length."""
 
 
 class ArrowBytes(PackedBytes):
-    """``ends`` are positions in ``data``: where the first one begins, and where each one ends."""
+    """Byte strings in ``data``; ``ends`` has the begin of the first one, and the end of each."""
 
     __slots__ = ("_data", "_ends")
 
@@ -44,7 +44,7 @@ class ArrowBytes(PackedBytes):
         if isinstance(index, slice):
             first, end, step = index.indices(count)
             if step != 1:
-                raise ValueError(f"byte strings behind one another have no steps of {step}")
+                raise ValueError(f"a slice of packed bytes has step 1, not {step}")
             return ArrowBytes(np.asarray(ends[first : max(first, end) + 1]), self._data)
         at = index if index >= 0 else index + count
         if not 0 <= at < count:
@@ -78,7 +78,7 @@ class ArrowBytes(PackedBytes):
 
 
 def _numbers(numbers: Sequence[int]) -> Sequence[int] | npt.NDArray[np.int64]:
-    """The same, quickly made of a range."""
+    """Convert a range to an array, which is quicker."""
     if isinstance(numbers, range):
         return np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64)
     return numbers

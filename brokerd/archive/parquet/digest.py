@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_writer.py
-"""A digest of rows, the same however they are cut into chunks, files or encodings of columns.
+"""Computes a digest of rows, which does not depend on chunks, files or encodings of columns.
 
-What was decoded from a log is compared with what a file gives back by this number alone. What it
-is made of: docs/archive-format.rst, section "Digest of the rows".
+It proves that a file gives back the rows that were decoded from the log. docs/archive-format.rst,
+section "Digest of the rows", defines it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 
 
 class RowsDigest:
-    """Takes tables of one row group each, in order."""
+    """The digest of row groups, in order."""
 
     def __init__(self) -> None:
         self._hash = xxh3_64()
@@ -28,18 +28,18 @@ class RowsDigest:
                 self._hash.update(xxh3_64_intdigest(part).to_bytes(8, "little"))
 
     def hexdigest(self) -> str:
-        """The digest of all that was added: 16 hexadecimal digits."""
+        """Return the digest: 16 hexadecimal digits."""
         return self._hash.hexdigest()
 
 
 def byte_lengths(array: pa.Array) -> npt.NDArray[np.int32]:
-    """The length of each string or byte string of an array, whatever it is where null."""
+    """Return the length of each string or byte string of an array; undefined where null."""
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
     return np.diff(offsets)
 
 
 def _parts(array: pa.Array) -> list[Any]:
-    """What of a column is hashed."""
+    """Return the parts of a column that are hashed."""
     if not (pa.types.is_binary(array.type) or pa.types.is_string(array.type)):
         if pa.types.is_timestamp(array.type):
             array = array.view(pa.int64())
@@ -61,7 +61,7 @@ def _parts(array: pa.Array) -> list[Any]:
 
 
 def content(array: pa.Array) -> memoryview:
-    """All bytes of an array of strings or byte strings without nulls, one after another."""
+    """Return the joined bytes of an array of strings or byte strings without nulls."""
     _, offsets, data = array.buffers()
     if not len(array) or data is None:
         return memoryview(b"")

@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_writer.py
-"""What we add to the footer of a Parquet file: docs/archive-format.rst, section "Files"."""
+"""Encodes brokerd's part of the footer of a Parquet file (docs/archive-format.rst, "Files")."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from brokerd.errors import DamagedData, NewerFormat
 FOOTER_VERSION = 1
 METADATA_KEY = b"brokerd"
 FIRST_GROUP_POSITION = 4
-"""The file's magic comes before."""
+"""The position after the magic of the file."""
 
 KEY = ("topic_id", "partition", "offset")
 GROUP = np.dtype(
@@ -39,7 +39,7 @@ _RANGE = np.dtype("<i8")
 
 
 class Footer(Struct, frozen=True):
-    """The JSON object in the footer of a file. `ranges` and `row_groups` are packed."""
+    """The JSON object in the footer of a file."""
 
     version: int
     table: str
@@ -48,7 +48,7 @@ class Footer(Struct, frozen=True):
     content: int
     """Bytes of keys, values and metadata."""
     minimum: dict[str, int]
-    """Smallest values of columns; empty when there are no rows."""
+    """The smallest values of columns; empty without rows."""
     maximum: dict[str, int]
     keyed: int
     """Rows with a key."""
@@ -58,25 +58,27 @@ class Footer(Struct, frozen=True):
     digest: str
     """Of the rows: `brokerd.archive.parquet.digest`, 16 hexadecimal digits."""
     ranges: bytes = field(default=b"")
+    """Of `pack_ranges`."""
     row_groups: bytes = field(default=b"")
+    """An array of `GROUP`."""
 
 
 def pack_ranges(ranges: Sequence[Range]) -> bytes:
-    """Covered ranges as they stand in a footer."""
+    """Encode covered ranges."""
     return np.array(ranges, _RANGE).tobytes()
 
 
 def unpack_ranges(data: bytes) -> npt.NDArray[np.int64]:
-    """Covered ranges of a footer: a row of four numbers each. Raises DamagedData."""
+    """Decode covered ranges: a row of four numbers each. Raises DamagedData."""
     if len(data) % 32:
-        raise DamagedData("its covered ranges are cut short")
+        raise DamagedData("its covered ranges are truncated")
     return np.frombuffer(data, _RANGE).reshape(-1, 4)
 
 
 def unpack_groups(data: bytes, footer_position: int) -> Groups:
-    """Row groups of a footer that begins at a position. Raises DamagedData."""
+    """Decode the row groups of a footer that begins at a position. Raises DamagedData."""
     if len(data) % GROUP.itemsize:
-        raise DamagedData("its list of row groups is cut short")
+        raise DamagedData("its list of row groups is truncated")
     groups: Groups = np.frombuffer(data, GROUP)
     edges = np.append(groups["position"], footer_position)
     sizes = np.diff(edges)
@@ -86,22 +88,22 @@ def unpack_groups(data: bytes, footer_position: int) -> Groups:
 
 
 def encode_footer(footer: Footer) -> bytes:
-    """The value of the key `METADATA_KEY`."""
+    """Encode the value of the key `METADATA_KEY`."""
     return msgspec.json.encode(footer)
 
 
 def decode_footer(metadata: dict[bytes, bytes] | None) -> Footer:
-    """Read the key-value metadata of a file. Raises DamagedData, NewerFormat."""
+    """Decode the key-value metadata of a file. Raises DamagedData and NewerFormat."""
     data = (metadata or {}).get(METADATA_KEY)
     if data is None:
-        raise DamagedData("its footer has nothing of brokerd's")
+        raise DamagedData("its footer has no key of brokerd")
     try:
         version = msgspec.json.decode(data, type=_Version).version
         if version > FOOTER_VERSION:
             raise NewerFormat(f"file version {version}; upgrade brokerd to read it")
         return msgspec.json.decode(data, type=Footer)
     except msgspec.MsgspecError as error:
-        raise DamagedData(f"its footer says what no brokerd says: {error}") from None
+        raise DamagedData(f"its footer is invalid: {error}") from None
 
 
 class _Version(Struct):

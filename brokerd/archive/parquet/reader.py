@@ -1,10 +1,9 @@
 # Tests: tests/archive/test_writer.py, tests/archive/test_flips.py
-"""Reads the files of ``records`` and ``events``; no byte is decoded before it is verified.
+"""Reads the files of ``records`` and ``events``, and verifies each byte before decoding it.
 
-The footer's checksum is in the file's name, those of the row groups are in the footer
-(docs/archive-format.rst, section "How a file is read"). An `ArchiveFile` may be read by any number
-of threads. It has a local file open as long as anybody refers to it, so it goes on when the file is
-deleted.
+The file's name has the footer's checksum, and the footer has those of the row groups
+(docs/archive-format.rst, section "How a file is read"). Any number of threads may use an
+`ArchiveFile`. It keeps a local file open, and so survives the deletion of the file.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from brokerd.archive.storage.store import InputFile, open_store
 from brokerd.errors import DamagedData, NewerFormat
 
 FOOTER_BYTES_MAX = 64 << 20
-"""A footer that says it is longer is none; nothing is allocated for it."""
+"""A longer footer is damage; no memory is allocated for it."""
 OFFSET_MAX = (1 << 63) - 1
 AHEAD_BYTES = 4 << 20
-"""So much of a file is asked for at once by who reads all of it: a few row groups."""
+"""A sequential reader fetches so much at once: a few row groups."""
 
 
 RowGroupCache = LruCache[RecordRows]
@@ -60,12 +59,12 @@ def open_file(
 ) -> ArchiveFile:
     """Open a file by its path relative to its table's directory, and verify its footer.
 
-    ``size`` is what the file's size is known to be; ``ahead_bytes`` is not 0 where all of it is to
-    be read, row group by row group (`brokerd.archive.storage.store.Store.open`).
-
-    Raises `ForeignArchive` for a name that is not ours, `ArchiveUnavailable` when the file cannot
-    be opened or read, NewerFormat, and `DamagedArchive`: of all that the name tells, or of every
-    offset when the file is shared.
+    :param size: the expected size.
+    :param ahead_bytes: for sequential reading: `brokerd.archive.storage.store.Store.open`.
+    :raises ForeignArchive: brokerd did not write a file of this name.
+    :raises ArchiveUnavailable: the file cannot be read.
+    :raises NewerFormat: a later version of brokerd wrote it.
+    :raises DamagedArchive: for the covered range in the name, or all offsets of a shared file.
     """
     name = parse_records_name(path) if "/" in path else parse_events_name(path)
     only = name.only if isinstance(name, RecordsName) else None
@@ -89,14 +88,14 @@ def _unreadable(path: Place | str, error: OSError) -> ArchiveUnavailable:
 
 
 def _read_footer(file: InputFile, footer_hash: int, size: int | None) -> bytes:
-    """All that follows the last row group. Raises DamagedData, `ArchiveUnavailable`."""
+    """Read the bytes after the last row group. Raises DamagedData and `ArchiveUnavailable`."""
     found = file.size
     if size is not None and found != size:
         raise DamagedData(f"it has {found} bytes, not {size}")
     tail = file.read_tail(8)
     length = int.from_bytes(tail[:4], "little") + 8
     if len(tail) < 8 or length > min(found - 4, FOOTER_BYTES_MAX):
-        raise DamagedData("it does not end as a Parquet file does")
+        raise DamagedData("it does not end like a Parquet file")
     footer = file.read_tail(length)
     file.drop_tail()
     if xxh3_64_intdigest(footer) != footer_hash:
@@ -105,7 +104,7 @@ def _read_footer(file: InputFile, footer_hash: int, size: int | None) -> bytes:
 
 
 class ArchiveFile:
-    """One file, open, its footer verified and parsed. `open_file` makes it."""
+    """An open file with a verified footer. `open_file` makes it."""
 
     def __init__(
         self,
@@ -126,17 +125,17 @@ class ArchiveFile:
         except (pa.ArrowException, OSError) as error:
             raise DamagedData(f"its footer cannot be parsed: {error}") from None
         self.footer: Footer = decode_footer(self._metadata.metadata)
-        """What it says of itself."""
+        """Brokerd's part of the footer."""
         self.ranges = unpack_ranges(self.footer.ranges)
-        """Covered ranges, sorted: a row of topic id, partition, first, end each."""
+        """Covered ranges, sorted: rows of topic id, partition, first and end."""
         self.groups: Groups = unpack_groups(self.footer.row_groups, self.size - len(footer))
         """Row groups, in order: an array of `brokerd.archive.parquet.footer.GROUP`."""
         self.memory_bytes = 12 * len(footer)
-        """What it takes while it is open, measured: most of it is Parquet's own metadata."""
+        """Measured memory of an open file, most of it Parquet's own metadata."""
         self._check_footer()
 
     def _check_footer(self) -> None:
-        """Raise DamagedData unless name, footer and Parquet's metadata agree."""
+        """Raise DamagedData unless the name, the footer and Parquet's metadata agree."""
         counts = (len(self.groups), int(self.groups["rows"].sum()))
         metadata = self._metadata
         if counts != (metadata.num_row_groups, self.footer.rows) or not len(self.ranges):
@@ -154,12 +153,12 @@ class ArchiveFile:
                 and (told.last_topic_id, told.last_partition) == last[:2]
             )
         if not agrees:
-            raise DamagedData("its name is not that of what it covers")
+            raise DamagedData("its name contradicts its covered ranges")
 
-    # -- What it covers --------------------------------------------------------------------------
+    # -- Covered ranges --------------------------------------------------------------------------
 
     def range_of(self, topic_id: int, partition: int, offset: int) -> Range | None:
-        """The covered range that holds an offset, None if none does."""
+        """Find the covered range that holds an offset; None: there is none."""
         ranges, wanted = self.ranges, [topic_id, partition, offset]
         at = bisect_right(range(len(ranges)), wanted, key=lambda at: ranges[at, :3].tolist()) - 1
         if at < 0:
@@ -168,12 +167,12 @@ class ArchiveFile:
         return found if found[:2] == (topic_id, partition) and offset < found.end else None
 
     def covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
-        """Whether all is known of each offset from ``first`` to ``end``, exclusive."""
+        """Tell whether the file covers each offset from ``first`` to ``end``, exclusive."""
         found = self.range_of(topic_id, partition, first)
         return found is not None and end <= found.end
 
     def groups_of(self, topic_id: int, partition: int) -> range:
-        """The row groups that may hold records of a partition."""
+        """Return the row groups that may hold records of a partition."""
         every = range(len(self.groups))
         firsts, lasts = self.groups["first"], self.groups["last"]
         low = bisect_left(every, (topic_id, partition, 0), key=lambda at: lasts[at].item())
@@ -185,11 +184,11 @@ class ArchiveFile:
     def read(
         self, topic_id: int, partition: int, offset: int, max_bytes: int
     ) -> ArchivedRows | None:
-        """What is known from ``offset`` on, of one row group at most; None: nothing.
+        """Read from ``offset`` on, at most to the end of a row group; None: not covered.
 
-        At least one offset, however large its record is, and then as many as fit ``max_bytes`` of
-        keys, values and metadata. There may be no record among them. Raises `DamagedArchive`,
-        `ArchiveUnavailable`.
+        :param max_bytes: of keys, values and metadata; a larger record comes alone.
+        :raises DamagedArchive: a row group has wrong bytes.
+        :raises ArchiveUnavailable: the file cannot be read.
         """
         covered = self.range_of(topic_id, partition, offset)
         if covered is None:
@@ -210,7 +209,7 @@ class ArchiveFile:
         return ArchivedRows(offset, end, rows.offsets_of(start, stop), rows.columns(start, stop))
 
     def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
-        """The first offset of a record appended at or after a time; None if there is none here.
+        """Find the first offset of a record appended at or after a time; None: there is none.
 
         Append times of a partition grow with its offsets. Raises as `read` does.
         """
@@ -225,9 +224,9 @@ class ArchiveFile:
         return None
 
     def _group_at(self, key: tuple[int, int, int], covered: Range) -> tuple[int, int]:
-        """The last row group that begins at a key or below, and the offset where another begins.
+        """Find the last row group that begins at or below a key; -1: none.
 
-        -1: none does.
+        Returns the offset where the next one begins, too.
         """
         firsts = self.groups["first"]
         after = bisect_right(range(len(firsts)), key, key=lambda at: firsts[at].item())
@@ -239,7 +238,7 @@ class ArchiveFile:
         return after - 1, end
 
     def _rows(self, group: int, topic_id: int, partition: int, first: int, end: int) -> RecordRows:
-        """A row group, of which ``first`` to ``end`` are the partition's offsets."""
+        """Return a row group; ``first`` and ``end``: the partition's offsets in it."""
         rows = None if self._cache is None else self._cache.get((self.path, group))
         if rows is not None:
             return rows
@@ -259,7 +258,7 @@ class ArchiveFile:
     # -- Row groups ------------------------------------------------------------------------------
 
     def lsns(self, group: int) -> tuple[int, int]:
-        """The smallest and the largest LSN of a row of a row group of records."""
+        """Return the smallest and the largest LSN in a row group of records."""
         columns = self._metadata.row_group(group)
         for at in range(columns.num_columns):
             if columns.column(at).path_in_schema == "lsn":
@@ -270,9 +269,9 @@ class ArchiveFile:
     def read_table(
         self, groups: Iterable[int] | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Some row groups (None: all) with some columns (None: all), for those who rewrite files.
+        """Read row groups (None: all) with some columns (None: all).
 
-        A group is 8,192 rows and 8 MiB at most, or one row. Raises `DamagedArchive` and
+        A group has at most 8,192 rows and 8 MiB, or one row. Raises `DamagedArchive` and
         `ArchiveUnavailable`.
         """
         wanted = range(len(self.groups)) if groups is None else list(groups)
@@ -291,7 +290,7 @@ class ArchiveFile:
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
     def _decode(self, group: int, columns: Sequence[str] | None) -> pa.Table:
-        """A row group, each column one chunk. Raises DamagedData, `ArchiveUnavailable`."""
+        """Decode a row group to one chunk a column. Raises DamagedData and `ArchiveUnavailable`."""
         found = self.groups[group]
         position, size = int(found["position"]), int(found["bytes"])
         try:
@@ -299,14 +298,14 @@ class ArchiveFile:
         except FileNotFoundError as error:
             raise _unreadable(self._full_path, error) from error
         if len(data) < size:
-            raise DamagedData(f"row group {group} at {position} is cut short")
+            raise DamagedData(f"row group {group} at {position} is truncated")
         if xxh3_64_intdigest(data) != int(found["checksum"]):
             raise DamagedData(f"row group {group} at {position}: its checksum does not match")
         source = pa.PythonFile(PieceReader(data, position), mode="r")
         wanted = None if columns is None else list(columns)
         try:
-            # With pre_buffer a thread of Arrow's reads, and ends the process if it still has to do
-            # with Python's objects when that exits.
+            # With pre_buffer a thread of Arrow reads, and aborts the process if it still holds
+            # Python objects when the interpreter exits.
             file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
             table = file.read_row_group(group, columns=wanted, use_threads=False)
         except (pa.ArrowException, OSError) as error:

@@ -1,10 +1,9 @@
 # Tests: tests/archive/test_writer.py
-"""A row group of the table ``records``, decoded, ready to be read piece by piece.
+"""A decoded row group of the table ``records``, from which slices of records are cut.
 
-Columns become what a slice of records is made of quickly: arrays of numbers, byte strings behind
-one another. Numbers that are equal in all rows, and what no row has, take no room. Values, times
-and offsets stay arrays also when they are read: a Python object for each would take most of the
-time of a read.
+Columns are arrays of numbers and packed byte strings. A constant or absent column takes no memory.
+Values, times and offsets stay arrays when they are read: making a Python object of each would take
+most of the time of a read.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ READ_COLUMNS = (
     *("offset", "append_time", "producer_time", "key", "value", "encoding", "metadata"),
     *("expires_at", "producer_format"),
 )
-"""The columns of the table that are needed."""
+"""The columns of a file of one partition."""
 KEY_COLUMNS = ("topic_id", "partition")
-"""And these, if there may be rows of several partitions."""
+"""The further columns of a file of several partitions."""
 
 NO_RECORDS = RecordColumns([])
 """The columns of no record."""
@@ -40,7 +39,7 @@ class RecordRows:
     def __init__(self, table: pa.Table) -> None:
         column = {name: table[name].chunk(0) for name in table.column_names}
         self.size = table.nbytes
-        """Bytes in memory, near enough."""
+        """Approximate bytes in memory."""
         self.offsets: Integers = column["offset"].to_numpy()
         self.append_times: Integers = column["append_time"].view(pa.int64()).to_numpy()
         self._keys_of = [column[name].to_numpy() for name in KEY_COLUMNS if name in column]
@@ -56,27 +55,27 @@ class RecordRows:
         self._content_ends = np.cumsum(sum(part.lengths for part in parts), dtype=np.int64)
 
     def rows_of(self, topic_id: int, partition: int) -> tuple[int, int]:
-        """The first row of a partition, and where its rows end."""
+        """Return the first row of a partition and the end of its rows."""
         if not self._keys_of:
             return 0, len(self.offsets)
         rows = np.flatnonzero((self._keys_of[0] == topic_id) & (self._keys_of[1] == partition))
         return (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
 
     def fit(self, first: int, end: int, max_bytes: int) -> int:
-        """How far rows from ``first`` on fit so many bytes of content; at least one does."""
+        """Return the end of the rows from ``first`` on that fit ``max_bytes``, at least one."""
         ends = self._content_ends
         before = int(ends[first - 1]) if first else 0
         fitting = int(np.searchsorted(ends, before + max_bytes, "right"))
         return min(end, max(first + 1, fitting))
 
     def offsets_of(self, first: int, end: int) -> Sequence[int]:
-        """The offsets of some rows, at least one."""
+        """Return the offsets of at least one row."""
         low, high = self.offsets.item(first), self.offsets.item(end - 1)
         is_dense = high - low == end - 1 - first
         return range(low, high + 1) if is_dense else self.offsets[first:end].tolist()
 
     def columns(self, first: int, end: int) -> RecordColumns:
-        """The records of some rows, at least one; the values hold on to all of the row group."""
+        """Return the records of at least one row; the values refer to the whole row group."""
         rows = slice(first, end)
         expires_at = self._expires_at
         if isinstance(expires_at, int):
@@ -96,25 +95,25 @@ class RecordRows:
 
 
 def _constant(numbers: npt.NDArray[Any]) -> npt.NDArray[Any] | int:
-    """The number that all of them are, or the numbers."""
+    """Return the number if all are equal, else the array."""
     return int(numbers[0]) if (numbers == numbers[0]).all() else numbers
 
 
 def _slice(numbers: npt.NDArray[Any] | int, rows: slice) -> Sequence[int] | int:
-    """Those of some rows, in an array: of most of them nobody ever wants a number of Python."""
+    """Slice a column into an array, without a Python number for each row."""
     if isinstance(numbers, int):
         return numbers
     return array(numbers.dtype.char, numbers[rows].tobytes())
 
 
 class _Optional:
-    """Numbers that some rows, or all, do not have."""
+    """A column of numbers with nulls."""
 
     def __init__(self, array: pa.Array) -> None:
         self._array = array if array.null_count < len(array) else None
 
     def slice(self, first: int, end: int) -> list[int | None] | None:
-        """Those of some rows; None: no row has one."""
+        """Slice the column; None: all rows are null."""
         if self._array is None:
             return None
         part = self._array.slice(first, end - first)
@@ -123,7 +122,7 @@ class _Optional:
 
 
 class _ByteStrings:
-    """Byte strings that some rows, or all, do not have."""
+    """A column of byte strings with nulls."""
 
     def __init__(self, array: pa.Array) -> None:
         self._present = array.is_valid() if array.null_count else None
@@ -134,11 +133,11 @@ class _ByteStrings:
         self.lengths = np.diff(self._ends)
 
     def packed(self, first: int, end: int) -> ArrowBytes:
-        """Those of some rows, not copied; the empty one where there is none."""
+        """Slice the column without a copy; a null becomes empty."""
         return ArrowBytes(self._ends[first : end + 1], self._data)
 
     def optional(self, first: int, end: int) -> list[bytes | None] | None:
-        """Those of some rows, None where there is none; None: no row of the group has one."""
+        """Slice the column; None: all rows of the group are null."""
         if self._is_absent:
             return None
         pieces = list(self.packed(first, end))

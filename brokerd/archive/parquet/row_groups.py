@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_writer.py
-"""Cuts rows, however they come, into row groups, and checks that they are in order.
+"""Cuts rows into row groups, and checks their order.
 
-What a row group may hold is docs/archive-format.rst, section "Files".
+docs/archive-format.rst, section "Files", limits a row group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from brokerd.archive.parquet.digest import byte_lengths
 
 GROUP_ROWS = 8192
 GROUP_BYTES = 8 << 20
-"""Keys, values and metadata of a row group of several rows."""
+"""Limits keys, values and metadata of a row group of several rows."""
 
 Integers = npt.NDArray[np.int64]
 Key = tuple[int, int, int]
@@ -28,7 +28,7 @@ Key = tuple[int, int, int]
 
 
 def content_lengths(rows: pa.Table | pa.RecordBatch) -> Integers:
-    """Bytes of key, value and metadata of each row of records; every column is one chunk."""
+    """Return the bytes of key, value and metadata of each row; each column is one chunk."""
     total = np.zeros(len(rows), np.int64)
     for name in ("key", "value", "metadata"):
         column = rows[name].chunk(0) if isinstance(rows, pa.Table) else rows[name]
@@ -41,7 +41,7 @@ def content_lengths(rows: pa.Table | pa.RecordBatch) -> Integers:
 
 
 class RowGroup(NamedTuple):
-    """Rows that are written together."""
+    """A complete row group."""
 
     table: pa.Table
     """Each column is one chunk."""
@@ -50,7 +50,7 @@ class RowGroup(NamedTuple):
 
 
 class RowGroupBuilder:
-    """Takes rows in, gives row groups."""
+    """Collects rows into row groups."""
 
     def __init__(self, schema: pa.Schema, layout: Layout) -> None:
         self._schema = schema
@@ -60,7 +60,7 @@ class RowGroupBuilder:
         self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[RowGroup]:
-        """Take some rows in; gives the row groups that are complete."""
+        """Add rows; yields the row groups that are complete."""
         sizes = content_lengths(batch) if self._has_content else np.zeros(len(batch), np.int64)
         ends = np.cumsum(sizes)
         at, before = 0, 0
@@ -77,8 +77,8 @@ class RowGroupBuilder:
             self._bytes += int(ends[at - 1]) - before
             before = int(ends[at - 1])
 
-    def rest(self) -> RowGroup | None:
-        """The last row group, None if there are no more rows."""
+    def finish(self) -> RowGroup | None:
+        """Return the last row group; None: no rows are left."""
         return self._group() if self._rows else None
 
     def _group(self) -> RowGroup:
@@ -89,7 +89,7 @@ class RowGroupBuilder:
 
 
 class OrderChecker:
-    """Whether rows are in order, each once, and inside of what their file covers."""
+    """Checks that rows are in order, unique, and in the covered ranges of their file."""
 
     def __init__(self, ranges: Sequence[Range], layout: Layout) -> None:
         self._layout = layout
@@ -97,9 +97,9 @@ class OrderChecker:
         self._last: Key = (-1, -1, -1)
 
     def check(self, table: pa.Table) -> tuple[Key, Key]:
-        """The first and the last key of a row group that follows those before it.
+        """Check the next row group; returns its first and its last key.
 
-        Raises ValueError for rows that are out of order or in no covered range.
+        Raises ValueError for rows that are out of order or outside the covered ranges.
         """
         names = ("topic_id", "partition", "offset")
         if self._layout is not RECORDS:
@@ -115,7 +115,7 @@ class OrderChecker:
         return _key(columns, 0), _key(columns, -1)
 
     def _rises(self, columns: list[Integers]) -> bool:
-        """Whether each key is above the one before it, and the first above all so far."""
+        """Tell whether each key is above the one before it."""
         steps = [np.diff(c, prepend=last) for c, last in zip(columns, self._last, strict=True)]
         self._last = _key(columns, -1)
         first, second, third = steps
@@ -123,7 +123,7 @@ class OrderChecker:
         return bool(above.all())
 
     def _covered(self, columns: list[Integers]) -> bool:
-        """Whether each row is in a range; columns are topic ids, partitions, offsets."""
+        """Tell whether each row is in a range; columns: topic ids, partitions, offsets."""
         topic_id, partition, offset = columns
         changes = np.flatnonzero((np.diff(topic_id) != 0) | (np.diff(partition) != 0)) + 1
         return all(

@@ -1,10 +1,9 @@
 # Tests: tests/archive/test_writer.py
-"""Writes the files of ``records`` and ``events``, and proves what was written.
+"""Writes the files of ``records`` and ``events``, and verifies them.
 
-A file is immutable and proves itself: docs/archive-format.rst, section "Files". `FileWriter` takes
-sorted rows and leaves one file, durable and under its final name, or none. What it returns, a
-`FileInfo`, is what a commit and a map of the archive need; `verify_written` compares the rows that
-are there with those that were handed in. `brokerd.archive.parquet.reader` reads files back.
+A file is immutable and carries its own checksums (docs/archive-format.rst, section "Files").
+`FileWriter` takes sorted rows and leaves one durable file under its final name, or none. It returns
+a `FileInfo` for the commit. `verify_written` compares the rows of the file with the input.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from brokerd.errors import DamagedData
 
 
 class FileInfo(NamedTuple):
-    """A file as it was written. All of it can be pickled; `ranges` are as they stand in it."""
+    """A written file; can be pickled."""
 
     path: str
     """Relative to the table's directory."""
@@ -56,29 +55,29 @@ class FileInfo(NamedTuple):
     """Bytes of keys, values and metadata."""
     ranges: tuple[Range, ...]
     minimum: dict[str, int]
-    """Smallest value of each column with statistics, times in microseconds; empty: no rows."""
+    """The smallest value of each column with statistics, times in microseconds; empty: no rows."""
     maximum: dict[str, int]
     keyed: int
     tombstones: int
     expiring: int
     digest: str
-    """Of the rows that were handed in."""
+    """Of the input rows."""
 
     @property
     def bucket(self) -> int:
-        """The value of the partition column; of a file of events it means nothing."""
+        """The value of the partition column; meaningless for a file of events."""
         return bucket_of(self.ranges[0].topic_id)
 
 
 class FileWriter:
-    """Writes one file of a table below ``directory``, which is made if it is not there.
+    """Writes one file of a table below ``directory``, which is made if it is absent.
 
-    ``ranges`` are what the file covers: sorted, apart; ranges of ``records`` are of one bucket. No
-    range, or rows that are not sorted, or outside of the ranges, are a ValueError: an error of the
-    caller. As a context manager it leaves no file behind unless `close` was reached.
+    The context manager deletes the file unless `close` succeeded.
 
-    A failed write leaves nothing behind. It raises OSError (a full disk: ENOSPC), and that of an
-    object `ArchiveUnavailable`.
+    :param ranges: the covered ranges, sorted and disjoint; those of ``records`` are of one bucket.
+    :raises ValueError: there is no range, or rows are unsorted or outside the ranges.
+    :raises OSError: a write failed, as on a full disk (ENOSPC).
+    :raises ArchiveUnavailable: a write to a bucket failed.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class FileWriter:
         self.abandon()
 
     def write(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Add rows, which follow those before them in the order of the table."""
+        """Append rows, in the order of the table."""
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         if table.schema != self._schema:
             table = table.select(self._schema.names).cast(self._schema)
@@ -121,8 +120,8 @@ class FileWriter:
                 self._write_group(group)
 
     def close(self) -> FileInfo:
-        """Complete the file: footer, final name, all of it durable."""
-        group = self._rows.rest()
+        """Complete the file: footer, final name, durable."""
+        group = self._rows.finish()
         if group is not None:
             self._write_group(group)
         footer = Footer(
@@ -159,7 +158,7 @@ class FileWriter:
         )
 
     def abandon(self) -> None:
-        """Leave no file, unless it is complete."""
+        """Delete the file, unless it is complete."""
         if not self._sink.closed:
             self._sink.ignore_writes()
             self._writer.close()
@@ -189,7 +188,7 @@ class FileWriter:
         )
 
     def _count(self, group: RowGroup) -> None:
-        """Count a row group in."""
+        """Add a row group to the totals."""
         table, totals = group.table, self._totals
         for name in self._layout.statistics:
             column = table[name].chunk(0)
@@ -210,7 +209,7 @@ class FileWriter:
 
 
 def parquet_options(layout: Layout) -> dict[str, Any]:
-    """How Parquet writes the columns of a table."""
+    """Return the options of the Parquet writer for a table."""
     columns = layout.file_columns()
     texts = {c.name for c in columns if c.type in ("string", "binary")}
     deltas = [c.name for c in columns if c.type in ("long", "timestamp")]
@@ -229,7 +228,7 @@ def parquet_options(layout: Layout) -> dict[str, Any]:
 
 
 def _joined(ranges: Iterable[Range], layout: Layout) -> tuple[Range, ...]:
-    """The same ranges, those that touch made one. Raises ValueError when they are no ranges."""
+    """Check the covered ranges, and merge those that touch. Raises ValueError."""
     joined: list[Range] = []
     for found in ranges:
         before = joined[-1] if joined else None
@@ -242,17 +241,17 @@ def _joined(ranges: Iterable[Range], layout: Layout) -> tuple[Range, ...]:
         else:
             joined.append(found)
     if not joined:
-        raise ValueError("a file has to cover something")
+        raise ValueError("a file needs a covered range")
     if layout is RECORDS and len({bucket_of(found.topic_id) for found in joined}) > 1:
-        raise ValueError("a file of records is of one bucket")
+        raise ValueError("a file of records belongs to one bucket")
     return tuple(joined)
 
 
 def verify_written(directory: Place | str, info: FileInfo) -> None:
-    """Read a file again from where it is and compare its rows with those that were handed in.
+    """Read a file from the disk, and compare its rows with the input.
 
-    Raises DamagedData, saying which file: it is not to be committed. FileNotFoundError and
-    `ArchiveUnavailable` as they come.
+    :raises DamagedData: they differ; the file must not be committed.
+    :raises ArchiveUnavailable: the file cannot be read.
     """
     store = open_store(directory)
     store.drop_cached(info.path)
@@ -262,4 +261,4 @@ def verify_written(directory: Place | str, info: FileInfo) -> None:
         digest.update(with_rows.read_table([group]))
     if digest.hexdigest() != info.digest:
         path = store.place / info.path
-        raise DamagedData(f"{path} does not give back what was written to it; it is not used")
+        raise DamagedData(f"{path} does not return the rows that were written; it is not used")

@@ -1,1 +1,1 @@
-"""The archive as the broker reads it."""
+"""The archive as the broker reads it: implements `brokerd.archive.contract.view`."""

@@ -1,13 +1,12 @@
 # Tests: tests/archive/test_delta_archive.py
-"""The archive as the broker reads it: `brokerd.archive.contract.view`, from the files of the
-tables.
+"""Implements `brokerd.archive.contract.view` on the Delta tables of an archive.
 
-A look at an archive that did not change takes some microseconds; one at a new version reads the
-commits that came, and makes the map of files anew, in the calling thread. Of what it reads nothing
-is believed that a checksum does not prove, so that neither wrong records nor a crash come of it.
+A refresh without a new version takes some microseconds. With one it reads the new commits, and
+makes the map of files again, in the calling thread. Every byte is verified by a checksum before
+use, so damage causes neither wrong records nor a crash.
 
-A file that a newer version replaced is read as long as it is there; once vacuum took it, an old
-version is unavailable. Who asked looks for the newest one and asks that, if it is one to rely on.
+An old version stays readable until vacuum deletes its files; then it is unavailable, and the caller
+refreshes.
 """
 
 from __future__ import annotations
@@ -30,13 +29,11 @@ from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.lru import LruCache
 
 
-def open_archive(root: Place, log_id: str) -> DeltaArchive:
-    """The archive of a log at a place, whether or not anything is there yet."""
-    return DeltaArchive(root, log_id)
-
-
 class DeltaArchive:
-    """`brokerd.archive.contract.view.Archive`, for any number of threads."""
+    """Implements `brokerd.archive.contract.view.Archive`, for any number of threads.
+
+    :param root: the address of the archive, whether or not it exists yet.
+    """
 
     def __init__(self, root: Place, log_id: str) -> None:
         self.log_id = log_id
@@ -44,12 +41,12 @@ class DeltaArchive:
         self._records = DeltaLog(root / RECORDS.name, log_id)
         self._events = DeltaLog(root / EVENTS.name, log_id)
         self._lock = threading.Lock()
-        """Held while the logs are read."""
+        """Held while the Delta logs are read."""
         self._seen: tuple[Snapshot, Snapshot | None] | None = None
         self._view: DeltaArchiveView | None = None
 
     def refresh(self) -> DeltaArchiveView | None:
-        """The newest version: see `brokerd.archive.contract.view.Archive.refresh`."""
+        """Implements `brokerd.archive.contract.view.Archive.refresh`."""
         with self._lock:
             records = self._records.read()
             if records is None:
@@ -64,11 +61,11 @@ class DeltaArchive:
                     self._view = DeltaArchiveView(self, self._view.map, records, events)
                     return self._view
             self._view = DeltaArchiveView(self, FileMap(records.files), records, events)
-            pa.default_memory_pool().release_unused()  # what reading the logs took
+            pa.default_memory_pool().release_unused()  # memory of reading the logs
             return self._view
 
     def _read_events(self) -> Snapshot | None:
-        """The table of events, None while it cannot be read: records are served, and no more."""
+        """Read the table ``events``; None: it is unavailable, and only records are served."""
         try:
             return self._events.read()
         except ArchiveUnavailable:
@@ -76,7 +73,7 @@ class DeltaArchive:
 
 
 class DeltaArchiveView:
-    """`brokerd.archive.contract.view.ArchiveView`."""
+    """Implements `brokerd.archive.contract.view.ArchiveView`."""
 
     def __init__(
         self, archive: DeltaArchive, files: FileMap, records: Snapshot, events: Snapshot | None
@@ -91,10 +88,10 @@ class DeltaArchiveView:
         self.files = files.files
         self.bytes = files.bytes
 
-    # -- what `ArchiveView` has --------------------------------------------------------------
+    # -- `ArchiveView` -----------------------------------------------------------------------
 
     def covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
-        """`ArchiveView.covers`: also looks whether files are there, and their footers sound."""
+        """Implements `ArchiveView.covers`; also checks that files exist with sound footers."""
         while first < end:
             piece = self._find(topic_id, partition, first)
             if piece is None:
@@ -109,7 +106,7 @@ class DeltaArchiveView:
     def read(
         self, topic_id: int, partition: int, offset: int, max_bytes: int
     ) -> ArchivedRows | None:
-        """`ArchiveView.read`: of one row group at most."""
+        """Implements `ArchiveView.read`; reads one row group at most."""
         piece = self._find(topic_id, partition, offset)
         if piece is None:
             return None
@@ -119,43 +116,43 @@ class DeltaArchiveView:
             raise _within(error, piece) from None
 
     def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
-        """`ArchiveView.offset_at_time`."""
+        """Implements `ArchiveView.offset_at_time`."""
         return offset_at_time(self, topic_id, partition, time_us)
 
     def offset_of_size(
         self, topic_id: int, partition: int, below: int, max_bytes: int
     ) -> int | None:
-        """`ArchiveView.offset_of_size`, to the record."""
+        """Implements `ArchiveView.offset_of_size`, to the record."""
         return offset_of_size(self, topic_id, partition, below, max_bytes)
 
-    # -- its files -----------------------------------------------------------------------------
+    # -- `brokerd.archive.serve.seek.Files` ----------------------------------------------------
 
     @property
     def sizes(self) -> LruCache[int]:
-        """Bytes that were counted before: `brokerd.archive.serve.seek`."""
+        """Caches the counted bytes."""
         return self._open_files.sizes
 
     def path(self, row: int) -> str:
-        """The path of a file."""
+        """Return the path of a file."""
         return self.map.path(row)
 
     def content(self, row: int) -> int:
-        """Bytes of keys, values and metadata of all records in a file."""
+        """Return the bytes of keys, values and metadata in a file."""
         return self.map.content(row)
 
     def last_time_us(self, row: int) -> int:
-        """The largest append time of a record in a file; -1: it has none."""
+        """Return the largest append time in a file; -1: it has no rows."""
         return self.map.last_time_us(row)
 
     def open(self, piece: Piece) -> ArchiveFile:
-        """The file of a piece. Raises as `brokerd.archive.parquet.reader.open_file`."""
+        """Open the file of a piece. Raises as `brokerd.archive.parquet.reader.open_file`."""
         try:
             return self._open_files.open(self.map.path(piece.row), self.map.size(piece.row))
         except DamagedArchive as error:
             raise _within(error, piece) from None
 
     def pieces(self, topic_id: int, partition: int) -> Sequence[Piece]:
-        """What covers a partition, by offset; no piece lies within another."""
+        """Return the covered pieces of a partition, by offset; none lies within another."""
         own = self.map.pieces(topic_id, partition)
         shared = self.map.shared(topic_id, partition)
         if not shared:
@@ -166,7 +163,7 @@ class DeltaArchiveView:
         return [piece for piece, reached in zip(found, ends, strict=False) if piece.end > reached]
 
     def _parts(self, shared: SharedFile, topic_id: int, partition: int) -> Iterator[Piece]:
-        """What a shared file covers of a partition."""
+        """Yield the covered pieces of a partition in a shared file."""
         for found in self._ranges(shared).of(topic_id, partition):
             yield Piece(found.first, found.end, shared.row, True)
 
@@ -174,15 +171,15 @@ class DeltaArchiveView:
         return self._open_files.ranges(self.map.path(shared.row), self.map.size(shared.row))
 
     def _find(self, topic_id: int, partition: int, offset: int) -> Piece | None:
-        """What covers an offset."""
+        """Find the piece that covers an offset."""
         piece = self.map.find(topic_id, partition, offset)
         return piece or self._find_shared(topic_id, partition, offset)
 
     def _find_shared(self, topic_id: int, partition: int, offset: int) -> Piece | None:
-        """The part of a shared file that covers an offset.
+        """Find the piece of a shared file that covers an offset.
 
-        Files come in the order in which they were written, and so do a partition's offsets, unless
-        files were merged: the one in the middle tells in which half to look first.
+        Files are in the order of writing, and so are a partition's offsets, unless files were
+        merged: a binary search looks into the likely half first.
         """
         candidates, passed_over = self.map.shared(topic_id, partition), list[SharedFile]()
         problem: DamagedArchive | ArchiveUnavailable | None = None
@@ -213,17 +210,17 @@ class DeltaArchiveView:
         return None
 
     def _next_known(self, topic_id: int, partition: int, offset: int) -> int:
-        """The first offset above one that a file covers that can be read; at least the next one."""
+        """Return the next offset that a readable file covers; at least ``offset`` + 1."""
         found = [piece.first for piece in self.map.pieces(topic_id, partition)]
         for shared in self.map.shared(topic_id, partition):
             try:
                 found += [part.first for part in self._parts(shared, topic_id, partition)]
             except (DamagedArchive, ArchiveUnavailable):
-                continue  # which is why somebody asks
+                continue  # the damaged file itself
         return min((first for first in found if first > offset), default=offset + 1)
 
 
 def _within(error: DamagedArchive, piece: Piece) -> DamagedArchive:
-    """The same problem, said of offsets that the damaged file covers."""
+    """Limit an error to the offsets of a piece."""
     first, end = max(error.first, piece.first), min(error.end, piece.end)
     return DamagedArchive(str(error), first, end)

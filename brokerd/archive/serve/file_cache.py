@@ -1,9 +1,8 @@
 # Tests: tests/archive/test_delta_archive.py
-"""Files of the table of records as readers of the archive have them: opened once, for a while.
+"""Caches open files of the table ``records`` for the readers of an archive.
 
-Bounded, however many files there are: 64 open files, 32 MiB of their footers, 32 MiB of decoded row
-groups, and 16 MiB of what shared files cover. On an object store nothing is held open, so only the
-footers count.
+Bounds: 64 open files, 32 MiB of footers, 32 MiB of decoded row groups, and 16 MiB of covered ranges
+of shared files. Objects of a bucket hold no descriptor, so their number is bounded by the footers.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ SIZES_MAX = 1 << 16
 
 
 class CoveredRanges:
-    """What one file covers of any number of partitions."""
+    """The covered ranges of one file."""
 
     def __init__(self, ranges: npt.NDArray[np.int64]) -> None:
-        """``ranges``: as `brokerd.archive.parquet.reader.ArchiveFile.ranges`."""
+        """``ranges``: `brokerd.archive.parquet.reader.ArchiveFile.ranges`."""
         columns = [array("q", column.tobytes()) for column in ranges.T]
         self._topics, self._partitions, self._first, self._end = columns
         self.size = 400 + 32 * len(self._first)
-        """Bytes it takes in memory, near enough."""
+        """Approximate bytes in memory."""
 
     def of(self, topic_id: int, partition: int) -> list[Range]:
-        """What it covers of a partition, in order."""
+        """Return the ranges of a partition, in order."""
         return [self._at(at) for at in range(*self._span(topic_id, partition))]
 
     def find(self, topic_id: int, partition: int, offset: int) -> Range | None:
-        """The range that holds an offset."""
+        """Find the range that holds an offset."""
         low, high = self._span(topic_id, partition)
         at = bisect_right(self._first, offset, low, high) - 1
         return self._at(at) if at >= low and offset < self._end[at] else None
 
     def side(self, topic_id: int, partition: int, offset: int) -> int:
-        """-1 if all that it covers of a partition is above an offset, 1 if below, else 0."""
+        """Return -1 if all ranges of a partition are above an offset, 1 if below, else 0."""
         low, high = self._span(topic_id, partition)
         if low == high:
             return 0
@@ -69,9 +68,9 @@ class CoveredRanges:
 
 
 class FileCache:
-    """Opens files of one table; for any number of threads.
+    """Opens files of one table, for any number of threads.
 
-    What it raises: `brokerd.archive.parquet.reader.open_file`.
+    Raises as `brokerd.archive.parquet.reader.open_file`.
     """
 
     def __init__(self, table: Place) -> None:
@@ -82,10 +81,10 @@ class FileCache:
         self._ranges: LruCache[CoveredRanges] = LruCache(RANGES_FILES_MAX, RANGES_BYTES)
         self._groups = RowGroupCache(ROW_GROUPS_MAX, ROW_GROUP_BYTES)
         self.sizes: LruCache[int] = LruCache(SIZES_MAX, SIZES_MAX)
-        """Bytes of a partition's records in shared files, for whoever counted them."""
+        """Bytes of a partition's records in a shared file, as `seek` counted them."""
 
     def open(self, path: str, size: int) -> ArchiveFile:
-        """A file by its path relative to the table; it has ``size`` bytes."""
+        """Return a file by its path relative to the table; ``size``: its expected bytes."""
         return self._files.get(path) or self._open(path, size)
 
     def _open(self, path: str, size: int) -> ArchiveFile:
@@ -94,7 +93,7 @@ class FileCache:
         return file
 
     def ranges(self, path: str, size: int) -> CoveredRanges:
-        """What a file covers."""
+        """Return the covered ranges of a file."""
         ranges = self._ranges.get(path)
         if ranges is None:
             ranges = CoveredRanges(self.open(path, size).ranges)
@@ -102,15 +101,15 @@ class FileCache:
         return ranges
 
     def check(self, path: str, size: int) -> None:
-        """Look whether a file is there now, and its footer as it was written."""
+        """Check that a file exists with the expected size and a sound footer."""
         if self._files.get(path) is None:
             self._open(path, size)
             if not self._store.is_local:
-                return  # it was asked for just now
+                return  # the request was just now
         full = self._table / path
         try:
             found = self._store.stat(path).size
         except FileNotFoundError as error:
             raise ArchiveUnavailable(f"{full} cannot be read: {error.strerror}") from error
         if found != size:
-            raise ArchiveUnavailable(f"{full} has {found} bytes, not {size}; bring it back")
+            raise ArchiveUnavailable(f"{full} has {found} bytes, not {size}; restore it")

@@ -1,11 +1,11 @@
 # Tests: tests/archive/test_file_map.py
-"""Which file of the table of records holds an offset, for one version of the table.
+"""Maps offsets to files of one version of the table ``records``.
 
-Made from what the Delta log says of the live files, without opening any: about 0.3 KB a file. A
-file of one partition tells in its name what it covers; of one that several partitions share only
-the footer does, so a map gives the files that may cover an offset, best guess first.
+The map is made from the Delta log and opens no file; it takes about 0.3 KB a file. The name of a
+file of one partition has its covered range. A file that partitions share has its ranges in the
+footer alone, so for these the map returns candidates.
 
-Where two files cover an offset either is right, and the one that goes on further is given.
+Where two files cover an offset, both are right, and the map returns the one that ends later.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _ONE_PARTITION = (
     f"^bucket=(?P<bucket>{_N})/p-(?P<topic_id>{_N})-(?P<partition>{_N})"
     f"-(?P<first>{_N})-(?P<end>{_N})-[0-9a-f]{{8}}-[0-9a-f]{{16}}\\.parquet$"
 )
-"""As `brokerd.archive.contract.layout` has it, for all names at once."""
+"""The pattern of `brokerd.archive.contract.layout`, for Arrow to match all names at once."""
 
 
 class Piece(NamedTuple):
-    """Offsets ``first`` to ``end``, exclusive, of one partition, and the file that covers them."""
+    """Offsets ``first`` to ``end``, exclusive, of one partition in a file that covers them."""
 
     first: int
     end: int
     row: int
-    """Of the file, in the map."""
+    """The file's row in the map."""
     is_shared: bool = False
-    """Whether the file holds other partitions, too."""
+    """Whether the file holds several partitions."""
 
 
 class SharedFile(NamedTuple):
-    """A file with several partitions, from (topic id, partition) ``low`` to ``high``."""
+    """A file of several partitions, from (topic id, partition) ``low`` to ``high``."""
 
     row: int
     low: tuple[int, int]
@@ -53,10 +53,10 @@ class SharedFile(NamedTuple):
 
 
 class FileMap:
-    """All live files of the table of records at one version; never changes.
+    """The live files of one version of the table ``records``. Immutable.
 
-    :param files: as `brokerd.archive.delta.log_files.Snapshot.files`.
-    :raises ForeignArchive: a file is not one of ours.
+    :param files: `brokerd.archive.delta.log_files.Snapshot.files`.
+    :raises ForeignArchive: brokerd did not write one of the files.
     """
 
     def __init__(self, files: pa.Table) -> None:
@@ -75,10 +75,10 @@ class FileMap:
         topics += [shared.high[0] for one in self._shared for shared in one]
         self.max_topic_id = max(topics, default=0)
 
-    # -- Making it ---------------------------------------------------------------------------
+    # -- Construction ------------------------------------------------------------------------
 
     def _read_shared(self, is_own: Any, first_lsn: array[int]) -> list[list[SharedFile]]:
-        """Files with several partitions, by bucket, in the order in which they were written."""
+        """Return the files of several partitions by bucket, each in the order of writing."""
         found: list[list[SharedFile]] = [[] for _ in range(BUCKETS)]
         for row in (~is_own).nonzero()[0].tolist():
             name = parse_records_name(self.path(row))
@@ -90,7 +90,7 @@ class FileMap:
         return found
 
     def _index(self, parsed: Any, is_own: Any) -> None:
-        """Sort the files of one partition each, for look-ups."""
+        """Sort the files of one partition each for lookups."""
         rows = is_own.nonzero()[0]
         names = ("bucket", "topic_id", "partition", "first", "end")
         bucket, topic_id, partition, first, end = (
@@ -98,7 +98,7 @@ class FileMap:
         )
         wrong = (bucket != bucket_of(topic_id)) | (first >= end)
         for row in rows[wrong].tolist():
-            parse_records_name(self.path(row))  # which says what is wrong
+            parse_records_name(self.path(row))  # raises
         order = np.lexsort((-end, first, partition, topic_id))
         topic_id, partition, first, end = (
             column[order] for column in (topic_id, partition, first, end)
@@ -108,36 +108,36 @@ class FileMap:
         is_new = _differs(topic_id[is_needed]) | _differs(partition[is_needed])
         begins = is_new.nonzero()[0]
         self._topics = _array(topic_id[is_needed][begins])
-        """By number of a partition that has files of its own: its topic id."""
+        """The topic ids of partitions with files of their own."""
         self._partitions = _array(partition[is_needed][begins])
-        """And its number in the topic."""
+        """The numbers of these partitions in their topics."""
         self._begins = _array(np.append(begins, is_needed.sum()))
-        """And the place of its first file in the columns below."""
+        """The row of each partition's first file in the columns below."""
         self._first = _array(first[is_needed])
         self._end = _array(end[is_needed])
         self._row = _array(rows[order][is_needed])
 
-    # -- Asking it ---------------------------------------------------------------------------
+    # -- Lookups -----------------------------------------------------------------------------
 
     def path(self, row: int) -> str:
-        """The path of a file, relative to the table."""
+        """Return the path of a file, relative to the table."""
         found: str = self._paths[row].as_py()
         return found
 
     def size(self, row: int) -> int:
-        """The bytes of a file."""
+        """Return the bytes of a file."""
         return self._sizes[row]
 
     def content(self, row: int) -> int:
-        """Bytes of keys, values and metadata in a file."""
+        """Return the bytes of keys, values and metadata in a file."""
         return self._content[row]
 
     def last_time_us(self, row: int) -> int:
-        """The largest append time of a row of the file; -1: it has no rows."""
+        """Return the largest append time in a file; -1: it has no rows."""
         return self._last_time_us[row]
 
     def find(self, topic_id: int, partition: int, offset: int) -> Piece | None:
-        """The file of this partition alone that covers an offset."""
+        """Find the file of this partition alone that covers an offset."""
         low, high = self._span(topic_id, partition)
         at = bisect_right(self._first, offset, low, high) - 1
         if at < low or offset >= self._end[at]:
@@ -145,16 +145,16 @@ class FileMap:
         return Piece(self._first[at], self._end[at], self._row[at])
 
     def pieces(self, topic_id: int, partition: int) -> Sequence[Piece]:
-        """All files of this partition alone, by offset; none of them lies within another."""
+        """Return the files of this partition alone, by offset; none lies within another."""
         return _Pieces(self, *self._span(topic_id, partition))
 
     def shared(self, topic_id: int, partition: int) -> list[SharedFile]:
-        """Files shared with others that may cover offsets of this partition, as written."""
+        """Return the shared files that may cover offsets of this partition, oldest first."""
         key = topic_id, partition
         return [one for one in self._shared[bucket_of(topic_id)] if one.low <= key <= one.high]
 
     def _span(self, topic_id: int, partition: int) -> tuple[int, int]:
-        """Where a partition's files are."""
+        """Return the first row and the end of a partition's files."""
         low = bisect_left(self._topics, topic_id)
         high = bisect_right(self._topics, topic_id, low)
         at = bisect_left(self._partitions, partition, low, high)
@@ -164,7 +164,7 @@ class FileMap:
 
 
 class _Pieces(Sequence[Piece]):
-    """A part of a map's columns."""
+    """The files of one partition in a map."""
 
     def __init__(self, files: FileMap, low: int, high: int) -> None:
         self._files = files
@@ -192,14 +192,14 @@ def _column(files: pa.Table, name: str) -> array[int]:
 
 
 def _array(numbers: Numbers) -> array[int]:
-    """As the standard library's array, of which numbers are had sooner."""
+    """Convert to the standard library's array, whose items are read faster."""
     found = array("q")
     found.frombytes(numbers.astype("int64", copy=False).tobytes())
     return found
 
 
 def _differs(numbers: Numbers) -> npt.NDArray[np.bool_]:
-    """Whether each is another than the one before it; the first is."""
+    """Tell whether each number differs from the one before it; the first one does."""
     found = np.ones(len(numbers), bool)
     np.not_equal(numbers[1:], numbers[:-1], out=found[1:])
     return found
@@ -208,7 +208,7 @@ def _differs(numbers: Numbers) -> npt.NDArray[np.bool_]:
 def _not_within_earlier(
     first: Numbers, end: Numbers, is_new: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Whether each range ends after all earlier ones of its partition.
+    """Tell whether each range ends after all earlier ranges of its partition.
 
     :param is_new: whether a range is the first of its partition.
     """
@@ -222,7 +222,7 @@ def _not_within_earlier(
 def _overlapping(
     first: Numbers, end: Numbers, is_new: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[int, int]]:
-    """Partitions of which ranges overlap, which is rare: where each begins and ends."""
+    """Yield the first row and the end of each partition with overlapping ranges, which is rare."""
     overlaps = (~is_new[1:]) & (first[1:] < end[:-1])
     begins = np.append(is_new.nonzero()[0], len(first))
     numbers = np.unique(np.searchsorted(begins, overlaps.nonzero()[0], side="right") - 1)

@@ -1,8 +1,7 @@
 # Tests: tests/archive/test_lazy.py
-"""An archive that is opened when it is there, so that a broker without one loads no library for it.
+"""Opens an archive once it exists, so that a broker without one does not load pyarrow.
 
-pyarrow takes 50 MB of memory and a quarter of a second; it is loaded when the table of records is
-seen for the first time.
+pyarrow takes 50 MB of memory and a quarter of a second.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import open_store
 
 LOG_OF_RECORDS = "records/_delta_log"
-"""What a place with an archive holds."""
+"""A directory that every archive has."""
 
 
 class LazyArchive:
-    """The archive at the place ``root``, of the log ``log_id``, as `brokerd.archive.contract.view`
-    says.
+    """Implements `brokerd.archive.contract.view.Archive` for the log ``log_id`` at ``root``.
 
-    `refresh` belongs to one thread at a time.
+    `refresh` is for one thread at a time.
     """
 
     def __init__(self, root: Place, log_id: str) -> None:
@@ -28,9 +26,9 @@ class LazyArchive:
         self._archive: Archive | None = None
 
     def refresh(self) -> ArchiveView | None:
-        """The newest version, None while nothing was ever archived there; see `Archive.refresh`.
+        """Return the newest version; None: there is no archive yet. See `Archive.refresh`.
 
-        Raises `ArchiveUnavailable`, too, while the libraries are not installed.
+        Raises `ArchiveUnavailable`, too, if a library is not installed.
         """
         if self._archive is None:
             store = open_store(self._root)
@@ -44,10 +42,10 @@ class LazyArchive:
 
 def _open(root: Place, log_id: str) -> Archive:
     try:
-        from brokerd.archive.serve.delta_archive import open_archive
+        from brokerd.archive.serve.delta_archive import DeltaArchive
     except ImportError as error:
         raise ArchiveUnavailable(
-            f"there is an archive in {root}, and reading it takes a library that is not installed "
-            f"({error}): pip install 'brokerd[archive]'"
+            f"reading the archive in {root} needs a library that is not installed ({error}): "
+            "pip install 'brokerd[archive]'"
         ) from error
-    return open_archive(root, log_id)
+    return DeltaArchive(root, log_id)

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_seek.py
-"""Offsets of one partition by time and by size, from the files that hold it.
+"""Finds offsets of one partition by time and by size.
 
-Both look at what the map says of files first, and open as few as they can: the file in which the
-answer is, and those that the partition shares with others.
+Both searches use the map of files first. They open the file with the answer, and those that the
+partition shares with others.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ _ALL = 1 << 62
 
 
 class Files(Protocol):
-    """The files of one version of the table of records."""
+    """The files of one version of the table ``records``."""
 
     @property
     def sizes(self) -> LruCache[int]:
-        """Bytes that were counted before."""
+        """Caches the counted bytes."""
 
     def pieces(self, topic_id: int, partition: int) -> Sequence[Piece]:
-        """What covers a partition, by offset; no piece lies within another."""
+        """Return the covered pieces of a partition, by offset; none lies within another."""
 
     def open(self, piece: Piece) -> ArchiveFile:
-        """The file of a piece."""
+        """Open the file of a piece."""
 
     def path(self, row: int) -> str:
-        """The path of a file, which no other one ever has."""
+        """Return the path of a file, which is unique for ever."""
 
     def content(self, row: int) -> int:
-        """Bytes of keys, values and metadata of all records in a file."""
+        """Return the bytes of keys, values and metadata in a file."""
 
     def last_time_us(self, row: int) -> int:
-        """The largest append time of a record in a file; -1: it has none."""
+        """Return the largest append time in a file; -1: it has no rows."""
 
 
 def offset_at_time(files: Files, topic_id: int, partition: int, time_us: int) -> int | None:
-    """The first offset appended at or after a time; None if there is none."""
+    """Find the first offset appended at or after a time; None: there is none."""
     for piece in files.pieces(topic_id, partition):
         if files.last_time_us(piece.row) >= time_us:
             found = files.open(piece).offset_at_time(topic_id, partition, time_us)
@@ -56,9 +56,9 @@ def offset_at_time(files: Files, topic_id: int, partition: int, time_us: int) ->
 def offset_of_size(
     files: Files, topic_id: int, partition: int, below: int, max_bytes: int
 ) -> int | None:
-    """The first offset from which on the records below ``below`` take at most ``max_bytes``.
+    """Find the first offset so that records from it to ``below`` take at most ``max_bytes``.
 
-    ``below`` itself if not even the last of them fits; None if there is nothing below it.
+    :return: ``below`` if the last record is larger; None if there is no record below it.
     """
     pieces = [one for one in files.pieces(topic_id, partition) if one.first < below]
     found, left = below, max_bytes
@@ -79,7 +79,7 @@ def offset_of_size(
 
 
 def _size(files: Files, piece: Piece, topic_id: int, partition: int) -> int:
-    """Bytes of all records of a piece."""
+    """Return the bytes of all records of a piece."""
     if not piece.is_shared:
         return files.content(piece.row)
     key = files.path(piece.row), topic_id, partition, piece.first
@@ -92,10 +92,9 @@ def _size(files: Files, piece: Piece, topic_id: int, partition: int) -> int:
 
 
 def _backwards(file: ArchiveFile, span: Range, left: int) -> Iterator[tuple[int, int]]:
-    """Offsets and sizes of records in a part of a file, the last one first.
+    """Yield offsets and sizes of records in a part of a file, the last one first.
 
-    A row group of which all is in the part, and fits ``left`` together with what came before, is
-    told as one.
+    A row group that lies in the part and still fits ``left`` comes as one.
     """
     key = span[:2]
     for group in reversed(file.groups_of(*key)):
@@ -115,7 +114,7 @@ def _backwards(file: ArchiveFile, span: Range, left: int) -> Iterator[tuple[int,
 
 
 def _rows(file: ArchiveFile, span: Range) -> Iterator[ArchivedRows]:
-    """All records in a part of a file."""
+    """Yield all records in a part of a file."""
     offset = span.first
     while offset < span.end:
         rows = file.read(span.topic_id, span.partition, offset, _ALL)
@@ -128,7 +127,7 @@ def _rows(file: ArchiveFile, span: Range) -> Iterator[ArchivedRows]:
 
 
 def _sizes(rows: ArchivedRows) -> list[int]:
-    """Bytes of key, value and metadata of each record."""
+    """Return the bytes of key, value and metadata of each record."""
     columns = rows.columns
     sizes = [len(value) for value in columns.values[: len(rows.offsets)]]
     for optional in (columns.keys, columns.metadata):
