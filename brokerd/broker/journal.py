@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 import msgpack
 from twisted.logger import Logger
 
+from brokerd.broker.callbacks import report_fault
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.model.topics import GroupPartition, Partition
 from brokerd.broker.records.chunks import (
@@ -322,7 +323,10 @@ class Journal:
                 callback = parked.popleft()
                 waiting = len(parked)
                 before = (self._wal.next_ticket, self.gathered_bytes)
-                callback()
+                try:
+                    callback()
+                except Exception:
+                    report_fault(callback)
                 after = (self._wal.next_ticket, self.gathered_bytes)
                 if len(parked) > waiting and after == before:
                     parked.rotate(1)
@@ -471,7 +475,11 @@ class Journal:
             self._commit()
         waiting = self._waiting
         while waiting and waiting[0][0] <= ticket:
-            waiting.popleft()[1]()
+            callback = waiting.popleft()[1]
+            try:
+                callback()
+            except Exception:
+                report_fault(callback)
         self._cache.trim()
         if self._parked:
             self._unpark()

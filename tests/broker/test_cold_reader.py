@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from twisted.logger import capturedLogs
 
 from brokerd.broker import BrokerSettings, Chunk
 from brokerd.broker.records.chunks import CHUNK_BYTES, CHUNK_RECORDS, RECORD_OVERHEAD_BYTES
@@ -73,6 +74,20 @@ class TestReading:
         while more := lease(house, limit=7):
             found += more
         assert found == [(offset, value(offset, 50)) for offset in range(101)]
+
+    def test_a_fault_in_one_reader_strands_no_other(self) -> None:
+        house = filled(50)
+        partition = house.broker.topics.existing("t").partition(0)
+
+        def faulty(chunk: Chunk | None, error: Exception | None) -> None:
+            raise RuntimeError("as asked for")
+
+        house.broker.reader.load(partition, 10, faulty)
+        readers = [Reader(house, offset) for offset in (10, 20)]
+        with capturedLogs() as captured:
+            house.run()
+        assert [reader.value for reader in readers] == [value(10), value(20)]
+        assert [one["event_id"] for one in captured if "log_failure" in one] == ["callback-fault"]
 
     def test_those_who_ask_meanwhile_share_the_read(self) -> None:
         house = filled(50)

@@ -72,6 +72,24 @@ class TestAnswers:
         house.run()
         assert order == [0, 1, 2, 3, 4, 5]
 
+    def test_a_fault_in_one_answer_delays_no_other(self) -> None:
+        """It is logged, and what is gathered behind it is committed all the same."""
+        house = House()
+        order: list[str] = []
+        journal = house.broker.journal
+
+        def faulty() -> None:
+            raise RuntimeError("as asked for")
+
+        produce(house, "t", b"x")
+        for callback in (faulty, lambda: order.append("first")):
+            journal.when_durable(journal.ticket(), callback)
+        with capturedLogs() as captured:
+            house.run()
+        assert order == ["first"]
+        assert [one["event_id"] for one in captured if "log_failure" in one] == ["callback-fault"]
+        assert acknowledged(house)
+
     def test_an_answer_that_depends_on_nothing_new_waits_for_nothing(self) -> None:
         house = House()
         produce(house, "t", b"x")

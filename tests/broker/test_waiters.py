@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 
 from brokerd.broker.leases.waiters import TURN_ATTEMPTS, TURN_SECONDS, Waiters
 
@@ -137,3 +138,18 @@ def test_a_topic_that_goes_while_its_polls_wait_for_their_turn_is_no_harm() -> N
     clock.advance(0)
     assert all(poll.timed_out for poll in polls)
     assert polls[-1].tries == 0
+
+
+def test_a_fault_in_one_poll_ends_it_and_no_other() -> None:
+    waiters, answered = Waiters(Clock()), []
+
+    def faulty() -> bool:
+        raise RuntimeError("as asked for")
+
+    waiters.add("t", "g", 1_000_000, faulty, lambda: None)
+    waiters.add("t", "g", 1_000_000, lambda: bool(answered.append("second") or 1), lambda: None)
+    with capturedLogs() as captured:
+        waiters.serve(["t"])
+    assert answered == ["second"]
+    assert waiters.count == 0
+    assert [one["event_id"] for one in captured if "log_failure" in one] == ["callback-fault"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
+from brokerd.broker.callbacks import report_fault
 from brokerd.broker.journal import Clock, DelayedCall
 
 TURN_ATTEMPTS = 1_000
@@ -141,7 +142,14 @@ class Waiters:
     def _attempt(self, name: str, group: str) -> bool:
         """Let the first waiter of a group try; whether the next one should."""
         queue = self._topics.get(name, {}).get(group)
-        if queue and (waiter := next(iter(queue))).attempt():
+        if not queue:
+            return False
+        waiter = next(iter(queue))
+        try:
+            answered = waiter.attempt()
+        except Exception:
+            report_fault(waiter.attempt)
+            answered = True
+        if answered:
             waiter.cancel()  # the attempt may have changed who is first
-            return True
-        return False
+        return answered
