@@ -11,7 +11,7 @@ from brokerd.archive.contract.bounds import DamagedPlace
 from brokerd.archive.contract.view import ForeignArchive
 from brokerd.archive.ingest.ingest import RolledUp
 from brokerd.archive.ingest.tasks import Problem
-from brokerd.archive.journal.pending import new_topics
+from brokerd.archive.journal.topics import new_topics
 from brokerd.archive.run import JobFailed
 from tests.archive.data import Data
 from tests.archive.making import body_position, damage

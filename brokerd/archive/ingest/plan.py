@@ -26,10 +26,10 @@ from brokerd.archive.journal.pending import (
     Damage,
     Stop,
     damaged_places,
-    new_topics,
     sealed_segments,
 )
 from brokerd.archive.journal.sealed import Batches, Segment, batches_of
+from brokerd.archive.journal.topics import new_topics
 from brokerd.archive.run import JobFailed
 
 PIECES_MAX = 1_000_000

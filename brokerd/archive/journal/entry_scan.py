@@ -10,11 +10,12 @@ not verified here, nor is a frame header that no entry needs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from brokerd.archive.contract.ranges import DisjointRanges
 from brokerd.archive.journal.columns import Integers
 from brokerd.archive.journal.sealed import DamagedSegment, SealedSegment, batches_of
 from brokerd.errors import NewerFormat
@@ -39,17 +40,6 @@ _PASSED_MIN, _PASSED_MAX = 16, 4096
 """Of how many frame headers the first bytes are looked at together."""
 CHUNK_ROWS = 1 << 16
 """How many rows entries that come together have, unless one entry has more."""
-
-
-class KnownDamage:
-    """Damaged places of a segment that the broker knows, and has given up: first position, end."""
-
-    def __init__(self, places: Iterable[tuple[int, int]] = ()) -> None:
-        self._places = sorted(places)
-
-    def hits(self, position: int, end: int) -> bool:
-        """Whether any byte from ``position`` to ``end``, exclusive, is in one of them."""
-        return any(position < last and first < end for first, last in self._places)
 
 
 class EntryChunk(NamedTuple):
@@ -87,13 +77,13 @@ class EntryScan:
         fd: int,
         segment: SealedSegment,
         wanted: Callable[[EntryHeader], bool],
-        known_damage: KnownDamage,
+        known_damage: DisjointRanges,
     ) -> None:
         self._fd = fd
         self._segment = segment
         self._salt = segment.salt
         self._wanted = wanted
-        self._is_known = known_damage.hits
+        self._is_known = known_damage.overlap
         self._size = segment.end_lsn - segment.first_lsn
         self._data = b""
         self._base = 0

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from brokerd.archive.contract.layout import EVENTS, arrow_schema
+from brokerd.archive.contract.ranges import DisjointRanges
 from brokerd.archive.journal.columns import (
     Bodies,
     Integers,
@@ -26,7 +27,7 @@ from brokerd.archive.journal.columns import (
     fields,
     padded,
 )
-from brokerd.archive.journal.entry_scan import EntryChunk, EntryScan, KnownDamage
+from brokerd.archive.journal.entry_scan import EntryChunk, EntryScan
 from brokerd.archive.journal.sealed import DamagedSegment, SealedSegment
 from brokerd.errors import NewerFormat
 from brokerd.walformat import (
@@ -70,7 +71,7 @@ def read_events(
 
     Raises `DamagedSegment`, NewerFormat, and OSError: FileNotFoundError when the segment is gone.
     """
-    known = KnownDamage(known_damage)
+    known = DisjointRanges(known_damage)
 
     def is_wanted(header: EntryHeader) -> bool:
         return header.kind == EntryKind.GROUP_EVENTS and header.topic_id in names
@@ -90,7 +91,7 @@ class _Decoder:
     """Decodes entries whose bytes are in memory."""
 
     def __init__(
-        self, segment: SealedSegment, chunk: EntryChunk, known_damage: KnownDamage
+        self, segment: SealedSegment, chunk: EntryChunk, known_damage: DisjointRanges
     ) -> None:
         self._segment = segment
         self._known_damage = known_damage
@@ -112,7 +113,7 @@ class _Decoder:
         for row in np.flatnonzero(~sound).tolist():
             position = int(self._position[row])
             size = ENTRY_HEADER_BYTES + int(self._entries[row, 3])
-            if not self._known_damage.hits(position, position + size):
+            if not self._known_damage.overlap(position, position + size):
                 raise DamagedSegment(
                     self._segment.path, position, "entry body checksum does not match"
                 )

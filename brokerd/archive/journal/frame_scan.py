@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from brokerd.archive.journal.columns import ENTRY_FIELDS, Bodies, Integers, fields
 from brokerd.archive.journal.sealed import Batches, DamagedSegment
+from brokerd.archive.journal.topics import TopicChange
 from brokerd.archive.storage.local import READ_ONLY, sync_directory
 from brokerd.archive.storage.regular_file import open_regular
 from brokerd.errors import NewerFormat
@@ -76,15 +77,6 @@ class JournalFile(NamedTuple):
     def salt(self) -> int:
         """The seed of its checksums."""
         return segment_salt(self.segment_id)
-
-
-class TopicChange(NamedTuple):
-    """A TOPIC entry: what happened to a topic."""
-
-    lsn: int
-    topic_id: int
-    partition: int
-    fields: dict[str, Any]
 
 
 class ScannedFrames(NamedTuple):

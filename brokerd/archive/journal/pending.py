@@ -14,20 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
-import msgpack
-
 from brokerd.archive.contract.bounds import Bounds
+from brokerd.archive.contract.ranges import DisjointRanges
 from brokerd.archive.journal.sealed import DamagedSegment, SealedSegment, open_sealed
 from brokerd.errors import NewerFormat
 from brokerd.walformat import (
-    FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
-    EntryKind,
-    FormatError,
-    entry_body,
-    entry_size,
-    parse_entry_header,
-    parse_frame_header,
 )
 
 _SEGMENT = re.compile(r"([0-9]{20})\.wal")
@@ -46,20 +38,6 @@ class Stop(NamedTuple):
     """Whether somebody has to do something about it."""
 
 
-class _LsnRanges:
-    """Parts of the log of which it is known that they are not there."""
-
-    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
-        self._ranges = sorted(ranges)
-
-    def end_of(self, lsn: int) -> int:
-        """The first LSN from ``lsn`` on that should be there."""
-        for first, end in self._ranges:
-            if first <= lsn < end:
-                lsn = end
-        return lsn
-
-
 def damaged_places(bounds: Bounds) -> dict[str, list[tuple[int, int]]]:
     """Damage that the broker knows: positions by segment file."""
     found: dict[str, list[tuple[int, int]]] = {}
@@ -74,15 +52,15 @@ def _damaged_lsns(bounds: Bounds) -> Iterator[tuple[int, int]]:
             yield int(match[1]) + place.position, int(match[1]) + place.end
 
 
-def _known_gaps(names: Iterable[str], bounds: Bounds) -> _LsnRanges:
+def _known_gaps(names: Iterable[str], bounds: Bounds) -> DisjointRanges:
     deleted = (match for match in map(_DELETED.fullmatch, names) if match is not None)
     ranges = ((int(match[1]), int(match[2])) for match in deleted)
-    return _LsnRanges([*ranges, *_damaged_lsns(bounds)])
+    return DisjointRanges([*ranges, *_damaged_lsns(bounds)])
 
 
 def end_of_damage(bounds: Bounds, lsn: int) -> int:
     """The first LSN from ``lsn`` on that is in none of the damage that is known."""
-    return _LsnRanges(_damaged_lsns(bounds)).end_of(lsn)
+    return DisjointRanges(_damaged_lsns(bounds)).end_of(lsn)
 
 
 def end_of_known_gap(wal: Path, bounds: Bounds, lsn: int) -> int:
@@ -94,7 +72,7 @@ class _Names(NamedTuple):
     """What stands in the log's directory."""
 
     segments: list[int]
-    known: _LsnRanges
+    known: DisjointRanges
 
 
 def _names(wal: Path, bounds: Bounds) -> _Names:
@@ -209,54 +187,3 @@ def open_segment(path: Path, is_last: bool) -> SealedSegment | Stop:
             True,
         )
     return found
-
-
-# -- Names of new topics -------------------------------------------------------------------------
-
-
-def new_topics(wal: Path, bounds: Bounds) -> dict[int, str]:
-    """Names, by id, of topics that were made after the bounds were written. Raises OSError."""
-    found: dict[int, str] = {}
-    damage = damaged_places(bounds)
-    lsns = _names(wal, bounds).segments
-    for first_lsn, next_lsn in zip(lsns, [*lsns[1:], None], strict=True):
-        if next_lsn is not None and next_lsn <= bounds.lsn:
-            continue
-        try:
-            segment = open_sealed(wal / f"{first_lsn:020d}.wal")
-        except (FileNotFoundError, DamagedSegment):
-            continue  # not sealed, or nothing is archived from it anyway
-        found |= _created(segment, damage.get(os.path.basename(segment.path), ()))
-    return found
-
-
-def _created(
-    segment: SealedSegment, damage: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, str]]:
-    """Id and name of each topic that was made in a segment, as far as it can be read."""
-    with open(segment.path, "rb") as file:
-        data = file.read()
-    position = SEGMENT_HEADER_BYTES
-    while position < len(data):
-        try:
-            frame = parse_frame_header(data, segment.salt, position)
-            yield from _created_in_frame(data, segment.salt, position, frame.entry_count)
-            position += frame.length
-        except FormatError:
-            ends = [end for first, end in damage if first <= position < end]
-            position = max(ends, default=len(data))
-
-
-def _created_in_frame(
-    data: bytes, salt: int, position: int, entries: int
-) -> Iterator[tuple[int, str]]:
-    """They come before all other entries of their frame."""
-    position += FRAME_HEADER_BYTES
-    for _ in range(entries):
-        header = parse_entry_header(data, salt, position)
-        if header.kind != EntryKind.TOPIC:
-            return
-        fields = msgpack.unpackb(entry_body(data, header, position))
-        if fields.get("op") == "created":
-            yield header.topic_id, fields["name"]
-        position += entry_size(header.body_bytes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from brokerd.archive.contract.layout import (
     events_name,
     records_name,
 )
+from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.parquet.digest import RowsDigest, byte_lengths
 from brokerd.archive.parquet.file_objects import FileSink
 from brokerd.archive.parquet.footer import (
@@ -83,7 +85,7 @@ class FileWriter:
     def __init__(
         self, directory: Place | str, layout: Layout, log_id: str, ranges: Iterable[Range]
     ) -> None:
-        self._ranges = _joined(ranges, layout)
+        self._ranges = _merged(ranges, layout)
         self._layout = layout
         self._log_id = log_id
         is_records = layout is RECORDS
@@ -227,24 +229,20 @@ def parquet_options(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _joined(ranges: Iterable[Range], layout: Layout) -> tuple[Range, ...]:
+def _merged(ranges: Iterable[Range], layout: Layout) -> tuple[Range, ...]:
     """Check the covered ranges, and merge those that touch. Raises ValueError."""
-    joined: list[Range] = []
-    for found in ranges:
-        before = joined[-1] if joined else None
-        if found.first >= found.end or found.first < 0:
-            raise ValueError(f"{found} is no range")
-        if before is not None and before[:2] == found[:2] and before.end == found.first:
-            joined[-1] = before._replace(end=found.end)
-        elif before is not None and (before[:2], before.end) > (found[:2], found.first):
-            raise ValueError(f"the ranges are not sorted, or overlap: {before}, {found}")
-        else:
-            joined.append(found)
-    if not joined:
+    found = list(ranges)
+    for one in found:
+        if one.first >= one.end or one.first < 0:
+            raise ValueError(f"{one} is no range")
+    for before, after in pairwise(found):
+        if (before[:2], before.end) > (after[:2], after.first):
+            raise ValueError(f"the ranges are not sorted, or overlap: {before}, {after}")
+    if not found:
         raise ValueError("a file needs a covered range")
-    if layout is RECORDS and len({bucket_of(found.topic_id) for found in joined}) > 1:
+    if layout is RECORDS and len({bucket_of(one.topic_id) for one in found}) > 1:
         raise ValueError("a file of records belongs to one bucket")
-    return tuple(joined)
+    return tuple(merge_ranges(found))
 
 
 def verify_written(directory: Place | str, info: FileInfo) -> None:

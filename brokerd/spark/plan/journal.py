@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import msgpack
 import numpy as np
 
 from brokerd.archive.contract.bounds import Bounds
-from brokerd.archive.journal.entry_scan import EntryChunk, EntryScan, KnownDamage
 from brokerd.archive.journal.frame_scan import (
     JournalFile,
     ScannedFrames,
-    TopicChange,
     open_journal,
     scan_closed,
     scan_tail,
@@ -35,13 +31,10 @@ from brokerd.archive.journal.pending import (
     segments_from,
 )
 from brokerd.archive.journal.sealed import Batches, SealedSegment
+from brokerd.archive.journal.topics import TopicChange, topic_changes
 from brokerd.errors import BrokerdError
 from brokerd.walformat import (
-    ENTRY_HEADER_BYTES,
     FRAME_HEADER_BYTES,
-    EntryKind,
-    FormatError,
-    entry_body,
 )
 
 
@@ -209,7 +202,7 @@ class _SegmentOpener:
         if isinstance(found, SealedSegment):
             file = SegmentFile(str(path), found.segment_id, found.first_lsn, found.end_lsn, True)
             is_new = found.end_lsn > self._bounds.lsn
-            return _OpenSegment(file, None, list(self._changes(found)) if is_new else [])
+            return _OpenSegment(file, None, self._changes(found) if is_new else [])
         if found.is_problem or (next_lsn is None and not self._tail):
             return found
         return self._scan(path, next_lsn)
@@ -233,29 +226,5 @@ class _SegmentOpener:
         file = SegmentFile(str(path), opened.segment_id, opened.first_lsn, end_lsn, False)
         return _OpenSegment(file, scan, scan.changes)
 
-    def _changes(self, segment: SealedSegment) -> Iterator[TopicChange]:
-        """Read the TOPIC entries of a file with an index."""
-        places = KnownDamage(self._damage.get(os.path.basename(segment.path), ()))
-        fd = os.open(segment.path, os.O_RDONLY)
-        try:
-            scan = EntryScan(fd, segment, lambda head: head.kind == EntryKind.TOPIC, places)
-            for chunk in scan.chunks():
-                yield from _topic_changes(chunk, segment, places)
-        finally:
-            os.close(fd)
-
-
-def _topic_changes(
-    chunk: EntryChunk, segment: SealedSegment, places: KnownDamage
-) -> Iterator[TopicChange]:
-    for position, head in zip(chunk.positions, chunk.headers, strict=True):
-        try:
-            body = entry_body(chunk.data, head, position - chunk.base)
-        except FormatError as error:
-            if places.hits(position, position + ENTRY_HEADER_BYTES + head.body_bytes):
-                continue
-            raise UnreadableJournal(
-                f"{segment.path} at {position}: {error}: run brokerctl wal verify"
-            ) from None
-        lsn = segment.first_lsn + position
-        yield TopicChange(lsn, head.topic_id, head.partition, msgpack.unpackb(body))
+    def _changes(self, segment: SealedSegment) -> list[TopicChange]:
+        return list(topic_changes(segment, self._damage.get(os.path.basename(segment.path), ())))

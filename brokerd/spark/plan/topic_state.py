@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from brokerd.archive.contract.bounds import Bounds
-from brokerd.archive.journal.frame_scan import TopicChange
+from brokerd.archive.journal.topics import TopicChange
 from brokerd.errors import BrokerdError, NewerFormat, UnknownTopic, escaped
 from brokerd.spark.plan.predicate import Interval, Key, TopicNames
 
