@@ -113,6 +113,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadGro
 # -- Spark ---------------------------------------------------------------------------------------
 
 SPARK_SETTINGS = {
+    # Compiling a query of a few rows takes Java longer than running it: a fifth of all its time.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.eventLog.enabled": "true",

@@ -415,6 +415,7 @@ def workers() -> list[int]:
     return [pid for pid, name in names.items() if b"pyspark.daemon" in name and is_ours(pid)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay_seconds", [0.0, 0.1, 0.3])
 def test_workers_that_are_killed_are_made_again(
     data: Data, spark: SparkSession, delay_seconds: float

@@ -18,7 +18,10 @@ RECORDS_MAX = 12
 
 
 def on_spark(examples: int) -> settings:
-    """For tests whose examples run on Spark: few of them, large, and never made smaller."""
+    """For tests whose examples run on Spark: few of them, large, and never made smaller.
+
+    Hypothesis begins with the smallest example. Tests reject it with `assume` before Spark runs.
+    """
     return settings(
         max_examples=examples,
         deadline=None,
