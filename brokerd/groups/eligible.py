@@ -29,7 +29,7 @@ LOOKS_MAX = 10_000
 RANGES_MAX = 64
 """Events about removed and expired records that one call may cause."""
 
-Takes = Callable[[int], int]
+Accept = Callable[[int], int]
 """offset -> STOP, TAKE, GONE or `gone_until`."""
 KeyOf = Callable[[int], int]
 """offset -> 64-bit hash of the record's key, NO_KEY or UNKNOWN."""
@@ -54,6 +54,7 @@ class EligibleSearch:
     """
 
     __slots__ = (
+        "_accept",
         "_end",
         "_events",
         "_gone_end",
@@ -62,7 +63,6 @@ class EligibleSearch:
         "_looks",
         "_ranges",
         "_state",
-        "_takes",
         "cut_short",
         "key",
     )
@@ -72,7 +72,7 @@ class EligibleSearch:
         state: GroupState,
         events: list[GroupEvent],
         end: int,
-        takes: Takes | None,
+        accept: Accept | None,
         key_of: KeyOf | None,
     ) -> None:
         self.key = 0
@@ -82,7 +82,7 @@ class EligibleSearch:
         self._state = state
         self._events = events
         self._end = end
-        self._takes = takes
+        self._accept = accept
         self._key_of = key_of
         self._looks = self._ranges = 0
         self._gone_first = self._gone_end = NO_OFFSET
@@ -90,7 +90,7 @@ class EligibleSearch:
     def next(self) -> int:
         """The next record to lease, or -1."""
         while (offset := self._candidate()) >= 0:
-            answer = TAKE if self._takes is None else self._takes(offset)
+            answer = TAKE if self._accept is None else self._accept(offset)
             if answer == TAKE:
                 return offset
             if answer == STOP:

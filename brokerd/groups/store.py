@@ -15,7 +15,7 @@ from itertools import islice
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
 from brokerd.groups import snapshot, snapshot_decode
 from brokerd.groups.attempts import LeaseRow
-from brokerd.groups.eligible import STOP, TAKE, EligibleSearch, KeyOf, Takes
+from brokerd.groups.eligible import STOP, TAKE, Accept, EligibleSearch, KeyOf
 from brokerd.groups.operations import MAX_COUNT, GroupOperations
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
 from brokerd.groups.tables import LARGE, NEIGHBOURS_SHIFT, SHARD_MASK, Shards, grown
@@ -64,13 +64,13 @@ class LeaseStore(GroupOperations):
         owner: str,
         duration_us: int,
         limit: int = 1,
-        takes: Takes | None = None,
+        accept: Accept | None = None,
         expire: bool = True,
         key_of: KeyOf | None = None,
     ) -> list[Grant]:
         """Lease up to ``limit`` eligible records below ``end`` to ``owner``, lowest offset first.
 
-        ``takes(offset)`` is asked before each lease: TAKE; STOP ends the call; GONE says that the
+        ``accept(offset)`` is asked before each lease: TAKE; STOP ends the call; GONE says that the
         record is removed or expired, which settles it by an event, and the next one is looked at;
         ``gone_until(end)`` says so of all records up to an offset, whatever became of them.
         ``key_of(offset)``, which a key-ordered group needs, gives the 64-bit hash of the record's
@@ -97,7 +97,7 @@ class LeaseStore(GroupOperations):
         if self._order is not None:
             if key_of is None:
                 raise ValueError("acquire from a key-ordered group needs key_of")
-            choice = EligibleSearch(self, self.events, end, takes, key_of)
+            choice = EligibleSearch(self, self.events, end, accept, key_of)
             self._grant(choice, now_us, owner, duration_us, limit, granted)
             return granted
         touched, ready = self._touched, self._ready
@@ -113,9 +113,9 @@ class LeaseStore(GroupOperations):
                 lasts_us = self.settings.lease_us(duration_us, grants)
             if offset >= end:
                 break
-            if takes is not None and (answer := takes(offset)) != TAKE:
+            if accept is not None and (answer := accept(offset)) != TAKE:
                 if answer != STOP:
-                    choice = EligibleSearch(self, self.events, end, takes, None)
+                    choice = EligibleSearch(self, self.events, end, accept, None)
                     choice.pass_over(offset, answer)
                     self._grant(choice, now_us, owner, duration_us, limit, granted)
                 break

@@ -222,7 +222,7 @@ class TakesAnything:
     stopped = False
     cut_short = False
 
-    def takes(self, offset: int) -> int:
+    def accept(self, offset: int) -> int:
         return TAKE
 
     def key_of(self, offset: int) -> int:
@@ -241,7 +241,7 @@ class _Taking:
         self.records: list[Record] = []
         self.cold: tuple[GroupPartition, int] | None = None
 
-    def takes(self, offset: int) -> int:
+    def accept(self, offset: int) -> int:
         chunk = self._find(offset)
         if chunk is None:
             return STOP

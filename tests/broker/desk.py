@@ -22,7 +22,7 @@ class TakeAll:
         self.values: list[bytes] = []
         self.cold: tuple[GroupPartition, int] | None = None
 
-    def takes(self, offset: int) -> int:
+    def accept(self, offset: int) -> int:
         chunk = self._find(offset)
         if chunk is None:
             return STOP

@@ -293,7 +293,7 @@ class TestLeases:
         class TakesTwo(TakesAnything):
             taken = 0
 
-            def takes(self, offset: int) -> int:
+            def accept(self, offset: int) -> int:
                 self.taken += 1
                 self.stopped = self.taken > 2
                 return STOP if self.stopped else TAKE
@@ -313,7 +313,7 @@ class TestLeases:
         class StopsAtTheSecond(TakesAnything):
             taken = 0
 
-            def takes(self, offset: int) -> int:
+            def accept(self, offset: int) -> int:
                 self.taken += 1
                 self.stopped = self.taken > 1
                 return STOP if self.stopped else TAKE
@@ -331,7 +331,7 @@ class TestLeases:
         class TakesOne(TakesAnything):
             taken = 0
 
-            def takes(self, offset: int) -> int:
+            def accept(self, offset: int) -> int:
                 self.taken += 1
                 return TAKE if self.taken == 1 else STOP
 
@@ -347,7 +347,7 @@ class TestLeases:
         class TakesTheLast(TakesAnything):
             looks = 0
 
-            def takes(self, offset: int) -> int:
+            def accept(self, offset: int) -> int:
                 self.looks += 1
                 return TAKE if offset == LOOKS_MAX + 4 else GONE
 
@@ -395,7 +395,7 @@ class TestGroups:
         class Nothing(TakesAnything):
             stopped = True
 
-            def takes(self, offset: int) -> int:
+            def accept(self, offset: int) -> int:
                 return STOP
 
         assert house.broker.leases.acquire("t", "g", "ann", SECOND_US, 1, Nothing()) == []

@@ -260,8 +260,8 @@ class Looking(TakeAll):
         super().__init__(house)
         self.keys: dict[tuple[int, int], bytes | None] = {}
 
-    def takes(self, offset: int) -> int:
-        answer = super().takes(offset)
+    def accept(self, offset: int) -> int:
+        answer = super().accept(offset)
         partition = self.group_partition.partition
         chunk = self._broker.reader.find(partition, offset)
         if answer == TAKE and chunk is not None:

@@ -118,10 +118,10 @@ class TestOrder:
 
     def test_an_expired_record_frees_its_key_too(self) -> None:
         store = a_store()
-        takes = [TAKE, GONE, GONE, TAKE].__getitem__
-        assert acquire(store, "aaaa", takes=takes) == [0]
+        accept = [TAKE, GONE, GONE, TAKE].__getitem__
+        assert acquire(store, "aaaa", accept=accept) == [0]
         settle(store, 0)
-        assert acquire(store, "aaaa", takes=takes) == [3]
+        assert acquire(store, "aaaa", accept=accept) == [3]
         assert store.events[-2:-1] == [(EventKind.SETTLED_RANGE, 1, 3, 0, 0, "", "")]
 
     def test_after_a_seek_one_of_a_key_is_given_at_a_time_lowest_first(self) -> None:
@@ -262,17 +262,17 @@ class TestBounds:
         assert acquire(store, keys) == [0]
         assert store.cut_short
         store = LeaseStore(GroupSettings())
-        takes = lambda offset: GONE if offset < LOOKS_MAX + 5 else TAKE  # noqa: E731
-        assert acquire(store, keys, takes=takes) == []
+        accept = lambda offset: GONE if offset < LOOKS_MAX + 5 else TAKE  # noqa: E731
+        assert acquire(store, keys, accept=accept) == []
         assert store.cut_short
-        assert acquire(store, keys, takes=takes) == [LOOKS_MAX + 5]
+        assert acquire(store, keys, accept=accept) == [LOOKS_MAX + 5]
         assert not store.cut_short
 
     def test_a_call_causes_few_events_about_what_is_gone(self) -> None:
         store = LeaseStore(GroupSettings())
         keys = "." * 1000
-        takes = lambda offset: TAKE if offset % 2 else GONE  # noqa: E731
-        acquire(store, keys, takes=takes)
+        accept = lambda offset: TAKE if offset % 2 else GONE  # noqa: E731
+        acquire(store, keys, accept=accept)
         kinds = [event[0] for event in store.events]
         assert kinds.count(EventKind.SETTLED_RANGE) == RANGES_MAX
         assert store.cut_short
@@ -293,8 +293,8 @@ class TestBounds:
 class TestGone:
     def test_removed_records_are_settled_by_one_event_and_passed_over(self) -> None:
         store = LeaseStore(GroupSettings())
-        takes = [TAKE, GONE, GONE, GONE, TAKE, STOP, TAKE].__getitem__
-        assert acquire(store, "." * 7, takes=takes) == [0, 4]
+        accept = [TAKE, GONE, GONE, GONE, TAKE, STOP, TAKE].__getitem__
+        assert acquire(store, "." * 7, accept=accept) == [0, 4]
         ranges = [event for event in store.events if event[0] == EventKind.SETTLED_RANGE]
         assert ranges == [(EventKind.SETTLED_RANGE, 1, 4, 0, 0, "", "")]
         other = LeaseStore(GroupSettings())
@@ -309,23 +309,23 @@ class TestGone:
         acquire(store, "aab", limit=1)
         looked_at = []
 
-        def takes(offset: int) -> int:
+        def accept(offset: int) -> int:
             looked_at.append(offset)
             return TAKE if offset == 9_999 else gone_until(9_999)
 
         settle(store, 0, False)
         keys = "aab" + "." * 9_997
-        assert acquire(store, keys, takes=takes) == [9_999]
+        assert acquire(store, keys, accept=accept) == [9_999]
         assert looked_at == [0, 9_999]
         assert store.events[-2] == (EventKind.SETTLED_RANGE, 0, 9_999, 0, 0, "", "")
         assert (store.floor, store.leased) == (9_999, 1)
-        assert acquire(store, keys + "a" * 5, takes=lambda offset: gone_until(1 << 40)) == []
+        assert acquire(store, keys + "a" * 5, accept=lambda offset: gone_until(1 << 40)) == []
         assert store.events[-1] == (EventKind.SETTLED_RANGE, 10_000, 10_005, 0, 0, "", "")
 
     def test_what_is_settled_in_between_does_not_part_a_range(self) -> None:
         store = LeaseStore(GroupSettings())
         settle(store, 1)
-        acquire(store, "...", takes=lambda offset: GONE)
+        acquire(store, "...", accept=lambda offset: GONE)
         assert [event[0] for event in store.events] == [
             EventKind.SETTLED,
             EventKind.SETTLED_RANGE,
@@ -336,17 +336,17 @@ class TestGone:
         store = LeaseStore(GroupSettings())
         acquire(store, "..", limit=1)
         settle(store, 0, False)
-        assert acquire(store, "..", takes=[GONE, TAKE].__getitem__) == [1]
+        assert acquire(store, "..", accept=[GONE, TAKE].__getitem__) == [1]
         assert store.floor == 1
 
     def test_what_was_passed_over_is_written_down_when_the_caller_fails(self) -> None:
         store = LeaseStore(GroupSettings())
 
-        def takes(offset: int) -> int:
+        def accept(offset: int) -> int:
             if offset == 2:
                 raise KeyError
             return GONE
 
         with pytest.raises(KeyError):
-            acquire(store, "...", takes=takes)
+            acquire(store, "...", accept=accept)
         assert store.events == [(EventKind.SETTLED_RANGE, 0, 2, 0, 0, "", "")]

@@ -227,7 +227,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         stop: int | None = None,
         hole: range = range(0),
     ) -> None:
-        def takes(offset: int) -> int:
+        def accept(offset: int) -> int:
             if offset in hole:
                 return gone_until(hole.stop)
             return GONE if offset in gone else STOP if offset == stop else TAKE
@@ -243,7 +243,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
                     owner,
                     duration,
                     limit - len(granted),
-                    takes,
+                    accept,
                     expire=first,
                     key_of=some.key_of,
                 )

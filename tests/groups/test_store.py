@@ -71,11 +71,11 @@ class TestAcquire:
         store = a_store()
         asked: list[int] = []
 
-        def takes(offset: int) -> bool:
+        def accept(offset: int) -> bool:
             asked.append(offset)
             return offset != 2
 
-        assert offsets(store.acquire(0, END, "ann", SECOND, END, takes)) == [0, 1]
+        assert offsets(store.acquire(0, END, "ann", SECOND, END, accept)) == [0, 1]
         assert asked == [0, 1, 2]
         assert store.leased == len(store.events) == 2
         assert offsets(store.acquire(0, END, "bob", SECOND)) == [2]

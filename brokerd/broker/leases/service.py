@@ -47,22 +47,22 @@ LAPSE_FRAME_BYTES = 1 << 20
 """What ends by itself waits for others up to this size."""
 
 
-class Taking(Protocol):
-    """Says which records an acquire may lease.
+class RecordFilter(Protocol):
+    """Decides which records an acquire may lease.
 
-    ``group_partition`` is set before a group_partition is asked. ``takes(offset)`` is called with
-    each record about to be leased: TAKE; STOP ends the group_partition's turn, GONE settles the
-    record, ``gone_until(end)`` all up to an offset. ``key_of(offset)`` gives the hash of its key
-    where the group is key-ordered. ``stopped`` true ends the whole acquire. ``cut_short`` becomes
-    true when many records were passed over, so that the reactor should have its turn: there may be
-    more to lease after that.
+    The lease service sets ``group_partition`` before it searches that partition. It calls
+    ``accept(offset)`` before each lease. TAKE leases the record, STOP ends the search of the
+    partition, GONE settles the record, and ``gone_until(end)`` settles all records up to an offset.
+    ``key_of(offset)`` returns the hash of the record's key in a key-ordered group. ``stopped`` ends
+    the whole acquire. ``cut_short`` is set when many records were passed over and the reactor turn
+    has to end; more records may follow.
     """
 
     group_partition: GroupPartition
     stopped: bool
     cut_short: bool
 
-    def takes(self, offset: int) -> int: ...
+    def accept(self, offset: int) -> int: ...
 
     def key_of(self, offset: int) -> int: ...
 
@@ -171,9 +171,9 @@ class LeaseService:
         owner: str,
         duration_us: int | None,
         limit: int,
-        taking: Taking,
+        record_filter: RecordFilter,
     ) -> list[tuple[GroupPartition, Grant]]:
-        """Lease up to ``limit`` records that ``taking`` takes, lowest eligible offset first.
+        """Lease up to ``limit`` records that ``record_filter`` takes, lowest eligible offset first.
 
         Partitions take turns. No ``duration_us`` means the group's own. Nothing to lease, or no
         such topic, gives an empty list; a group begins to exist with its first event. A very large
@@ -203,7 +203,7 @@ class LeaseService:
             group_partition = group_partitions[(group.turn + step) % len(group_partitions)]
             if group_partition.scheduled_us is not None and group_partition.scheduled_us <= now_us:
                 self._expire(group_partition, now_us)
-            taking.group_partition = group_partition
+            record_filter.group_partition = group_partition
             store = group_partition.store
             before = len(store.events)
             grants = store.acquire(
@@ -212,9 +212,9 @@ class LeaseService:
                 owner,
                 duration_us,
                 limit - len(found),
-                taking.takes,
+                record_filter.accept,
                 False,
-                taking.key_of,
+                record_filter.key_of,
             )
             added = len(store.events) - before
             if added:
@@ -230,8 +230,8 @@ class LeaseService:
                 # What the store settled in passing takes room that was admitted for one
                 # group_partition alone.
                 if store.cut_short or added > len(grants):
-                    taking.cut_short = True
-                elif not taking.stopped:
+                    record_filter.cut_short = True
+                elif not record_filter.stopped:
                     continue
             # A group_partition that gave something has had its turn; one that gave nothing is asked
             # first.

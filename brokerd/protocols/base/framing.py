@@ -1,10 +1,10 @@
 # Tests: tests/protocols/test_connection.py, tests/protocols/test_strangers.py
-"""A connection whose bytes are frames, each of them handled in its turn.
+"""A connection that splits its bytes into frames and handles them in order.
 
-A format says what a frame does (`FrameConnection.handle`), how one is refused, and what is
-answered at the end of a stream that cannot be followed any further. In its turn is: in the order in
-which frames came, none while ``holds`` is set, and as many in one turn of the reactor as
-`Connection.overtime` allows. A frame that has to wait stays in front and is handled again.
+A format implements `FrameConnection.handle`, `FrameConnection.refuse` and
+`FrameConnection.handle_stream_error`. No frame is handled while ``holds`` is set, and one reactor
+turn handles as many frames as `Connection.overtime` allows. A frame that has to wait stays first
+and is handled again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without
 from brokerd.protocols.base.connection import Connection
 
 STRANGER_BYTES_MAX: Final = 128 << 10
-"""What is kept of an unfinished frame of somebody who may do nothing: many times a login.
+"""Largest unfinished frame of a client without any permission: many times the size of a login.
 
-A compressed one may become no more, either."""
+The same limit holds for the decompressed size of a compressed frame."""
 
 FrameT = TypeVar("FrameT")
 ErrorT = TypeVar("ErrorT", bound=BrokerdError)
@@ -27,7 +27,7 @@ AnyError = TypeVar("AnyError", bound=BrokerdError, covariant=True)
 
 
 class Reader(Protocol[FrameT, AnyError]):
-    """What a format's codec makes frames with; see `brokerd.codecs.framing.FramesReader`."""
+    """A codec's frame reader; see `brokerd.codecs.framing.FramesReader`."""
 
     @property
     def error(self) -> AnyError | None: ...
@@ -39,49 +39,49 @@ class Reader(Protocol[FrameT, AnyError]):
 
 
 class FrameOnHold(Exception):
-    """Not an answer: the frame in hand is handled again when the hold just set is released."""
+    """Raised after a hold was set: the frame is handled again when the hold is released."""
 
 
 class FrameConnection(Connection, Generic[FrameT, ErrorT]):
-    """One connection of a format that has frames."""
+    """One connection of a format with frames."""
 
     def __init__(self, broker: Broker, reader: Reader[FrameT, ErrorT]) -> None:
         super().__init__(broker)
         self._reader = reader
         self.frames: list[FrameT] = []
-        """Taken in, not handled."""
+        """Frames received and not handled yet."""
 
     # -- for the format -----------------------------------------------------------------------
 
     def handle(self, frame: FrameT) -> None:
-        """Carry a frame out.
+        """Carry out a frame.
 
-        Raises `Congested` and `FrameOnHold` for one that has to wait, any other `BrokerdError`
-        for one that `refuse` shall answer.
+        Raises `Congested` or `FrameOnHold` if the frame has to wait, and any other `BrokerdError`
+        if `refuse` has to answer it.
         """
         raise NotImplementedError
 
     def refuse(self, frame: FrameT, refusal: BrokerdError) -> None:
-        """Answer a frame that `handle` did not carry out, or raise again what is no refusal."""
+        """Answer a frame that `handle` refused, or raise ``refusal`` again if it is a fault."""
         raise refusal
 
     def handle_stream_error(self, error: ErrorT) -> None:
-        """All frames are handled, and what comes behind them are none: answer that, and close."""
+        """Answer bytes that are no frame and close. All frames before them are handled."""
         self.close_after_answers()
 
     def frame_to_retry(self, frame: FrameT) -> FrameT:
-        """What must be kept of a frame that met `Congested`."""
+        """Return the part of a frame to keep after `Congested`."""
         return frame
 
     def close_here(self) -> None:
-        """Close when what came before is answered; of the frames behind it none is handled."""
+        """Drop all later frames and close when the earlier ones are answered."""
         self.frames.clear()
         self.close_after_answers()
 
     # -- for `Connection` ---------------------------------------------------------------------
 
     def feed(self, data: bytes) -> bool:
-        """Take frames in."""
+        """Split bytes into frames; return True if they completed one."""
         reader = self._reader
         frames = reader.feed(data)
         self.frames += frames
@@ -92,14 +92,14 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
         return bool(frames)
 
     def _check_stranger(self) -> None:
-        """Close on who keeps more than a login takes in memory, and may do nothing."""
+        """Close the connection of a client without permissions that fills memory."""
         if self.access.is_stranger:
             with suppress(AuthenticationRequired, Denied):
-                self.access.require_known()  # which tells of it in the audit trail
+                self.access.require_known()  # writes an audit event
             self.abort()
 
     def run(self) -> None:
-        """Handle the frames taken in, until one has to wait."""
+        """Handle the received frames until one has to wait."""
         frames = self.frames
         handle = self.handle
         handled = 0
@@ -124,5 +124,5 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
             self.handle_stream_error(broken)
 
     def forget(self) -> None:
-        """What a connection that is gone asked for is not carried out."""
+        """Drop the frames of a closed connection."""
         self.frames.clear()

@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_mamamia_acquire.py, tests/protocols/test_blipmq_poll.py
-"""What the formats that lease records share: which of them an acquire takes, and damaged ones.
+"""The record filter of formats that lease records, and dead letters of damaged records.
 
-A record is leased only when it is in memory, so that the answer can be made at once. One that is
-not stops the acquire, and is loaded before it is tried again.
+A record is leased only when it is in memory, so that the answer can be made at once. A record on
+disk stops the acquire. The format loads it and tries again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from brokerd.broker.records.chunks import REMOVED
 from brokerd.broker.records.cold_reader import Unreadable
 
 GONE_MAX = 2_000
-"""Expired records and holes that one acquire passes over before it tries again in another turn."""
+"""Expired records and holes that one acquire passes over in one reactor turn."""
 
 Cold = tuple[GroupPartition, int]
 """A record that must be read from disk before it can be leased: group_partition and offset."""
@@ -39,10 +39,10 @@ class NoLease(Enum):
 
 
 class LeaseFilter:
-    """Lets an acquire lease records that are in memory; a format says in `fits` which of those.
+    """Accepts records that are in memory and that a format's `fits` accepts.
 
-    Afterwards ``taken`` holds where the leased records are, in the order of the grants, and
-    ``cold``, ``too_large`` or ``cut_short`` why it stopped before its limit, if it did.
+    After an acquire, ``taken`` holds the places of the leased records in the order of the grants.
+    ``cold``, ``too_large`` or ``cut_short`` says why the acquire stopped before its limit.
     """
 
     group_partition: GroupPartition
@@ -52,7 +52,7 @@ class LeaseFilter:
     stopped = False
     cut_short = False
     _expired_us = -1
-    """Records that expire at this broker time or before are gone; -1 until it is needed."""
+    """Records that expire at this broker time or before are gone; -1 until first needed."""
     _gone_left = GONE_MAX
 
     def __init__(self, broker: Broker) -> None:
@@ -60,11 +60,11 @@ class LeaseFilter:
         self.taken: list[tuple[Chunk, int]] = []
 
     def fits(self, chunk: Chunk, index: int) -> int:
-        """Whether a record that has not expired may be leased; as `takes`."""
+        """Decide about a record that has not expired; the result is that of `accept`."""
         raise NotImplementedError
 
     def key_of(self, offset: int) -> int:
-        """The hash of the record's key, for key order; an expired one has its place in it too."""
+        """Return the hash of the record's key. Expired records count in key order too."""
         chunk = self._broker.reader.find(self.group_partition.partition, offset)
         if chunk is None:
             self.cold = (self.group_partition, offset)
@@ -72,9 +72,8 @@ class LeaseFilter:
             return UNKNOWN
         return key_hash(chunk.keys[offset - chunk.base])
 
-    def takes(self, offset: int) -> int:
-        """Whether the record at ``offset`` of the group_partition may be leased; answers as
-        `Taking.takes`."""
+    def accept(self, offset: int) -> int:
+        """Decide about the record at ``offset``; the result is that of `RecordFilter.accept`."""
         chunk = self._broker.reader.find(self.group_partition.partition, offset)
         if chunk is None:
             self.cold = (self.group_partition, offset)
@@ -93,13 +92,13 @@ class LeaseFilter:
         return answer
 
     def refuse(self, chunk: Chunk, index: int) -> int:
-        """Stop at a record that is too large to be delivered."""
+        """Stop at a record that is too large to deliver."""
         self.too_large = (self.group_partition, chunk.base + index)
         self.stopped = True
         return STOP
 
     def passed_over(self, answer: int = GONE) -> int:
-        """The answer that the record is gone, until the reactor should have its turn."""
+        """Return ``answer``, or STOP when the reactor turn has to end."""
         self._gone_left -= 1
         if self._gone_left:
             return answer
@@ -115,7 +114,7 @@ class LeaseFilter:
 
 
 def bury_damaged(broker: Broker, cold: Cold, damage: Exception) -> None:
-    """Make a record that cannot be read a dead letter, and say so. Raises as `dead_letter`."""
+    """Make an unreadable record a dead letter and report the damage. Raises as `dead_letter`."""
     group_partition, offset = cold
     if broker.leases.dead_letter(group_partition, offset, "damaged"):
         first, end = offset, offset + 1

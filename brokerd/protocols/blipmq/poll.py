@@ -99,22 +99,22 @@ class Polls:
         topic_name = group.topic.name
         topic = topic_name.encode("utf-8", "surrogatepass")
         while True:
-            taking = DeliveryLeaseFilter(
+            record_filter = DeliveryLeaseFilter(
                 broker, subscription.qos, MAX_LENGTH - DELIVERY_BYTES - len(topic)
             )
-            leased = broker.leases.acquire(topic_name, group.name, OWNER, None, 1, taking)
-            self.skipped += taking.skipped
+            leased = broker.leases.acquire(topic_name, group.name, OWNER, None, 1, record_filter)
+            self.skipped += record_filter.skipped
             if leased:
                 break
-            if taking.cold is not None:
-                return taking.cold
-            if taking.too_large is None:
-                return NoLease.CUT_SHORT if taking.cut_short else NoLease.EMPTY
-            broker.leases.dead_letter(*taking.too_large, "too_large")
+            if record_filter.cold is not None:
+                return record_filter.cold
+            if record_filter.too_large is None:
+                return NoLease.CUT_SHORT if record_filter.cut_short else NoLease.EMPTY
+            broker.leases.dead_letter(*record_filter.too_large, "too_large")
         group_partition, grant = leased[0]
-        chunk, index = taking.taken[0]
+        chunk, index = record_filter.taken[0]
         tag = 0
-        if taking.effective_qos(chunk, index):
+        if record_filter.effective_qos(chunk, index):
             tag = tag_of(group_partition.partition.index, grant.offset)
             broker.leases.time_from_durable(group_partition, grant)
         else:

@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_flymq_accounts.py
-"""A FlyMQ connection with a request in hand: read, and not carried out yet.
+"""A FlyMQ connection whose current request may wait: decoded, and not carried out yet.
 
-It waits for room in the log, for its turn to be decompressed, or for somebody else's answer: that
-of a guard, an account's new password, the audit trail. What was sent behind it waits too.
+The request waits for room in the log, for decompression, or for a result of another service: a
+login, a password hash, the audit trail. Later requests wait behind it.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from brokerd.protocols.base.framing import FrameConnection, FrameOnHold
 
 T = TypeVar("T")
 Done = Callable[[T | None, Exception | None], None]
-"""Takes what was asked for, or why it is not given."""
+"""Takes the result, or the error in place of one."""
 
 
 class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
-    """Adds `await_result`, for requests whose answers come later."""
+    """Adds `await_result`, for requests whose results come later."""
 
     def __init__(self, broker: Broker, reader: FrameReader, new_partitions: int) -> None:
         super().__init__(broker, reader)
         self.new_partitions = new_partitions
-        """Of topics that a request brings about by producing to them."""
+        """Partitions of topics that a produce creates."""
         self.in_hand: Any = None
-        """The request of the frame in front, read before it can be carried out, or its refusal."""
+        """The decoded request of the first frame, or its refusal."""
         self._outcome: tuple[object, Any, Exception | None] | None = None
-        """A request and what it has come to."""
+        """A request with its result or error."""
 
     def await_result(self, request: object, ask: Callable[[Done[T]], None]) -> T:
-        """What ``ask`` gives to its argument, which it calls once, now or later.
+        """Return the result that ``ask`` passes to its argument, now or later.
 
-        The first time it is asked, and the request is handled again when the answer is there.
-        Raises `FrameOnHold`, and what is given or raised in place of an answer.
+        The first call runs ``ask`` and raises `FrameOnHold`. The request is handled again when the
+        result is there, and the second call returns it or raises its error.
         """
         if self._outcome is None or self._outcome[0] is not request:
             self._ask(request, ask)
@@ -56,7 +56,7 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
         return result
 
     def keep_result(self, request: object, given: object) -> None:
-        """Have `await_result` give this once more to a request that has to wait."""
+        """Let `await_result` return this result again to a request that has to wait."""
         self._outcome = request, given, None
 
     def _ask(self, request: object, ask: Callable[[Done[T]], None]) -> None:
@@ -74,6 +74,6 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
             self.release(Hold.READING)
 
     def forget(self) -> None:
-        """Let go of what was asked."""
+        """Drop the request and its result."""
         super().forget()
         self.in_hand = self._outcome = None

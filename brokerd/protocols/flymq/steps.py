@@ -1,9 +1,9 @@
 # Tests: tests/protocols/test_flymq_steps.py
-"""Work on a FlyMQ request that takes long, or has to read records: a generator, run in slices.
+"""Long work on a FlyMQ request, and work that reads records: a generator that runs in slices.
 
-It yields None after each piece of work of less than a millisecond, or what reads records, as
-`Broker.reader.fetch` does with a place and limits: then it is sent what was read. What it returns
-is told.
+The generator yields None after each piece of work of less than a millisecond. To read records it
+yields a callable like `Broker.reader.fetch` with its place and limits bound, and is sent a `Read`.
+Its return value is the result of the request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Read(NamedTuple):
-    """What `Broker.reader.fetch` found."""
+    """Result of `Broker.reader.fetch`."""
 
     records: Sequence[Record]
     next_offset: int
@@ -31,14 +31,14 @@ class Read(NamedTuple):
 
 Reading = Callable[[Fetched], object]
 Steps = Generator[Reading | None, Any, T]
-"""What it is sent is a `Read` if it asked for one."""
+"""Is sent a `Read` after it yields a `Reading`, else None."""
 
 
 def run_steps(connection: RequestConnection, request: object, make: Callable[[], Steps[T]]) -> T:
-    """What the steps that ``make`` makes return; they are run once.
+    """Run the steps that ``make`` returns once, and return their result.
 
-    What the connection wrote before is durable then, so that it can be read. Raises `FrameOnHold`
-    as `RequestConnection.await_result`, and the refusal that the steps raise.
+    They begin when all earlier writes of the connection are durable, so that they can read them.
+    Raises `FrameOnHold` as `RequestConnection.await_result`, and the refusal of the steps.
     """
 
     def ask(done: Done[T]) -> None:
@@ -48,7 +48,7 @@ def run_steps(connection: RequestConnection, request: object, make: Callable[[],
 
 
 class _StepsRun(Generic[T]):
-    """Steps under way."""
+    """Steps in progress."""
 
     def __init__(self, connection: RequestConnection, steps: Steps[T], done: Done[T]) -> None:
         self._connection = connection
@@ -68,7 +68,7 @@ class _StepsRun(Generic[T]):
         connection.factory.slices.add(partial(connection.guarded, self._go_on))
 
     def _go_on(self) -> None:
-        """Take steps until the time is over, or one wants to read, or they are at their end."""
+        """Run steps until the slice ends, a step reads records, or the last step is done."""
         connection = self._connection
         if connection.gone:
             return

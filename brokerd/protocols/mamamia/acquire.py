@@ -100,23 +100,25 @@ class AcquireKind:
         log_id = request.log_id
         duration_us = None if request.duration is None else microseconds(request.duration)
         while True:
-            taking = AnswerLeaseFilter(broker, log_id, self._room)
+            record_filter = AnswerLeaseFilter(broker, log_id, self._room)
             leased = broker.leases.acquire(
-                log_id, request.group_id, request.client_id, duration_us, limit, taking
+                log_id, request.group_id, request.client_id, duration_us, limit, record_filter
             )
             if leased:
-                return self._answer(request, leased, taking)
-            if taking.cold is not None:
-                return taking.cold
-            if taking.too_large is None:
-                return NoLease.CUT_SHORT if taking.cut_short else NoLease.EMPTY
-            broker.leases.dead_letter(*taking.too_large, "too_large")
+                return self._answer(request, leased, record_filter)
+            if record_filter.cold is not None:
+                return record_filter.cold
+            if record_filter.too_large is None:
+                return NoLease.CUT_SHORT if record_filter.cut_short else NoLease.EMPTY
+            broker.leases.dead_letter(*record_filter.too_large, "too_large")
 
 
-def answer_one(request: LeaseRequest, leased: list[Leased], taking: AnswerLeaseFilter) -> bytes:
+def answer_one(
+    request: LeaseRequest, leased: list[Leased], record_filter: AnswerLeaseFilter
+) -> bytes:
     """The answer to ACQUIRE_NEXT."""
     group_partition, grant = leased[0]
-    chunk, index = taking.taken[0]
+    chunk, index = record_filter.taken[0]
     return acquired(
         message_id_of(group_partition.partition.index, grant.offset),
         request.log_id,
@@ -126,7 +128,9 @@ def answer_one(request: LeaseRequest, leased: list[Leased], taking: AnswerLeaseF
     )
 
 
-def answer_many(request: LeaseRequest, leased: list[Leased], taking: AnswerLeaseFilter) -> bytes:
+def answer_many(
+    request: LeaseRequest, leased: list[Leased], record_filter: AnswerLeaseFilter
+) -> bytes:
     """The answer to ACQUIRE_BATCH."""
     return acquired_batch(
         [
@@ -140,7 +144,9 @@ def answer_many(request: LeaseRequest, leased: list[Leased], taking: AnswerLease
                 grant.grants,
                 grant.duration_us / 1e6,
             )
-            for (group_partition, grant), (chunk, index) in zip(leased, taking.taken, strict=True)
+            for (group_partition, grant), (chunk, index) in zip(
+                leased, record_filter.taken, strict=True
+            )
         ]
     )
 
