@@ -19,7 +19,7 @@ from tests.guards import Given, GuardOf
 from tests.house import House
 
 MIB = 1 << 20
-REFUSALS = table("What the broker refuses")
+REFUSALS = table("Refusals")
 
 
 # -- one function a row: it provokes the refusal and returns what is told ---------------------
