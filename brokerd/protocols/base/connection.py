@@ -93,7 +93,7 @@ class Limits:
 
 
 class Answers:
-    """Answers of one run, or the place of one that comes later (``ticket`` is None)."""
+    """The answers of one run, or the place of a later answer (``ticket`` is None)."""
 
     __slots__ = ("count", "make", "parts", "size", "ticket")
 
@@ -108,10 +108,10 @@ class Answers:
         self.ticket = ticket
         self.parts = parts
         self.make = make
-        """Makes the bytes when they leave."""
+        """Makes the bytes when the answers are sent."""
         self.count = count
         self.size = size
-        """Bytes it counts in the backlog: its requests and answers."""
+        """Bytes of its requests and answers, for the backlog limit."""
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener, IPushProducer)
@@ -130,14 +130,14 @@ class Connection(Protocol):
         self.broker = broker
         self.journal = broker.journal
         self.access: Access = OPEN
-        """Who this is, and what it may do; the factory says so when the connection is made."""
+        """The client and its permissions; set when the connection is made."""
         self.answers: list[bytes] = []
         self.holds = 0
         self.unfinished = False
         """Whether `feed` has kept part of a frame."""
         self.gone = False
         self.ending = False
-        """No more requests will come: do not wait for anything on behalf of this peer."""
+        """No more requests will come, so long polls end at once."""
         self.queued_bytes = 0
         """Bytes of requests and answers that wait in the queue."""
         self._queued_requests = 0
@@ -174,14 +174,14 @@ class Connection(Protocol):
         """Answer long polls now: no more requests will come. ``ending`` is set."""
 
     def forget(self) -> None:
-        """The connection is gone: let go of requests, long polls and the like."""
+        """Drop requests and long polls of a closed connection."""
 
     def last_answer(self) -> bytes:
-        """What a peer is told that did not finish a frame in time, before it is cut off."""
+        """Return the answer to a peer that did not finish a frame in time, before the close."""
         return b""
 
     def wrote(self) -> None:
-        """Something was just applied for this connection: what it reads later shows it."""
+        """Note a change for this connection; its later reads wait until the change is durable."""
         self.written_ticket = self.journal.ticket()
 
     def answer(self, *parts: bytes) -> None:
@@ -218,7 +218,7 @@ class Connection(Protocol):
             self.hold(Hold.BACKLOG)
 
     def pending(self) -> Answers:
-        """Hold the place of one answer; give it to `resolve` later."""
+        """Reserve the place of one later answer for `resolve`."""
         self._enqueue()
         place = Answers(None, [], 1, 0)
         self._queue.append(place)
@@ -240,7 +240,7 @@ class Connection(Protocol):
         self._postponed[place] = resume
 
     def cancel_postponed(self, place: Answers) -> bool:
-        """Undo `postpone`; False if there was nothing to undo."""
+        """Undo `postpone`; return False if the place was not postponed."""
         return self._postponed.pop(place, None) is not None
 
     def resolve(self, place: Answers, *parts: bytes, is_read: bool = False) -> None:
@@ -268,7 +268,7 @@ class Connection(Protocol):
             return None
 
     def congested(self) -> None:
-        """The request in hand cannot be taken now; `run` will be called when it can."""
+        """Hold the current request until the log has room; `run` is called then."""
         self.hold(Hold.CONGESTED)
         self.journal.when_uncongested(self._uncongested)
 
@@ -288,7 +288,7 @@ class Connection(Protocol):
             self.release(Hold.TURN)
 
     def close_after_answers(self, drain: bool = True) -> None:
-        """Take no more requests, and close once everything before is answered.
+        """Take no more requests, and close when all earlier ones are answered.
 
         What the peer goes on sending is read until it closes too: bytes that arrive at a closed
         socket reset the connection, and a reset may destroy the last answers. Without ``drain``

@@ -1,5 +1,5 @@
 # Tests: tests/protocols/test_fetching.py
-"""A connection of a format whose clients keep their own place and fetch records by offset."""
+"""A connection of a format whose clients fetch records by offset."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FetchConnection(Connection):
         reading.begin(max(self.written_ticket, topic.ticket), read)
 
     def answer_of(self, topic: Topic, answer: bytes) -> None:
-        """Answer with nothing but that a topic is there: waits for no commit but its own."""
+        """Answer that shows only that a topic exists; waits for the commit of that topic."""
         if topic.ticket > self.journal.durable_ticket:
             self.answers.append(answer)
         else:
@@ -69,7 +69,7 @@ class FetchConnection(Connection):
 
 
 class _PendingFetch:
-    """One fetch of a connection, under way. What reads may hold it, and is not held by it."""
+    """One fetch of a connection in progress. It holds no reference to its reader."""
 
     __slots__ = ("_answer", "_connection", "_is_done", "_place", "_topic_name")
 
@@ -81,7 +81,7 @@ class _PendingFetch:
         self._is_done = False
 
     def begin(self, ticket: int, read: Callable[[Fetched], None]) -> None:
-        """Read now, or when ``ticket`` is durable: what the connection wrote, and the topic."""
+        """Read now, or when ``ticket`` is durable."""
         connection = self._connection
         if ticket > connection.journal.durable_ticket:
             self._wait()

@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_first_byte.py
-"""One endpoint for several wire formats, told apart by the first byte that a client sends.
+"""One endpoint for several wire formats; the first byte of a client selects the format.
 
-A client that has sent nothing yet is a connection of this listener; with its first byte it becomes
-one of a format's, which is not asked whether it has room: the client has been let in.
+A connection counts against this listener's limit until its first byte, and belongs to the format's
+factory from then on. The format's own limit is not checked again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from brokerd.protocols.base.factory import ConnectionFactory
 
 
 class FirstByteConnection(Connection):
-    """A connection until its first byte comes; from then on it hands everything to ``chosen``."""
+    """A connection before its first byte; afterwards it passes all events to ``chosen``."""
 
     factory: FirstByteFactory
 
@@ -27,7 +27,7 @@ class FirstByteConnection(Connection):
         self.chosen: Connection | None = None
 
     def dataReceived(self, data: bytes) -> None:
-        """Choose by the first byte, and hand on."""
+        """Select the format by the first byte and pass the bytes on."""
         if self.chosen is not None:
             self.chosen.dataReceived(data)
         elif not self.ending:
@@ -87,7 +87,7 @@ class FirstByteFactory(ConnectionFactory):
         self._by_byte = {byte: form for form in formats for byte in first_bytes[form.name]}
 
     def format_of(self, byte: int) -> ConnectionFactory:
-        """The format whose clients begin so."""
+        """Return the factory of the format that begins with this byte."""
         return self._by_byte.get(byte, self._formats[-1])
 
     def new_connection(self) -> Connection:
