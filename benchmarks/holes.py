@@ -27,7 +27,7 @@ from typing import Any
 
 from twisted.internet.threads import deferToThread
 
-from brokerd.cli.formats import Ground
+from brokerd.cli.formats import LoadTarget
 from brokerd.cli.machine import describe, sync_rate
 from brokerd.cli.measure import Plan
 from brokerd.cli.measure import measure as measure_load
@@ -163,7 +163,7 @@ def _wire_round(
         warm_up_seconds=_warm_up(seconds),
         batch=max(batch, 1),
     )
-    found = measure_load(plan, Ground(log))
+    found = measure_load(plan, LoadTarget(log))
     if found.errors:
         raise ChildFailed(f"{log} {scenario}: {found.errors} errors, such as {found.first_error}")
     return found.msgs_per_s

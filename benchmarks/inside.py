@@ -23,7 +23,7 @@ from brokerd.broker import Broker
 from brokerd.server.assembly import BrokerCore, make_core
 from brokerd.server.config import Setting, load
 from brokerd.server.logs import make_observer
-from brokerd.server.outcome import Outcome
+from brokerd.server.process_exit import ProcessExit
 from brokerd.tap import assemble, use_monotonic_clock
 
 Result = TypeVar("Result")
@@ -108,7 +108,7 @@ class _Run:
         ]
         config = load(None, {}, settings, [f"mamamia={_LOOPBACK}"], named).config
         self._service = assemble(
-            config, {}, reactor, self._make_core, MetricsResource, Outcome(lambda function: None)
+            config, {}, reactor, self._make_core, MetricsResource, ProcessExit(lambda leave: None)
         )
         self._outcome: Any = None
         self._error: BaseException | None = None

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from brokerd.cli.formats import BenchFailed, Ground
-from brokerd.cli.formats.ground import connect
+from brokerd.cli.formats import BenchFailed, LoadTarget
+from brokerd.cli.formats.base import connect
 from brokerd.cli.formats.mamamia import fill
 from brokerd.cli.measure import Plan, measure, new_log
 from brokerd.server.config import load as load_config
@@ -113,7 +113,7 @@ def million_records(
             warm_up_seconds=0.0,
             batch=100,
         )
-        settled = measure(plan, Ground(log)).settled
+        settled = measure(plan, LoadTarget(log)).settled
         if settled != records:
             raise BenchFailed(f"{settled:,} of {records:,} records came back {name}")
         note(f"{records:,} leased and settled {name}", began)

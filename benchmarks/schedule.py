@@ -29,7 +29,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
 from brokerd.broker import Partition
-from brokerd.cli.formats import Ground
+from brokerd.cli.formats import LoadTarget
 from brokerd.cli.machine import describe, sync_rate
 from brokerd.cli.measure import Figures, Plan, new_log
 from brokerd.cli.measure import measure as measure_load
@@ -119,7 +119,7 @@ async def _schedule(inside: Inside, times: Sequence[int]) -> None:
 
 def _moderate_load(address: str, seconds: float) -> Figures:
     plan = Plan("mixed", address, connections=4, window=4, seconds=seconds, warm_up_seconds=0.2)
-    found = measure_load(plan, Ground(new_log()))
+    found = measure_load(plan, LoadTarget(new_log()))
     if found.errors:
         raise ChildFailed(f"the load met {found.errors} errors, such as {found.first_error}")
     return found

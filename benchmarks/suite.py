@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from brokerd.cli.bench import commit_bytes, commits
-from brokerd.cli.formats import FORMATS, Ground, LoadSpec
+from brokerd.cli.formats import FORMATS, LoadSpec, LoadTarget
 from brokerd.cli.machine import sync_rate
 from brokerd.cli.measure import Figures, Plan, measure, prepare
 from brokerd.codecs import flymq, mega, rustlog
@@ -113,7 +113,7 @@ def ceilings(seconds: float, forms: Sequence[str]) -> list[Figures]:
         if form in forms:
             plan = Plan(scenario, "", 16, 64, seconds=seconds, format=form, batch=_BATCH)
             with Responder(_constant(plan)) as dummy:
-                found.append(measure(replace(plan, address=dummy.address), Ground("bench")))
+                found.append(measure(replace(plan, address=dummy.address), LoadTarget("bench")))
     return found
 
 

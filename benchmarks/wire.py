@@ -17,7 +17,7 @@ from typing import Any
 
 import msgpack
 
-from brokerd.cli.formats.ground import parse_address
+from brokerd.cli.formats.base import parse_address
 from brokerd.cli.scenarios import (
     ACQUIRE,
     ACQUIRE_BATCH,

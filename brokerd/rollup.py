@@ -41,7 +41,7 @@ from brokerd.cli.output import plain, size
 from brokerd.cli.server import NoBroker, Refused, Server, find
 from brokerd.errors import BrokerdError, Denied
 from brokerd.server.config import Config, Setting, load
-from brokerd.server.outcome import IN_USE, USAGE
+from brokerd.server.process_exit import IN_USE, USAGE
 
 try:
     from brokerd.archive.ingest.plan import Lot

@@ -28,7 +28,7 @@ from brokerd.admin.site import MetricsResource, make_site
 from brokerd.errors import BrokerdError
 from brokerd.server.config import (
     Config,
-    Loaded,
+    LoadedConfig,
     Log,
     Setting,
     load,
@@ -36,10 +36,10 @@ from brokerd.server.config import (
     secret_warnings,
     with_secrets,
 )
-from brokerd.server.listeners import ADMIN, endpoints_of, insecurities, is_open
+from brokerd.server.listeners import ADMIN, endpoints_of, insecure_listeners, is_open
 from brokerd.server.logs import at_level, make_observer
 from brokerd.server.notify import Notifier
-from brokerd.server.outcome import Outcome, say
+from brokerd.server.process_exit import ProcessExit, print_error
 from brokerd.server.service import BrokerdService, Core, Listener
 
 MakeCore = Callable[[Config, Path, Any], Core]
@@ -90,7 +90,7 @@ class Options(usage.Options):
             raise SystemExit(f"brokerd: {error}; see twistd brokerd --help") from error
 
 
-def load_options(options: Options, environment: Mapping[str, str]) -> Loaded:
+def load_options(options: Options, environment: Mapping[str, str]) -> LoadedConfig:
     """Read the configuration that the options and the environment ask for.
 
     :raises ConfigError: for the first mistake.
@@ -110,7 +110,7 @@ def assemble(
     reactor: Any,
     make_core: MakeCore,
     metrics: MetricsResource,
-    outcome: Outcome,
+    process_exit: ProcessExit,
 ) -> BrokerdService:
     """Put a service together without opening anything.
 
@@ -118,7 +118,7 @@ def assemble(
     """
     data_dir = Path(os.path.abspath(config.data_dir))
     endpoints = endpoints_of(reactor, config)
-    insecure = insecurities(config, endpoints)
+    insecure = insecure_listeners(config, endpoints)
     core = make_core(config, data_dir, reactor)
 
     def listener(name: str, text: str, factory: Callable[[], Any]) -> Listener:
@@ -131,16 +131,16 @@ def assemble(
     notifier = Notifier(environment, _log)
     facts = {"version": __version__, "durability": config.wal.durability}
     service = BrokerdService(
-        reactor, data_dir, core, listeners, health, outcome, notifier, _log, facts
+        reactor, data_dir, core, listeners, health, process_exit, notifier, _log, facts
     )
     if config.admin.endpoint != "none":
-        hosts = Hosts([socket.gethostname(), *config.admin.hosts]) if answers_few(config) else None
+        hosts = Hosts([socket.gethostname(), *config.admin.hosts]) if checks_host(config) else None
         site = make_site(service.status, core.api(), health, metrics, reactor, _log, hosts)
         service.attach_admin(listener(ADMIN, config.admin.endpoint, lambda: site))
     return service
 
 
-def answers_few(config: Config) -> bool:
+def checks_host(config: Config) -> bool:
     """Whether the admin site trusts who reaches it, and so looks at the names it is reached by."""
     return config.security.auth == "off" and not is_open(config.admin.endpoint)
 
@@ -156,17 +156,17 @@ def makeService(options: Options) -> BrokerdService:
         loaded = load_options(options, os.environ)
         config = with_secrets(loaded.config)
         warnings = (*loaded.warnings, *secret_warnings(config))
-        outcome = Outcome()
+        process_exit = ProcessExit()
         use_monotonic_clock(reactor)
-        service = assemble(config, os.environ, reactor, make_core, metrics_resource, outcome)
+        service = assemble(config, os.environ, reactor, make_core, metrics_resource, process_exit)
     except BrokerdError as error:
         raise SystemExit(f"brokerd: {error}") from error
     parent: Mapping[str, Any] = options.parent or {}
     service.log_observer = make_log_observer(config.log, parent, reactor)
     if not (parent.get("nodaemon") or parent.get("debug")):
-        outcome.follow_daemon(reactor)
+        process_exit.follow_daemon(reactor)
     reactor.callWhenRunning(announce, config, warnings)
-    reactor.callWhenRunning(outcome.stop_on_signals, reactor)
+    reactor.callWhenRunning(process_exit.stop_on_signals, reactor)
     return service
 
 
@@ -182,7 +182,7 @@ def use_monotonic_clock(reactor: Any) -> None:
 def announce(config: Config, warnings: Sequence[str] = ()) -> None:
     """Say loudly what the configuration risks: acknowledged data in a power cut, or a secret."""
     for line in warnings:
-        say(f"WARNING: {line}")
+        print_error(f"WARNING: {line}")
         _log.warn("{line}", event_id="configuration-warning", line=line)
     mode, interval_ms = parse_durability(config.wal.durability)
     if mode == "fsync":
@@ -192,7 +192,7 @@ def announce(config: Config, warnings: Sequence[str] = ()) -> None:
         f'wal.durability is "{config.wal.durability}": after a power cut {loss} '
         "acknowledged work may be gone"
     )
-    say(f"WARNING: {line}")
+    print_error(f"WARNING: {line}")
     _log.warn("{line}", event_id="durability-reduced", line=line)
 
 

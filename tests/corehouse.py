@@ -15,7 +15,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.schemas.checker import Looks, LooksAtOnce
+from brokerd.schemas.checker import CheckRunner, InlineCheckRunner
 from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Config
 from brokerd.server.host import OpenArchive
@@ -85,8 +85,8 @@ class HandHost:
     def wall_seconds(self) -> float:
         return WALL_SECONDS + self.reactor.seconds()
 
-    def schema_looks(self) -> Looks:
-        return LooksAtOnce()
+    def schema_check_runner(self) -> CheckRunner:
+        return InlineCheckRunner()
 
 
 class CoreHouse:

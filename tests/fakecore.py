@@ -17,8 +17,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.protocol import Factory, Protocol
 
 from brokerd import errors
+from brokerd.admin.http.authentication import Authenticator
 from brokerd.admin.http.routing import Api
-from brokerd.admin.http.sender import Asker
 from brokerd.security import OPEN_GUARD
 from brokerd.server.config import Config
 
@@ -77,7 +77,7 @@ class FakeCore:
 
     def api(self) -> Api:
         nothing: Any = None
-        return Api(nothing, [], Asker(OPEN_GUARD, lambda: 0.0, bytes(32)))
+        return Api(nothing, [], Authenticator(OPEN_GUARD, lambda: 0.0, bytes(32)))
 
 
 def _from_environment(config: Config, data_dir: Path, reactor: Any) -> FakeCore:

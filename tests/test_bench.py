@@ -24,7 +24,7 @@ from benchmarks.responder import Responder
 from benchmarks.suite import SHAPES
 from brokerd.cli import load, machine
 from brokerd.cli.bench import bench_command, commit_bytes, find_listeners
-from brokerd.cli.formats import FORMATS, BenchFailed, Ground, LoadSpec, ground
+from brokerd.cli.formats import FORMATS, BenchFailed, LoadSpec, LoadTarget, base
 from brokerd.cli.formats.mamamia import fill, probe, produce_frame
 from brokerd.cli.measure import Plan, default_backlog, measure, new_log, worker_specs
 from brokerd.cli.scenarios import (
@@ -254,27 +254,29 @@ class TestRun:
         self, address: str, wanted: object
     ) -> None:
         """host:port, [v6]:port and unix:PATH."""
-        assert ground.parse_address(address) == wanted
+        assert base.parse_address(address) == wanted
 
     @pytest.mark.parametrize("address", ["", "nine", "host:", ":1", "host:x"])
     def test_a_bad_address_is_named_with_the_forms_that_are_understood(self, address: str) -> None:
         """The message says what was given and what to give."""
         with pytest.raises(ValueError, match="write host:port"):
-            ground.parse_address(address)
+            base.parse_address(address)
 
 
 class TestPlan:
     @given(connections=st.integers(1, 200), workers=st.integers(0, 8))
     def test_connections_are_shared_among_the_workers(self, connections: int, workers: int) -> None:
         """No connection is lost or made twice, and no worker is idle."""
-        specs = worker_specs(Plan("produce", "x:1", connections, workers=workers), Ground("log"))
+        specs = worker_specs(
+            Plan("produce", "x:1", connections, workers=workers), LoadTarget("log")
+        )
         assert sum(spec.connections for spec in specs) == connections
         assert all(spec.connections for spec in specs)
 
     @given(connections=st.integers(1, 200))
     def test_mixed_workers_have_producers_and_consumers(self, connections: int) -> None:
         """Half of the connections of every worker produce."""
-        specs = worker_specs(Plan("mixed", "x:1", connections), Ground("log"))
+        specs = worker_specs(Plan("mixed", "x:1", connections), LoadTarget("log"))
         assert all(spec.connections % 2 == 0 and spec.connections for spec in specs)
 
     @pytest.mark.parametrize("scenario", FORMATS["mamamia"].scenarios)
@@ -442,7 +444,7 @@ class TestBroker:
             fill(broker.address, log, 1000, 10)
             fill(broker.address, log, 1000, 10, batch=100)
             plan = Plan("acquire-settle", broker.address, 3, 7, seconds=30, warm_up_seconds=0)
-            found = measure(plan, Ground(log))
+            found = measure(plan, LoadTarget(log))
             assert (found.settled, found.errors) == (2000, 0)
             broker.stop()
 

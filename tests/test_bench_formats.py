@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from benchmarks.process import BrokerProcess
 from brokerd.cli.bench import bench_command
-from brokerd.cli.formats import FORMATS, SCENARIOS, BenchFailed, Ground, LoadSpec, Wanted
-from brokerd.cli.formats.blipmq import Polling, Publishing
+from brokerd.cli.formats import FORMATS, SCENARIOS, BenchFailed, LoadSpec, LoadTarget, TargetSpec
+from brokerd.cli.formats.blipmq import PollRole, PublishRole
 from brokerd.cli.formats.roles import spread
 from brokerd.cli.measure import Plan, measure, prepare
 from brokerd.cli.scenarios import Role
@@ -172,7 +172,7 @@ def frames(data: bytes) -> list[blipmq.Message]:
 
 def test_a_publish_that_was_refused_does_not_count() -> None:
     """Its NACK comes before the PONG of its request."""
-    role = Publishing("t", 5, 10, 1)
+    role = PublishRole("t", 5, 10, 1)
     nack = blipmq.encode(blipmq.Nack(1, 500, "no room"))
     assert feed(role, nack * 3 + PONG + PONG, [])[0] == 2
     assert (role.tally.produced, role.tally.errors) == (17, 3)
@@ -180,7 +180,7 @@ def test_a_publish_that_was_refused_does_not_count() -> None:
 
 def test_a_message_counts_when_the_pong_behind_its_ack_is_there() -> None:
     """Which says that the ACK is durable."""
-    role = Polling(7, 1)
+    role = PollRole(7, 1)
     delivery = blipmq.encode(blipmq.Publish(42, 1, "t", VALUE))
     found, sent = feed(role, delivery + PONG, [3, 20])
     assert (found, role.tally.settled) == (1, 0)
@@ -213,7 +213,7 @@ def test_nobody_at_the_address_is_told(form: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     with pytest.raises(BenchFailed, match=address):
-        FORMATS[form].prepare(Wanted("produce", address, "t", 5, 1, 0))
+        FORMATS[form].prepare(TargetSpec("produce", address, "t", 5, 1, 0))
 
 
 def test_a_real_broker_answers_every_scenario_of_every_format(tmp_path: Path) -> None:
@@ -248,6 +248,6 @@ def test_a_log_is_read_again_and_again(tmp_path: Path) -> None:
             plan = Plan(scenario, address, 2, 3, seconds=0.3, backlog=300, format=form)
             place = prepare(plan)
             assert 300 <= place.records < 10_000
-            assert isinstance(place, Ground)
+            assert isinstance(place, LoadTarget)
             assert measure(plan, place).consumed > place.records
         broker.stop()

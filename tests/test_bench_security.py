@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from benchmarks.process import BrokerProcess
 from brokerd.cli.credentials import Credentials
-from brokerd.cli.formats.way import Way, way_of
+from brokerd.cli.formats.connect_options import ConnectOptions, connect_options_of
 from brokerd.cli.main import cli
 from brokerd.cli.server import Server, find
 from tests.certificates import Authority
@@ -106,6 +106,6 @@ def test_a_listener_whose_certificate_is_not_trusted_is_told(broker: Broker) -> 
 
 
 def test_a_way_travels_as_json_and_shows_no_secret() -> None:
-    way = Way(True, Credentials("ann", "s3cret", "s3cret"))
-    assert way_of(json.loads(json.dumps(asdict(way)))) == way
-    assert "s3cret" not in repr(way)
+    connection = ConnectOptions(True, Credentials("ann", "s3cret", "s3cret"))
+    assert connect_options_of(json.loads(json.dumps(asdict(connection)))) == connection
+    assert "s3cret" not in repr(connection)

@@ -18,7 +18,7 @@ from brokerd.broker import ConsumerGroup, GroupSettings, Topic
 from brokerd.broker.leases.reaper import GroupReaper
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.codecs.mamamia import AcquireBatch, encode_request
-from brokerd.server.garbage import LONG_SECONDS, THRESHOLDS, FrozenGarbage, Phase
+from brokerd.server.garbage import LONG_SECONDS, THRESHOLDS, GarbageFreezer, Phase
 from simulator.machine.bare import TakesAnything
 from tests.broker.desk import SECOND_US, produce, settle
 from tests.house import House
@@ -62,15 +62,15 @@ class FakeCollector:
             callback("stop", {"generation": generation, "collected": 0, "uncollectable": 0})
 
 
-class TestFrozenGarbage:
-    def frozen(self, collector: FakeCollector, *seconds: float) -> FrozenGarbage:
+class TestGarbageFreezer:
+    def frozen(self, collector: FakeCollector, *seconds: float) -> GarbageFreezer:
         """Collections take these times, one after another."""
         times = iter([point for length in seconds for point in (1.0, 1.0 + length)])
-        return FrozenGarbage(collector, lambda: next(times))
+        return GarbageFreezer(collector, lambda: next(times))
 
     def test_nothing_is_collected_while_the_state_is_rebuilt(self) -> None:
         """A start with 100,000 groups took most of its time to look for garbage."""
-        for then in (FrozenGarbage.begin, FrozenGarbage.end):
+        for then in (GarbageFreezer.begin, GarbageFreezer.end):
             collector = FakeCollector()
             garbage = self.frozen(collector)
             garbage.pause()
@@ -118,7 +118,7 @@ class TestFrozenGarbage:
     def test_the_real_collector_freezes_after_a_long_full_collection(self) -> None:
         """With the module `gc`: what survives is not looked through again."""
         times = iter([0.0, LONG_SECONDS])
-        garbage = FrozenGarbage(gc, lambda: next(times))
+        garbage = GarbageFreezer(gc, lambda: next(times))
         garbage.begin()
         try:
             kept = [[number] for number in range(1000)]

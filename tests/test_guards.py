@@ -21,7 +21,7 @@ from brokerd.errors import (
 )
 from brokerd.security import ADMIN, OPEN, OPEN_GUARD, READ, WRITE, Access
 from brokerd.server.assembly import BrokerCore, make_core
-from brokerd.server.certificate_lines import CertificateLines
+from brokerd.server.certificate_log import CertificateLog
 from brokerd.server.config import Config
 from brokerd.server.guards import make_guard
 from brokerd.server.sections import Blipmq, Mega, Security, Tls
@@ -182,7 +182,7 @@ async def test_accounts_can_be_made_before_they_are_asked_for(
 def test_each_option_reaches_the_guard() -> None:
     """Listeners, certificates, keys of BlipMQ's own."""
     house = House()
-    lines = CertificateLines(lambda: 0.0)
+    lines = CertificateLog(lambda: 0.0)
     config = structs.replace(
         asking(),
         mega=Mega("robots"),

@@ -18,8 +18,8 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 
 from brokerd.protocols.base.transport import lose_at_once
-from brokerd.server.handshakes import LOOK_SECONDS, TlsConnection, TlsFactory
-from brokerd.server.line_limit import LISTENER_LINES, PEER_LINES, WINDOW_SECONDS
+from brokerd.server.handshakes import REFRESH_SECONDS, TlsConnection, TlsFactory
+from brokerd.server.log_limit import LISTENER_LINES, PEER_LINES, WINDOW_SECONDS
 from brokerd.server.tls import Credentials, TlsFiles
 from tests.certificates import DAY, Authority, Issued
 
@@ -412,7 +412,7 @@ def test_a_flood_is_counted_and_not_written_down(
     listening.clock.advance(WINDOW_SECONDS)
     rest = peers * each - lines
     assert counted(log) == (lines, [rest] if rest else [])
-    assert listening.factory.refusals.count == peers * each
+    assert listening.factory.handshake_log.count == peers * each
 
 
 def test_one_that_fails_often_does_not_hide_another(authorities: Authorities, log: Any) -> None:
@@ -446,11 +446,11 @@ def test_files_are_looked_at_while_somebody_listens(authorities: Authorities) ->
     listening = Listening(authorities, "none")
     looks: list[Callable[[], None]] = []
     listening.factory.doStop()
-    listening.credentials.look = lambda: looks.append(lambda: None)  # type: ignore[method-assign]
+    listening.credentials.refresh = lambda: looks.append(lambda: None)  # type: ignore[method-assign]
     again = TlsFactory("mega", listening.inner, listening.credentials, 60, listening.clock)
     again.doStart()
-    listening.clock.pump([LOOK_SECONDS] * 3)
+    listening.clock.pump([REFRESH_SECONDS] * 3)
     assert len(looks) == 4
     again.doStop()
-    listening.clock.pump([LOOK_SECONDS] * 3)
+    listening.clock.pump([REFRESH_SECONDS] * 3)
     assert len(looks) == 4

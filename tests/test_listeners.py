@@ -14,7 +14,7 @@ from brokerd.errors import ConfigError
 from brokerd.server.config import Config, Limits
 from brokerd.server.endpoints import interface_of
 from brokerd.server.handshakes import TlsEndpoint
-from brokerd.server.listeners import doubts, endpoints_of, insecurities, is_open
+from brokerd.server.listeners import endpoints_of, insecure_listeners, is_open, listener_warnings
 from brokerd.server.sections import Admin, Blipmq, Flymq, Mega, Security, Tls
 from tests.certificates import Authority
 
@@ -91,7 +91,7 @@ def test_what_means_nothing_is_doubted(authority: Authority) -> None:
 
     def doubted(doubtful: Config) -> list[str]:
         endpoints = endpoints_of(MemoryReactorClock(), doubtful)
-        return [line.partition(":")[0] for line in doubts(doubtful, endpoints)]
+        return [line.partition(":")[0] for line in listener_warnings(doubtful, endpoints)]
 
     assert doubted(config()) == []
     assert doubted(config(tls=tls, auth="on")) == ["tls.principals"]
@@ -323,7 +323,7 @@ def test_tls_with_auth_or_certificates_is_enough(authority: Authority, client_au
     tls = authority.tls(authority.issue("broker"), client_ca_file=ca, client_auth=client_auth)
     auth = "on" if client_auth == "none" else "off"
     listening = config({"mega": OPEN}, tls, auth=auth)
-    assert insecurities(listening, endpoints_of(MemoryReactorClock(), listening)) == {}
+    assert insecure_listeners(listening, endpoints_of(MemoryReactorClock(), listening)) == {}
 
 
 def test_an_ssl_endpoint_may_be_enough_by_itself(authority: Authority) -> None:
@@ -339,7 +339,7 @@ def test_an_open_listener_may_be_allowed() -> None:
     """And it is known what it lacks."""
     listening = config({"mega": OPEN}, allow_insecure=True)
     endpoints = endpoints_of(MemoryReactorClock(), listening)
-    assert insecurities(listening, endpoints) == {"mega": "without TLS and without auth"}
+    assert insecure_listeners(listening, endpoints) == {"mega": "without TLS and without auth"}
 
 
 @pytest.mark.parametrize("endpoint", ["haproxy:tcp:9000", r"ha\proxy:tcp:9000", "haproxy:unix:/s"])

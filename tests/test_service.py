@@ -25,12 +25,12 @@ from brokerd.errors import (
 )
 from brokerd.server import service
 from brokerd.server.endpoints import parse
-from brokerd.server.outcome import Outcome
+from brokerd.server.process_exit import ProcessExit
 from brokerd.server.service import DRAIN_SECONDS, BrokerdService, Listener, write_json
 from tests.fakecore import FakeCore
 
 
-class SaidOutcome(Outcome):
+class RecordedExit(ProcessExit):
     """An outcome that keeps what it would say, instead of ending a process."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class House:
         self.data_dir = tmp_path / "data"
         self.core = FakeCore(None, self.data_dir, self.reactor, trouble)  # type: ignore[arg-type]
         self.health = Health()
-        self.outcome = SaidOutcome()
+        self.process_exit = RecordedExit()
         self.notifier = ToldNotifier()
         endpoint = endpoint or parse(self.reactor, "mamamia", "tcp:9000")
         listener = Listener("mamamia", "tcp:9000", endpoint, lambda: self.core.factory("mamamia"))
@@ -80,7 +80,7 @@ class House:
             self.core,
             [listener],
             self.health,
-            self.outcome,
+            self.process_exit,
             self.notifier,  # type: ignore[arg-type]
             Logger(),
             {"durability": "fsync"},
@@ -120,10 +120,10 @@ def test_a_start_and_a_stop_take_their_steps_in_order(build: Build) -> None:
     house.service.startService()
     assert house.core.calls == ["lock", "open", "factory mamamia"]
     assert house.health.phase is Phase.READY
-    assert house.outcome.is_ready
+    assert house.process_exit.is_ready
     assert house.stop()
     assert house.core.calls[3:] == ["drain", "close"]
-    assert house.outcome.said == []
+    assert house.process_exit.said == []
 
 
 def test_listeners_json_shows_addresses_while_clients_are_served(build: Build) -> None:
@@ -145,7 +145,7 @@ def test_health_can_be_asked_for_during_the_replay_but_nobody_is_served(build: B
     assert house.listening == [9644]
     assert (house.health.phase, house.health.ready) == (Phase.REPLAYING, False)
     assert not house.listeners_file.exists()
-    assert not house.outcome.is_ready
+    assert not house.process_exit.is_ready
     replay.callback(None)
     assert house.listening == [9644, 9000]
     assert house.health.ready
@@ -177,7 +177,7 @@ def test_listeners_json_that_finds_no_room_is_written_when_there_is_some(
         house.service.startService()
         for _ in range(3):
             house.reactor.advance(1)
-    assert house.outcome.is_ready and house.outcome.said == []
+    assert house.process_exit.is_ready and house.process_exit.said == []
     assert [e.get("event_id") for e in captured].count("listeners-failed") == 1
     is_full[0] = False
     house.reactor.advance(1)
@@ -237,7 +237,7 @@ def test_an_error_of_the_disk_names_the_file_and_what_to_do(
 ) -> None:
     house = build(open=OSError(code, "so it is", "/data/wal/0.wal"))
     house.service.startService()
-    ((_, line),) = house.outcome.said
+    ((_, line),) = house.process_exit.said
     assert line.startswith("/data/wal/0.wal: so it is; ")
     assert advice in line
 
@@ -260,7 +260,7 @@ def test_a_failed_start_is_one_line_and_its_code(
     house = build(**trouble)
     house.service.startService()
     (error,) = trouble.values()
-    ((said_code, line),) = house.outcome.said
+    ((said_code, line),) = house.process_exit.said
     assert said_code == code
     assert str(error.args[0] if not isinstance(error, OSError) else error.strerror) in line
     assert house.reactor.hasStopped
@@ -282,7 +282,7 @@ def test_an_address_that_is_taken_is_named(build: Build, cause: Any, code: int, 
     """The line names the format, the endpoint and the reason."""
     house = build(TakenEndpoint(cause))
     house.service.startService()
-    assert house.outcome.said == [(code, f"mamamia cannot listen on tcp:9000: {said}")]
+    assert house.process_exit.said == [(code, f"mamamia cannot listen on tcp:9000: {said}")]
 
 
 def test_a_data_directory_that_cannot_be_made_is_named(build: Build, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_data_directory_that_cannot_be_made_is_named(build: Build, tmp_path: P
     (tmp_path / "data").write_text("")
     house = build()
     house.service.startService()
-    ((code, line),) = house.outcome.said
+    ((code, line),) = house.process_exit.said
     assert code == 1
     assert line.startswith(f"cannot make the data directory: {tmp_path / 'data'}: ")
 
@@ -300,7 +300,7 @@ def test_a_bug_in_the_start_is_in_the_log_and_not_on_the_terminal(build: Build) 
     house = build(open=RuntimeError("oops"))
     with capturedLogs() as captured:
         house.service.startService()
-    assert house.outcome.said == [(1, "unexpected RuntimeError; see the log")]
+    assert house.process_exit.said == [(1, "unexpected RuntimeError; see the log")]
     (event,) = [event for event in captured if event.get("event_id") == "start-failed"]
     assert "oops" in event["log_failure"].getTraceback()
 
@@ -310,13 +310,13 @@ def test_a_failed_write_ends_the_broker_without_closing_the_journal(build: Build
     house = build()
     house.service.startService()
     house.core.on_fatal(StorageFailed("sync failed"))
-    assert house.outcome.said == [(74, "sync failed")]
+    assert house.process_exit.said == [(74, "sync failed")]
     assert house.reactor.hasStopped
     assert (house.health.phase, house.health.reason) == (Phase.FAILED, "sync failed")
     assert house.stop()
     assert house.core.calls[3:] == ["abandon"]
     house.core.on_fatal(StorageFailed("and again"))
-    assert len(house.outcome.said) == 1
+    assert len(house.process_exit.said) == 1
 
 
 def test_a_stop_during_the_replay_gives_it_up(build: Build) -> None:
@@ -328,7 +328,7 @@ def test_a_stop_during_the_replay_gives_it_up(build: Build) -> None:
     assert house.stop()
     assert given_up == [True]
     assert house.core.calls == ["lock", "open", "abandon"]
-    assert house.outcome.said == []
+    assert house.process_exit.said == []
 
 
 def test_a_stop_waits_for_answers_but_not_for_ever(build: Build) -> None:
@@ -343,7 +343,7 @@ def test_a_stop_waits_for_answers_but_not_for_ever(build: Build) -> None:
     house.reactor.advance(0.2)
     assert done
     assert house.core.calls[-1] == "close"
-    assert house.outcome.said == []
+    assert house.process_exit.said == []
 
 
 def test_a_bug_in_the_drain_does_not_keep_the_journal_open(build: Build) -> None:
@@ -361,7 +361,7 @@ def test_a_close_that_fails_is_not_a_clean_stop(build: Build) -> None:
     house = build(close=StorageFailed("no snapshot"))
     house.service.startService()
     assert house.stop()
-    assert house.outcome.said == [(74, "closing failed: no snapshot")]
+    assert house.process_exit.said == [(74, "closing failed: no snapshot")]
     assert house.core.calls[-1] == "abandon"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.server.outcome import IN_USE, STORAGE_FAILED, USAGE
+from brokerd.server.process_exit import IN_USE, STORAGE_FAILED, USAGE
 from brokerd.tap import Options
 
 ETC = Path(__file__).resolve().parent.parent / "etc"

@@ -14,7 +14,7 @@ from twisted.web.resource import Resource
 
 from brokerd.admin.site import AdminSite
 from brokerd.errors import ConfigError, InvalidRequest
-from brokerd.server.outcome import Outcome
+from brokerd.server.process_exit import ProcessExit
 from brokerd.tap import (
     Options,
     assemble,
@@ -34,8 +34,8 @@ def options(*arguments: str) -> Options:
 
 def assembled(reactor: Any, *arguments: str) -> Any:
     config = load_options(options(*arguments), {}).config
-    outcome = Outcome(at_exit=lambda leave: None)
-    return assemble(config, {}, reactor, FakeCore, lambda registry: Resource(), outcome)
+    process_exit = ProcessExit(at_exit=lambda leave: None)
+    return assemble(config, {}, reactor, FakeCore, lambda registry: Resource(), process_exit)
 
 
 def test_twistd_knows_brokerd() -> None:

@@ -199,7 +199,7 @@ def test_files_that_change_are_used_for_new_connections(
     used = credentials(files)
     before = used.context
     put(authority.issue("other"), files)
-    used.look()
+    used.refresh()
     assert (common_name(used.context), common_name(before)) == ("other", "broker")
     (event,) = log
     assert (event["event_id"], event["file"]) == ("tls-files-read", files.certificate)
@@ -208,7 +208,7 @@ def test_files_that_change_are_used_for_new_connections(
 def test_files_that_do_not_change_are_left_alone(files: TlsFiles, log: Any) -> None:
     used = credentials(files)
     before = used.context
-    used.look()
+    used.refresh()
     assert used.context is before
     assert log == []
 
@@ -219,8 +219,8 @@ def test_bad_files_change_nothing_and_are_told_of_once(
 ) -> None:
     used = credentials(files)
     said = spoil(files, tmp_path)
-    used.look()
-    used.look()
+    used.refresh()
+    used.refresh()
     assert common_name(used.context) == "broker"
     (event,) = log
     assert (event["event_id"], event["log_level"].name) == ("tls-files-unusable", "warn")
@@ -233,10 +233,10 @@ def test_a_certificate_that_comes_before_its_key_is_used_when_both_are_there(
     used = credentials(files)
     other = authority.issue("other")
     shutil.copy(other.certificate, files.certificate)
-    used.look()
+    used.refresh()
     assert common_name(used.context) == "broker"
     put(other, files)
-    used.look()
+    used.refresh()
     assert common_name(used.context) == "other"
     assert [event["event_id"] for event in log] == ["tls-files-unusable", "tls-files-read"]
 
@@ -251,7 +251,7 @@ def test_a_link_that_leads_elsewhere_is_a_change(authority: Authority, tmp_path:
     for link, file in zip(links, other, strict=True):
         link.unlink()
         link.symlink_to(file)
-    used.look()
+    used.refresh()
     assert common_name(used.context) == "other"
 
 
@@ -268,8 +268,8 @@ def test_a_certificate_that_expires_soon_is_told_of(
     valid = (-2 * DAY, datetime.timedelta(days=days, seconds=60))
     issued = authority.issue("broker", valid=valid)
     used = credentials(TlsFiles(str(issued.certificate), str(issued.key)))
-    used.look()
-    used.look()
+    used.refresh()
+    used.refresh()
     told = [event for event in log if event["event_id"] == "certificate-expires"]
     assert [event["when"] for event in told] == ([level] if level else [])
 
@@ -279,7 +279,7 @@ def test_that_is_told_anew_of_the_next(authority: Authority, files: TlsFiles, lo
         put(authority.issue(name, valid=(-DAY, DAY)), files)
         if name == "one":
             used = credentials(files)
-        used.look()
+        used.refresh()
     assert [event["event_id"] for event in log] == [
         *("certificate-expires", "tls-files-read", "certificate-expires"),
     ]

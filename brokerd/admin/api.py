@@ -19,9 +19,9 @@ from brokerd.admin.calls import (
     security,
     topics,
 )
+from brokerd.admin.http.authentication import Authenticator
 from brokerd.admin.http.resources import JSONResource
 from brokerd.admin.http.routing import Api
-from brokerd.admin.http.sender import Asker
 from brokerd.admin.openapi import describe
 from brokerd.broker import Broker
 
@@ -39,8 +39,8 @@ ROUTES = [
 OPENAPI = describe(ROUTES)
 
 
-def make_api(broker: Broker, asker: Asker) -> Api:
+def make_api(broker: Broker, authenticator: Authenticator) -> Api:
     """The resource to be hung up at ``/api/v1``."""
-    api = Api(broker, ROUTES, asker)
+    api = Api(broker, ROUTES, authenticator)
     api.putChild(b"openapi.json", JSONResource(lambda request: (http.OK, OPENAPI)))
     return api

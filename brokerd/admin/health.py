@@ -27,7 +27,7 @@ class Health:
     def __init__(self) -> None:
         self.phase = Phase.STARTING
         self.reason = ""
-        self.look: Callable[[], str] = lambda: ""
+        self.degradation: Callable[[], str] = lambda: ""
         """Says why the broker is degraded, "" if it is not."""
 
     def describe(self) -> dict[str, str]:
@@ -35,7 +35,7 @@ class Health:
         described = {"phase": self.phase.value}
         if self.reason:
             described["reason"] = self.reason
-        degraded = self.look()
+        degraded = self.degradation()
         if degraded:
             described["degraded"] = degraded
         return described

@@ -29,7 +29,7 @@ NAMES: dict[int, EncodingName] = {
 ENCODINGS = {name: Encoding(encoding) for encoding, name in NAMES.items()}
 
 
-SHOWN_BYTES_MAX = 256 << 10
+JSON_BYTES_MAX = 256 << 10
 """Longer MessagePack is shown as base64 alone: to say it as JSON would hold up the broker."""
 
 
@@ -89,7 +89,7 @@ def _value(value: bytes, encoding: int) -> tuple[Any, str | None]:
 
 def _json(packed: bytes) -> msgspec.Raw | None:
     """A MessagePack value as JSON; None where JSON cannot say it so that it comes back as it is."""
-    if len(packed) > SHOWN_BYTES_MAX:
+    if len(packed) > JSON_BYTES_MAX:
         return None
     try:
         text = json.dumps(msgpack.unpackb(packed), allow_nan=False, ensure_ascii=False)

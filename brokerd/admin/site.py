@@ -21,8 +21,8 @@ from twisted.web.server import Request, Site
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.http.access_log import AccessLog
 from brokerd.admin.http.hosts import Hosts
-from brokerd.admin.http.permitted import Permitted
-from brokerd.admin.http.request import Bodies, BoundedRequest, TimedChannel
+from brokerd.admin.http.permission import PermissionResource
+from brokerd.admin.http.request import BodyBudget, BoundedRequest, TimedChannel
 from brokerd.admin.http.resources import Answer, Branch, JSONResource
 from brokerd.admin.http.routing import Api
 from brokerd.admin.metrics import make_registry
@@ -73,14 +73,17 @@ class _Root(Branch):
     ) -> None:
         super().__init__()
         self._health = health
-        self._guard = version.asker.guard
+        self._guard = version.authenticator.guard
         branch = Branch()
         branch.putChild(b"live", JSONResource(self._live))
         branch.putChild(b"ready", JSONResource(self._ready))
         self.putChild(b"health", branch)
-        self.putChild(b"metrics", Permitted(version.asker, MONITOR, _Metrics(status, metrics)))
+        self.putChild(
+            b"metrics",
+            PermissionResource(version.authenticator, MONITOR, _Metrics(status, metrics)),
+        )
         facts = JSONResource(lambda request: (http.OK, status()))
-        version.putChild(b"status", Permitted(version.asker, MONITOR, facts))
+        version.putChild(b"status", PermissionResource(version.authenticator, MONITOR, facts))
         api = Branch()
         api.putChild(b"v1", version)
         self.putChild(b"api", api)
@@ -145,7 +148,7 @@ class AdminSite(Site):
         super().__init__(root, requestFactory=BoundedRequest, timeout=IDLE_SECONDS, reactor=reactor)
         self.clock = reactor
         self.api = api
-        self.bodies = Bodies()
+        self.bodies = BodyBudget()
         self.waiting: dict[TimedChannel, None] = {}
         """Connections without a whole request, the one that is so for longest first."""
         self._hosts = hosts

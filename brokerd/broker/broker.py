@@ -54,7 +54,7 @@ from brokerd.broker.status.overview import Counters, Overview
 from brokerd.broker.subscriptions import Subscriptions
 from brokerd.broker.transactions import Transactions
 from brokerd.groups import GroupSettings
-from brokerd.schemas.checker import Checker, LooksAtOnce, at_once
+from brokerd.schemas.checker import Checker, InlineCheckRunner, at_once
 from brokerd.security.directory import Policy
 from brokerd.security.passwords import Passwords, passwords_at_once
 from brokerd.wal import Committer, Damage, RecoveryReport, Snapshots, Wal
@@ -198,7 +198,7 @@ class Broker:
             self.journal,
             self.time,
             self.audit,
-            checker or Checker(at_once, LooksAtOnce().look),
+            checker or Checker(at_once, InlineCheckRunner().check),
         )
         self.segment_cleaner = SegmentCleaner(
             self._state,

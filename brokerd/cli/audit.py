@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from brokerd.cli import output
-from brokerd.cli.options import time, whole_from
+from brokerd.cli.options import integer_from, time
 from brokerd.cli.server import Answer, Server, server_of
 
 PAGE = 1_000
@@ -30,7 +30,7 @@ PAGE = 1_000
     metavar="TEXT",
     help="In action, resource, address, format and details.",
 )
-@click.option("--limit", type=whole_from(1, 1_000_000), default="100", help="So many at most.")
+@click.option("--limit", type=integer_from(1, 1_000_000), default="100", help="So many at most.")
 @click.pass_context
 def audit_command(
     context: click.Context,

@@ -29,8 +29,8 @@ from brokerd.errors import BrokerdError
 
 from . import machine
 from .formats import FORMATS, SCENARIOS
-from .formats.ground import BenchFailed
-from .formats.way import Way
+from .formats.base import BenchFailed
+from .formats.connect_options import ConnectOptions
 from .measure import Plan, measure, prepare
 
 _RATE_SECONDS = 0.5
@@ -206,7 +206,7 @@ def bench_command(
         workers=workers,
         backlog=backlog,
         format=wire,
-        way=Way(tls, credentials),
+        connection=ConnectOptions(tls, credentials),
     )
     named = root.get("server")
     admin = None

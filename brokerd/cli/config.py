@@ -22,12 +22,12 @@ from brokerd.server.config import (
     LISTEN,
     SECRETS,
     SECTIONS,
-    Loaded,
+    LoadedConfig,
     load,
     secret_warnings,
     with_secrets,
 )
-from brokerd.server.listeners import doubts, endpoints_of, insecurities
+from brokerd.server.listeners import endpoints_of, insecure_listeners, listener_warnings
 
 _FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
 
@@ -74,19 +74,19 @@ def show(context: click.Context, file: Path | None) -> None:
         click.echo(format_toml(loaded), nl=False)
 
 
-def _load(file: Path | None) -> tuple[Loaded, list[str]]:
+def _load(file: Path | None) -> tuple[LoadedConfig, list[str]]:
     """The configuration, what open listeners lack, and what in it means nothing."""
     loaded = load(file, os.environ)
     config = with_secrets(loaded.config)
     endpoints = endpoints_of(None, config)
-    insecure = insecurities(config, endpoints)
+    insecure = insecure_listeners(config, endpoints)
     return loaded, [
         *(f"{name} is open to other machines {lacks}" for name, lacks in insecure.items()),
-        *doubts(config, endpoints),
+        *listener_warnings(config, endpoints),
     ]
 
 
-def format_toml(loaded: Loaded) -> str:
+def format_toml(loaded: LoadedConfig) -> str:
     """Write a configuration as TOML, with the source of each value as a comment."""
     config, sources = loaded.config, loaded.sources
     lines = [_line("data_dir", config.data_dir, sources.get("data_dir")), "", f"[{LISTEN}]"]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from brokerd.cli import options, output
-from brokerd.cli.options import confirm, some, time, whole, yes_option
+from brokerd.cli.options import confirm, integer, some, time, yes_option
 from brokerd.cli.records import record_line
 from brokerd.cli.server import Answer, Server, server_of
 from brokerd.errors import InvalidRequest
@@ -18,7 +18,7 @@ from brokerd.errors import InvalidRequest
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _TOPIC, _GROUP = click.argument("topic"), click.argument("group")
-_OFFSET = click.option("--offset", type=whole, help="One, of --partition or partition 0.")
+_OFFSET = click.option("--offset", type=integer, help="One, of --partition or partition 0.")
 _ALL = click.option("--all", "every", is_flag=True, help="All that fit.")
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Count, and change nothing.")
 
@@ -27,13 +27,13 @@ def _filter_options(command: Command) -> Command:
     for option in (
         click.option("--before", type=time, help="Those whose last attempt was before this time."),
         click.option("--reason", help="Those with this reason."),
-        click.option("--partition", type=whole, help="Those of this partition."),
+        click.option("--partition", type=integer, help="Those of this partition."),
     ):
         command = option(command)
     return command
 
 
-class Choice(NamedTuple):
+class LetterSelection(NamedTuple):
     """Which dead letters of which group a verb is about."""
 
     topic: str
@@ -102,8 +102,8 @@ def list_command(
     before: str | None,
 ) -> None:
     """List a group's dead letters."""
-    choice = Choice(topic, group, None, partition, reason, before)
-    letters = list(choice.letters(server_of(context)))
+    selection = LetterSelection(topic, group, None, partition, reason, before)
+    letters = list(selection.letters(server_of(context)))
     rows = [
         (
             letter["partition"],
@@ -125,7 +125,7 @@ def list_command(
 @_GROUP
 @_OFFSET
 @_filter_options
-@click.option("--max", "most", type=whole, default="10", show_default=True, help="So many.")
+@click.option("--max", "most", type=integer, default="10", show_default=True, help="So many.")
 @click.pass_context
 def peek_command(
     context: click.Context,
@@ -143,7 +143,7 @@ def peek_command(
     if offset is not None:
         letters = [server.get(*place, partition or 0, offset)]
     else:
-        found = Choice(topic, group, None, partition, reason, before).letters(server)
+        found = LetterSelection(topic, group, None, partition, reason, before).letters(server)
         letters = [
             server.get(*place, letter["partition"], letter["offset"])
             for letter in islice(found, most)
@@ -187,11 +187,11 @@ def replay_command(
     yes: bool,
 ) -> None:
     """Make dead letters ready again, with counters at zero."""
-    choice = Choice(topic, group, offset, partition, reason, before)
-    _check(choice, every)
+    selection = LetterSelection(topic, group, offset, partition, reason, before)
+    _check(selection, every)
     # Nothing is lost, so that scripts need not say --yes.
     asks = options.on_terminal() and not (yes or dry_run)
-    _change(context, choice, ("replay", "replayed"), dry_run, asks)
+    _change(context, selection, ("replay", "replayed"), dry_run, asks)
 
 
 @dlq_group.command("purge")
@@ -216,31 +216,37 @@ def purge_command(
     yes: bool,
 ) -> None:
     """Forget dead letters; their records stay settled."""
-    choice = Choice(topic, group, offset, partition, reason, before)
-    _check(choice, every)
-    _change(context, choice, ("purge", "purged"), dry_run, not (yes or dry_run))
+    selection = LetterSelection(topic, group, offset, partition, reason, before)
+    _check(selection, every)
+    _change(context, selection, ("purge", "purged"), dry_run, not (yes or dry_run))
 
 
-def _check(choice: Choice, every: bool) -> None:
-    if every == (choice.offset is not None):
+def _check(selection: LetterSelection, every: bool) -> None:
+    if every == (selection.offset is not None):
         raise click.UsageError("name either --offset or --all")
 
 
 def _change(
-    context: click.Context, choice: Choice, verb: tuple[str, str], dry_run: bool, asks: bool
+    context: click.Context,
+    selection: LetterSelection,
+    verb: tuple[str, str],
+    dry_run: bool,
+    asks: bool,
 ) -> None:
     """Replay or purge; count before it if nothing is to be changed, or somebody is to be asked."""
     server = server_of(context)
     name, done = verb
     count = 0
     if asks or dry_run:
-        count = sum(1 for _ in choice.letters(server))
+        count = sum(1 for _ in selection.letters(server))
     if asks and count:
-        confirm(f"{name} {some(count, 'dead letter')} {choice}", False)
+        confirm(f"{name} {some(count, 'dead letter')} {selection}", False)
     if not dry_run and not (asks and not count):
-        place = ("topics", choice.topic, "groups", choice.group, "dead-letters", name)
-        count = server.post(*place, **choice.body())["count"]
-    if not count and choice.offset is not None:
-        raise InvalidRequest(f"there is no dead letter {choice}; 'brokerctl dlq list' shows them")
+        place = ("topics", selection.topic, "groups", selection.group, "dead-letters", name)
+        count = server.post(*place, **selection.body())["count"]
+    if not count and selection.offset is not None:
+        raise InvalidRequest(
+            f"there is no dead letter {selection}; 'brokerctl dlq list' shows them"
+        )
     line = f"{count} would be {done}; nothing was changed" if dry_run else f"{count} {done}"
     output.show(context, {"count": count, "dry_run": dry_run}, [line])

@@ -10,15 +10,15 @@ import click
 
 from brokerd.cli import output
 from brokerd.cli.options import (
+    boolean,
     changes,
     confirm,
     duration,
+    integer,
+    integer_from,
     setting,
     some,
     time,
-    truth,
-    whole,
-    whole_from,
     yes_option,
 )
 from brokerd.cli.server import NOT_FOUND, Answer, Refused, Server, server_of
@@ -73,11 +73,11 @@ def describe_command(context: click.Context, topic: str, group: str) -> None:
 @group_group.command("seek")
 @_TOPIC
 @_GROUP
-@click.option("--to-offset", type=whole)
+@click.option("--to-offset", type=integer)
 @click.option("--to-time", type=time, help="The first record appended at this time or after it.")
 @click.option("--to-start", is_flag=True, help="The first record there is.")
 @click.option("--to-end", is_flag=True, help="After the last record there is.")
-@click.option("--partition", type=whole, help="Only this one; else all.")
+@click.option("--partition", type=integer, help="Only this one; else all.")
 @_CREATE
 @yes_option
 @click.pass_context
@@ -119,7 +119,7 @@ def seek_command(
         confirm(f"move {which}group {group!r} of topic {topic!r} to {where} and {ending}", yes)
     answer = server.post(*place, "seek", **body, partition=partition, create=create)
     if to_offset is not None:
-        _tell_cut(answer, to_offset, partition)
+        _warn_retained(answer, to_offset, partition)
     if any(group_partition["committed"] is not None for group_partition in answer["by_partition"]):
         _note(
             "the committed offset is set too; a consumer that runs goes on from its own place "
@@ -139,7 +139,7 @@ def _leased(server: Server, place: tuple[str, ...], create: bool) -> int | None:
     return leased
 
 
-def _tell_cut(group: Answer, offset: int, partition: int | None) -> None:
+def _warn_retained(group: Answer, offset: int, partition: int | None) -> None:
     """Say where a group goes on when its partitions have no such offset."""
     for group_partition in group["by_partition"]:
         index, floor = group_partition["partition"], group_partition["floor"]
@@ -185,14 +185,14 @@ def resume_command(context: click.Context, topic: str, group: str) -> None:
 @_GROUP
 @click.option(
     "--max-attempts",
-    type=setting(whole_from(1, 1_000_000)),
+    type=setting(integer_from(1, 1_000_000)),
     help="The attempt that makes a dead letter.",
 )
 @click.option("--attempts", type=setting(attempts), help="What is counted: failures or grants.")
 @click.option("--backoff-base", type=setting(duration), help="Wait after a first failure.")
 @click.option("--backoff-max", type=setting(duration), help="Longest such wait.")
 @click.option("--default-duration", type=setting(duration), help="Of leases that name none.")
-@click.option("--key-ordered", type=setting(truth), help="yes or no: one record a key at a time.")
+@click.option("--key-ordered", type=setting(boolean), help="yes or no: one record a key at a time.")
 @_CREATE
 @click.pass_context
 def configure_command(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from brokerd.cli import output
-from brokerd.cli.options import duration, whole
+from brokerd.cli.options import duration, integer
 from brokerd.cli.server import server_of
 from brokerd.errors import InvalidRequest
 
@@ -21,7 +21,7 @@ def lease_group() -> None:
 @lease_group.command("list")
 @_TOPIC
 @_GROUP
-@click.option("--partition", type=whole, help="Only this one; else all.")
+@click.option("--partition", type=integer, help="Only this one; else all.")
 @click.option("--client", help="Only those of this client.")
 @click.pass_context
 def list_command(
@@ -53,8 +53,8 @@ def list_command(
 @_TOPIC
 @_GROUP
 @click.option("--client", help="All leases of this client.")
-@click.option("--offset", type=whole, help="The lease of this record.")
-@click.option("--partition", type=whole, help="Of --offset; 0 unless named.")
+@click.option("--offset", type=integer, help="The lease of this record.")
+@click.option("--partition", type=integer, help="Of --offset; 0 unless named.")
 @click.option("--delay", type=duration, help="Give the record of --offset out only after this.")
 @click.pass_context
 def release_command(

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .formats import FORMATS, BenchFormat, LoadSpec
-from .formats.way import PLAIN, Way, way_of
-from .formats.way import connect as open_connection
+from .formats.connect_options import PLAIN, ConnectOptions, connect_options_of
+from .formats.connect_options import connect as open_connection
 from .scenarios import Role
 
 _READ_BYTES = 1 << 18
@@ -87,14 +87,14 @@ class _Connection:
         return not self.outbox
 
 
-def connect(address: str, form: BenchFormat, way: Way = PLAIN) -> socket.socket:
+def connect(address: str, form: BenchFormat, connection: ConnectOptions = PLAIN) -> socket.socket:
     """A connection that no longer blocks; what comes before its first request is done.
 
     :raises OSError: when nobody listens there, or lets us in.
     :raises ValueError: when the address cannot be read.
     """
-    sock = open_connection(address, way)
-    form.open(sock, way.credentials)
+    sock = open_connection(address, connection)
+    form.open(sock, connection.credentials)
     sock.setblocking(False)
     return sock
 
@@ -290,10 +290,10 @@ def result_from_json(line: str) -> LoadResult:
 def main() -> None:
     """Be a worker process: spec in, ``ready`` out, begin in, result out."""
     fields = json.loads(sys.stdin.readline())
-    spec = LoadSpec(**fields | {"way": way_of(fields["way"])})
+    spec = LoadSpec(**fields | {"connection": connect_options_of(fields["connection"])})
     try:
         form = FORMATS[spec.format]
-        sockets = [connect(spec.address, form, spec.way) for _ in range(spec.connections)]
+        sockets = [connect(spec.address, form, spec.connection) for _ in range(spec.connections)]
     except OSError as error:
         sys.exit(str(error))
     print("ready", flush=True)

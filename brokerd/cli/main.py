@@ -44,7 +44,7 @@ VERBS = {
 """Where each verb is, imported when it is used, so that none waits for the others' imports."""
 
 
-class Verbs(click.Group):
+class CommandGroup(click.Group):
     """The verbs, found by name. ``--json`` may stand anywhere."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -87,7 +87,7 @@ def _login(name: str, **options: Any) -> Callable[[Any], Any]:
     return click.option(name, default="", envvar=variable, show_envvar=True, **options)
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--server", metavar="URL", help="The admin site of a running broker.")
 @click.option(

@@ -19,9 +19,9 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
 from . import load
-from .formats import FORMATS, Ground, LoadSpec, Wanted
-from .formats.ground import BenchFailed
-from .formats.way import PLAIN, Way
+from .formats import FORMATS, LoadSpec, LoadTarget, TargetSpec
+from .formats.base import BenchFailed
+from .formats.connect_options import PLAIN, ConnectOptions
 
 _START_SECONDS = 30.0
 _GRACE_SECONDS = 60.0
@@ -47,7 +47,7 @@ class Plan:
     backlog: int = 0
     """Messages put there first to be consumed; 0 chooses by the other fields."""
     format: str = "mamamia"
-    way: Way = PLAIN
+    connection: ConnectOptions = PLAIN
     """Whether by TLS, and with whose login."""
 
 
@@ -79,7 +79,7 @@ class Figures:
     p999_ms: float
 
 
-def measure(plan: Plan, place: Ground | None = None) -> Figures:
+def measure(plan: Plan, place: LoadTarget | None = None) -> Figures:
     """Run one measurement against a listening broker.
 
     :param place: the topic to use; by default one that :func:`prepare` makes.
@@ -90,17 +90,17 @@ def measure(plan: Plan, place: Ground | None = None) -> Figures:
     return figures(plan, len(specs), total)
 
 
-def prepare(plan: Plan) -> Ground:
+def prepare(plan: Plan) -> LoadTarget:
     """Make a new topic for a measurement and fill it when the scenario needs that.
 
     :raises BenchFailed: when the address is none, nobody is there, or it is no broker.
     """
     form = FORMATS[plan.format]
     backlog = plan.backlog or default_backlog(plan)
-    wanted = Wanted(
-        plan.scenario, plan.address, new_log(), plan.size, plan.batch, backlog, plan.way
+    target = TargetSpec(
+        plan.scenario, plan.address, new_log(), plan.size, plan.batch, backlog, plan.connection
     )
-    return form.prepare(wanted)
+    return form.prepare(target)
 
 
 def new_log() -> str:
@@ -108,7 +108,7 @@ def new_log() -> str:
     return f"bench-{uuid.uuid4().hex[:12]}"
 
 
-def worker_specs(plan: Plan, place: Ground) -> list[LoadSpec]:
+def worker_specs(plan: Plan, place: LoadTarget) -> list[LoadSpec]:
     """Share the connections of a plan among its worker processes."""
     workers = min(plan.workers or 3, plan.connections)
     shares = [len(range(n, plan.connections, workers)) for n in range(workers)]
@@ -131,7 +131,7 @@ def worker_specs(plan: Plan, place: Ground) -> list[LoadSpec]:
             batch=plan.batch,
             format=plan.format,
             records=place.records,
-            way=plan.way,
+            connection=plan.connection,
         )
         for number, share in enumerate(shares)
     ]

@@ -69,27 +69,27 @@ def time(text: str) -> str:
     return (given if given.tzinfo is not None else given.replace(tzinfo=UTC)).isoformat()
 
 
-def whole(text: str) -> int:
+def integer(text: str) -> int:
     """A number, not negative."""
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
         raise click.BadParameter(f"{text!r} is no number such as 0 or 17")
     return int(text)
 
 
-def whole_from(first: int, last: int) -> Callable[[str], int]:
+def integer_from(first: int, last: int) -> Callable[[str], int]:
     """A number from ``first`` to ``last``."""
 
     def convert(text: str) -> int:
-        value = whole(text)
+        value = integer(text)
         if not first <= value <= last:
             raise click.BadParameter(f"{text!r} is not from {first} to {last}")
         return value
 
-    convert.__name__ = whole.__name__
+    convert.__name__ = integer.__name__
     return convert
 
 
-def truth(text: str) -> bool:
+def boolean(text: str) -> bool:
     """``yes`` or ``no``."""
     if text not in ("yes", "no"):
         raise click.BadParameter(f"{text!r} is neither yes nor no")

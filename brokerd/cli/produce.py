@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import click
 
-from brokerd.cli.options import duration, setting, whole
+from brokerd.cli.options import duration, integer, setting
 from brokerd.cli.server import Answer, Server, server_of
 from brokerd.errors import BrokerdError, InvalidRequest
 from brokerd.values import MAX_RECORD_BYTES
@@ -29,7 +29,7 @@ LINE_END_BYTES = 2
 @click.option("--file", type=click.File("rb"), help="Read the value from here; - is stdin.")
 @click.option("--lines", is_flag=True, help="Each line of the file, or of stdin, is a record.")
 @click.option("--key", help="The record's key.")
-@click.option("--partition", type=whole, help="Where to append; else by key or in turns.")
+@click.option("--partition", type=integer, help="Where to append; else by key or in turns.")
 @click.option(
     "--ttl", type=setting(duration, none=0), help="Expire after this; 'none' or 0: never."
 )

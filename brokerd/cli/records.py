@@ -57,14 +57,14 @@ def _unpacked(raw: bytes) -> str:
         value = msgpack.unpackb(raw, strict_map_key=False, use_list=False)
     except (ValueError, msgpack.UnpackException):
         return _escaped(raw)
-    return output.plain(json.dumps(_sayable(value), ensure_ascii=False))
+    return output.plain(json.dumps(_printable(value), ensure_ascii=False))
 
 
-def _sayable(value: Any) -> Any:
+def _printable(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_name(key): _sayable(one) for key, one in value.items()}
+        return {_name(key): _printable(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_sayable(one) for one in value]
+        return [_printable(one) for one in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return _name(value)

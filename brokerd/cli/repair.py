@@ -126,7 +126,8 @@ def _run(context: click.Context, disk: RealDisk, data_dir: str, dry_run: bool) -
 def _lines(plan: Plan, names: TopicNames, data_dir: str, copies: str | None) -> Iterator[str]:
     yield f"in {data_dir}:"
     for action in plan.actions:
-        yield f"{_what(action)}: {action.problem}{names.describe(action.lost)}{_more(action)}"
+        problem = f"{action.problem}{names.describe(action.lost)}"
+        yield f"{_action_text(action)}: {problem}{_action_detail(action)}"
     if not plan.actions:
         yield "nothing to do"
     elif copies is None:
@@ -135,7 +136,7 @@ def _lines(plan: Plan, names: TopicNames, data_dir: str, copies: str | None) -> 
         yield f"{len(plan.actions)} things done, the log is sound; copies and list in {copies}"
 
 
-def _what(action: Action) -> str:
+def _action_text(action: Action) -> str:
     place = f"{action.room}/{action.name}"
     stretch = f"{place} at {action.position} to {action.end}"
     return {
@@ -147,7 +148,7 @@ def _what(action: Action) -> str:
     }[action.deed]
 
 
-def _more(action: Action) -> str:
+def _action_detail(action: Action) -> str:
     if action.is_counted:
         return ""
     return "; what else was there cannot be told, and offsets it may have held are not used again"

@@ -38,7 +38,7 @@ _ID_AT = _HEAD + len(_LEASED)
 """Answers behind their length, as far as they are always the same; the id follows the last."""
 
 _INT_SIZE = {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9}
-"""Bytes of a MessagePack unsigned integer by its first byte; any other first byte is the number."""
+"""Bytes of a MessagePack unsigned whole by its first byte; any other first byte is the number."""
 _ID_SIZES = (1, *_INT_SIZE.values())
 
 
@@ -158,7 +158,7 @@ class Repeater:
         return found, stop
 
 
-class _Leasing:
+class _LeaseRole:
     """What both consumers do: each answer is followed by the request that ``_next`` makes of it."""
 
     def __init__(self, acquire: bytes, window: int) -> None:
@@ -191,7 +191,7 @@ class _Leasing:
         raise NotImplementedError
 
 
-class Consumer(_Leasing):
+class Consumer(_LeaseRole):
     """Leases messages and settles each: an acquired message is answered by its SETTLE, an
     accepted SETTLE by the next ACQUIRE_NEXT.
 
@@ -241,7 +241,7 @@ class Consumer(_Leasing):
         return self._acquire
 
 
-class BatchConsumer(_Leasing):
+class BatchConsumer(_LeaseRole):
     """The same with our batch commands: ACQUIRE_BATCH, then one SETTLE_BATCH with its tokens."""
 
     def __init__(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from brokerd.cli import output
-from brokerd.cli.options import confirm, whole, yes_option
+from brokerd.cli.options import confirm, integer, yes_option
 from brokerd.cli.server import PAGE, Answer, Server, server_of
 
 _TOPIC = click.argument("topic")
@@ -50,7 +50,7 @@ def _scheduled(server: Server, topic: str) -> Iterator[Answer]:
 
 @schedule_group.command("cancel")
 @_TOPIC
-@click.argument("schedule_id", type=whole, metavar="ID")
+@click.argument("schedule_id", type=integer, metavar="ID")
 @yes_option
 @click.pass_context
 def cancel_command(context: click.Context, topic: str, schedule_id: int, yes: bool) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 import click
 
 from brokerd.cli import output
-from brokerd.cli.options import whole
+from brokerd.cli.options import integer
 from brokerd.cli.records import record_line
 from brokerd.cli.server import Answer, Server, server_of
 
@@ -27,16 +27,16 @@ def start(text: str) -> str | int:
     if text in ("start", "end"):
         return text
     try:
-        return whole(text)
+        return integer(text)
     except click.BadParameter:
         raise click.BadParameter(f"{text!r} is neither start nor end nor an offset") from None
 
 
 @click.command("tail")
 @click.argument("topic")
-@click.option("--partition", type=whole, help="Only this one; else all.")
+@click.option("--partition", type=integer, help="Only this one; else all.")
 @click.option("--from", "begin", type=start, metavar="start|end|OFFSET", help="Where to begin.")
-@click.option("--max", "most", type=whole, help="Stop after so many records.")
+@click.option("--max", "most", type=integer, help="Stop after so many records.")
 @click.option("-f", "--follow", is_flag=True, help="Go on as records come; begin at the end.")
 @click.pass_context
 def tail_command(

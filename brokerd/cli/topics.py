@@ -10,15 +10,15 @@ import click
 
 from brokerd.cli import output
 from brokerd.cli.options import (
+    boolean,
     changes,
     confirm,
     duration,
+    integer,
+    integer_from,
     setting,
     size,
     some,
-    truth,
-    whole,
-    whole_from,
     yes_option,
 )
 from brokerd.cli.server import NOT_FOUND, Answer, Refused, server_of
@@ -31,7 +31,7 @@ _NAME = click.argument("name")
 def _settings_options(command: Command) -> Command:
     seconds, count = setting(duration, none=0), setting(size, none=0)
     compact = "yes or no: the archive has to keep only the latest record of each key."
-    command = click.option("--compact", type=setting(truth), help=compact)(command)
+    command = click.option("--compact", type=setting(boolean), help=compact)(command)
     for name, kind, meaning in (
         ("--ttl", seconds, "Records expire so long after they were produced."),
         ("--retention-bytes", count, "Of each partition, about so many of the newest bytes stay."),
@@ -59,7 +59,7 @@ def list_command(context: click.Context) -> None:
 
 @topic_group.command("create")
 @_NAME
-@click.option("--partitions", type=whole_from(1, 32_767), default="1", show_default=True)
+@click.option("--partitions", type=integer_from(1, 32_767), default="1", show_default=True)
 @_settings_options
 @click.pass_context
 def create_command(
@@ -118,8 +118,8 @@ def configure_command(
 
 @topic_group.command("trim")
 @_NAME
-@click.option("--offset", type=whole, required=True, help="Remove the records below this one.")
-@click.option("--partition", type=whole, default="0", show_default=True)
+@click.option("--offset", type=integer, required=True, help="Remove the records below this one.")
+@click.option("--partition", type=integer, default="0", show_default=True)
 @yes_option
 @click.pass_context
 def trim_command(context: click.Context, name: str, offset: int, partition: int, yes: bool) -> None:

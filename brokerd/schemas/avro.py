@@ -15,7 +15,7 @@ from typing import Any
 from fastavro import parse_schema, schemaless_reader
 from fastavro.schema import SchemaParseException
 
-from brokerd.schemas.values import InvalidDefinition, told
+from brokerd.schemas.values import InvalidDefinition, fault_text
 
 _NOT_READ = (
     ArithmeticError,
@@ -57,7 +57,7 @@ class AvroSchema:
             schemaless_reader(stream, self._parsed, None)
         except _NOT_READ as error:
             why = str(error) or type(error).__name__
-            return [told(f"Avro validation failed: {why}")]
+            return [fault_text(f"Avro validation failed: {why}")]
         left = len(message) - stream.tell()
         return [f"Avro validation failed: {left} bytes follow the value"] if left else []
 
@@ -72,7 +72,7 @@ def read(text: bytes) -> AvroSchema:
         return AvroSchema(parse_schema(json.loads(text.decode())))
     except (SchemaParseException, *_NOT_READ) as error:
         why = str(error) or type(error).__name__
-        raise InvalidDefinition(told(f"invalid Avro schema: {why}")) from None
+        raise InvalidDefinition(fault_text(f"invalid Avro schema: {why}")) from None
 
 
 def _gather(schema: Any, names: dict[str, Any]) -> None:

@@ -1,9 +1,11 @@
 # Tests: tests/schemas/test_checker.py
-"""Has schemas and messages looked at where they can do no harm (docs/schemas.rst).
+"""Checks schemas and messages in processes of their own (docs/schemas.rst).
 
-`Checker` is what the broker asks, in its own thread. The looking is done by ``look``: in threads of
-`Processes`, each with a process that is limited and that is killed when it takes too long; or, in
-tests, by `Checks.answer` here and now.
+The broker calls `Checker` in the reactor thread. `CheckProcesses` runs the checks: each thread has
+a process with limits, and kills it after `CHECK_SECONDS`. Tests run `Checks.answer` in the same
+process.
+
+Python's ``ProcessPoolExecutor`` is no substitute: it cannot kill one hung worker and keep the rest.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ OWN_WAITING_MAX = 16
 """Of `WAITING_MAX`, those that one who asks may have."""
 OWN_WAITING_BYTES_MAX = 16 << 20
 """Of `WAITING_BYTES_MAX`; one who has nothing else waiting may have more."""
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 """How long one look may take by the clock."""
 
 ENDED_SECONDS = 1.0
@@ -53,14 +55,14 @@ PREFIX = "brokerd-schemas-"
 Submit = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
 """Runs work elsewhere, then ``done(result, None)`` or ``done(None, error)`` here."""
 
-Look = Callable[[bytes], bytes]
+RunCheck = Callable[[bytes], bytes]
 """Answers a question of `checks`; may block. Raises `SchemaCheckFailed` when it gives up."""
 
-Told = Callable[[list[str] | None, BrokerdError | None], None]
+CheckDone = Callable[[list[str] | None, BrokerdError | None], None]
 """Takes the texts of an answer, or the error that is one."""
 
 
-class Asker(NamedTuple):
+class Requester(NamedTuple):
     """Who has something looked at."""
 
     name: str = ""
@@ -71,14 +73,14 @@ class Asker(NamedTuple):
     """Whether nobody waits for the answer any more. May be called in any thread."""
 
 
-class Looks(Protocol):
+class CheckRunner(Protocol):
     """Where schemas and messages are looked at."""
 
-    def look(self, question: bytes) -> bytes:
-        """See `Look`. May be called in any thread."""
+    def check(self, question: bytes) -> bytes:
+        """See `RunCheck`. May be called in any thread."""
 
     def end(self) -> None:
-        """End what is under way, now: it is given up. After that `look` raises `ShuttingDown`."""
+        """End what is under way, now: it is given up. After that `check` raises `ShuttingDown`."""
 
 
 class Checker:
@@ -88,24 +90,31 @@ class Checker:
     for any more is not looked at, and takes no place.
     """
 
-    def __init__(self, submit: Submit, look: Look) -> None:
+    def __init__(self, submit: Submit, check: RunCheck) -> None:
         self._submit = submit
-        self._look = look
+        self._run_check = check
         self._waits: set[_Wait] = set()
 
     def registration(
-        self, new: Definition, olds: Sequence[Definition], mode: Mode, done: Told, asker: Asker
+        self,
+        new: Definition,
+        olds: Sequence[Definition],
+        mode: Mode,
+        done: CheckDone,
+        requester: Requester,
     ) -> None:
         """See `checks.registration`."""
-        self._ask(checks.registration(new, olds, mode), done, asker)
+        self._ask(checks.registration(new, olds, mode), done, requester)
 
-    def validation(self, definition: Definition, message: bytes, done: Told, asker: Asker) -> None:
+    def validation(
+        self, definition: Definition, message: bytes, done: CheckDone, requester: Requester
+    ) -> None:
         """See `checks.validation`."""
-        self._ask(checks.validation(definition, message), done, asker)
+        self._ask(checks.validation(definition, message), done, requester)
 
-    def _ask(self, question: bytes, done: Told, asker: Asker) -> None:
+    def _ask(self, question: bytes, done: CheckDone, requester: Requester) -> None:
         self._drop()
-        wait = _Wait(question, done, asker)
+        wait = _Wait(question, done, requester)
         own = {one for one in self._waits if one.who == wait.who}
         if len(own) >= OWN_WAITING_MAX:
             raise LimitExceeded(
@@ -121,20 +130,20 @@ class Checker:
         ):
             raise LimitExceeded("too many schemas and messages wait to be checked; try again")
         self._waits.add(wait)
-        self._submit(partial(self._look_at, wait), partial(self._looked, wait))
+        self._submit(partial(self._run, wait), partial(self._finish, wait))
 
     def _drop(self) -> None:
         """Let go of what nobody waits for and has not begun."""
-        for wait in [one for one in self._waits if not one.is_begun and one.asker.is_gone()]:
-            self._looked(wait, None, None)
+        for wait in [one for one in self._waits if not one.is_begun and one.requester.is_gone()]:
+            self._finish(wait, None, None)
             wait.question, wait.done = b"", _ignored
 
-    def _look_at(self, wait: _Wait) -> bytes | None:
+    def _run(self, wait: _Wait) -> bytes | None:
         """None if nobody waits for it. In another thread."""
         wait.is_begun = True
-        return None if wait.asker.is_gone() else self._look(wait.question)
+        return None if wait.requester.is_gone() else self._run_check(wait.question)
 
-    def _looked(self, wait: _Wait, answer: Any, error: Exception | None) -> None:
+    def _finish(self, wait: _Wait, answer: Any, error: Exception | None) -> None:
         self._waits.discard(wait)
         if answer is None and error is None:
             error = SchemaCheckFailed("the schema check was given up: nobody waits for it")
@@ -151,11 +160,11 @@ class Checker:
 class _Wait:
     """A look that waits or is under way."""
 
-    def __init__(self, question: bytes, done: Told, asker: Asker) -> None:
+    def __init__(self, question: bytes, done: CheckDone, requester: Requester) -> None:
         self.question = question
         self.done = done
-        self.asker = asker
-        self.who = asker.name, "" if asker.name else asker.peer
+        self.requester = requester
+        self.who = requester.name, "" if requester.name else requester.peer
         self.is_begun = False
 
 
@@ -164,19 +173,19 @@ def _bytes_of(waits: set[_Wait]) -> int:
 
 
 def _ignored(texts: list[str] | None, error: BrokerdError | None) -> None:
-    """A `Told` of who was told before."""
+    """A `CheckDone` of who was told before."""
 
 
-class LooksAtOnce:
+class InlineCheckRunner:
     """Looks here and now, without limits; with `at_once` for who has no threads."""
 
     def __init__(self) -> None:
-        self.look = checks.Checks().answer
+        self.check = checks.Checks().answer
 
     def end(self) -> None: ...
 
 
-class Processes:
+class CheckProcesses:
     """Processes that look, one for each thread that asks at a time, kept for the next.
 
     :param seconds: a monotonic clock.
@@ -185,21 +194,21 @@ class Processes:
     def __init__(
         self,
         seconds: Callable[[], float] = time.monotonic,
-        look_seconds: float = LOOK_SECONDS,
+        check_seconds: float = CHECK_SECONDS,
     ) -> None:
         self._seconds = seconds
-        self._look_seconds = look_seconds
+        self._check_seconds = check_seconds
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
         self._ended = False
         self._lock = threading.Lock()
 
-    def look(self, question: bytes) -> bytes:
-        """See `Looks`."""
+    def check(self, question: bytes) -> bytes:
+        """See `CheckRunner`."""
         try:
-            return self._look_with(self._kept(), question)
+            return self._check_with(self._kept(), question)
         except _KilledProcess:
-            return self._look_with(None, question)
+            return self._check_with(None, question)
 
     def _kept(self) -> _Process | None:
         """The newest process that is of use; those that are of none are ended."""
@@ -212,7 +221,7 @@ class Processes:
                 return process
             process.end()
 
-    def _look_with(self, kept: _Process | None, question: bytes) -> bytes:
+    def _check_with(self, kept: _Process | None, question: bytes) -> bytes:
         """Raises `_KilledProcess` if a kept one ended without this question being to blame."""
         with self._lock:
             if self._ended:
@@ -222,7 +231,7 @@ class Processes:
             process = kept or _Process()
             self._busy.add(process)
         try:
-            answer = process.look(question, self._seconds, self._look_seconds)
+            answer = process.check(question, self._seconds, self._check_seconds)
         except BaseException as error:
             with self._lock:
                 self._busy.remove(process)
@@ -245,7 +254,7 @@ class Processes:
         process.end()
 
     def end(self) -> None:
-        """See `Looks`."""
+        """See `CheckRunner`."""
         with self._lock:
             self._ended = True
             idle, self._idle = self._idle, []
@@ -308,11 +317,11 @@ class _Process:
         except subprocess.TimeoutExpired:
             return False
 
-    def look(self, question: bytes, seconds: Callable[[], float], look_seconds: float) -> bytes:
-        """See `Look`. After an error it is of no more use."""
-        end_seconds = seconds() + look_seconds
+    def check(self, question: bytes, seconds: Callable[[], float], check_seconds: float) -> bytes:
+        """See `RunCheck`. After an error it is of no more use."""
+        end_seconds = seconds() + check_seconds
         try:
-            self._stream.settimeout(look_seconds)
+            self._stream.settimeout(check_seconds)
             self._stream.sendall(LENGTH.pack(len(question)) + question)
             (size,) = LENGTH.unpack(self._received(LENGTH.size, seconds, end_seconds))
             if size > ANSWER_BYTES_MAX:
@@ -320,7 +329,7 @@ class _Process:
             return self._received(size, seconds, end_seconds)
         except TimeoutError:
             raise SchemaCheckFailed(
-                f"the schema check was given up: it takes more than {look_seconds:g} seconds"
+                f"the schema check was given up: it takes more than {check_seconds:g} seconds"
             ) from None
         except (ConnectionError, EOFError):
             raise _ProcessEnded(

@@ -14,7 +14,14 @@ from typing import Any
 import msgpack
 
 from brokerd.errors import BrokerdError, IncompatibleSchema, InvalidSchema, SchemaCheckFailed
-from brokerd.schemas.values import INSTALL, Definition, InvalidDefinition, Mode, SchemaType, told
+from brokerd.schemas.values import (
+    INSTALL,
+    Definition,
+    InvalidDefinition,
+    Mode,
+    SchemaType,
+    fault_text,
+)
 
 KEPT_MAX = 32
 """Definitions that are kept as they were read, of `KEPT_BYTES_MAX` in all."""
@@ -88,7 +95,7 @@ class Checks:
             if why is not None:
                 raise IncompatibleSchema(
                     "failed to register schema: schema compatibility check failed: "
-                    f"{told(why)} (version {old.version})"
+                    f"{fault_text(why)} (version {old.version})"
                 )
         return []
 

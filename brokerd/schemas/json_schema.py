@@ -20,7 +20,7 @@ from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from brokerd.schemas.values import TOLD_MAX, InvalidDefinition, told
+from brokerd.schemas.values import FAULTS_MAX, InvalidDefinition, fault_text
 
 DEPTH_MAX = 50
 """How deep two schemas are compared."""
@@ -48,16 +48,16 @@ class JsonSchema:
         try:
             value = _loaded(message)
         except (ValueError, RecursionError) as error:
-            return [told(f"invalid JSON message: {_why(error)}")]
+            return [fault_text(f"invalid JSON message: {_why(error)}")]
         try:
             found = _texts(self._validator.iter_errors(value))
-            return list(islice(dict.fromkeys(islice(found, 10 * TOLD_MAX)), TOLD_MAX))
+            return list(islice(dict.fromkeys(islice(found, 10 * FAULTS_MAX)), FAULTS_MAX))
         except RecursionError:
             return ["the schema does not come to an end with this message"]
         except OverflowError as error:
-            return [told(f"a number is too large to be checked: {error}")]
+            return [fault_text(f"a number is too large to be checked: {error}")]
         except Unresolvable as error:
-            return [told(f"the schema refers to what is not there: {error}")]
+            return [fault_text(f"the schema refers to what is not there: {error}")]
 
     def why_not_reads(self, old: JsonSchema) -> str | None:
         """Why this cannot read what the old one allows (docs/schemas.rst, Compatibility)."""
@@ -76,16 +76,18 @@ def read(text: bytes) -> JsonSchema:
         _check_references(resource)
     except SchemaError as error:
         path = ".".join(map(str, error.path)) or "$"
-        raise InvalidDefinition(told(f"invalid JSON schema: {path}: {error.message}")) from None
+        raise InvalidDefinition(
+            fault_text(f"invalid JSON schema: {path}: {error.message}")
+        ) from None
     except Unresolvable as error:
         raise InvalidDefinition(
-            told(
+            fault_text(
                 "invalid JSON schema: a $ref leads out of the schema or nowhere, and nothing is "
                 f"fetched: {error.ref}"
             )
         ) from None
     except (ValueError, OverflowError, RecursionError) as error:
-        raise InvalidDefinition(told(f"invalid JSON schema: {_why(error)}")) from None
+        raise InvalidDefinition(fault_text(f"invalid JSON schema: {_why(error)}")) from None
     return JsonSchema(definition, kind(definition, registry=REGISTRY))
 
 
@@ -134,18 +136,18 @@ def _texts(errors: Iterable[Any]) -> Iterator[str]:
         if error.validator == "required":
             missing = [name for name in error.validator_value if name not in error.instance]
             for name in missing:
-                yield told(f"missing required field: {'.'.join([*path, name])}")
+                yield fault_text(f"missing required field: {'.'.join([*path, name])}")
         elif error.validator == "type":
             wanted = error.validator_value
             expected = wanted if isinstance(wanted, str) else " or ".join(wanted)
             got = _type_of(error.instance)
-            yield told(f"type mismatch at {_path(path)}: expected {expected}, got {got}")
+            yield fault_text(f"type mismatch at {_path(path)}: expected {expected}, got {got}")
         elif error.validator == "additionalProperties" and "patternProperties" not in error.schema:
             known = error.schema.get("properties", {})
-            for name in islice((one for one in error.instance if one not in known), TOLD_MAX):
-                yield told(f"unexpected field: {'.'.join([*path, name])}")
+            for name in islice((one for one in error.instance if one not in known), FAULTS_MAX):
+                yield fault_text(f"unexpected field: {'.'.join([*path, name])}")
         else:
-            yield told(f"{_path(path)}: {error.message}")
+            yield fault_text(f"{_path(path)}: {error.message}")
 
 
 def _path(path: list[str]) -> str:
@@ -229,5 +231,7 @@ def _listed(new: dict[str, Any], old: dict[str, Any], path: str) -> str | None:
         return f"{at} had no enum in the old schema, and has one now"
     for value in old["enum"]:
         if value not in new["enum"]:
-            return told(f"{at} might be {json.dumps(value)} in the old schema, and may not now")
+            return fault_text(
+                f"{at} might be {json.dumps(value)} in the old schema, and may not now"
+            )
     return None

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from grpc_tools import protoc
 
-from brokerd.schemas.values import TOLD_MAX, InvalidDefinition, told
+from brokerd.schemas.values import FAULTS_MAX, InvalidDefinition, fault_text
 
 FILE = "schema.proto"
 
@@ -50,9 +50,9 @@ class ProtobufSchema:
         try:
             read_message = self._message_class.FromString(message)
         except DecodeError as error:
-            return [told(f"invalid Protobuf wire format: {error}")]
-        missing = read_message.FindInitializationErrors()[:TOLD_MAX]
-        return [told(f"missing required field: {path}") for path in missing]
+            return [fault_text(f"invalid Protobuf wire format: {error}")]
+        missing = read_message.FindInitializationErrors()[:FAULTS_MAX]
+        return [fault_text(f"missing required field: {path}") for path in missing]
 
     def why_not_reads(self, old: ProtobufSchema) -> str | None:
         """Why this cannot read what the old one wrote (docs/schemas.rst, Compatibility)."""
@@ -67,7 +67,7 @@ def read(text: bytes) -> ProtobufSchema:
             pool.Add(file)
         messages = pool.FindFileByName(FILE).message_types_by_name.values()
     except (TypeError, KeyError) as error:  # the pool is stricter than the compiler here and there
-        raise InvalidDefinition(told(f"invalid Protobuf schema: {error}")) from None
+        raise InvalidDefinition(fault_text(f"invalid Protobuf schema: {error}")) from None
     for root in messages:
         return ProtobufSchema(root)
     raise InvalidDefinition("invalid Protobuf schema: it has no message")
@@ -93,7 +93,9 @@ def _compiled(text: bytes) -> bytes:
             said = errors.read_text(errors="replace").replace(directory + "/", "")
             lines = said.splitlines()
             own = [line[len(FILE) + 1 :] for line in lines if line.startswith(f"{FILE}:")]
-            raise InvalidDefinition(told(f"invalid Protobuf schema: {'; '.join(own or lines)}"))
+            raise InvalidDefinition(
+                fault_text(f"invalid Protobuf schema: {'; '.join(own or lines)}")
+            )
         return made.read_bytes()
 
 

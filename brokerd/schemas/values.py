@@ -11,10 +11,10 @@ from brokerd.errors import InvalidRequest, InvalidSchema, escaped
 DEFINITION_BYTES_MAX: Final = 262_144
 """Most bytes of one definition."""
 
-TOLD_MAX: Final = 20
+FAULTS_MAX: Final = 20
 """Most faults of one message that are told."""
 
-TOLD_LETTERS_MAX: Final = 300
+FAULT_CHARS_MAX: Final = 300
 """Most letters of one that is told."""
 
 INSTALL: Final = "pip install brokerd[schemas]"
@@ -69,7 +69,7 @@ class Schema(Protocol[S]):
     """A definition that was read."""
 
     def faults(self, message: bytes) -> list[str]:
-        """Why a message does not fit, empty if it does; at most `TOLD_MAX`."""
+        """Why a message does not fit, empty if it does; at most `FAULTS_MAX`."""
 
     def why_not_reads(self, old: S) -> str | None:
         """Why one cannot read with this schema what was written with an old one; None: one can."""
@@ -94,9 +94,9 @@ def mode_named(name: str) -> Mode:
         ) from None
 
 
-def told(text: str) -> str:
+def fault_text(text: str) -> str:
     """A text as it may be shown: without control characters and lone surrogates, not too long."""
-    shown = escaped(text[:TOLD_LETTERS_MAX]).encode("utf-8", "backslashreplace").decode()
-    if len(text) > TOLD_LETTERS_MAX or len(shown) > TOLD_LETTERS_MAX:
-        return shown[: TOLD_LETTERS_MAX - 1] + "\u2026"
+    shown = escaped(text[:FAULT_CHARS_MAX]).encode("utf-8", "backslashreplace").decode()
+    if len(text) > FAULT_CHARS_MAX or len(shown) > FAULT_CHARS_MAX:
+        return shown[: FAULT_CHARS_MAX - 1] + "\u2026"
     return shown

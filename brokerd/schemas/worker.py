@@ -18,7 +18,7 @@ from struct import Struct
 import msgpack
 
 from brokerd.schemas.checks import Checks
-from brokerd.schemas.values import told
+from brokerd.schemas.values import fault_text
 
 MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 2
@@ -81,7 +81,7 @@ def _answer(checks: Checks, question: bytes) -> bytes:
         return checks.answer(question)
     except Exception as error:
         why = "it takes more memory than it may" if isinstance(error, MemoryError) else repr(error)
-        text = told(f"the schema check was given up: {why}")
+        text = fault_text(f"the schema check was given up: {why}")
         failed: bytes = msgpack.packb(["SchemaCheckFailed", [text]])
         return failed
 

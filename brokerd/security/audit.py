@@ -307,7 +307,7 @@ class _Window:
     written: int = 0
 
 
-class Floods:
+class RepeatFilter:
     """Lets a few events of each sender through at once, and counts the rest.
 
     A sender is a network address (of IPv6 its /64) and, if he is known, a principal. Memory and

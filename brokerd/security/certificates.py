@@ -80,7 +80,7 @@ def principal_of(principals: Mapping[str, str], subject: str, common_name: str) 
     return principals.get(subject, "") if principals else common_name
 
 
-def why_nobody(principals: Mapping[str, str], subject: str) -> str:
+def mapping_problem(principals: Mapping[str, str], subject: str) -> str:
     """Why `principal_of` found no account, for the operator."""
     if not principals:
         return "its subject has no common name, or several"

@@ -15,7 +15,7 @@ from brokerd.errors import BrokerdError, LoginFailed, LoginThrottled, ShuttingDo
 from brokerd.security.access import Access
 from brokerd.security.accounts import PASSWORD_BYTES_MAX, Account
 from brokerd.security.audit import Actor, logged_in, login_failed
-from brokerd.security.certificates import principal_of, why_nobody
+from brokerd.security.certificates import mapping_problem, principal_of
 from brokerd.security.directory import Directory
 from brokerd.security.guard import Guard, LoggedIn
 from brokerd.security.keys import digest_of, find_key, key_id_of
@@ -76,7 +76,9 @@ class AccountGuard(Guard):
         self._check_open()
         name = principal_of(self._certificates, subject, common_name)
         if not name:
-            self._tell_certificate(form, peer, subject, why_nobody(self._certificates, subject))
+            self._tell_certificate(
+                form, peer, subject, mapping_problem(self._certificates, subject)
+            )
             return self.begin(form, peer)
         access = self._principal(name, form, peer)
         if access.is_known:
@@ -149,15 +151,15 @@ class AccountGuard(Guard):
         if owner is not None and owner.enabled:
             # Before the throttle: 32 random bytes are not guessed, and the wrong keys of others
             # behind the same address keep nobody out.
-            return self._let_in(self._principal(owner.name, form, peer, key_id=key_id), "key")
+            return self._accept(self._principal(owner.name, form, peer, key_id=key_id), "key")
         attempt = self._begin(form, peer, None, "key", key_id)
-        if found is None and form == "blipmq" and self._is_blipmqs(key):
+        if found is None and form == "blipmq" and self._is_blipmq_key(key):
             access = self._principal(self._principals.get(form, ""), form, peer)
             return self._succeeded(access, attempt, "key")
         name = "" if found is None else found.owner
         raise self._failed(form, peer, name, "key", "invalid API key", key_id)
 
-    def _is_blipmqs(self, key: str) -> bool:
+    def _is_blipmq_key(self, key: str) -> bool:
         digest = digest_of(key)
         found = False
         for known in self._blipmq_digests:
@@ -181,9 +183,9 @@ class AccountGuard(Guard):
 
     def _succeeded(self, access: Access, attempt: Attempt, action: str) -> Access:
         self._throttle.succeeded(attempt)
-        return self._let_in(access, action)
+        return self._accept(access, action)
 
-    def _let_in(self, access: Access, action: str) -> Access:
+    def _accept(self, access: Access, action: str) -> Access:
         self._record(logged_in(access.actor, action, access.key_id))
         return access
 

@@ -38,7 +38,7 @@ def hash_password(password: str, salt: bytes) -> str:
     return found.decode("ascii")
 
 
-def is_right(password_hash: str, password: str) -> bool:
+def verify_password(password_hash: str, password: str) -> bool:
     """Whether a password is that of a hash; compares in constant time. Takes long on purpose."""
     try:
         return verify_secret(password_hash.encode("ascii"), _encoded(password), Type.ID)
@@ -78,7 +78,7 @@ class Passwords:
     ) -> None:
         """Tell ``done``, later, whether a password is right; to an empty hash none is."""
         known = password_hash or NOBODYS_HASH
-        self._run(lambda: is_right(known, password), done)
+        self._run(lambda: verify_password(known, password), done)
 
     def _run(
         self, work: Callable[[], Any], done: Callable[[Any, BrokerdError | None], None]

@@ -17,8 +17,8 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from brokerd.admin.api import make_api
+from brokerd.admin.http.authentication import Authenticator
 from brokerd.admin.http.routing import Api
-from brokerd.admin.http.sender import Asker
 from brokerd.archive.storage.address import address
 from brokerd.broker import (
     ArchiveAccess,
@@ -40,7 +40,7 @@ from brokerd.protocols.mega.connection import MegaFactory
 from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
 from brokerd.schemas.checker import Checker
 from brokerd.security.passwords import Passwords
-from brokerd.server.certificate_lines import CertificateLines
+from brokerd.server.certificate_log import CertificateLog
 from brokerd.server.config import Config, parse_durability
 from brokerd.server.guards import audit_keep_us, make_guard, policy, prepare_accounts
 from brokerd.server.host import Host, RealHost
@@ -70,7 +70,7 @@ Without them a segment could not be begun, and a broker with too many clients wo
 """
 
 
-class Parts(NamedTuple):
+class FactoryContext(NamedTuple):
     """What a format's listener is made of."""
 
     broker: Broker
@@ -79,24 +79,24 @@ class Parts(NamedTuple):
     config: Config
 
 
-FACTORIES: dict[str, Callable[[Parts], ConnectionFactory]] = {
-    "mamamia": lambda parts: MamamiaFactory(parts.broker, parts.clock, parts.limits),
-    "flymq": lambda parts: FlymqFactory(
-        parts.broker,
-        parts.clock,
-        parts.limits,
-        FlymqSettings(**structs.asdict(parts.config.flymq)),
+FACTORIES: dict[str, Callable[[FactoryContext], ConnectionFactory]] = {
+    "mamamia": lambda context: MamamiaFactory(context.broker, context.clock, context.limits),
+    "flymq": lambda context: FlymqFactory(
+        context.broker,
+        context.clock,
+        context.limits,
+        FlymqSettings(**structs.asdict(context.config.flymq)),
     ),
-    "blipmq": lambda parts: BlipmqFactory(
-        parts.broker, parts.clock, parts.limits, blipmq_settings(parts.config.blipmq)
+    "blipmq": lambda context: BlipmqFactory(
+        context.broker, context.clock, context.limits, blipmq_settings(context.config.blipmq)
     ),
-    "rustlog": lambda parts: RustlogFactory(
-        parts.broker,
-        parts.clock,
-        parts.limits,
-        RustlogSettings(parts.config.rustlog.group_rules),
+    "rustlog": lambda context: RustlogFactory(
+        context.broker,
+        context.clock,
+        context.limits,
+        RustlogSettings(context.config.rustlog.group_rules),
     ),
-    "mega": lambda parts: MegaFactory(parts.broker, parts.clock, parts.limits),
+    "mega": lambda context: MegaFactory(context.broker, context.clock, context.limits),
 }
 """The wire formats of this version: a new one is one line here."""
 
@@ -197,7 +197,7 @@ class BrokerCore:
         self._archive_threads = host.threads("archive", ARCHIVE_THREADS)
         password_threads = host.threads("passwords", PASSWORD_THREADS)
         schema_threads = host.threads("schemas", SCHEMA_THREADS)
-        self._schema_looks = host.schema_looks()
+        self._schema_check_runner = host.schema_check_runner()
         self._threads = (
             self._committer,
             self._background,
@@ -238,11 +238,11 @@ class BrokerCore:
             str(data_dir),
             self._archive_access(),
             Passwords(password_threads.submit, host.random_bytes),
-            Checker(schema_threads.submit, self._schema_looks.look),
+            Checker(schema_threads.submit, self._schema_check_runner.check),
         )
-        self._certificate_lines = CertificateLines(self._reactor.seconds)
+        self._certificate_log = CertificateLog(self._reactor.seconds)
         self.guard = make_guard(
-            config, self.broker, lambda: self.recovery is not None, self._certificate_lines
+            config, self.broker, lambda: self.recovery is not None, self._certificate_log
         )
         """Says who connects."""
         self._limits = connection_limits(config)
@@ -305,7 +305,7 @@ class BrokerCore:
 
     def _start(self, report: RecoveryReport) -> Deferred[None]:
         self.recovery = report
-        self._say_recovery(report)
+        self._log_recovery(report)
         self.broker.start()
         self._host.begin_serving()
         self._loop(TICK_SECONDS, self._tick)
@@ -324,7 +324,7 @@ class BrokerCore:
         if self._wal.allocation_error is not None:
             self._wal.retry_allocation()
 
-    def _say_recovery(self, report: RecoveryReport) -> None:
+    def _log_recovery(self, report: RecoveryReport) -> None:
         self._log.info(
             "replayed {frames} frames, {bytes} bytes, in {seconds:.3f} s",
             event_id="replayed",
@@ -351,7 +351,9 @@ class BrokerCore:
                 FIRST_BYTES,
             )
         else:
-            factory = FACTORIES[form](Parts(self.broker, self._reactor, self._limits, self._config))
+            factory = FACTORIES[form](
+                FactoryContext(self.broker, self._reactor, self._limits, self._config)
+            )
         factory.guard = self.guard
         self._factories[form] = factory
         factory.count_open = self._count_open
@@ -391,7 +393,7 @@ class BrokerCore:
             hung = f"the log and its snapshot took more than {CLOSE_SECONDS:g} s"
         finally:
             self._host.end_serving()
-        self._schema_looks.end()
+        self._schema_check_runner.end()
         hung = self._stop_threads() or hung
         if hung:
             raise StorageFailed(
@@ -442,7 +444,7 @@ class BrokerCore:
     def abandon(self) -> None:
         """Let go at once, as a crash would; nothing more is written."""
         self._stop_timers()
-        self._schema_looks.end()
+        self._schema_check_runner.end()
         self._host.end_serving()
         for factory in self._factories.values():
             factory.abort_all()
@@ -461,7 +463,7 @@ class BrokerCore:
         """The JSON API of topics, groups, dead letters and the archive."""
         return make_api(
             self.broker,
-            Asker(self.guard, self._reactor.seconds, self._host.random_bytes(32)),
+            Authenticator(self.guard, self._reactor.seconds, self._host.random_bytes(32)),
         )
 
     def degraded(self) -> str:
@@ -476,7 +478,7 @@ class BrokerCore:
             "connections": {name: len(f.connections) for name, f in self._factories.items()},
             "connections_refused": {name: f.refused for name, f in self._factories.items()},
             "formats": {name: f.counters() for name, f in self._factories.items()},
-            "certificates_refused": self._certificate_lines.count,
+            "certificates_refused": self._certificate_log.count,
         }
         if self.broker.ready:
             status |= self.broker.status()

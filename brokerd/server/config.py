@@ -55,7 +55,7 @@ __all__ = [
     "Config",
     "Groups",
     "Limits",
-    "Loaded",
+    "LoadedConfig",
     "Log",
     "Retention",
     "Setting",
@@ -85,7 +85,7 @@ class Setting(NamedTuple):
     """True if only text could be given there, so that ``"3"`` may mean the number."""
 
 
-class Loaded(NamedTuple):
+class LoadedConfig(NamedTuple):
     """A sound configuration, and the source of each value that is not a default."""
 
     config: Config
@@ -183,7 +183,7 @@ def load(
     assignments: Iterable[str] = (),
     listeners: Sequence[str] = (),
     options: Iterable[Setting] = (),
-) -> Loaded:
+) -> LoadedConfig:
     """Put the four layers on top of each other.
 
     A ``[listen]`` table in the file replaces the default listeners, and any ``--listen`` replaces
@@ -213,7 +213,7 @@ def load(
     return _build(listen, [setting for layer in [*layers, named] for setting in layer])
 
 
-def _build(listen: dict[str, str], settings: Iterable[Setting]) -> Loaded:
+def _build(listen: dict[str, str], settings: Iterable[Setting]) -> LoadedConfig:
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     sources: dict[str, str] = {}
     data_dir = Config().data_dir
@@ -235,7 +235,7 @@ def _build(listen: dict[str, str], settings: Iterable[Setting]) -> Loaded:
     built: dict[str, Any] = {name: SECTIONS[name](**given) for name, given in values.items()}
     config = Config(data_dir=data_dir, listen=listen, **built)
     address(config.archive.uri, Path(data_dir))
-    return Loaded(config, sources, tuple(_shown(sources)))
+    return LoadedConfig(config, sources, tuple(_shown(sources)))
 
 
 def _shown(sources: Mapping[str, str]) -> Iterable[str]:

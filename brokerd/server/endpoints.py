@@ -132,7 +132,7 @@ class Endpoints:
         own: dict[str, str] | None,
     ) -> IStreamServerEndpoint:
         from brokerd.server.handshakes import TlsEndpoint  # OpenSSL is large, and only TLS needs it
-        from brokerd.server.tls import AuthorityUnusable, Credentials
+        from brokerd.server.tls import ClientCaUnusable, Credentials
 
         where = "tls" if own is None else f"{name}: {description!r}"
         files = tls_files(where, own or {}, self._config.tls)
@@ -140,7 +140,7 @@ class Endpoints:
             try:
                 self._credentials[files] = Credentials(files, time.time)
             except ConfigError as error:
-                advice = _advice(own, isinstance(error, AuthorityUnusable))
+                advice = _advice(own, isinstance(error, ClientCaUnusable))
                 raise ConfigError(f"{where}: {error}{advice}") from error
         seconds = self._config.limits.unfinished_frame_seconds
         return TlsEndpoint(name, endpoint, self._credentials[files], seconds, self._reactor)

@@ -51,7 +51,7 @@ class Collector(Protocol):
     def set_threshold(self, youngest: int, middle: int, oldest: int) -> None: ...
 
 
-class FrozenGarbage:
+class GarbageFreezer:
     """Keeps long-lived objects away from ``collector``, which is the whole process's.
 
     ``processor_seconds`` is the processor time of the calling thread.

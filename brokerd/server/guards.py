@@ -20,7 +20,7 @@ from brokerd.security.accounts import Account
 from brokerd.security.certificates import read_principals
 from brokerd.security.directory import Policy
 from brokerd.security.login import AccountGuard
-from brokerd.server.certificate_lines import CertificateLines
+from brokerd.server.certificate_log import CertificateLog
 from brokerd.server.config import Config
 
 _log = Logger(namespace="brokerd")
@@ -39,7 +39,7 @@ def audit_keep_us(config: Config) -> int | None:
 
 
 def make_guard(
-    config: Config, broker: Broker, is_open: Callable[[], bool], lines: CertificateLines
+    config: Config, broker: Broker, is_open: Callable[[], bool], lines: CertificateLog
 ) -> Guard:
     """Says who connects, once ``is_open()`` says that the log has been read.
 

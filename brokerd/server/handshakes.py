@@ -2,7 +2,7 @@
 """TLS around whatever listens: connections whose handshake fails, or does not end, are told of.
 
 One line of the log for each, with the peer's address and the reason, but no more than
-`brokerd.server.line_limit` has; the others are counted, and the count is told when that time is
+`brokerd.server.log_limit` has; the others are counted, and the count is told when that time is
 over. Who connects and says nothing is no matter, because that is how supervisors look whether
 somebody listens.
 """
@@ -28,10 +28,10 @@ from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from brokerd.server.line_limit import WINDOW_SECONDS, LineLimit
+from brokerd.server.log_limit import WINDOW_SECONDS, LogLimit
 from brokerd.server.tls import Credentials
 
-LOOK_SECONDS = 5.0
+REFRESH_SECONDS = 5.0
 """How often it is looked whether files have changed."""
 NO_TLS = "what came is not TLS"
 REASONS = {
@@ -47,7 +47,7 @@ REASONS = {
 """What went wrong, by OpenSSL's words."""
 
 
-class Refusals:
+class HandshakeLog:
     """Tells of the failed handshakes of one listener, and not without end."""
 
     _log = Logger(namespace="brokerd")
@@ -57,7 +57,7 @@ class Refusals:
         self._clock = clock
         self.count = 0
         """How many failed."""
-        self._limit = LineLimit()
+        self._limit = LogLimit()
         self._window: IDelayedCall | None = None
 
     def tell(self, peer: str, reason: str) -> None:
@@ -65,7 +65,7 @@ class Refusals:
         self.count += 1
         if self._window is None:
             self._window = self._clock.callLater(WINDOW_SECONDS, self.end)
-        if not self._limit.takes(peer):
+        if not self._limit.allow(peer):
             return
         self._log.warn(
             "{listener}: no TLS with {peer}: {reason}",
@@ -79,7 +79,7 @@ class Refusals:
         """Begin anew, and tell how many were left out."""
         if self._window is not None and self._window.active():
             self._window.cancel()
-        left_out = self._limit.begin_anew()
+        left_out = self._limit.reset()
         if left_out:
             self._log.warn(
                 "{listener}: no TLS with {count} more connections",
@@ -99,7 +99,7 @@ class TlsConnection(BufferingTLSTransport):
     """
 
     factory: TlsFactory
-    flaw = ""
+    problem = ""
     """What is wrong with the client's certificate, or else with this handshake."""
     _began = False
     _deadline: IDelayedCall | None = None
@@ -117,7 +117,7 @@ class TlsConnection(BufferingTLSTransport):
 
     def _expired(self) -> None:
         if not self._handshakeDone:
-            self.flaw = f"it was not finished in {self.factory.handshake_seconds:g} s"
+            self.problem = f"it was not finished in {self.factory.handshake_seconds:g} s"
             self._began = True
             self.abortConnection()
 
@@ -126,7 +126,9 @@ class TlsConnection(BufferingTLSTransport):
             self._deadline.cancel()
         if self._began and not self._handshakeDone:
             peer = getattr(self.getPeer(), "host", None) or "unix"
-            self.factory.refusals.tell(peer, self.flaw or reason_text(self._reason or reason))
+            self.factory.handshake_log.tell(
+                peer, self.problem or reason_text(self._reason or reason)
+            )
         super().connectionLost(reason)
         self._producer = None  # whose transport this is
 
@@ -177,9 +179,9 @@ class TlsFactory(TLSMemoryBIOFactory):
         super().__init__(_Creator(credentials), False, factory, clock)
         self.clock = clock
         self.handshake_seconds = handshake_seconds
-        self.refusals = Refusals(name, clock)
-        self._look = LoopingCall(credentials.look)
-        self._look.clock = clock
+        self.handshake_log = HandshakeLog(name, clock)
+        self._refresh = LoopingCall(credentials.refresh)
+        self._refresh.clock = clock
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         """A connection, or None when the factory takes no more."""
@@ -188,12 +190,12 @@ class TlsFactory(TLSMemoryBIOFactory):
 
     def startFactory(self) -> None:
         """The first port listens."""
-        self._look.start(LOOK_SECONDS)
+        self._refresh.start(REFRESH_SECONDS)
 
     def stopFactory(self) -> None:
         """The last port stopped listening."""
-        self._look.stop()
-        self.refusals.end()
+        self._refresh.stop()
+        self.handshake_log.end()
 
 
 @implementer(IStreamServerEndpoint)
@@ -226,4 +228,4 @@ class TlsEndpoint:
     @property
     def refused(self) -> int:
         """How many handshakes have failed."""
-        return 0 if self._factory is None else self._factory.refusals.count
+        return 0 if self._factory is None else self._factory.handshake_log.count

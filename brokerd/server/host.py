@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from brokerd.archive.contract.view import Archive
 from brokerd.archive.serve.lazy import LazyArchive
 from brokerd.archive.storage.address import Place
-from brokerd.schemas.checker import Looks, Processes
-from brokerd.server.garbage import FrozenGarbage
+from brokerd.schemas.checker import CheckProcesses, CheckRunner
+from brokerd.server.garbage import GarbageFreezer
 from brokerd.wal import Committer, DirectoryLock, Disk, RealDisk, ThreadCommitter
 from brokerd.wal.committer import STOP_SECONDS, Mutex
 
@@ -89,7 +89,7 @@ class Host(Protocol):
     def open_archive(self) -> OpenArchive | None:
         """Gives the archive at a place, of the log with an id; None: there are no archives."""
 
-    def schema_looks(self) -> Looks:
+    def schema_check_runner(self) -> CheckRunner:
         """Where schemas are looked at."""
 
 
@@ -99,7 +99,7 @@ class RealHost:
     def __init__(self, reactor: Any) -> None:
         self.reactor = reactor
         self.disk: Disk = RealDisk()
-        self._garbage = FrozenGarbage()
+        self._garbage = GarbageFreezer()
 
     def prepare(self) -> int:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
@@ -133,8 +133,8 @@ class RealHost:
     def open_archive(self) -> OpenArchive | None:
         return LazyArchive
 
-    def schema_looks(self) -> Looks:
-        return Processes()
+    def schema_check_runner(self) -> CheckRunner:
+        return CheckProcesses()
 
 
 def raise_descriptor_limit() -> int:

@@ -43,7 +43,7 @@ def endpoints_of(reactor: Any, config: Config) -> dict[str, IStreamServerEndpoin
     endpoints = {name: made.parse(name, text) for name, text in descriptions(config).items()}
     if config.tls.client_auth != "none" and not any(map(_client_auth, endpoints.values())):
         raise ConfigError("tls.client_auth: no listener speaks TLS; give tls.certificate_file")
-    insecure = insecurities(config, endpoints)
+    insecure = insecure_listeners(config, endpoints)
     if insecure and not config.security.allow_insecure:
         listed = ", ".join(f"{name} ({what})" for name, what in insecure.items())
         raise ConfigError(
@@ -64,7 +64,9 @@ def _check_proxies(config: Config) -> None:
             )
 
 
-def insecurities(config: Config, endpoints: Mapping[str, IStreamServerEndpoint]) -> dict[str, str]:
+def insecure_listeners(
+    config: Config, endpoints: Mapping[str, IStreamServerEndpoint]
+) -> dict[str, str]:
     """What each listener lacks that others can reach; those that lack nothing are left out."""
     found = {}
     for name, description in descriptions(config).items():
@@ -79,7 +81,7 @@ def insecurities(config: Config, endpoints: Mapping[str, IStreamServerEndpoint])
     return found
 
 
-def doubts(config: Config, endpoints: Mapping[str, IStreamServerEndpoint]) -> list[str]:
+def listener_warnings(config: Config, endpoints: Mapping[str, IStreamServerEndpoint]) -> list[str]:
     """What is given and means nothing, or may mean something else; a line each."""
     found = []
     is_off = config.security.auth == "off"

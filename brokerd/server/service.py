@@ -3,8 +3,8 @@
 
 Up: lock, admin site, replay, listeners, ``run/listeners.json``, readiness. Down: listeners, the
 answers that are owed, the core (snapshot, mark, close, unlock), the admin site. Whatever fails is
-one line on stderr and one exit code (:mod:`brokerd.server.outcome`); a core that failed is never
-closed as if it were well.
+one line on stderr and one exit code (:mod:`brokerd.server.process_exit`); a core that failed is
+never closed as if it were well.
 
 The core is an argument: the journal, the broker and its Protocols, or a stand-in of the tests.
 """
@@ -34,11 +34,10 @@ from twisted.python.failure import Failure
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.http.routing import Api
 from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
-from brokerd.server import outcome
 from brokerd.server.endpoints import address_text
 from brokerd.server.listeners import ADMIN, speaks_tls
 from brokerd.server.notify import Notifier
-from brokerd.server.outcome import Outcome
+from brokerd.server.process_exit import IN_USE, STORAGE_FAILED, USAGE, ProcessExit
 
 SPEAK_TLS = "tls"
 """The key of listeners.json under which those stand that speak TLS."""
@@ -131,7 +130,7 @@ class BrokerdService(Service):
         core: Core,
         listeners: list[Listener],
         health: Health,
-        outcome: Outcome,
+        process_exit: ProcessExit,
         notifier: Notifier,
         log: Logger,
         facts: Mapping[str, Any],
@@ -144,8 +143,8 @@ class BrokerdService(Service):
         self._admin: Listener | None = None
         self._started_at = reactor.seconds()
         self._health = health
-        self._health.look = core.degraded
-        self._outcome = outcome
+        self._health.degradation = core.degraded
+        self._process_exit = process_exit
         self._notifier = notifier
         self._log = log
         self.log_observer: ILogObserver | None = None
@@ -211,7 +210,7 @@ class BrokerdService(Service):
             self._give_up(exit_code(error), _os_error_text(error))
         except Exception as error:  # a bug: its traceback belongs in the log, not on the terminal
             self._log.failure("the start failed", event_id="start-failed")
-            self._give_up(outcome.USAGE, f"unexpected {type(error).__name__}; see the log")
+            self._give_up(USAGE, f"unexpected {type(error).__name__}; see the log")
 
     async def _open(self) -> None:
         self._make_data_dir()
@@ -232,14 +231,14 @@ class BrokerdService(Service):
         summary = ", ".join(f"{name} {address}" for name, address in addresses.items())
         self._notifier.send("READY=1", f"STATUS=serving: {summary}")
         self._log.info("ready: {summary}", event_id="ready", summary=summary)
-        self._outcome.ready()
+        self._process_exit.ready()
 
     def _make_data_dir(self) -> None:
         try:
             self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             line = f"cannot make the data directory: {_os_error_text(error)}"
-            raise StartFailed(outcome.USAGE, line) from error
+            raise StartFailed(USAGE, line) from error
 
     async def _listen(self, listener: Listener) -> None:
         try:
@@ -313,13 +312,13 @@ class BrokerdService(Service):
 
     def _fatal(self, error: BaseException) -> None:
         """The core failed while it ran: acknowledge nothing more, and leave."""
-        self._give_up(outcome.STORAGE_FAILED, str(error))
+        self._give_up(STORAGE_FAILED, str(error))
 
     def _give_up(self, code: int, line: str) -> None:
         if self._health.phase is not Phase.FAILED:
             self._health.fail(line)
             self._log.critical("{reason}", event_id="failed", reason=line, exit_code=code)
-            self._outcome.fail(code, line)
+            self._process_exit.fail(code, line)
             if self.running:
                 self._reactor.stop()
 
@@ -368,7 +367,7 @@ class BrokerdService(Service):
         except Exception as error:
             if not isinstance(error, BrokerdError | OSError):
                 self._log.failure("closing failed", event_id="close-failed")
-            self._give_up(outcome.STORAGE_FAILED, f"closing failed: {error}")
+            self._give_up(STORAGE_FAILED, f"closing failed: {error}")
             self._core.abandon()
 
 
@@ -379,10 +378,10 @@ def _ignore_cancelled(failure: Failure) -> None:
 def exit_code(error: BaseException) -> int:
     """Choose the exit code for an error that ends the process."""
     if isinstance(error, DirectoryLocked):
-        return outcome.IN_USE
+        return IN_USE
     if isinstance(error, StorageFailed | OSError):
-        return outcome.STORAGE_FAILED
-    return outcome.USAGE
+        return STORAGE_FAILED
+    return USAGE
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -398,7 +397,7 @@ def _cannot_listen(listener: Listener, error: Exception) -> StartFailed:
     taken = getattr(cause, "errno", None) == errno.EADDRINUSE or not isinstance(cause, OSError)
     reason = "it is in use" if taken else (getattr(cause, "strerror", None) or str(cause))
     return StartFailed(
-        outcome.IN_USE if taken else outcome.USAGE,
+        IN_USE if taken else USAGE,
         f"{listener.name} cannot listen on {listener.description}: {reason}",
     )
 

@@ -34,7 +34,7 @@ SUBJECT_MAX = 200
 """Of a subject so many characters are told."""
 NOT_TRUSTED = "is signed by nobody whom this listener trusts"
 TOO_WEAK = "has a key or a signature that is too weak"
-FLAWS = {
+CERTIFICATE_PROBLEMS = {
     2: NOT_TRUSTED,
     7: "has a signature that is wrong",
     9: "is not valid yet, or a clock is wrong",
@@ -54,7 +54,7 @@ FLAWS = {
 Stat = tuple[int, int, int] | None
 
 
-class AuthorityUnusable(ConfigError):
+class ClientCaUnusable(ConfigError):
     """It is the file of those who sign the certificates of clients."""
 
 
@@ -97,7 +97,7 @@ class Credentials:
         """For the connections that begin now."""
         self._told_expiry = False
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the files again if they have changed; tell it if the certificate expires soon."""
         seen = self._stats()
         if seen != self._seen:
@@ -205,7 +205,7 @@ def _verify_clients(context: SSL.Context, files: TlsFiles) -> None:
     try:
         authorities = _certificates(files.client_ca)
     except ConfigError as error:
-        raise AuthorityUnusable(str(error)) from error
+        raise ClientCaUnusable(str(error)) from error
     for authority in authorities:
         store.add_cert(crypto.X509.from_cryptography(authority))
         context.add_client_ca(authority)
@@ -221,17 +221,18 @@ def _verified(
 ) -> bool:
     """Have the connection know what is wrong with a certificate; called by OpenSSL."""
     if not sound:
-        connection.get_app_data().flaw = flaw_text(certificate, number)
+        connection.get_app_data().problem = certificate_problem(certificate, number)
     return bool(sound)
 
 
-def flaw_text(certificate: crypto.X509, number: int) -> str:
+def certificate_problem(certificate: crypto.X509, number: int) -> str:
     """What is wrong with a client's certificate, by OpenSSL's number of it."""
     try:
         name = escaped(subject_of(certificate).name[:SUBJECT_MAX])
     except LoginFailed:
         name = "somebody unreadable"
-    return f"the certificate of {name} {FLAWS.get(number, f'is not right (OpenSSL {number})')}"
+    problem = CERTIFICATE_PROBLEMS.get(number, f"is not right (OpenSSL {number})")
+    return f"the certificate of {name} {problem}"
 
 
 def _certificates(path: str) -> list[x509.Certificate]:

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from brokerd.archive.contract.bounds import FILE_NAME as BOUNDS_NAME
 from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.schemas.checker import Looks, LooksAtOnce
+from brokerd.schemas.checker import CheckRunner, InlineCheckRunner
 from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Config
 from brokerd.server.host import OpenArchive
@@ -120,8 +120,8 @@ class SimHost:
             return None
         return lambda path, log_id: OpenedArchive(archive, log_id, self._look)
 
-    def schema_looks(self) -> Looks:
-        return LooksAtOnce()
+    def schema_check_runner(self) -> CheckRunner:
+        return InlineCheckRunner()
 
     def _look(self) -> None:
         """Let the time pass that a look into the archive takes."""

@@ -13,8 +13,8 @@ from twisted.web.resource import Resource
 
 from brokerd.admin.api import make_api
 from brokerd.admin.health import Health
+from brokerd.admin.http.authentication import Authenticator
 from brokerd.admin.http.hosts import Hosts
-from brokerd.admin.http.sender import Asker
 from brokerd.admin.site import make_site
 from brokerd.security import OPEN_GUARD, Guard
 from tests.house import House
@@ -55,10 +55,10 @@ class Caller:
         hosts: Hosts | None = None,
     ) -> None:
         self.house = house or House()
-        self.asker = Asker(guard, self.house.clock.seconds, bytes(32))
+        self.authenticator = Authenticator(guard, self.house.clock.seconds, bytes(32))
         self.site = make_site(
             dict,
-            make_api(self.house.broker, self.asker),
+            make_api(self.house.broker, self.authenticator),
             Health(),
             Printed,
             self.house.clock,

@@ -10,7 +10,7 @@ from twisted.logger import capturedLogs
 
 from brokerd.admin.http.access_log import LINES, SHOWN_MAX, WINDOW_SECONDS
 from tests.admin.caller import Caller
-from tests.admin.test_sender import Door, basic
+from tests.admin.test_authentication import Door, basic
 
 
 @pytest.fixture

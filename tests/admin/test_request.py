@@ -14,7 +14,7 @@ from brokerd.errors import BrokerdError
 from brokerd.security import WRITE, Access
 from brokerd.security.guard import LoggedIn
 from tests.admin.caller import JSON, Caller, Wire, answer_of
-from tests.admin.test_sender import Allowed, Door, basic
+from tests.admin.test_authentication import Allowed, Door, basic
 
 RECORDS = "/api/v1/topics/orders/records"
 WRITER = basic("pen") + JSON

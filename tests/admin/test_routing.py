@@ -12,8 +12,8 @@ from twisted.internet.error import ConnectionLost
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 
+from brokerd.admin.http.authentication import Authenticator
 from brokerd.admin.http.routing import BODY_BYTES_MAX, STATUSES, Api, Call, Route
-from brokerd.admin.http.sender import Asker
 from brokerd.admin.shapes.common import Offset
 from brokerd.errors import (
     DamagedData,
@@ -51,7 +51,9 @@ class Office(Caller):
     def __init__(self, *routes: Route) -> None:
         super().__init__()
         api = Api(
-            self.house.broker, list(routes), Asker(OPEN_GUARD, self.house.clock.seconds, bytes(32))
+            self.house.broker,
+            list(routes),
+            Authenticator(OPEN_GUARD, self.house.clock.seconds, bytes(32)),
         )
         self.site.api = api
         self.site.resource.children[b"api"].children[b"v1"] = api  # type: ignore[attr-defined]

@@ -18,8 +18,8 @@ from twisted.web.server import NOT_DONE_YET
 
 from brokerd.admin.api import make_api
 from brokerd.admin.health import Health, Phase
+from brokerd.admin.http.authentication import Authenticator
 from brokerd.admin.http.request import REQUEST_SECONDS
-from brokerd.admin.http.sender import Asker
 from brokerd.admin.site import IDLE_SECONDS, MAX_CONNECTIONS, make_site
 from brokerd.codecs.mamamia import Acquire, Produce
 from brokerd.security import OPEN_GUARD
@@ -48,7 +48,7 @@ class Browser:
         self.slow = False
         self.site = make_site(
             lambda: {"phase": self.health.phase.value, "topics": 2},
-            make_api(House().broker, Asker(OPEN_GUARD, self.clock.seconds, bytes(32))),
+            make_api(House().broker, Authenticator(OPEN_GUARD, self.clock.seconds, bytes(32))),
             self.health,
             lambda registry: Printed(registry, self.slow),
             self.clock,
@@ -273,7 +273,7 @@ def test_the_access_log_runs_on_the_wall_clock(browser: Browser) -> None:
 def test_a_degraded_broker_is_ready_and_says_why(browser: Browser, path: str) -> None:
     """What is sound is served: a supervisor must not take the broker away for what is not."""
     browser.health.phase = Phase.READY
-    browser.health.look = lambda: "the log is damaged"
+    browser.health.degradation = lambda: "the log is damaged"
     code, _, body = browser.get(path)
     assert code == 200
     assert json.loads(body) == {"phase": "ready", "degraded": "the log is damaged"}

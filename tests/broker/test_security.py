@@ -31,7 +31,7 @@ from brokerd.errors import (
 from brokerd.security.access import ADMIN, OPEN, READ, WRITE, Access
 from brokerd.security.accounts import AccessList, Account
 from brokerd.security.keys import find_key
-from brokerd.security.passwords import is_right
+from brokerd.security.passwords import verify_password
 from brokerd.security.principal import Principal
 from brokerd.walformat import Entry, EntryKind
 from tests.broker.test_audit import AUDITED, ask, fill_disk
@@ -90,7 +90,7 @@ class TestAccounts:
         made = create(house, "ann", "consumer", "billing", "consumer", password="secret")
         assert made == house.broker.accounts.account("ann")
         assert made.roles == ("consumer", "billing")
-        assert is_right(made.password, "secret")
+        assert verify_password(made.password, "secret")
         assert made.created_us == made.updated_us == house.broker.time.time_us()
         create(house, "Ada", enabled=False)
         assert [one.name for one in house.broker.accounts.accounts()] == ["Ada", "ann"]
@@ -248,7 +248,7 @@ class TestPasswords:
             with pytest.raises(LoginFailed, match="invalid current password"):
                 change_password(house, ann, "ann", "new", current)
         changed = change_password(house, ann, "ann", "new", "old")
-        assert is_right(changed.password, "new")
+        assert verify_password(changed.password, "new")
 
     def test_anybody_elses_needs_admin(self) -> None:
         house = House()
@@ -259,7 +259,7 @@ class TestPasswords:
             change_password(house, somebody(house, "bob"), "ann", "new", "old")
         with pytest.raises(AuthenticationRequired):
             change_password(house, somebody(house, ""), "ann", "new", "old")
-        assert is_right(
+        assert verify_password(
             change_password(house, somebody(house, "root"), "ann", "new").password, "new"
         )
         with pytest.raises(UnknownAccount):
@@ -319,7 +319,7 @@ class TestPasswords:
         for one in waiting:
             one()
         assert [type(error) for error in errors] == [UnknownAccount, type(None), AccountExists]
-        assert is_right(accounts.account("bob").password, "x")
+        assert verify_password(accounts.account("bob").password, "x")
 
     def test_the_current_password_must_still_be_the_current_one(self) -> None:
         """An administrator who changes it meanwhile is not overruled by who knew the old one."""
@@ -338,7 +338,7 @@ class TestPasswords:
         for one in waiting:
             one()
         assert [type(error) for error in errors] == [type(None), LoginFailed]
-        assert is_right(accounts.account("ann").password, "by an administrator")
+        assert verify_password(accounts.account("ann").password, "by an administrator")
 
     def logged_in(self, house: House, name: str) -> Access:
         """Who came by the password that the account has now."""
@@ -378,7 +378,7 @@ class TestPasswords:
         for _ in range(3):  # the thief's is checked, the other made, the thief's made
             waiting.pop(0)()
         assert [type(error) for error in errors] == [type(None), Denied]
-        assert is_right(accounts.account("ann").password, "by an administrator")
+        assert verify_password(accounts.account("ann").password, "by an administrator")
 
     @pytest.mark.parametrize("meanwhile", ["reset", "made anew", "disabled"])
     def test_one_who_came_without_a_password_overrules_nobody_either(self, meanwhile: str) -> None:

@@ -7,7 +7,16 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from brokerd.cli.options import changes, duration, setting, size, time, truth, whole, whole_from
+from brokerd.cli.options import (
+    boolean,
+    changes,
+    duration,
+    integer,
+    integer_from,
+    setting,
+    size,
+    time,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +66,7 @@ def test_a_time_ago_is_one_of_the_calendar() -> None:
 
 
 def test_a_number_may_have_bounds() -> None:
-    partitions = whole_from(1, 32)
+    partitions = integer_from(1, 32)
     assert [partitions("1"), partitions("32")] == [1, 32]
     for text in ("0", "33"):
         with pytest.raises(click.BadParameter, match="not from 1 to 32"):
@@ -65,8 +74,8 @@ def test_a_number_may_have_bounds() -> None:
 
 
 def test_other_words() -> None:
-    assert (whole("0"), whole("17"), truth("yes"), truth("no")) == (0, 17, True, False)
-    for convert, text in ((time, "noon"), (whole, "-1"), (whole, "²"), (truth, "1")):
+    assert (integer("0"), integer("17"), boolean("yes"), boolean("no")) == (0, 17, True, False)
+    for convert, text in ((time, "noon"), (integer, "-1"), (integer, "²"), (boolean, "1")):
         with pytest.raises(click.BadParameter):
             convert(text)
 
@@ -77,4 +86,4 @@ def test_settings_may_be_default_or_none() -> None:
     given = {"ttl": ttl("default"), "retention": ttl("none"), "age": ttl("5s"), "size": None}
     assert changes(**given) == {"ttl": None, "retention": 0, "age": 5}
     with pytest.raises(click.BadParameter):
-        setting(whole)("none")
+        setting(integer)("none")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from brokerd.admin.api import make_api
-from brokerd.admin.http.sender import Asker
+from brokerd.admin.http.authentication import Authenticator
 from brokerd.broker import BrokerSettings
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.schemas.values import SchemaType
@@ -154,8 +154,8 @@ def furnished() -> House:
 
 def ask_site(house: House, guard: Guard, request: bytes) -> None:
     """Send a request to the admin site of a house."""
-    asker = Asker(guard, house.clock.seconds, bytes(32))
-    core: Any = SimpleNamespace(status=dict, api=lambda: make_api(house.broker, asker))
+    authenticator = Authenticator(guard, house.clock.seconds, bytes(32))
+    core: Any = SimpleNamespace(status=dict, api=lambda: make_api(house.broker, authenticator))
     client = site.Http(SimpleNamespace(core=core, clock=house.clock))  # type: ignore[arg-type]
     client.send_bytes(request)
     house.run()

@@ -13,7 +13,7 @@ from brokerd.errors import BrokerdError, LoginFailed, LoginThrottled
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.first_byte import FirstByteFactory
 from brokerd.security import Access, Guard
-from brokerd.server.assembly import FACTORIES, Parts
+from brokerd.server.assembly import FACTORIES, FactoryContext
 from brokerd.server.config import Config
 from brokerd.server.sections import FIRST_BYTES
 from tests.certificates import Authority
@@ -54,7 +54,7 @@ class Listening:
     def __init__(self) -> None:
         self.house = House()
         self.guard = Asked()
-        parts = Parts(self.house.broker, self.house.clock, self.house.limits, Config())
+        parts = FactoryContext(self.house.broker, self.house.clock, self.house.limits, Config())
         self.factories: dict[str, ConnectionFactory] = {
             form: make(parts) for form, make in FACTORIES.items()
         }

@@ -136,7 +136,7 @@ def test_who_leaves_meanwhile_stores_nothing_and_disturbs_nobody() -> None:
     house.run()
     client.disconnect()
     house.run()
-    house.broker.schemas._checker._look = looked.append  # type: ignore[assignment]
+    house.broker.schemas._checker._run_check = looked.append  # type: ignore[assignment]
     for one in waiting:
         one()
     house.run()
@@ -209,8 +209,8 @@ def test_a_value_that_waits_for_room_is_looked_at_once() -> None:
     journal = house.broker.journal
     admit, sizes = journal.admit, []
     looked: list[bytes] = []
-    look = house.broker.schemas._checker._look
-    house.broker.schemas._checker._look = lambda asked: looked.append(asked) or look(asked)
+    look = house.broker.schemas._checker._run_check
+    house.broker.schemas._checker._run_check = lambda asked: looked.append(asked) or look(asked)
 
     def congested_once(size: int) -> None:
         sizes.append(size)

@@ -19,7 +19,7 @@ from twisted.internet.threads import deferToThread
 from brokerd.broker import Broker
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.server.assembly import FACTORIES, Parts
+from brokerd.server.assembly import FACTORIES, FactoryContext
 from brokerd.server.config import Config
 from tests.certificates import tls
 from tests.protocols.serving import no_faults, reactor, served, until
@@ -55,7 +55,7 @@ async def test_a_closed_connection_is_freed_with_all_that_it_holds(
     """With a frame of which the rest did not come, and an answer that was not read."""
 
     def make(broker: Broker) -> ConnectionFactory:
-        return FACTORIES[form](Parts(broker, reactor, Limits(), Config()))
+        return FACTORIES[form](FactoryContext(broker, reactor, Limits(), Config()))
 
     endpoint, context = tls(tmp_path) if secure else ("tcp:0", None)
     async with served(tmp_path, form, endpoint, make) as running:

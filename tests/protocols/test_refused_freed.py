@@ -27,7 +27,7 @@ from brokerd.codecs.rustlog import binary_peer, json_peer
 from brokerd.errors import SchemaCheckFailed
 from brokerd.protocols.base.connection import Limits
 from brokerd.security import READ
-from brokerd.server.assembly import FACTORIES, Parts
+from brokerd.server.assembly import FACTORIES, FactoryContext
 from brokerd.server.config import Config
 from tests.admin.caller import JSON, Caller
 from tests.guards import Given, GuardOf
@@ -87,7 +87,7 @@ def test_a_record_that_may_not_be_produced(name: str, no_collector: None) -> Non
     """In every format."""
     form = name.partition(",")[0]
     house = House(limits=LIMITS)
-    factory = FACTORIES[form](Parts(house.broker, house.clock, LIMITS, Config()))
+    factory = FACTORIES[form](FactoryContext(house.broker, house.clock, LIMITS, Config()))
     nobody = Given("ann")
     factory.guard = GuardOf(nobody, {"key": nobody})
     wire = house.connect_to(factory)
@@ -123,7 +123,7 @@ def giving_up(question: bytes) -> bytes:
 def flymq_house() -> FlymqHouse:
     house = FlymqHouse()
     assert isinstance(house.only(flymq.RegisterSchema("s", "json", b"{}")), flymq.SchemaInfo)
-    house.broker.schemas._checker._look = giving_up
+    house.broker.schemas._checker._run_check = giving_up
     return house
 
 
@@ -173,7 +173,7 @@ def test_a_look_that_found_the_schema_wrong(no_collector: None) -> None:
     checker = house.broker.schemas._checker
     begun: list[Callable[[], None]] = []
     checker._submit = lambda work, done: begun.append(partial(done, work(), None))
-    checker._look = lambda question: msgpack.packb(["InvalidSchema", ["no"]])
+    checker._run_check = lambda question: msgpack.packb(["InvalidSchema", ["no"]])
 
     def left() -> None:
         wire = house.client()
@@ -220,7 +220,7 @@ def test_records_that_may_not_be_shown_any_more(name: str, no_collector: None) -
     form = name.partition(",")[0]
     house = House(limits=LIMITS)
     partition = house.broker.topics.create("t").partition(0)
-    factory = FACTORIES[form](Parts(house.broker, house.clock, LIMITS, Config()))
+    factory = FACTORIES[form](FactoryContext(house.broker, house.clock, LIMITS, Config()))
     ann = Given("ann", READ)
     factory.guard = GuardOf(ann)
     wire = house.connect_to(factory)

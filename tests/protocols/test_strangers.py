@@ -9,7 +9,7 @@ import pytest
 from brokerd.protocols.base.framing import STRANGER_BYTES_MAX
 from brokerd.security import OPEN, Access
 from brokerd.security.directory import Policy
-from brokerd.server.assembly import FACTORIES, Parts
+from brokerd.server.assembly import FACTORIES, FactoryContext
 from brokerd.server.config import Config
 from tests.guards import GuardOf
 from tests.house import House, Wire
@@ -27,7 +27,9 @@ BEGINNINGS = {
 def taken(form: str, access: Access, size: int) -> int:
     """How much of a frame that does not end is taken in before the connection is cut off."""
     house = House()
-    factory: Any = FACTORIES[form](Parts(house.broker, house.clock, house.limits, Config()))
+    factory: Any = FACTORIES[form](
+        FactoryContext(house.broker, house.clock, house.limits, Config())
+    )
     factory.guard = GuardOf(access)
     wire = Wire(factory, house.clock)
     wire.send_bytes(BEGINNINGS[form] + bytes(size))

@@ -27,9 +27,9 @@ from brokerd.schemas.checker import (
     OWN_WAITING_MAX,
     WAITING_BYTES_MAX,
     WAITING_MAX,
-    Asker,
     Checker,
-    Processes,
+    CheckProcesses,
+    Requester,
 )
 from brokerd.schemas.values import Definition, Mode, SchemaType
 from simulator.machine.inline import InlineCommitter
@@ -40,29 +40,29 @@ def definition(schema: Any, kind: SchemaType = SchemaType.JSON) -> Definition:
 
 
 @pytest.fixture
-def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckProcesses]:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    found = Processes(look_seconds=30)
+    found = CheckProcesses(check_seconds=30)
     yield found
     found.end()
     assert list(tmp_path.iterdir()) == []
 
 
-def faults(processes: Processes, one: Definition, message: bytes) -> list[str]:
-    return checks.texts_of(processes.look(checks.validation(one, message)))
+def faults(processes: CheckProcesses, one: Definition, message: bytes) -> list[str]:
+    return checks.texts_of(processes.check(checks.validation(one, message)))
 
 
-def test_a_process_answers_again_and_again(processes: Processes) -> None:
+def test_a_process_answers_again_and_again(processes: CheckProcesses) -> None:
     """And is the same one."""
     one = definition({"required": ["id"]})
     assert faults(processes, one, b"{}") == ["missing required field: id"]
     assert faults(processes, one, b'{"id": 1}') == []
     with pytest.raises(InvalidSchema):
-        checks.texts_of(processes.look(checks.registration(definition([]), [], Mode.NONE)))
+        checks.texts_of(processes.check(checks.registration(definition([]), [], Mode.NONE)))
     assert len(processes._idle) == 1
 
 
-ASKER = Asker("ann")
+ASKER = Requester("ann")
 
 BOMBS: dict[str, tuple[Definition, bytes]] = {
     "a regular expression": (definition({"pattern": "^(a+)+$"}), b'"' + b"a" * 60 + b'!"'),
@@ -86,7 +86,7 @@ BOMBS: dict[str, tuple[Definition, bytes]] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_ends_its_process_and_nothing_else(processes: Processes, name: str) -> None:
+def test_a_bomb_ends_its_process_and_nothing_else(processes: CheckProcesses, name: str) -> None:
     """By the processor time that it takes, and the next question is answered."""
     one, message = BOMBS[name]
     with pytest.raises(SchemaCheckFailed, match="given up: it takes more than 2 seconds of proc"):
@@ -95,7 +95,7 @@ def test_a_bomb_ends_its_process_and_nothing_else(processes: Processes, name: st
     assert faults(processes, definition({}), b"1") == []
 
 
-def test_a_message_without_a_bottom_harms_nothing_else(processes: Processes) -> None:
+def test_a_message_without_a_bottom_harms_nothing_else(processes: CheckProcesses) -> None:
     """It ends its process, or is told as a fault, as the package has it."""
     node = {"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "R"]}]}
     try:
@@ -106,14 +106,14 @@ def test_a_message_without_a_bottom_harms_nothing_else(processes: Processes) -> 
     assert faults(processes, definition({}), b"1") == []
 
 
-def test_a_message_that_takes_too_much_memory_is_given_up(processes: Processes) -> None:
+def test_a_message_that_takes_too_much_memory_is_given_up(processes: CheckProcesses) -> None:
     """Letters of which each takes four bytes because of one among them."""
     message = '"\N{GRINNING FACE}'.encode() + b"a" * 150_000_000 + b'"'
     with pytest.raises(SchemaCheckFailed, match="it takes more memory than it may"):
         faults(processes, definition({}), message)
 
 
-def test_a_process_that_nobody_asks_any_more_leaves_no_files(processes: Processes) -> None:
+def test_a_process_that_nobody_asks_any_more_leaves_no_files(processes: CheckProcesses) -> None:
     """It ends with its stream, as after a SIGKILL of the broker."""
     assert faults(processes, definition({}), b"1") == []
     (process,) = processes._idle
@@ -127,7 +127,7 @@ def test_a_process_that_takes_too_long_is_killed(
 ) -> None:
     """By the clock, on a machine that gives it no time."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    processes = Processes(look_seconds=0.001)
+    processes = CheckProcesses(check_seconds=0.001)
     one, message = BOMBS["a regular expression"]
     with pytest.raises(SchemaCheckFailed, match=r"it takes more than 0\.001 seconds"):
         faults(processes, one, message)
@@ -135,7 +135,7 @@ def test_a_process_that_takes_too_long_is_killed(
 
 
 def test_nothing_of_the_brokers_settings_reaches_a_process(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
+    processes: CheckProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BROKERD_SECURITY_ADMIN_PASSWORD", "secret")
     assert faults(processes, definition({}), b"1") == []
@@ -143,18 +143,18 @@ def test_nothing_of_the_brokers_settings_reaches_a_process(
     assert b"secret" not in Path(f"/proc/{process._process.pid}/environ").read_bytes()
 
 
-def test_a_stop_waits_for_nobody(processes: Processes) -> None:
+def test_a_stop_waits_for_nobody(processes: CheckProcesses) -> None:
     """A look under way is given up, and there are no others."""
     one, message = BOMBS["a regular expression"]
     assert faults(processes, definition({}), b"1") == []
     refusals: list[Exception] = []
 
-    def look() -> None:
+    def check() -> None:
         with pytest.raises(SchemaCheckFailed) as refused:
             faults(processes, one, message)
         refusals.append(refused.value)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=check)
     thread.start()
     while not processes._busy:
         time.sleep(0.001)
@@ -166,24 +166,24 @@ def test_a_stop_waits_for_nobody(processes: Processes) -> None:
 
 
 def test_a_stop_leaves_nothing_of_a_process_that_has_just_answered(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
+    processes: CheckProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert faults(processes, definition({}), b"1") == []
     (process,) = processes._idle
-    look = process.look
+    check = process.check
 
     def answered_at_the_end(*arguments: Any) -> bytes:
-        answer = look(*arguments)
+        answer = check(*arguments)
         processes.end()
         return answer
 
-    monkeypatch.setattr(process, "look", answered_at_the_end)
+    monkeypatch.setattr(process, "check", answered_at_the_end)
     assert faults(processes, definition({}), b"1") == []
     assert process._process.returncode is not None
     assert not Path(process._directory).exists()
 
 
-def test_a_kept_process_that_was_killed_is_passed_over(processes: Processes) -> None:
+def test_a_kept_process_that_was_killed_is_passed_over(processes: CheckProcesses) -> None:
     """Whoever asks next is answered by another one."""
     assert faults(processes, definition({}), b"1") == []
     (process,) = processes._idle
@@ -193,7 +193,7 @@ def test_a_kept_process_that_was_killed_is_passed_over(processes: Processes) -> 
     assert not Path(process._directory).exists()
 
 
-def test_what_a_broker_left_that_was_killed_is_removed(processes: Processes) -> None:
+def test_what_a_broker_left_that_was_killed_is_removed(processes: CheckProcesses) -> None:
     """And nothing of one that lives, nor of anybody else."""
     temporary = Path(tempfile.gettempdir())
     gone = subprocess.Popen(["true"])
@@ -210,7 +210,7 @@ def test_what_a_broker_left_that_was_killed_is_removed(processes: Processes) -> 
 
 
 def test_a_question_to_a_kept_process_that_is_killed_is_asked_once_more(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
+    processes: CheckProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert faults(processes, definition({}), b"1") == []
     (process,) = processes._idle
@@ -220,7 +220,7 @@ def test_a_question_to_a_kept_process_that_is_killed_is_asked_once_more(
     assert processes._idle != [process]
 
 
-def test_a_bomb_is_asked_once(processes: Processes) -> None:
+def test_a_bomb_is_asked_once(processes: CheckProcesses) -> None:
     """And not again of another process when it has ended a kept one."""
     assert faults(processes, definition({}), b"1") == []
     one, message = BOMBS["a regular expression"]
@@ -232,7 +232,7 @@ def test_a_bomb_is_asked_once(processes: Processes) -> None:
 PROTOBUF = Definition(1, SchemaType.PROTOBUF, b'syntax = "proto3"; message A { int32 a = 1; }')
 
 
-def test_a_process_whose_directory_is_gone_is_made_anew(processes: Processes) -> None:
+def test_a_process_whose_directory_is_gone_is_made_anew(processes: CheckProcesses) -> None:
     """So that it can compile again."""
     assert faults(processes, definition({}), b"1") == []
     (process,) = processes._idle
@@ -242,7 +242,7 @@ def test_a_process_whose_directory_is_gone_is_made_anew(processes: Processes) ->
 
 @pytest.mark.parametrize("what", ["tempfile.mkdtemp", "socket.socketpair", "subprocess.Popen"])
 def test_a_process_that_cannot_be_started_is_told(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch, what: str
+    processes: CheckProcesses, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Nothing of it is left, and the next question is answered when there is room again."""
 
@@ -282,9 +282,12 @@ class Waiting:
         self.checker = Checker(self.threads.submit, checks.Checks().answer)
         self.told: list[tuple[list[str] | None, BrokerdError | None]] = []
 
-    def ask(self, message: bytes, asker: Asker = ASKER) -> None:
+    def ask(self, message: bytes, requester: Requester = ASKER) -> None:
         self.checker.validation(
-            definition({}), message, lambda texts, error: self.told.append((texts, error)), asker
+            definition({}),
+            message,
+            lambda texts, error: self.told.append((texts, error)),
+            requester,
         )
 
 
@@ -292,7 +295,7 @@ def test_so_many_wait_and_no_more() -> None:
     """What is too much is refused at once, and may be sent again."""
     waiting = Waiting()
     for number in range(WAITING_MAX):
-        waiting.ask(b"1", Asker(str(number)))
+        waiting.ask(b"1", Requester(str(number)))
     with pytest.raises(LimitExceeded, match="try again"):
         waiting.ask(b"1")
     waiting.threads.run()
@@ -301,23 +304,23 @@ def test_so_many_wait_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asker", "other"),
+    ("requester", "other"),
     [
-        (Asker("ann", "10.0.0.1"), Asker("ben", "10.0.0.1")),
-        (Asker("", "10.0.0.1"), Asker("", "10.0.0.2")),
-        (Asker("10.0.0.1"), Asker("", "10.0.0.1")),
+        (Requester("ann", "10.0.0.1"), Requester("ben", "10.0.0.1")),
+        (Requester("", "10.0.0.1"), Requester("", "10.0.0.2")),
+        (Requester("10.0.0.1"), Requester("", "10.0.0.1")),
     ],
 )
-def test_some_places_are_left_for_others(asker: Asker, other: Asker) -> None:
+def test_some_places_are_left_for_others(requester: Requester, other: Requester) -> None:
     """One principal, or one address of those without a name, does not take all."""
     waiting = Waiting()
     for _ in range(OWN_WAITING_MAX):
-        waiting.ask(b"1", asker)
+        waiting.ask(b"1", requester)
     with pytest.raises(LimitExceeded, match=r"16 of your schemas .* try again"):
-        waiting.ask(b"1", asker)
+        waiting.ask(b"1", requester)
     waiting.ask(b"1", other)
     waiting.threads.step()
-    waiting.ask(b"1", asker)
+    waiting.ask(b"1", requester)
     waiting.threads.run()
     assert waiting.told == [([], None)] * (OWN_WAITING_MAX + 2)
 
@@ -325,7 +328,7 @@ def test_some_places_are_left_for_others(asker: Asker, other: Asker) -> None:
 def test_some_bytes_are_left_for_others() -> None:
     """One has so many waiting, or one that is larger."""
     waiting = Waiting()
-    ann, ben, eve = Asker("ann"), Asker("ben"), Asker("eve")
+    ann, ben, eve = Requester("ann"), Requester("ben"), Requester("eve")
     waiting.ask(b" " * (OWN_WAITING_BYTES_MAX // 2), ann)
     with pytest.raises(LimitExceeded, match=r"16777216 bytes of your schemas .* try again"):
         waiting.ask(b" " * (OWN_WAITING_BYTES_MAX // 2), ann)
@@ -343,12 +346,12 @@ def test_what_nobody_waits_for_is_not_looked_at() -> None:
     waiting = Waiting()
     looked: list[bytes] = []
     is_gone = False
-    waiting.checker._look = lambda question: looked.append(question) or b""  # type: ignore[func-returns-value]
+    waiting.checker._run_check = lambda question: looked.append(question) or b""  # type: ignore[func-returns-value]
     for _ in range(OWN_WAITING_MAX):
-        waiting.ask(b"1", Asker("ann", is_gone=lambda: is_gone))
+        waiting.ask(b"1", Requester("ann", is_gone=lambda: is_gone))
     waits = list(waiting.checker._waits)
     is_gone = True
-    waiting.ask(b"1", Asker("ann"))
+    waiting.ask(b"1", Requester("ann"))
     assert {wait.question for wait in waits} == {b""}
     assert len(waiting.told) == OWN_WAITING_MAX
     assert all(isinstance(error, SchemaCheckFailed) for _, error in waiting.told)
@@ -363,4 +366,4 @@ def test_so_many_bytes_wait_and_no_more() -> None:
     waiting = Waiting()
     waiting.ask(b" " * WAITING_BYTES_MAX)
     with pytest.raises(LimitExceeded, match="too many"):
-        waiting.ask(b"1", Asker("ben"))
+        waiting.ask(b"1", Requester("ben"))

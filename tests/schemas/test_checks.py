@@ -12,7 +12,7 @@ import pytest
 from brokerd.errors import IncompatibleSchema, InvalidRequest, InvalidSchema, SchemaCheckFailed
 from brokerd.schemas import checks
 from brokerd.schemas.checks import Checks, registration, validation
-from brokerd.schemas.values import Definition, Mode, SchemaType, mode_named, told, type_named
+from brokerd.schemas.values import Definition, Mode, SchemaType, fault_text, mode_named, type_named
 
 V1: dict[str, Any] = {"properties": {"a": {"type": "integer"}}}
 MORE: dict[str, Any] = {"properties": {"a": {"type": "number"}}}
@@ -136,6 +136,6 @@ def test_names_of_types_and_modes() -> None:
 
 
 def test_texts_are_cut_and_shown_without_control_characters() -> None:
-    assert told("a\x1b[2Jb") == "a\\x1b[2Jb"
-    assert len(told("\x00" * 1_000)) == 300
-    assert told("x" * 300) == "x" * 300
+    assert fault_text("a\x1b[2Jb") == "a\\x1b[2Jb"
+    assert len(fault_text("\x00" * 1_000)) == 300
+    assert fault_text("x" * 300) == "x" * 300

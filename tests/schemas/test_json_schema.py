@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brokerd.schemas.json_schema import JsonSchema, read
-from brokerd.schemas.values import TOLD_MAX, InvalidDefinition
+from brokerd.schemas.values import FAULTS_MAX, InvalidDefinition
 
 ORDER = {
     "type": "object",
@@ -32,7 +32,7 @@ def faults(definition: Any, message: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "expected"),
     [
         (b'{"id": 1}', []),
         (b'{"id": 1, "price": 2, "to": {"city": "x"}, "tags": ["a"]}', []),
@@ -46,9 +46,9 @@ def faults(definition: Any, message: bytes) -> list[str]:
         (b'{"id": true}', ["type mismatch at id: expected integer, got boolean"]),
     ],
 )
-def test_a_message_is_told_what_does_not_fit(message: bytes, told: list[str]) -> None:
+def test_a_message_is_told_what_does_not_fit(message: bytes, expected: list[str]) -> None:
     """In the reference's words."""
-    assert faults(ORDER, message) == told
+    assert faults(ORDER, message) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_what_two_keywords_say_of_a_missing_field_is_told_once() -> None:
 
 def test_faults_are_counted_and_cut() -> None:
     """A message with a million faults has a short answer."""
-    told = faults({"items": {"type": "null"}}, json.dumps(["x"] * 100_000).encode())
-    assert len(told) == TOLD_MAX
+    expected = faults({"items": {"type": "null"}}, json.dumps(["x"] * 100_000).encode())
+    assert len(expected) == FAULTS_MAX
     (text,) = faults({"enum": [1]}, json.dumps("y" * 10_000).encode())
     assert len(text) == 300
 

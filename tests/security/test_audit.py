@@ -22,7 +22,7 @@ from brokerd.security.audit import (
     AuditEvent,
     AuditFilter,
     EventType,
-    Floods,
+    RepeatFilter,
     Result,
     decode_event,
     denied,
@@ -192,79 +192,79 @@ class TestFilters:
 
 class TestFloods:
     def test_the_first_is_written_and_the_rest_is_one_event_with_a_count(self) -> None:
-        floods = Floods()
-        assert floods.take(denied(BOB, "read", "t"))
-        assert not any(floods.take(denied(BOB, "read", "t")) for _ in range(1_000))
-        (summary,) = floods.end_window()
+        repeats = RepeatFilter()
+        assert repeats.take(denied(BOB, "read", "t"))
+        assert not any(repeats.take(denied(BOB, "read", "t")) for _ in range(1_000))
+        (summary,) = repeats.end_window()
         assert (summary.user, summary.client_ip, summary.resource) == ("bob", "192.0.2.7", "t")
         assert summary.details == {"repeated": "1000"}
-        assert floods.is_idle and floods.end_window() == []
+        assert repeats.is_idle and repeats.end_window() == []
 
     def test_after_the_window_the_first_is_written_again(self) -> None:
-        floods = Floods()
+        repeats = RepeatFilter()
         for _ in range(2):
-            assert floods.take(denied(BOB, "read", "t"))
-            floods.end_window()
+            assert repeats.take(denied(BOB, "read", "t"))
+            repeats.end_window()
 
     def test_different_events_of_one_sender_are_written_up_to_a_limit(self) -> None:
         """Who tries topic after topic fills no disk."""
-        floods = Floods()
-        taken = [floods.take(denied(BOB, "read", f"t{n}")) for n in range(1_000)]
+        repeats = RepeatFilter()
+        taken = [repeats.take(denied(BOB, "read", f"t{n}")) for n in range(1_000)]
         assert taken == [True] * AT_ONCE_MAX + [False] * (1_000 - AT_ONCE_MAX)
-        (summary,) = floods.end_window()
+        (summary,) = repeats.end_window()
         assert summary.details["repeated"] == str(1_000 - AT_ONCE_MAX)
         assert summary.resource == "t999"
 
     def test_names_tried_from_one_address_are_one_sender(self) -> None:
         """Whoever guesses names does not get a share for each of them."""
-        floods = Floods()
-        taken = sum(floods.take(attack("192.0.2.1", f"user{n}")) for n in range(5_000))
+        repeats = RepeatFilter()
+        taken = sum(repeats.take(attack("192.0.2.1", f"user{n}")) for n in range(5_000))
         assert taken == AT_ONCE_MAX
-        assert len(floods.end_window()) == 1
+        assert len(repeats.end_window()) == 1
 
     def test_addresses_of_one_ipv6_network_are_one_sender(self) -> None:
-        floods = Floods()
-        taken = sum(floods.take(attack(f"2001:db8::{n:x}")) for n in range(5_000))
+        repeats = RepeatFilter()
+        taken = sum(repeats.take(attack(f"2001:db8::{n:x}")) for n in range(5_000))
         assert taken == 1
-        (summary,) = floods.end_window()
+        (summary,) = repeats.end_window()
         assert summary.client_ip == "2001:db8::1387"
 
     def test_a_flood_of_one_sender_hides_no_other(self) -> None:
-        floods = Floods()
+        repeats = RepeatFilter()
         for _ in range(10_000):
-            floods.take(attack("192.0.2.1"))
-        assert floods.take(attack("192.0.2.2"))
-        assert floods.take(denied(BOB, "read", "t"))
+            repeats.take(attack("192.0.2.1"))
+        assert repeats.take(attack("192.0.2.2"))
+        assert repeats.take(denied(BOB, "read", "t"))
 
     def test_a_flood_of_one_user_hides_no_other_behind_the_same_address(self) -> None:
-        floods = Floods()
+        repeats = RepeatFilter()
         for number in range(1_000):
-            floods.take(denied(BOB, "read", f"t{number}"))
-        assert floods.take(denied(Actor("ann", BOB.client_ip, "flymq"), "read", "t"))
+            repeats.take(denied(BOB, "read", f"t{number}"))
+        assert repeats.take(denied(Actor("ann", BOB.client_ip, "flymq"), "read", "t"))
 
     def test_many_senders_together_are_bounded_too(self) -> None:
-        floods = Floods()
+        repeats = RepeatFilter()
         written = sum(
-            floods.take(attack(f"10.0.0.{sender}", f"user{number}"))
+            repeats.take(attack(f"10.0.0.{sender}", f"user{number}"))
             for sender in range(100)
             for number in range(AT_ONCE_MAX)
         )
         assert written == EVENTS_MAX
-        counted = sum(int(one.details["repeated"]) for one in floods.end_window())
+        counted = sum(int(one.details["repeated"]) for one in repeats.end_window())
         assert written + counted == 100 * AT_ONCE_MAX
 
     def test_a_flood_of_failures_hides_no_login_that_went_well(self) -> None:
-        floods = Floods()
+        repeats = RepeatFilter()
         for n in range(10_000):
-            floods.take(attack(f"10.0.{n >> 8}.{n & 255}", f"user{n}"))
-        assert floods.take(logged_in(BOB, "password"))
+            repeats.take(attack(f"10.0.{n >> 8}.{n & 255}", f"user{n}"))
+        assert repeats.take(logged_in(BOB, "password"))
 
     def test_senders_beyond_number_are_counted_together_and_nothing_is_lost(self) -> None:
-        floods = Floods()
+        repeats = RepeatFilter()
         count = 20_000
-        written = sum(floods.take(attack(f"10.1.{n >> 8}.{n & 255}")) for n in range(count))
+        written = sum(repeats.take(attack(f"10.1.{n >> 8}.{n & 255}")) for n in range(count))
         assert written == min(SENDERS_MAX, EVENTS_MAX)
-        (others,) = floods.end_window()
+        (others,) = repeats.end_window()
         assert (others.user, others.client_ip, others.type) == ("", "", "auth.failure")
         assert others.details == {"repeated": str(count - written), "senders": "others"}
 
@@ -281,9 +281,9 @@ class TestFloods:
     def test_each_event_is_written_or_counted_once_and_writes_are_bounded(
         self, events: list[AuditEvent]
     ) -> None:
-        floods = Floods()
-        written = sum(map(floods.take, events))
-        summaries = floods.end_window()
+        repeats = RepeatFilter()
+        written = sum(map(repeats.take, events))
+        summaries = repeats.end_window()
         assert written <= EVENTS_MAX
         assert len(summaries) <= SENDERS_MAX + 1
         assert written + sum(int(one.details["repeated"]) for one in summaries) == len(events)

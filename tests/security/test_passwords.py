@@ -16,8 +16,8 @@ from brokerd.security.passwords import (
     WAITING_MAX,
     Passwords,
     hash_password,
-    is_right,
     passwords_at_once,
+    verify_password,
 )
 
 
@@ -35,8 +35,8 @@ class Elsewhere:
 
 def test_a_password_is_right_for_its_own_hash() -> None:
     found = hash_password("correct horse", bytes(16))
-    assert is_right(found, "correct horse")
-    assert not is_right(found, "correct horse ")
+    assert verify_password(found, "correct horse")
+    assert not verify_password(found, "correct horse ")
     assert hash_password("correct horse", bytes(15) + b"\1") != found
     assert "correct" not in found
 
@@ -44,7 +44,7 @@ def test_a_password_is_right_for_its_own_hash() -> None:
 def test_the_hash_of_nobody_costs_what_anybodys_costs() -> None:
     """So that the time of a failed login does not tell names that exist."""
     assert extract_parameters(NOBODYS_HASH) == extract_parameters(hash_password("x", bytes(16)))
-    assert not is_right(NOBODYS_HASH, "")
+    assert not verify_password(NOBODYS_HASH, "")
 
 
 @pytest.mark.parametrize("password", ["", "x", "ünï", "\ud800", "x" * 100_000, "a\0b"])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 from twisted.internet.defer import Deferred
 
-from brokerd.admin.http.routing import Call, NotFound, Route, Unusable
+from brokerd.admin.http.routing import ArchiveUnusable, Call, NotFound, Route
 from brokerd.admin.shapes.archive import ArchiveShape, Sealed
 from brokerd.security import ADMIN, MONITOR
 
@@ -20,12 +20,12 @@ def describe_archive(call: Call) -> ArchiveShape:
 
 
 async def refresh_archive(call: Call) -> ArchiveShape:
-    """As `describe_archive`, once the newest version is in use. Raises `Unusable`."""
+    """As `describe_archive`, once the newest version is in use. Raises `ArchiveUnusable`."""
     looked: Deferred[Exception | None] = Deferred()
     call.broker.archive.refresh(looked.callback)
     error = await looked
     if error is not None:
-        raise Unusable(f"the archive cannot be used: {error}")
+        raise ArchiveUnusable(f"the archive cannot be used: {error}")
     return describe_archive(call)
 
 

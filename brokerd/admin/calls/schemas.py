@@ -25,7 +25,7 @@ from brokerd.admin.shapes.schemas import (
 from brokerd.broker.schemas.entries import SchemaName, SchemaVersion
 from brokerd.broker.single_call import ask
 from brokerd.errors import BrokerdError, InvalidRequest, without_frames
-from brokerd.schemas.checker import Asker
+from brokerd.schemas.checker import Requester
 from brokerd.schemas.values import mode_named, type_named
 from brokerd.security import ADMIN, WRITE
 
@@ -67,7 +67,7 @@ async def register(call: Call) -> SchemaTextShape:
         name,
         type_named(new.type),
         new.definition.encode("utf-8", "replace"),
-        asker=_asker(call),
+        requester=_requester(call),
     )
     made = _text(call, await _later(begin))
     durable: Deferred[None] = Deferred()
@@ -83,13 +83,15 @@ async def validate(call: Call) -> Verdict:
     data = message.base64 if message.text is None else message.text.encode("utf-8", "replace")
     if data is None or (message.text is not None and message.base64 is not None):
         raise InvalidRequest("give the message as text or as base64, and not as both")
-    check = partial(call.broker.schemas.validate, call.path["name"], data, asker=_asker(call))
+    check = partial(
+        call.broker.schemas.validate, call.path["name"], data, requester=_requester(call)
+    )
     errors = await _later(check)
     return Verdict(not errors, errors)
 
 
-def _asker(call: Call) -> Asker:
-    return Asker(call.access.name, call.access.peer)
+def _requester(call: Call) -> Requester:
+    return Requester(call.access.name, call.access.peer)
 
 
 async def configure(call: Call) -> SchemaShape:
@@ -124,16 +126,16 @@ async def _delete(call: Call, version: int) -> Deleted:
 
 async def _later(begin: Callable[[Callable[[T | None, BrokerdError | None], None]], None]) -> T:
     """What a call tells ``done``."""
-    told: Deferred[T] = Deferred()
+    answer: Deferred[T] = Deferred()
 
     def done(result: Any, error: BrokerdError | None) -> None:
         if error is None:
-            told.callback(result)
+            answer.callback(result)
         else:
-            told.errback(without_frames(error))
+            answer.errback(without_frames(error))
 
     begin(done)
-    return await told
+    return await answer
 
 
 def _shape(known: SchemaName) -> SchemaShape:

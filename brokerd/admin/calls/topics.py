@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import UNSET
 from twisted.web import http
 
-from brokerd.admin.http.routing import Call, Exists, Route
+from brokerd.admin.http.routing import AlreadyExists, Call, Route
 from brokerd.admin.shapes.common import (
     PAGE_PARTITIONS,
     Deleted,
@@ -63,17 +63,19 @@ def describe_topic(call: Call) -> TopicShape:
 
 
 async def create_topic(call: Call) -> TopicShape:
-    """A new topic. Raises `Exists`, and as `Broker.topics.create`."""
+    """A new topic. Raises `AlreadyExists`, and as `Broker.topics.create`."""
     new: NewTopic = call.body
     call.access.require(ADMIN, new.name)
     settings = changed(TopicSettings(), new.settings)
 
     def create() -> Topic:
         if call.broker.topics.find(new.name) is not None:
-            raise Exists(f"there is a topic {new.name!r} already; use it, or delete it first")
+            raise AlreadyExists(
+                f"there is a topic {new.name!r} already; use it, or delete it first"
+            )
         return call.broker.topics.create(new.name, new.partitions, settings)
 
-    return _shape(await call.told(EventType.TOPIC_CREATED, new.name, create))
+    return _shape(await call.audited_as(EventType.TOPIC_CREATED, new.name, create))
 
 
 async def configure_topic(call: Call) -> TopicShape:

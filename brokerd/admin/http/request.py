@@ -1,10 +1,12 @@
 # Tests: tests/admin/test_request.py
-"""Requests to the admin site while they arrive: when they are due, and what is kept of them.
+"""Arrival of requests to the admin site: deadlines, and limits on bodies in memory.
 
-Every request has a deadline from its start to its last byte, whatever is being sent. Of a body only
-as much is kept as its route may have, none where no route is. Before more than `UNASKED_BYTES` are
-kept it is asked who sends it, and what he may do; if he may not, nothing is kept, and he is told so
-when the request is there. All bodies together have `ALL_BYTES_MAX`.
+Each request has a deadline from its first to its last byte. The site keeps a body up to the limit
+of its route, and no body without a route. Beyond `UNAUTHENTICATED_BYTES` it authenticates the
+sender first. A sender without permission gets a refusal when the request is complete, and his body
+is dropped. All bodies together have at most `ALL_BYTES_MAX`.
+
+Twisted bounds the headers of a request and the idle time of a connection, but no body.
 """
 
 from __future__ import annotations
@@ -18,43 +20,43 @@ from twisted.python.failure import Failure
 from twisted.web import http
 from twisted.web.server import Request
 
-from brokerd.admin.http.routing import Crowded, Route, says_json
-from brokerd.admin.http.sender import Sender
+from brokerd.admin.http.authentication import Sender
+from brokerd.admin.http.routing import Overloaded, Route, is_json
 from brokerd.security import Access
 
 if TYPE_CHECKING:
     from brokerd.admin.site import AdminSite
 
 REQUEST_SECONDS = 30.0
-"""How long a request may take to arrive as a whole, however it trickles in."""
+"""Time that a request may take to arrive."""
 MAX_BODY_BYTES = 16 * 1024 * 1024
-"""What any request may have; most of the API takes less."""
-UNASKED_BYTES = 64 * 1024
-"""What is kept of a body before anybody is asked who sends it."""
+"""Largest body of any request; most routes take less."""
+UNAUTHENTICATED_BYTES = 64 * 1024
+"""Bytes of a body in memory before its sender is authenticated."""
 ALL_BYTES_MAX = 4 * MAX_BODY_BYTES
-"""What is kept of all bodies of a site."""
+"""Bytes of all bodies of a site in memory."""
 API_PATH = b"/api/v1/"
 
 
-class Bodies:
-    """How much is kept of all bodies of a site."""
+class BodyBudget:
+    """Counts the bytes of all bodies of a site in memory."""
 
     def __init__(self) -> None:
         self._kept = 0
 
     def take(self, size: int) -> None:
-        """Have room for so many bytes more. Raises `Crowded`."""
+        """Reserve bytes. Raises `Overloaded`."""
         if self._kept + size > ALL_BYTES_MAX:
-            raise Crowded("too many large requests arrive at once; try again later")
+            raise Overloaded("too many large requests arrive at once; try again later")
         self._kept += size
 
     def give_back(self, size: int) -> None:
-        """So many bytes are gone."""
+        """Release reserved bytes."""
         self._kept -= size
 
 
 class BoundedRequest(Request):
-    """A request whose body is bounded, declared or chunked."""
+    """A request with a bounded body, declared or chunked."""
 
     _received = 0
     _kept = 0
@@ -66,22 +68,22 @@ class BoundedRequest(Request):
         self.sender = Sender()
 
     def gotLength(self, length: int | None) -> None:
-        """Decide about the body: all headers are there, and nothing of it."""
+        """Decide about the body once all headers have arrived."""
         too_long = length is not None and length > MAX_BODY_BYTES
         super().gotLength(0 if too_long else length)
         if too_long:
             self._refuse()
             return
         found = self._route()
-        if found is None or not found[0].is_write or not says_json(self):
+        if found is None or not found[0].is_write or not is_json(self):
             return
-        self._kept_max = found[0].body_bytes_max + 1  # one more shows that it is too large
-        if length is None or length > UNASKED_BYTES:
+        self._kept_max = found[0].body_bytes_max + 1  # one byte more proves the body too large
+        if length is None or length > UNAUTHENTICATED_BYTES:
             self._ask(*found)
 
     def _route(self) -> tuple[Route, dict[str, str]] | None:
         channel: Any = self.channel
-        path = channel._path.partition(b"?")[0]  # Twisted tells it with the body only
+        path = channel._path.partition(b"?")[0]  # Twisted sets request.path only after the body
         if not path.startswith(API_PATH):
             return None
         parts = path.removeprefix(API_PATH).split(b"/")
@@ -94,11 +96,11 @@ class BoundedRequest(Request):
 
         channel: Any = self.channel
         self.client = channel.getPeer()
-        asked = channel.site.api.asker.ask(self)
+        asked = channel.site.api.authenticator.ask(self)
         asked.addCallback(check).addErrback(self._drop)
 
     def handleContentChunk(self, data: bytes) -> None:
-        """Keep what is to be kept."""
+        """Keep a chunk up to the limit of the route, and count the rest."""
         self._received += len(data)
         if self._received > MAX_BODY_BYTES:
             self._refuse()
@@ -107,10 +109,10 @@ class BoundedRequest(Request):
         if not kept:
             return
         channel: Any = self.channel
-        bodies: Bodies = channel.site.bodies
+        bodies: BodyBudget = channel.site.bodies
         try:
             bodies.take(len(kept))
-        except Crowded:
+        except Overloaded:
             self._drop(Failure())
             return
         if not self._kept:
@@ -119,7 +121,7 @@ class BoundedRequest(Request):
         super().handleContentChunk(kept)
 
     def _drop(self, failure: Failure) -> None:
-        """Keep nothing; who asks from now on hears this."""
+        """Drop the body, and answer the request with this failure."""
         self.sender.refuse(failure)
         self._kept_max = 0
         content: Any = getattr(self, "content", None)
@@ -128,7 +130,7 @@ class BoundedRequest(Request):
             content.truncate()
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
-        """Answer a request that is there, unless Twisted would stumble over its content type."""
+        """Answer a complete request; refuse a content type that Twisted cannot parse."""
         kind = self.requestHeaders.getRawHeaders(b"content-type", [b""])[-1]
         if kind.decode("latin-1").isprintable():
             super().requestReceived(command, path, version)
@@ -144,11 +146,11 @@ class BoundedRequest(Request):
 
 
 class TimedChannel(http.HTTPChannel):
-    """A connection whose every request has a deadline from its start to its last byte."""
+    """A connection with a deadline for each request, from its first to its last byte."""
 
     site: AdminSite
-    certified: Access | None = None
-    """Whom the client's certificate names, once somebody has asked."""
+    certificate_access: Access | None = None
+    """Access of the client's certificate, once it is known."""
     _deadline: IDelayedCall | None = None
 
     def connectionMade(self) -> None:

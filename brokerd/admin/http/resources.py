@@ -29,7 +29,7 @@ def json_answer(request: Request, code: int, value: Answer) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
-class Missing(Resource):
+class NotFoundResource(Resource):
     """404 as JSON."""
 
     isLeaf = True
@@ -51,11 +51,11 @@ class Branch(Resource):
 
     def getChild(self, path: bytes, request: Request) -> Resource:
         """Find nothing; children were looked at before."""
-        return Missing()
+        return NotFoundResource()
 
     def render_GET(self, request: Request) -> bytes:
         """Answer that a branch itself is nothing."""
-        return Missing().render(request)
+        return NotFoundResource().render(request)
 
 
 class JSONResource(Branch):
@@ -67,7 +67,7 @@ class JSONResource(Branch):
 
     def getChild(self, path: bytes, request: Request) -> Resource:
         """Find the resource itself behind a slash, and nothing below it."""
-        return self if path == b"" and not request.postpath else Missing()
+        return self if path == b"" and not request.postpath else NotFoundResource()
 
     def render_GET(self, request: Request) -> bytes:
         """Answer with the code and the object."""

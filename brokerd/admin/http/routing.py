@@ -24,8 +24,8 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from brokerd import errors
+from brokerd.admin.http.authentication import REALM, Authenticator, drop_frames
 from brokerd.admin.http.resources import METHODS, Branch, json_answer, refusal
-from brokerd.admin.http.sender import REALM, Asker, let_go
 from brokerd.broker import Broker
 from brokerd.broker.single_call import ask
 from brokerd.errors import BrokerdError, InvalidRequest
@@ -71,7 +71,7 @@ STATUSES: dict[type[BrokerdError], int] = {
 """The status of each refusal; one that is not named, nor its base, is 500."""
 
 
-class Exists(BrokerdError):
+class AlreadyExists(BrokerdError):
     """What should be created is there already."""
 
 
@@ -85,13 +85,13 @@ class ReadFailed(BrokerdError):
     retryable = True
 
 
-class Unusable(BrokerdError):
+class ArchiveUnusable(BrokerdError):
     """The archive cannot be used now."""
 
     retryable = True
 
 
-class Crowded(BrokerdError):
+class Overloaded(BrokerdError):
     """The bodies of other requests take up all that there is for them."""
 
     retryable = True
@@ -101,22 +101,22 @@ class TooLarge(BrokerdError):
     """The body is larger than this request may have."""
 
 
-class FromPage(BrokerdError):
+class CrossOriginWrite(BrokerdError):
     """A browser sends this write on behalf of a page."""
 
 
-class WrongType(BrokerdError):
+class UnsupportedMediaType(BrokerdError):
     """A write does not say that its body is JSON."""
 
 
 STATUSES |= {
-    Exists: http.CONFLICT,
+    AlreadyExists: http.CONFLICT,
     NotFound: http.NOT_FOUND,
-    Unusable: http.SERVICE_UNAVAILABLE,
-    Crowded: http.SERVICE_UNAVAILABLE,
+    ArchiveUnusable: http.SERVICE_UNAVAILABLE,
+    Overloaded: http.SERVICE_UNAVAILABLE,
     TooLarge: http.REQUEST_ENTITY_TOO_LARGE,
-    FromPage: http.FORBIDDEN,
-    WrongType: http.UNSUPPORTED_MEDIA_TYPE,
+    CrossOriginWrite: http.FORBIDDEN,
+    UnsupportedMediaType: http.UNSUPPORTED_MEDIA_TYPE,
 }
 
 
@@ -140,9 +140,9 @@ class Call(NamedTuple):
 
         It is told of the path's topic, or of ``topic/group``. Fails as `ask`.
         """
-        return self.told(kind, "/".join(self.path.values()), change, **details)
+        return self.audited_as(kind, "/".join(self.path.values()), change, **details)
 
-    def told(
+    def audited_as(
         self, kind: EventType, resource: str, change: Callable[[], Result], **details: str
     ) -> Deferred[Result]:
         """As `audited`, of something that the path does not name."""
@@ -216,18 +216,18 @@ class Route:
 class Api(Branch):
     """Serves a table of routes; children that were put by hand come first."""
 
-    def __init__(self, broker: Broker, routes: list[Route], asker: Asker) -> None:
+    def __init__(self, broker: Broker, routes: list[Route], authenticator: Authenticator) -> None:
         super().__init__()
         self._broker = broker
         self._routes = routes
-        self.asker = asker
+        self.authenticator = authenticator
 
     def getChild(self, path: bytes, request: Request) -> Resource:
         """The resource of a whole path; names in it were percent-decoded part by part."""
         found = self.find([path, *(request.postpath or [])])
         if not found:
             return super().getChild(path, request)
-        return _Endpoint(self._broker, found, self.asker)
+        return _Endpoint(self._broker, found, self.authenticator)
 
     def find(self, raw: list[bytes]) -> dict[str, tuple[Route, dict[str, str]]]:
         """The routes of a path, by method, each with the names in it; most paths have none."""
@@ -250,11 +250,14 @@ class _Endpoint(Resource):
     isLeaf = True
 
     def __init__(
-        self, broker: Broker, found: dict[str, tuple[Route, dict[str, str]]], asker: Asker
+        self,
+        broker: Broker,
+        found: dict[str, tuple[Route, dict[str, str]]],
+        authenticator: Authenticator,
     ) -> None:
         super().__init__()
         self._broker = broker
-        self._asker = asker
+        self._authenticator = authenticator
         self._found = found
 
     def render(self, request: Request) -> Any:
@@ -268,7 +271,7 @@ class _Endpoint(Resource):
                 http.NOT_ALLOWED,
                 refusal(f"{method} is not for this path: use {' or '.join(allowed)}"),
             )
-        _Reply(request, self._asker).begin(self._broker, *self._found[method])
+        _Reply(request, self._authenticator).begin(self._broker, *self._found[method])
         return NOT_DONE_YET
 
 
@@ -277,9 +280,9 @@ class _Reply:
 
     _log = Logger()
 
-    def __init__(self, request: Request, asker: Asker) -> None:
+    def __init__(self, request: Request, authenticator: Authenticator) -> None:
         self._request = request
-        self._asker = asker
+        self._authenticator = authenticator
 
     def begin(self, broker: Broker, route: Route, names: dict[str, str]) -> None:
         """Make the call; the answer leaves when it is there."""
@@ -293,7 +296,7 @@ class _Reply:
     async def _work(self, broker: Broker, route: Route, names: dict[str, str]) -> Struct:
         if not broker.ready:
             raise errors.ShuttingDown("the broker is starting or stopping; try again later")
-        access = await self._asker.ask(self._request)
+        access = await self._authenticator.ask(self._request)
         route.check(access, names)
         call = Call(
             broker, access, names, _query(self._request, route), _body(self._request, route)
@@ -312,11 +315,11 @@ class _Reply:
             self._request.setHeader(b"www-authenticate", REALM)
         error = {"error": str(said), "retryable": said.retryable}
         self._send(status, msgspec.json.encode(error))
-        let_go(failure)
+        drop_frames(failure)
 
     def _fault(self, failure: Failure) -> None:
         if failure.check(CancelledError):
-            let_go(failure)
+            drop_frames(failure)
             return  # the connection is gone
         self._log.failure(
             "a fault in brokerd; a request to the admin API has no answer",
@@ -355,26 +358,30 @@ def _query(request: Request, route: Route) -> Any:
     try:
         return msgspec.convert(given, type=route.query, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the query string is wrong: {in_words(error)}") from None
+        raise InvalidRequest(f"the query string is wrong: {error_text(error)}") from None
 
 
 def _body(request: Request, route: Route) -> Any:
     """The body as the route's type.
 
-    Raises `InvalidRequest`, `WrongType`, `TooLarge`, and `FromPage`: browsers send Origin with
-    every write (Fetch standard, "append a request Origin header"), and no page has business here.
+    Raises `InvalidRequest`, `UnsupportedMediaType`, `TooLarge` and `CrossOriginWrite`. Browsers
+    send Origin with every write (Fetch standard, "append a request Origin header").
     """
     if not route.is_write:
         return None
     if request.getHeader(b"origin") is not None:
-        raise FromPage("no page may change anything: use brokerctl, or a client without Origin")
-    if not says_json(request):
-        raise WrongType(f"a {route.method} needs the header Content-Type: application/json")
+        raise CrossOriginWrite(
+            "no page may change anything: use brokerctl, or a client without Origin"
+        )
+    if not is_json(request):
+        raise UnsupportedMediaType(
+            f"a {route.method} needs the header Content-Type: application/json"
+        )
     content: Any = request.content
     body = content.read(route.body_bytes_max + 1)
     if len(body) > route.body_bytes_max:
         raise TooLarge(f"the body is larger than {route.body_bytes_max} bytes; send less at once")
-    if values_in(body) > VALUES_MAX:
+    if count_values(body) > VALUES_MAX:
         raise TooLarge(
             f"the body's JSON holds more than {VALUES_MAX} values; send fewer records at once, or "
             "a large value as value_base64"
@@ -383,18 +390,18 @@ def _body(request: Request, route: Route) -> Any:
     try:
         return msgspec.json.decode(body or b"{}", type=wanted)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is wrong: {in_words(error)}") from None
+        raise InvalidRequest(f"the body is wrong: {error_text(error)}") from None
     except RecursionError:
         raise InvalidRequest("the body is wrong: its JSON is nested too deeply") from None
 
 
-def says_json(request: Request) -> bool:
+def is_json(request: Request) -> bool:
     """Whether a request says that its body is JSON."""
     kind = (request.getHeader(b"content-type") or b"").partition(b";")[0]
     return kind.strip().lower() == b"application/json"
 
 
-def values_in(body: bytes) -> int:
+def count_values(body: bytes) -> int:
     """About how many values JSON holds, by its commas and opening brackets, without reading it.
 
     Too many if most of them are in strings, of which there are more than `VALUES_MAX` can have.
@@ -414,7 +421,7 @@ class _Empty(Struct, forbid_unknown_fields=True):
     """The body of a write that takes nothing."""
 
 
-def in_words(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """What msgspec has to say, the field first: ``partitions: expected `int` >= 1``."""
     text, at, place = str(error).partition(" - at `")
     field = place.removesuffix("`").removeprefix("$").removeprefix(".")

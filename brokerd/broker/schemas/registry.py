@@ -31,7 +31,7 @@ from brokerd.broker.schemas.entries import (
 )
 from brokerd.broker.security.audit import AuditTrail
 from brokerd.errors import BrokerdError, InvalidName, InvalidSchema, LimitExceeded, UnknownSchema
-from brokerd.schemas.checker import Asker, Checker, Told
+from brokerd.schemas.checker import CheckDone, Checker, Requester
 from brokerd.schemas.values import DEFINITION_BYTES_MAX, Definition, Mode, SchemaType
 from brokerd.security.access import WRITE, Access
 from brokerd.security.audit import EventType
@@ -47,7 +47,7 @@ NAME_TEXT_BYTES_MAX = 4 << 20
 PARKED_MAX = 64
 """Registrations that wait for room in the log."""
 
-ANYBODY = Asker()
+ANYBODY = Requester()
 
 Registered = Callable[[SchemaVersion | None, BrokerdError | None], None]
 """Takes the new version, or why there is none."""
@@ -103,13 +103,15 @@ class Schemas:
             raise UnknownSchema(f"schema not found: {name} v{version}")
         return found
 
-    def validate(self, name: str, message: bytes, done: Told, asker: Asker = ANYBODY) -> None:
+    def validate(
+        self, name: str, message: bytes, done: CheckDone, requester: Requester = ANYBODY
+    ) -> None:
         """Tell ``done`` why a message does not fit the latest version; nothing if it does.
 
         Raises `UnknownSchema`, or `LimitExceeded` when too much waits to be looked at; ``done`` may
         get `SchemaCheckFailed`.
         """
-        self._checker.validation(self.named(name).latest.definition, message, done, asker)
+        self._checker.validation(self.named(name).latest.definition, message, done, requester)
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -120,7 +122,7 @@ class Schemas:
         kind: SchemaType,
         text: bytes,
         done: Registered,
-        asker: Asker = ANYBODY,
+        requester: Requester = ANYBODY,
     ) -> None:
         """Make the next version of a name.
 
@@ -144,7 +146,9 @@ class Schemas:
             olds = [] if before is None else list(before.versions.values())[::-1]
             mode = Mode.BACKWARD if before is None else before.mode
             definitions = [one.definition for one in olds]
-            self._checker.registration(wanted, definitions, mode, partial(looked, before), asker)
+            self._checker.registration(
+                wanted, definitions, mode, partial(looked, before), requester
+            )
 
         def looked(
             before: SchemaName | None, texts: list[str] | None, error: BrokerdError | None

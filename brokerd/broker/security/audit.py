@@ -4,7 +4,7 @@
 docs/security.rst, section "Audit trail", is the contract. What an administrator changes is in one
 frame of the log with the event that tells of it (`AuditTrail.carry_out`). Logins and denials are
 appended in the next turn of the reactor, and nobody waits for that (`AuditTrail.record`): floods
-of them are counted (`brokerd.security.audit.Floods`), and what the log has no room for is dropped,
+of them are counted (`brokerd.security.audit.RepeatFilter`), and events without room are dropped,
 which is counted too.
 """
 
@@ -39,7 +39,7 @@ from brokerd.security.audit import (
     AuditEvent,
     AuditFilter,
     EventType,
-    Floods,
+    RepeatFilter,
     Result,
     encode_event,
     event,
@@ -83,7 +83,7 @@ class AuditTrail:
         self._open_topic = open_topic
         self._settings = TopicSettings(keep_us, 0, 0, False)
         self.enabled = keep_us is not None
-        self._floods = Floods()
+        self._repeats = RepeatFilter()
         self._waiting: deque[AuditEvent] = deque()
         self._write_call: DelayedCall | None = None
         self._window_call: DelayedCall | None = None
@@ -114,7 +114,7 @@ class AuditTrail:
             if call is not None:
                 call.cancel()
         self._write_call = self._window_call = None
-        self._put(self._floods.end_window())
+        self._put(self._repeats.end_window())
         self._write()
         self._drop(len(self._waiting), "the broker stops")
         self._waiting.clear()
@@ -166,7 +166,7 @@ class AuditTrail:
             return
         if self._window_call is None:
             self._window_call = self._clock.callLater(WINDOW_US / 1e6, self._end_window)
-        if self._floods.take(said):
+        if self._repeats.take(said):
             self._put([said])
         else:
             self._repeated += 1
@@ -202,7 +202,7 @@ class AuditTrail:
 
     def _end_window(self) -> None:
         self._window_call = None
-        self._put(self._floods.end_window())
+        self._put(self._repeats.end_window())
         untold, self._untold = self._untold, None
         self._tell_dropped(untold or 0, "as before; these are those of the last minute")
 

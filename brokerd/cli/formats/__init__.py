@@ -8,14 +8,22 @@ when the broker has said that it is durable, or has delivered it.
 
 from __future__ import annotations
 
+from brokerd.cli.formats.base import BenchFailed, BenchFormat, LoadSpec, LoadTarget, TargetSpec
 from brokerd.cli.formats.blipmq import BlipmqFormat
 from brokerd.cli.formats.flymq import FlymqFormat
-from brokerd.cli.formats.ground import BenchFailed, BenchFormat, Ground, LoadSpec, Wanted
 from brokerd.cli.formats.mamamia import MamamiaFormat
 from brokerd.cli.formats.mega import MegaFormat
 from brokerd.cli.formats.rustlog import RustlogFormat
 
-__all__ = ["FORMATS", "SCENARIOS", "BenchFormat", "Ground", "BenchFailed", "LoadSpec", "Wanted"]
+__all__ = [
+    "FORMATS",
+    "SCENARIOS",
+    "BenchFailed",
+    "BenchFormat",
+    "LoadSpec",
+    "LoadTarget",
+    "TargetSpec",
+]
 
 FORMATS: dict[str, BenchFormat] = {
     "mamamia": MamamiaFormat(),

@@ -13,13 +13,13 @@ from collections import deque
 from struct import Struct
 
 from brokerd.cli.credentials import Credentials
-from brokerd.cli.formats.ground import (
+from brokerd.cli.formats.base import (
     FILL_WINDOW,
     PROBE_SECONDS,
     BenchFailed,
-    Ground,
     LoadSpec,
-    Wanted,
+    LoadTarget,
+    TargetSpec,
     pump,
 )
 from brokerd.cli.scenarios import Role, Step, Tally
@@ -56,21 +56,21 @@ class BlipmqFormat:
     def consumes(self, scenario: str) -> bool:
         return scenario == "acquire-settle"
 
-    def prepare(self, wanted: Wanted) -> Ground:
+    def prepare(self, target: TargetSpec) -> LoadTarget:
         """A subscription begins at the end, so it is made before the backlog."""
         try:
-            options = wanted.way.client_options(wanted.address)
-            key = _key(wanted.way.credentials)
+            options = target.connection.client_options(target.address)
+            key = _key(target.connection.credentials)
             with BlipmqClient(
-                wanted.address, api_key=key, timeout=PROBE_SECONDS, **options
+                target.address, api_key=key, timeout=PROBE_SECONDS, **options
             ) as client:
-                subscription_id = client.subscribe(wanted.log)
+                subscription_id = client.subscribe(target.log)
         except (BrokerdError, OSError) as error:
-            raise BenchFailed(f"{wanted.address}: {error}; is it a BlipMQ listener?") from error
-        if self.consumes(wanted.scenario):
-            role = Publishing(wanted.log, wanted.size, _FILL_BATCH, FILL_WINDOW // 64)
-            pump(wanted, self.open, role)
-        return Ground(wanted.log, group=str(subscription_id))
+            raise BenchFailed(f"{target.address}: {error}; is it a BlipMQ listener?") from error
+        if self.consumes(target.scenario):
+            role = PublishRole(target.log, target.size, _FILL_BATCH, FILL_WINDOW // 64)
+            pump(target, self.open, role)
+        return LoadTarget(target.log, group=str(subscription_id))
 
     def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """HELLO and AUTH, and their answers."""
@@ -88,9 +88,9 @@ class BlipmqFormat:
 
     def role(self, spec: LoadSpec, number: int) -> Role:
         if self.consumes(spec.scenario):
-            return Polling(int(spec.group), spec.window)
+            return PollRole(int(spec.group), spec.window)
         batch = spec.batch if spec.scenario == "produce-batch" else 1
-        return Publishing(spec.log, spec.size, batch, spec.window)
+        return PublishRole(spec.log, spec.size, batch, spec.window)
 
 
 def _key(credentials: Credentials) -> str:
@@ -98,7 +98,7 @@ def _key(credentials: Credentials) -> str:
     return credentials.key or API_KEY
 
 
-class _Pinging:
+class _PingRole:
     """What both roles do: a request ends with a PING, and its PONG is the answer."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class _Pinging:
         raise NotImplementedError
 
 
-class Publishing(_Pinging):
+class PublishRole(_PingRole):
     """Messages of QoS 1, ``batch`` of them and a PING a request."""
 
     def __init__(self, topic: str, size: int, batch: int, window: int) -> None:
@@ -160,7 +160,7 @@ class Publishing(_Pinging):
         return self._template
 
 
-class Polling(_Pinging):
+class PollRole(_PingRole):
     """Polls one subscription and acknowledges what it gets: ACK, POLL and PING are a request."""
 
     def __init__(self, subscription_id: int, window: int) -> None:

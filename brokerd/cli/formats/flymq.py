@@ -10,16 +10,16 @@ import socket
 from struct import Struct
 
 from brokerd.cli.credentials import Credentials
-from brokerd.cli.formats.ground import (
+from brokerd.cli.formats.base import (
     PROBE_SECONDS,
     BenchFailed,
-    Ground,
     LoadSpec,
-    Wanted,
+    LoadTarget,
+    TargetSpec,
     fill_window,
     pump,
 )
-from brokerd.cli.formats.roles import REFUSED, Following, Repeating, Seen, spread
+from brokerd.cli.formats.roles import REFUSED, FollowRole, ParsedAnswer, RepeatRole, spread
 from brokerd.cli.scenarios import Role
 from brokerd.client.flymq import FlymqClient
 from brokerd.codecs.flymq import (
@@ -50,22 +50,22 @@ class FlymqFormat:
     def consumes(self, scenario: str) -> bool:
         return scenario == "fetch"
 
-    def prepare(self, wanted: Wanted) -> Ground:
+    def prepare(self, target: TargetSpec) -> LoadTarget:
         try:
-            options = wanted.way.client_options(wanted.address)
-            login = wanted.way.credentials
+            options = target.connection.client_options(target.address)
+            login = target.connection.credentials
             if login.password:
                 options |= {"user": login.user, "password": login.password}
-            with FlymqClient(wanted.address, timeout=PROBE_SECONDS, delays=(), **options) as client:
-                client.create_topic(wanted.log)
+            with FlymqClient(target.address, timeout=PROBE_SECONDS, delays=(), **options) as client:
+                client.create_topic(target.log)
         except (BrokerdError, OSError) as error:
-            raise BenchFailed(f"{wanted.address}: {error}; is it a FlyMQ listener?") from error
-        if not self.consumes(wanted.scenario):
-            return Ground(wanted.log)
-        role = Repeating(
-            _produce(wanted.log, wanted.size), fill_window(wanted.backlog), look_produced
+            raise BenchFailed(f"{target.address}: {error}; is it a FlyMQ listener?") from error
+        if not self.consumes(target.scenario):
+            return LoadTarget(target.log)
+        role = RepeatRole(
+            _produce(target.log, target.size), fill_window(target.backlog), parse_produced
         )
-        return Ground(wanted.log, records=pump(wanted, self.open, role))
+        return LoadTarget(target.log, records=pump(target, self.open, role))
 
     def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """AUTH and its answer, if there is somebody with a password."""
@@ -87,7 +87,7 @@ class FlymqFormat:
 
     def role(self, spec: LoadSpec, number: int) -> Role:
         if not self.consumes(spec.scenario):
-            return Repeating(_produce(spec.log, spec.size), spec.window, look_produced)
+            return RepeatRole(_produce(spec.log, spec.size), spec.window, parse_produced)
         starts = spread(number, spec.connections, spec.window, spec.records)
 
         def fetch(offset: int) -> bytes:
@@ -96,26 +96,26 @@ class FlymqFormat:
         last = encode_request(Fetch(spec.log, 0, (1 << 64) - 1, spec.batch, sdk=True))
         at = last.rindex(b"\xff" * 8)
         before, after = last[:at], last[at + 8 :]
-        return Following(fetch, starts, spec.records, look_fetched)
+        return FollowRole(fetch, starts, spec.records, parse_fetched)
 
 
 def _produce(log: str, size: int) -> bytes:
     return encode_request(Produce(log, None, b"x" * size))
 
 
-def look_produced(data: bytes, at: int) -> Seen | None:
-    """A `Look` at an answer to PRODUCE."""
+def parse_produced(data: bytes, at: int) -> ParsedAnswer | None:
+    """A `ParseAnswer` for answers to PRODUCE."""
     if len(data) - at < _HEAD.size:
         return None
     opcode, length = _HEAD.unpack_from(data, at)
     stop = at + _HEAD.size + length
     if stop > len(data):
         return None
-    return Seen(stop, 1 if opcode == Opcode.PRODUCE else REFUSED)
+    return ParsedAnswer(stop, 1 if opcode == Opcode.PRODUCE else REFUSED)
 
 
-def look_fetched(data: bytes, at: int) -> Seen | None:
-    """A `Look` at an answer to FETCH."""
+def parse_fetched(data: bytes, at: int) -> ParsedAnswer | None:
+    """A `ParseAnswer` for answers to FETCH."""
     if len(data) - at < _HEAD.size:
         return None
     opcode, length = _HEAD.unpack_from(data, at)
@@ -123,6 +123,6 @@ def look_fetched(data: bytes, at: int) -> Seen | None:
     if stop > len(data):
         return None
     if opcode != Opcode.FETCH:
-        return Seen(stop, REFUSED)
+        return ParsedAnswer(stop, REFUSED)
     count, next_offset = _COUNT_NEXT.unpack_from(data, at + _HEAD.size)
-    return Seen(stop, count, next_offset)
+    return ParsedAnswer(stop, count, next_offset)

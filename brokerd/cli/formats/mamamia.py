@@ -9,17 +9,17 @@ from __future__ import annotations
 import socket
 
 from brokerd.cli.credentials import Credentials
-from brokerd.cli.formats.ground import (
+from brokerd.cli.formats.base import (
     FILL_SILENCE_SECONDS,
     FILL_WINDOW,
     PROBE_SECONDS,
     READ_BYTES,
     BenchFailed,
-    Ground,
     LoadSpec,
-    Wanted,
+    LoadTarget,
+    TargetSpec,
 )
-from brokerd.cli.formats.way import PLAIN, Way, connect
+from brokerd.cli.formats.connect_options import PLAIN, ConnectOptions, connect
 from brokerd.cli.scenarios import (
     PRODUCE,
     PRODUCE_BATCH,
@@ -54,11 +54,17 @@ class MamamiaFormat:
     def consumes(self, scenario: str) -> bool:
         return scenario.startswith("acquire-settle")
 
-    def prepare(self, wanted: Wanted) -> Ground:
-        probe(wanted.address, way=wanted.way)
-        if self.consumes(wanted.scenario):
-            fill(wanted.address, wanted.log, wanted.backlog, wanted.size, way=wanted.way)
-        return Ground(wanted.log)
+    def prepare(self, target: TargetSpec) -> LoadTarget:
+        probe(target.address, connection=target.connection)
+        if self.consumes(target.scenario):
+            fill(
+                target.address,
+                target.log,
+                target.backlog,
+                target.size,
+                connection=target.connection,
+            )
+        return LoadTarget(target.log)
 
     def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """There is no greeting."""
@@ -91,7 +97,7 @@ def produce_frame(log: str, size: int, batch: int = 1) -> bytes:
     return request(PRODUCE_BATCH, {"log_id": log, "messages": [message] * batch})
 
 
-def probe(address: str, seconds: float = PROBE_SECONDS, way: Way = PLAIN) -> None:
+def probe(address: str, seconds: float = PROBE_SECONDS, connection: ConnectOptions = PLAIN) -> None:
     """Make sure that something answers in this wire format.
 
     :param seconds: how long to wait for the connection, and then for the answer.
@@ -99,7 +105,7 @@ def probe(address: str, seconds: float = PROBE_SECONDS, way: Way = PLAIN) -> Non
     """
     header = b""
     try:
-        with connect(address, way, seconds) as sock:
+        with connect(address, connection, seconds) as sock:
             sock.sendall(_PROBE)
             while len(header) < _HEADER_BYTES:
                 data = sock.recv(_HEADER_BYTES - len(header))
@@ -122,7 +128,12 @@ def probe(address: str, seconds: float = PROBE_SECONDS, way: Way = PLAIN) -> Non
 
 
 def fill(
-    address: str, log: str, messages: int, size: int, batch: int = 1, way: Way = PLAIN
+    address: str,
+    log: str,
+    messages: int,
+    size: int,
+    batch: int = 1,
+    connection: ConnectOptions = PLAIN,
 ) -> None:
     """Produce a backlog through one pipelined connection and wait until all of it is acknowledged.
 
@@ -136,7 +147,7 @@ def fill(
     inbox = b""
     asked = answered = 0
     try:
-        with connect(address, way) as sock:
+        with connect(address, connection) as sock:
             sock.settimeout(FILL_SILENCE_SECONDS)
             while answered < requests:
                 more = min(window - (asked - answered), requests - asked)

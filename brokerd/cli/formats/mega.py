@@ -7,16 +7,16 @@ import socket
 from struct import Struct
 
 from brokerd.cli.credentials import Credentials
-from brokerd.cli.formats.ground import (
+from brokerd.cli.formats.base import (
     PROBE_SECONDS,
     BenchFailed,
-    Ground,
     LoadSpec,
-    Wanted,
+    LoadTarget,
+    TargetSpec,
     fill_window,
     pump,
 )
-from brokerd.cli.formats.roles import REFUSED, Following, Repeating, Seen, spread
+from brokerd.cli.formats.roles import REFUSED, FollowRole, ParsedAnswer, RepeatRole, spread
 from brokerd.cli.scenarios import Role
 from brokerd.client.mega import MegaClient
 from brokerd.codecs.mega import (
@@ -47,26 +47,26 @@ class MegaFormat:
     def consumes(self, scenario: str) -> bool:
         return scenario == "consume"
 
-    def prepare(self, wanted: Wanted) -> Ground:
+    def prepare(self, target: TargetSpec) -> LoadTarget:
         try:
-            options = wanted.way.client_options(wanted.address)
-            with MegaClient(wanted.address, timeout=PROBE_SECONDS, **options) as client:
-                client.create_topic(wanted.log)
+            options = target.connection.client_options(target.address)
+            with MegaClient(target.address, timeout=PROBE_SECONDS, **options) as client:
+                client.create_topic(target.log)
         except (BrokerdError, OSError) as error:
-            raise BenchFailed(f"{wanted.address}: {error}; is it a MEGA listener?") from error
-        if not self.consumes(wanted.scenario):
-            return Ground(wanted.log)
-        role = Repeating(
-            _produce(wanted.log, wanted.size), fill_window(wanted.backlog), look_produced
+            raise BenchFailed(f"{target.address}: {error}; is it a MEGA listener?") from error
+        if not self.consumes(target.scenario):
+            return LoadTarget(target.log)
+        role = RepeatRole(
+            _produce(target.log, target.size), fill_window(target.backlog), parse_produced
         )
-        return Ground(wanted.log, records=pump(wanted, self.open, role))
+        return LoadTarget(target.log, records=pump(target, self.open, role))
 
     def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """There is no greeting."""
 
     def role(self, spec: LoadSpec, number: int) -> Role:
         if not self.consumes(spec.scenario):
-            return Repeating(_produce(spec.log, spec.size), spec.window, look_produced)
+            return RepeatRole(_produce(spec.log, spec.size), spec.window, parse_produced)
         starts = spread(number, spec.connections, spec.window, spec.records)
 
         def consume(offset: int) -> bytes:
@@ -74,32 +74,32 @@ class MegaFormat:
 
         whole = encode_request(Consume(1, spec.log, 0, 0))
         before, after = whole[:-8], whole[-4:]
-        return Following(consume, starts, spec.records, look_consumed)
+        return FollowRole(consume, starts, spec.records, parse_consumed)
 
 
 def _produce(log: str, size: int) -> bytes:
     return encode_request(Produce(1, log, 0, b"x" * size))
 
 
-def look_produced(data: bytes, at: int) -> Seen | None:
-    """A `Look` at an answer to PRODUCE."""
+def parse_produced(data: bytes, at: int) -> ParsedAnswer | None:
+    """A `ParseAnswer` for answers to PRODUCE."""
     if len(data) - at < _REFUSED_BYTES:
         return None
     if not data[at + _FLAG_AT]:
-        return Seen(at + _REFUSED_BYTES, REFUSED)
+        return ParsedAnswer(at + _REFUSED_BYTES, REFUSED)
     stop = at + _PRODUCED_BYTES
-    return Seen(stop, 1) if stop <= len(data) else None
+    return ParsedAnswer(stop, 1) if stop <= len(data) else None
 
 
-def look_consumed(data: bytes, at: int) -> Seen | None:
-    """A `Look` at an answer to CONSUME."""
+def parse_consumed(data: bytes, at: int) -> ParsedAnswer | None:
+    """A `ParseAnswer` for answers to CONSUME."""
     there = len(data) - at
     if there < _REFUSED_BYTES:
         return None
     if not data[at + _FLAG_AT]:
-        return Seen(at + _REFUSED_BYTES, REFUSED)
+        return ParsedAnswer(at + _REFUSED_BYTES, REFUSED)
     if there < _CONSUMED_BYTES:
         return None
     next_offset, length = _NEXT_LENGTH.unpack_from(data, at)
     stop = at + _CONSUMED_BYTES + length
-    return Seen(stop, 1, next_offset) if stop <= len(data) else None
+    return ParsedAnswer(stop, 1, next_offset) if stop <= len(data) else None

@@ -1,7 +1,7 @@
 # Tests: tests/test_bench_formats.py
 """Roles that the formats share: the same request over and over, and reading along a log.
 
-A format says with a *look* what one answer comes to; see `Look`.
+A format parses its answers with a `ParseAnswer`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brokerd.cli.scenarios import Step, Tally
 REFUSED = -1
 
 
-class Seen(NamedTuple):
+class ParsedAnswer(NamedTuple):
     """One whole answer."""
 
     stop: int
@@ -25,23 +25,23 @@ class Seen(NamedTuple):
     """Where to read on."""
 
 
-Look = Callable[[bytes, int], Seen | None]
+ParseAnswer = Callable[[bytes, int], ParsedAnswer | None]
 """The answer that begins at this place of the bytes; None while it is not whole."""
 
 
-class Repeating:
+class RepeatRole:
     """Sends one request over and over and counts what the answers stand for.
 
     :param template: the whole request.
     :param window: requests in flight.
     """
 
-    def __init__(self, template: bytes, window: int, look: Look) -> None:
+    def __init__(self, template: bytes, window: int, parse: ParseAnswer) -> None:
         self.tally = Tally()
         self._window = window
         self._size = len(template)
         self._block = memoryview(template * window)
-        self._look = look
+        self._parse = parse
         self._stopped = False
 
     def first(self) -> tuple[bytes | memoryview, int]:
@@ -51,10 +51,10 @@ class Repeating:
         self._stopped = True
 
     def answers(self, data: bytes) -> Step:
-        look, tally = self._look, self.tally
+        parse, tally = self._parse, self.tally
         found = at = 0
-        while (seen := look(data, at)) is not None:
-            stop, messages, _ = seen
+        while (answer := parse(data, at)) is not None:
+            stop, messages, _ = answer
             if messages == REFUSED:
                 tally.refused(data[at:stop])
             else:
@@ -65,7 +65,7 @@ class Repeating:
         return Step(found, at, self._block[: replies * self._size], replies)
 
 
-class Following:
+class FollowRole:
     """Reads records by offset, from several places at a time, each along the next offsets.
 
     Behind the last record each begins again at the first.
@@ -76,13 +76,13 @@ class Following:
     """
 
     def __init__(
-        self, make: Callable[[int], bytes], starts: list[int], records: int, look: Look
+        self, make: Callable[[int], bytes], starts: list[int], records: int, parse: ParseAnswer
     ) -> None:
         self.tally = Tally()
         self._make = make
         self._starts = starts
         self._records = records
-        self._look = look
+        self._parse = parse
         self._stopped = False
 
     def first(self) -> tuple[bytes | memoryview, int]:
@@ -92,11 +92,11 @@ class Following:
         self._stopped = True
 
     def answers(self, data: bytes) -> Step:
-        look, make, tally, records = self._look, self._make, self.tally, self._records
+        parse, make, tally, records = self._parse, self._make, self.tally, self._records
         reply: list[bytes] = []
         found = at = 0
-        while (seen := look(data, at)) is not None:
-            stop, messages, offset = seen
+        while (answer := parse(data, at)) is not None:
+            stop, messages, offset = answer
             if messages == REFUSED:
                 tally.refused(data[at:stop])
                 offset = 0

@@ -10,16 +10,23 @@ import socket
 from struct import Struct
 
 from brokerd.cli.credentials import Credentials
-from brokerd.cli.formats.ground import (
+from brokerd.cli.formats.base import (
     PROBE_SECONDS,
     BenchFailed,
-    Ground,
     LoadSpec,
-    Wanted,
+    LoadTarget,
+    TargetSpec,
     fill_window,
     pump,
 )
-from brokerd.cli.formats.roles import REFUSED, Following, Look, Repeating, Seen, spread
+from brokerd.cli.formats.roles import (
+    REFUSED,
+    FollowRole,
+    ParseAnswer,
+    ParsedAnswer,
+    RepeatRole,
+    spread,
+)
 from brokerd.cli.scenarios import Role
 from brokerd.client.rustlog import RustlogClient
 from brokerd.codecs.rustlog import CODECS, Dialect, Fetch, Produce
@@ -45,20 +52,20 @@ class RustlogFormat:
     def consumes(self, scenario: str) -> bool:
         return scenario == "fetch"
 
-    def prepare(self, wanted: Wanted) -> Ground:
+    def prepare(self, target: TargetSpec) -> LoadTarget:
         try:
-            options = wanted.way.client_options(wanted.address)
-            with RustlogClient(wanted.address, timeout=PROBE_SECONDS, **options) as client:
-                client.create_topic(wanted.log)
+            options = target.connection.client_options(target.address)
+            with RustlogClient(target.address, timeout=PROBE_SECONDS, **options) as client:
+                client.create_topic(target.log)
         except (BrokerdError, OSError) as error:
-            raise BenchFailed(f"{wanted.address}: {error}; is it a RustLog listener?") from error
-        if not self.consumes(wanted.scenario):
-            return Ground(wanted.log)
-        template = _produce(wanted.log, wanted.size, _FILL_BATCH)
-        role = Repeating(
-            template, fill_window(wanted.backlog, _FILL_BATCH), look_produced(_FILL_BATCH)
+            raise BenchFailed(f"{target.address}: {error}; is it a RustLog listener?") from error
+        if not self.consumes(target.scenario):
+            return LoadTarget(target.log)
+        template = _produce(target.log, target.size, _FILL_BATCH)
+        role = RepeatRole(
+            template, fill_window(target.backlog, _FILL_BATCH), parse_produced(_FILL_BATCH)
         )
-        return Ground(wanted.log, records=pump(wanted, self.open, role))
+        return LoadTarget(target.log, records=pump(target, self.open, role))
 
     def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """There is no greeting."""
@@ -67,7 +74,7 @@ class RustlogFormat:
         if not self.consumes(spec.scenario):
             batch = spec.batch if spec.scenario == "produce-batch" else 1
             template = _produce(spec.log, spec.size, batch)
-            return Repeating(template, spec.window, look_produced(batch))
+            return RepeatRole(template, spec.window, parse_produced(batch))
         starts = spread(number, spec.connections, spec.window, spec.records)
 
         def fetch(offset: int) -> bytes:
@@ -75,30 +82,30 @@ class RustlogFormat:
 
         whole = _ENCODE(Fetch(spec.log, 0, 0, FETCH_BYTES))
         before, after = whole[:-12], whole[-4:]
-        return Following(fetch, starts, spec.records, look_fetched)
+        return FollowRole(fetch, starts, spec.records, parse_fetched)
 
 
 def _produce(log: str, size: int, batch: int) -> bytes:
     return _ENCODE(Produce(log, 0, [b"x" * size] * batch))
 
 
-def look_produced(batch: int) -> Look:
-    """A `Look` at answers to Produce with so many records."""
+def parse_produced(batch: int) -> ParseAnswer:
+    """A `ParseAnswer` for answers to Produce with so many records."""
 
-    def look(data: bytes, at: int) -> Seen | None:
+    def parse(data: bytes, at: int) -> ParsedAnswer | None:
         if len(data) - at < _LENGTH_TYPE.size:
             return None
         length, kind = _LENGTH_TYPE.unpack_from(data, at)
         stop = at + 4 + length
         if stop > len(data):
             return None
-        return Seen(stop, batch if kind == _PRODUCED else REFUSED)
+        return ParsedAnswer(stop, batch if kind == _PRODUCED else REFUSED)
 
-    return look
+    return parse
 
 
-def look_fetched(data: bytes, at: int) -> Seen | None:
-    """A `Look` at an answer to Fetch."""
+def parse_fetched(data: bytes, at: int) -> ParsedAnswer | None:
+    """A `ParseAnswer` for answers to Fetch."""
     if len(data) - at < _LENGTH_TYPE.size:
         return None
     length, kind = _LENGTH_TYPE.unpack_from(data, at)
@@ -106,7 +113,7 @@ def look_fetched(data: bytes, at: int) -> Seen | None:
     if stop > len(data):
         return None
     if kind != _FETCHED:
-        return Seen(stop, REFUSED)
+        return ParsedAnswer(stop, REFUSED)
     (count,) = _COUNT.unpack_from(data, at + _COUNT_AT)
     (next_offset,) = _NEXT.unpack_from(data, stop - _NEXT.size)
-    return Seen(stop, count, next_offset)
+    return ParsedAnswer(stop, count, next_offset)

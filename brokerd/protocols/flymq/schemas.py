@@ -29,7 +29,7 @@ from brokerd.protocols.base.transport import peer_text
 from brokerd.protocols.flymq.request import Done, RequestConnection
 from brokerd.protocols.flymq.steps import Steps, run_steps
 from brokerd.protocols.flymq.topics import fitting
-from brokerd.schemas.checker import Asker
+from brokerd.schemas.checker import Requester
 from brokerd.schemas.values import type_named
 from brokerd.security import ADMIN, WRITE
 
@@ -55,7 +55,7 @@ def _register(
         type_named(request.type),
         request.definition,
         done,
-        _asker(connection),
+        _requester(connection),
     )
 
 
@@ -107,7 +107,7 @@ def _faults(
     connection: RequestConnection, request: object, schema: str, message: bytes
 ) -> list[str]:
     validate = connection.broker.schemas.validate
-    begin = partial(validate, schema, message, asker=_asker(connection))
+    begin = partial(validate, schema, message, requester=_requester(connection))
     return connection.await_result(request, partial(_ask, connection, begin))
 
 
@@ -117,9 +117,9 @@ def _ask(connection: RequestConnection, begin: Callable[[Done[T]], None], done: 
     connection.listen()
 
 
-def _asker(connection: RequestConnection) -> Asker:
+def _requester(connection: RequestConnection) -> Requester:
     peer = peer_text(connection.transport)
-    return Asker(connection.access.name, peer, lambda: connection.gone)
+    return Requester(connection.access.name, peer, lambda: connection.gone)
 
 
 def delete(connection: RequestConnection, request: DeleteSchema) -> bytes:

@@ -1,4 +1,4 @@
-# Tests: tests/admin/test_sender.py
+# Tests: tests/admin/test_authentication.py
 """Who sends a request to the admin site: by HTTP Basic (RFC 7617), a Bearer key (RFC 6750), or not.
 
 Without either it is whom the certificate of the client names, where TLS asks for one.
@@ -34,7 +34,7 @@ REALM = b'Basic realm="brokerd", charset="UTF-8"'
 """What a request that lacks a login is told (RFC 7617, section 2.1)."""
 
 
-def let_go(failure: Failure) -> None:
+def drop_frames(failure: Failure) -> None:
     """Have a failure hold none of the frames that it went through: see `without_frames`."""
     error: Any = failure.value
     without_frames(error)
@@ -67,12 +67,12 @@ class Sender:
 
     def refuse(self, failure: Failure) -> None:
         """The outcome is this, whatever is found."""
-        let_go(failure)
+        drop_frames(failure)
         self._outcome = failure
 
     def _found(self, outcome: Access | Failure) -> None:
         if isinstance(outcome, Failure):
-            let_go(outcome)
+            drop_frames(outcome)
         if self._outcome is None:
             self._outcome = outcome
         waiting, self._waiting = self._waiting or [], None
@@ -80,7 +80,7 @@ class Sender:
             one.callback(self._outcome)
 
 
-class Asker:
+class Authenticator:
     """Makes somebody of each request.
 
     :param seconds: a monotonic clock.
@@ -122,13 +122,15 @@ class Asker:
     def _without_login(self, request: Request) -> Access:
         """Whom the client's certificate names, asked once for each connection; else anonymous."""
         channel: Any = request.channel
-        if channel.certified is None:
+        if channel.certificate_access is None:
             subject = peer_subject(channel.transport)
             if subject is None:
                 return self.guard.begin("admin", peer_of(request))
-            channel.certified = self.guard.by_certificate("admin", peer_of(request), *subject)
-        certified: Access = channel.certified
-        return certified
+            channel.certificate_access = self.guard.by_certificate(
+                "admin", peer_of(request), *subject
+            )
+        certificate_access: Access = channel.certificate_access
+        return certificate_access
 
     def _basic(self, request: Request, given: str) -> Deferred[Access]:
         name, password = _credentials(given)

@@ -1,7 +1,7 @@
-# Tests: tests/test_line_limit.py
+# Tests: tests/test_log_limit.py
 """Lines of the log that strangers can cause, and not without end: so many for each, then a count.
 
-Whoever writes such lines asks `LineLimit.takes` first, and begins a new window of `WINDOW_SECONDS`
+Whoever writes such lines asks `LogLimit.allow` first, and begins a new window of `WINDOW_SECONDS`
 by the clock that it has.
 """
 
@@ -12,7 +12,7 @@ PEER_LINES = 3
 LISTENER_LINES = 30
 
 
-class LineLimit:
+class LogLimit:
     """No more than `PEER_LINES` of one address and `LISTENER_LINES` of one listener in a window."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class LineLimit:
         """How many lines were written, by peer."""
         self._left_out = 0
 
-    def takes(self, peer: str) -> bool:
+    def allow(self, peer: str) -> bool:
         """Whether a line about this peer may be written; if not, it is counted."""
         lines = self._lines.get(peer, 0)
         if lines >= PEER_LINES or sum(self._lines.values()) >= LISTENER_LINES:
@@ -29,7 +29,7 @@ class LineLimit:
         self._lines[peer] = lines + 1
         return True
 
-    def begin_anew(self) -> int:
+    def reset(self) -> int:
         """Begin another window; how many lines were left out of the one before."""
         left_out, self._left_out = self._left_out, 0
         self._lines.clear()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from brokerd.cli.credentials import Credentials
-from brokerd.cli.formats.way import PLAIN, Way, connect
+from brokerd.cli.formats.connect_options import PLAIN, ConnectOptions, connect
 from brokerd.cli.scenarios import Role
 from brokerd.client import addresses
 from brokerd.errors import ConfigError
@@ -49,10 +49,10 @@ class LoadSpec:
     format: str = "mamamia"
     records: int = 0
     """Records that the topic has to read, where the scenario reads by offset."""
-    way: Way = PLAIN
+    connection: ConnectOptions = PLAIN
 
 
-class Wanted(NamedTuple):
+class TargetSpec(NamedTuple):
     """What the ground is made ready for."""
 
     scenario: str
@@ -63,10 +63,10 @@ class Wanted(NamedTuple):
     batch: int
     backlog: int
     """Messages to put there first, if the scenario consumes."""
-    way: Way = PLAIN
+    connection: ConnectOptions = PLAIN
 
 
-class Ground(NamedTuple):
+class LoadTarget(NamedTuple):
     """What was made ready; fields as of `LoadSpec`."""
 
     log: str
@@ -86,7 +86,7 @@ class BenchFormat(Protocol):
     def consumes(self, scenario: str) -> bool:
         """Whether a scenario works on a backlog."""
 
-    def prepare(self, wanted: Wanted) -> Ground:
+    def prepare(self, target: TargetSpec) -> LoadTarget:
         """Make sure that a broker answers in this format, and make ready what is wanted.
 
         :raises BenchFailed: there is none, or it refuses.
@@ -120,18 +120,18 @@ def fill_window(backlog: int, batch: int = 1) -> int:
 
 
 def pump(
-    wanted: Wanted, open_connection: Callable[[socket.socket, Credentials], None], role: Role
+    target: TargetSpec, open_connection: Callable[[socket.socket, Credentials], None], role: Role
 ) -> int:
     """Let a role produce the backlog, or a little more; how many messages it were.
 
     :raises BenchFailed: when the broker is not there, refuses, or stops answering.
     """
-    address = wanted.address
+    address = target.address
     try:
-        with connect(address, wanted.way) as sock:
+        with connect(address, target.connection) as sock:
             sock.settimeout(FILL_SILENCE_SECONDS)
-            open_connection(sock, wanted.way.credentials)
-            _pump(sock, role, wanted.backlog)
+            open_connection(sock, target.connection.credentials)
+            _pump(sock, role, target.backlog)
     except (OSError, ValueError, ConfigError) as error:
         raise BenchFailed(f"{address}: {error}") from error
     if role.tally.errors:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from twisted.logger import capturedLogs
 
-from brokerd.server.certificate_lines import CertificateLines
-from brokerd.server.line_limit import PEER_LINES, WINDOW_SECONDS
+from brokerd.server.certificate_log import CertificateLog
+from brokerd.server.log_limit import PEER_LINES, WINDOW_SECONDS
 
 
 def test_a_line_says_whose_certificate_it_is_and_why_and_cannot_be_forged() -> None:
     with capturedLogs() as logged:
-        lines = CertificateLines(lambda: 5.0)
+        lines = CertificateLog(lambda: 5.0)
         lines.tell("mega", "192.0.2.1", "CN=eve\n,O=" + "x" * 300, "there is no account 'eve\n'")
         lines.tell("mega", "192.0.2.2", "", "nothing")
     first, second = logged
@@ -24,7 +24,7 @@ def test_a_line_says_whose_certificate_it_is_and_why_and_cannot_be_forged() -> N
 def test_a_flood_of_them_is_a_few_lines_a_minute_and_a_count() -> None:
     now = [5.0]
     with capturedLogs() as logged:
-        lines = CertificateLines(lambda: now[0])
+        lines = CertificateLog(lambda: now[0])
         for _ in range(10):
             lines.tell("mega", "192.0.2.1", "CN=eve", "no")
         lines.tell("flymq", "192.0.2.1", "CN=eve", "no")

@@ -1,5 +1,5 @@
-# Tests: tests/admin/test_sender.py
-"""A resource that only those may see who have a permission on everything."""
+# Tests: tests/admin/test_authentication.py
+"""Resources that need a permission on everything."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from twisted.web import http
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
+from brokerd.admin.http.authentication import REALM, Authenticator
 from brokerd.admin.http.resources import json_answer
 from brokerd.admin.http.routing import status_of
-from brokerd.admin.http.sender import REALM, Asker
 from brokerd.errors import BrokerdError
 from brokerd.security import Access
 
 
-class Permitted(Resource):
-    """Shows ``shown`` to who has the permission ``need``; everybody else gets a refusal as JSON."""
+class PermissionResource(Resource):
+    """Serve a resource to users with a permission on everything; refuse all others as JSON."""
 
     isLeaf = True
 
-    def __init__(self, asker: Asker, need: int, shown: Resource) -> None:
+    def __init__(self, authenticator: Authenticator, permission: int, resource: Resource) -> None:
         super().__init__()
-        self._asker = asker
-        self._need = need
-        self._shown = shown
+        self._authenticator = authenticator
+        self._permission = permission
+        self._resource = resource
 
     def render(self, request: Request) -> int:
         """Answer when it is known who asks, which is now for most."""
 
         def allowed(access: Access) -> Resource:
-            access.require_server(self._need)
-            return self._shown
+            access.require_server(self._permission)
+            return self._resource
 
-        asked = self._asker.ask(request)
+        asked = self._authenticator.ask(request)
         request.notifyFinish().addErrback(lambda _: asked.cancel())
         asked.addCallback(allowed).addErrback(_refused).addCallback(request.render)
         asked.addErrback(lambda failure: failure.trap(CancelledError))

@@ -1,8 +1,8 @@
-# Tests: tests/test_outcome.py
+# Tests: tests/test_process_exit.py
 """How the process ends: one line on stderr and one exit code, also when it is a daemon.
 
 ``twistd`` exits with 0 whenever the reactor stops, and its daemon mode reports success before the
-reactor runs. An :class:`Outcome` mends both. It sets the exit code at the very end, after every
+reactor runs. An :class:`ProcessExit` mends both. It sets the exit code at the very end, after every
 orderly step of the shutdown. And it follows the daemon: a process stays behind until the daemon is
 ready or has failed, prints the daemon's line, and exits with the daemon's code.
 """
@@ -32,7 +32,7 @@ _INTERRUPTED = 130
 _LONGEST_REPORT = 4096
 
 
-class Outcome:
+class ProcessExit:
     """Collects the end of one process. The first failure counts; later ones are only said."""
 
     def __init__(self, at_exit: Callable[[Callable[[], None]], Any] = atexit.register) -> None:
@@ -43,7 +43,7 @@ class Outcome:
     def fail(self, code: int, line: str) -> None:
         """Say why the process will end, and remember its exit code. Does not stop anything."""
         self.code = self.code or code
-        say(line)
+        print_error(line)
         self._report(code, line)
 
     def ready(self) -> None:
@@ -107,7 +107,7 @@ class Outcome:
             os._exit(self.code)
 
 
-def say(line: str) -> None:
+def print_error(line: str) -> None:
     """Print one line to the real stderr, which ``twistd`` hides behind its log.
 
     If nobody reads it any more, the line is in the log all the same, and the process must end.
@@ -127,12 +127,12 @@ def _wait_for_daemon(read_end: int) -> int:
         while chunk := os.read(read_end, _LONGEST_REPORT):
             report += chunk
     except KeyboardInterrupt:
-        say("the daemon goes on starting; see its log")
+        print_error("the daemon goes on starting; see its log")
         return _INTERRUPTED
     code, _, line = report.decode(errors="replace").partition(" ")
     if not code:
-        say("the daemon ended before it was ready; see its log")
+        print_error("the daemon ended before it was ready; see its log")
         return USAGE
     if line:
-        say(line)
+        print_error(line)
     return int(code)

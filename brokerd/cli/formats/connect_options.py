@@ -17,7 +17,7 @@ CONNECT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Way:
+class ConnectOptions:
     """Every field is plain, or a dataclass of such, so that it travels as JSON."""
 
     tls: bool = False
@@ -33,15 +33,17 @@ class Way:
         }
 
 
-PLAIN = Way()
+PLAIN = ConnectOptions()
 
 
-def way_of(fields: dict[str, Any]) -> Way:
+def connect_options_of(fields: dict[str, Any]) -> ConnectOptions:
     """Out of JSON."""
-    return Way(fields["tls"], Credentials(**fields["credentials"]))
+    return ConnectOptions(fields["tls"], Credentials(**fields["credentials"]))
 
 
-def connect(address: str, way: Way = PLAIN, seconds: float = CONNECT_SECONDS) -> socket.socket:
+def connect(
+    address: str, connection: ConnectOptions = PLAIN, seconds: float = CONNECT_SECONDS
+) -> socket.socket:
     """A connected blocking socket, without Nagle's delay where there is one.
 
     :raises OSError: when nobody listens there, or TLS fails.
@@ -50,11 +52,11 @@ def connect(address: str, way: Way = PLAIN, seconds: float = CONNECT_SECONDS) ->
     """
     place = addresses.parse_address(address)
     opened = addresses.open_socket(place, seconds)
-    if not way.tls:
+    if not connection.tls:
         return opened
     name = _name(place)
     try:
-        return _context(way.credentials).wrap_socket(opened, server_hostname=name)
+        return _context(connection.credentials).wrap_socket(opened, server_hostname=name)
     except OSError as error:
         opened.close()
         raise OSError(tls_trouble(error, name, "--address NAME:PORT")) from error

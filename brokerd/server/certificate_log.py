@@ -1,8 +1,8 @@
-# Tests: tests/test_certificate_lines.py
+# Tests: tests/test_certificate_log.py
 """Certificates that are valid and let nobody in: a line of the log each, and a count.
 
 Without a line nobody finds out why a client is anonymous. There are no more of them than
-`brokerd.server.line_limit` has; all are counted.
+`brokerd.server.log_limit` has; all are counted.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from twisted.logger import Logger
 
 from brokerd.errors import escaped
-from brokerd.server.line_limit import WINDOW_SECONDS, LineLimit
+from brokerd.server.log_limit import WINDOW_SECONDS, LogLimit
 
 SUBJECT_MAX = 200
 """Of a subject so many characters are told."""
 
 
-class CertificateLines:
+class CertificateLog:
     """Tells of certificates that let nobody in, of all listeners.
 
     :param seconds: a monotonic clock.
@@ -31,7 +31,7 @@ class CertificateLines:
         """How many there were."""
         self._seconds = seconds
         self._ends = 0.0
-        self._limits: dict[str, LineLimit] = {}
+        self._limits: dict[str, LogLimit] = {}
 
     def tell(self, form: str, peer: str, subject: str, reason: str) -> None:
         """Whoever showed this certificate is not let in by it."""
@@ -40,7 +40,7 @@ class CertificateLines:
         if now >= self._ends:
             self._ends = now + WINDOW_SECONDS
             self._limits.clear()
-        if self._limits.setdefault(form, LineLimit()).takes(peer):
+        if self._limits.setdefault(form, LogLimit()).allow(peer):
             self._log.warn(
                 "{listener}: the certificate of {peer}, {subject}, lets nobody in: {reason}",
                 listener=form,
