@@ -29,7 +29,7 @@ from brokerd.archive.delta.vacuum import remove_temporaries
 from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.ingest.plan import Lot, plan_lot
 from brokerd.archive.journal.pairing import check_log, read_pin
-from brokerd.archive.journal.pending import end_of_log
+from brokerd.archive.journal.segment_list import end_of_log
 from brokerd.archive.run import JobFailed, Progress, Quiet, Run, Settings, StepReport, counted
 from brokerd.archive.serve.lazy import LazyArchive
 from brokerd.archive.storage.address import Place

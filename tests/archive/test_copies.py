@@ -117,14 +117,14 @@ def test_each_is_fetched_once_while_there_is_room(
 ) -> None:
     """Without room, those that nobody reads give way; the disk has no more than it may."""
     data.fill(4)
-    fetch, fetched, kept = copies._fetch, [], []
+    fetch, fetched, kept = copies._fetch_files, [], []
 
     def count(store: Store, copy: copies.Copy, target: Path) -> None:
         fetch(store, copy, target)
         fetched.append(target.name)
         kept.append(len(list((tmp_path / "scratch" / "brokerd-journal").glob("*/*.wal"))))
 
-    monkeypatch.setattr(copies, "_fetch", count)
+    monkeypatch.setattr(copies, "_fetch_files", count)
     size = max(path.stat().st_size for path in data.wal.glob("*.wal"))
     copies_of = copies.send_copies(store(data), segments := segments_of(data))
     for cache_bytes in (8 * size, 5 * size // 2):

@@ -280,7 +280,7 @@ def test_a_segment_cut_short_is_damage(segment: SealedSegment) -> None:
     data = Path(segment.path).read_bytes()
     for size in range(len(data) - 1, 4096, -5):
         Path(segment.path).write_bytes(data[:size])
-        with pytest.raises(DamagedSegment, match="cut short"):
+        with pytest.raises(DamagedSegment, match="truncated"):
             read(segment)
 
 
@@ -303,7 +303,7 @@ def test_an_index_that_lies_is_found(tmp_path: Path) -> None:
     path = make_segment(tmp_path, 0, frames)
     at = 4096 + 64 + 48
     size = len(frames[0][1][1].body)
-    batch = "a batch that cannot be there"
+    batch = "a batch at an impossible place"
     for problem, *rows in (
         (batch, (0, at, size + 800)),
         (batch, (0, at + 4, size)),

@@ -191,7 +191,7 @@ def test_frames_that_come_while_the_end_is_looked_at_are_found(
     data = path.read_bytes()
     first = make_segment(tmp_path, 0, _frames(1), indexed=False)
     _zeros(first, len(data))
-    real = frame_scan._goes_on
+    real = frame_scan._is_completed
     calls: list[int] = []
 
     def write_then_look(fd: int, file: frame_scan.JournalFile, position: int) -> bool:
@@ -200,7 +200,7 @@ def test_frames_that_come_while_the_end_is_looked_at_are_found(
         calls.append(position)
         return real(fd, file, position)
 
-    monkeypatch.setattr(frame_scan, "_goes_on", write_then_look)
+    monkeypatch.setattr(frame_scan, "_is_completed", write_then_look)
     assert _walk(first).end == len(data)
 
 

@@ -345,7 +345,7 @@ def test_an_index_that_tells_what_cannot_be_is_found(segment: SealedSegment) -> 
         every._replace(body_bytes=every.body_bytes * 0),
         every._replace(body_bytes=every.body_bytes + FRAME_BYTES_MAX),
     ):
-        with pytest.raises(DamagedBatch, match="cannot be there"):
+        with pytest.raises(DamagedBatch, match="impossible place"):
             decode(segment, change)
 
 

@@ -297,7 +297,7 @@ def test_a_damaged_index_is_an_error_that_names_the_file(log: Log) -> None:
     log.append(log.create("one"), 0, b"a")
     log.seal()
     damage(log.sealed[0].with_suffix(".idx"), 100)
-    with pytest.raises(BrokerdError, match=f"{log.sealed[0]} at .*its index is of no use"):
+    with pytest.raises(BrokerdError, match=f"{log.sealed[0]} at .*its index is unusable"):
         take_snapshot(log.place)
 
 

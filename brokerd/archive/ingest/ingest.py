@@ -21,7 +21,7 @@ from brokerd.archive.delta.table import Table
 from brokerd.archive.ingest.plan import Lot, plan_lot
 from brokerd.archive.ingest.tasks import Problem, Target, write_events, write_records
 from brokerd.archive.journal.copies import delete_copies, send_copies
-from brokerd.archive.journal.pending import Stop
+from brokerd.archive.journal.segment_list import Stop
 from brokerd.archive.parquet.writer import FileInfo
 from brokerd.archive.run import JobFailed, Run
 

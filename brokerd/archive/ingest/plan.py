@@ -22,13 +22,13 @@ import numpy.typing as npt
 
 from brokerd.archive.contract.bounds import Bounds
 from brokerd.archive.contract.layout import BUCKETS, bucket_of
-from brokerd.archive.journal.pending import (
+from brokerd.archive.journal.sealed import Batches, Segment, batches_of
+from brokerd.archive.journal.segment_list import (
     Damage,
     Stop,
     damaged_places,
     sealed_segments,
 )
-from brokerd.archive.journal.sealed import Batches, Segment, batches_of
 from brokerd.archive.journal.topics import new_topics
 from brokerd.archive.run import JobFailed
 

@@ -1,1 +1,1 @@
-"""Sealed segments of the log, decoded to Arrow columns."""
+"""Segments of the log, decoded to Arrow columns."""

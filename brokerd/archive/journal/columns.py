@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_records.py, tests/archive/test_events.py
-"""Columns of many bodies of the log at once, as arrays (docs/wal-format.rst, section "Columns").
+"""Decodes columns of many entry bodies at once (docs/wal-format.rst, section "Columns").
 
-Bodies lie in one array of bytes, each at a multiple of 8. A value a body becomes a value a row by
-repetition, an array in a body by gathering; Python runs no step for a row.
+Bodies lie in one array of bytes, each at a multiple of 8. Constants of a body are repeated for its
+rows, arrays are gathered; Python executes no step for a row.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ENTRY_FIELDS: dict[str, tuple[str, int]] = {
     "header_checksum": ("<u8", 32),
     "body_checksum": ("<u8", 40),
 }
-"""The header of an entry: type and position of each field."""
+"""Type and position of each field of an entry header."""
 
 
 def fields(named: dict[str, tuple[str, int]], size: int) -> np.dtype[np.void]:
-    """The type of ``size`` bytes with fields of these types at these positions."""
+    """Return a dtype of ``size`` bytes with fields of these types at these positions."""
     return np.dtype(
         {
             "names": list(named),
@@ -47,7 +47,7 @@ def fields(named: dict[str, tuple[str, int]], size: int) -> np.dtype[np.void]:
 
 
 def padded(size: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Sizes as the next multiples of 8."""
+    """Round sizes up to multiples of 8."""
     return size + 7 & ~7
 
 
@@ -59,21 +59,21 @@ class Bodies:
         self.view = data.data
 
     def headers(self, at: Integers, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-        """What stands at these positions; the type is of a multiple of 8 bytes."""
+        """Read structures at these positions; the size of the dtype is a multiple of 8."""
         words = self.data.view("<u8")
         found = words[(at // 8)[:, None] + np.arange(dtype.itemsize // 8)]
         headers: npt.NDArray[np.void] = found.view(dtype)[:, 0]
         return headers
 
     def checksums(self, first: Integers, end: Integers, seeds: Iterable[int]) -> npt.NDArray[Any]:
-        """The checksum of the bytes from each ``first`` to each ``end``."""
+        """Return the checksum of the bytes from each ``first`` to each ``end``."""
         view = self.view
         places = zip(first.tolist(), end.tolist(), strict=True)
         pieces = [view[start:stop] for start, stop in places]
         return np.array(list(map(xxh3_64_intdigest, pieces, seeds)), np.uint64)
 
     def joined(self, first: Integers, end: Integers) -> bytes:
-        """The bytes from each ``first`` to each ``end``, one after another."""
+        """Join the bytes from each ``first`` to each ``end``."""
         view = self.view
         some = np.flatnonzero(end > first)
         places = zip(first[some].tolist(), end[some].tolist(), strict=True)
@@ -81,7 +81,7 @@ class Bodies:
 
 
 class RowColumns:
-    """Columns of several bodies that have ``count`` rows each, at least one."""
+    """Columns of several bodies with ``count`` rows each, at least one."""
 
     def __init__(self, bodies: Bodies, count: Integers) -> None:
         self._bodies = bodies
@@ -90,16 +90,16 @@ class RowColumns:
         self._row = np.arange(int(count.sum()), dtype=np.int64)
 
     def row_in_body(self) -> Integers:
-        """For each row, which one of its body's it is."""
+        """Return the number of each row in its body."""
         found: Integers = self._row - self.repeat(self.first_row)
         return found
 
     def repeat(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """One value a body -> one a row."""
+        """Repeat a value of each body for its rows."""
         return np.repeat(values, self.count)
 
     def fill(self, constant: npt.NDArray[Any], is_array: Mask, start: Integers) -> npt.NDArray[Any]:
-        """One value a row: its body's constant, or from the array that begins at ``start``."""
+        """Return a value for each row: the constant of its body, or of the array at ``start``."""
         width = constant.dtype.itemsize
         source = self._bodies.data.view(constant.dtype)
         shift = start // width - self.first_row
@@ -113,13 +113,13 @@ class RowColumns:
         return filled
 
     def sums(self, lengths: npt.NDArray[Any]) -> Integers:
-        """The sum of each body's rows, negative ones counted as 0."""
+        """Sum the rows of each body; negative ones count as 0."""
         found: Integers = np.add.reduceat(np.maximum(lengths, 0), self.first_row, dtype=np.int64)
         return found
 
 
 def byte_strings(lengths: npt.NDArray[Any], data: bytes, kind: pa.DataType) -> pa.Array:
-    """An array of strings or byte strings; a length below 0 is null. Less than 2 GiB in all."""
+    """Build an Arrow array of (byte) strings below 2 GiB; a negative length is null."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     validity, nulls = None, 0
     absent = lengths < 0

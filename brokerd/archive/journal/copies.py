@@ -1,12 +1,10 @@
 # Tests: tests/archive/test_copies.py
-"""Copies of journal files below an archive, for tasks on machines that do not have the journal.
+"""Copies of segments below an archive, for tasks on machines without the journal.
 
-Who runs the job sends them before tasks need them, and deletes them when both tables are past them:
-docs/archive-format.rst, section "Copies for readers of the archive alone". A task fetches a copy
-as a whole to a disk of its machine and compares checksums; there it stays for the tasks after it,
-as long as there is room. So what a task reads is what the journal has.
-
-The directory for that is one of Spark's own, which goes with the executor.
+The job sends copies before tasks need them, and deletes them once both tables hold the segments
+(docs/archive-format.rst, section "Copies for readers of the archive alone"). A task downloads a
+copy, verifies its checksum, and leaves it in a cache for later tasks. The cache lies in a directory
+of Spark's, which goes with the executor.
 """
 
 from __future__ import annotations
@@ -30,18 +28,18 @@ from brokerd.errors import BrokerdError
 WAL = "wal"
 """The directory of the copies."""
 PIECE_BYTES = 8 << 20
-"""So much is in memory at once."""
+"""Limits the bytes in memory."""
 
 _NAME = re.compile(rf"{WAL}/([0-9]{{20}})-[0-9a-f]{{32}}\.(?:wal|idx)")
 _SUFFIXES = (".wal", ".idx")
 
 
 class DamagedCopy(BrokerdError):
-    """A copy is not what was sent; it is deleted, so that it is sent again."""
+    """A copy has wrong bytes. It is deleted, so that the job sends it again."""
 
 
 class SegmentCopy(NamedTuple):
-    """A journal file and its index as they were sent."""
+    """The copy of a segment and its index."""
 
     path: str
     """Relative to the archive, without the suffix."""
@@ -50,17 +48,17 @@ class SegmentCopy(NamedTuple):
 
 
 def send_copies(store: Store, segments: Sequence[Segment]) -> Mapping[bytes, SegmentCopy]:
-    """Have copies of segments there; gives them by segment id.
+    """Copy segments, unless copies exist; returns the copies by segment id.
 
     :raises FileNotFoundError: a segment is gone.
-    :raises ArchiveUnavailable: the store refuses.
+    :raises ArchiveUnavailable: the store reports an error.
     """
     sizes = {entry.path: entry.size for entry in store.list(WAL)}
     return {one.segment_id: _send(store, one, sizes) for one in segments}
 
 
 def _send(store: Store, segment: Segment, sizes: Mapping[str, int]) -> SegmentCopy:
-    """The index last: where it stands, both are whole."""
+    """Copy the index last: where it exists, both are complete."""
     path = f"{WAL}/{segment.first_lsn:020d}-{segment.segment_id.hex()}"
     checksums = []
     for suffix in _SUFFIXES:
@@ -72,7 +70,7 @@ def _send(store: Store, segment: Segment, sizes: Mapping[str, int]) -> SegmentCo
 
 
 def delete_copies(store: Store, lsn: int) -> None:
-    """Delete copies of what begins below an LSN. Raises ArchiveUnavailable."""
+    """Delete copies of segments that begin below an LSN. Raises ArchiveUnavailable."""
     paths = _below(store, lsn)
     for suffix in reversed(_SUFFIXES):
         store.delete([path for path in paths if path.endswith(suffix)])
@@ -98,13 +96,13 @@ def _checksum(path: Path) -> int:
 def fetch_copy(
     root: Place, segment: Segment, copy: SegmentCopy, cache_bytes: int
 ) -> Iterator[Segment]:
-    """The segment on a disk of this machine, where it stays meanwhile.
+    """Download a segment to a disk of this machine, and keep it there meanwhile.
 
-    :param cache_bytes: so much of the disk is taken at most, but for what is in use.
-    :raises DamagedCopy: the copy is not what was sent.
-    :raises FileNotFoundError: there is none any more.
-    :raises ArchiveUnavailable: the store does not answer.
-    :raises OSError: the disk is full, say.
+    :param cache_bytes: limits the cache, without the segments in use.
+    :raises DamagedCopy: the copy has wrong bytes.
+    :raises FileNotFoundError: the copy was deleted.
+    :raises ArchiveUnavailable: the store reports an error.
+    :raises OSError: the local disk reports an error.
     """
     cache = _directory()
     cache.mkdir(parents=True, exist_ok=True)
@@ -115,23 +113,23 @@ def fetch_copy(
             fcntl.flock(lock, fcntl.LOCK_SH)
             if target.with_suffix(".idx").exists():
                 break
-            fcntl.flock(lock, fcntl.LOCK_EX)  # which lets go of the other for a moment
+            fcntl.flock(lock, fcntl.LOCK_EX)  # gives up the shared lock for a moment
             if not target.with_suffix(".idx").exists():
                 _make_room(cache, cache_bytes - segment.bytes)
-                _fetch(open_store(root), copy, target)
+                _fetch_files(open_store(root), copy, target)
         os.utime(lock.fileno())
         yield segment._replace(path=str(target))
 
 
 def _directory() -> Path:
-    """Where Spark has its workers put what they write (pyspark.shuffle)."""
+    """Return the directory of Spark's local files (pyspark.shuffle)."""
     default = Path(tempfile.gettempdir(), f"brokerd-{os.getuid()}")
-    told = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
-    return Path(told or default, "brokerd-journal")
+    configured = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    return Path(configured or default, "brokerd-journal")
 
 
-def _fetch(store: Store, copy: SegmentCopy, target: Path) -> None:
-    """Have the file and then its index there, or nothing."""
+def _fetch_files(store: Store, copy: SegmentCopy, target: Path) -> None:
+    """Download the file and then its index; leave nothing after an error."""
     shutil.rmtree(target.parent, ignore_errors=True)
     target.parent.mkdir()
     try:
@@ -154,12 +152,12 @@ def _download(store: Store, copy: SegmentCopy, target: Path) -> None:
                 local.write(piece)
         if checksum.intdigest() != expected:
             store.delete([copy.path + one for one in reversed(_SUFFIXES)])
-            raise DamagedCopy(f"{store.place / path} is not what was sent there")
+            raise DamagedCopy(f"{store.place / path} has wrong bytes; the job sends it again")
         os.replace(unfinished, target.with_suffix(suffix))
 
 
 def _make_room(cache: Path, bytes_left: int) -> None:
-    """Remove what was used longest ago until no more than that is left; not what is in use."""
+    """Delete the segments used longest ago until ``bytes_left`` remain; none in use."""
     used = sorted(cache.glob("*.lock"), key=lambda path: path.stat().st_mtime_ns)
     sizes = {path: _size(path.with_suffix("")) for path in used}
     total = sum(sizes.values())

@@ -12,14 +12,17 @@ from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.journal.sealed import Batches
 
 Gaps = Mapping[tuple[int, int], Sequence[tuple[int, int]]]
-"""Offsets, first and end (exclusive), that damage took, by topic id and partition."""
+"""Ranges of offsets, first and end (exclusive), lost to damage, by topic id and partition."""
 
 
 def covered_ranges(batches: Sequence[Batches], lost: Sequence[Batches], gaps: Gaps) -> list[Range]:
-    """What is known of the partitions of some batches, in order; ranges neither touch nor overlap.
+    """Compute the covered ranges of a file, sorted; they neither touch nor overlap.
 
-    Offsets of ``batches``, which do not overlap, and next to them, or instead of ``lost`` batches,
-    those of ``gaps``: of these it is known that there is nothing.
+    They are the offsets of the batches, and those of gaps next to them or in place of lost batches:
+    a gap is known to hold no record.
+
+    :param batches: do not overlap.
+    :param lost: batches that known damage made unreadable.
     """
     ranges = merge_ranges(_ranges(batches))
     missed = _ranges(lost)
@@ -34,7 +37,7 @@ def covered_ranges(batches: Sequence[Batches], lost: Sequence[Batches], gaps: Ga
 
 
 def _ranges(batches: Iterable[Batches]) -> list[Range]:
-    """One for each run of batches, in order."""
+    """Return a range for each run of adjacent batches, in order."""
     found = [one for one in batches if len(one.count)]
     if not found:
         return []

@@ -1,10 +1,12 @@
 # Tests: tests/archive/test_events.py
-"""Finds the entries of a sealed segment that are no batches of records.
+"""Finds the entries of a sealed segment that are not batches of records.
 
-The index names every batch, so only what lies between them is looked at. All of that is accounted
-for, from the header block to the end of the segment: a place where neither a frame header nor a
-sound entry header stands is damage (docs/wal-format.rst, section "Reading a log back"). Bodies are
-not verified here, nor is a frame header that no entry needs.
+The index names every batch, so the scan reads only the gaps between them. Each byte of a gap is a
+frame header or a sound entry; anything else is damage (docs/wal-format.rst, section "Reading a log
+back"). The caller verifies bodies. A frame header is verified when an entry needs its time.
+
+`brokerd.archive.journal.frame_scan` is a scan of its own: without an index it has to verify all
+bytes to find a batch.
 """
 
 from __future__ import annotations
@@ -35,41 +37,42 @@ from brokerd.walformat import (
 )
 
 WINDOW_BYTES = 1 << 20
-"""How much of a segment is in memory at once, unless one entry is larger."""
+"""Limits the bytes in memory, unless one entry is larger."""
 _PASSED_MIN, _PASSED_MAX = 16, 4096
-"""Of how many frame headers the first bytes are looked at together."""
+"""The least and the largest number of frame headers that are checked together."""
 CHUNK_ROWS = 1 << 16
-"""How many rows entries that come together have, unless one entry has more."""
+"""Limits the rows of a chunk, unless one entry has more."""
 
 
 class EntryChunk(NamedTuple):
-    """Some entries, whole in memory."""
+    """Some entries in memory."""
 
     data: bytes
     base: int
-    """Position in the file of where ``data`` begins, a multiple of 8."""
+    """The position of ``data`` in the file, a multiple of 8."""
     positions: list[int]
-    """In the file, of each entry's header."""
+    """Of each entry's header, in the file."""
     times_us: list[int]
     """Broker time of each entry's frame."""
     headers: list[EntryHeader]
 
 
 class _Gaps(NamedTuple):
-    """Stretches without batches, in order."""
+    """The gaps between batches, in order."""
 
     first: Integers
     end: Integers
     like_headers: Integers
-    """How many from here on are as long as a frame header, and in no place known to be damaged."""
+    """How many gaps from here on have the length of a frame header, without known damage."""
 
 
 class EntryScan:
-    """Goes once through a segment, which is open as ``fd``.
+    """One scan of a segment, which is open as ``fd``.
 
-    ``wanted`` chooses entries by their headers. What cannot be read is passed over where it is in
-    ``known_damage``; there, events of a frame without a sound header have the time of the frame
-    before. Raises `DamagedSegment`, NewerFormat and OSError.
+    :param wanted: selects entries by their headers.
+    :param known_damage: positions of damage that the broker knows; unreadable entries there are
+        skipped. Entries of a frame with a damaged header get the time of the frame before.
+    :raises DamagedSegment: another place is damaged; so do NewerFormat and OSError.
     """
 
     def __init__(
@@ -83,18 +86,18 @@ class EntryScan:
         self._segment = segment
         self._salt = segment.salt
         self._wanted = wanted
-        self._is_known = known_damage.overlap
+        self._is_damaged = known_damage.overlap
         self._size = segment.end_lsn - segment.first_lsn
         self._data = b""
         self._base = 0
         self._frame: tuple[int, bytes] | None = None
-        """The last frame header and its position, until its time is needed."""
+        """The last frame header and its position, until an entry needs its time."""
         self._time_us = 0
         self._rows = 0
         self._chunk = EntryChunk(b"", 0, [], [], [])
 
     def chunks(self) -> Iterator[EntryChunk]:
-        """All entries that are wanted, in order."""
+        """Yield the selected entries, in order."""
         gaps = self._gaps()
         row = 0
         while row < len(gaps.first):
@@ -109,12 +112,12 @@ class EntryScan:
         yield self._chunk
 
     def _in_gap(self, position: int, end: int) -> Iterator[EntryChunk]:
-        """Go through one gap."""
+        """Scan one gap."""
         while position < end:
             if not self._holds(position, min(FRAME_HEADER_BYTES, end - position)):
                 yield self._chunk
                 self._read(position, 0)
-            size, header = self._look(position, end)
+            size, header = self._parse(position, end)
             if header is not None and self._wanted(header):
                 if not self._holds(position, size):
                     yield self._chunk
@@ -126,9 +129,9 @@ class EntryScan:
             position += size
 
     def _pass_headers(self, gaps: _Gaps, row: int) -> int:
-        """How many gaps from a row on, in memory, are a frame header and nothing else.
+        """Count the gaps from a row on, in memory, that consist of a frame header.
 
-        As most are where few records are in a frame. What is few is left to `_in_gap`.
+        With few records in a frame these are most gaps. A small number is left to `_in_gap`.
         """
         rows = min(int(gaps.like_headers[row]), _PASSED_MAX)
         if rows < _PASSED_MIN:
@@ -143,7 +146,7 @@ class EntryScan:
         return passed
 
     def _gaps(self) -> _Gaps:
-        """The stretches without batches."""
+        """Compute the gaps from the index."""
         batches = batches_of(self._segment.index)
         order = np.argsort(batches.position)
         position = batches.position[order]
@@ -153,17 +156,17 @@ class EntryScan:
         wrong = (first > end) | (first % 8 != 0)
         if wrong.any():
             at = int(first[wrong.argmax()])
-            raise self._damaged(at, "the index tells of a batch that cannot be there")
+            raise self._error(at, "the index has a batch at an impossible place")
         some = first < end
         first, end = first[some], end[some]
         is_other = end - first != FRAME_HEADER_BYTES
-        if self._is_known(0, self._size):
+        if self._is_damaged(0, self._size):
             is_other[:] = True
         rows = np.arange(len(first))
         others = np.append(np.flatnonzero(is_other), len(first))
         return _Gaps(first, end, others[np.searchsorted(others, rows)] - rows)
 
-    def _damaged(self, position: int, problem: str) -> DamagedSegment:
+    def _error(self, position: int, problem: str) -> DamagedSegment:
         return DamagedSegment(self._segment.path, position, problem)
 
     # -- Bytes in memory -------------------------------------------------------------------------
@@ -172,12 +175,12 @@ class EntryScan:
         return self._base <= position and position + length <= self._base + len(self._data)
 
     def _read(self, position: int, length: int) -> None:
-        """Have at least ``length`` bytes from a position on in memory."""
+        """Read at least ``length`` bytes from a position on."""
         length = min(max(length, WINDOW_BYTES), self._size - position)
         self._data = os.pread(self._fd, length, position)
         self._base = position
         if len(self._data) < length:
-            raise self._damaged(position + len(self._data), "the segment is cut short")
+            raise self._error(position + len(self._data), "the segment is truncated")
         self._begin()
 
     def _begin(self) -> None:
@@ -190,18 +193,18 @@ class EntryScan:
         self._chunk.headers.append(header)
         self._rows += header.count
 
-    # -- What stands at a position ---------------------------------------------------------------
+    # -- Headers ---------------------------------------------------------------------------------
 
-    def _look(self, position: int, end: int) -> tuple[int, EntryHeader | None]:
-        """How many bytes to go on, and the header if an entry stands there.
+    def _parse(self, position: int, end: int) -> tuple[int, EntryHeader | None]:
+        """Parse the header at a position; returns the bytes to skip, and the header of an entry.
 
-        ``end`` is where the next batch stands.
+        :param end: the position of the next batch.
         """
         at = position - self._base
-        is_known = self._is_known(position, position + ALIGNMENT)
-        if self._data[at] == FRAME_MAGIC[0] and not is_known:
+        is_damaged = self._is_damaged(position, position + ALIGNMENT)
+        if self._data[at] == FRAME_MAGIC[0] and not is_damaged:
             if position + FRAME_HEADER_BYTES > end:
-                raise self._damaged(position, "a frame header runs into a batch")
+                raise self._error(position, "a frame header runs into a batch")
             self._frame = position, self._data[at : at + FRAME_HEADER_BYTES]
             return FRAME_HEADER_BYTES, None
         try:
@@ -209,20 +212,20 @@ class EntryScan:
         except UnsupportedFormat as error:
             raise self._newer(position, error) from None
         except FormatError as error:
-            if is_known:
-                return self._look_for_frame(position), None
-            raise self._damaged(position, str(error)) from None
+            if is_damaged:
+                return self._skip_damage(position), None
+            raise self._error(position, str(error)) from None
         size = entry_size(header.body_bytes)
         if position + size > end:
-            raise self._damaged(position, "an entry runs into a batch that the index tells of")
-        if header.kind == EntryKind.RECORDS and not self._is_known(position, position + size):
-            raise self._damaged(
+            raise self._error(position, "an entry runs into a batch of the index")
+        if header.kind == EntryKind.RECORDS and not self._is_damaged(position, position + size):
+            raise self._error(
                 position, "the index lacks a batch: start the broker, which makes a new one; or"
             )
         return size, header
 
-    def _look_for_frame(self, position: int) -> int:
-        """How many bytes to go on in a damaged place where no entry stands."""
+    def _skip_damage(self, position: int) -> int:
+        """Return the bytes to skip in a damaged place without an entry."""
         at = position - self._base
         header = self._data[at : at + FRAME_HEADER_BYTES]
         try:
@@ -233,7 +236,7 @@ class EntryScan:
         return FRAME_HEADER_BYTES
 
     def _time_of_frame(self) -> int:
-        """Broker time of the last frame header."""
+        """Return the broker time of the last frame header."""
         if self._frame is not None:
             (position, data), self._frame = self._frame, None
             try:
@@ -241,15 +244,15 @@ class EntryScan:
             except UnsupportedFormat as error:
                 raise self._newer(position, error) from None
             except FormatError as error:
-                if not self._is_known(position, position + FRAME_HEADER_BYTES):
-                    raise self._damaged(position, str(error)) from None
+                if not self._is_damaged(position, position + FRAME_HEADER_BYTES):
+                    raise self._error(position, str(error)) from None
         return self._time_us
 
     def _frame_time(self, position: int, data: bytes) -> int:
         header = parse_frame_header(data, self._salt)
         segment = self._segment
         if (header.lsn, header.segment_id) != (segment.first_lsn + position, segment.segment_id):
-            raise FormatError("the frame is one of another place")
+            raise FormatError("the frame belongs to another place")
         return header.time_us
 
     def _newer(self, position: int, error: UnsupportedFormat) -> NewerFormat:

@@ -1,9 +1,8 @@
 # Tests: tests/archive/test_events.py
-"""Events of consumer groups of a sealed segment -> Arrow, in the schema of the table ``events``.
+"""Decodes events of consumer groups to Arrow, in the schema of the table ``events``.
 
-Entries are found by `brokerd.archive.journal.entry_scan` and decoded many at a time, as batches of
-records are. The table is docs/archive-format.rst, section "Table ``events``"; the entries are
-docs/wal-format.rst, section "Group events".
+`brokerd.archive.journal.entry_scan` finds the entries, and many are decoded at once. Formats:
+docs/archive-format.rst, section "Table ``events``"; docs/wal-format.rst, section "Group events".
 """
 
 from __future__ import annotations
@@ -63,13 +62,13 @@ def read_events(
     names: Mapping[int, str],
     known_damage: Iterable[tuple[int, int]] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """The events of a segment, some at a time, in the order of the log.
+    """Yield the events of a segment, some at a time, in the order of the log.
 
-    ``names`` has the name of each topic by its id; events of topics that it does not have are left
-    out. ``known_damage`` has damaged places of the segment that the broker knows, first position
-    and end: what cannot be read there is left out.
-
-    Raises `DamagedSegment`, NewerFormat, and OSError: FileNotFoundError when the segment is gone.
+    :param names: of topics, by id; events of other topics are skipped.
+    :param known_damage: damaged places that the broker knows, first position and end; unreadable
+        events there are skipped.
+    :raises DamagedSegment: another place is damaged; NewerFormat: a later version wrote it.
+    :raises OSError: the segment cannot be read; FileNotFoundError: it is gone.
     """
     known = DisjointRanges(known_damage)
 
@@ -88,7 +87,7 @@ def read_events(
 
 
 class _Decoder:
-    """Decodes entries whose bytes are in memory."""
+    """Decodes entries in memory."""
 
     def __init__(
         self, segment: SealedSegment, chunk: EntryChunk, known_damage: DisjointRanges
@@ -103,10 +102,10 @@ class _Decoder:
         )
         self._at = self._position + (ENTRY_HEADER_BYTES - chunk.base)
         sums = np.array([(h.header_checksum, h.body_checksum) for h in chunk.headers], np.uint64)
-        self._keep(self._sound(sums))
+        self._select(self._sound(sums))
 
     def _sound(self, sums: npt.NDArray[np.uint64]) -> Mask:
-        """Which bodies are what was written; all, but for those in places known to be damaged."""
+        """Return a mask of the sound bodies; unsound ones have to lie in known damage."""
         end = self._at + self._entries[:, 3]
         found = self._bodies.checksums(self._at, end, sums[:, 0].tolist())
         sound: Mask = found == sums[:, 1]
@@ -119,7 +118,7 @@ class _Decoder:
                 )
         return sound
 
-    def _keep(self, wanted: Mask) -> None:
+    def _select(self, wanted: Mask) -> None:
         self._position, self._time_us = self._position[wanted], self._time_us[wanted]
         self._entries, self._at = self._entries[wanted], self._at[wanted]
 
@@ -129,12 +128,12 @@ class _Decoder:
             raise DamagedSegment(self._segment.path, position, problem)
 
     def rows(self, names: Mapping[int, str]) -> pa.RecordBatch:
-        """All events of the entries."""
+        """Return all events of the entries."""
         schema = arrow_schema(EVENTS)
         if not len(self._at):
             return pa.RecordBatch.from_pylist([], schema=schema)
         topic_id, partition, count, size = self._entries.T
-        problem = "a sound entry of events makes no sense"
+        problem = "an entry of events with sound checksums is invalid"
         fits = (size >= EVENTS_HEADER_BYTES) & (count >= 1) & (count <= ENTRY_EVENTS_MAX)
         self._require(fits, problem)
         self._heads = self._bodies.headers(self._at, _HEADERS)
@@ -167,7 +166,7 @@ class _Decoder:
     # -- Columns ---------------------------------------------------------------------------------
 
     def _find_columns(self, end: Integers) -> Mask:
-        """Find where columns and strings begin; which bodies they fill, as they should."""
+        """Compute the starts of columns and strings; returns a mask of bodies that they fill."""
         heads, count = self._heads, self._columns.count
         self._kinds = [(heads["kinds"] >> np.uint32(4 * c) & 15).astype(np.intp) for c in range(7)]
         self._starts = []
@@ -184,12 +183,12 @@ class _Decoder:
         return filled
 
     def _numbers(self, column: int) -> npt.NDArray[Any]:
-        """A column, one number a row."""
+        """Return a column of numbers."""
         constants = self._heads[f"constant{column}"].astype(_TYPES[column])
         return self._columns.fill(constants, self._kinds[column] == ARRAY, self._starts[column])
 
     def _strings(self) -> pa.Array:
-        """The string tables of all entries, one after another."""
+        """Return the string tables of all entries, one after another."""
         texts = RowColumns(self._bodies, self._heads["texts"].astype(np.int64))
         every = np.ones(len(self._at), bool)
         lengths = texts.fill(np.zeros(len(self._at), np.uint32), every, self._lengths_start)
@@ -206,13 +205,13 @@ class _Decoder:
         return strings
 
     def _texts(self, column: int, strings: pa.Array, first_text: Integers) -> pa.Array:
-        """Owners or reasons: index 0 is none, others are in the string table of the entry."""
+        """Return owners or reasons: index 0 is null, others are in the entry's string table."""
         repeat = self._columns.repeat
         index = self._numbers(column).astype(np.int64)
         is_there = index < repeat(self._heads["texts"])
         if not is_there.all():
             at = int(repeat(self._position)[int((~is_there).argmax())])
-            problem = "an event names a string that is not there"
+            problem = "an event refers to a missing string"
             raise DamagedSegment(self._segment.path, at, problem)
         return strings.take(pa.array(index + repeat(first_text), mask=index == 0))
 

@@ -1,12 +1,11 @@
 # Tests: tests/archive/test_frame_scan.py
-"""Reads the journal file that is written to, or one whose index is not written yet.
+"""Scans a segment file without an index: the open one, or one that was closed just now.
 
-It has no index, so its frames are walked, and every checksum in them verified, up to the last sound
-one (docs/wal-format.rst, section "Reading a log back"). What `scan_tail` found is on the disk when
-it returns: the file is synced after it was read, so what somebody was told of is not taken back by
-a power loss. A frame that is torn or half written is the end; so is nothing.
+The scan verifies every checksum up to the last sound frame (docs/wal-format.rst, section "Reading
+a log back"). A torn or incomplete frame ends an open file. `scan_tail` syncs the file before it
+returns, so that a power loss does not take back frames that a query has seen.
 
-Frames are found in a loop that takes some steps for each; all that is in them is verified together.
+A loop finds the frames, in some steps for each; their entries are verified together.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from brokerd.walformat import (
 )
 
 WINDOW_BYTES = 8 << 20
-"""How much of a file is in memory at once, unless one frame is larger."""
+"""Limits the bytes in memory, unless one frame is larger."""
 
 _FRAME_START = struct.Struct("<4sHHII")
 _SIZE = struct.Struct("<I")
@@ -67,7 +66,7 @@ _ENTRY = fields(ENTRY_FIELDS, ENTRY_HEADER_BYTES)
 
 
 class JournalFile(NamedTuple):
-    """A journal file that may be without an index."""
+    """A journal file, with or without an index."""
 
     path: str
     segment_id: bytes
@@ -80,17 +79,17 @@ class JournalFile(NamedTuple):
 
 
 class ScannedFrames(NamedTuple):
-    """What stands in the frames of a journal file, from one place to another."""
+    """The content of a part of a journal file."""
 
     batches: Batches
     """In the order of the file."""
     times_us: Integers
-    """Of the frame of each batch."""
+    """The broker time of each batch's frame."""
     frames: Integers
-    """Where the frame of each batch begins."""
+    """The position of each batch's frame."""
     changes: list[TopicChange]
     end: int
-    """Position just past the last sound frame."""
+    """The end position of the last sound frame."""
 
 
 def open_journal(path: str | Path) -> tuple[int, JournalFile]:
@@ -114,24 +113,25 @@ def open_journal(path: str | Path) -> tuple[int, JournalFile]:
 
 
 def scan_tail(fd: int, file: JournalFile, first: int = SEGMENT_HEADER_BYTES) -> ScannedFrames:
-    """All sound frames from the one at ``first`` to the end of the last file of a log.
+    """Scan the open file of a log from the frame at ``first`` on, and sync it.
 
-    They are on the disk then. Raises OSError, NewerFormat, and `DamagedSegment` when a frame is
-    damaged that was on the disk before: those after it say so.
+    :raises DamagedSegment: a frame is damaged that was durable before, as later frames tell.
+    :raises NewerFormat: a later version of brokerd wrote a frame.
+    :raises OSError: the file cannot be read.
     """
     parts = []
     while True:
         scan = _FrameScan(fd, file, first, os.fstat(fd).st_size)
         parts += scan.parts()
         first = scan.position
-        if not _goes_on(fd, file, first):
+        if not _is_completed(fd, file, first):
             break
     _sync(fd, Path(file.path).parent)
     return _joined(parts, first)
 
 
 def _sync(fd: int, directory: Path) -> None:
-    """Have what was read of a file, and its name, on the disk. Raises OSError."""
+    """Make a file and its name durable. Raises OSError."""
     try:
         os.fdatasync(fd)
     except OSError as error:
@@ -140,10 +140,10 @@ def _sync(fd: int, directory: Path) -> None:
     sync_directory(directory)
 
 
-def _goes_on(fd: int, file: JournalFile, position: int) -> bool:
-    """Whether a sound frame stands by now where there was none, as later ones were written.
+def _is_completed(fd: int, file: JournalFile, position: int) -> bool:
+    """Tell whether the writer has completed the frame at a position meanwhile.
 
-    Raises `DamagedSegment` when none does, although what follows says that one had been synced.
+    :raises DamagedSegment: it has not, but later frames say that this one was durable.
     """
     claims = [header.last_synced for header in _headers(fd, file, position + ALIGNMENT)]
     if not claims:
@@ -159,9 +159,9 @@ def _goes_on(fd: int, file: JournalFile, position: int) -> bool:
 def scan_closed(
     fd: int, file: JournalFile, end: int, first: int = SEGMENT_HEADER_BYTES
 ) -> ScannedFrames:
-    """All frames from the one at ``first`` to where one ends at ``end``.
+    """Scan a closed file from the frame at ``first`` to the one that ends at ``end``.
 
-    For a file that nobody writes to any more. Raises OSError, NewerFormat and `DamagedSegment`.
+    Raises OSError, NewerFormat and `DamagedSegment`.
     """
     scan = _FrameScan(fd, file, first, end)
     parts = scan.parts()
@@ -184,7 +184,7 @@ def _joined(parts: list[ScannedFrames], end: int) -> ScannedFrames:
 
 
 def _headers(fd: int, file: JournalFile, position: int) -> Iterator[FrameHeader]:
-    """Sound frame headers of a file from a position (a multiple of 8) on."""
+    """Yield the sound frame headers of a file from a position (a multiple of 8) on."""
     while data := os.pread(fd, WINDOW_BYTES, position):
         at = data.find(FRAME_MAGIC)
         while at >= 0:
@@ -202,7 +202,7 @@ def _headers(fd: int, file: JournalFile, position: int) -> Iterator[FrameHeader]
 
 
 class _FrameScan:
-    """Goes through a file from ``position`` on, until no sound frame begins there."""
+    """Scans a file from ``position`` on, until no sound frame begins there."""
 
     def __init__(self, fd: int, file: JournalFile, position: int, end: int) -> None:
         self._fd = fd
@@ -211,10 +211,10 @@ class _FrameScan:
         self._end = end
         self.position = position
         self.problem = ""
-        """Why there is no frame at ``position``; "" if the file, or what is wanted of it, ends."""
+        """Why no frame begins at ``position``; "" at the end of the scanned part."""
 
     def parts(self) -> list[ScannedFrames]:
-        """What is found, a window after the other."""
+        """Scan the file, one window after another."""
         found = []
         length = WINDOW_BYTES
         while self.position < self._end:
@@ -226,10 +226,10 @@ class _FrameScan:
                 found.append(part)
                 self.position = part.end
             if sound < len(frames) or not needed:
-                self._look_at(self.position)
+                self._explain(self.position)
                 break
             if not frames and (len(data) < length or self.position + needed > self._end):
-                self.problem = f"a frame of {needed} bytes is cut short"
+                self.problem = f"a frame of {needed} bytes is truncated"
                 break
             length = max(WINDOW_BYTES, needed)
         return found
@@ -237,8 +237,8 @@ class _FrameScan:
     def _verified(
         self, data: bytes, frames: list[int], entries: list[int], counts: list[int]
     ) -> tuple[ScannedFrames, int]:
-        """What the sound frames hold that come first, and how many those are."""
-        # Bytes behind the last frame are none of it, and may be no multiple of 8.
+        """Verify frames; returns content and number of the sound ones before a bad one."""
+        # The window may end within a frame, so its size may be no multiple of 8.
         octets = np.frombuffer(data, np.uint8)
         bodies = Bodies(octets)
         at, entry = np.array(frames, np.int64), np.array(entries, np.int64)
@@ -304,8 +304,8 @@ class _FrameScan:
             found.append(TopicChange(lsn, int(head["topic_id"]), int(head["partition"]), body))
         return found
 
-    def _look_at(self, position: int) -> None:
-        """Say what is wrong with the frame at a position. Raises NewerFormat if that is all."""
+    def _explain(self, position: int) -> None:
+        """Set `problem` for the frame at a position. Raises NewerFormat for a later version."""
         data = os.pread(self._fd, min(FRAME_HEADER_BYTES, self._end - position), position)
         try:
             header = parse_frame_header(data, self._salt)
@@ -326,10 +326,10 @@ def _frame_end(data: bytes, at: int) -> int:
 
 
 def _places(data: bytes) -> tuple[list[int], list[int], list[int], int]:
-    """Where frames and their entries seem to stand that follow one another from the beginning.
+    """Find adjacent frames and their entries, unverified, from the beginning of a window.
 
-    Positions of frames and of entries, how many of these each frame has, and how many bytes the
-    frame after them needs to be whole in memory: 0 if there is none.
+    Returns the positions of frames and entries, the number of entries of each frame, and the size
+    of the next frame, which is incomplete in the window; 0: no frame follows.
     """
     frames: list[int] = []
     entries: list[int] = []

@@ -11,7 +11,7 @@ from pathlib import Path
 from brokerd.archive.contract.pairing import RESTORE_LOG, SegmentEnd, TableState, log_problem
 from brokerd.archive.contract.pin import FILE_BYTES_MAX, FILE_NAME, Pin, decode_pin
 from brokerd.archive.contract.view import ForeignArchive
-from brokerd.archive.journal.pending import first_lsns
+from brokerd.archive.journal.segment_list import first_lsns
 from brokerd.archive.storage.regular_file import open_regular, read_regular
 from brokerd.errors import DamagedData
 from brokerd.walformat import SEGMENT_HEADER_BYTES, FormatError, decode_segment_header

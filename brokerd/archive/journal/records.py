@@ -1,12 +1,10 @@
 # Tests: tests/archive/test_records.py
-"""Batches of records of a sealed segment -> Arrow, without a loop over records.
+"""Decodes batches of records to Arrow, without a loop over records.
 
-Thousands of batches are decoded together: their headers become a matrix, each column is gathered
-from all of them at once, and Python runs a step or two for each batch, none for each record. Rows
-come in the schema of the table ``records`` (docs/archive-format.rst). Every byte is verified before
-it is used. Batch layouts are those of docs/wal-format.rst.
-
-Runs in Spark's workers: no Twisted, no Spark, nothing of the broker.
+Thousands of batches are decoded together: their headers become a matrix, and each column is
+gathered from all of them at once. Python executes a step or two for each batch, none for a record.
+Rows have the schema of the table ``records`` (docs/archive-format.rst). Every byte is verified
+before use. docs/wal-format.rst has the layout of a batch.
 """
 
 from __future__ import annotations
@@ -57,13 +55,13 @@ from brokerd.walformat import (
 )
 
 READ_BYTES = 8 << 20
-"""How much is decoded at once, unless one batch is more: bytes of the segment, and `_ROW_BYTES`
-for each record, for those may be empty."""
+"""Limits a decoding step, unless one batch is larger: bytes of the segment, and `_ROW_BYTES` for
+each record, which may be empty."""
 _ROW_BYTES = 64
 
 _SCHEMA = arrow_schema(RECORDS)
 COLUMNS = tuple(_SCHEMA.names)
-"""All that the table of records has in its files."""
+"""The columns in the files of the table ``records``."""
 
 _CODES = ("<i4", "<u4", "<i8", "<i8", "<i8", "u1", "u1", "<i4")
 _TYPES = tuple(map(np.dtype, _CODES))
@@ -98,15 +96,15 @@ def read_records(
     names: Mapping[int, str],
     read_bytes: int = READ_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of some batches of a segment, as rows of the table ``records``.
+    """Yield the records of batches of a segment, as rows of the table ``records``.
 
-    ``names`` has the name of each topic by its id. About ``read_bytes`` (`READ_BYTES`) of the
-    segment are read and decoded at a time, in the order of the segment; the rows that come
-    together are sorted by topic id, partition and offset, so those of one partition are sorted
-    altogether.
+    Each step decodes about ``read_bytes`` of the segment, in its order. The rows of a step are
+    sorted by topic id, partition and offset; those of one partition are sorted across steps.
 
-    Raises `DamagedBatch`, NewerFormat, KeyError for a topic without a name, and OSError:
-    FileNotFoundError when the segment is gone.
+    :param names: of topics, by id.
+    :raises DamagedBatch: a batch has wrong bytes; NewerFormat: a later version wrote it.
+    :raises KeyError: a topic has no name.
+    :raises OSError: the segment cannot be read; FileNotFoundError: it is gone.
     """
     fd = os.open(segment.path, os.O_RDONLY)
     try:
@@ -115,8 +113,8 @@ def read_records(
         os.close(fd)
 
 
-class Journal(Protocol):
-    """What has to be known of a file of the journal to decode its batches."""
+class BatchFile(Protocol):
+    """A journal file with batches: `SealedSegment`, or a file without an index."""
 
     @property
     def path(self) -> str: ...
@@ -131,13 +129,13 @@ class Journal(Protocol):
 
 def read_records_of(
     fd: int,
-    file: Journal,
+    file: BatchFile,
     batches: Batches,
     names: Mapping[int, str],
     columns: Sequence[str] = COLUMNS,
     read_bytes: int = READ_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """As `read_records`, of a file that is open, with some columns only, in this order."""
+    """Yield records like `read_records`, from an open file, with the named columns only."""
     batches = batches.select(np.argsort(batches.position, kind="stable"))
     _check_places(file.path, batches, os.fstat(fd).st_size)
     size = batches.body_bytes + ENTRY_HEADER_BYTES
@@ -152,10 +150,10 @@ def lost_batches(
     places: Iterable[tuple[int, int]],
     read: Callable[[Batches], Iterable[pa.RecordBatch]],
 ) -> Mask:
-    """Which batches are lost: they cannot be read, and it is known that their place is damaged.
+    """Return a mask of the batches that are unreadable in a place of known damage.
 
-    ``places`` are positions and ends in the file; ``read`` reads some batches of it, and raises
-    `DamagedBatch`.
+    :param places: first positions and ends in the file.
+    :param read: reads batches, and raises `DamagedBatch`.
     """
     lost = np.zeros(len(batches.position), np.bool_)
     ends = batches.position + ENTRY_HEADER_BYTES + batches.body_bytes
@@ -170,7 +168,7 @@ def lost_batches(
 
 
 def _check_places(path: str, batches: Batches, size: int) -> None:
-    """Raise `DamagedBatch` for a batch that is not where, or as large as, a batch can be."""
+    """Raise `DamagedBatch` for a batch at an impossible place or of an impossible size."""
     position = batches.position
     ends = position + ENTRY_HEADER_BYTES + batches.body_bytes
     wrong = (
@@ -182,7 +180,7 @@ def _check_places(path: str, batches: Batches, size: int) -> None:
         | (batches.count > BATCH_RECORDS_MAX)
     )
     wrong[1:] |= ends[:-1] > position[1:]
-    _raise_first(path, batches, wrong, "the index tells of a batch that cannot be there")
+    _raise_first(path, batches, wrong, "the index has a batch at an impossible place")
     _raise_first(path, batches, ends > size, f"the segment ends at {size}, within the batch")
 
 
@@ -192,9 +190,9 @@ def _raise_first(path: str, batches: Batches, wrong: Mask, problem: str) -> None
 
 
 class _Decoder:
-    """Decodes batches whose bytes are in memory."""
+    """Decodes batches in memory."""
 
-    def __init__(self, file: Journal, batches: Batches, gathered: Pieces) -> None:
+    def __init__(self, file: BatchFile, batches: Batches, gathered: Pieces) -> None:
         self._file = file
         order = np.lexsort((batches.base_offset, batches.partition, batches.topic_id))
         self._batches = batches.select(order)
@@ -205,7 +203,7 @@ class _Decoder:
         self._columns = RowColumns(self._bodies, self._batches.count)
 
     def rows(self, names: Mapping[int, str], columns: Sequence[str]) -> pa.RecordBatch:
-        """All records of the batches, verified."""
+        """Verify the batches, and return their records."""
         self._verify()
         self._find_columns()
         schema = pa.schema([_SCHEMA.field(name) for name in columns])
@@ -213,7 +211,7 @@ class _Decoder:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _column(self, name: str, names: Mapping[int, str]) -> pa.Array:
-        """One column of the table of records."""
+        """Return a column of the table ``records``."""
         batches, repeat = self._batches, self._columns.repeat
         match name:
             case "topic":
@@ -243,10 +241,10 @@ class _Decoder:
             case _:
                 return pa.array(self._numbers(ORIGIN).view(np.int8))
 
-    # -- Whether the bytes are what was written --------------------------------------------------
+    # -- Verification ----------------------------------------------------------------------------
 
     def _require(self, sound: Mask) -> None:
-        """Raise for the first batch that is not sound, saying exactly why."""
+        """Raise for the first batch that is not sound, with its exact problem."""
         if sound.all():
             return
         row = int((~sound).argmax())
@@ -261,10 +259,10 @@ class _Decoder:
             ) from None
         except FormatError as error:
             raise DamagedBatch(batch, str(error)) from None
-        raise DamagedBatch(batch, "another entry stands where the index has a batch")
+        raise DamagedBatch(batch, "the index has a batch where another entry is")
 
     def _verify(self) -> None:
-        """Compare headers with the index, and both checksums of each entry."""
+        """Compare headers with the index, and verify both checksums of each entry."""
         batches, bodies = self._batches, self._bodies
         self._require(self._body_end <= self._end)
         heads = self._headers = bodies.headers(self._at, _HEADERS)
@@ -286,7 +284,7 @@ class _Decoder:
         self._require(heads["body_checksum"] == found)
 
     def _find_columns(self) -> None:
-        """Find where each column of each batch begins, and check that they fill the bodies."""
+        """Compute the start of each column of each batch; check that they fill the bodies."""
         heads, rows = self._headers, self._batches.count
         self._kinds = [(heads["kinds"] >> np.uint32(4 * c) & 15).astype(np.intp) for c in range(8)]
         self._starts = []
@@ -306,14 +304,14 @@ class _Decoder:
     # -- Columns ---------------------------------------------------------------------------------
 
     def _numbers(self, column: int) -> npt.NDArray[Any]:
-        """A column of numbers, one a row; its default where it is absent."""
+        """Return a column of numbers, with its default where it is absent."""
         kind = self._kinds[column]
         constants = self._headers[f"constant{column}"]
         wanted = np.where(kind == CONSTANT, constants, _DEFAULTS[column]).astype(_TYPES[column])
         return self._columns.fill(wanted, kind >= ARRAY, self._starts[column])
 
     def _no_producer_time(self) -> Mask | None:
-        """Which rows have none; None: all have one."""
+        """Return a mask of the rows without a producer time; None: all have one."""
         kind = self._kinds[PRODUCER_TIME]
         present = ((kind == CONSTANT) | (kind == ARRAY)).astype(np.uint8)
         starts = self._starts[PRODUCER_TIME] - padded(self._batches.count)
@@ -321,13 +319,13 @@ class _Decoder:
         return None if valid.all() else valid == 0
 
     def _topics(self, names: Mapping[int, str]) -> pa.Array:
-        """The topics' names."""
+        """Return the column of topic names."""
         ids, where = np.unique(self._batches.topic_id, return_inverse=True)
         topics = pa.array([names[topic_id] for topic_id in ids.tolist()], pa.string())
         return topics.take(pa.array(self._columns.repeat(where)))
 
     def _pieces(self, column: int, first: Integers, end: Integers) -> pa.Array:
-        """Byte strings, null where the length is below 0; each batch's lie together."""
+        """Return a column of byte strings, null where the length is negative."""
         lengths = self._numbers(column)
         self._require(self._columns.sums(lengths) == end - first)
         return byte_strings(lengths, self._bodies.joined(first, end), pa.binary())

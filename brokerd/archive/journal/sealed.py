@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_records.py
-"""Sealed segments of a log, and where the batches of records lie in them, as arrays.
+"""Opens sealed segments, and reads batches of records from them as raw bytes.
 
-A segment is sealed when its index is sound and is its own (docs/wal-format.rst, section "Index of
-a sealed segment"). Nothing here looks at a record.
+A sealed segment has a sound index of its own (docs/wal-format.rst, section "Index of a sealed
+segment").
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from brokerd.walformat import (
 from brokerd.walformat.index import LoadedIndex
 
 PIECE_GAP_BYTES = 64 << 10
-"""Pieces of a file with less than this between them are read at once."""
+"""Two pieces of a file closer than this are read at once."""
 
 
 class Batch(NamedTuple):
-    """One batch of records, and where it lies."""
+    """One batch of records and its position."""
 
     path: str
     position: int
-    """Of the entry's header, in bytes from the start of the file."""
+    """Of the entry's header, in bytes."""
     body_bytes: int
     topic_id: int
     partition: int
@@ -47,7 +47,7 @@ class Batch(NamedTuple):
 
 
 class DamagedBatch(DamagedData):
-    """A batch of records is not what was written, or cannot be read whole."""
+    """A batch of records has wrong or missing bytes."""
 
     def __init__(self, batch: Batch, problem: str) -> None:
         super().__init__(batch, problem)
@@ -64,10 +64,7 @@ class DamagedBatch(DamagedData):
 
 
 class DamagedSegment(DamagedData):
-    """Something else than a batch of records is not what was written.
-
-    Nothing can be said of the bytes from ``position`` on; ``path`` names the segment.
-    """
+    """A segment has wrong bytes from ``position`` on, outside a batch of records."""
 
     def __init__(self, path: str, position: int, problem: str) -> None:
         super().__init__(path, position, problem)
@@ -80,33 +77,33 @@ class DamagedSegment(DamagedData):
 
 
 class Batches(NamedTuple):
-    """Batches of one segment as columns of equal length."""
+    """Batches of one segment, as columns of equal length."""
 
     topic_id: Integers
     partition: Integers
     base_offset: Integers
     count: Integers  # type: ignore[assignment]  # tuple.count() gives way to the field
     position: Integers
-    """Of the entry's header, in bytes from the start of the file."""
+    """Of the entry's header, in bytes."""
     body_bytes: Integers
 
     def select(self, rows: slice | Mask | npt.NDArray[np.intp]) -> Batches:
-        """Some of them: a slice, a mask, or row numbers."""
+        """Select batches by a slice, a mask, or row numbers."""
         return Batches(*(column[rows] for column in self))
 
     def batch(self, path: str, row: int) -> Batch:
-        """One of them by itself."""
+        """Return one batch."""
         topic_id, partition, base, count, position, size = (int(column[row]) for column in self)
         return Batch(path, position, size, topic_id, partition, base, count)
 
     @property
     def records(self) -> int:
-        """How many records they hold."""
+        """The number of records in all batches."""
         return int(self.count.sum())
 
 
 def batches_of(index: LoadedIndex) -> Batches:
-    """All batches of a segment, by topic id, partition and base offset: 48 bytes each."""
+    """Return all batches of a segment by topic id, partition, base offset: 48 bytes each."""
     spans = np.array([(s[0], s[1], s[5]) for s in index.spans()], np.int64).reshape(-1, 3)
     base, _, count, position, size = (np.asarray(c, np.int64) for c in index.all_rows())
     return Batches(
@@ -145,17 +142,17 @@ class Segment(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of its file."""
+        """The size of its file."""
         return self.end_lsn - self.first_lsn
 
 
 def open_sealed(path: str | Path) -> SealedSegment:
-    """Read the header block of a segment and the index that stands beside it.
+    """Read the header block of a segment, and its index file.
 
-    Raises FileNotFoundError when the segment is gone or has no index yet, OSError, also for what is
-    no regular file,
-    `DamagedSegment` when the one or the other is damaged or they do not belong together, and
-    NewerFormat.
+    :raises FileNotFoundError: the segment is gone, or has no index yet.
+    :raises OSError: one of them cannot be read, or is no regular file.
+    :raises DamagedSegment: one of them is damaged, or they do not belong together.
+    :raises NewerFormat: a later version of brokerd wrote one of them.
     """
     path = Path(path)
     with open(open_regular(path), "rb") as file:
@@ -175,7 +172,7 @@ def open_sealed(path: str | Path) -> SealedSegment:
     except UnsupportedFormat as error:
         raise NewerFormat(f"{path}: {error}; upgrade brokerd to read it") from None
     except FormatError as error:
-        raise DamagedSegment(str(path), size, f"its index is of no use: {error}") from None
+        raise DamagedSegment(str(path), size, f"its index is unusable: {error}") from None
     return SealedSegment(str(path), header.segment_id, header.first_lsn, end_lsn, index)
 
 
@@ -186,40 +183,40 @@ class Pieces(NamedTuple):
     """Pieces of a file in memory, each at a multiple of 8."""
 
     rows: slice
-    """Which of the pieces asked for."""
+    """Which of the requested pieces."""
     data: Octets
     position: Integers
-    """Where each of them begins in ``data``."""
+    """Where each piece begins in ``data``."""
     end: int
-    """What follows in ``data`` was not read: the file is too short."""
+    """The bytes of ``data`` after it were not read: the file is too short."""
 
 
 def gather(
     fd: int, position: Integers, size: Integers, cost: Integers, cost_max: int
 ) -> Iterator[Pieces]:
-    """Read pieces of a file, as many at a time as cost about ``cost_max``, and one at least.
+    """Read pieces of a file, at a time as many as cost about ``cost_max``, at least one.
 
     Pieces are in order of position, begin at multiples of 8, and do not overlap. Neighbours are
-    read at once, with what lies between them, which costs a byte a byte. Raises OSError.
+    read at once, with the bytes between them, which cost 1 each. Raises OSError.
     """
     ends = position + size
     between = np.diff(position, prepend=position[:1]) - np.concatenate(([0], size[:-1]))
     apart = between > PIECE_GAP_BYTES
     costs = cost + np.where(apart, 0, between)
-    lot = (np.cumsum(costs) - costs) // cost_max
-    for first, last in _runs(np.diff(lot, prepend=-1) != 0):
+    turn = (np.cumsum(costs) - costs) // cost_max
+    for first, last in _runs(np.diff(turn, prepend=-1) != 0):
         rows = slice(first, last)
         yield _read(fd, rows, position[rows], ends[rows], apart[rows])
 
 
 def _runs(begins: Mask) -> Iterator[tuple[int, int]]:
-    """First row and end of each run of rows; a run begins where it is said to."""
+    """Yield the first row and the end of each run of rows; ``begins`` marks the first rows."""
     firsts = np.flatnonzero(begins).tolist()
     return pairwise([*firsts, len(begins)])
 
 
 def _read(fd: int, rows: slice, position: Integers, ends: Integers, apart: Mask) -> Pieces:
-    """Read some pieces; one that is ``apart`` is not read along with the one before it."""
+    """Read pieces; a read begins at each that is ``apart`` from the one before it."""
     apart = apart.copy()
     apart[0] = True
     runs = list(_runs(apart))

@@ -1,4 +1,4 @@
-# Tests: tests/archive/test_pending.py, tests/spark/test_journal.py
+# Tests: tests/archive/test_segment_list.py, tests/spark/test_journal.py
 """Reads topic changes from sealed segments."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import msgpack
 from brokerd.archive.contract.bounds import Bounds
 from brokerd.archive.contract.ranges import DisjointRanges
 from brokerd.archive.journal.entry_scan import EntryScan
-from brokerd.archive.journal.pending import damaged_places, first_lsns
 from brokerd.archive.journal.sealed import DamagedSegment, SealedSegment, open_sealed
+from brokerd.archive.journal.segment_list import damaged_places, first_lsns
 from brokerd.walformat import (
     ENTRY_HEADER_BYTES,
     EntryHeader,

@@ -22,7 +22,8 @@ from brokerd.archive.journal.frame_scan import (
     scan_closed,
     scan_tail,
 )
-from brokerd.archive.journal.pending import (
+from brokerd.archive.journal.sealed import Batches, SealedSegment
+from brokerd.archive.journal.segment_list import (
     Damage,
     Stop,
     damaged_places,
@@ -30,7 +31,6 @@ from brokerd.archive.journal.pending import (
     open_segment,
     segments_from,
 )
-from brokerd.archive.journal.sealed import Batches, SealedSegment
 from brokerd.archive.journal.topics import TopicChange, topic_changes
 from brokerd.errors import BrokerdError
 from brokerd.walformat import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brokerd.archive.contract.bounds import FILE_NAME, decode_bounds_head
-from brokerd.archive.journal.pending import first_lsns
+from brokerd.archive.journal.segment_list import first_lsns
 from brokerd.spark.location import STATE, WAL, Location
 from brokerd.spark.plan.archive_files import read_archive
 from brokerd.spark.plan.journal import end_of_file

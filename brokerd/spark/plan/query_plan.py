@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from brokerd.archive.journal.pending import damaged_places
+from brokerd.archive.journal.segment_list import damaged_places
 from brokerd.errors import BrokerdError
 from brokerd.spark.location import Location
 from brokerd.spark.plan.archive_files import FilePart, match_files, split_files

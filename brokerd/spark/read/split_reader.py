@@ -18,9 +18,9 @@ import pyarrow as pa
 from brokerd.archive.contract.layout import parse_records_name
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.journal.frame_scan import JournalFile, scan_closed
-from brokerd.archive.journal.pending import is_deleted
 from brokerd.archive.journal.records import lost_batches, read_records_of
 from brokerd.archive.journal.sealed import Batches
+from brokerd.archive.journal.segment_list import is_deleted
 from brokerd.errors import BrokerdError
 from brokerd.spark.location import WAL
 from brokerd.spark.plan.archive_files import FilePart, match_files, read_archive, split_files

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.archive.contract.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
-from brokerd.archive.journal.pending import Stop, end_of_log, sealed_segments
+from brokerd.archive.journal.segment_list import Stop, end_of_log, sealed_segments
 from brokerd.archive.journal.topics import new_topics
 from tests.archive.making import KINDS, LOG_ID, LogMaker, damage, make_no_file, topic_entry
 
