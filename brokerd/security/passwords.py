@@ -2,7 +2,7 @@
 """Passwords, hashed and checked out of the way of everybody else.
 
 Argon2id (RFC 9106) with the parameters of the OWASP Password Storage Cheat Sheet: 19 MiB, two
-passes, one group_partition. One takes about 20 ms of a core, so they run where ``submit`` has them
+passes, one lane. One takes about 20 ms of a core, so they run where ``submit`` has them
 run, and no more than `WAITING_MAX` of them wait: further ones are refused at once.
 """
 
@@ -19,7 +19,7 @@ from brokerd.errors import BrokerdError, LimitExceeded, LoginThrottled
 
 MEMORY_KIB: Final = 19 * 1024
 PASSES: Final = 2
-GROUP_PARTITIONS: Final = 1
+LANES: Final = 1
 HASH_BYTES: Final = 32
 SALT_BYTES: Final = 16
 
@@ -33,7 +33,7 @@ Submit = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], 
 def hash_password(password: str, salt: bytes) -> str:
     """The hash as a PHC string. Takes long on purpose."""
     found = hash_secret(
-        _encoded(password), salt, PASSES, MEMORY_KIB, GROUP_PARTITIONS, HASH_BYTES, Type.ID
+        _encoded(password), salt, PASSES, MEMORY_KIB, LANES, HASH_BYTES, Type.ID
     )
     return found.decode("ascii")
 
@@ -47,7 +47,7 @@ def verify_password(password_hash: str, password: str) -> bool:
 
 
 NOBODYS_HASH: Final = (
-    f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={GROUP_PARTITIONS}$bm9ib2R5J3Mgc2FsdC4uLg$"
+    f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}$bm9ib2R5J3Mgc2FsdC4uLg$"
     + "A" * 43
 )
 """Checking against it costs as much as against anybody's; no password is known to be right."""

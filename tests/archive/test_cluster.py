@@ -214,12 +214,12 @@ def run_late(data: Data, master: str, mark: Path, **settings: str) -> subprocess
         from functools import partial
         from pathlib import Path
         from benchmarks.held_rollup import SETTINGS
-        from brokerd.archive import lots
+        from brokerd.archive.ingest import ingest
         from brokerd.archive.job import Job, run_job
         from brokerd.archive.cluster.session import SparkOptions, spark_session
         from tests.archive.late import write_records_late
 
-        lots.write_records = write_records_late
+        ingest.write_records = write_records_late
         data = Path({str(data.path)!r})
         settings = {{name.replace("_", "."): value for name, value in {settings!r}.items()}}
         options = SparkOptions({master!r}, settings=settings)

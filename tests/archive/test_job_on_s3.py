@@ -94,7 +94,7 @@ def check_same(data: Data, bucket: Place) -> None:
         assert found
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_run_that_is_stopped_anywhere_is_gone_on_with(
     data: Data, spark: SparkSession, bucket: ObjectAddress
 ) -> None:
