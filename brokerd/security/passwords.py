@@ -32,9 +32,7 @@ Submit = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], 
 
 def hash_password(password: str, salt: bytes) -> str:
     """The hash as a PHC string. Takes long on purpose."""
-    found = hash_secret(
-        _encoded(password), salt, PASSES, MEMORY_KIB, LANES, HASH_BYTES, Type.ID
-    )
+    found = hash_secret(_encoded(password), salt, PASSES, MEMORY_KIB, LANES, HASH_BYTES, Type.ID)
     return found.decode("ascii")
 
 
@@ -47,8 +45,7 @@ def verify_password(password_hash: str, password: str) -> bool:
 
 
 NOBODYS_HASH: Final = (
-    f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}$bm9ib2R5J3Mgc2FsdC4uLg$"
-    + "A" * 43
+    f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}$bm9ib2R5J3Mgc2FsdC4uLg$" + "A" * 43
 )
 """Checking against it costs as much as against anybody's; no password is known to be right."""
 

@@ -225,7 +225,15 @@ class LogScript:
             return Entry(kind, 0, 0, 0, 0, b"")
         if kind is EntryKind.LOST:
             return Entry(kind, 0, 0, 0, 0, _loss(filling))
+        if kind is EntryKind.TOPIC:
+            return _topic(number, filling)
         return Entry(kind, number, 0, 0, 0, filling)
+
+
+def _topic(number: int, filling: bytes) -> Entry:
+    """Make a TOPIC entry of the page's layout, of about any size."""
+    body = msgpack.packb({"op": "created", "name": filling.hex(), "partitions": 1})
+    return Entry(EntryKind.TOPIC, number, 0, 0, 0, body)
 
 
 def _loss(filling: bytes) -> bytes:
@@ -256,7 +264,7 @@ def check_log(disk: SimDisk, point: Point, model: CrashModel, script: LogScript)
         problems += _frame_problems(log, script.frames[below:], script.durable - below)
         problems += _snapshot_problems(log, script)
         before = [frame.entries for frame in log.frames]
-        added = [Entry(EntryKind.TOPIC, 9, 0, 0, 0, b"one more")]
+        added = [_topic(9, b"one more")]
         log.wal.append(added, 1)
         log.run()
         disk.crash(CrashModel.DROP)

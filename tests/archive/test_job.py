@@ -218,8 +218,11 @@ def test_a_plan_changes_nothing(data: Data, spark: SparkSession) -> None:
     ("bounds", "expected"),
     [
         (None, r"state/bounds is not there: no broker that knows of archives has run here yet"),
-        (b"", r"state/bounds is damaged: it does not begin as .*; start the broker"),
-        (MAGIC + b"1 0123456789abcdef\n{}\n", "state/bounds is damaged: its checksum"),
+        (b"", "state/bounds is damaged: the first line is not that of a bounds file; start"),
+        (
+            MAGIC + b"1 0123456789abcdef\n{}\n",
+            "state/bounds is damaged: the checksum does not match",
+        ),
     ],
 )
 def test_without_bounds_nothing_is_done(data: Data, bounds: bytes | None, expected: str) -> None:

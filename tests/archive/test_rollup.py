@@ -181,7 +181,7 @@ def test_a_dry_run_refuses_what_a_run_does(
     (photos / "cat.jpg").touch()
     for arguments, line in (
         (["--archive", str(photos)], f"{photos} holds something else already"),
-        (["--archive", str(data.path / "wal")], "which is the broker's own"),
+        (["--archive", str(data.path / "wal")], "which belongs to the broker"),
         (["--only", "nobody"], "there is no topic 'nobody'"),
         (["--master", "nonsense"], "archive.master: 'nonsense' is nothing that Spark runs on"),
     ):

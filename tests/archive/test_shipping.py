@@ -112,12 +112,17 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     [
         ({}, "an executor has no brokerd that fits: No module named 'brokerd'"),
         (
-            {"__init__": "", "archive/__init__": ""},
+            {"__init__": "", "archive/__init__": "", "archive/cluster/__init__": ""},
             "an executor has no brokerd that fits: No module named "
             "'brokerd.archive.cluster.shipping'",
         ),
         (
-            {"__init__": "", "archive/__init__": "", "archive/shipping": "x = 1"},
+            {
+                "__init__": "",
+                "archive/__init__": "",
+                "archive/cluster/__init__": "",
+                "archive/cluster/shipping": "x = 1",
+            },
             "an executor has no brokerd that fits: cannot import name 'run_here' from "
             "'brokerd.archive.cluster.shipping'",
         ),

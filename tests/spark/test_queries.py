@@ -110,7 +110,7 @@ def test_each_record_comes_once_across_restarts_and_rollups(log: Log, query: Que
 
 def test_what_is_wrong_is_said_in_one_piece(log: Log, query: Query) -> None:
     """An option that is not for streams, and a checkpoint that is of another log."""
-    with pytest.raises(Exception, match="BadOption: to is not for streams") as refused:
+    with pytest.raises(Exception, match="BadOption: to is for batches") as refused:
         query.run(to="5")
     assert "Traceback" not in str(refused.value)
     query.run()

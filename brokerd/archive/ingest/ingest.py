@@ -208,7 +208,8 @@ class _Rolling:
         )
         self._run.at(f"after {layout.name} commit")
         if not committed:
-            self._discard(layout, files)
+            named = set(table.paths())
+            self._discard(layout, [info for info in files if info.path not in named])
             return False
         self.done.files += len(files)
         self.done.file_bytes += sum(info.size for info in files)
