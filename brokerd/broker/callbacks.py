@@ -1,23 +1,28 @@
 # Tests: tests/broker/test_journal.py, tests/broker/test_cold_reader.py
-"""The report of a callback that failed.
+"""Guarded calls of callbacks.
 
-The journal, the cold reader and the waiters call back many connections in a loop. A fault in one
-callback must not stop the loop: they catch it, report it here, and go on.
+The journal, the readers of log and archive, and the long polls call back many connections in a
+loop. A fault in one callback is logged here, and the loop goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from twisted.logger import Logger
 
 _log = Logger()
 
 
-def report_fault(callback: Callable[..., object]) -> None:
-    """Log the exception in hand with its traceback, as a fault of ``callback``."""
-    _log.failure(
-        "a fault in brokerd: {callback} failed; what waits behind it goes on",
-        callback=getattr(callback, "__qualname__", repr(callback)),
-        event_id="callback-fault",
-    )
+def guarded(callback: Callable[..., Any], *arguments: object) -> Any:
+    """Call ``callback`` and return its result; log an exception with its traceback, return None."""
+    try:
+        return callback(*arguments)
+    except Exception:
+        _log.failure(
+            "a fault in brokerd: {callback} failed; what waits behind it goes on",
+            callback=getattr(callback, "__qualname__", repr(callback)),
+            event_id="callback-fault",
+        )
+        return None

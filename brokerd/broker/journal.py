@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import msgpack
 from twisted.logger import Logger
 
-from brokerd.broker.callbacks import report_fault
+from brokerd.broker.callbacks import guarded
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.model.topics import GroupPartition, Partition
 from brokerd.broker.records.chunks import (
@@ -323,10 +323,7 @@ class Journal:
                 callback = parked.popleft()
                 waiting = len(parked)
                 before = (self._wal.next_ticket, self.gathered_bytes)
-                try:
-                    callback()
-                except Exception:
-                    report_fault(callback)
+                guarded(callback)
                 after = (self._wal.next_ticket, self.gathered_bytes)
                 if len(parked) > waiting and after == before:
                     parked.rotate(1)
@@ -475,11 +472,7 @@ class Journal:
             self._commit()
         waiting = self._waiting
         while waiting and waiting[0][0] <= ticket:
-            callback = waiting.popleft()[1]
-            try:
-                callback()
-            except Exception:
-                report_fault(callback)
+            guarded(waiting.popleft()[1])
         self._cache.trim()
         if self._parked:
             self._unpark()

@@ -189,6 +189,24 @@ class TestFailingLooks:
         desk.pool.run()
         assert done == [archive.failure]
 
+    def test_a_fault_in_one_callback_strands_no_other_and_no_later_look(self) -> None:
+        desk, told = Desk(FakeArchive()), []
+
+        def faulty(*_: object) -> None:
+            raise RuntimeError("as asked for")
+
+        desk.archived.on_version.append(faulty)
+        desk.pool.run()
+        for done in (faulty, told.append):
+            desk.archived.refresh(done)
+        with capturedLogs() as captured:
+            desk.pool.run()
+        assert told == [None]
+        assert {one["event_id"] for one in captured if "log_failure" in one} == {"callback-fault"}
+        refreshes = desk.archived.refreshes
+        desk.poll()
+        assert desk.archived.refreshes == refreshes + 1
+
     def test_an_archive_that_is_gone_is_no_empty_one(self) -> None:
         archive = with_records()
         desk = Desk(archive)

@@ -141,15 +141,16 @@ def test_a_topic_that_goes_while_its_polls_wait_for_their_turn_is_no_harm() -> N
 
 
 def test_a_fault_in_one_poll_ends_it_and_no_other() -> None:
+    """The poll that fails gets the answer of one that waited in vain."""
     waiters, answered = Waiters(Clock()), []
 
     def faulty() -> bool:
         raise RuntimeError("as asked for")
 
-    waiters.add("t", "g", 1_000_000, faulty, lambda: None)
+    waiters.add("t", "g", 1_000_000, faulty, lambda: answered.append("first in vain"))
     waiters.add("t", "g", 1_000_000, lambda: bool(answered.append("second") or 1), lambda: None)
     with capturedLogs() as captured:
         waiters.serve(["t"])
-    assert answered == ["second"]
+    assert answered == ["first in vain", "second"]
     assert waiters.count == 0
     assert [one["event_id"] for one in captured if "log_failure" in one] == ["callback-fault"]

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from twisted.logger import Logger
 
 from brokerd.archive.contract.view import Archive, ArchiveUnavailable, ArchiveView, ForeignArchive
+from brokerd.broker.callbacks import guarded
 from brokerd.broker.journal import Clock, DelayedCall
 from brokerd.broker.model.topics import Partition
 from brokerd.broker.records.archive_chunks import chunks_of
@@ -182,7 +183,7 @@ class ArchiveReader:
             self._log.info("the archive can be used again", event_id="archive-usable")
         self._go_on()
         for done in waiting:
-            done(error)
+            guarded(done, error)
 
     def _go_on(self) -> None:
         if self._waiting:
@@ -209,7 +210,7 @@ class ArchiveReader:
             return None
         self._seen = view
         for call in self.on_version:
-            call()
+            guarded(call)
         return None
 
     def _failed(self, error: Exception) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from brokerd.broker.callbacks import report_fault
+from brokerd.broker.callbacks import guarded
 from brokerd.broker.journal import Clock, DelayedCall
 
 TURN_ATTEMPTS = 1_000
@@ -48,7 +48,7 @@ class Waiter:
     def give_up(self) -> None:
         """Do now what happens when the wait is over."""
         self.cancel()
-        self._timed_out()
+        guarded(self._timed_out)
 
     def cancel(self) -> None:
         """Stop waiting; nothing is called any more."""
@@ -145,11 +145,9 @@ class Waiters:
         if not queue:
             return False
         waiter = next(iter(queue))
-        try:
-            answered = waiter.attempt()
-        except Exception:
-            report_fault(waiter.attempt)
-            answered = True
-        if answered:
+        answered = guarded(waiter.attempt)
+        if answered is None:
+            waiter.give_up()
+        elif answered:
             waiter.cancel()  # the attempt may have changed who is first
-        return answered
+        return answered is not False

@@ -14,7 +14,7 @@ from functools import partial
 
 from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive
 from brokerd.broker.archive.read_ahead import ReadAhead
-from brokerd.broker.callbacks import report_fault
+from brokerd.broker.callbacks import guarded
 from brokerd.broker.model.topics import Partition
 from brokerd.broker.records.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache, DenseChunk
 from brokerd.broker.status.damage import DamageRegistry, Place
@@ -159,17 +159,14 @@ class ColdReader:
         retry = []
         for wanted, loaded in self._waiting.pop(partition):
             found = partition.cold.find(wanted)
-            try:
-                if wanted < partition.start_offset:
-                    loaded(None, _removed(partition, wanted))
-                elif found is not None:
-                    loaded(found, None)
-                elif wanted == offset:
-                    loaded(None, error)
-                else:
-                    retry.append((wanted, loaded))
-            except Exception:
-                report_fault(loaded)
+            if wanted < partition.start_offset:
+                guarded(loaded, None, _removed(partition, wanted))
+            elif found is not None:
+                guarded(loaded, found, None)
+            elif wanted == offset:
+                guarded(loaded, None, error)
+            else:
+                retry.append((wanted, loaded))
         for wanted, loaded in retry:
             self.load(partition, wanted, loaded)
         self._cache.trim()
