@@ -82,7 +82,7 @@ class Clock(Protocol):
 
 
 class Touched(NamedTuple):
-    """What gathered since the last commit began: partitions with new records, group_partitions with
+    """What gathered since the last commit began: partitions with new records, group partitions with
     events.
 
     Each once, in the order in which they were touched.
@@ -178,7 +178,7 @@ class Journal:
         self.gathered_bytes += BATCH_FRAME_BYTES
 
     def add_group_partition(self, group_partition: GroupPartition, schedule: bool = True) -> None:
-        """Tell that events of a group_partition wait; ``schedule=False`` lets them wait for
+        """Tell that events of a group partition wait; ``schedule=False`` lets them wait for
         others."""
         group_partition.dirty = True
         if schedule:

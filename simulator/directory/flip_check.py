@@ -191,7 +191,7 @@ class StartChecker:
         return None
 
     def _changed(self, seen: Sight, missing: list[Key]) -> list[Changed]:
-        """Topics and group_partitions that are not as they were, as to the records that are
+        """Topics and group partitions that are not as they were, as to the records that are
         left."""
         changed: list[Changed] = []
         for topic_id, name in self._sound.names.items():

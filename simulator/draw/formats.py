@@ -27,10 +27,10 @@ FORMATS_MAX = 3
 NEEDS_FSYNC: frozenset[WireFormat] = frozenset(("blipmq",))
 """Formats that run alone where nothing is lost: their producers are not told where records are."""
 MANY_GROUPS: frozenset[WireFormat] = frozenset(("blipmq",))
-"""Formats whose clients make groups; each has a group_partition in every partition."""
+"""Formats whose clients make groups; each has a group partition in every partition."""
 OPERATIONS_MIN, OPERATIONS_MAX = 20, 300
 FEW_OPERATIONS = 30
-"""At most, where snapshots of many group_partitions are written all the time."""
+"""At most, where snapshots of many group partitions are written all the time."""
 
 MIXES: dict[WireFormat, dict[Action, int]] = {
     "rustlog": {

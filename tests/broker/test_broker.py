@@ -435,7 +435,7 @@ class TestGroups:
         assert group_names(house.crash()) == {"g"}
 
     def test_a_record_that_cannot_be_read_dies_in_the_group_as_it_is_now(self) -> None:
-        """The group_partition of an acquire that found a cold record may be one the topic never
+        """The group partition of an acquire that found a cold record may be one the topic never
         knew."""
         house = House()
         produce(house, "t", b"a", b"b")

@@ -269,7 +269,7 @@ class GroupAdmin:
     def _bury(
         self, bury: Callable[..., int], group_partitions: list[GroupPartition], burial: Burial
     ) -> int:
-        """Replay or purge in all group_partitions, in one frame and one turn."""
+        """Replay or purge in all group partitions, in one frame and one turn."""
         group_partitions = [
             group_partition for group_partition in group_partitions if group_partition.store.dead
         ]
@@ -333,7 +333,7 @@ class GroupAdmin:
         string_bytes: int = 0,
         group_partitions: list[GroupPartition] | None = None,
     ) -> None:
-        """Make an event in each group_partition, or two, all of them in one frame."""
+        """Make an event in each group partition, or two, all of them in one frame."""
         group_partitions = group.partitions if group_partitions is None else group_partitions
         self._journal.admit_events(
             len(group_partitions) * (GROUP_PARTITION_FRAME_BYTES + EVENT_FRAME_BYTES + string_bytes)

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_broker.py
-"""Leases of the broker: which group_partition, what it may cost, and the timer that ends what is
+"""Leases of the broker: which group partition, what it may cost, and the timer that ends what is
 over.
 
 The lease store (`brokerd.groups`) decides; here its events get their place in the journal.
@@ -34,7 +34,7 @@ LAPSE_AND_CHANGE = 2
 """Events that one settle, extend or the like may make: the lease had lapsed, and its own."""
 
 EXPIRE_STEP = 1024
-"""Leases and delays of a group_partition that are ended in one go; the reactor has its turn
+"""Leases and delays of a group partition that are ended in one go; the reactor has its turn
 between steps."""
 
 COUNT_US = 1_000_000
@@ -117,7 +117,7 @@ class LeaseService:
     def group_partition(
         self, topic_name: str, group_name: str, index: int, offset: int
     ) -> GroupPartition:
-        """A group's group_partition through the partition that holds ``offset``.
+        """A group's group partition through the partition that holds ``offset``.
 
         A group that does not exist yet begins to with its first event. Raises `UnknownOffset` when
         there is no such record, and `InvalidName`.
@@ -185,7 +185,7 @@ class LeaseService:
         group = topic.groups.get(group_name)
         if group is None:
             if not any(partition.next_offset for partition in topic.partitions):
-                return []  # the group_partitions of a group cost more than this look
+                return []  # the group partitions of a group cost more than this look
             group = self.new_group(topic, group_name)
         group_partitions = group.partitions
         if duration_us is None:
@@ -228,12 +228,12 @@ class LeaseService:
                 found += [(group_partition, grant) for grant in grants]
             if len(found) < limit:
                 # What the store settled in passing takes room that was admitted for one
-                # group_partition alone.
+                # group partition alone.
                 if store.cut_short or added > len(grants):
                     record_filter.cut_short = True
                 elif not record_filter.stopped:
                     continue
-            # A group_partition that gave something has had its turn; one that gave nothing is asked
+            # A group partition that gave something has had its turn; one that gave nothing is asked
             # first.
             group.turn = (group.turn + step + bool(grants)) % len(group_partitions)
             break
@@ -407,7 +407,7 @@ class LeaseService:
                 yield index, letter
 
     def _current(self, group_partition: GroupPartition) -> GroupPartition:
-        """What is to be used of a group_partition that somebody may have kept over a turn.
+        """What is to be used of a group partition that somebody may have kept over a turn.
 
         Raises `UnknownTopic` or `UnknownGroup` when its topic or its group was deleted.
         """
@@ -424,7 +424,7 @@ class LeaseService:
         return known.partitions[group_partition.partition.index]
 
     def touch(self, group_partition: GroupPartition, size: int, schedule: bool = True) -> None:
-        """Have the events of a group_partition written, which is a current one; ``size`` is what
+        """Have the events of a group partition written, which is a current one; ``size`` is what
         was added."""
         if not group_partition.dirty:
             self._journal.add_group_partition(group_partition, schedule)
@@ -437,7 +437,7 @@ class LeaseService:
     def touch_added(
         self, group_partition: GroupPartition, before: int, string_bytes: int = 0
     ) -> None:
-        """Have written what was added to a group_partition's events since there were ``before``
+        """Have written what was added to a group partition's events since there were ``before``
         of them."""
         added = len(group_partition.store.events) - before
         if added:
@@ -487,7 +487,7 @@ class LeaseService:
 
 
 def _deleted(group: ConsumerGroup) -> BrokerdError:
-    """Why a group_partition that was kept over a turn cannot be used any more."""
+    """Why a group partition that was kept over a turn cannot be used any more."""
     topic = group.topic
     if topic.deleted:
         return UnknownTopic(f"topic {topic.name!r} was deleted; ask for it anew")

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_timers.py
-"""One timer for all leases and delays: which group_partition is due next."""
+"""One timer for all leases and delays: which group partition is due next."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ TURN_LIMIT = 1024
 """About how many leases and delays end in one turn of the reactor; the others in the next ones."""
 
 GROUP_PARTITION_COST = 4
-"""What looking at a group_partition costs, in leases that end."""
+"""What looking at a group partition costs, in leases that end."""
 
 RETRY_US = 100_000
-"""When to look again at a group_partition whose leases cannot end now."""
+"""When to look again at a group partition whose leases cannot end now."""
 
 SLACK = 1024
 """Stale entries that are always tolerated, so that a small heap is not rebuilt all the time."""
 
 
 class LeaseTimers:
-    """Calls ``due(group_partition, now_us)`` when a lease of the group_partition lapses or a
+    """Calls ``due(group_partition, now_us)`` when a lease of the group partition lapses or a
     delayed record is ready.
 
     ``due`` ends some of them and returns how many, -1 to be asked again later, or None when it will
-    `schedule` the group_partition itself.
-    ``group_partition.scheduled_us`` is the time of the group_partition's live entry in the heap, so
+    `schedule` the group partition itself.
+    ``group_partition.scheduled_us`` is the time of the group partition's live entry in the heap, so
     an entry with another time is stale: it is dropped when it surfaces, or with the others when
-    they may be more than half. Memory is one entry, about 150 bytes, for every group_partition that
+    they may be more than half. Memory is one entry, about 150 bytes, for every group partition that
     is due some day.
     """
 
@@ -46,7 +46,7 @@ class LeaseTimers:
         self._call: DelayedCall | None = None
         self._call_us = 0
         self._firing = False
-        """Whether group_partitions are being looked at; the timer is set for the first of all
+        """Whether group partitions are being looked at; the timer is set for the first of all
         afterwards."""
         self._limit = SLACK
         self._stopped = False

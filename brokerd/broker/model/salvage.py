@@ -38,7 +38,7 @@ class Replay:
         self.shift_us = now_us - time_us
         """Monotonic time less broker time, so that delays go on where they were."""
         self.fresh_from: dict[object, int] = {}
-        """The LSN from which frames are news to a topic or group_partition, where it is not all
+        """The LSN from which frames are news to a topic or group partition, where it is not all
         of them."""
         self.told_at: dict[Partition, int] = {}
         """LSN of the last frame that told the next offset of a partition."""

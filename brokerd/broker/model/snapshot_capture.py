@@ -1,9 +1,9 @@
 # Tests: tests/broker/test_snapshotter.py
-"""What a snapshot says of topics and group_partitions: copied at one moment, encoded later in any
+"""What a snapshot says of topics and group partitions: copied at one moment, encoded later in any
 thread.
 
-docs/wal-format.rst, section "Snapshot", has the layout. Small group_partitions share a chunk, as
-many as were copied at one LSN, and a large group_partition has several chunks, so that neither
+docs/wal-format.rst, section "Snapshot", has the layout. Small group partitions share a chunk, as
+many as were copied at one LSN, and a large group partition has several chunks, so that neither
 100,000 groups nor 10,000,000 records of one of them take long steps or much memory to write and to
 read.
 """
@@ -27,14 +27,14 @@ from brokerd.groups.snapshot import FrozenGroup
 from brokerd.wal import SNAPSHOT_TOPIC, SnapshotChunk
 
 CHUNK_BYTES = 1 << 20
-"""A chunk with group_partitions is closed when it has grown to this size."""
+"""A chunk with group partitions is closed when it has grown to this size."""
 
 SHARED_BYTES = 1 << 18
-"""A group_partition that takes more has chunks of its own."""
+"""A group partition that takes more has chunks of its own."""
 
 
 class CapturedGroupPartition(NamedTuple):
-    """A group_partition as it was at an LSN and broker time."""
+    """A group partition as it was at an LSN and broker time."""
 
     lsn: int
     topic_id: int
@@ -45,7 +45,7 @@ class CapturedGroupPartition(NamedTuple):
 
 
 class CapturedTopic:
-    """A topic and those of its group_partitions that are copied already."""
+    """A topic and those of its group partitions that are copied already."""
 
     def __init__(self, topic: Encode | None = None) -> None:
         self.topic = topic
@@ -85,7 +85,7 @@ def capture_deleted(topic: Topic, lsn: int) -> Encode:
 def capture_group_partition(
     group_partition: GroupPartition, lsn: int, now_us: int, time_us: int
 ) -> CapturedGroupPartition:
-    """Copy a group_partition at monotonic ``now_us`` and broker time ``time_us``."""
+    """Copy a group partition at monotonic ``now_us`` and broker time ``time_us``."""
     partition = group_partition.partition
     return CapturedGroupPartition(
         lsn,
@@ -100,7 +100,7 @@ def capture_group_partition(
 def encode_group_partitions(
     group_partitions: Iterable[CapturedGroupPartition],
 ) -> Iterator[SnapshotChunk]:
-    """The chunks of group_partitions of one topic. Takes one group_partition after another."""
+    """The chunks of group partitions of one topic. Takes one group partition after another."""
     shared: list[tuple[int, str, int, bytes]] = []
     size = lsn = topic_id = 0
     for group_partition in group_partitions:
@@ -142,7 +142,7 @@ def _shared_chunk(
 def _own_chunks(
     group_partition: CapturedGroupPartition, pieces: Iterable[bytes]
 ) -> Iterator[SnapshotChunk]:
-    """A chunk that names the group_partition, and those that go on with the encoding of its
+    """A chunk that names the group partition, and those that go on with the encoding of its
     store."""
     body = msgpack.packb(
         {

@@ -2,7 +2,7 @@
 """Takes snapshots of the broker's state without stalling it, and rebuilds the state from them.
 
 A snapshot is taken in steps at frame boundaries, where the state in memory equals the log up to
-``wal.appended_lsn``: each step freezes some group_partitions, which is a shallow copy, and notes
+``wal.appended_lsn``: each step freezes some group partitions, which is a shallow copy, and notes
 that position. Encoding and writing happen in the background once the log is durable up to the last
 position noted, so a snapshot never holds what the log could still lose.
 """
@@ -37,7 +37,7 @@ from brokerd.wal import (
 )
 
 STEP_THINGS = 200
-"""Topics or group_partitions captured in one step."""
+"""Topics or group partitions captured in one step."""
 
 STEP_SECONDS = 0.005
 """How long a step may take, and the pause between steps while nothing else drives them."""

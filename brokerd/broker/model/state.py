@@ -1,10 +1,10 @@
 # Tests: tests/broker/test_state.py
 """What survives a restart: topics, next offsets and groups, from snapshot and log.
 
-A snapshot is a list of chunks. Each holds one topic or one group_partition as it was at one
+A snapshot is a list of chunks. Each holds one topic or one group partition as it was at one
 position of the log (its LSN); different chunks may have different LSNs, so that taking a
 snapshot never stalls the broker. Replay starts at the LSN where the snapshot began and applies
-to each topic and group_partition only the frames after its own chunk.
+to each topic and group partition only the frames after its own chunk.
 
 What damage left open is put right by `Salvage`.
 """
@@ -441,7 +441,7 @@ class State:
         self._replay.deleted.add(fields["topic_id"])
 
     def _load_group_partition(self, lsn: int, fields: dict[str, Any]) -> None:
-        """One group_partition: in a chunk of its own, or a large one, of which the rest is its
+        """One group partition: in a chunk of its own, or a large one, of which the rest is its
         store."""
         store = fields["rest"] if "rest" in fields else fields["store"]
         topic = self.by_id[fields["topic_id"]]

@@ -193,7 +193,7 @@ class GroupPartition:
         self.dirty = False
         """Whether the journal knows of events that wait for the next frame."""
         self.scheduled_us: int | None = None
-        """When the broker's timer will look at this group_partition next."""
+        """When the broker's timer will look at this group partition next."""
 
     def leave_out_gaps(self) -> None:
         """Wait for no offset at which there is nothing, or nothing any more."""
@@ -203,7 +203,7 @@ class GroupPartition:
 
 
 class ConsumerGroup:
-    """A consumer group of a topic: one group_partition a partition."""
+    """A consumer group of a topic: one group partition a partition."""
 
     __slots__ = ("_deleted", "members", "name", "partitions", "topic", "turn")
 
@@ -213,13 +213,13 @@ class ConsumerGroup:
         self.partitions: list[GroupPartition] = []
         self._deleted = False
         self.turn = 0
-        """The group_partition to be asked first by the next acquire."""
+        """The group partition to be asked first by the next acquire."""
         self.members: dict[object, str] | None = None
         """Who has subscribed to read by offset, and what it is called; None: nobody."""
         self.grow(settings)
 
     def grow(self, settings: GroupSettings) -> None:
-        """Have a group_partition for each partition of the topic."""
+        """Have a group partition for each partition of the topic."""
         for partition in self.topic.partitions[len(self.partitions) :]:
             self.partitions.append(GroupPartition(self, partition, LeaseStore(settings)))
 

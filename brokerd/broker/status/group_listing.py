@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 class Listing:
-    """Describes group_partitions by ``describe(group_partition)``, those with the largest
+    """Describes group partitions by ``describe(group_partition)``, those with the largest
     ``lag(group_partition)`` first."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Listing:
         self._go_on_later()
 
     def _look_at_all(self) -> Iterator[None]:
-        """The pass: one step a group_partition looked at, and one a group_partition described."""
+        """The pass: one step a group partition looked at, and one a group partition described."""
         largest: list[tuple[int, int, GroupPartition]] = []
         count = 0
         for topic in list(self._state.by_id.values()):

@@ -1,7 +1,7 @@
 # Tests: tests/broker/test_overview.py, tests/broker/test_broker.py
 """What can be seen of a broker: counts of what it did, and where its groups stand.
 
-A group_partition in which there are leases is told of by them. One that only has a committed offset
+A group partition in which there are leases is told of by them. One that only has a committed offset
 is told of by that: docs/leases.rst, section "Rules".
 """
 
@@ -157,7 +157,7 @@ class Overview:
         )
 
     def commit_place(self, group_partition: GroupPartition) -> int | None:
-        """Where a group that commits and never leased goes on in a group_partition; None for any
+        """Where a group that commits and never leased goes on in a group partition; None for any
         other.
 
         That is its committed offset, but not below the start. Whether it leased is told by its
@@ -171,20 +171,20 @@ class Overview:
         return max(store.committed, group_partition.partition.start_offset)
 
     def lag(self, group_partition: GroupPartition) -> int:
-        """How many records a group has to do in a group_partition: not settled, or from its
+        """How many records a group has to do in a group partition: not settled, or from its
         commit on."""
         end, place = group_partition.partition.next_offset, self.commit_place(group_partition)
         return group_partition.store.lag(end) if place is None else max(end - place, 0)
 
     def _oldest(self, group_partition: GroupPartition) -> int | None:
-        """The offset of the first record of a group_partition's lag; None without one."""
+        """The offset of the first record of a group partition's lag; None without one."""
         end, place = group_partition.partition.next_offset, self.commit_place(group_partition)
         if place is None:
             return group_partition.store.oldest_unsettled(end)
         return place if place < end else None
 
     def _oldest_age_us(self, group_partition: GroupPartition) -> int | None:
-        """Age of the oldest record of a group_partition's lag; None if there is none, or none
+        """Age of the oldest record of a group partition's lag; None if there is none, or none
         can tell."""
         partition = group_partition.partition
         offset = self._oldest(group_partition)

@@ -27,7 +27,7 @@ GONE_MAX = 2_000
 """Expired records and holes that one acquire passes over in one reactor turn."""
 
 Cold = tuple[GroupPartition, int]
-"""A record that must be read from disk before it can be leased: group_partition and offset."""
+"""A record that must be read from disk before it can be leased: group partition and offset."""
 
 
 class NoLease(Enum):
