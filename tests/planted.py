@@ -432,7 +432,7 @@ BUGS = (
         "broker/leases/group_admin.py",
         (
             "            before = len(group_partition.store.events)\n            count += bury(",
-            "            self._leasing._journal.split()\n"
+            "            self._leases._journal.split()\n"
             "            before = len(group_partition.store.events)\n            count += bury(",
         ),
     ),
@@ -462,7 +462,7 @@ BUGS = (
         "a cancelled message is not journaled as such",
         "broker/delayed/schedule.py",
         (
-            "        self._leasing.touch_added(group_partition, before)\n        if settled:",
+            "        self._leases.touch_added(group_partition, before)\n        if settled:",
             "        if settled:",
         ),
     ),
@@ -704,10 +704,10 @@ BUGS = (
         "each topic of a transaction is appended a little later than the one before",
         "broker/transactions.py",
         (
-            "                self._producing.append_values(partition, values, producer_format)\n",
+            "                self._appender.append_values(partition, values, producer_format)\n",
             "                self._clock.callLater(\n"
             "                    0.02 * parts.index(part),\n"
-            "                    self._producing.append_values,\n"
+            "                    self._appender.append_values,\n"
             "                    partition,\n"
             "                    values,\n"
             "                    producer_format,\n"

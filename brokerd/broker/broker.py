@@ -124,12 +124,12 @@ class Broker:
         self._cold = ChunkCache(settings.read_cache_bytes, lambda chunk: True)
         self._readers = readers
         archive_threads = readers if archive is None else archive.threads
-        self._reliance = ArchivePin(archive, snapshot_writer)
+        self._pin = ArchivePin(archive, snapshot_writer)
         self.archive_reader = ArchiveReader(
             archive_threads,
             clock,
             settings.archive.poll_us,
-            ArchiveGuard(self._state, wal, self._reliance).check,
+            ArchiveGuard(self._state, wal, self._pin).check,
         )
         self._cold_reader = ColdReader(
             wal,
@@ -209,7 +209,7 @@ class Broker:
             snapshot_writer,
             archive_threads,
             self.archive_reader,
-            self._reliance,
+            self._pin,
             self.topics.mark_archived,
             settings.archive,
         )
@@ -342,7 +342,7 @@ class Broker:
         self._recovery = self._snapshotter.replay()
         if self._bounds is not None:
             self._bounds.find_log_id()
-        self._reliance.find()
+        self._pin.find()
         return self._recovery
 
     def start(self) -> None:
@@ -371,7 +371,7 @@ class Broker:
         The caller then closes the log, and may call `write_last_snapshot` after that.
         """
         self.ready = False
-        self.leases.timetable.stop()
+        self.leases.timers.stop()
         self.subscriptions.stop()
         self.transactions.stop()
         self._delivery.stop()

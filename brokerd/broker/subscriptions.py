@@ -92,7 +92,7 @@ class Subscriptions:
         self,
         state: State,
         journal: Journal,
-        leasing: LeaseService,
+        leases: LeaseService,
         clock: Clock,
         time: BrokerTime,
         create_topic: Callable[[str], Topic],
@@ -101,7 +101,7 @@ class Subscriptions:
     ) -> None:
         self._state = state
         self._journal = journal
-        self._leasing = leasing
+        self._leases = leases
         self._clock = clock
         self._time = time
         self._create_topic = create_topic
@@ -264,7 +264,7 @@ class Subscriptions:
         self, topic: Topic, subscription: Subscription, settings: GroupSettings, floors: Floors
     ) -> None:
         """Put a subscription and the beginning of its group into one frame."""
-        group = self._leasing.new_group(topic, subscription.group_name)
+        group = self._leases.new_group(topic, subscription.group_name)
         text_bytes = 4 * len(settings.to_json())
         entry = _entry(
             topic.topic_id,
@@ -283,7 +283,7 @@ class Subscriptions:
             group_partition.store.configure(settings)
             group_partition.store.seek(_floor(group_partition, floors))
             group_partition.leave_out_gaps()
-            self._leasing.touch_added(group_partition, 0, text_bytes)
+            self._leases.touch_added(group_partition, 0, text_bytes)
 
     def _end(self, subscription: Subscription) -> None:
         """Forget a subscription and its group, in one frame. Raises `Congested`, `NoSpace`."""
@@ -299,7 +299,7 @@ class Subscriptions:
         for group_partition in group_partitions:
             before = len(group_partition.store.events)
             group_partition.store.delete()
-            self._leasing.touch_added(group_partition, before)
+            self._leases.touch_added(group_partition, before)
         if group is not None:
             self._state.remove_group(group)
         del self._known[subscription.subscription_id]

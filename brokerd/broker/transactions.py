@@ -117,7 +117,7 @@ class Transactions:
         self,
         journal: Journal,
         clock: Clock,
-        producing: RecordAppender,
+        appender: RecordAppender,
         topics: TopicAdmin,
         topic: Callable[[str], Topic | None],
         most_bytes: int,
@@ -125,7 +125,7 @@ class Transactions:
     ) -> None:
         self._journal = journal
         self._clock = clock
-        self._producing = producing
+        self._appender = appender
         self._topics = topics
         self._topic = topic
         self._most_bytes = most_bytes
@@ -204,7 +204,7 @@ class Transactions:
         for part in parts:
             topic = part.topic or self._topics.create_admitted(part.name, partitions)
             for partition, values in _in_turn(topic, part.values):
-                self._producing.append_values(partition, values, producer_format)
+                self._appender.append_values(partition, values, producer_format)
         self.counters.committed += 1
         self._end(transaction, COMMITTED)
         return new

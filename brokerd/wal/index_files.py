@@ -63,7 +63,7 @@ def load_spans(
 
 
 def load_any_spans(disk: Disk, path: str, name: str) -> tuple[IndexHeader, list[PartitionSpan]]:
-    """Load the header and the directory of an index file, whatever segment it is of."""
+    """Load the header and the directory of an index file of any segment."""
     with _translated(name):
         header, directory = _read_directory(disk, path, name)
         return header, decode_spans(header, directory)

@@ -335,7 +335,7 @@ class Wal:
                 lambda: write_all(self._disk, self._path, writes, sync),
                 lambda _, error: self._committed(frames, error),
             )
-        except Exception as error:  # whatever it is, these frames never become durable
+        except Exception as error:  # these frames never become durable
             self.fail("a commit cannot be made", error)
 
     def _write(self, frames: list[QueuedFrame]) -> SegmentWrite:

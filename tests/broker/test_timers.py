@@ -18,7 +18,7 @@ from tests.broker.desk import SECOND_US
 
 
 class Diary:
-    """A timetable whose group partitions hold leases, and what it called."""
+    """Timers whose group partitions hold leases, and what it called."""
 
     def __init__(self, group_partitions: int = 1) -> None:
         self.clock = Clock()

@@ -47,7 +47,7 @@ def _segment_at(wal: Path, lsn: int) -> SegmentEnd | None:
     at = bisect_left(firsts, lsn) - 1
     if at < 0:
         return None
-    # The broker deletes segments meanwhile; whoever reads a damaged one reports it.
+    # The broker deletes segments meanwhile; the reader of a damaged one reports it.
     with suppress(FileNotFoundError, FormatError):
         with open(open_regular(wal / f"{firsts[at]:020d}.wal"), "rb") as file:
             header = decode_segment_header(file.read(SEGMENT_HEADER_BYTES))

@@ -115,7 +115,7 @@ def segments_from(
 
     :param opener: opens a segment, given its path and the first LSN of the next one (None: it is
         the last one); returns a `Stop` if the list ends before it.
-    :raises OSError: of the directory; and whatever the opener raises.
+    :raises OSError: the directory cannot be read. The opener's exceptions pass through.
     """
     segments = first_lsns(wal)
     gaps = _known_gaps(wal, bounds)  # afterwards: the broker records a deletion before it deletes

@@ -20,8 +20,8 @@ from brokerd.wal import Wal
 class ArchiveGuard:
     """Looks at each new version of an archive before it is used."""
 
-    def __init__(self, state: State, wal: Wal, reliance: ArchivePin) -> None:
-        self._reliance = reliance
+    def __init__(self, state: State, wal: Wal, pin: ArchivePin) -> None:
+        self._pin = pin
         self._state = state
         self._wal = wal
         self._refused_lsn: int | None = None
@@ -35,10 +35,10 @@ class ArchiveGuard:
         would seem to have caught up. An archive that knows less than that one did is another.
         """
         if view is None:
-            self._reliance.check(None)
+            self._pin.check(None)
             return
         records = TableState(view.archive_id, view.records_lsn, view.segment_mark)
-        self._reliance.check(records)
+        self._pin.check(records)
         lsn = max(view.records_lsn, view.events_lsn)
         if self._refused_lsn is None or lsn < self._refused_lsn:
             events = TableState(view.archive_id, view.events_lsn, 0)

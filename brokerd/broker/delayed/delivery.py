@@ -96,26 +96,26 @@ class DelayedDelivery:
         journal: Journal,
         clock: Clock,
         time: BrokerTime,
-        producing: RecordAppender,
-        leasing: LeaseService,
+        appender: RecordAppender,
+        leases: LeaseService,
         reader: ColdReader,
         expiry: Expiry,
         counters: ScheduleCounters,
-        foresight: DelayedPrefetch,
+        prefetch: DelayedPrefetch,
         remove: Callable[[list[tuple[Partition, int]], str], int],
     ) -> None:
         self._state = state
         self._journal = journal
         self._clock = clock
         self._time = time
-        self._producing = producing
-        self._leasing = leasing
+        self._appender = appender
+        self._leases = leases
         self._reader = reader
         self._expiry = expiry
         self._counters = counters
-        self._foresight = foresight
+        self._prefetch = prefetch
         self._remove = remove
-        self._timetable = LeaseTimers(clock, time, self._due)
+        self._timers = LeaseTimers(clock, time, self._due)
         self._ready: OrderedDict[GroupPartition, None] = OrderedDict()
         """Schedules of which something may be due, in turns."""
         self._reading: set[GroupPartition] = set()
@@ -147,9 +147,9 @@ class DelayedDelivery:
         for topic in part:
             if not topic.deleted:
                 group_partition = group_partition_of(self._state, topic)
-                self._timetable.schedule(group_partition)
+                self._timers.schedule(group_partition)
                 self._wake(group_partition)
-                self._foresight.expect(group_partition)
+                self._prefetch.expect(group_partition)
                 self._moved(group_partition)
         if self._starting:
             self._start_call = self._clock.callLater(0, self._go_on_starting)
@@ -157,8 +157,8 @@ class DelayedDelivery:
     def stop(self) -> None:
         """Fire nothing more."""
         self._stopped = True
-        self._timetable.stop()
-        self._foresight.stop()
+        self._timers.stop()
+        self._prefetch.stop()
         for call in (self._start_call, self._turn_call, self._trim_call):
             if call is not None and call.active():
                 call.cancel()
@@ -166,12 +166,12 @@ class DelayedDelivery:
     @property
     def held_bytes(self) -> int:
         """What messages take in memory that were read before they are due."""
-        return self._foresight.held_bytes
+        return self._prefetch.held_bytes
 
     def added(self, group_partition: GroupPartition) -> None:
         """A message was scheduled."""
-        self._timetable.schedule(group_partition)
-        self._foresight.expect(group_partition)
+        self._timers.schedule(group_partition)
+        self._prefetch.expect(group_partition)
 
     # -- what is due --------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class DelayedDelivery:
         self, group_partition: GroupPartition, offset: int, loaded: Chunk | None
     ) -> Message | None:
         """A message that is in memory."""
-        message = self._foresight.look(group_partition, offset)
+        message = self._prefetch.look(group_partition, offset)
         if message is not None:
             return message
         chunk = loaded
@@ -284,7 +284,7 @@ class DelayedDelivery:
                 store.expire(min(now_us, due_us + SLICE_US), EXPIRE_STEP)
                 offset = store.next_open(end)
             if offset < 0:
-                self._timetable.schedule(group_partition)
+                self._timers.schedule(group_partition)
         return None if offset < 0 else offset
 
     def _fire_one(self, group_partition: GroupPartition, offset: int, message: Message) -> int:
@@ -297,7 +297,7 @@ class DelayedDelivery:
         due_us, partition, metadata, forever = opened(wrapped)
         size = len(value) + len(key or b"") + len(metadata or b"")
         self._journal.admit(size + FRAME_BYTES)
-        self._producing.append(
+        self._appender.append(
             choose(target, key, partition),
             value,
             encoding,
@@ -319,7 +319,7 @@ class DelayedDelivery:
         store = group_partition.store
         before = len(store.events)
         store.settle(self._time.now_us(), group_partition.partition.next_offset, offset, True)
-        self._leasing.touch_added(group_partition, before)
+        self._leases.touch_added(group_partition, before)
         self.over(group_partition, offset)
 
     def _lose(self, group_partition: GroupPartition, offset: int, problem: str) -> None:
@@ -382,7 +382,7 @@ class DelayedDelivery:
 
     def over(self, group_partition: GroupPartition, offset: int) -> None:
         """A message is fired, cancelled or lost: its record is needed no more."""
-        self._foresight.drop(group_partition, offset)
+        self._prefetch.drop(group_partition, offset)
         self._moved(group_partition)
 
     def _moved(self, group_partition: GroupPartition) -> None:

@@ -133,8 +133,8 @@ class Schedule:
         state: State,
         journal: Journal,
         time: BrokerTime,
-        producing: RecordAppender,
-        leasing: LeaseService,
+        appender: RecordAppender,
+        leases: LeaseService,
         counters: ScheduleCounters,
         open_internal: Callable[[Topic], Topic],
         added: Callable[[GroupPartition], None],
@@ -143,8 +143,8 @@ class Schedule:
         self._state = state
         self._journal = journal
         self._time = time
-        self._producing = producing
-        self._leasing = leasing
+        self._appender = appender
+        self._leases = leases
         self.counters = counters
         self._open_internal = open_internal
         self._added = added
@@ -213,7 +213,7 @@ class Schedule:
         store = group_partition.store
         due_us = self._time.time_us() + delay_us
         envelope = (due_us, partition_index, metadata, True)
-        offset = self._producing.append(
+        offset = self._appender.append(
             group_partition.partition,
             value,
             encoding,
@@ -225,7 +225,7 @@ class Schedule:
         )
         before = len(store.events)
         store.delay(self._time.now_us(), offset, delay_us)
-        self._leasing.touch_added(group_partition, before)
+        self._leases.touch_added(group_partition, before)
         self.counters.scheduled += 1
         self._added(group_partition)
         return offset
@@ -245,7 +245,7 @@ class Schedule:
         settled = store.settle(
             self._time.now_us(), group_partition.partition.next_offset, schedule_id, True
         )
-        self._leasing.touch_added(group_partition, before)
+        self._leases.touch_added(group_partition, before)
         if settled:
             self.counters.cancelled += 1
             self._over(group_partition, schedule_id)

@@ -54,14 +54,14 @@ class GroupAdmin:
         self,
         state: State,
         journal: Journal,
-        leasing: LeaseService,
+        leases: LeaseService,
         time: BrokerTime,
         went_back: Callable[[], None],
         end_subscription: Callable[[str, str], bool],
     ) -> None:
         self._state = state
         self._journal = journal
-        self._leasing = leasing
+        self._leases = leases
         self._time = time
         self._went_back = went_back
         self._end_subscription = end_subscription
@@ -183,7 +183,7 @@ class GroupAdmin:
         One call ends a few thousand, so that the reactor has its turn. Raises `UnknownGroup`.
         """
         found = self._group(topic, group)
-        left = min(RELEASE_MAX, self._leasing.events_max)
+        left = min(RELEASE_MAX, self._leases.events_max)
         self._journal.admit_events(
             left * EVENT_FRAME_BYTES + len(found.partitions) * GROUP_PARTITION_FRAME_BYTES
         )
@@ -192,8 +192,8 @@ class GroupAdmin:
             before = len(group_partition.store.events)
             released += group_partition.store.release_owner(self._time.now_us(), owner, left)
             left -= len(group_partition.store.events) - before
-            self._leasing.touch_added(group_partition, before)
-            self._leasing.timetable.schedule(group_partition)
+            self._leases.touch_added(group_partition, before)
+            self._leases.timers.schedule(group_partition)
         return released, any(
             group_partition.store.owned(owner) for group_partition in found.partitions
         )
@@ -296,7 +296,7 @@ class GroupAdmin:
         for group_partition, runs in found:
             before = len(group_partition.store.events)
             count += bury(group_partition.store, runs, burial.reason)
-            self._leasing.touch_added(group_partition, before, strings_bytes)
+            self._leases.touch_added(group_partition, before, strings_bytes)
         return count
 
     def _before(self, before_us: int | None) -> int | None:
@@ -324,7 +324,7 @@ class GroupAdmin:
 
     def _group_or_new(self, topic: str, group: str) -> ConsumerGroup:
         found = self._state.existing_topic(topic)
-        return found.groups.get(group) or self._leasing.new_group(found, group)
+        return found.groups.get(group) or self._leases.new_group(found, group)
 
     def _change(
         self,
@@ -341,7 +341,7 @@ class GroupAdmin:
         for group_partition in group_partitions:
             before = len(group_partition.store.events)
             change(group_partition)
-            self._leasing.touch_added(group_partition, before, string_bytes)
+            self._leases.touch_added(group_partition, before, string_bytes)
 
 
 def _floor(partition: Partition, to: Target) -> int:

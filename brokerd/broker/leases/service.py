@@ -1,6 +1,5 @@
 # Tests: tests/broker/test_broker.py
-"""Leases of the broker: which group partition, what it may cost, and the timer that ends what is
-over.
+"""Leases: grants and settles them, reserves room in the journal, ends lapsed ones by a timer.
 
 The lease store (`brokerd.groups`) decides; here its events get their place in the journal.
 """
@@ -75,9 +74,8 @@ def key_hash(key: bytes | None) -> int:
 class LeaseService:
     """Leases, settles and their ends, for all groups.
 
-    ``group_partition`` may be one that an earlier `group_partition` or `acquire` gave, whatever
-    came of its group since: `settle` and the others use the group of that name of the same topic,
-    and are refused when it, or its topic, was deleted.
+    Callers may keep a group partition. `settle` and the others use today's group of that name in
+    the same topic, and refuse when the group or its topic was deleted.
     """
 
     def __init__(
@@ -102,7 +100,7 @@ class LeaseService:
         self._groups_left = 0
         """So many groups may begin before all are counted again."""
         self._counted_us = -COUNT_US
-        self.timetable = LeaseTimers(clock, time, self._due)
+        self.timers = LeaseTimers(clock, time, self._due)
 
     def start(self, now_us: int) -> None:
         """Give every lease its full duration again, and begin to end what is over."""
@@ -112,14 +110,14 @@ class LeaseService:
             if (
                 not group_partition.group.topic.internal_of
             ):  # whose delays are those of `DelayedDelivery`
-                self.timetable.schedule(group_partition)
+                self.timers.schedule(group_partition)
 
     def group_partition(
         self, topic_name: str, group_name: str, index: int, offset: int
     ) -> GroupPartition:
         """A group's group partition through the partition that holds ``offset``.
 
-        A group that does not exist yet begins to with its first event. Raises `UnknownOffset` when
+        The first event of a missing group creates it. Raises `UnknownOffset` when
         there is no such record, and `InvalidName`.
         """
         topic = self._state.by_name.get(topic_name)
@@ -224,7 +222,7 @@ class LeaseService:
                     group_partition.scheduled_us is None
                     or now_us + duration_us < group_partition.scheduled_us
                 ):
-                    self.timetable.schedule(group_partition)
+                    self.timers.schedule(group_partition)
                 found += [(group_partition, grant) for grant in grants]
             if len(found) < limit:
                 # What the store settled in passing takes room that was admitted for one
@@ -266,7 +264,7 @@ class LeaseService:
         if not group_partition.group.deleted and group_partition.store.set_deadline(
             grant.offset, grant.token, deadline_us
         ):
-            self.timetable.schedule(group_partition)
+            self.timers.schedule(group_partition)
 
     def settle(
         self,
@@ -309,7 +307,7 @@ class LeaseService:
                 self._counters.settled += 1
             else:
                 self._counters.failed += 1
-                self.timetable.schedule(group_partition)
+                self.timers.schedule(group_partition)
         return changed
 
     def settle_leased(
@@ -354,7 +352,7 @@ class LeaseService:
             )
         finally:
             self.touch_added(group_partition, before)
-        self.timetable.schedule(group_partition)
+        self.timers.schedule(group_partition)
         return remaining_us
 
     def release(
@@ -377,7 +375,7 @@ class LeaseService:
             store.release(self._time.now_us(), offset, owner=owner, token=token, delay_us=delay_us)
         finally:
             self.touch_added(group_partition, before)
-        self.timetable.schedule(group_partition)
+        self.timers.schedule(group_partition)
 
     def dead_letter(self, group_partition: GroupPartition, offset: int, reason: str) -> bool:
         """Move a record to the group's dead letters, whoever holds its lease.

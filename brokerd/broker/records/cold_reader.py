@@ -75,13 +75,13 @@ class ColdReader:
         wal: Wal,
         pool: Committer,
         cache: ChunkCache,
-        quarantine: DamageRegistry,
+        damage: DamageRegistry,
         archive: ReadAhead,
     ) -> None:
         self._wal = wal
         self._pool = pool
         self._cache = cache
-        self._quarantine = quarantine
+        self._damage = damage
         self._archive = archive
         self._waiting: dict[Partition, list[tuple[int, Loaded]]] = {}
         self.reads = 0
@@ -183,8 +183,8 @@ class ColdReader:
         elif isinstance(error, DamagedData):
             place, lost = Place("", -1, -1, str(error)), (offset, offset + 1)
         else:
-            self._quarantine.read_failed(partition, offset, error)
+            self._damage.read_failed(partition, offset, error)
             return error
         in_archive = isinstance(error, DamagedArchive)
-        self._quarantine.read_damaged(partition, *lost, place, in_archive)
+        self._damage.read_damaged(partition, *lost, place, in_archive)
         return Unreadable(str(place), *lost)

@@ -71,7 +71,7 @@ class ArchivedSegmentCleaner:
         wal: Wal,
         archive_thread: Committer,
         archived: ArchiveReader,
-        reliance: ArchivePin,
+        pin: ArchivePin,
         mark_archived: MarkArchived,
         settings: ArchiveSettings,
         looked: Callable[[], None],
@@ -83,7 +83,7 @@ class ArchivedSegmentCleaner:
         self._wal = wal
         self._archive_thread = archive_thread
         self._archived = archived
-        self._reliance = reliance
+        self._pin = pin
         self._mark_archived = mark_archived
         self._settings = settings
         self._looked = looked
@@ -188,7 +188,7 @@ class ArchivedSegmentCleaner:
             self._finish(None)
             return
         relied = Pin(view.archive_id, max(one.segment.end_lsn for one in goes))
-        self._reliance.raise_to(relied, partial(self._delete, goes))
+        self._pin.raise_to(relied, partial(self._delete, goes))
 
     @property
     def _is_in_order(self) -> bool:

@@ -48,7 +48,7 @@ class SegmentCleaner:
         snapshot_thread: Committer,
         archive_thread: Committer,
         archived: ArchiveReader,
-        reliance: ArchivePin,
+        pin: ArchivePin,
         mark_archived: MarkArchived,
         settings: ArchiveSettings,
     ) -> None:
@@ -65,7 +65,7 @@ class SegmentCleaner:
             wal,
             archive_thread,
             archived,
-            reliance,
+            pin,
             mark_archived,
             settings,
             looked=lambda: self._take_snapshot_for(self.waiting_bytes),

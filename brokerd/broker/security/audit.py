@@ -68,7 +68,7 @@ class AuditTrail:
     def __init__(
         self,
         journal: Journal,
-        producing: RecordAppender,
+        appender: RecordAppender,
         searches: Searches,
         clock: Clock,
         time: BrokerTime,
@@ -76,7 +76,7 @@ class AuditTrail:
         keep_us: int | None,
     ) -> None:
         self._journal = journal
-        self._producing = producing
+        self._appender = appender
         self._searches = searches
         self._clock = clock
         self._time = time
@@ -197,7 +197,7 @@ class AuditTrail:
     def _append(self, said: AuditEvent) -> None:
         """Append an event for which `ADMITTED_BYTES` are admitted."""
         partition = self._open_topic(AUDIT_TOPIC, self._settings).partitions[0]
-        self._producing.append(partition, encode_event(said), Encoding.TEXT, expires_at_us=0)
+        self._appender.append(partition, encode_event(said), Encoding.TEXT, expires_at_us=0)
         self._written += 1
 
     def _end_window(self) -> None:

@@ -1,8 +1,8 @@
 # Tests: tests/broker/test_overview.py, tests/broker/test_broker.py
 """What can be seen of a broker: counts of what it did, and where its groups stand.
 
-A group partition in which there are leases is told of by them. One that only has a committed offset
-is told of by that: docs/leases.rst, section "Rules".
+Leases tell the position of a group partition. Without leases, its committed offset tells it:
+docs/leases.rst, section "Rules".
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def split_files(files: pa.Table, part_bytes: int) -> list[FilePart]:
     """Divide files into parts of about ``part_bytes`` at most, in order of topic and partition.
 
     Only a file of one partition is divided, between offsets. So every version of the table has the
-    rows of a part, in whatever files.
+    rows of a part, in any files.
     """
     columns = [
         files[name].to_pylist() for name in ("path", "size", "rows", "first_lsn", "last_lsn")
