@@ -104,6 +104,28 @@ def test_nothing_new_needs_no_spark(world: World) -> None:
     assert len(world.files("deliveries")) == 1
 
 
+def test_a_job_that_another_one_overtook_counts_nothing_and_deletes_nothing(world: World) -> None:
+    """The attempts without an outcome that the faster job keeps are still there."""
+    world.roll_events([event(EventKind.SETTLED, 0, 5), event(EventKind.LEASED, 1, 6, 1, "ann")], 10)
+    faster: list[list[str]] = []
+
+    def meanwhile(point: str) -> None:
+        if point == "before deliveries commit" and not faster:
+            faster.append([])
+            world.roll_events([event(EventKind.SETTLED, 2, 15)], 20)
+            faster.append(derived.derive_deliveries(world.run()).lines)
+
+    world.stop_at = meanwhile
+    assert derived.derive_deliveries(world.run()).lines == []
+    world.stop_at = world.points.append
+    assert faster == [[], ["added 2 outcomes to the table deliveries"]]
+    kept = [path.name for path in (world.root / "deliveries" / "_open").glob("*.parquet")]
+    assert any(name.startswith(f"{20:020d}-") for name in kept)
+    world.roll_events([event(EventKind.SETTLED, 1, 25)], 30)
+    derived.derive_deliveries(world.run())
+    assert [row["owner"] for row in world.rows("deliveries")].count("ann") == 1
+
+
 def test_a_log_without_events_needs_no_spark(world: World) -> None:
     """What has no outcome yet is kept on the way."""
     world.roll_events([event(EventKind.LEASED, 0, 5, 1, "ann")], 10)
