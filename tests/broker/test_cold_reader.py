@@ -89,6 +89,17 @@ class TestReading:
         assert [reader.value for reader in readers] == [value(10), value(20)]
         assert [one["event_id"] for one in captured if "log_failure" in one] == ["callback-fault"]
 
+    def test_a_read_that_cannot_be_planned_fails_and_the_next_one_begins(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        house = filled(50)
+        with monkeypatch.context() as patch:
+            patch.setattr(house.wal, "plan_read", lambda *_: 1 // 0)
+            first = Reader(house, 10)
+            house.run()
+        assert isinstance(first.error, ZeroDivisionError)
+        assert read(house, "t", 10).value == value(10)
+
     def test_those_who_ask_meanwhile_share_the_read(self) -> None:
         house = filled(50)
         readers = [Reader(house, offset) for offset in (10, 20, 10, 49)]

@@ -109,7 +109,11 @@ class ColdReader:
         self._read_log(partition, offset, ahead_bytes)
 
     def _read_log(self, partition: Partition, offset: int, ahead_bytes: int) -> None:
-        """Failing to plan fails in the pool too, so that it is never at once."""
+        """Plan the read and hand it to the pool.
+
+        An error of planning goes through the pool too: ``loaded`` is never called before `load`
+        returns, and readers of the partition never wait for a read that did not begin.
+        """
         if offset < partition.start_offset:
             self._fail(partition, offset, _removed(partition, offset))
             return
@@ -117,7 +121,7 @@ class ColdReader:
             plan = self._wal.plan_read(
                 partition.topic.topic_id, partition.index, offset, ahead_bytes
             )
-        except DamagedData as error:
+        except Exception as error:
             self._fail(partition, offset, error)
             return
         if plan is None:
