@@ -16,6 +16,7 @@ the session run in one process, so that only one Java starts.
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -27,6 +28,7 @@ from hypothesis import HealthCheck, settings
 from twisted.logger import globalLogBeginner
 
 from brokerd.archive.cluster.session import NoSpark, SparkOptions, spark_session
+from brokerd.security import passwords
 from tests.archive.s3 import bucket, environment, s3_server
 
 __all__ = ["bucket", "s3_server"]
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.remote import Producer
     from xdist.scheduler.loadgroup import LoadGroupScheduling
+
+NOBODYS_CHEAP_HASH = re.sub("m=.*,t=.*,", "m=8,t=1,", passwords.NOBODYS_HASH)
 
 FIRST = ("tests/simulator/", "tests/fuzz/", "tests/cross/")
 """Files of tests that take long: with these, several processes begin, after Spark's."""
@@ -108,6 +112,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadGro
             return super()._split_scope(nodeid).split("::")[0]
 
     return GroupOrFile(config, log)
+
+
+# -- Passwords -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hash with the least memory and time that Argon2 takes. tests/security/test_passwords.py
+    has the real figures, and so do brokers in processes of their own.
+    """
+    monkeypatch.setattr(passwords, "MEMORY_KIB", 8)
+    monkeypatch.setattr(passwords, "PASSES", 1)
+    monkeypatch.setattr(passwords, "NOBODYS_HASH", NOBODYS_CHEAP_HASH)
 
 
 # -- Spark ---------------------------------------------------------------------------------------

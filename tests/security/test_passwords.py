@@ -21,6 +21,11 @@ from brokerd.security.passwords import (
 )
 
 
+@pytest.fixture(autouse=True)
+def cheap_passwords() -> None:
+    """Here they are as expensive as in a broker."""
+
+
 class Elsewhere:
     """Runs what is submitted when it is told to."""
 
