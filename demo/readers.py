@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, takewhile
 from typing import Any, ClassVar
 
 from brokerd.codecs import blipmq, flymq, mega, rustlog
@@ -175,9 +175,11 @@ class MegaReader(Reader):
             b"".join(map(mega.encode_request, requests)),
             lambda answers: len(answers) == len(requests),
         )
-        read = [answer for answer in answers if isinstance(answer, mega.Consumed)]
+        # A record may be appended between a refusal and the next answer: read both next time.
+        read = list(takewhile(lambda answer: isinstance(answer, mega.Consumed), answers))
         for answer in answers[len(read) :]:
-            if answer.code != mega.Code.INVALID_OFFSET:  # that is the end of the log
+            at_end = isinstance(answer, mega.Refused) and answer.code == mega.Code.INVALID_OFFSET
+            if not (at_end or isinstance(answer, mega.Consumed)):
                 raise ReadingFailed(str(answer))
         self.see([answer.next_offset - 1 for answer in read], [answer.payload for answer in read])
         self.position += len(read)

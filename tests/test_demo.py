@@ -9,18 +9,20 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgpack
 import pytest
 
-from brokerd.codecs import mamamia
+from brokerd.codecs import mamamia, mega
 from brokerd.server.sections import FORMATS
 from demo import flights
-from demo.course import TOPIC, writer_of
+from demo.course import TOPIC, Course, writer_of
 from demo.flights import DemoFailed, prepare
 from demo.ledger import REASONS, Delivery, Ledger, is_to_fail, reason_of
+from demo.line import Line
 from demo.progress import Progress
+from demo.readers import MegaReader
 from demo.rows import Row, RowsMissing, read_rows
 from demo.views import Seen, Views
 from demo.writers import produce_request
@@ -54,6 +56,30 @@ def kept_ledger(rows: int = 1000) -> Ledger:
         else:
             ledger.settle(number, True, 0.2)
     return ledger
+
+
+class TestMegaReader:
+    def test_a_record_appended_within_a_window_is_read_by_the_next_one(self) -> None:
+        """Offset 1 was refused, a writer appended two records, and offset 2 was served."""
+        rows = [Row(n, "UA", b"row %d" % n) for n in range(3)]
+        course = Course({}, rows, Ledger(3, LEASE), Views(["mega"]), 1, 1, 1)
+        reader = MegaReader(course)
+        reader.make_feed()
+        served = [mega.Consumed(n, 0, n + 1, b"row %d" % n) for n in range(3)]
+        refused = mega.Refused(1, mega.Code.INVALID_OFFSET)
+        assert reader.read(AnsweringLine([served[0], refused, served[2]])) == 1
+        assert reader.read(AnsweringLine([served[1], served[2], refused])) == 2
+        assert course.views.count("mega") == 3
+
+
+class AnsweringLine(Line):
+    """A line with prepared answers; it sends nothing."""
+
+    def __init__(self, answers: list[mega.Answer]) -> None:
+        self._answers = answers
+
+    def exchange(self, data: bytes, is_whole: Callable[[list[Any]], bool]) -> list[Any]:
+        return self._answers
 
 
 class TestLedger:
