@@ -1,8 +1,5 @@
 # Tests: tests/test_demo.py
-"""The chart that the demo leaves: delays by carrier, and through the day.
-
-Contract: `draw` writes one PNG. It opens no window.
-"""
+"""The chart of the demo: delays by carrier and by hour of the day. `draw` writes one PNG file."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _BLUE, _GREY = "#2a6f97", "#c9d6df"
 
 
 def draw(path: Path, by_carrier: Sequence[Any], by_hour: Sequence[Any]) -> None:
-    """Write the chart.
+    """Write the chart to ``path``.
 
     :param by_carrier: rows with ``carrier``, ``flights`` and ``mean_delay_min``.
     :param by_hour: rows with ``hour``, ``flights`` and ``mean_delay_min``.
@@ -31,7 +28,7 @@ def draw(path: Path, by_carrier: Sequence[Any], by_hour: Sequence[Any]) -> None:
 
 
 def _draw_carriers(axes: Axes, rows: Sequence[Any]) -> None:
-    # A carrier none of whose flights departed has no delay.
+    # The mean is None for a carrier without any departure.
     delays = [row["mean_delay_min"] or 0 for row in rows]
     axes.barh([row["carrier"] for row in rows], delays, color=_BLUE)
     axes.invert_yaxis()

@@ -1,9 +1,9 @@
 # Tests: tests/test_demo.py
-"""The consumers of the demo: Mamamia's leases, shared by a group of workers.
+"""The Mamamia consumers of the demo: workers that share the leases of one group.
 
-Contract: each message of the log, whoever wrote it, is leased, checked against its row, and
-settled: as done, or as failed if its row is one of those to fail. What another format wrote comes
-as bytes, what Mamamia wrote as the map it was.
+They lease every message of the log, compare it with its row, and settle it: as failed if
+`demo.ledger.is_to_fail` says so, otherwise as done. A payload is a map if Mamamia wrote it, and
+bytes if another format did.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgpack
 
 from benchmarks.wire import ACQUIRE, SETTLE, Answer, Interrupted, Wire, dial, request
 
-from .course import TOPIC, Course, Worker, writer_of
 from .ledger import Delivery, is_to_fail, reason_of
-from .views import NO_ROW
+from .read_ledger import NO_ROW
+from .workers import TOPIC, SharedState, Worker, writer_of
 
 GROUP = "arrivals"
 
@@ -28,36 +28,36 @@ _IDLE_SECONDS = 0.01
 class Consumer(Worker):
     """Leases messages a window at a time, checks each against its row, and settles it."""
 
-    def __init__(self, course: Course, number: int) -> None:
-        super().__init__(course, f"consumer {number}")
+    def __init__(self, state: SharedState, number: int) -> None:
+        super().__init__(state, f"consumer {number}")
         who: dict[str, object] = {"log_id": TOPIC, "group_id": GROUP, "client_id": self.name}
         self._who = who
-        self._acquire = request(ACQUIRE, {**who, "duration": course.ledger.lease_seconds})
+        self._acquire = request(ACQUIRE, {**who, "duration": state.ledger.lease_seconds})
         self._to_settle: list[tuple[int, str | None]] = []
-        """Offsets, and why they failed; None: they did not."""
+        """Offsets with the reason of their failure; None means success."""
 
     def work(self) -> None:
-        """Lease and settle until the demo ends, over as many connections as it takes."""
-        course = self.course
-        while (wire := dial(course.addresses["mamamia"], course.is_on)) is not None:
+        """Lease and settle until the demo ends; reconnect when the connection breaks."""
+        state = self.state
+        while (wire := dial(state.addresses["mamamia"], state.is_on)) is not None:
             with wire:
                 try:
                     if self._talk(wire):
                         return
                 except Interrupted:
-                    continue  # _exchange has booked what was answered; the rest is sent again.
+                    continue  # _exchange recorded the answers and keeps the rest for a resend
 
     def _talk(self, wire: Wire) -> bool:
         if self._to_settle:
-            # Before anything new is leased: a resent failure then belongs to the grant it was for.
+            # Resend first: a resent failure must still belong to the lease that it was for.
             self._exchange(wire, acquires=0)
-        while self.course.is_on():
-            if not self._exchange(wire, self.course.acquire_window):
+        while self.state.is_on():
+            if not self._exchange(wire, self.state.acquire_window):
                 time.sleep(_IDLE_SECONDS)
         return True
 
     def _exchange(self, wire: Wire, acquires: int) -> bool:
-        """Settle what is held and lease more, in one go; return whether every lease was granted."""
+        """Settle the leased messages and lease more; return whether every lease was granted."""
         settles, asked_at = self._to_settle, time.monotonic()
         frames = [self._settle_request(*settle) for settle in settles]
         try:
@@ -65,7 +65,7 @@ class Consumer(Worker):
         except Interrupted as broken:
             self._book(settles, broken.answers, asked_at)
             unanswered = settles[len(broken.answers) :]
-            self.course.ledger.resend_settles(len(unanswered))
+            self.state.ledger.resend_settles(len(unanswered))
             self._to_settle = unanswered + self._to_settle
             raise
         return self._book(settles, answers, asked_at) == acquires
@@ -77,14 +77,14 @@ class Consumer(Worker):
     def _book(
         self, settles: Sequence[tuple[int, str | None]], answers: Sequence[Answer], asked_at: float
     ) -> int:
-        """Book answers and keep what is to be settled next; return how many messages came."""
+        """Record answers and set the next settles; return the number of received messages."""
         now = time.monotonic()
-        ledger = self.course.ledger
+        ledger = self.state.ledger
         for (offset, reason), answer in zip(settles, answers, strict=False):
             if answer.get("status") == "settled":
                 ledger.settle(offset, reason is None, now)
             elif answer.get("error") == _NOT_OWNER:
-                ledger.refuse()
+                ledger.count_refused_settle()
             else:
                 ledger.report(f"the settle of offset {offset} was answered {answer}")
         acquired = [answer.get("message", answer) for answer in answers[len(settles) :]]
@@ -102,7 +102,7 @@ class Consumer(Worker):
     def _delivery(self, message: Answer, asked_at: float, received_at: float) -> Delivery:
         payload = message["payload"]
         is_map = isinstance(payload, dict)
-        row = self.course.number_of(msgpack.packb(payload) if is_map else payload)
+        row = self.state.number_of(msgpack.packb(payload) if is_map else payload)
         is_as_sent = row is not None and is_map is (writer_of(row) == "mamamia")
         return Delivery(
             message["id"], NO_ROW if row is None else row, is_as_sent, asked_at, received_at

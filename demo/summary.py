@@ -1,5 +1,5 @@
 # Tests: tests/test_demo.py
-"""The figures of a run, laid out for a person."""
+"""The figures of a run as text."""
 
 from __future__ import annotations
 
@@ -7,64 +7,63 @@ from dataclasses import dataclass, field
 
 from brokerd.server.sections import FORMATS
 
-from .course import Course
 from .ledger import MAX_FAILURES
+from .workers import SharedState
 
 PLACES = {
     "mamamia": "leases of a group, each settled",
     "flymq": "committed offsets, FETCH and COMMIT",
     "blipmq": "a QoS 1 subscription, each acknowledged",
-    "rustlog": "committed offsets, binary and JSON by turns",
-    "mega": "its own offset, CONSUME by CONSUME",
+    "rustlog": "committed offsets, binary and JSON in turn",
+    "mega": "offsets of the reader, one CONSUME a record",
 }
-"""How the readers of each format keep their place."""
+"""How each format keeps the position of its readers."""
 
 
 @dataclass
 class Times:
-    """Moments of the run, in monotonic seconds."""
+    """Monotonic times of the run in seconds, and counts at the kill; 0 means not reached."""
 
     began: float = 0.0
     produced: float = 0.0
-    """When the last row was acknowledged."""
+    """Time of the last acknowledged row."""
     finished: float = 0.0
     ready_after: float = 0.0
-    """Seconds the first start took."""
+    """Duration of the first start."""
     recovered_after: float = 0.0
-    """Seconds from SIGKILL to the next answer-ready broker."""
+    """Duration from SIGKILL until the broker serves again."""
     acknowledged_at_kill: int = 0
     read_at_kill: dict[str, int] = field(default_factory=dict)
-    """Format -> records read by then."""
+    """Format -> records read before the kill."""
 
 
-def report(course: Course, times: Times, next_offset: int, dead: int, where: str) -> str:
-    """Lay the figures out."""
-    ledger = course.ledger
-    produce_seconds = max(times.produced - times.began, 1e-9)
-    seconds = max(times.finished - times.began, 1e-9)
-    read = {**course.read_by(), "mamamia": len(ledger.delivered)}
+def report(state: SharedState, times: Times, next_offset: int, dead: int, where: str) -> str:
+    """Return the figures as text; a rate needs a duration, so an unfinished phase has none."""
+    ledger = state.ledger
+    seconds = times.finished - times.began
+    read = {**state.read_by(), "mamamia": len(ledger.delivered)}
     lines = [
         (
             "rows acknowledged",
             f"{ledger.acknowledged():,}",
-            f"{ledger.acknowledged() / produce_seconds:,.0f}/s, the crash included",
+            _rate(ledger.acknowledged(), times.produced - times.began, "the crash included"),
         ),
         (
             "records in the log",
             f"{next_offset:,}",
-            f"{ledger.unacknowledged_copies():,} stored, but never answered",
+            f"{ledger.unacknowledged_copies():,} stored without an answer",
         ),
         (
             "records read",
             f"{sum(read.values()):,}",
-            f"{sum(read.values()) / seconds:,.0f}/s by all formats, the crash included",
+            _rate(sum(read.values()), seconds, "all formats, the crash included"),
         ),
         ("dead letters", f"{dead:,}", f"one row in a thousand, after {MAX_FAILURES} failures"),
-        ("rows sent again", f"{ledger.resent_rows:,}", "no answer had come at the crash"),
+        ("rows sent again", f"{ledger.resent_rows:,}", "no answer before the crash"),
         (
             "settles sent again",
             f"{ledger.resent_settles:,}",
-            f"{ledger.refused_settles:,} refused: leased by another by then",
+            f"{ledger.refused_settles:,} refused: another consumer had the lease",
         ),
         (
             "killed at",
@@ -74,7 +73,7 @@ def report(course: Course, times: Times, next_offset: int, dead: int, where: str
         ("recovery", f"{times.recovered_after:.2f} s", "from SIGKILL until it served again"),
         ("took", f"{seconds:.1f} s", where),
     ]
-    shares = [len(course.rows[at :: len(FORMATS)]) for at in range(len(FORMATS))]
+    shares = [len(state.rows[at :: len(FORMATS)]) for at in range(len(FORMATS))]
     table = [
         f"  {form:<10} {share:>12,} {read[form]:>14,}   {PLACES[form]}"
         for form, share in zip(FORMATS, shares, strict=True)
@@ -87,3 +86,7 @@ def report(course: Course, times: Times, next_offset: int, dead: int, where: str
             *(f"  {name:<20} {figure:>10}   {note}" for name, figure, note in lines),
         ]
     )
+
+
+def _rate(count: int, seconds: float, note: str) -> str:
+    return f"{count / seconds:,.0f}/s, {note}" if seconds > 0 else ""

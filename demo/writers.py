@@ -1,8 +1,8 @@
 # Tests: tests/test_demo.py
 """The writers of the demo: one for each wire format, each with a fifth of the rows.
 
-Contract: a `Pen` turns rows into the requests of a format, and answers into the offsets they tell.
-A `Writer` sends a window of rows at a time and sends again what was not answered.
+A `FormatWriter` encodes rows as requests and extracts offsets from answers. A `Writer` sends a
+window of rows at a time and resends the rows that were not answered.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import msgpack
 from benchmarks.wire import Interrupted
 from brokerd.codecs import blipmq, flymq, mamamia, mega, rustlog
 
-from .course import TOPIC, Course, Worker
-from .line import Feed, Line
+from .connection import Connection, Feed
 from .rows import Row
+from .workers import TOPIC, SharedState, Worker
 
 _PACE_SECONDS = 0.01
 
@@ -29,40 +29,40 @@ _PRODUCE_HEAD = b"\x84" + msgpack.packb("log_id") + msgpack.packb(TOPIC) + msgpa
 
 
 class Refused(Exception):
-    """The broker refused a write; the message is its own."""
+    """The broker refused a write; the message is the broker's."""
 
 
-class Pen:
-    """How a wire format writes rows. One belongs to one connection."""
+class FormatWriter:
+    """Encodes the writes of a wire format and decodes their answers, for one connection."""
 
-    tells_offsets = True
+    has_offsets = True
+    """Whether the format's answers have offsets."""
 
-    def greet(self, line: Line) -> None:
-        """Say what the format wants said first."""
+    def greet(self, connection: Connection) -> None:
+        """Send the first requests of a connection."""
 
     def feed(self, data: bytes) -> Sequence[Any]:
-        """The answers that bytes complete."""
+        """Return the answers that ``data`` completes."""
         raise NotImplementedError
 
-    def write(self, rows: Sequence[Row]) -> bytes:
-        """The requests that write rows."""
+    def encode(self, rows: Sequence[Row]) -> bytes:
+        """Return the requests that write ``rows``."""
         raise NotImplementedError
 
     def offsets(self, rows: Sequence[Row], answers: Sequence[Any]) -> list[int]:
-        """The offsets of the first rows, as far as the answers tell of them; any number where the
-        format tells none.
+        """Return one offset for each acknowledged row; zeros if the format's answers have none.
 
-        :raises Refused: when one was refused.
+        :raises Refused: when the broker refused a write.
         """
         raise NotImplementedError
 
     def is_answered(self, rows: Sequence[Row], answers: Sequence[Any]) -> bool:
-        """Whether the answers tell of all rows."""
+        """Return whether the answers acknowledge all rows."""
         return len(answers) == len(rows)
 
 
-class MamamiaPen(Pen):
-    """Each row a map, as people write them, with its carrier as the key."""
+class MamamiaFormatWriter(FormatWriter):
+    """Each row is a MessagePack map, with its carrier as the key."""
 
     def __init__(self) -> None:
         self._reader = mamamia.FrameReader()
@@ -81,7 +81,7 @@ class MamamiaPen(Pen):
 
 
 def produce_request(row: Row) -> bytes:
-    """Mamamia's PRODUCE of a row: the carrier as its key, its number as metadata."""
+    """Encode Mamamia's PRODUCE of a row, with its carrier as key and its number as metadata."""
     tail = msgpack.packb("metadata") + msgpack.packb({"row": row.number})
     key = msgpack.packb("key") + msgpack.packb(row.carrier)
     body = _PRODUCE_HEAD + row.packed + tail + key
@@ -89,8 +89,8 @@ def produce_request(row: Row) -> bytes:
     return frame
 
 
-class FlyMQPen(Pen):
-    """Each row a value, with its carrier as the key."""
+class FlyMQFormatWriter(FormatWriter):
+    """Each row is a value, with its carrier as the key."""
 
     def __init__(self) -> None:
         self._reader = flymq.FrameReader()
@@ -116,16 +116,16 @@ class FlyMQPen(Pen):
         return [answer.offset for answer in answers]
 
 
-class BlipMQPen(Pen):
-    """QoS 1: success is silent, and the PONG to a PING says that all before it is durable."""
+class BlipMQFormatWriter(FormatWriter):
+    """QoS 1: a success has no answer; the PONG to a PING confirms all messages before it."""
 
-    tells_offsets = False
+    has_offsets = False
 
     def __init__(self) -> None:
         self._reader = blipmq.frame_reader()
 
-    def greet(self, line: Line) -> None:
-        greet_blipmq(line)
+    def greet(self, connection: Connection) -> None:
+        greet_blipmq(connection)
 
     def feed(self, data: bytes) -> Sequence[Any]:
         return [blipmq.decode(frame) for frame in self._reader.feed(data)]
@@ -144,14 +144,14 @@ class BlipMQPen(Pen):
         return [0] * len(rows) if answers else []
 
 
-def greet_blipmq(line: Line) -> None:
-    """HELLO and AUTH, in one go."""
+def greet_blipmq(connection: Connection) -> None:
+    """Send HELLO and AUTH together and await both answers."""
     hello = blipmq.encode(blipmq.Hello(1)) + blipmq.encode(blipmq.Auth(2, "demo"))
-    line.exchange(hello, lambda answers: len(answers) == 2)
+    connection.exchange(hello, lambda answers: len(answers) == 2)
 
 
-class RustLogPen(Pen):
-    """A window of rows is one request, in the binary and in the JSON dialect by turns."""
+class RustLogFormatWriter(FormatWriter):
+    """A window of rows is one request; the binary and the JSON dialect alternate."""
 
     def __init__(self) -> None:
         self._reader = rustlog.FrameReader()
@@ -176,18 +176,18 @@ class RustLogPen(Pen):
 
 
 def rustlog_request(request: rustlog.Request, turn: int) -> bytes:
-    """A request in the dialect whose turn it is."""
+    """Encode a request: as JSON if ``turn`` is odd, else as binary."""
     dialect = rustlog.Dialect.JSON if turn % 2 else rustlog.Dialect.BINARY
     return rustlog.CODECS[dialect].encode_request(request)
 
 
 def rustlog_answer(payload: bytes) -> rustlog.Answer:
-    """An answer, in whichever dialect it came."""
+    """Decode an answer of either dialect."""
     return rustlog.CODECS[rustlog.dialect_of(payload)].decode_answer(payload)
 
 
-class MegaPen(Pen):
-    """Each row a payload, its number as the producer's timestamp."""
+class MegaFormatWriter(FormatWriter):
+    """Each row is a payload, with its number as the producer's timestamp."""
 
     def __init__(self) -> None:
         self._reader = mega.AnswerReader()
@@ -208,52 +208,52 @@ class MegaPen(Pen):
         return [answer.offset for answer in answers]
 
 
-PENS: dict[str, type[Pen]] = {
-    "mamamia": MamamiaPen,
-    "flymq": FlyMQPen,
-    "blipmq": BlipMQPen,
-    "rustlog": RustLogPen,
-    "mega": MegaPen,
+FORMAT_WRITERS: dict[str, type[FormatWriter]] = {
+    "mamamia": MamamiaFormatWriter,
+    "flymq": FlyMQFormatWriter,
+    "blipmq": BlipMQFormatWriter,
+    "rustlog": RustLogFormatWriter,
+    "mega": MegaFormatWriter,
 }
 
 
 class Writer(Worker):
     """Sends its share of the rows through one format, a window at a time."""
 
-    def __init__(self, course: Course, form: str, rows: Sequence[Row]) -> None:
-        super().__init__(course, f"the writer of {form}")
+    def __init__(self, state: SharedState, form: str, rows: Sequence[Row]) -> None:
+        super().__init__(state, f"the writer of {form}")
         self._form = form
         self._waiting = deque(rows)
-        self._pen: Pen
+        self._format_writer: FormatWriter
 
     def work(self) -> None:
-        self.converse(self._form, self._take_pen, self._talk)
+        self.converse(self._form, self._make_format_writer, self._talk)
 
-    def _take_pen(self) -> Feed:
-        self._pen = PENS[self._form]()
-        return self._pen.feed
+    def _make_format_writer(self) -> Feed:
+        self._format_writer = FORMAT_WRITERS[self._form]()
+        return self._format_writer.feed
 
-    def _talk(self, line: Line) -> bool:
-        course = self.course
-        self._pen.greet(line)
-        while self._waiting and course.is_on():
-            size = course.produce_window
-            if course.ledger.acknowledged() >= course.kill_at and not course.killed.is_set():
-                if all(course.read_by().values()):
-                    course.near_kill.set()
+    def _talk(self, connection: Connection) -> bool:
+        state = self.state
+        self._format_writer.greet(connection)
+        while self._waiting and state.is_on():
+            size = state.produce_window
+            if state.ledger.acknowledged() >= state.kill_at and not state.killed.is_set():
+                if all(state.read_by().values()):
+                    state.near_kill.set()
                 else:
-                    size = 1  # Slowly, until every format is in the middle of its work.
-                course.killed.wait(_PACE_SECONDS)
+                    size = 1  # slow down until every format has read something
+                state.killed.wait(_PACE_SECONDS)
             size = min(size, len(self._waiting))
-            self._send(line, [self._waiting.popleft() for _ in range(size)])
+            self._send(connection, [self._waiting.popleft() for _ in range(size)])
         return True
 
-    def _send(self, line: Line, window: Sequence[Row]) -> None:
-        """Write a window of rows, and book what was answered, all of it or not."""
-        pen = self._pen
+    def _send(self, connection: Connection, window: Sequence[Row]) -> None:
+        """Write a window of rows and record the answers, complete or not."""
+        writer = self._format_writer
         try:
-            answers = line.exchange(
-                pen.write(window), lambda answers: pen.is_answered(window, answers)
+            answers = connection.exchange(
+                writer.encode(window), lambda answers: writer.is_answered(window, answers)
             )
         except Interrupted as broken:
             self._book(window, broken.answers)
@@ -261,13 +261,13 @@ class Writer(Worker):
         self._book(window, answers)
 
     def _book(self, window: Sequence[Row], answers: Sequence[Any]) -> None:
-        """Book what was acknowledged, and keep the rest of the window to be sent again."""
-        offsets = self._pen.offsets(window, answers)
+        """Record the acknowledged rows, and keep the rest of the window for a resend."""
+        offsets = self._format_writer.offsets(window, answers)
         numbers = [row.number for row in window[: len(offsets)]]
-        if self._pen.tells_offsets:
-            self.course.ledger.acknowledge(dict(zip(offsets, numbers, strict=True)))
+        if self._format_writer.has_offsets:
+            self.state.ledger.acknowledge(dict(zip(offsets, numbers, strict=True)))
         else:
-            self.course.ledger.acknowledge_unplaced(numbers)
+            self.state.ledger.acknowledge_without_offset(numbers)
         unanswered = window[len(offsets) :]
         self._waiting.extendleft(reversed(unanswered))
-        self.course.ledger.resend_rows(len(unanswered))
+        self.state.ledger.resend_rows(len(unanswered))

@@ -1,4 +1,4 @@
-"""``make demo``: its books find every broken promise, and a whole run proves a real broker."""
+"""``make demo``: its ledgers find every broken promise; a whole run passes with a real broker."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ import pytest
 from brokerd.codecs import mamamia, mega
 from brokerd.server.sections import FORMATS
 from demo import flights
-from demo.course import TOPIC, Course, writer_of
+from demo.connection import Connection
 from demo.flights import DemoFailed, prepare
 from demo.ledger import REASONS, Delivery, Ledger, is_to_fail, reason_of
-from demo.line import Line
 from demo.progress import Progress
+from demo.read_ledger import ReadLedger, ReadRecord
 from demo.readers import MegaReader
 from demo.rows import Row, RowsMissing, read_rows
-from demo.views import Seen, Views
+from demo.summary import Times, report
+from demo.workers import TOPIC, SharedState, writer_of
 from demo.writers import produce_request
 
 COLUMNS = ["year", "dep_time", "carrier", "tailnum", "air_time"]
@@ -45,7 +46,7 @@ def write_table(path: Path, rows: int) -> Path:
 
 
 def kept_ledger(rows: int = 1000) -> Ledger:
-    """The books of a broker that did everything right, row n at offset n."""
+    """The ledger of a broker without faults, row n at offset n."""
     ledger = Ledger(rows, LEASE)
     ledger.acknowledge({number: number for number in range(rows)})
     ledger.deliver([Delivery(number, number, True, 0.0, 0.1) for number in range(rows)])
@@ -62,18 +63,18 @@ class TestMegaReader:
     def test_a_record_appended_within_a_window_is_read_by_the_next_one(self) -> None:
         """Offset 1 was refused, a writer appended two records, and offset 2 was served."""
         rows = [Row(n, "UA", b"row %d" % n) for n in range(3)]
-        course = Course({}, rows, Ledger(3, LEASE), Views(["mega"]), 1, 1, 1)
-        reader = MegaReader(course)
+        state = SharedState({}, rows, Ledger(3, LEASE), ReadLedger(["mega"]), 1, 1, 1)
+        reader = MegaReader(state)
         reader.make_feed()
         served = [mega.Consumed(n, 0, n + 1, b"row %d" % n) for n in range(3)]
         refused = mega.Refused(1, mega.Code.INVALID_OFFSET)
-        assert reader.read(AnsweringLine([served[0], refused, served[2]])) == 1
-        assert reader.read(AnsweringLine([served[1], served[2], refused])) == 2
-        assert course.views.count("mega") == 3
+        assert reader.read(PreparedConnection([served[0], refused, served[2]])) == 1
+        assert reader.read(PreparedConnection([served[1], served[2], refused])) == 2
+        assert state.read_ledger.count("mega") == 3
 
 
-class AnsweringLine(Line):
-    """A line with prepared answers; it sends nothing."""
+class PreparedConnection(Connection):
+    """A connection with prepared answers; it sends nothing."""
 
     def __init__(self, answers: list[mega.Answer]) -> None:
         self._answers = answers
@@ -85,13 +86,13 @@ class AnsweringLine(Line):
 class TestLedger:
     def test_a_broker_that_kept_its_promises_has_nothing_to_answer_for(self) -> None:
         """No finding without a fault."""
-        assert kept_ledger().prove(1000, 0, {500: 3}) == []
+        assert kept_ledger().check(1000, 0, {500: 3}) == []
 
     def test_a_copy_of_a_resent_row_is_no_fault(self) -> None:
         """A row whose first answer was lost stands twice, and that is counted."""
         ledger = kept_ledger()
         ledger.deliver([Delivery(1000, 7, True, 0.0, 0.1)])
-        assert ledger.prove(1001, 0, {500: 3}) == []
+        assert ledger.check(1001, 0, {500: 3}) == []
         assert ledger.unacknowledged_copies() == 1
 
     @pytest.mark.parametrize(
@@ -125,23 +126,23 @@ class TestLedger:
         """Loss, mix-up, corruption and redelivery are told apart and name the offset."""
         ledger = kept_ledger()
         spoil(ledger)
-        assert any(finding in line for line in ledger.prove(1000, 0, {500: 3}))
+        assert any(finding in line for line in ledger.check(1000, 0, {500: 3}))
 
     def test_an_answer_that_lay_unread_for_a_whole_lease_proves_nothing(self) -> None:
         """It may be older than the settle of the one who leased the message afterwards."""
         ledger = kept_ledger()
         ledger.deliver([Delivery(3, 3, True, 0.1, 0.1 + LEASE)])
-        assert ledger.prove(1000, 0, {500: 3}) == []
+        assert ledger.check(1000, 0, {500: 3}) == []
 
     def test_rows_whose_writer_is_told_no_offset_count_as_acknowledged(self) -> None:
         """They must be in the log, somewhere."""
         ledger = kept_ledger()
-        ledger.acknowledge_unplaced([ledger.row_of.pop(3)])
+        ledger.acknowledge_without_offset([ledger.row_of.pop(3)])
         assert ledger.acknowledged() == 1000
         assert ledger.unacknowledged_copies() == 0
-        assert ledger.prove(1000, 0, {500: 3}) == []
+        assert ledger.check(1000, 0, {500: 3}) == []
         del ledger.delivered[3]
-        assert any("never delivered: rows 3" in line for line in ledger.prove(1000, 0, {500: 3}))
+        assert any("never delivered: rows 3" in line for line in ledger.check(1000, 0, {500: 3}))
 
     @pytest.mark.parametrize(
         ("next_offset", "lag", "dead", "finding"),
@@ -156,56 +157,92 @@ class TestLedger:
     def test_the_brokers_last_word_must_agree(
         self, next_offset: int, lag: int, dead: dict[int, int], finding: str
     ) -> None:
-        """Lag, length and dead letters are held against the books."""
-        assert any(finding in line for line in kept_ledger().prove(next_offset, lag, dead))
+        """Lag, length and dead letters are compared with the ledger."""
+        assert any(finding in line for line in kept_ledger().check(next_offset, lag, dead))
 
 
-class TestViews:
+class TestReadLedger:
     LOG: ClassVar[dict[int, int]] = {0: 10, 1: 11, 2: 12}
 
-    def kept(self) -> Views:
-        """The books of readers that saw the log as it is."""
-        views = Views(["flymq", "mega"])
+    def kept(self) -> ReadLedger:
+        """The ledger of readers that read the log as it is."""
+        read_ledger = ReadLedger(["flymq", "mega"])
         for name in ("flymq", "mega"):
-            views.see(name, [Seen(offset, row) for offset, row in self.LOG.items()])
-        views.commit("flymq", 3)
-        views.go_on("flymq", 3)
-        return views
+            read_ledger.add(name, [ReadRecord(offset, row) for offset, row in self.LOG.items()])
+        read_ledger.commit("flymq", 3)
+        read_ledger.resume("flymq", 3)
+        return read_ledger
 
     def test_formats_that_saw_the_same_log_have_nothing_to_answer_for(self) -> None:
         """No finding without a fault; what is read twice is as it was."""
-        views = self.kept()
-        views.see("flymq", [Seen(1, 11)])
-        assert views.prove(self.LOG) == []
-        assert views.count("flymq") == 3
+        read_ledger = self.kept()
+        read_ledger.add("flymq", [ReadRecord(1, 11)])
+        assert read_ledger.check(self.LOG) == []
+        assert read_ledger.count("flymq") == 3
 
     @pytest.mark.parametrize(
         ("spoil", "finding"),
         [
-            (lambda views: views.rows["mega"].pop(1), "mega did not see 1 records: 1"),
-            (lambda views: views.see("mega", [Seen(3, 13)]), "mega saw 1 records that are not"),
-            (lambda views: views.rows["mega"].update({1: 12}), "mega saw 1 records as other rows"),
-            (lambda views: views.see("mega", [Seen(1, 12)]), "offset 1 was row 11 and row 12"),
-            (lambda views: views.see("mega", [Seen(1, None)]), "offset 1 holds no row's bytes"),
-            (lambda views: views.see("mega", [Seen(3, None)]), "offset 3 holds no row's bytes"),
-            (lambda views: views.go_on("flymq", 2), "knows of offset 2"),
+            (lambda read_ledger: read_ledger.rows["mega"].pop(1), "mega did not read 1 records: 1"),
             (
-                lambda views: (views.finish("mega", [1]), views.see("mega", [Seen(1, 11)])),
+                lambda read_ledger: read_ledger.add("mega", [ReadRecord(3, 13)]),
+                "mega read 1 records that the log lacks",
+            ),
+            (
+                lambda read_ledger: read_ledger.rows["mega"].update({1: 12}),
+                "mega read 1 records as other rows",
+            ),
+            (
+                lambda read_ledger: read_ledger.add("mega", [ReadRecord(1, 12)]),
+                "offset 1 was row 11 and row 12",
+            ),
+            (
+                lambda read_ledger: read_ledger.add("mega", [ReadRecord(1, None)]),
+                "offset 1 has the bytes of no row",
+            ),
+            (
+                lambda read_ledger: read_ledger.add("mega", [ReadRecord(3, None)]),
+                "offset 3 has the bytes of no row",
+            ),
+            (lambda read_ledger: read_ledger.resume("flymq", 2), "returned committed offset 2"),
+            (
+                lambda read_ledger: (
+                    read_ledger.acknowledge("mega", [1]),
+                    read_ledger.add("mega", [ReadRecord(1, 11)]),
+                ),
                 "offset 1 came again after its ACK",
             ),
         ],
     )
-    def test_each_difference_is_found(self, spoil: Callable[[Views], object], finding: str) -> None:
+    def test_each_difference_is_found(
+        self, spoil: Callable[[ReadLedger], object], finding: str
+    ) -> None:
         """It names the format and the offset."""
-        views = self.kept()
-        spoil(views)
-        assert any(finding in line for line in views.prove(self.LOG))
+        read_ledger = self.kept()
+        spoil(read_ledger)
+        assert any(finding in line for line in read_ledger.check(self.LOG))
 
     def test_every_format_writes_rows_that_are_to_fail(self) -> None:
         """Dead letters come from all writers, not from one alone."""
         failing = [row for row in range(10_000) if is_to_fail(row)]
         assert {writer_of(row) for row in failing} == set(FORMATS)
         assert {reason_of(row) for row in failing} == set(REASONS)
+
+
+class TestReport:
+    def test_a_run_that_breaks_off_early_has_no_rate(self) -> None:
+        """The rows were not all acknowledged, so the time of that is unknown."""
+        state = SharedState({}, [], kept_ledger(), ReadLedger(FORMATS), 1, 1, 1)
+        text = report(state, Times(began=5.0, finished=5.0), 1000, 1, "somewhere")
+        assert "rows acknowledged         1,000" in text
+        assert "/s" not in text
+
+    def test_a_finished_run_has_rates(self) -> None:
+        """1,000 rows written in 2 s, 1,000 records read in 4 s."""
+        state = SharedState({}, [], kept_ledger(), ReadLedger(FORMATS), 1, 1, 1)
+        text = report(state, Times(began=5.0, produced=7.0, finished=9.0), 1000, 1, "somewhere")
+        assert "500/s, the crash included" in text
+        assert "250/s, all formats" in text
 
 
 class TestDirectory:

@@ -14,7 +14,7 @@ from brokerd.server.assembly import FACTORIES
 from brokerd.server.sections import DEFAULT_LISTENERS, FORMATS
 from demo.readers import READERS
 from demo.summary import PLACES
-from demo.writers import PENS
+from demo.writers import FORMAT_WRITERS
 from simulator.draw import FORMATS as DRAWN
 from simulator.plan import WireFormat
 from tests.codecs.every import DECODERS
@@ -31,7 +31,7 @@ TABLES: dict[str, Iterable[str]] = {
     "what has a page": {path.stem for path in ROOT.glob("docs/protocols/*.rst")},
     "what the simulator can plan": get_args(WireFormat),
     "what the simulator draws": {"mamamia", *DRAWN},
-    "what the demo writes": PENS,
+    "what the demo writes": FORMAT_WRITERS,
     "what the demo reads": {"mamamia", *(reader.form for reader in READERS)},
     "what the demo tells of": PLACES,
     "whose decoder is tested": DECODERS,

@@ -1,8 +1,8 @@
 # Tests: tests/test_demo.py
-"""What the archive gives back, held against the books of the demo.
+"""Checks of the archive against the ledger of the demo.
 
-Contract: `prove_tables` looks at what the tables hold, `prove_first` at what each wire format
-answers once the journal is gone. Both return one line for each thing that is off.
+`check_tables` compares the tables with the ledger. `check_first_records` compares the record that
+each wire format reads once the journal is deleted. Both return one line for each difference.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from brokerd.client.mega import MegaClient
 from brokerd.client.rustlog import RustlogClient
 
 from .consumers import GROUP
-from .course import TOPIC, Course
-from .ledger import is_to_fail, reason_of, some
+from .ledger import first_few, is_to_fail, reason_of
+from .workers import TOPIC, SharedState
 
 _WAIT_SECONDS = 30.0
-_READER = "reader of old things"
+_READER = "archive reader"
 
 
-class Stored(NamedTuple):
-    """What the tables hold of the flights."""
+class ArchiveContents(NamedTuple):
+    """The flights in the tables of the archive."""
 
     values: dict[int, bytes]
     """Offset -> value."""
     copies: int
-    """Rows of the table beyond one for each offset; there must be none."""
+    """Duplicate rows: rows of the table minus distinct offsets. It must be 0."""
     lsn_of_last: int
-    """The largest LSN of a record."""
+    """Largest LSN of a record."""
     reasons: dict[int, str | None]
     """Offset of a dead letter of the group -> its reason."""
     outcomes: Counter[int]
     """Offset -> outcomes in the group."""
 
 
-def read_tables(files: Mapping[str, Sequence[str]]) -> Stored:
-    """Read what there is to compare."""
+def read_tables(files: Mapping[str, Sequence[str]]) -> ArchiveContents:
+    """Read the columns to compare from the files of each table."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -62,7 +62,7 @@ def read_tables(files: Mapping[str, Sequence[str]]) -> Stored:
     ).to_pylist()
     offsets = records["offset"].to_pylist()
     values = dict(zip(offsets, records["value"].to_pylist(), strict=True))
-    return Stored(
+    return ArchiveContents(
         values,
         len(offsets) - len(values),
         pc.max(records["lsn"]).as_py(),
@@ -71,38 +71,40 @@ def read_tables(files: Mapping[str, Sequence[str]]) -> Stored:
     )
 
 
-def prove_tables(course: Course, stored: Stored) -> list[str]:
-    """Hold the tables against the books; one line for each thing that is off."""
-    log, wrong = course.ledger.delivered, []
+def check_tables(state: SharedState, stored: ArchiveContents) -> list[str]:
+    """Compare the tables with the ledger; return one line for each difference."""
+    log, wrong = state.ledger.delivered, []
     if stored.copies:
         wrong.append(f"the archive has {stored.copies} records more than once")
     missing = log.keys() - stored.values.keys()
     if missing:
-        wrong.append(f"the archive does not have {len(missing)} records: {some(missing)}")
+        wrong.append(f"the archive does not have {len(missing)} records: {first_few(missing)}")
     beyond = stored.values.keys() - log.keys()
     if beyond:
-        wrong.append(f"the archive has {len(beyond)} records that were never: {some(beyond)}")
+        wrong.append(
+            f"the archive has {len(beyond)} records that the log never had: {first_few(beyond)}"
+        )
     same = stored.values.keys() & log.keys()
-    other = {o for o in same if course.number_of(stored.values[o]) != log[o]}
+    other = {o for o in same if state.number_of(stored.values[o]) != log[o]}
     if other:
-        wrong.append(f"the archive has {len(other)} records as other rows: {some(other)}")
+        wrong.append(f"the archive has {len(other)} records as other rows: {first_few(other)}")
     several = {o for o in log if stored.outcomes[o] != 1}
     if several:
-        wrong.append(f"not one outcome each in the table deliveries: {some(several)}")
+        wrong.append(f"not one outcome each in the table deliveries: {first_few(several)}")
     expected = {o: reason_of(row) for o, row in log.items() if is_to_fail(row)}
     if stored.reasons != expected:
         mixed = {o for o, _ in stored.reasons.items() ^ expected.items()}
-        wrong.append(f"dead letters with other reasons in the archive: {some(mixed)}")
+        wrong.append(f"dead letters with other reasons in the archive: {first_few(mixed)}")
     return wrong
 
 
-def read_first(course: Course) -> dict[str, object]:
-    """Read offset 0 through each wire format, each in its own way; format -> the value."""
-    return {form: read(course.addresses[form], course) for form, read in _FIRST.items()}
+def read_first_records(state: SharedState) -> dict[str, object]:
+    """Read offset 0 through each wire format; return format -> value."""
+    return {form: read(state.addresses[form], state) for form, read in _FIRST.items()}
 
 
-def _by_mamamia(address: str, course: Course) -> object:
-    """A group that nobody has heard of before."""
+def _by_mamamia(address: str, state: SharedState) -> object:
+    """Lease the record in a new group."""
     with MamamiaClient(address) as client:
         message = client.acquire(TOPIC, _READER, _READER, wait=_WAIT_SECONDS)
         if message is None or message.id != 0:
@@ -111,29 +113,29 @@ def _by_mamamia(address: str, course: Course) -> object:
         return message.payload
 
 
-def _by_flymq(address: str, course: Course) -> object:
+def _by_flymq(address: str, state: SharedState) -> object:
     with FlymqClient(address) as client:
         return client.fetch(TOPIC, 0, 0, 1).records[0].value
 
 
-def _by_blipmq(address: str, course: Course) -> object:
-    """A subscription of before the first row, that nobody has polled yet."""
+def _by_blipmq(address: str, state: SharedState) -> object:
+    """Poll the subscription that was made before the first row and never polled."""
     with BlipmqClient(address) as client:
-        delivery = client.receive(course.idle_subscription_id, timeout=_WAIT_SECONDS)
+        delivery = client.receive(state.idle_subscription_id, timeout=_WAIT_SECONDS)
         return None if delivery is None else delivery.message
 
 
-def _by_rustlog(address: str, course: Course) -> object:
+def _by_rustlog(address: str, state: SharedState) -> object:
     with RustlogClient(address) as client:
         return next(value for _, value in client.read(TOPIC, 0))
 
 
-def _by_mega(address: str, course: Course) -> object:
+def _by_mega(address: str, state: SharedState) -> object:
     with MegaClient(address) as client:
         return client.consume(TOPIC, 0).payload
 
 
-_FIRST: dict[str, Callable[[str, Course], object]] = {
+_FIRST: dict[str, Callable[[str, SharedState], object]] = {
     "mamamia": _by_mamamia,
     "flymq": _by_flymq,
     "blipmq": _by_blipmq,
@@ -142,12 +144,15 @@ _FIRST: dict[str, Callable[[str, Course], object]] = {
 }
 
 
-def prove_first(course: Course, read: Mapping[str, object]) -> list[str]:
-    """Whether each format got the row that stands at offset 0; Mamamia's comes as it went in."""
-    row = course.ledger.delivered[0]
+def check_first_records(state: SharedState, read: Mapping[str, object]) -> list[str]:
+    """Check that each format read the row at offset 0; return one line for each difference.
+
+    Mamamia returns the map that it was given, the other formats bytes.
+    """
+    row = state.ledger.delivered[0]
     wrong = []
     for form, value in read.items():
         packed = msgpack.packb(value) if isinstance(value, dict) else value
-        if course.number_of(packed) != row:
+        if state.number_of(packed) != row:
             wrong.append(f"{form} did not get row {row} as offset 0: {value!r:.80}")
     return wrong

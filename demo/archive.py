@@ -1,10 +1,9 @@
 # Tests: tests/test_demo.py
-"""The last act of the demo: Spark rolls the journal up, the journal goes, and nobody notices.
+"""Second part of the demo: archive the journal with Spark, delete it, read the records back.
 
-Contract: `play` runs ``brokerd-rollup`` beside the broker, puts the questions of `demo.queries` to
-the tables, draws the chart, waits until the broker has deleted the journal that the archive has,
-and holds what the archive gives back against the books. It returns one line for each thing that is
-off.
+`run` runs ``brokerd-rollup`` beside the broker, runs `demo.queries` on the tables and draws the
+chart. It waits until the broker deletes the archived segments, then compares the archive with the
+ledger. It returns one line for each difference.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ from brokerd.archive.cluster.session import NoSpark, SparkOptions, spark_session
 from brokerd.archive.contract.layout import DELIVERIES, EVENTS, HOURLY, RECORDS
 from brokerd.client.mamamia import MamamiaClient
 
+from .archive_check import check_first_records, check_tables, read_first_records, read_tables
 from .chart import draw
-from .coldproof import prove_first, prove_tables, read_first, read_tables
-from .course import Course
 from .progress import Progress
 from .queries import DELAY_BY_CARRIER, DELAY_BY_HOUR, QUERIES, as_text, open_views
+from .workers import SharedState
 
 SETTINGS = (
-    # Small files, so that there are some to delete, and none that stays because it is new.
+    # Small segments, so that there are several to delete.
     "wal.segment_bytes=4MiB",
     "archive.keep_wal_bytes=0",
-    # A file without records needs no archive to be deleted. Here it is to wait for it all the same:
-    # nothing is looked for before brokerd-rollup says that it is done.
+    # The broker deletes a segment without records even if no archive has it. Long intervals keep
+    # every segment until brokerd-rollup is done.
     "archive.poll_seconds=3600",
     "retention.check_seconds=3600",
 )
-"""What the broker of the demo is told so that its journal goes at once."""
+"""Settings with which the broker deletes archived segments at once."""
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a Java that lives for seconds: half the processor time."""
+"""Options for short-lived JVMs: they halve the processor time."""
 _ROLLUP_SECONDS = 600.0
 _DELETION_SECONDS = 60.0
 _POLL_SECONDS = 0.1
@@ -51,49 +50,51 @@ _RESTARTS = "restarts"
 _FLIGHT = ("carrier", "flight", "origin", "dest")
 
 
-class ColdFailed(Exception):
-    """The archive could not be tried; the message says why."""
+class ArchiveFailed(Exception):
+    """The archive part could not run; the message says why."""
 
 
-def play(course: Course, broker: BrokerProcess, directory: Path, progress: Progress) -> list[str]:
-    """The act, told as it goes.
+def run(
+    state: SharedState, broker: BrokerProcess, directory: Path, progress: Progress
+) -> list[str]:
+    """Run the archive part, print each step, and return one line for each difference.
 
-    :param directory: the demo's own; the chart is drawn there.
-    :raises ColdFailed: when it cannot be tried; AdminFailed, BrokerdError and OSError as well.
+    :param directory: the demo's directory; receives the chart.
+    :raises ArchiveFailed: when it cannot run; AdminFailed, BrokerdError and OSError as well.
     """
     os.environ.setdefault("JAVA_TOOL_OPTIONS", _QUICK_JAVA)
     chart = directory / "flights.png"
     files_before = len(list((broker.data_dir / "wal").glob("*.wal")))
     progress.say(
-        "Now Spark copies the journal into the archive, while the broker goes on:\n"
+        "Now Spark copies the journal into the archive. The broker keeps serving.\n"
         f"  brokerd-rollup --data-dir {broker.data_dir} --seal\n"
     )
-    progress.say(_indented(roll_up(broker.data_dir)))
+    progress.say(_indented(run_rollup(broker.data_dir)))
     files = live_files(broker.data_dir / "archive")
-    progress.say("\n  Spark SQL is asked four questions ...")
-    ask(files, directory / "spark", chart, progress)
-    progress.say(f"\n  The same as a chart: {chart}")
+    progress.say("\n  Four questions for Spark SQL ...")
+    run_queries(files, directory / "spark", chart, progress)
+    progress.say(f"\n  Chart: {chart}")
     stored = read_tables(files)
-    wrong = prove_tables(course, stored)
+    wrong = check_tables(state, stored)
     restart_twice(broker)
     wait_for_deletion(broker, stored.lsn_of_last)
     progress.say(
-        f"\n  The broker deleted the journal that the archive has: of {files_before} files none is"
-        f"\n  left that holds a flight. The last flight was written at {stored.lsn_of_last:,}, the"
-        f"\n  journal begins at {first_lsn(broker.data_dir):,}. It was started anew, so nothing is"
-        "\n  in memory either. Offset 0 is read through each format all the same:\n"
+        f"\n  The broker deleted the archived segments of its journal. There were {files_before}"
+        f"\n  before. The last flight has LSN {stored.lsn_of_last:,}, the journal now begins at LSN"
+        f"\n  {first_lsn(broker.data_dir):,}. The broker was restarted, so no flight is in memory."
+        "\n  Each format reads offset 0 from the archive:\n"
     )
-    read = read_first(course)
-    wrong += prove_first(course, read)
+    read = read_first_records(state)
+    wrong += check_first_records(state, read)
     if not fetch_status(broker.admin)["archive"]["reads"]:
-        wrong.append("the broker answered without a look into the archive")
+        wrong.append("the broker answered without reading the archive")
     for form, value in read.items():
         progress.say(f"    {form:<10} {_flight(value)}")
     return wrong
 
 
 def _flight(value: object) -> str:
-    """What a format gave back, and the flight that it is."""
+    """Describe a value that a format returned: its type, and the flight in it."""
     if not isinstance(value, (dict, bytes)):
         return repr(value)
     kind, row = "a map", value
@@ -103,10 +104,10 @@ def _flight(value: object) -> str:
     return f"{kind:<10} {', '.join(facts)}"
 
 
-def roll_up(data_dir: Path) -> str:
-    """Close the journal's last file and have all of it archived; what the job says of it.
+def run_rollup(data_dir: Path) -> str:
+    """Seal the last segment and archive the whole journal; return the job's output.
 
-    :raises ColdFailed: when it does not end well.
+    :raises ArchiveFailed: when the job fails or takes too long.
     """
     program = Path(sys.executable).with_name("brokerd-rollup")
     try:
@@ -114,35 +115,37 @@ def roll_up(data_dir: Path) -> str:
             [program, "--data-dir", data_dir, "--seal"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            # On a terminal its progress bar is seen, and what is wrong.
+            # On a terminal, let the job show its progress bar and its errors.
             stderr=None if sys.stderr.isatty() else subprocess.PIPE,
             text=True,
             timeout=_ROLLUP_SECONDS,
             preexec_fn=die_with_parent,
         )
     except subprocess.TimeoutExpired:
-        raise ColdFailed(f"brokerd-rollup did not end in {_ROLLUP_SECONDS:.0f} s") from None
+        raise ArchiveFailed(f"brokerd-rollup did not end in {_ROLLUP_SECONDS:.0f} s") from None
     if done.returncode:
         why = f": {done.stderr.strip()}" if done.stderr else ""
-        raise ColdFailed(f"brokerd-rollup ended with {done.returncode}{why}")
+        raise ArchiveFailed(f"brokerd-rollup ended with {done.returncode}{why}")
     return done.stdout
 
 
 def live_files(root: Path) -> dict[str, list[str]]:
-    """Table -> the files that its newest version consists of."""
+    """Return table -> files of its newest version."""
     from deltalake import DeltaTable
 
     tables = (RECORDS, EVENTS, DELIVERIES, HOURLY)
     return {table.name: DeltaTable(root / table.name).file_uris() for table in tables}
 
 
-def ask(files: Mapping[str, list[str]], directory: Path, chart: Path, progress: Progress) -> None:
-    """Put the questions, print the answers, and draw the chart.
+def run_queries(
+    files: Mapping[str, list[str]], directory: Path, chart: Path, progress: Progress
+) -> None:
+    """Run the queries, print the answers, and draw the chart.
 
-    :param directory: where Spark may write meanwhile.
-    :raises ColdFailed: when Spark cannot run.
+    :param directory: for Spark's temporary files.
+    :raises ArchiveFailed: when Spark cannot run.
     """
-    # So few rows are sorted quickest in few parts.
+    # The tables are small: two shuffle partitions are fastest.
     options = SparkOptions(settings={"spark.sql.shuffle.partitions": "2"})
     try:
         with spark_session("brokerd demo", options, directory, os.environ) as spark:
@@ -154,7 +157,7 @@ def ask(files: Mapping[str, list[str]], directory: Path, chart: Path, progress: 
             by_carrier = spark.sql(DELAY_BY_CARRIER).collect()
             draw(chart, by_carrier, spark.sql(DELAY_BY_HOUR).collect())
     except NoSpark as error:
-        raise ColdFailed(str(error)) from error
+        raise ArchiveFailed(str(error)) from error
 
 
 def _indented(text: str) -> str:
@@ -162,29 +165,29 @@ def _indented(text: str) -> str:
 
 
 def first_lsn(data_dir: Path) -> int:
-    """Where the journal begins by now; the names of its files say so."""
+    """Return the first LSN of the journal, from the names of its files."""
     return min(int(path.stem) for path in (data_dir / "wal").glob("*.wal"))
 
 
 def restart_twice(broker: BrokerProcess) -> None:
-    """Have the broker leave two snapshots, which it does not take of so small a log by itself."""
+    """Restart twice, so that the broker writes two snapshots; the log is too small for others."""
     for number in range(2):
         with MamamiaClient(broker.address) as client:
-            client.produce(_RESTARTS, {"restart": number})  # or the two would be the same
+            client.produce(_RESTARTS, {"restart": number})  # else both snapshots have the same LSN
         broker.stop()
         broker.start()
 
 
 def wait_for_deletion(broker: BrokerProcess, below: int) -> None:
-    """Wait until the journal begins at an LSN or after it.
+    """Wait until the journal begins at LSN ``below`` or later.
 
-    :raises ColdFailed: when that takes a minute.
+    :raises ArchiveFailed: after a minute.
     """
     deadline = time.monotonic() + _DELETION_SECONDS
     while first_lsn(broker.data_dir) < below:
         if time.monotonic() > deadline:
             why = fetch_status(broker.admin).get("archive")
-            raise ColdFailed(f"the broker keeps its journal although the archive has it: {why}")
+            raise ArchiveFailed(f"the broker keeps its journal although the archive has it: {why}")
         _post(broker.admin, "archive/refresh")
         time.sleep(_POLL_SECONDS)
 

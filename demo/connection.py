@@ -1,8 +1,8 @@
 # Tests: tests/test_demo.py
-"""A pipelined connection of any wire format, which tells what was answered before it broke.
+"""A pipelined connection for any wire format.
 
-Contract: :meth:`Line.exchange` sends bytes in one go and returns the answers to them. When the
-connection breaks, `Interrupted` carries the answers that came before; nothing is sent again here.
+:meth:`Connection.exchange` sends several requests at once and returns their answers. When the
+connection breaks, `Interrupted` carries the answers received so far. The caller resends the rest.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _SILENCE_SECONDS = 60.0
 _RETRY_SECONDS = 0.01
 
 Feed = Callable[[bytes], Sequence[Any]]
-"""Takes bytes in and returns the answers they complete."""
+"""Takes received bytes and returns the answers that they complete."""
 
 
-class Line:
-    """One connection; ``feed`` is that of a reader of its format.
+class Connection:
+    """One connection; ``feed`` decodes the answers of its format.
 
-    :raises OSError: when nobody listens at the address.
+    :raises OSError: when the broker does not accept the connection.
     """
 
     def __init__(self, address: str, feed: Feed) -> None:
@@ -33,7 +33,7 @@ class Line:
         self._stream.open()
         self._feed = feed
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> Connection:
         return self
 
     def __exit__(
@@ -45,10 +45,10 @@ class Line:
         self._stream.close()
 
     def exchange(self, data: bytes, is_whole: Callable[[list[Any]], bool]) -> list[Any]:
-        """Send requests and return their answers, which are all there when ``is_whole`` says so.
+        """Send requests and return their answers, once ``is_whole(answers)`` is true.
 
-        Keep the requests of one call below some hundred kilobytes: nothing is read until all is
-        sent.
+        Keep the requests of one call below a few hundred kilobytes: the call reads nothing before
+        it has sent everything.
 
         :raises Interrupted: when the connection breaks.
         :raises WireError: when the broker is silent for a minute.
@@ -59,7 +59,7 @@ class Line:
             while not is_whole(answers):
                 answers += self._feed(self._stream.receive())
         except TimeoutError as error:
-            # A crash ends a connection; silence on an open one is the broker's fault.
+            # A killed broker closes the connection. Silence on an open one is a fault.
             raise WireError(str(error)) from error
         except OSError as error:
             raise Interrupted(answers, str(error)) from error
@@ -73,14 +73,14 @@ class Line:
 
 def dial(
     address: str, make_feed: Callable[[], Feed], keep_trying: Callable[[], bool]
-) -> Line | None:
-    """Connect, again and again while the broker is away.
+) -> Connection | None:
+    """Connect, and retry while the broker is down.
 
-    :param keep_trying: asked before each attempt; when it says no, the result is None.
+    :param keep_trying: called before each attempt; the result is None once it returns False.
     """
     while keep_trying():
         try:
-            return Line(address, make_feed())
+            return Connection(address, make_feed())
         except OSError:
             time.sleep(_RETRY_SECONDS)
     return None
