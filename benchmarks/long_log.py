@@ -31,7 +31,7 @@ from brokerd.walformat import (
     encode_segment_header,
     frame_size,
 )
-from brokerd.walformat.index import GrowingIndex
+from brokerd.walformat.index import MemoryIndex
 
 TOPICS = 8
 PARTITIONS = 4
@@ -141,7 +141,7 @@ def _first_frame(lsn: int, segment_id: bytes) -> bytes:
 def _write(directory: Path, part: _Part) -> int:
     """Write a segment and its index; returns its end."""
     shape, segment_id = part.shape, blake2b(b"%d" % part.lsn, digest_size=16).digest()
-    index = GrowingIndex()
+    index = MemoryIndex()
     position = SEGMENT_HEADER_BYTES
     frames = []
     if not part.first:

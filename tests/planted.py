@@ -150,7 +150,10 @@ BUGS = (
         "recovery-off-by-one",
         "the first frame after a snapshot is not applied",
         "wal/recovery/startup.py",
-        ("        if frame.lsn >= from_lsn:", "        if frame.lsn > from_lsn:"),
+        (
+            "            if frame.lsn >= self._from_lsn:",
+            "            if frame.lsn > self._from_lsn:",
+        ),
     ),
     bug(
         "chunk-off-by-one",
@@ -217,10 +220,10 @@ BUGS = (
         "the sound entries of a torn frame count",
         "wal/recovery/segment_replay.py",
         (
-            "                if self._is_torn(found.position, found.problem):\n"
+            "                if self._is_torn(item.position, item.problem):\n"
             "                    break\n",
-            "                if self._is_torn(found.position, found.problem):\n"
-            "                    yield self._accept(found)\n"
+            "                if self._is_torn(item.position, item.problem):\n"
+            "                    yield self._accept(item)\n"
             "                    break\n",
         ),
     ),

@@ -17,7 +17,8 @@ import click
 import msgpack
 
 from brokerd.errors import ConfigError, DirectoryLocked, NoSpace
-from brokerd.wal.damage.repair import Action, Deed, Plan, Rooms, examine, repair
+from brokerd.wal.damage.repair import repair
+from brokerd.wal.damage.repair_plan import Action, ActionKind, DataPaths, RepairPlan, plan_repair
 from brokerd.wal.disk import RealDisk
 from brokerd.wal.lock import DirectoryLock
 from brokerd.wal.recovery.report import Frame, LostRange
@@ -99,13 +100,13 @@ def _check_directory(data_dir: str, dry_run: bool) -> None:
 
 
 def _run(context: click.Context, disk: RealDisk, data_dir: str, dry_run: bool) -> int:
-    rooms, names = Rooms.of(data_dir), TopicNames()
-    plan = examine(disk, rooms, names.see)
+    paths, names = DataPaths.of(data_dir), TopicNames()
+    plan = plan_repair(disk, paths, names.see)
     copies = None
     if not dry_run:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         try:
-            copies = repair(disk, rooms, plan, stamp, os.urandom)
+            copies = repair(disk, paths, plan, stamp, os.urandom)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise NoSpace(
@@ -123,7 +124,7 @@ def _run(context: click.Context, disk: RealDisk, data_dir: str, dry_run: bool) -
     return int(dry_run and bool(plan.actions))
 
 
-def _lines(plan: Plan, names: TopicNames, data_dir: str, copies: str | None) -> Iterator[str]:
+def _lines(plan: RepairPlan, names: TopicNames, data_dir: str, copies: str | None) -> Iterator[str]:
     yield f"in {data_dir}:"
     for action in plan.actions:
         problem = f"{action.problem}{names.describe(action.lost)}"
@@ -137,15 +138,15 @@ def _lines(plan: Plan, names: TopicNames, data_dir: str, copies: str | None) -> 
 
 
 def _action_text(action: Action) -> str:
-    place = f"{action.room}/{action.name}"
+    place = f"{action.directory}/{action.name}"
     stretch = f"{place} at {action.position} to {action.end}"
     return {
-        Deed.CUT: f"cut {stretch} ({action.end - action.position} bytes)",
-        Deed.MOVE: f"move {place} away",
-        Deed.REBUILD: f"make {place} again",
-        Deed.RESTORE: f"write the header block of {place} again",
-        Deed.RECORD: f"put {stretch} on record as lost",
-    }[action.deed]
+        ActionKind.CUT: f"cut {stretch} ({action.end - action.position} bytes)",
+        ActionKind.MOVE: f"move {place} away",
+        ActionKind.REBUILD: f"make {place} again",
+        ActionKind.RESTORE: f"write the header block of {place} again",
+        ActionKind.RECORD: f"put {stretch} on record as lost",
+    }[action.kind]
 
 
 def _action_detail(action: Action) -> str:

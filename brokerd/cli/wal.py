@@ -23,9 +23,10 @@ import msgpack
 
 from brokerd.cli.repair import TopicNames, repair_command
 from brokerd.errors import ConfigError
-from brokerd.wal.damage.verify import VerifyReport, verify, walk
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.damage.verify import VerifyReport, verify
 from brokerd.wal.disk import Disk, RealDisk
-from brokerd.wal.read.scanner import FoundEntry, FoundFrame, Unreadable
+from brokerd.wal.read.scanner import ScanEntry, ScanFrame, ScanGap
 from brokerd.wal.recovery.report import Damage
 from brokerd.walformat import (
     Entry,
@@ -177,7 +178,7 @@ def dump_command(
     printed, is_damaged = 0, False
     if not context.obj["json"]:
         click.echo(f"in {wal_path}:")
-    for name, found in walk(disk, wal_path, from_lsn):
+    for name, found in scan_log(disk, wal_path, from_lsn):
         fields = _found_fields(name, found, wanted, payloads)
         is_damaged = is_damaged or fields["problem"] is not None
         if is_filtered and fields["problem"] is None and not fields["entries"]:
@@ -195,13 +196,13 @@ def dump_command(
 
 def _found_fields(
     name: str,
-    found: FoundFrame | Unreadable,
+    found: ScanFrame | ScanGap,
     wanted: tuple[int | None, int | None, int | None],
     payloads: bool,
 ) -> dict[str, Any]:
     """One frame, or one stretch where there is none, as values that JSON can hold."""
     fields: dict[str, Any] = {"file": name, "position": found.position}
-    if isinstance(found, Unreadable):
+    if isinstance(found, ScanGap):
         return fields | {"end": found.end, "problem": found.problem, "entries": []}
     header = found.header
     return fields | {
@@ -221,7 +222,7 @@ def _found_fields(
     }
 
 
-def _entry_fields(found: FoundEntry, payloads: bool) -> dict[str, Any]:
+def _entry_fields(found: ScanEntry, payloads: bool) -> dict[str, Any]:
     header = found.header
     fields: dict[str, Any] = {
         "kind": EntryKind(header.kind).name.lower(),

@@ -6,8 +6,8 @@ bytes are arguments. What others may use is listed below.
 """
 
 from brokerd.wal.committer import Committer, ThreadCommitter
-from brokerd.wal.deletion.coverage import Coverage, CoveragePlan, Staying
-from brokerd.wal.deletion.removal import Removable, RemovalPlan
+from brokerd.wal.deletion.coverage import Coverage, CoveragePlan, RetainedBytes
+from brokerd.wal.deletion.removal import RemovableSegment, RemovalPlan
 from brokerd.wal.disk import Disk, File, RealDisk
 from brokerd.wal.lock import DirectoryLock
 from brokerd.wal.log import Wal
@@ -15,7 +15,7 @@ from brokerd.wal.options import WalOptions
 from brokerd.wal.read.reader import Batch, DamagedBatch, ReadPlan
 from brokerd.wal.read.seek import OffsetPlan, SizePlan
 from brokerd.wal.recovery.assigned_offsets import SNAPSHOT_TOPIC
-from brokerd.wal.recovery.damage_fingerprint import KnownDamage
+from brokerd.wal.recovery.damage_fingerprint import DamageFingerprint
 from brokerd.wal.recovery.loss_records import decode_loss
 from brokerd.wal.recovery.report import Cut, Damage, Frame, LostRange, RecoveryReport
 from brokerd.wal.segment import SegmentStatus
@@ -34,20 +34,20 @@ __all__ = [
     "Disk",
     "File",
     "Frame",
-    "KnownDamage",
+    "DamageFingerprint",
     "LoadedSnapshot",
     "LostRange",
     "OffsetPlan",
     "ReadPlan",
     "RealDisk",
     "RecoveryReport",
-    "Removable",
+    "RemovableSegment",
     "RemovalPlan",
     "SegmentStatus",
     "SizePlan",
     "SnapshotChunk",
     "Snapshots",
-    "Staying",
+    "RetainedBytes",
     "ThreadCommitter",
     "Wal",
     "WalOptions",

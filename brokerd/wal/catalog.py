@@ -1,14 +1,14 @@
 # Tests: tests/wal/test_reader.py
-"""All segments of a log and, for every partition, which of them hold it.
+"""Finds the segments that hold a partition, and plans reads from them.
 
-Memory: 12 bytes for each pair of segment and partition that it holds, 8 for each segment, plus the
-indexes of the sealed segments read last (``OPEN_SEGMENTS_MAX`` of them and ``OPEN_INDEX_BYTES`` at
-most, or one that is larger, besides those that reads under way use), plus the indexes of segments
-not sealed yet. Nothing grows with the number of records.
+Memory: 12 bytes for each pair of segment and partition, and 8 for each segment. The catalog caches
+the files and indexes of at most ``OPEN_SEGMENTS_MAX`` sealed segments. The indexes take at most
+``OPEN_INDEX_BYTES``, or one larger index. Segments that are not sealed have their indexes in
+memory. Nothing grows with the number of records.
 
-All of it belongs to one thread, the reactor's. Only plans run in others. A running plan calls
-:meth:`Catalog.open`, which may have to make an index again, and reads segments and their growing
-indexes: a row of those is complete once its last column is there.
+The catalog belongs to the reactor's thread. A plan that runs in another thread calls only
+:meth:`Catalog.open`, and reads segments and their indexes in memory. A row of such an index is
+complete once its last column is there.
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal.committer import Mutex
 from brokerd.wal.disk import Disk, File
 from brokerd.wal.index_files import load_index
-from brokerd.wal.read.reader import PlannedRows, ReadPlan
-from brokerd.wal.read.seek import OffsetPlan, Part, SizePlan, TimePlan
+from brokerd.wal.read.reader import ReadPlan, RowRange
+from brokerd.wal.read.seek import OffsetPlan, SegmentPart, SizePlan, TimePlan
 from brokerd.wal.segment import Segment, SegmentStatus
-from brokerd.walformat.index import GrowingIndex, PartitionSpan, Rows, SegmentIndex
+from brokerd.walformat.index import MemoryIndex, PartitionSpan, Rows, SegmentIndex
 
 OPEN_SEGMENTS_MAX = 64
 OPEN_INDEX_BYTES = 32 << 20
-SAYS_NOTHING_OF_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
-Opened = tuple[File, SegmentIndex]
-_NOWHERE = array("q"), array("I")
+_RESOURCE_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors of the process, which do not mean that an index is bad."""
+
+OpenSegment = tuple[File, SegmentIndex]
+_NO_SEGMENTS = array("q"), array("I")
 
 
 class Catalog:
-    """Finds batches.
+    """All segments of a log.
 
-    ``rebuild(segment)`` must make the segment's index again, and should write its file; it blocks
-    and runs in the thread of a read. ``open_later(segment)`` must call :meth:`open` in another
-    thread, soon.
+    ``rebuild(segment)`` makes the index of a segment again and should write its file. It blocks,
+    and runs in the thread of a read. ``open_later(segment)`` has another thread call :meth:`open`.
     """
 
     def __init__(
         self,
         disk: Disk,
         path: str,
-        rebuild: Callable[[Segment], GrowingIndex],
+        rebuild: Callable[[Segment], MemoryIndex],
         open_later: Callable[[Segment], None],
         make_lock: Callable[[], Mutex] = threading.Lock,
     ) -> None:
@@ -60,52 +61,56 @@ class Catalog:
         self._rebuild = rebuild
         self._open_later = open_later
         self._segments: dict[int, Segment] = {}
-        self._began_us = array("q")
-        """By ordinal: broker time of a segment's first frame, or of one before it."""
+        """The segments by ordinal, without deleted ones."""
+        self._start_times_us = array("q")
+        """By ordinal: broker time of the first frame, or of an earlier one if that is lost."""
         self.newest: Segment | None = None
-        """The last that was added."""
-        self._where: dict[tuple[int, int], tuple[array[int], array[int]]] = {}
-        self._open: OrderedDict[Segment, Opened] = OrderedDict()
+        """The segment that was added last."""
+        self._locations: dict[tuple[int, int], tuple[array[int], array[int]]] = {}
+        """By partition: first offsets, and ordinals of the segments with them."""
+        self._open: OrderedDict[Segment, OpenSegment] = OrderedDict()
         self._open_bytes = 0
-        """What the indexes in ``_open`` take."""
+        """Bytes of the indexes in ``_open``."""
         self._lock = threading.Lock()
-        """Guards ``_open`` and ``_open_bytes``; held for moments only."""
-        self.opening = make_lock()
-        """Held while a sealed segment is opened or deleted, which the reactor never does."""
+        """Guards ``_open`` and ``_open_bytes``, for moments only."""
+        self.open_lock = make_lock()
+        """Held while a sealed segment is opened or deleted. The reactor never takes it."""
 
     @property
     def segments(self) -> list[Segment]:
-        """Those that are not deleted, in order."""
+        """The segments in order, without deleted ones."""
         return list(self._segments.values())
 
     def add(self, segment: Segment, spans: Iterable[PartitionSpan] = ()) -> None:
-        """Add the newest segment, with what it holds already."""
-        segment.ordinal = len(self._began_us)
-        before_us = self._began_us[-1] if self._began_us else 0
-        self._began_us.append(max(segment.header.created_us, before_us))
+        """Add the newest segment, which already holds ``spans``."""
+        segment.ordinal = len(self._start_times_us)
+        before_us = self._start_times_us[-1] if self._start_times_us else 0
+        self._start_times_us.append(max(segment.header.created_us, before_us))
         self._segments[segment.ordinal] = self.newest = segment
         for span in spans:
-            self.begins(segment, span.topic_id, span.partition, span.first_offset)
+            self.add_partition(segment, span.topic_id, span.partition, span.first_offset)
 
-    def begins(self, segment: Segment, topic_id: int, partition: int, first_offset: int) -> None:
-        """A segment got its first batch of a partition; segments come in order."""
-        where = self._where.get((topic_id, partition))
-        if where is None:
-            where = self._where[topic_id, partition] = (array("q"), array("I"))
-        where[0].append(first_offset)
-        where[1].append(segment.ordinal)
+    def add_partition(
+        self, segment: Segment, topic_id: int, partition: int, first_offset: int
+    ) -> None:
+        """Note the first batch of a partition in a segment. Segments come in order."""
+        location = self._locations.get((topic_id, partition))
+        if location is None:
+            location = self._locations[topic_id, partition] = (array("q"), array("I"))
+        location[0].append(first_offset)
+        location[1].append(segment.ordinal)
 
     def remove(self, segment: Segment, partitions: Iterable[tuple[int, int]]) -> None:
-        """Forget a segment with batches of these partitions; plans that want it find it gone."""
+        """Remove a segment with batches of these partitions. Plans that open it fail."""
         segment.deleted = True
         del self._segments[segment.ordinal]
         for key in partitions:
-            where = self._where.get(key)
-            at = 0 if where is None else bisect_left(where[1], segment.ordinal)
-            if where is not None and at < len(where[1]) and where[1][at] == segment.ordinal:
-                del where[0][at], where[1][at]
-                if not where[0]:
-                    del self._where[key]
+            firsts, ordinals = self._locations.get(key, _NO_SEGMENTS)
+            at = bisect_left(ordinals, segment.ordinal)
+            if at < len(ordinals) and ordinals[at] == segment.ordinal:
+                del firsts[at], ordinals[at]
+                if not firsts:
+                    del self._locations[key]
 
     def status(self) -> list[SegmentStatus]:
         return [
@@ -114,191 +119,184 @@ class Catalog:
                 segment.first_lsn,
                 segment.end_lsn,
                 segment.position if segment.sealed else segment.header.size,
-                segment.sealed and segment.growing is None,
+                segment.sealed and segment.memory_index is None,
                 segment.header.segment_id,
             )
             for segment in self.segments
         ]
 
     def time_of(self, topic_id: int, partition: int, offset: int) -> int | None:
-        """Broker time of the frame that appended the record, None if it is not in the log.
+        """Return the broker time of the frame that appended a record, None if it is not here.
 
-        Never waits for the disk: while the index that tells is not at hand it is opened elsewhere,
-        and the answer is the time at which the record's segment began, which is earlier.
+        Does not wait for the disk. If the index is not in memory, the answer is the earlier time
+        at which the segment began, and another thread opens the index.
         """
-        segment = self._segment_of(topic_id, partition, offset)
+        firsts, ordinals = self._locations.get((topic_id, partition), _NO_SEGMENTS)
+        at = bisect_right(firsts, offset) - 1
+        segment = self._segments.get(ordinals[at]) if at >= 0 else None
         if segment is None:
             return None
-        opened = self._opened(segment)
-        if opened is None:
+        cached = self._cached(segment)
+        if cached is None:
             self._open_later(segment)
             return segment.header.created_us
-        rows = self._rows(segment, opened[1], topic_id, partition)
+        rows = _rows(segment, cached[1], topic_id, partition)
         row = rows.find(offset)
         return None if row < 0 else rows.time_us[row]
 
     def plan_read(
         self, topic_id: int, partition: int, offset: int, max_bytes: int
     ) -> ReadPlan | None:
-        """Plan to read the batch that holds ``offset`` and what follows it, as one run of offsets.
+        """Plan to read the batch with ``offset`` and the batches that follow it without a gap.
 
-        None if no batch in the log holds the offset. Cheap: segments whose index is not at hand
-        are opened by the plan's ``run``, which also may find that none of them holds it.
+        Returns None if no batch in the log holds the offset. The plan's ``run`` opens segments
+        whose index is not in memory. It may then find that no batch holds the offset.
         """
-        where = self._where.get((topic_id, partition))
-        at = -1 if where is None else bisect_right(where[0], offset) - 1
-        if where is None or at < 0:
+        firsts, ordinals = self._locations.get((topic_id, partition), _NO_SEGMENTS)
+        at = bisect_right(firsts, offset) - 1
+        if at < 0:
             return None
-        pieces: list[Callable[[], PlannedRows]] = []
+        ranges: list[Callable[[], RowRange]] = []
         first, left = offset, max_bytes
-        for ordinal in where[1][at : at + OPEN_SEGMENTS_MAX]:
+        for ordinal in ordinals[at : at + OPEN_SEGMENTS_MAX]:
             segment = self._segments.get(ordinal)
-            if segment is None:  # deleted, and its index did not know this partition
+            if segment is None:  # deleted, and its index did not name this partition
                 break
-            opened = self._opened(segment)
-            if opened is None:
-                pieces.append(partial(self._open_rows, segment, topic_id, partition, first))
+            cached = self._cached(segment)
+            if cached is None:
+                ranges.append(partial(self._open_range, segment, topic_id, partition, first))
             else:
-                rows = self._rows(segment, opened[1], topic_id, partition)
-                piece = _planned(segment, opened[0], rows, first)
-                if piece.row < 0:
+                found = _row_range(segment, cached, topic_id, partition, first)
+                if found.row < 0:
                     return None
-                pieces.append(partial(_same, piece))
-                left -= piece.span_bytes
+                ranges.append(partial(_row_range, segment, cached, topic_id, partition, first))
+                left -= found.span_bytes
             first = -1
             if left <= 0:
                 break
-        return ReadPlan(topic_id, partition, pieces, max_bytes)
+        return ReadPlan(topic_id, partition, ranges, max_bytes)
 
     def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:
         """Plan to find the first offset appended at or after a time."""
-        firsts, ordinals = self._where.get((topic_id, partition), _NOWHERE)
-        stop = bisect_left(ordinals, time_us, key=self._began_us.__getitem__)
+        firsts, ordinals = self._locations.get((topic_id, partition), _NO_SEGMENTS)
+        stop = bisect_left(ordinals, time_us, key=self._start_times_us.__getitem__)
         first = max(0, stop - 1)
-        while first > 0 and not self._knows_its_time(ordinals[first]):
+        while first > 0 and not self._has_own_time(ordinals[first]):
             first -= 1
         parts = self._parts(topic_id, partition, firsts[first:stop], ordinals[first:stop])
         return TimePlan(parts, firsts[stop] if stop < len(firsts) else None, time_us)
 
-    def _knows_its_time(self, ordinal: int) -> bool:
+    def _has_own_time(self, ordinal: int) -> bool:
+        """Whether the header of a segment still has its time."""
         segment = self._segments.get(ordinal)
-        return segment is not None and segment.header.created_us == self._began_us[ordinal]
+        return segment is not None and segment.header.created_us == self._start_times_us[ordinal]
 
     def plan_offset_of_size(self, topic_id: int, partition: int, max_bytes: int) -> SizePlan:
         """Plan to find the first offset from which on there are at most ``max_bytes``."""
-        firsts, ordinals = self._where.get((topic_id, partition), _NOWHERE)
+        firsts, ordinals = self._locations.get((topic_id, partition), _NO_SEGMENTS)
         parts = self._parts(topic_id, partition, firsts[::-1], ordinals[::-1])
         return SizePlan((topic_id, partition), parts, max_bytes)
 
     def _parts(
         self, topic_id: int, partition: int, firsts: array[int], ordinals: array[int]
-    ) -> Iterator[Part]:
-        """What segments hold of a partition; a thread may go through it, once."""
+    ) -> Iterator[SegmentPart]:
+        """Yield what each segment holds of a partition. One thread may iterate, once."""
         segments = list(map(self._segments.get, ordinals))
         return (
-            Part(
+            SegmentPart(
                 first,
                 partial(self._load_rows, segment, topic_id, partition),
                 segment.sizes,
-                segment.growing is None,
+                segment.memory_index is None,
             )
             for first, segment in zip(firsts, segments, strict=True)
             if segment is not None
         )
 
     def _load_rows(self, segment: Segment, topic_id: int, partition: int) -> Rows:
-        index = segment.growing or self.open(segment)[1]
-        return self._rows(segment, index, topic_id, partition)
+        index = segment.memory_index or self.open(segment)[1]
+        return _rows(segment, index, topic_id, partition)
 
-    def _segment_of(self, topic_id: int, partition: int, offset: int) -> Segment | None:
-        """The segment that holds an offset, if any does."""
-        where = self._where.get((topic_id, partition))
-        at = -1 if where is None else bisect_right(where[0], offset) - 1
-        return None if where is None or at < 0 else self._segments.get(where[1][at])
-
-    def _rows(self, segment: Segment, index: SegmentIndex, topic_id: int, partition: int) -> Rows:
-        rows = index.rows(topic_id, partition)
-        if rows is None:
-            raise DamagedData(
-                f"the index of {segment.name} lost topic id {topic_id} partition {partition}"
-            )
-        return rows
-
-    def _open_rows(
-        self, segment: Segment, topic_id: int, partition: int, first: int
-    ) -> PlannedRows:
-        file, index = self.open(segment)
-        return _planned(segment, file, self._rows(segment, index, topic_id, partition), first)
+    def _open_range(self, segment: Segment, topic_id: int, partition: int, first: int) -> RowRange:
+        return _row_range(segment, self.open(segment), topic_id, partition, first)
 
     # -- opening -----------------------------------------------------------------------------
 
-    def _opened(self, segment: Segment) -> Opened | None:
-        """A segment's file and index when both are at hand."""
-        growing, file = segment.growing, segment.file  # `sealed` may take them away meanwhile
-        if growing is not None and file is not None:
-            return file, growing
+    def _cached(self, segment: Segment) -> OpenSegment | None:
+        """Return a segment's file and index if both are open."""
+        index, file = segment.memory_index, segment.file  # `complete` may clear them meanwhile
+        if index is not None and file is not None:
+            return file, index
         with self._lock:
-            found = self._open.get(segment)
-            if found is not None:
+            cached = self._open.get(segment)
+            if cached is not None:
                 self._open.move_to_end(segment)
-        return found
+        return cached
 
-    def open(self, segment: Segment) -> Opened:
-        """Open a segment and read its index, made again if need be. Blocks; in any thread.
+    def open(self, segment: Segment) -> OpenSegment:
+        """Open a segment and load its index, or make the index again. Blocks, in any thread.
 
-        Raises DamagedData, OSError, and RecordRemoved for a segment that was deleted.
+        Raises DamagedData, OSError, and RecordRemoved for a deleted segment.
         """
-        with self.opening:
-            found = self._opened(segment)
-            if found is not None:
-                return found
+        with self.open_lock:
+            cached = self._cached(segment)
+            if cached is not None:
+                return cached
             if segment.deleted:
-                raise RecordRemoved(f"{segment.name} was deleted: nobody needs it any more")
+                raise RecordRemoved(f"{segment.name} is deleted, because its records are removed")
             try:
-                return self._open_now(segment)
+                index = segment.memory_index or load_index(self._disk, self._path, segment)
+                return self._cache(segment, index)
             except (DamagedData, OSError) as error:
-                if getattr(error, "errno", None) in SAYS_NOTHING_OF_THE_FILE:
+                if getattr(error, "errno", None) in _RESOURCE_ERRORS:
                     raise
-                return self._keep(segment, self._rebuild(segment))
+                return self._cache(segment, self._rebuild(segment))
 
-    def _open_now(self, segment: Segment) -> Opened:
-        return self._keep(segment, segment.growing or load_index(self._disk, self._path, segment))
-
-    def _keep(self, segment: Segment, index: SegmentIndex) -> Opened:
+    def _cache(self, segment: Segment, index: SegmentIndex) -> OpenSegment:
         opened = self._disk.open(os.path.join(self._path, segment.name)), index
         with self._lock:
-            self._forget(segment)
+            self._drop(segment)
             self._open[segment] = opened
             self._open_bytes += index.size
             while len(self._open) > 1 and (
                 len(self._open) > OPEN_SEGMENTS_MAX or self._open_bytes > OPEN_INDEX_BYTES
             ):
-                self._forget(next(iter(self._open)))
+                self._drop(next(iter(self._open)))
         return opened
 
-    def _forget(self, segment: Segment) -> None:
-        opened = self._open.pop(segment, None)
-        if opened is not None:
-            self._open_bytes -= opened[1].size
+    def _drop(self, segment: Segment) -> None:
+        cached = self._open.pop(segment, None)
+        if cached is not None:
+            self._open_bytes -= cached[1].size
 
-    def sealed(self, segment: Segment) -> None:
-        """The segment's index file is in place: use it from now on."""
-        segment.growing = None
+    def complete(self, segment: Segment) -> None:
+        """Use the index file of a segment from now on."""
+        segment.memory_index = None
         segment.file = None
-        self.let_go(segment)
+        self.evict(segment)
 
-    def let_go(self, segment: Segment) -> None:
-        """Keep neither the file nor the index of a segment open."""
+    def evict(self, segment: Segment) -> None:
+        """Drop the open file and index of a segment."""
         with self._lock:
-            self._forget(segment)
+            self._drop(segment)
 
 
-def _planned(segment: Segment, file: File, rows: Rows, first: int) -> PlannedRows:
-    """The rows of a segment from the one that holds ``first`` on (-1 if none does), or all."""
+def _rows(segment: Segment, index: SegmentIndex, topic_id: int, partition: int) -> Rows:
+    """Return the batches of a partition. Raises DamagedData if the index has none."""
+    rows = index.rows(topic_id, partition)
+    if rows is None:
+        raise DamagedData(
+            f"the index of {segment.name} lost topic id {topic_id} partition {partition}"
+        )
+    return rows
+
+
+def _row_range(
+    segment: Segment, opened: OpenSegment, topic_id: int, partition: int, first: int
+) -> RowRange:
+    """Return the rows from the batch with ``first`` on, or all rows if ``first`` is negative."""
+    file, index = opened
+    rows = _rows(segment, index, topic_id, partition)
     row = 0 if first < 0 else rows.find(first)
     segment_id = segment.header.segment_id
-    return PlannedRows(file, segment.name, segment_id, rows, row, len(rows.base_offset))
-
-
-def _same(piece: PlannedRows) -> PlannedRows:
-    return piece
+    return RowRange(file, segment.name, segment_id, rows, row, len(rows.base_offset))

@@ -1,9 +1,9 @@
 # Tests: tests/wal/test_committer.py
-"""Where slow work runs: off the reactor thread.
+"""Committers run slow work outside of the reactor's thread.
 
-A committer takes ``work`` and ``done``: ``work()`` runs elsewhere, then ``done(result, error)``
-runs in the reactor thread. With one thread, work runs in the order given and so do its ``done``
-calls. The log uses one such committer for writes; others serve allocation, snapshots and reads.
+A committer runs ``work()`` in another thread and then ``done(result, error)`` in the reactor's
+thread. A committer of one thread keeps the order of work, and of the ``done`` calls. The log has
+one committer for writes. Others serve allocation, snapshots and reads.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Done = Callable[[Any, Exception | None], None]
 
 
 class Committer(Protocol):
-    """Runs work outside the reactor thread and reports back inside it."""
+    """Runs work outside of the reactor's thread and reports its end inside of it."""
 
     def submit(self, work: Work, done: Done) -> None:
         """Run ``work()``, then ``done(result, None)`` or ``done(None, error)``."""
 
 
 class Mutex(Protocol):
-    """A lock between threads, as `threading.Lock` is one."""
+    """A lock between threads, such as `threading.Lock`."""
 
     def acquire(self, blocking: bool = True) -> bool: ...
 
@@ -47,10 +47,10 @@ class Mutex(Protocol):
 
 
 class ThreadCommitter:
-    """Threads that take work from one queue.
+    """Threads that take work from one queue. One thread keeps the order of work.
 
-    ``call_from_thread(function, *args)`` must run the function in the reactor thread, soon
-    (Twisted: ``reactor.callFromThread``). One thread, the default, keeps the order of work.
+    ``call_from_thread(function, *args)`` runs a function in the reactor's thread, as
+    ``reactor.callFromThread`` of Twisted does.
     """
 
     def __init__(
@@ -65,20 +65,19 @@ class ThreadCommitter:
         self._work: queue.SimpleQueue[tuple[Work, Done] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._at_work: set[str] = set()
-        """Names of the threads that run some work now."""
+        """Names of the threads that run work now."""
 
     def start(self) -> None:
-        """Start the threads. Work submitted before waits for this."""
+        """Start the threads. Work submitted earlier waits for this."""
         for index in range(self._count):
             thread = threading.Thread(target=self._run, name=f"{self._name}-{index}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self, seconds: float = STOP_SECONDS) -> list[str]:
-        """Let the threads finish what was submitted, and join them.
+        """Let the threads finish the submitted work, and join them within ``seconds`` in all.
 
-        Wait ``seconds`` at most, for all of them together. Returns the names of the threads that
-        are still at work. These end with the process.
+        Returns the names of the threads that are still at work. These end with the process.
         """
         end = time.monotonic() + seconds
         for _ in self._threads:

@@ -1,9 +1,9 @@
 # Tests: tests/wal/test_disk.py
-"""What the log needs of a disk, and the real one.
+"""The interface of the log to a disk, and its implementation on the operating system.
 
-Everything the log does to files goes through a :class:`Disk`, so that tests and the simulator can
-keep unsynced bytes apart, run out of space, or fail the nth call. Paths are text. Positions and
-sizes are bytes. Every method raises OSError as the operating system would; none retries.
+The log uses files only through a :class:`Disk`. Tests and the simulator have a disk that loses
+unsynced bytes, runs out of space, or fails a call. Paths are text. Positions and sizes are bytes.
+Methods raise OSError as the operating system does, and do not retry.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _ZEROS = bytes(ZERO_SLICE_BYTES)
 
 
 class File(Protocol):
-    """An open file. It closes itself when nobody refers to it any more."""
+    """An open file. It closes itself when the last reference goes."""
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to ``length`` bytes; fewer only at the end of the file."""
+        """Return ``length`` bytes, fewer at the end of the file."""
 
     def pwrite(self, data: bytes, position: int) -> None:
         """Write all of ``data``."""
 
     def sync(self) -> None:
-        """fdatasync: contents and size are on the disk when this returns."""
+        """Call fdatasync. Contents and size are on the disk when this returns."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -40,15 +40,15 @@ class Disk(Protocol):
     """A file system. Names in a directory are durable only after :meth:`sync_directory`."""
 
     def create(self, path: str) -> File:
-        """Create a file for reading and writing; FileExistsError if the name is taken."""
+        """Create a file for reading and writing. Raises FileExistsError for a used name."""
 
     def open(self, path: str, write: bool = False) -> File: ...
 
     def list(self, directory: str) -> list[str]:
-        """Names in a directory, sorted; none if there is no such directory."""
+        """Return the names in a directory, sorted. A missing directory has no names."""
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its parents, durably, unless it is there."""
+        """Create a missing directory and its parents, durably."""
 
     def rename(self, old: str, new: str) -> None: ...
 
@@ -57,16 +57,16 @@ class Disk(Protocol):
     def sync_directory(self, directory: str) -> None: ...
 
     def free_bytes(self, directory: str) -> int:
-        """Bytes that may still be written by this user."""
+        """Return the bytes that this user may still write."""
 
     def file_system(self, path: str) -> str:
-        """Type of the file system that holds ``path``, such as ``ext4``; "" if unknown."""
+        """Return the type of the file system of ``path``, such as ``ext4``, or "" if unknown."""
 
 
 def write_zeros(file: File, size: int) -> None:
-    """Fill a new file with ``size`` zero bytes, syncing as it goes.
+    """Fill a new file with ``size`` zero bytes, and sync it slice by slice.
 
-    In slices, so that a commit's sync never queues behind a whole segment of dirty pages.
+    The sync of a commit then does not wait for a whole segment of dirty pages.
     """
     for position in range(0, size, ZERO_SLICE_BYTES):
         file.pwrite(_ZEROS[: size - position], position)
@@ -74,7 +74,7 @@ def write_zeros(file: File, size: int) -> None:
 
 
 def write_atomically(disk: Disk, directory: str, name: str, parts: list[bytes]) -> None:
-    """Put a file in place whole or not at all: temporary name, sync, rename, directory sync."""
+    """Write a file whole or not at all: temporary name, sync, rename, directory sync."""
     path = os.path.join(directory, name)
     temporary = path + ".tmp"
     if name + ".tmp" in disk.list(directory):
@@ -147,14 +147,14 @@ class RealFile:
 
 
 class RealDisk:
-    """The operating system's files."""
+    """Files of the operating system."""
 
     def create(self, path: str) -> File:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return RealFile(os.open(path, flags, 0o640), path)
 
     def open(self, path: str, write: bool = False) -> File:
-        # A pipe that somebody put there must not make us wait for its other end.
+        # A pipe must not block the open until its other end is open.
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK
         return RealFile(os.open(path, flags), path)
 
@@ -199,9 +199,9 @@ class RealDisk:
 
 
 def file_system_of(path: str, mountinfo: list[str]) -> str:
-    """The type of the mount that holds an absolute path, by lines of /proc/self/mountinfo.
+    """Return the type of the mount of an absolute path, by lines of /proc/self/mountinfo.
 
-    The longest mount point that is a prefix wins; of equal ones, the later, which hides the other.
+    The longest mount point above the path counts. Of equal ones, the later hides the earlier.
     """
     best, found = -1, ""
     for line in mountinfo:

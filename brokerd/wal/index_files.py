@@ -18,8 +18,8 @@ from brokerd.wal.segment import Segment, index_name
 from brokerd.walformat import FormatError, UnsupportedFormat
 from brokerd.walformat.index import (
     INDEX_HEADER_BYTES,
+    FileIndex,
     IndexHeader,
-    LoadedIndex,
     PartitionSpan,
     decode_index_header,
     decode_spans,
@@ -39,13 +39,13 @@ def _translated(name: str) -> Iterator[None]:
         raise DamagedData(str(error)) from None
 
 
-def load_index(disk: Disk, path: str, segment: Segment) -> LoadedIndex:
+def load_index(disk: Disk, path: str, segment: Segment) -> FileIndex:
     """Load all of a sealed segment's index file."""
     name = index_name(segment.first_lsn)
     file = disk.open(os.path.join(path, name))
     data = file.pread(file.size(), 0)
     with _translated(name):
-        return LoadedIndex(data, segment.header.segment_id, segment.first_lsn, segment.end_lsn)
+        return FileIndex(data, segment.header.segment_id, segment.first_lsn, segment.end_lsn)
 
 
 def load_spans(
@@ -78,8 +78,10 @@ def _read_directory(disk: Disk, path: str, name: str) -> tuple[IndexHeader, byte
 
 def write_index(disk: Disk, path: str, segment: Segment) -> OSError | None:
     """Write the index file of a complete segment. Returns the error if that fails."""
-    assert segment.growing is not None, "a segment without its index in memory has its file"
-    data = segment.growing.encode(segment.header.segment_id, segment.first_lsn, segment.end_lsn)
+    assert segment.memory_index is not None, "a segment without its index in memory has its file"
+    data = segment.memory_index.encode(
+        segment.header.segment_id, segment.first_lsn, segment.end_lsn
+    )
     try:
         write_atomically(disk, path, index_name(segment.first_lsn), [data])
     except OSError as error:

@@ -1,8 +1,9 @@
 # Tests: tests/wal/test_lock.py
-"""One broker per directory: a lock that the system releases when the process ends, however it ends.
+"""The lock on a data directory, which one broker holds.
 
-The lock is ``fcntl`` on ``DATA_DIR/lock``; the file holds the owner's process id for people and is
-never deleted, because deleting a locked file lets two processes hold two locks.
+The lock is ``fcntl`` on ``DATA_DIR/lock``, which the system releases when the process ends. The
+file holds the process id of the owner, for operators. It is never deleted: after that, two
+processes could hold locks on two files.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
     ("9p", "afs", "ceph", "cifs", "coda", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2")
     + ("glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs", "vboxsf")
 )
-"""Types on which locks or syncs may not mean what they say."""
+"""Types of file systems whose locks or syncs may not hold."""
 
 
 class DirectoryLock:
@@ -29,12 +30,11 @@ class DirectoryLock:
     def acquire(
         self, file_system: str = "", allow_network: bool = False, claim: bool = True
     ) -> None:
-        """Take the lock. ``file_system`` is the type of the directory's, as `Disk` tells it.
+        """Take the lock. ``file_system`` is the directory's type, from `Disk.file_system`.
 
-        Without ``claim`` the lock file does not come to name this process: nothing is written.
-
-        Raises UnsafeFileSystem for a network file system unless ``allow_network``; DirectoryLocked,
-        naming the process id, when another broker has the directory; OSError.
+        ``claim`` writes the id of this process to the lock file. Raises UnsafeFileSystem for a
+        network file system unless ``allow_network``, DirectoryLocked with the process id of another
+        broker, and OSError.
         """
         if file_system in NETWORK_FILE_SYSTEMS and not allow_network:
             raise UnsafeFileSystem(
@@ -58,7 +58,7 @@ class DirectoryLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Give the lock back; nothing happens if it is not held."""
+        """Release the lock, if it is held."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

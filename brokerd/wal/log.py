@@ -1,13 +1,12 @@
 # Tests: tests/wal/test_log.py
-"""The write-ahead log: append frames, learn when they are durable, read batches back.
+"""The write-ahead log: append frames, learn when they are durable, read batches.
 
-Everything here runs in one thread, the reactor's; disk work is handed to committers. A frame
-appended while no commit is in flight is written at once; those appended meanwhile are written
-together by the next commit, with one fdatasync. A *ticket* is the number of a frame: 1, 2, 3...
-The format is docs/wal-format.rst.
+The log runs in the reactor's thread and has committers do disk work. A frame that is appended while
+no commit is in flight is written at once. Frames appended meanwhile share the next commit and its
+fdatasync. A *ticket* is the number of a frame: 1, 2, 3... The format is docs/wal-format.rst.
 
-A failed write or sync is fatal: ``on_fatal`` is called once, nothing is acknowledged any more, and
-nothing is tried again, because what the disk holds is unknown (fsyncgate).
+A failed write or sync is fatal, because the content of the disk is then unknown. The log calls
+``on_fatal`` once, acknowledges nothing any more, and does not retry.
 """
 
 from __future__ import annotations
@@ -21,18 +20,17 @@ from twisted.logger import Logger
 from brokerd.errors import NoSpace, StorageFailed
 from brokerd.wal.catalog import Catalog
 from brokerd.wal.committer import Committer, Mutex
-from brokerd.wal.deletion.coverage import Coverage, CoveragePlan
 from brokerd.wal.deletion.deleted_ranges import deleted_ranges
-from brokerd.wal.deletion.removal import Deleter, Removable, RemovalPlan, StartOffsets, is_kept
+from brokerd.wal.deletion.segment_deleter import SegmentDeleter
 from brokerd.wal.disk import Disk
 from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
 from brokerd.wal.read.reader import ReadPlan
 from brokerd.wal.read.seek import OffsetPlan, SizePlan
-from brokerd.wal.recovery.damage_fingerprint import KnownDamage, is_unchanged
+from brokerd.wal.recovery.damage_fingerprint import DamageFingerprint, is_unchanged
 from brokerd.wal.recovery.report import Frame, RecoveryReport
-from brokerd.wal.recovery.startup import known_places, rebuild_index, replay, tidy
+from brokerd.wal.recovery.startup import clean_up, fingerprint_damages, rebuild_index, replay
 from brokerd.wal.segment import Segment, SegmentStatus
-from brokerd.wal.write.allocation import Allocator, Spare, is_full
+from brokerd.wal.write.allocation import Allocator, SpareSegment, is_full
 from brokerd.wal.write.commit import QueuedFrame, SegmentWrite, by_segment, encode_frames, write_all
 from brokerd.wal.write.sealer import Sealer
 from brokerd.walformat import (
@@ -46,17 +44,15 @@ from brokerd.walformat import (
     entry_size,
     frame_size,
 )
-from brokerd.walformat.index import GrowingIndex
+from brokerd.walformat.index import MemoryIndex
 
 
 class Wal:
-    """The log in one directory.
+    """The log in one directory. Call :meth:`open` first.
 
-    ``committer`` must run work in order, in one thread; ``background`` runs allocation and the
-    sealing of segments; ``random_bytes(n)`` makes segment ids; ``seconds()`` times the recovery;
-    locks between threads come from ``make_lock()``.
-    Call :meth:`open` first. Callbacks are attributes: ``on_durable(ticket)``, ``on_room()``,
-    ``on_fatal(StorageFailed)``.
+    ``committer`` runs writes in order, in one thread. ``background`` allocates, seals and deletes
+    segments. ``random_bytes(n)`` makes segment ids, ``seconds()`` times the recovery, and
+    ``make_lock()`` makes locks between threads.
     """
 
     _log = Logger()
@@ -74,23 +70,26 @@ class Wal:
     ) -> None:
         self.options = options
         self.on_durable: Callable[[int], None] = lambda ticket: None
+        """Called when all frames up to a ticket are durable."""
         self.on_room: Callable[[], None] = lambda: None
+        """Called when an allocation has ended."""
         self.on_sealed: Callable[[], None] = lambda: None
-        """Called when a segment is complete, its index on the disk."""
-        self.on_short: Callable[[], None] = lambda: None
+        """Called when a segment is complete and its index is on the disk."""
+        self.on_disk_full: Callable[[], None] = lambda: None
         """Called when the disk has no room for another segment."""
         self.on_fatal: Callable[[StorageFailed], None] = lambda error: None
+        """Called once when the log fails."""
         self.busy = False
         """Whether a commit is in flight."""
         self.failed = False
         self.next_ticket = 1
         self.durable_ticket = 0
         self.commits = 0
-        """Commits that are durable; each made one frame or more so."""
+        """Number of durable commits, each of one frame or more."""
         self.appended_lsn = 0
-        """Just past the last frame appended."""
+        """The LSN after the last appended frame."""
         self.durable_lsn = 0
-        """Just past the last frame that is durable."""
+        """The LSN after the last durable frame."""
         self._synced_lsn = 0
         self._syncing = False
         self._disk = disk
@@ -99,7 +98,7 @@ class Wal:
         self._background = background
         self._seconds = seconds
         self.bad_indexes = 0
-        """Index files that were damaged, or gone, and were made again."""
+        """Number of damaged or missing index files that were made again."""
         self._catalog = Catalog(disk, path, self._rebuild_index, self._open_later, make_lock)
         self._opening: set[Segment] = set()
         self._allocator = Allocator(
@@ -111,8 +110,14 @@ class Wal:
             disk, path, background, self._catalog, self.fail, self._close_when_idle
         )
         self._sealer.on_sealed = lambda: self.on_sealed()
-        self.deleter = Deleter(
-            disk, path, background, self._catalog, self.fail, self._close_when_idle
+        self.deleter = SegmentDeleter(
+            disk,
+            path,
+            background,
+            self._catalog,
+            self.when_synced,
+            self.fail,
+            self._close_when_idle,
         )
         self._active: Segment | None = None
         self._spare_names: dict[Segment, str] = {}
@@ -131,58 +136,58 @@ class Wal:
         apply: Callable[[Frame], None],
         first_lsn: int = 0,
         reached_lsn: int = 0,
-        changed: Collection[KnownDamage] = (),
+        changed: Collection[DamageFingerprint] = (),
     ) -> RecoveryReport:
         """Replay frames from ``from_lsn`` on and make the log ready for appending.
 
-        The log is known to begin at ``first_lsn``, and to have reached ``reached_lsn`` once: what
-        is missing of it is reported. Places that ``changed`` since they were known to be damaged
-        are read again wherever they are. Blocks; may run in any thread, before all else. Raises
-        NewerFormat, and DamagedData for a file of which nobody can say whether it is a segment, or
-        when segments from ``from_lsn`` on were deleted, before anything on disk is changed; and
-        OSError.
+        The log is known to begin at ``first_lsn`` and to have reached ``reached_lsn`` once. Missing
+        parts are reported. Places in ``changed``, damage that has changed since the snapshot, are
+        read again wherever they are. Blocks, and may run in any thread.
+
+        Raises NewerFormat, and DamagedData for a file that may or may not be a segment, or for
+        deleted segments from ``from_lsn`` on. Nothing on disk has changed then. Raises OSError.
         """
         began = self._seconds()
         self._disk.make_directory(self._path)
         reached_lsn = max(from_lsn, reached_lsn)
-        replayed = replay(self._disk, self._path, from_lsn, apply, first_lsn, reached_lsn, changed)
-        tidy(self._disk, self._path, replayed)
-        report = replayed.report
-        report.known = known_places(self._disk, self._path, report)
+        result = replay(self._disk, self._path, from_lsn, apply, first_lsn, reached_lsn, changed)
+        clean_up(self._disk, self._path, result)
+        report = result.report
+        report.damage_fingerprints = fingerprint_damages(self._disk, self._path, report)
         for problem in report.bad_indexes:
-            self._tell_bad_index(problem)
-        for name in report.odd:
+            self._report_bad_index(problem)
+        for name in report.foreign_names:
             self._log.warn(
-                "{name!r} in {directory} is none of the log's files; it is left alone",
+                "{name!r} in {directory} does not belong to the log; it is left alone",
                 name=name,
                 directory=self._path,
                 event_id="odd-entry",
             )
-        for segment, spans in replayed.segments:
+        for segment, spans in result.segments:
             self._catalog.add(segment, spans)
-            if segment.growing is not None:
-                self._sealer.keep(segment)
+            if segment.memory_index is not None:
+                self._sealer.add_unindexed(segment)
         self._synced_lsn = self.durable_lsn = self.appended_lsn = report.next_lsn
         spare = self._first_spare()
         if spare is not None:
             self._begin(spare)
-        self._tell_shortage()
+        self._report_shortage()
         report.seconds = self._seconds() - began
         return report
 
-    def is_unchanged(self, known: KnownDamage) -> bool:
-        """Whether a place is damaged as it was; asked before :meth:`open`. Raises OSError."""
+    def is_unchanged(self, known: DamageFingerprint) -> bool:
+        """Whether a damaged place is as it was. Call it before :meth:`open`. Raises OSError."""
         return is_unchanged(self._disk, self._path, known)
 
     def deleted_lsn(self) -> int:
-        """Up to where parts of the log are deleted: a replay that begins below misses them.
+        """Return the end of the deleted parts of the log. A replay cannot begin below it.
 
-        For `Snapshots.load_newest`; asked before :meth:`open`. Raises OSError.
+        For `Snapshots.load_newest`, before :meth:`open`. Raises OSError.
         """
         return deleted_ranges(self._disk, self._path).end
 
-    def _first_spare(self) -> Spare | None:
-        """A segment to go on with; on a full disk, one that just holds the reserve, if any."""
+    def _first_spare(self) -> SpareSegment | None:
+        """Allocate the first segment. On a full disk it just holds the reserve, or is None."""
         size = self.options.segment_bytes
         try:
             spare = self._allocator.prepare_any(size)
@@ -195,10 +200,10 @@ class Wal:
             self._allocator.error = f"no space for a segment of {size} bytes"
         return spare
 
-    def _begin(self, spare: Spare) -> None:
-        """Go on in a new segment."""
+    def _begin(self, spare: SpareSegment) -> None:
+        """Continue in a new segment."""
         header = SegmentHeader(spare.segment_id, self.appended_lsn, spare.size, 0)
-        segment = Segment(header, GrowingIndex(), spare.file)
+        segment = Segment(header, MemoryIndex(), spare.file)
         segment.position = SEGMENT_HEADER_BYTES
         self._spare_names[segment] = spare.name
         self._active = segment
@@ -208,9 +213,10 @@ class Wal:
 
     @property
     def _free(self) -> int:
-        """Bytes that frames of any sizes, one after another, can be sure to find room in.
+        """Bytes that frames can use, whatever their sizes.
 
-        No frame spans segments, so what is left of the active segment and the spare do not add up.
+        A frame does not span segments, so the rest of the active segment and the spare do not add
+        up.
         """
         active = self._active
         rest = 0 if active is None else active.header.size - active.position
@@ -228,25 +234,25 @@ class Wal:
 
     @property
     def last_room(self) -> int:
-        """Bytes of frames that what shuts somebody out may still append."""
+        """Bytes of frames that changes which take access away may still append."""
         return max(0, self._free - MARK_ROOM_BYTES)
 
     @property
     def allocation_error(self) -> str | None:
-        """Why the last allocation failed; work that does not fit ``room`` should be refused."""
+        """Why the last allocation failed. Then refuse work that does not fit ``room``."""
         return self._allocator.error
 
     def request_room(self, size: int) -> None:
-        """Ask for ``room`` to become at least ``size`` bytes; ``on_room`` tells how it ended."""
+        """Ask for ``room`` of at least ``size`` bytes. ``on_room`` is called when that ends."""
         self._allocator.request(size + self.options.reserve + MARK_ROOM_BYTES)
 
     def retry_allocation(self) -> None:
-        """Try again what failed for lack of space: allocation, and the writing of indexes."""
+        """Retry the allocation and the index writes that failed for lack of space."""
         self._allocator.retry()
         self._sealer.retry()
 
     def _room_changed(self) -> None:
-        self._tell_shortage()
+        self._report_shortage()
         if self._active is None:
             spare = self._allocator.take(0)
             if spare is not None:
@@ -257,8 +263,8 @@ class Wal:
         self._close_when_idle()
         self.on_room()
 
-    def _tell_shortage(self) -> None:
-        """Say once that the disk is full, until there is room again."""
+    def _report_shortage(self) -> None:
+        """Log once that the disk is full, until there is room again."""
         error = self._allocator.error
         if error is not None and not self._is_short:
             self._log.warn(
@@ -267,7 +273,7 @@ class Wal:
                 event_id="allocation-failed",
             )
             self._is_short = True
-            self.on_short()
+            self.on_disk_full()
         self._is_short = error is not None
 
     # -- appending ---------------------------------------------------------------------------
@@ -275,9 +281,9 @@ class Wal:
     def append(self, entries: Sequence[Entry], time_us: int) -> int:
         """Queue one frame and return its ticket.
 
-        The caller has made sure of ``room``, ``reserve_room`` or ``last_room``. Raises NoSpace if
-        not, StorageFailed after a failure, ValueError for a frame over FRAME_BYTES_MAX; nothing is
-        queued then.
+        The caller checks ``room``, ``reserve_room`` or ``last_room`` first. Raises NoSpace if there
+        is none, StorageFailed after a failure, and ValueError for a frame over FRAME_BYTES_MAX. The
+        frame is not queued then.
         """
         if self.failed or self._closed is not None:
             raise StorageFailed("the log takes no more frames: it failed or was closed")
@@ -299,7 +305,7 @@ class Wal:
         return ticket
 
     def _place(self, size: int) -> Segment:
-        """The segment that takes the next frame; begins a new one if need be."""
+        """Return the segment for the next frame. Begins a new one if the active one is full."""
         active = self._active
         if active is not None and active.position + size <= active.header.size:
             return active
@@ -311,8 +317,8 @@ class Wal:
             )
         return self._roll(spare)
 
-    def _roll(self, spare: Spare) -> Segment:
-        """Close the active segment and begin the next."""
+    def _roll(self, spare: SpareSegment) -> Segment:
+        """Close the active segment and begin the next one."""
         self._seal_wanted = False
         old = self._active
         if old is not None and old.position > SEGMENT_HEADER_BYTES:
@@ -339,7 +345,7 @@ class Wal:
             self.fail("a commit cannot be made", error)
 
     def _write(self, frames: list[QueuedFrame]) -> SegmentWrite:
-        """The bytes of frames of one segment, and its header if they are the first."""
+        """Encode frames of one segment, with its header if they are the first."""
         segment = frames[0].segment
         assert segment.file is not None, "a segment with frames to be written is open"
         parts = encode_frames(frames, self._synced_lsn)
@@ -376,12 +382,12 @@ class Wal:
             self._synced_lsn = self.durable_lsn
         if self._queue:
             self._start_commit()
-        self._sealer.durable(self.durable_lsn)
+        self._sealer.complete_below(self.durable_lsn)
         self.on_durable(self.durable_ticket)
         self._close_when_idle()
 
     def _index(self, frame: QueuedFrame) -> None:
-        index = frame.segment.growing
+        index = frame.segment.memory_index
         assert index is not None, "a segment keeps its index in memory until all is durable"
         index.last_time_us = frame.time_us
         position = frame.position + FRAME_HEADER_BYTES
@@ -390,13 +396,13 @@ class Wal:
             if kind == EntryKind.RECORDS and index.add(
                 topic_id, partition, base_offset, frame.time_us, count, position, size
             ):
-                self._catalog.begins(frame.segment, topic_id, partition, base_offset)
+                self._catalog.add_partition(frame.segment, topic_id, partition, base_offset)
             position += entry_size(size)
 
     def sync(self) -> None:
-        """Sync what was written; for ``interval`` mode, called by its owner's timer.
+        """Sync the written frames, in ``interval`` mode. The owner's timer calls it.
 
-        Does nothing while the sync before is under way.
+        Does nothing while another sync is under way.
         """
         active = self._active
         if self.failed or self._syncing or active is None or active.file is None:
@@ -408,10 +414,10 @@ class Wal:
         self._committer.submit(active.file.sync, lambda _, error: self._synced(lsn, error))
 
     def when_synced(self, synced: Callable[[Exception | None], None]) -> None:
-        """Call back, now or later, when all that is durable is on the disk, in any mode.
+        """Call back, now or later, when all durable frames are synced, in any mode.
 
-        For what must never know more than the log does after a power cut. The active segment may
-        have no name yet, while the one before is still to be synced in the background.
+        Other files that refer to these frames are written after that. The active segment may have
+        no name yet, and the one before may still wait for its sync in the background.
         """
         segments = [*self._sealer.unsynced, *([self._active] if self._active else ())]
         files = [segment.file for segment in segments if segment.file is not None]
@@ -438,9 +444,9 @@ class Wal:
             self._synced_lsn = max(self._synced_lsn, lsn)
 
     def fail(self, what: str, error: Exception) -> None:
-        """Acknowledge nothing any more and take no more frames; the first call tells ``on_fatal``.
+        """Stop acknowledging and appending. The first call calls ``on_fatal``.
 
-        Also for the owner, when it cannot make a frame of what it has applied already.
+        The owner calls it too, if it cannot make a frame of changes that it has applied.
         """
         if self.failed:
             return
@@ -457,7 +463,7 @@ class Wal:
     # -- sealing -----------------------------------------------------------------------------
 
     def seal(self) -> None:
-        """Close the active segment as soon as a spare is there; nothing happens if it is empty."""
+        """Seal the active segment as soon as there is a spare, unless it is empty."""
         active = self._active
         if active is None or active.position == SEGMENT_HEADER_BYTES or self.failed:
             return
@@ -467,18 +473,18 @@ class Wal:
             self._allocator.ensure()
             return
         self._roll(spare)
-        self._sealer.durable(self.durable_lsn)
+        self._sealer.complete_below(self.durable_lsn)
 
     @property
     def sealed_lsn(self) -> int:
-        """All segments that end at or below this are complete, with their indexes on the disk."""
+        """The LSN up to which all segments are complete, with their indexes on the disk."""
         for segment in self._catalog.segments:
-            if not segment.sealed or segment.growing is not None:
+            if not segment.sealed or segment.memory_index is not None:
                 return segment.first_lsn
         return self.durable_lsn
 
     def seal_if_older(self, time_us: int) -> None:
-        """Seal if the first frame of the active segment is ``seal_age_us`` old by broker time."""
+        """Seal the active segment if its first frame is ``seal_age_us`` old by broker time."""
         active = self._active
         if active is None or active.position == SEGMENT_HEADER_BYTES:
             return
@@ -490,17 +496,17 @@ class Wal:
     def plan_read(
         self, topic_id: int, partition: int, offset: int, max_bytes: int
     ) -> ReadPlan | None:
-        """Plan to read the batch that holds ``offset`` and what follows it.
+        """Plan to read the batch with ``offset`` and the durable batches that follow.
 
-        Only durable batches are seen. None if the log holds no batch with the offset. Cheap; run
-        the plan in another thread.
+        Returns None if the log holds no batch with the offset. Cheap. Run the plan in another
+        thread.
         """
         return self._catalog.plan_read(topic_id, partition, offset, max_bytes)
 
     def time_of(self, topic_id: int, partition: int, offset: int) -> int | None:
-        """Broker time at which the record was appended, None if the log does not hold it.
+        """Return the broker time at which a record was appended, None if it is not in the log.
 
-        While the index that tells has to be read first: when the record's segment began.
+        If the index has to be read first, the answer is the time at which the segment began.
         """
         return self._catalog.time_of(topic_id, partition, offset)
 
@@ -522,10 +528,13 @@ class Wal:
 
         self._background.submit(lambda: self._catalog.open(segment), opened)
 
-    def _rebuild_index(self, segment: Segment) -> GrowingIndex:
-        """Make the index of a sealed segment again; in the thread of a read."""
+    def _rebuild_index(self, segment: Segment) -> MemoryIndex:
+        """Make the index of a sealed segment again, in the thread of a read.
+
+        The caller holds `Catalog.open_lock`, so that threads count one after the other.
+        """
         index, error = rebuild_index(self._disk, self._path, segment)
-        self._tell_bad_index(f"a read could not use the index of {segment.name}")
+        self._report_bad_index(f"a read could not use the index of {segment.name}")
         if error is not None:
             self._log.warn(
                 "the index of {name} cannot be written: {error}; it is made again when needed",
@@ -535,7 +544,7 @@ class Wal:
             )
         return index
 
-    def _tell_bad_index(self, problem: str) -> None:
+    def _report_bad_index(self, problem: str) -> None:
         self.bad_indexes += 1
         self._log.error(
             "{problem}; the index was made again from the segment",
@@ -544,104 +553,32 @@ class Wal:
         )
 
     def segments(self) -> list[SegmentStatus]:
-        """The segments that hold frames, oldest first."""
+        """Return the segments with frames, oldest first."""
         return self._catalog.status()
 
-    # -- removing ----------------------------------------------------------------------------
-
     def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:
-        """Plan to find a partition's first offset appended at or after broker time ``time_us``.
+        """Plan to find the first offset appended at or after broker time ``time_us``.
 
-        Cheap; ``plan.run()``, in another thread, returns it, exactly, or None if the log has no
-        such record, and raises DamagedData or OSError if an index can be neither read nor made.
-        Only durable records are seen.
+        Cheap. ``plan.run()``, in another thread, returns the exact offset, or None if the log has
+        no such durable record.
         """
         return self._catalog.plan_offset_at_time(topic_id, partition, time_us)
 
     def plan_offset_of_size(self, topic_id: int, partition: int, max_bytes: int) -> SizePlan:
         """Plan to find the first offset from which on a partition takes at most ``max_bytes``.
 
-        The bytes are those of whole batches in the log, as written. ``plan.run()`` (as above)
-        returns the first offset of a batch; the offset after the last batch if that alone is
-        larger; None if the log has nothing of the partition. ``plan.look()`` says, besides, how
-        many bytes there may be before that. It reads the index of each segment
-        once for each partition, and remembers the sum: about 150 bytes for each pair of a segment
-        and a partition that somebody asked for.
+        The bytes are those of whole batches in the log. ``plan.run()``, in another thread, returns
+        the first offset of a batch. It returns the offset after the last batch if that batch alone
+        is larger, and None if the log has no batch of the partition. ``plan.measure()`` also
+        returns how many bytes may lie before that. ``plan.remember()`` keeps the size of each
+        sealed segment: about 150 bytes for each pair of segment and partition.
         """
         return self._catalog.plan_offset_of_size(topic_id, partition, max_bytes)
-
-    def removable(
-        self, starts: StartOffsets, topic_ids: Collection[int], below_lsn: int
-    ) -> RemovalPlan:
-        """Plan to find the segments that can be deleted, for :meth:`delete_segments`.
-
-        These are sealed, end at or below ``below_lsn``, and every record in them is removed: below
-        its start offset in ``starts`` by (topic id, partition), or of a topic that is not among
-        ``topic_ids``, those of all topics that are not deleted. Both must be durable, as they were
-        when the log ended at ``below_lsn`` or above, and may not change before the plan has run.
-        Only what ends at or below the start of the second-newest snapshot
-        (`Snapshots.second_newest`) may be deleted. Cheap: under 1 us a segment;
-        ``plan.run()`` reads the rest in another thread.
-        """
-        candidates = [
-            segment
-            for segment in self._sealed_below(below_lsn)
-            if segment.kept_by is None or not is_kept(segment.kept_by, starts, topic_ids)
-        ]
-        return RemovalPlan(self._disk, self._path, self._catalog, candidates, starts, topic_ids)
-
-    def covered(
-        self,
-        starts: StartOffsets,
-        topic_ids: Collection[int],
-        below_lsn: int,
-        coverage: Coverage,
-    ) -> CoveragePlan:
-        """Plan to find the segments that can be deleted because an archive has their records.
-
-        The others that a plan of :meth:`removable` has looked at, by the same rules. That records
-        may be missing must be on record before: `Removable.archived`. Cheap; ``plan.run()`` asks
-        the archive, and wants a thread of its own.
-        """
-        sealed = self._sealed_below(below_lsn)
-        return CoveragePlan(
-            self._disk, self._path, self._catalog, sealed, starts, topic_ids, coverage
-        )
-
-    def _sealed_below(self, lsn: int) -> list[Segment]:
-        return [
-            segment
-            for segment in self._catalog.segments
-            if segment.sealed and segment.growing is None and segment.end_lsn <= lsn
-        ]
-
-    def delete_segments(
-        self,
-        removables: Sequence[Removable],
-        done: Callable[[int, Exception | None], None] = lambda count, error: None,
-    ) -> None:
-        """Delete what a plan of :meth:`removable` found, in the background.
-
-        That they are deleted is on record before the first goes. A crash in between leaves segments
-        that are found removable again. ``done(count, error)`` is called once: how many were
-        deleted, and why none could be, as when there is no space for the record. A read plan that
-        has a segment open reads on; one that still has to open it raises RecordRemoved, and no new
-        plan is made. What was appended before is synced first, whatever the durability: the start
-        offsets are among it.
-        """
-
-        def synced(error: Exception | None) -> None:
-            if error is not None:
-                done(0, error)
-            else:
-                self.deleter.delete(removables, done)
-
-        self.when_synced(synced)
 
     # -- closing -----------------------------------------------------------------------------
 
     def close(self, closed: Callable[[StorageFailed | None], None]) -> None:
-        """Finish what is queued and in flight, sync, and call ``closed(error or None)``."""
+        """Finish all queued work, sync, and call ``closed(error or None)``."""
         self._closed = closed
         self._allocator.closed = True
         self.deleter.stopped = True

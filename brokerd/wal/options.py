@@ -1,5 +1,5 @@
 # Tests: tests/wal/test_log.py
-"""How a log is kept: sizes, durability and what stays in reserve."""
+"""Options of a log: sizes, durability and reserves."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Literal
 from brokerd.walformat import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 
 MARK_ROOM_BYTES = 4096
-"""Kept even from settles, so that marks can always be written."""
+"""The last reserve of all, which only marks use."""
 
 
 @dataclass(frozen=True)
 class WalOptions:
-    """Raises ValueError for sizes that make no sense."""
+    """Options of a log. Raises ValueError for a segment size out of range."""
 
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
     durability: Literal["fsync", "interval", "os"] = "fsync"
-    """When a frame counts as durable: synced, or (the two others) written. With ``interval`` the
-    owner calls ``Wal.sync`` at the interval of its choice."""
+    """When a frame counts as durable: with ``fsync`` when it is synced, else when it is written.
+    With ``interval`` the owner calls ``Wal.sync`` regularly."""
     seal_age_us: int = 900_000_000
     reserve_bytes: int = 4 << 20
-    """Of the allocated space, what only settles may use; at most an eighth of a segment."""
+    """The allocated space for settles alone, at most an eighth of a segment."""
     last_reserve_bytes: int = 256 << 10
-    """Of the reserve, what not even settles may use; at most a quarter of it."""
+    """The part of the reserve that settles may not use, at most a quarter of it."""
     free_bytes_min: int = 64 << 20
-    """Allocation leaves this much of the disk to snapshots, indexes and the archive."""
+    """Free bytes that allocation leaves on the disk for snapshots, indexes and the archive."""
 
     def __post_init__(self) -> None:
         if not SEGMENT_BYTES_MIN <= self.segment_bytes <= SEGMENT_BYTES_MAX:
@@ -37,10 +37,10 @@ class WalOptions:
 
     @property
     def reserve(self) -> int:
-        """Bytes of frames that ordinary work must leave."""
+        """Bytes of frames that ordinary work leaves free."""
         return min(self.reserve_bytes, self.segment_bytes // 8)
 
     @property
     def last_reserve(self) -> int:
-        """Bytes of frames that settles must leave to what shuts somebody out."""
+        """Bytes of frames that settles leave free for changes that take access away."""
         return min(self.last_reserve_bytes, self.reserve // 4)

@@ -1,5 +1,5 @@
 # Tests: tests/wal/test_reader.py
-"""A segment of the log as the broker uses it, and the names of its files."""
+"""One segment of the log: its state in memory and the names of its files."""
 
 from __future__ import annotations
 
@@ -8,52 +8,61 @@ from typing import NamedTuple
 
 from brokerd.wal.disk import Disk, File
 from brokerd.walformat import SegmentHeader
-from brokerd.walformat.index import GrowingIndex, PartitionSpan
+from brokerd.walformat.index import MemoryIndex, PartitionSpan
 
 
 def segment_name(first_lsn: int) -> str:
+    """Return the file name of the segment that begins at an LSN."""
     return f"{first_lsn:020d}.wal"
 
 
 def index_name(first_lsn: int) -> str:
+    """Return the file name of the index of the segment that begins at an LSN."""
     return f"{first_lsn:020d}.idx"
 
 
-class Lack(NamedTuple):
-    """Why a segment stays although an archive should have all of it."""
+class ArchiveGap(NamedTuple):
+    """Records of a segment that the archive should have and lacks."""
 
     number: int
-    """The version of the archive that lacks something (`Coverage.number`); 0: nobody can say."""
+    """The version of the archive, as `Coverage.number`; 0 if the archive could not be asked."""
     span: PartitionSpan
     problem: str
 
 
 class Segment:
-    """A segment in use. ``growing`` is its index until an index file has been written."""
+    """A segment in use. It belongs to the reactor's thread; other threads only read it.
+
+    A plan that runs in another thread hands back what it found, and its ``remember`` keeps it here.
+    """
 
     def __init__(
-        self, header: SegmentHeader, growing: GrowingIndex | None = None, file: File | None = None
+        self,
+        header: SegmentHeader,
+        memory_index: MemoryIndex | None = None,
+        file: File | None = None,
     ) -> None:
         self.header = header
         self.name = segment_name(header.first_lsn)
-        self.growing = growing
+        self.memory_index = memory_index
+        """The index until its file is written, then None."""
         self.file = file
         """The file while it is open for writing."""
         self.position = 0
-        """Where the next frame goes; where frames end, once sealed."""
+        """Where the next frame goes; of a sealed segment, where the last frame ends."""
         self.sealed = False
         self.ordinal = -1
-        """Its number in the catalog: later segments have higher ones."""
+        """The number in the catalog. Later segments have higher numbers."""
         self.deleted = False
-        """No new read may want it; its file may be gone."""
-        self.removed_spans = 0
-        """How many of the partitions in its index have no record left, as far as is known."""
-        self.kept_by: PartitionSpan | None = None
-        """The next of them, when it was last looked at."""
-        self.lack: Lack | None = None
-        """What an archive was found to lack of it."""
+        """New reads do not use the segment. Its file may be gone."""
+        self.removed_span_count = 0
+        """How many partitions at the start of its index have no record left."""
+        self.kept_span: PartitionSpan | None = None
+        """The first partition that still has records, by the last removal plan."""
+        self.archive_gap: ArchiveGap | None = None
+        """What the archive lacked at the last coverage plan."""
         self.sizes: dict[tuple[int, int], int] = {}
-        """Bytes of the batches of those partitions for which somebody asked."""
+        """Bytes of batches by partition, as far as size plans computed them."""
 
     @property
     def first_lsn(self) -> int:
@@ -65,14 +74,14 @@ class Segment:
 
 
 class SegmentStatus(NamedTuple):
-    """One segment, for status pages and planners."""
+    """One segment as status pages and planners see it."""
 
     name: str
     first_lsn: int
     end_lsn: int
     size: int
     sealed: bool
-    """No more will be written, the tail is cut off, the index file is in place."""
+    """The segment is trimmed and its index file is in place."""
     segment_id: bytes
 
 

@@ -1,9 +1,9 @@
 # Tests: tests/wal/test_snapshot.py
-"""Snapshots of the broker's state: written in chunks, read back before they count.
+"""Snapshots of the broker's state, in chunks. A snapshot is read back before it counts.
 
-The layout is docs/wal-format.rst, section "Snapshot". What chunks say is for the broker to know,
-which makes several of what is large. Memory is one chunk when writing, and when reading the largest
-one and `READ_BYTES`.
+The layout is docs/wal-format.rst, section "Snapshot". The broker defines the content of chunks, and
+makes several chunks of a large part. A write needs memory for one chunk, a read for the largest
+chunk and `READ_BYTES`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ CHUNK_HEADER_BYTES = 48
 CHUNK_BYTES_MAX = 1 << 30
 KEPT_SNAPSHOTS = 2
 READ_BYTES = 1 << 20
-"""What is read of the file at once: many chunks, or one that is larger."""
+"""The usual size of a disk read. A larger chunk makes a larger one."""
 
 _MORE = 1
-"""Flag of a chunk."""
+"""The flag of a chunk whose body continues in the next chunk."""
 
 _NAME = re.compile(r"[0-9]{20}\.snap")
 _HEADER = struct.Struct("<8sHHI16sQq")
@@ -43,36 +43,37 @@ _U64_PAIR = struct.Struct("<QQ")
 
 
 class SnapshotChunk(NamedTuple):
-    """A piece of state: the effect of every event below ``lsn`` on what ``key`` names."""
+    """The state of the part that ``key`` names, with all events below ``lsn`` applied."""
 
     kind: int
-    """Chosen by the broker, 0 to 65534."""
+    """Defined by the broker, 0 to 65534."""
     key: bytes
     lsn: int
     body: bytes
     more: bool = False
-    """Whether the next chunk, of the same kind, key and LSN, goes on with the body."""
+    """Whether the body continues in the next chunk, which has the same kind, key and LSN."""
 
 
 class LoadedSnapshot(NamedTuple):
-    """A verified snapshot. ``chunks`` can be gone through once; replay begins at ``start_lsn``."""
+    """A verified snapshot. ``chunks`` iterates once. Replay begins at ``start_lsn``."""
 
     start_lsn: int
     chunks: Iterator[SnapshotChunk]
 
 
 def snapshot_name(start_lsn: int) -> str:
+    """Return the file name of a snapshot."""
     return f"{start_lsn:020d}.snap"
 
 
 def encode_snapshot_header(snapshot_id: bytes, start_lsn: int, time_us: int) -> bytes:
-    """The first 56 bytes of a snapshot."""
+    """Encode the first 56 bytes of a snapshot."""
     head = _HEADER.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, 0, 0, snapshot_id, start_lsn, time_us)
     return head + _U64.pack(xxh3_64_intdigest(head, 0))
 
 
 def encode_chunk(chunk: SnapshotChunk, position: int, salt: int) -> bytes:
-    """One chunk for its position in the file. Raises ValueError for one that is too large."""
+    """Encode a chunk for a position in the file. Raises ValueError for a chunk over the limit."""
     kind, key, lsn, body, more = chunk
     if len(key) + len(body) > CHUNK_BYTES_MAX:
         raise ValueError(f"a chunk of {len(key) + len(body)} bytes is over {CHUNK_BYTES_MAX}")
@@ -91,7 +92,7 @@ def encode_chunk(chunk: SnapshotChunk, position: int, salt: int) -> bytes:
 
 
 class _ReadAhead:
-    """Reads a file from its beginning to its end in few reads."""
+    """Reads a file forward in large reads."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -99,7 +100,7 @@ class _ReadAhead:
         self._start = 0
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to ``length`` bytes; fewer only at the end of the file."""
+        """Return ``length`` bytes, fewer at the end of the file."""
         at = position - self._start
         data = self._data[at : at + length]
         if len(data) < length:
@@ -110,7 +111,7 @@ class _ReadAhead:
 
 
 class SnapshotFile:
-    """Reads one snapshot. Every step verifies; DamagedData names file and position."""
+    """Reads one snapshot and verifies it. DamagedData names file and position."""
 
     def __init__(self, file: File, name: str) -> None:
         self._file = file
@@ -135,7 +136,7 @@ class SnapshotFile:
         return DamagedData(f"{self._name} at {position}: {problem}")
 
     def chunks(self) -> Iterator[SnapshotChunk]:
-        """All chunks, ending only at a sound end chunk."""
+        """Yield all chunks up to the end chunk. Raises DamagedData, NewerFormat."""
         file = _ReadAhead(self._file)
         position = SNAPSHOT_HEADER_BYTES
         count = 0
@@ -143,7 +144,7 @@ class SnapshotFile:
         while True:
             chunk, size = self._chunk(file, position)
             if begun is not None and chunk[:3] != begun:
-                raise self._damaged(position, "the chunk before goes on, but not here")
+                raise self._damaged(position, "the chunk before does not continue here")
             begun = chunk[:3] if chunk.more else None
             position += size
             if chunk.kind == END_KIND:
@@ -178,9 +179,9 @@ class SnapshotFile:
 
 
 class Snapshots:
-    """The snapshots in one directory. All methods block; run them off the reactor thread.
+    """The snapshots in one directory. Methods block and run outside of the reactor's thread.
 
-    ``random_bytes(n)`` makes ids; ``time_us()`` is wall-clock time, for the header only.
+    ``random_bytes(n)`` makes ids. ``time_us()`` is wall-clock time, for the header only.
     """
 
     _log = Logger()
@@ -197,14 +198,14 @@ class Snapshots:
         self._random_bytes = random_bytes
         self._time_us = time_us
         self.damaged = 0
-        """Snapshots that :meth:`load_newest` passed over because they are damaged."""
+        """Number of damaged snapshots that :meth:`load_newest` found."""
         self.reached_lsn = 0
-        """How far the log had got once, by all that :meth:`load_newest` read and found sound."""
+        """The highest LSN in all sound snapshots that :meth:`load_newest` read."""
 
     def write(self, start_lsn: int, chunks: Iterable[SnapshotChunk]) -> int:
-        """Write a snapshot, read it back, and delete all but the two newest; returns its bytes.
+        """Write a snapshot, read it back, and delete all but the two newest. Returns its bytes.
 
-        Raises OSError, and DamagedData if it does not read back; nothing is left behind then, and
+        Raises OSError, and DamagedData if it does not read back. Then the new file is deleted, and
         older snapshots stay.
         """
         self._disk.make_directory(self._path)
@@ -212,7 +213,7 @@ class Snapshots:
         temporary = os.path.join(self._path, name + ".tmp")
         for left in self._disk.list(self._path):
             if left.endswith(".tmp"):
-                with suppress(IsADirectoryError):  # not ours
+                with suppress(IsADirectoryError):  # not a snapshot
                     self._disk.unlink(os.path.join(self._path, left))
         file = self._disk.create(temporary)
         try:
@@ -246,33 +247,32 @@ class Snapshots:
         return position + len(end)
 
     def names(self) -> list[str]:
-        """File names of all snapshots, newest first."""
+        """Return the file names of all snapshots, newest first."""
         found = (name for name in self._disk.list(self._path) if _NAME.fullmatch(name))
         return sorted(found, reverse=True)
 
     def _delete_old(self) -> None:
         for name in self.names()[KEPT_SNAPSHOTS:]:
-            with suppress(IsADirectoryError):  # not ours
+            with suppress(IsADirectoryError):  # not a snapshot
                 self._disk.unlink(os.path.join(self._path, name))
 
     def load_newest(
         self,
-        why_outdated: Callable[[SnapshotChunk], str | None] = lambda chunk: None,
+        outdated_reason: Callable[[SnapshotChunk], str | None] = lambda chunk: None,
         oldest_lsn: int = 0,
     ) -> LoadedSnapshot | None:
-        """The newest snapshot that verifies and is not outdated, None if there is none.
+        """Return the newest snapshot that is sound and not outdated, None if there is none.
 
-        ``why_outdated(chunk)`` says why a snapshot with this chunk should not be used, if so. But
-        the log below ``oldest_lsn`` is deleted: rather than to begin there, the newest that begins
-        above it is used, outdated or not. Those passed over are logged. Raises NewerFormat,
-        OSError.
+        ``outdated_reason(chunk)`` returns why a snapshot with this chunk is outdated, or None. The
+        log below ``oldest_lsn`` is deleted. If only an outdated snapshot begins above that, the
+        newest such one is used. Unused snapshots are logged. Raises NewerFormat, OSError.
         """
         outdated: SnapshotFile | None = None
         for name in self.names():
             path = os.path.join(self._path, name)
             try:
                 snapshot = SnapshotFile(self._disk.open(path), name)
-                problem = self._verify(snapshot, why_outdated)
+                problem = self._verify(snapshot, outdated_reason)
             except (DamagedData, IsADirectoryError) as error:
                 self.damaged += 1
                 self._log.error(
@@ -305,10 +305,10 @@ class Snapshots:
         return LoadedSnapshot(outdated.start_lsn, outdated.chunks())
 
     def second_newest(self) -> int | None:
-        """The start LSN of the second-newest snapshot, None if there is none that can be used.
+        """Return the start LSN of the second-newest snapshot, None if there is no sound one.
 
-        It is read again and verified; blocks. A start from any kept snapshot needs nothing of the
-        log below it, so segments that end there may be deleted. Raises NewerFormat, OSError.
+        Reads and verifies the snapshot. A start from either snapshot does not need the log below
+        that LSN, so segments that end there may be deleted. Raises NewerFormat, OSError.
         """
         names = self.names()
         if len(names) < KEPT_SNAPSHOTS:
@@ -330,13 +330,13 @@ class Snapshots:
         return start_lsn
 
     def _verify(
-        self, snapshot: SnapshotFile, why_outdated: Callable[[SnapshotChunk], str | None]
+        self, snapshot: SnapshotFile, outdated_reason: Callable[[SnapshotChunk], str | None]
     ) -> str | None:
-        """Read all of a snapshot; returns why it is outdated, if it is. Raises DamagedData."""
+        """Read all of a snapshot. Returns why it is outdated, or None. Raises DamagedData."""
         problem: str | None = None
         reached_lsn = 0
         for chunk in snapshot.chunks():
             reached_lsn = max(reached_lsn, chunk.lsn)
-            problem = problem or why_outdated(chunk)
+            problem = problem or outdated_reason(chunk)
         self.reached_lsn = max(self.reached_lsn, reached_lsn)
         return problem

@@ -1,12 +1,11 @@
 # Tests: tests/wal/test_reader.py
-"""Where the batches of one segment lie: in memory while it is written, in a file once sealed.
+"""Indexes: where the batches of one segment lie (docs/wal-format.rst, "Index of a sealed segment").
 
-Both kinds answer the same two questions: which partitions does the segment hold
-(:class:`PartitionSpan`), and where are a partition's batches (:class:`Rows`, by base offset). The
-file's layout is in docs/wal-format.rst, section "Index of a sealed segment". It is read whole,
-verified, and searched where it lies in memory: nothing that happens to the file afterwards can make
-a read miss a record, or stop the process as a mapped file would. Columns are used as the machine's
-own numbers, so this needs a little-endian machine.
+An index lists the partitions of a segment (:class:`PartitionSpan`) and the batches of each
+(:class:`Rows`, by base offset). It is built in memory while the segment is written, and stored in a
+file when the segment is sealed. A file is loaded whole and verified. A later change of the file
+cannot make a read miss a record, nor stop the process as a mapped file would. Columns are used as
+machine integers, so the machine must be little-endian.
 """
 
 from __future__ import annotations
@@ -33,30 +32,30 @@ _COLUMNS: tuple[Literal["q", "I"], ...] = ("q", "q", "I", "I", "I")
 
 
 class PartitionSpan(NamedTuple):
-    """What a segment holds of one partition. Offsets may have gaps only where data is damaged."""
+    """The part of one partition in a segment. Offsets have gaps only where data is damaged."""
 
     topic_id: int
     partition: int
     first_offset: int
     end_offset: int
-    """Just past the last record."""
+    """The offset after the last record."""
     first_row: int
     rows: int
 
 
 class Rows(NamedTuple):
-    """Batches of one partition in one segment, by base offset; all columns have one length."""
+    """Batches of one partition in one segment, by base offset, as columns of one length."""
 
     base_offset: Sequence[int]
     time_us: Sequence[int]
-    """Broker time of the frame."""
+    """Broker time of the batch's frame."""
     count: Sequence[int]  # type: ignore[assignment]  # tuple.count() gives way to the field
     position: Sequence[int]
-    """Of the entry's header, in bytes from the start of the file."""
+    """Position of the entry's header in the file."""
     body_bytes: Sequence[int]
 
     def find(self, offset: int) -> int:
-        """The row of the batch that holds an offset, -1 if none does."""
+        """Return the row of the batch that holds an offset, -1 if none does."""
         row = bisect_right(self.base_offset, offset) - 1
         if row >= 0 and offset < self.base_offset[row] + self.count[row]:
             return row
@@ -64,25 +63,25 @@ class Rows(NamedTuple):
 
 
 class SegmentIndex(Protocol):
-    """Either kind of index."""
+    """An index in memory or from a file."""
 
     @property
     def size(self) -> int:
-        """Bytes it takes in memory, near enough."""
+        """Bytes of memory, about."""
 
     def spans(self) -> Iterator[PartitionSpan]:
-        """The partitions in the segment, sorted by topic id and partition."""
+        """Yield the partitions of the segment, by topic id and partition."""
 
     def rows(self, topic_id: int, partition: int) -> Rows | None:
-        """The batches of a partition, None if there are none."""
+        """Return the batches of a partition, None if there are none."""
 
 
 def _new_rows() -> tuple[array[int], ...]:
     return tuple(array(code) for code in _COLUMNS)
 
 
-class GrowingIndex:
-    """The index of the segment being written. 28 bytes a batch, plus 0.6 KB a partition."""
+class MemoryIndex:
+    """An index that is built batch by batch. 28 bytes a batch, and 0.6 KB a partition."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, int], tuple[array[int], ...]] = {}
@@ -103,9 +102,10 @@ class GrowingIndex:
         position: int,
         body_bytes: int,
     ) -> bool:
-        """Add the next batch; True if it is the first of its partition.
+        """Add a batch. Returns True for the first batch of its partition.
 
-        Batches of a partition come in the order of their offsets.
+        Batches of a partition come in order of offsets. The columns grow in order, so that a reader
+        in another thread sees the first columns of a new row before the last one.
         """
         columns = self._rows.get((topic_id, partition))
         is_first = columns is None
@@ -133,7 +133,7 @@ class GrowingIndex:
         return None if columns is None else Rows(*columns)
 
     def encode(self, segment_id: bytes, first_lsn: int, end_lsn: int) -> bytes:
-        """The index file of the segment, now that it is complete."""
+        """Encode the index file of the complete segment."""
         directory = b"".join(
             _SPAN.pack(
                 s.topic_id, s.partition, 0, s.first_offset, s.end_offset, s.first_row, s.rows
@@ -164,16 +164,17 @@ class GrowingIndex:
         return head + checksums + directory + columns
 
 
-def merged(said: SegmentIndex, found: GrowingIndex) -> GrowingIndex:
-    """All batches of two indexes of one segment; of those in both, what is ``said`` counts.
+def merge_indexes(stored: SegmentIndex, scanned: MemoryIndex) -> MemoryIndex:
+    """Return the batches of two indexes of one segment.
 
-    A frame that lost its header has not its own time in the index that was found.
+    A row of ``stored`` replaces the same row of ``scanned``: a scan cannot tell the time of a frame
+    whose header is damaged.
     """
-    both = GrowingIndex()
-    both.last_time_us = found.last_time_us
-    for key in sorted({span[:2] for index in (said, found) for span in index.spans()}):
+    both = MemoryIndex()
+    both.last_time_us = scanned.last_time_us
+    for key in sorted({span[:2] for index in (stored, scanned) for span in index.spans()}):
         rows: dict[int, tuple[int, ...]] = {}
-        for columns in (found.rows(*key), said.rows(*key)):
+        for columns in (scanned.rows(*key), stored.rows(*key)):
             if columns is not None:
                 rows |= {row[3]: row for row in zip(*columns, strict=True)}
         for row in sorted(rows.values()):
@@ -182,7 +183,7 @@ def merged(said: SegmentIndex, found: GrowingIndex) -> GrowingIndex:
 
 
 class IndexHeader(NamedTuple):
-    """The header of an index file, verified."""
+    """The verified header of an index file."""
 
     partitions: int
     segment_id: bytes
@@ -200,7 +201,7 @@ class IndexHeader(NamedTuple):
 
 
 def decode_index_header(data: bytes) -> IndexHeader:
-    """Read the first 88 bytes of an index. Raises FormatError, UnsupportedFormat."""
+    """Decode the first 88 bytes of an index. Raises FormatError, UnsupportedFormat."""
     if len(data) < INDEX_HEADER_BYTES:
         raise FormatError(f"index header is cut short: {len(data)} bytes of 88")
     magic, version, flags, partitions, segment_id, first_lsn, end_lsn, batches, last_time_us = (
@@ -227,13 +228,13 @@ def decode_index_header(data: bytes) -> IndexHeader:
 
 
 def require_segment(header: IndexHeader, segment_id: bytes, first_lsn: int, end_lsn: int) -> None:
-    """Raise FormatError unless the index is that of this segment, all of it."""
+    """Raise FormatError for an index of another segment, or of a part of this one."""
     if (header.segment_id, header.first_lsn, header.end_lsn) != (segment_id, first_lsn, end_lsn):
         raise FormatError("it is the index of another segment")
 
 
 def iter_spans(header: IndexHeader, directory: bytes, at: int = 0) -> Iterator[PartitionSpan]:
-    """Verify the directory of an index, and read it from the span ``at`` on. Raises FormatError."""
+    """Verify the directory of an index and return its spans from ``at`` on. Raises FormatError."""
     if xxh3_64_intdigest(directory, header.seed) != header.directory_checksum:
         raise FormatError("index directory checksum does not match")
     found = _SPAN.iter_unpack(memoryview(directory)[at * SPAN_BYTES :])
@@ -244,14 +245,14 @@ def iter_spans(header: IndexHeader, directory: bytes, at: int = 0) -> Iterator[P
 
 
 def decode_spans(header: IndexHeader, directory: bytes) -> list[PartitionSpan]:
-    """Read the directory of an index. Raises FormatError."""
+    """Decode the directory of an index. Raises FormatError."""
     return list(iter_spans(header, directory))
 
 
-class LoadedIndex:
-    """The index file of a sealed segment, in memory. ``data`` is all of the file.
+class FileIndex:
+    """An index loaded from ``data``, all of the index file of a sealed segment.
 
-    Raises FormatError when it is damaged or of another segment, UnsupportedFormat.
+    Raises FormatError for a damaged index or one of another segment, UnsupportedFormat.
     """
 
     def __init__(self, data: bytes, segment_id: bytes, first_lsn: int, end_lsn: int) -> None:
@@ -282,7 +283,7 @@ class LoadedIndex:
             yield PartitionSpan(topic_id, partition, first, end, row, rows)
 
     def all_rows(self) -> Rows:
-        """The batches of every partition, in the order of `spans`."""
+        """Return the batches of all partitions, in the order of `spans`."""
         return Rows(*self._columns)
 
     def rows(self, topic_id: int, partition: int) -> Rows | None:

@@ -34,7 +34,7 @@ from brokerd.walformat import (
     parse_frame_header,
     segment_salt,
 )
-from brokerd.walformat.index import LoadedIndex
+from brokerd.walformat.index import FileIndex
 from simulator.archive.view import NOTHING, Held, Key, SimArchive
 from simulator.history.operations import Compacted
 from simulator.machine.bare import STATE_DIR, WAL_DIR
@@ -233,7 +233,7 @@ class Archiver:
         try:
             segment_id = decode_segment_header(data).segment_id
             spans = {
-                span[:2] for span in LoadedIndex(index, segment_id, lsn, lsn + len(data)).spans()
+                span[:2] for span in FileIndex(index, segment_id, lsn, lsn + len(data)).spans()
             }
             sealed = _decode(data, segment_id, lsn)
         except FormatError as error:

@@ -178,10 +178,10 @@ class LogScript:
         """All that the older snapshot covers, but for every third."""
         below_lsn = log.snapshots.second_newest()
         require(below_lsn is not None, "there are two snapshots")
-        removables = log.wal.removable({}, (), below_lsn or 0).run()
+        removables = log.wal.deleter.plan_removal({}, (), below_lsn or 0).run()
         gone = [one for number, one in enumerate(removables) if number % 3]
         require(len(gone) > 0, "a life leaves segments to delete")
-        log.wal.delete_segments(gone)
+        log.wal.deleter.delete(gone)
         log.run()
 
     def _leave_under_way(self, log: Log) -> None:

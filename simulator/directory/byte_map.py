@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from brokerd.wal.damage.verify import walk
-from brokerd.wal.read.scanner import FoundEntry, FoundFrame
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.read.scanner import ScanEntry, ScanFrame
 from brokerd.walformat import Entry, EntryKind, decode_group_events
 from simulator.machine.bare import STATE_DIR, WAL_DIR
 from simulator.machine.disk import SimDisk
@@ -151,7 +151,7 @@ def _unit(entries: Iterable[Entry]) -> Unit:
     return Unit(tuple(batches), tuple(group_partitions), tuple(topics))
 
 
-def _entry_regions(found: FoundEntry, end: int, is_last: bool) -> list[Region]:
+def _entry_regions(found: ScanEntry, end: int, is_last: bool) -> list[Region]:
     assert found.entry is not None, "the log is sound"
     kind = EntryKind(found.header.kind).name
     unit = _unit([found.entry])
@@ -164,7 +164,7 @@ def _entry_regions(found: FoundEntry, end: int, is_last: bool) -> list[Region]:
     ]
 
 
-def _frame_regions(found: FoundFrame, is_last: bool) -> list[Region]:
+def _frame_regions(found: ScanFrame, is_last: bool) -> list[Region]:
     unit = _unit([entry.entry for entry in found.entries if entry.entry is not None])
     count = len(found.entries)
     regions = _regions(found.position, FRAME_HEADER, "frame header", unit, count, is_last)
@@ -176,9 +176,9 @@ def _frame_regions(found: FoundFrame, is_last: bool) -> list[Region]:
 
 def _segments(disk: SimDisk) -> dict[str, list[Region]]:
     found: dict[str, list[Region]] = {}
-    frames = list(walk(disk, WAL_DIR))
+    frames = list(scan_log(disk, WAL_DIR))
     for name, frame in frames:
-        assert isinstance(frame, FoundFrame) and frame.problem is None, "the log is sound"
+        assert isinstance(frame, ScanFrame) and frame.problem is None, "the log is sound"
         path = f"{WAL_DIR}/{name}"
         regions = found.setdefault(path, _regions(0, SEGMENT_HEADER, "segment header"))
         regions += _frame_regions(frame, frame is frames[-1][1])

@@ -27,7 +27,7 @@ from brokerd.walformat import (
     encode_segment_header,
     entry_size,
 )
-from brokerd.walformat.index import GrowingIndex
+from brokerd.walformat.index import MemoryIndex
 
 LOG_ID = "0123456789abcdef0123456789abcdef"
 TIME_US = 1_700_000_000_000_000
@@ -74,7 +74,7 @@ def make_segment(
     Its end LSN is ``first_lsn`` plus the size of the file.
     """
     segment_id = segment_id_of(first_lsn)
-    index = GrowingIndex()
+    index = MemoryIndex()
     parts = []
     position = SEGMENT_HEADER_BYTES
     for time_us, entries in frames:

@@ -22,7 +22,7 @@ from brokerd.walformat import (
     RecordColumns,
     encode_group_events,
 )
-from brokerd.walformat.index import GrowingIndex
+from brokerd.walformat.index import MemoryIndex
 from tests.archive.making import (
     HEADERS,
     TIME_US,
@@ -288,7 +288,7 @@ def test_a_batch_that_the_index_lacks_is_an_error(tmp_path: Path) -> None:
     """The index was made while the batch was damaged: its records must not be left out."""
     frames = [(TIME_US, [records_entry(1, 0, 0, RecordColumns([b"v"]))])]
     path = make_segment(tmp_path, 0, frames)
-    empty = GrowingIndex().encode(segment_id_of(0), 0, path.stat().st_size)
+    empty = MemoryIndex().encode(segment_id_of(0), 0, path.stat().st_size)
     path.with_suffix(".idx").write_bytes(empty)
     with pytest.raises(DamagedSegment, match="start the broker"):
         read(open_sealed(path))
@@ -312,7 +312,7 @@ def test_an_index_that_lies_is_found(tmp_path: Path) -> None:
         ("a frame header runs into a batch", (0, at - 72, size)),
         ("cut short", (0, at, size + 8)),
     ):
-        index = GrowingIndex()
+        index = MemoryIndex()
         for base, position, body_bytes in rows:
             index.add(1, 0, base, TIME_US, 1, position, body_bytes)
         encoded = index.encode(segment_id_of(0), 0, path.stat().st_size)

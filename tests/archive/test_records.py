@@ -34,7 +34,7 @@ from brokerd.walformat import (
     RecordColumns,
     encode_records,
 )
-from brokerd.walformat.index import GrowingIndex
+from brokerd.walformat.index import MemoryIndex
 from tests.archive.making import (
     HEADERS,
     TIME_US,
@@ -362,7 +362,7 @@ def test_an_entry_of_another_kind_is_no_batch(tmp_path: Path) -> None:
     """Though its body could be one."""
     entry = records_entry(1, 0, 0, RecordColumns([b"v"]))
     path = make_segment(tmp_path, 0, [(TIME_US, [entry._replace(kind=EntryKind.SCHEMA)])])
-    index = GrowingIndex()
+    index = MemoryIndex()
     index.add(1, 0, 0, TIME_US, 1, 4096 + HEADERS - 48, len(entry.body))
     path.with_suffix(".idx").write_bytes(index.encode(segment_id_of(0), 0, path.stat().st_size))
     with pytest.raises(DamagedBatch, match="another entry"):

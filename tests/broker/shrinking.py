@@ -76,7 +76,7 @@ def marks(house: House) -> dict[str, list[int]]:
 def firsts(house: House) -> dict[tuple[int, int], int]:
     """The first offset that the log has of each partition, by topic id and partition."""
     catalog = house.wal._catalog
-    return {key: where[0][0] for key, where in catalog._where.items()}
+    return {key: where[0][0] for key, where in catalog._locations.items()}
 
 
 def without_marks(house: House) -> list[str]:

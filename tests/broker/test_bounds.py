@@ -28,8 +28,8 @@ from brokerd.broker.status.damage import Place
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.groups import LeaseStore
 from brokerd.wal import WalOptions
-from brokerd.wal.damage.verify import walk
-from brokerd.wal.read.scanner import FoundFrame
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.read.scanner import ScanFrame
 from brokerd.walformat import EntryKind, entry_size
 from simulator.machine.bare import STATE_DIR, WAL_DIR
 from tests.broker.desk import lease, produce, read, settle
@@ -391,8 +391,8 @@ def test_damage_in_no_known_place_is_not_in_it(house: House) -> None:
 
 def batch_of(house: House, base_offset: int) -> tuple[str, int, int]:
     """File, position and end of the batch that begins at an offset."""
-    for name, found in walk(house.disk, WAL_DIR):
-        for one in found.entries if isinstance(found, FoundFrame) else ():
+    for name, found in scan_log(house.disk, WAL_DIR):
+        for one in found.entries if isinstance(found, ScanFrame) else ():
             entry = one.entry
             if entry is not None and entry[:4] == (EntryKind.RECORDS, 1, 0, base_offset):
                 return name, one.position, one.position + entry_size(len(entry.body))

@@ -11,9 +11,11 @@ from twisted.logger import LogEvent, capturedLogs
 
 from brokerd.broker import BrokerSettings
 from brokerd.wal import LostRange, WalOptions
-from brokerd.wal.damage.repair import Rooms, examine, repair
-from brokerd.wal.damage.verify import verify, walk
-from brokerd.wal.read.scanner import FoundEntry, FoundFrame
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.damage.repair import repair
+from brokerd.wal.damage.repair_plan import DataPaths, plan_repair
+from brokerd.wal.damage.verify import verify
+from brokerd.wal.read.scanner import ScanEntry, ScanFrame
 from brokerd.walformat import EntryKind
 from simulator.machine.bare import STATE_DIR as STATE_PATH
 from simulator.machine.bare import WAL_DIR as WAL_PATH
@@ -22,7 +24,7 @@ from simulator.machine.disk import SimDisk
 from tests.broker.desk import lease, produce, settle
 from tests.house import House
 
-ROOMS = Rooms.of("/data")
+PATHS = DataPaths.of("/data")
 SMALL = WalOptions(segment_bytes=64 << 10, free_bytes_min=0)
 SIZE = 9_000
 """Of a value: a segment has some records, a batch each."""
@@ -74,23 +76,23 @@ def take(disk: SimDisk, name: str) -> bytes:
     return content
 
 
-def batches(disk: SimDisk) -> dict[int, tuple[str, FoundFrame, FoundEntry]]:
+def batches(disk: SimDisk) -> dict[int, tuple[str, ScanFrame, ScanEntry]]:
     """Where the log has the batch with each base offset."""
     return {
         entry.header.base_offset: (name, found, entry)
-        for name, found in walk(disk, WAL_PATH)
-        if isinstance(found, FoundFrame)
+        for name, found in scan_log(disk, WAL_PATH)
+        if isinstance(found, ScanFrame)
         for entry in found.entries
         if entry.header.kind == EntryKind.RECORDS
     }
 
 
-def event_entries(disk: SimDisk) -> list[tuple[str, FoundEntry]]:
+def event_entries(disk: SimDisk) -> list[tuple[str, ScanEntry]]:
     """Where the log has events of groups."""
     return [
         (name, entry)
-        for name, found in walk(disk, WAL_PATH)
-        if isinstance(found, FoundFrame)
+        for name, found in scan_log(disk, WAL_PATH)
+        if isinstance(found, ScanFrame)
         for entry in found.entries
         if entry.header.kind == EntryKind.GROUP_EVENTS
     ]
@@ -389,9 +391,9 @@ class TestEventsThatCannotFollow:
 
 
 def mend(disk: SimDisk) -> None:
-    plan = examine(disk, ROOMS)
+    plan = plan_repair(disk, PATHS)
     assert plan.actions
-    repair(disk, ROOMS, plan, "20231114T221320Z", random.Random(5).randbytes)
+    repair(disk, PATHS, plan, "20231114T221320Z", random.Random(5).randbytes)
     assert verify(disk, WAL_PATH, STATE_PATH).sound
 
 

@@ -15,8 +15,8 @@ from brokerd.broker.journal import ADMITTED_EXTRA_BYTES
 from brokerd.codecs.mamamia import GroupInfo, Produce
 from brokerd.errors import NoSpace, ShuttingDown, StorageFailed
 from brokerd.wal import WalOptions
-from brokerd.wal.damage.verify import walk
-from brokerd.wal.read.scanner import FoundFrame
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.read.scanner import ScanFrame
 from brokerd.walformat import EntryKind
 from simulator.machine.bare import WAL_DIR
 from simulator.machine.disk import SimDisk
@@ -29,8 +29,8 @@ SMALL = WalOptions(segment_bytes=64 * KIB, free_bytes_min=0)
 
 def frames(house: House) -> Iterator[list[tuple[EntryKind, int]]]:
     """(kind, count) of the entries of every frame on the disk."""
-    for _, found in walk(house.disk, WAL_DIR):
-        assert isinstance(found, FoundFrame)
+    for _, found in scan_log(house.disk, WAL_DIR):
+        assert isinstance(found, ScanFrame)
         yield [(EntryKind(entry.header.kind), entry.header.count) for entry in found.entries]
 
 
@@ -185,8 +185,8 @@ class TestOneCommit:
         house = House()
         produce(house, "t", *[b""] * 1000)
         house.run()
-        for _, found in walk(house.disk, WAL_DIR):
-            assert isinstance(found, FoundFrame)
+        for _, found in scan_log(house.disk, WAL_DIR):
+            assert isinstance(found, ScanFrame)
             for entry in found.entries:
                 assert entry.header.count <= entry.header.body_bytes
         house = house.crash()

@@ -16,9 +16,11 @@ from brokerd.broker.model.topics import Topic
 from brokerd.errors import DamagedData, UnknownOffset
 from brokerd.groups import GroupSettings
 from brokerd.wal import Frame, LostRange, RecoveryReport
-from brokerd.wal.damage.repair import Rooms, examine, repair
-from brokerd.wal.damage.verify import verify, walk
-from brokerd.wal.read.scanner import FoundEntry, FoundFrame
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.damage.repair import repair
+from brokerd.wal.damage.repair_plan import DataPaths, plan_repair
+from brokerd.wal.damage.verify import verify
+from brokerd.wal.read.scanner import ScanEntry, ScanFrame
 from brokerd.wal.recovery.loss_records import Loss, encode_loss
 from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
 from simulator.machine.bare import STATE_DIR, WAL_DIR
@@ -26,7 +28,7 @@ from simulator.machine.disk import SimDisk
 from tests.broker.desk import lease, produce, read, settle
 from tests.house import House
 
-ROOMS = Rooms.of("/data")
+PATHS = DataPaths.of("/data")
 Hit = Callable[[Entry | None], bool]
 
 
@@ -50,11 +52,11 @@ def is_lease_of(offset: int) -> Hit:
     return hit
 
 
-def places(disk: SimDisk, hit: Hit) -> list[tuple[str, FoundFrame, FoundEntry]]:
+def places(disk: SimDisk, hit: Hit) -> list[tuple[str, ScanFrame, ScanEntry]]:
     return [
         (name, found, entry)
-        for name, found in walk(disk, WAL_DIR)
-        if isinstance(found, FoundFrame)
+        for name, found in scan_log(disk, WAL_DIR)
+        if isinstance(found, ScanFrame)
         for entry in found.entries
         if hit(entry.entry)
     ]
@@ -72,9 +74,9 @@ def rot(disk: SimDisk, hit: Hit, frame: bool = False) -> None:
 
 
 def mend(disk: SimDisk) -> None:
-    plan = examine(disk, ROOMS)
+    plan = plan_repair(disk, PATHS)
     assert plan.actions
-    repair(disk, ROOMS, plan, "20231114T221320Z", random.Random(5).randbytes)
+    repair(disk, PATHS, plan, "20231114T221320Z", random.Random(5).randbytes)
     assert verify(disk, WAL_DIR, STATE_DIR).sound
 
 
@@ -318,7 +320,7 @@ def test_a_repair_changes_nothing_of_what_a_broker_makes_of_the_log(seed: int) -
         size = len(house.disk.content(path).rstrip(b"\0"))
         house.disk.flip(path, dice.randrange(size), dice.randrange(1, 256))
     mended = house.disk.copy()
-    if not examine(mended, ROOMS).actions:
+    if not plan_repair(mended, PATHS).actions:
         return
     mend(mended)
     before, after = house.again(), house.again(disk=mended)
@@ -362,7 +364,7 @@ class TestASegmentIsGone:
 
     def test_the_repair_names_the_records_that_only_the_snapshot_knows(self) -> None:
         house = self.harmed(-1)
-        plan = examine(house.disk, ROOMS)
+        plan = plan_repair(house.disk, PATHS)
         assert [action.lost for action in plan.actions] == [(LostRange(1, 0, 8, 12),)]
         mend(house.disk)
         assert house.again().broker.status()["damage"]["recorded_records"] == 4

@@ -6,7 +6,8 @@ import pytest
 
 from brokerd.archive.contract.bounds import Bounds, decode_bounds
 from brokerd.errors import DamagedData
-from brokerd.wal.damage.repair import Deed, Rooms, examine, repair
+from brokerd.wal.damage.repair import repair
+from brokerd.wal.damage.repair_plan import ActionKind, DataPaths, plan_repair
 from brokerd.wal.damage.verify import verify
 from simulator.directory.state_text import describe
 from simulator.machine.bare import STATE_DIR, WAL_DIR
@@ -98,12 +99,12 @@ class TestDamage:
     def test_a_repair_puts_no_archived_record_on_record_as_lost(self) -> None:
         house, first = self.shrunk()
         names = segments(house)
-        rooms = Rooms.of("/data")
+        rooms = DataPaths.of("/data")
         data = house.disk.content(f"{WAL_DIR}/{names[1]}")
         data[200] ^= 1
         data[9000] ^= 1
-        plan = examine(house.disk, rooms)
-        recorded = [action for action in plan.actions if action.deed == Deed.RECORD]
+        plan = plan_repair(house.disk, rooms)
+        recorded = [action for action in plan.actions if action.kind == ActionKind.RECORD]
         assert recorded
         assert all(lost.first >= first for action in recorded for lost in action.lost)
         repair(house.disk, rooms, plan, "20231114T221320Z", lambda count: b"\7" * count)
@@ -178,8 +179,8 @@ class TestLostState:
         house = self.shrunk()
         before = house.broker._state.next_topic_id
         self.lose_snapshots(house, "flipped")
-        rooms = Rooms.of("/data")
-        plan = examine(house.disk, rooms)
+        rooms = DataPaths.of("/data")
+        plan = plan_repair(house.disk, rooms)
         repair(house.disk, rooms, plan, "20231114T221320Z", lambda count: b"\7" * count)
         house = house.again()
         for name in ("new", "newer"):

@@ -13,20 +13,20 @@ from brokerd.broker.model.state import State
 from brokerd.errors import DamagedData, LeaseLost, NewerFormat
 from brokerd.groups import GroupSettings
 from brokerd.wal import Frame, LostRange, SnapshotChunk, WalOptions
-from brokerd.wal.damage.verify import walk
-from brokerd.wal.read.scanner import FoundEntry, FoundFrame
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.read.scanner import ScanEntry, ScanFrame
 from brokerd.walformat import Entry, EntryKind
 from simulator.machine.bare import WAL_DIR
 from tests.broker.desk import acknowledged, grants, lease, produce, read, settle
 from tests.house import House
 
 
-def entries(house: House) -> list[tuple[str, FoundFrame, FoundEntry]]:
+def entries(house: House) -> list[tuple[str, ScanFrame, ScanEntry]]:
     """(file, frame, entry) of all that stands in the log."""
     return [
         (name, found, entry)
-        for name, found in walk(house.disk, WAL_DIR)
-        if isinstance(found, FoundFrame)
+        for name, found in scan_log(house.disk, WAL_DIR)
+        if isinstance(found, ScanFrame)
         for entry in found.entries
     ]
 

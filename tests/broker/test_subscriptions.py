@@ -12,7 +12,8 @@ from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.subscriptions import ENDS_MAX, GROUP_PREFIX
 from brokerd.errors import InvalidName, LeaseLost, LimitExceeded, NoSpace
 from brokerd.wal import WalOptions
-from brokerd.wal.damage.verify import FoundFrame, walk
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.read.scanner import ScanFrame
 from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
 from simulator.machine.bare import WAL_DIR
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce
@@ -48,8 +49,8 @@ def poll(house: House, subscription_id: int, topic: str = "t") -> list[tuple[int
 
 def frames(house: House) -> Iterator[list[Entry]]:
     """The entries of each frame of the log, in order."""
-    for _, found in walk(house.disk, WAL_DIR):
-        if isinstance(found, FoundFrame):
+    for _, found in scan_log(house.disk, WAL_DIR):
+        if isinstance(found, ScanFrame):
             yield [entry.entry for entry in found.entries if entry.entry is not None]
 
 
@@ -64,8 +65,8 @@ def frames_of_subscriptions(house: House) -> list[list[Entry]]:
 
 def rot_subscription(house: House, subscription_id: int) -> None:
     """Damage the entry that made a subscription; the group's events in its frame are sound."""
-    for name, found in walk(house.disk, WAL_DIR):
-        for entry in found.entries if isinstance(found, FoundFrame) else ():
+    for name, found in scan_log(house.disk, WAL_DIR):
+        for entry in found.entries if isinstance(found, ScanFrame) else ():
             if (
                 entry.header.kind == EntryKind.SUBSCRIPTION
                 and entry.entry is not None

@@ -155,7 +155,7 @@ class Shrinking(RuleBasedStateMachine):
         self.house = house
         self.is_down = False
         assert house.report.damages == [] and house.report.holes == []
-        assert house.report.void_losses == []
+        assert house.report.stale_losses == []
         assert {topic.name for topic in house.broker.topics.all()} == self.kept.keys()
         for topic, values in self.kept.items():
             assert self.partition(topic).next_offset == len(values)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from brokerd.wal import Snapshots, log
-from brokerd.wal.damage.verify import walk
-from brokerd.wal.read.scanner import FoundFrame
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.read.scanner import ScanFrame
 from brokerd.wal.recovery import startup
 from brokerd.wal.write import sealer
 from brokerd.wal.write.commit import SegmentWrite
@@ -115,8 +115,8 @@ def played(script: Script | LogScript) -> Points:
 
 
 def entries_of(disk: SimDisk) -> list[Any]:
-    found_in = walk(disk.fork(), WAL_DIR)
-    frames = [found for _, found in found_in if isinstance(found, FoundFrame)]
+    found_in = scan_log(disk.fork(), WAL_DIR)
+    frames = [found for _, found in found_in if isinstance(found, ScanFrame)]
     return [entry for frame in frames for _, _, entry in frame.entries]
 
 

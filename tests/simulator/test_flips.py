@@ -13,8 +13,9 @@ from dataclasses import replace
 import pytest
 
 from brokerd.errors import NewerFormat
-from brokerd.wal.damage.verify import verify, walk
-from brokerd.wal.read.scanner import FoundFrame
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.damage.verify import verify
+from brokerd.wal.read.scanner import ScanFrame
 from brokerd.walformat import EntryKind, EventKind, decode_group_events
 from simulator import flips
 from simulator.directory.byte_map import ByteMap
@@ -55,8 +56,8 @@ class TestReference:
 
     def test_it_holds_every_event_of_a_group(self) -> None:
         events: Counter[int] = Counter()
-        for _, frame in walk(served().disk, WAL_DIR):
-            assert isinstance(frame, FoundFrame)
+        for _, frame in scan_log(served().disk, WAL_DIR):
+            assert isinstance(frame, ScanFrame)
             for found in frame.entries:
                 if found.header.kind == EntryKind.GROUP_EVENTS and found.entry is not None:
                     _, some = decode_group_events(found.entry.body, found.entry.count)
@@ -66,8 +67,8 @@ class TestReference:
     def test_it_holds_every_kind_of_column(self) -> None:
         """By column, from key lengths to metadata lengths: docs/wal-format.rst, section Batch."""
         kinds: list[set[int]] = [set() for _ in range(8)]
-        for _, frame in walk(served().disk, WAL_DIR):
-            assert isinstance(frame, FoundFrame)
+        for _, frame in scan_log(served().disk, WAL_DIR):
+            assert isinstance(frame, ScanFrame)
             for found in frame.entries:
                 if found.header.kind == EntryKind.RECORDS and found.entry is not None:
                     word = int.from_bytes(found.entry.body[:4], "little")
@@ -83,8 +84,8 @@ class TestReference:
     def test_the_two_together_hold_every_kind_of_entry(self) -> None:
         kinds = set()
         for disk in (served().disk, reserved()[0]):
-            for _, frame in walk(disk, WAL_DIR):
-                assert isinstance(frame, FoundFrame)
+            for _, frame in scan_log(disk, WAL_DIR):
+                assert isinstance(frame, ScanFrame)
                 kinds |= {found.header.kind for found in frame.entries}
         assert kinds == set(EntryKind)
 

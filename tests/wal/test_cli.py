@@ -97,7 +97,7 @@ class TestVerify:
         store = Snapshots(RealDisk(), str(data_dir / "state"), random.Random(3).randbytes)
         for lsn in (end, end + 8):
             store.write(lsn, [SnapshotChunk(1000, b"", lsn, b"state")])
-        wal.delete_segments(wal.removable({}, (), store.second_newest() or 0).run())
+        wal.deleter.delete(wal.deleter.plan_removal({}, (), store.second_newest() or 0).run())
         background.run()
         assert len(list((data_dir / "wal").glob("*.wal"))) == 1
         result = run(data_dir, "verify")

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from brokerd.wal import LostRange
-from brokerd.wal.damage.repair import Rooms, examine, repair
+from brokerd.wal.damage.repair import repair
+from brokerd.wal.damage.repair_plan import DataPaths, plan_repair
 from brokerd.wal.damage.verify import verify
 from brokerd.walformat import SEGMENT_BYTES_MAX
 from simulator.machine.disk import SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, records
 
-ROOMS = Rooms.of("data")
+PATHS = DataPaths.of("data")
 
 
 def log(count: int) -> Rig:
@@ -59,7 +60,7 @@ def starts(disk: SimDisk) -> Iterator[Rig]:
 def assert_told(disk: SimDisk, end_lsn: int) -> None:
     """Verify and every start tell the loss, go on above it, and leave the file as it is."""
     before = disk.files()
-    assert not verify(disk, ROOMS.wal, ROOMS.state).sound
+    assert not verify(disk, PATHS.wal, PATHS.state).sound
     places = []
     for rig in starts(disk.copy()):
         assert rig.report.next_lsn >= end_lsn
@@ -78,11 +79,11 @@ def _place(damage: object) -> tuple[str, int, int]:
 
 def assert_repaired(disk: SimDisk) -> None:
     """A repair puts the loss on record, once and for all."""
-    plan = examine(disk, ROOMS)
+    plan = plan_repair(disk, PATHS)
     assert plan.actions
-    repair(disk, ROOMS, plan, "20231114T221320Z", lambda count: b"\7" * count)
-    assert verify(disk, ROOMS.wal, ROOMS.state).sound
-    assert examine(disk, ROOMS).actions == []
+    repair(disk, PATHS, plan, "20231114T221320Z", lambda count: b"\7" * count)
+    assert verify(disk, PATHS.wal, PATHS.state).sound
+    assert plan_repair(disk, PATHS).actions == []
     assert Rig(disk).report.damages == []
 
 
@@ -175,4 +176,4 @@ def test_a_sealed_log_is_sound_and_is_not_written_again_at_a_start() -> None:
     assert again.report.damages == []
     assert again.report.rewritten_bytes == 0
     assert again.report.next_offsets == {(1, 0): 40}
-    assert verify(rig.disk.copy(), ROOMS.wal, ROOMS.state).sound
+    assert verify(rig.disk.copy(), PATHS.wal, PATHS.state).sound

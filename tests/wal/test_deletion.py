@@ -26,14 +26,16 @@ from brokerd.wal import (
     SnapshotChunk,
     Snapshots,
 )
-from brokerd.wal.damage.repair import Deed, Rooms, examine, repair
-from brokerd.wal.damage.verify import VerifyReport, verify, walk
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.damage.repair import repair
+from brokerd.wal.damage.repair_plan import ActionKind, DataPaths, plan_repair
+from brokerd.wal.damage.verify import VerifyReport, verify
 from brokerd.wal.deletion.deleted_ranges import DeletedRanges, LsnRange, deleted_ranges, named_range
 from brokerd.walformat import EntryKind
 from simulator.machine.disk import Call, CrashModel, PowerLost, SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, records
 
-ROOMS = Rooms.of("data")
+PATHS = DataPaths.of("data")
 LSN_MAX = (1 << 63) - 1
 KEEP_ENDS = {(1, 0): 60}
 """With topics 1 and 2 these start offsets keep the first and the last segment of `log`."""
@@ -57,7 +59,7 @@ def log() -> Rig:
 def first_offsets(rig: Rig) -> list[int]:
     """The first offset of topic 1 in each segment."""
     firsts: dict[str, int] = {}
-    for name, found in walk(rig.disk, PATH):
+    for name, found in scan_log(rig.disk, PATH):
         for entry in getattr(found, "entries", ()):
             if entry.header.kind == EntryKind.RECORDS and entry.header.topic_id == 1:
                 firsts.setdefault(name, entry.header.base_offset)
@@ -68,9 +70,9 @@ def delete(
     rig: Rig, starts: dict[tuple[int, int], int], topic_ids: set[int], below_lsn: int = LSN_MAX
 ) -> list[str]:
     """Delete what can be; returns the names."""
-    removables = rig.wal.removable(starts, topic_ids, below_lsn).run()
+    removables = rig.wal.deleter.plan_removal(starts, topic_ids, below_lsn).run()
     told: list[tuple[int, Exception | None]] = []
-    rig.wal.delete_segments(removables, lambda count, error: told.append((count, error)))
+    rig.wal.deleter.delete(removables, lambda count, error: told.append((count, error)))
     rig.run()
     assert told == [(len(removables), None)]
     return [one.name for one in removables]
@@ -78,7 +80,7 @@ def delete(
 
 def snapshot(rig: Rig) -> int:
     """Write two snapshots of all there is; returns the LSN where a start begins."""
-    store = Snapshots(rig.disk, ROOMS.state, lambda count: bytes(count))
+    store = Snapshots(rig.disk, PATHS.state, lambda count: bytes(count))
     lsn = rig.wal.appended_lsn
     for start in (lsn - 8, lsn):
         store.write(start, [SnapshotChunk(1, b"k", lsn, b"a body")])
@@ -87,7 +89,7 @@ def snapshot(rig: Rig) -> int:
 
 
 def check(disk: SimDisk) -> VerifyReport:
-    return verify(disk, PATH, ROOMS.state)
+    return verify(disk, PATH, PATHS.state)
 
 
 def values(rig: Rig, topic_id: int) -> dict[int, bytes]:
@@ -155,11 +157,11 @@ class TestWhatIsRemovable:
     def test_one_that_is_known_to_be_kept_is_not_looked_at_again(self) -> None:
         rig = log()
         starts = {(1, 0): 60}
-        plan = rig.wal.removable(starts, {1, 2}, LSN_MAX)
+        plan = rig.wal.deleter.plan_removal(starts, {1, 2}, LSN_MAX)
         assert len(plan.run()) == 3
         plan.remember()
         opened = rig.disk.calls["open"]
-        assert len(rig.wal.removable(starts, {1, 2}, LSN_MAX).run()) == 3
+        assert len(rig.wal.deleter.plan_removal(starts, {1, 2}, LSN_MAX).run()) == 3
         assert rig.disk.calls["open"] == opened + 2 * 3
 
     def test_one_whose_index_has_no_space_yet_is_not(self) -> None:
@@ -187,11 +189,11 @@ class TestWhatAnArchiveHas:
     """Of topic 1, which is in all segments; topic 2 is removed."""
 
     def plan(self, rig: Rig, starts: dict[tuple[int, int], int], **changes: Any) -> CoveragePlan:
-        plan = rig.wal.removable(starts, {1, 2}, LSN_MAX)
+        plan = rig.wal.deleter.plan_removal(starts, {1, 2}, LSN_MAX)
         assert len(plan.run()) < 3
         plan.remember()
         coverage = Coverage(1, lambda *of: True, LSN_MAX, LSN_MAX, LSN_MAX)._replace(**changes)
-        return rig.wal.covered(starts, {1, 2}, LSN_MAX, coverage)
+        return rig.wal.deleter.plan_coverage(starts, {1, 2}, LSN_MAX, coverage)
 
     def test_segments_can_go_with_what_must_be_on_record_before(self) -> None:
         rig = log()
@@ -231,8 +233,8 @@ class TestThreads:
 
         coverage = Coverage(1, covers, LSN_MAX, LSN_MAX, LSN_MAX)
         return [
-            rig.wal.removable({(2, 0): 2}, {1, 2}, LSN_MAX),
-            rig.wal.covered({(2, 0): 2}, {1, 2}, LSN_MAX, coverage),
+            rig.wal.deleter.plan_removal({(2, 0): 2}, {1, 2}, LSN_MAX),
+            rig.wal.deleter.plan_coverage({(2, 0): 2}, {1, 2}, LSN_MAX, coverage),
             rig.wal.plan_offset_of_size(1, 0, 1 << 30),
         ]
 
@@ -344,7 +346,7 @@ class TestAStartAfterwards:
     def test_dump_passes_over_it(self) -> None:
         rig = log()
         delete(rig, KEEP_ENDS, {1, 2})
-        problems = [getattr(found, "problem", None) for _, found in walk(rig.disk, PATH)]
+        problems = [getattr(found, "problem", None) for _, found in scan_log(rig.disk, PATH)]
         assert set(problems) == {None}
 
     @pytest.mark.parametrize("number", range(5))
@@ -353,8 +355,8 @@ class TestAStartAfterwards:
         names = rig.files()
         ends = [segment.end_lsn for segment in rig.wal.segments()]
         lsn = snapshot(rig)
-        removables = rig.wal.removable({}, set(), LSN_MAX).run()
-        rig.wal.delete_segments([one for at, one in enumerate(removables) if at != number])
+        removables = rig.wal.deleter.plan_removal({}, set(), LSN_MAX).run()
+        rig.wal.deleter.delete([one for at, one in enumerate(removables) if at != number])
         rig.run()
         assert rig.files() == names[number : number + 1]
         rig.disk.unlink(f"{PATH}/{names[number]}")
@@ -376,7 +378,7 @@ class TestAStartAfterwards:
         rig.disk.unlink(f"{PATH}/{name.replace('.wal', '.idx')}")
         report = Rig(rig.disk.copy(), from_lsn=lsn).report
         (damage,) = report.damages
-        report.take_back({(1, 0): firsts[3]})
+        report.keep_needed({(1, 0): firsts[3]})
         assert report.holes == []
         assert [one for one in damage.lost if one.first >= firsts[3]] == []
 
@@ -385,8 +387,8 @@ class TestAStartAfterwards:
         rig = log()
         names = rig.files()
         lsn = snapshot(rig)
-        removables = rig.wal.removable({}, set(), LSN_MAX).run()
-        rig.wal.delete_segments([one for at, one in enumerate(removables) if at != number])
+        removables = rig.wal.deleter.plan_removal({}, set(), LSN_MAX).run()
+        rig.wal.deleter.delete([one for at, one in enumerate(removables) if at != number])
         rig.run()
         for suffix in (".wal", ".idx"):
             rig.disk.unlink(f"{PATH}/{names[number][:20]}{suffix}")
@@ -404,7 +406,7 @@ class TestAStartAfterwards:
             rig.disk.create(f"{PATH}/{name}").pwrite(data, 0)
         assert check(rig.disk).sound
         again = Rig(rig.disk.copy(), from_lsn=lsn)
-        assert again.report.damages == [] and again.report.odd == []
+        assert again.report.damages == [] and again.report.foreign_names == []
         assert again.report.next_lsn == lsn
         assert again.files(".idx") == []
 
@@ -452,9 +454,9 @@ class TestAStartAfterwards:
         assert [place(damage) for damage in check(rig.disk).damages] == [
             (segments[1].name, 0, end_lsn - segments[1].first_lsn)
         ]
-        plan = examine(rig.disk, ROOMS)
-        assert [action.deed for action in plan.actions] == [Deed.RECORD]
-        repair(rig.disk, ROOMS, plan, "20231114T221320Z", lambda count: b"\7" * count)
+        plan = plan_repair(rig.disk, PATHS)
+        assert [action.kind for action in plan.actions] == [ActionKind.RECORD]
+        repair(rig.disk, PATHS, plan, "20231114T221320Z", lambda count: b"\7" * count)
         assert check(rig.disk).sound
         report = Rig(rig.disk).report
         assert report.damages == []
@@ -480,7 +482,7 @@ class TestDamageInIt:
         rig = log()
         content(rig.disk, rig.files()[1])[5000] ^= 1
         rig = rig.restart()
-        (known,) = rig.report.known
+        (known,) = rig.report.damage_fingerprints
         lsn = snapshot(rig)
         delete(rig, KEEP_ENDS, {1, 2})
         assert rig.wal.is_unchanged(known)
@@ -492,7 +494,7 @@ class TestDamageInIt:
         before = bytes(content(rig.disk, name))
         content(rig.disk, name)[5000] ^= 1
         rig = rig.restart()
-        (known,) = rig.report.known
+        (known,) = rig.report.damage_fingerprints
         delete(rig, KEEP_ENDS, {1, 2})
         rig.disk.create(f"{PATH}/{name}").pwrite(before, 0)
         assert not rig.wal.is_unchanged(known)
@@ -500,13 +502,13 @@ class TestDamageInIt:
     def test_it_stays_on_record(self) -> None:
         rig = log()
         content(rig.disk, rig.files()[1])[5000] ^= 1
-        plan = examine(rig.disk, ROOMS)
-        repair(rig.disk, ROOMS, plan, "20231114T221320Z", lambda count: b"\7" * count)
+        plan = plan_repair(rig.disk, PATHS)
+        repair(rig.disk, PATHS, plan, "20231114T221320Z", lambda count: b"\7" * count)
         rig = Rig(rig.disk)
         lsn = rig.wal.segments()[-2].end_lsn
         assert delete(rig, {(1, 0): 60, (2, 0): 2}, {1, 2}, lsn)
         report = rig.restart(from_lsn=lsn).report
-        assert len(report.loss_entries) == 1 and report.void_losses == []
+        assert len(report.loss_entries) == 1 and report.stale_losses == []
         assert report.damages == []
 
 
@@ -546,7 +548,7 @@ class TestCrashes:
             disk.crash(model, random.Random(stop))
             assert check(disk.fork()).sound
             rig = Rig(disk, from_lsn=lsn)
-            assert rig.report.damages == [] and rig.report.odd == []
+            assert rig.report.damages == [] and rig.report.foreign_names == []
             assert rig.report.next_lsn == lsn
             assert values(rig, 2) == whole
             delete(rig, KEEP_ENDS, {1, 2})
@@ -587,10 +589,10 @@ class TestFailures:
     def test_no_space_for_the_record_deletes_nothing(self) -> None:
         rig = log()
         names = rig.files()
-        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        removables = rig.wal.deleter.plan_removal(KEEP_ENDS, {1, 2}, LSN_MAX).run()
         told: list[tuple[int, Exception | None]] = []
         rig.disk.fail("create", error=errno.ENOSPC)
-        rig.wal.delete_segments(removables, lambda count, error: told.append((count, error)))
+        rig.wal.deleter.delete(removables, lambda count, error: told.append((count, error)))
         rig.run()
         assert told[0][0] == 0 and isinstance(told[0][1], OSError)
         assert rig.files() == names and rig.fatal == []
@@ -599,9 +601,9 @@ class TestFailures:
     def test_a_record_that_may_not_be_on_the_disk_is_fatal_and_deletes_nothing(self) -> None:
         rig = log()
         names = rig.files()
-        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        removables = rig.wal.deleter.plan_removal(KEEP_ENDS, {1, 2}, LSN_MAX).run()
         rig.disk.fail("sync_directory")
-        rig.wal.delete_segments(removables)
+        rig.wal.deleter.delete(removables)
         rig.run()
         assert len(rig.fatal) == 1
         assert rig.files() == names
@@ -609,10 +611,10 @@ class TestFailures:
     def test_a_file_that_the_system_keeps_is_told_and_the_rest_goes(self) -> None:
         rig = log()
         names = rig.files()
-        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        removables = rig.wal.deleter.plan_removal(KEEP_ENDS, {1, 2}, LSN_MAX).run()
         rig.disk.fail("unlink", nth=2, error=errno.EPERM)
         with capturedLogs() as logs:
-            rig.wal.delete_segments(removables)
+            rig.wal.deleter.delete(removables)
             rig.run()
         assert rig.files() == [names[0], names[1], names[-1]]
         assert rig.fatal == []
@@ -624,9 +626,9 @@ class TestFailures:
 
     def test_a_close_waits_for_the_segment_under_way_alone(self) -> None:
         rig = log()
-        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        removables = rig.wal.deleter.plan_removal(KEEP_ENDS, {1, 2}, LSN_MAX).run()
         told: list[tuple[int, Exception | None]] = []
-        rig.wal.delete_segments(removables, lambda count, error: told.append((count, error)))
+        rig.wal.deleter.delete(removables, lambda count, error: told.append((count, error)))
         rig.background.step()
         closed: list[object] = []
         rig.wal.close(closed.append)
@@ -637,21 +639,21 @@ class TestFailures:
 
     def test_after_a_failure_nothing_is_deleted(self) -> None:
         rig = log()
-        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        removables = rig.wal.deleter.plan_removal(KEEP_ENDS, {1, 2}, LSN_MAX).run()
         names = rig.files()
         rig.wal.fail("writing failed", OSError("here"))
-        rig.wal.delete_segments(removables)
+        rig.wal.deleter.delete(removables)
         rig.run()
         assert rig.files() == names
 
     def test_after_a_close_nothing_is_deleted(self) -> None:
         rig = log()
         names = rig.files()
-        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        removables = rig.wal.deleter.plan_removal(KEEP_ENDS, {1, 2}, LSN_MAX).run()
         rig.wal.close(lambda error: None)
         rig.run()
         told: list[tuple[int, Exception | None]] = []
-        rig.wal.delete_segments(removables, lambda count, error: told.append((count, error)))
+        rig.wal.deleter.delete(removables, lambda count, error: told.append((count, error)))
         rig.run()
         assert told == [(0, None)] and rig.files() == names
         assert rig.files(".deleted") == []
@@ -673,20 +675,20 @@ class TestFailures:
         rig = Rig(whole_log().fork(), replace(SMALL, durability="os"))
         rig.put(records(60))
         names = rig.files()
-        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        removables = rig.wal.deleter.plan_removal(KEEP_ENDS, {1, 2}, LSN_MAX).run()
         told: list[tuple[int, Exception | None]] = []
         rig.disk.fail("sync")
-        rig.wal.delete_segments(removables, lambda count, error: told.append((count, error)))
+        rig.wal.deleter.delete(removables, lambda count, error: told.append((count, error)))
         rig.run()
         assert len(rig.fatal) == 1 and told[0][0] == 0
         assert rig.files() == names
 
     def test_segments_named_twice_are_deleted_once(self) -> None:
         rig = log()
-        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        removables = rig.wal.deleter.plan_removal(KEEP_ENDS, {1, 2}, LSN_MAX).run()
         told: list[tuple[int, Exception | None]] = []
         for _ in range(2):
-            rig.wal.delete_segments(removables, lambda count, error: told.append((count, error)))
+            rig.wal.deleter.delete(removables, lambda count, error: told.append((count, error)))
         rig.run()
         assert told == [(3, None), (0, None)]
 
@@ -706,7 +708,7 @@ class TestNames:
         rig = log()
         rig.disk.create(f"{PATH}/{name}")
         assert named_range(name) is None
-        assert Rig(rig.disk.copy()).report.odd == [name]
+        assert Rig(rig.disk.copy()).report.foreign_names == [name]
 
     def test_what_is_named_and_still_there_is_used(self) -> None:
         """It says that nothing is lost by an absence; it is no order to delete."""
@@ -729,7 +731,7 @@ class TestNames:
 
 class TestAnOutdatedSnapshot:
     def store(self, disk: SimDisk, *bodies: bytes) -> Snapshots:
-        store = Snapshots(disk, ROOMS.state, lambda count: bytes(count))
+        store = Snapshots(disk, PATHS.state, lambda count: bytes(count))
         for number, body in enumerate(bodies):
             store.write(1000 + 8 * number, [SnapshotChunk(1, b"k", 1000, body)])
         return store
@@ -761,7 +763,7 @@ class TestAnOutdatedSnapshot:
 class TestSecondNewest:
     def test_there_must_be_two(self) -> None:
         disk = SimDisk()
-        store = Snapshots(disk, ROOMS.state, lambda count: bytes(count))
+        store = Snapshots(disk, PATHS.state, lambda count: bytes(count))
         assert store.second_newest() is None
         for lsn, expected in ((8, None), (16, 8), (24, 16)):
             store.write(lsn, [SnapshotChunk(1, b"k", lsn, b"body")])
@@ -769,10 +771,10 @@ class TestSecondNewest:
 
     def test_one_that_is_damaged_holds_nothing(self) -> None:
         disk = SimDisk()
-        store = Snapshots(disk, ROOMS.state, lambda count: bytes(count))
+        store = Snapshots(disk, PATHS.state, lambda count: bytes(count))
         for lsn in (8, 16):
             store.write(lsn, [SnapshotChunk(1, b"k", lsn, b"body")])
-        disk.content(f"{ROOMS.state}/{8:020d}.snap")[-60] ^= 1
+        disk.content(f"{PATHS.state}/{8:020d}.snap")[-60] ^= 1
         with capturedLogs() as logs:
             assert store.second_newest() is None
         assert [event["event_id"] for event in logs] == ["snapshot-damaged"]
@@ -782,5 +784,5 @@ def test_lost_ranges_are_clipped_at_the_start() -> None:
     rig = log()
     report = rig.report
     report.holes = [LostRange(1, 0, 5, 10), LostRange(1, 0, 15, 30), LostRange(1, 1, 0, 3)]
-    report.take_back({(1, 0): 20})
+    report.keep_needed({(1, 0): 20})
     assert report.holes == [LostRange(1, 0, 20, 30), LostRange(1, 1, 0, 3)]

@@ -13,8 +13,9 @@ import pytest
 
 from brokerd.errors import DamagedData
 from brokerd.wal import Frame, LostRange, RealDisk, RecoveryReport, Wal
-from brokerd.wal.damage.repair import Rooms, examine
-from brokerd.wal.damage.verify import verify, walk
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.damage.repair_plan import DataPaths, plan_repair
+from brokerd.wal.damage.verify import verify
 from brokerd.wal.recovery.directory import MISSING_BYTES_MAX
 from brokerd.wal.segment import segment_name
 from brokerd.walformat import SegmentHeader, encode_frame, encode_segment_header
@@ -199,7 +200,7 @@ class TestOddEntries:
         (tmp_path / "x.tmp").mkdir()
         (tmp_path / "spare-0.tmp").write_bytes(b"")
         _, report, frames = self.start(tmp_path)
-        assert sorted(report.odd) == sorted([*odd, "dir", "x.tmp"])
+        assert sorted(report.foreign_names) == sorted([*odd, "dir", "x.tmp"])
         assert (len(frames), report.damages, report.next_lsn) == (20, [], end)
         assert all((tmp_path / name).read_bytes() == b"mine" for name in odd)
         assert (tmp_path / "x.tmp").is_dir()
@@ -217,18 +218,18 @@ class TestOddEntries:
         assert (len(frames), report.next_lsn) == (20, end)
         (damage,) = report.damages
         assert damage.name == odd.name
-        assert "no file" in damage.problem
+        assert "not a regular file" in damage.problem
         assert odd.exists()
         assert not verify(RealDisk(), str(tmp_path), "none").sound
-        assert any(name == odd.name for name, _ in walk(RealDisk(), str(tmp_path)))
+        assert any(name == odd.name for name, _ in scan_log(RealDisk(), str(tmp_path)))
 
     @pytest.mark.parametrize("kind", ["directory", "pipe", "socket"])
     def test_a_repair_asks_to_move_it_and_changes_nothing(self, tmp_path: Path, kind: str) -> None:
         self.log(tmp_path / "wal")
         odd = tmp_path / "wal" / f"{8:020d}.wal"
         make_odd(odd, kind)
-        with pytest.raises(DamagedData, match=rf"{odd.name}.* no file;.*move it out"):
-            examine(RealDisk(), Rooms.of(str(tmp_path)))
+        with pytest.raises(DamagedData, match=rf"{odd.name}.* not a regular file.*move it out"):
+            plan_repair(RealDisk(), DataPaths.of(str(tmp_path)))
 
     @pytest.mark.parametrize("kind", ["directory", "pipe", "socket"])
     def test_one_in_the_way_of_the_next_segment_must_be_moved(
@@ -236,7 +237,8 @@ class TestOddEntries:
     ) -> None:
         end = self.log(tmp_path)
         make_odd(tmp_path / f"{end:020d}.wal", kind)
-        with pytest.raises(DamagedData, match=rf"{end:020d}\.wal is no file.*move it away"):
+        expected = rf"{end:020d}\.wal is not a regular file.*move it away"
+        with pytest.raises(DamagedData, match=expected):
             self.start(tmp_path)
 
     def test_a_link_to_a_segment_is_a_segment(self, tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ class TestFailures:
 
         rig = Rig()
         rig.wal.append([records(0)], 1)
-        monkeypatch.setattr("brokerd.wal.catalog.Catalog.begins", fail)
+        monkeypatch.setattr("brokerd.wal.catalog.Catalog.add_partition", fail)
         rig.run()
         assert len(rig.fatal) == 1 and rig.durable == [] and rig.wal.durable_ticket == 0
 

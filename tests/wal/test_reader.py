@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import DamagedData
 from brokerd.wal import RealDisk, Wal, catalog
-from brokerd.walformat.index import GrowingIndex, LoadedIndex, PartitionSpan, merged
+from brokerd.walformat.index import FileIndex, MemoryIndex, PartitionSpan, merge_indexes
 from simulator.machine.inline import InlineCommitter
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
@@ -266,7 +266,7 @@ batches = st.lists(
 class TestIndex:
     @given(batches)
     def test_the_file_answers_as_the_memory_does(self, added: list[tuple[int, int, int]]) -> None:
-        growing = GrowingIndex()
+        growing = MemoryIndex()
         ends: dict[tuple[int, int], int] = {}
         for row, (topic_id, partition, count) in enumerate(added):
             base = ends.get((topic_id, partition), 0)
@@ -274,7 +274,7 @@ class TestIndex:
             assert is_first == ((topic_id, partition) not in ends)
             ends[topic_id, partition] = base + count
         data = growing.encode(bytes(16), 0, 99)
-        loaded = LoadedIndex(data, bytes(16), 0, 99)
+        loaded = FileIndex(data, bytes(16), 0, 99)
         assert list(loaded.spans()) == list(growing.spans())
         for topic_id in range(5):
             for partition in range(4):
@@ -289,7 +289,7 @@ class TestIndex:
                     assert (rows.find(offset) >= 0) == is_held
 
     def test_the_exact_bytes(self) -> None:
-        growing = GrowingIndex()
+        growing = MemoryIndex()
         growing.add(7, 1, 5, 1000, 3, 4160, 99)
         growing.last_time_us = 1000
         data = growing.encode(bytes(range(16)), 4096, 8192)
@@ -302,7 +302,7 @@ class TestIndex:
         )
 
     def test_a_gap_left_by_damage_is_not_found(self) -> None:
-        growing = GrowingIndex()
+        growing = MemoryIndex()
         growing.add(1, 0, 0, 0, 2, 0, 0)
         growing.add(1, 0, 5, 0, 2, 0, 0)
         rows = growing.rows(1, 0)
@@ -312,14 +312,14 @@ class TestIndex:
 
     def test_two_indexes_of_one_segment_make_one(self) -> None:
         """The times of the one that was written count: the other may have met a lost header."""
-        said, found = GrowingIndex(), GrowingIndex()
+        said, found = MemoryIndex(), MemoryIndex()
         for offset, time_us in ((0, 10), (2, 12)):
             said.add(1, 0, offset, time_us, 1, 4096 + 8 * offset, 1)
         for offset, time_us in ((0, 11), (1, 11)):
             found.add(1, 0, offset, time_us, 1, 4096 + 8 * offset, 1)
         found.add(2, 0, 0, 13, 1, 8192, 1)
         found.last_time_us = 14
-        both = merged(said, found)
+        both = merge_indexes(said, found)
         rows = both.rows(1, 0)
         assert rows is not None
         assert list(zip(rows.base_offset, rows.time_us, strict=True)) == [(0, 10), (1, 11), (2, 12)]
@@ -327,7 +327,7 @@ class TestIndex:
         assert [span[:4] for span in both.spans()] == [(1, 0, 0, 3), (2, 0, 0, 1)]
 
     def test_a_hundred_thousand_small_batches_cost_28_bytes_each(self) -> None:
-        growing = GrowingIndex()
+        growing = MemoryIndex()
         for offset in range(100_000):
             growing.add(1, 0, offset, 0, 1, offset, 1)
         assert len(growing.encode(bytes(16), 0, 0)) < 100_000 * 28 + 200

@@ -16,14 +16,22 @@ from xxhash import xxh3_64_intdigest
 
 from brokerd.errors import DamagedData, NewerFormat, NoSpace
 from brokerd.wal import LostRange, SnapshotChunk, Snapshots
-from brokerd.wal.damage.repair import Deed, Plan, Rooms, examine, merged, repair
-from brokerd.wal.damage.verify import VerifyReport, verify, walk
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.damage.repair import repair
+from brokerd.wal.damage.repair_plan import (
+    ActionKind,
+    DataPaths,
+    RepairPlan,
+    merge_ranges,
+    plan_repair,
+)
+from brokerd.wal.damage.verify import VerifyReport, verify
 from brokerd.wal.recovery.startup import replay
 from brokerd.walformat import EntryKind
 from simulator.machine.disk import Call, CrashModel, PowerLost, SimDisk
 from tests.wal.rig import PATH, Rig, content, events, records
 
-ROOMS = Rooms.of("data")
+PATHS = DataPaths.of("data")
 STAMP = "20231114T221320Z"
 FRAMES = 40
 
@@ -34,7 +42,7 @@ def whole_log() -> SimDisk:
     rig = Rig()
     for offset in range(FRAMES):
         rig.put(records(offset, size=4000), events(offset), time_us=offset + 1)
-    store = Snapshots(rig.disk, ROOMS.state, lambda n: bytes(n))
+    store = Snapshots(rig.disk, PATHS.state, lambda n: bytes(n))
     for number in range(2):
         store.write(4096 + 8 * number, [SnapshotChunk(1, b"k", 4096, b"a body")])
     return rig.disk.copy()
@@ -50,7 +58,7 @@ def segments(disk: SimDisk) -> list[str]:
 
 def frame_of(disk: SimDisk, offset: int) -> tuple[str, int, int]:
     """(file, position, length) of the frame that holds a record."""
-    for name, found in walk(disk, PATH):
+    for name, found in scan_log(disk, PATH):
         for entry in getattr(found, "entries", ()):
             if entry.header.kind == EntryKind.RECORDS and entry.header.base_offset == offset:
                 return name, found.position, found.header.length  # type: ignore[union-attr]
@@ -123,7 +131,7 @@ def bad_index(disk: SimDisk) -> None:
 
 
 def bad_snapshot(disk: SimDisk, which: int = -1) -> None:
-    disk.content(f"{ROOMS.state}/{disk.list(ROOMS.state)[which]}")[-60] ^= 1
+    disk.content(f"{PATHS.state}/{disk.list(PATHS.state)[which]}")[-60] ^= 1
 
 
 def both_snapshots(disk: SimDisk) -> None:
@@ -133,7 +141,7 @@ def both_snapshots(disk: SimDisk) -> None:
 
 def snapshot_ahead(disk: SimDisk, lsn: int = 999_000) -> None:
     """The end of the log is gone, and a snapshot was written after it."""
-    Snapshots(disk, ROOMS.state, lambda n: bytes(n)).write(
+    Snapshots(disk, PATHS.state, lambda n: bytes(n)).write(
         lsn, [SnapshotChunk(1, b"k", lsn + 800, b"a body")]
     )
 
@@ -147,35 +155,41 @@ def everything(disk: SimDisk) -> None:
 
 
 Harm = Callable[[SimDisk], None]
-HARMS: dict[str, tuple[Harm, list[Deed], set[int]]] = {
-    "torn tail": (torn, [Deed.CUT], {39}),
-    "a batch": (lambda disk: body(disk, 20), [Deed.RECORD], {20}),
-    "two headers": (lambda disk: headers(disk, 30), [Deed.RECORD], {30}),
+HARMS: dict[str, tuple[Harm, list[ActionKind], set[int]]] = {
+    "torn tail": (torn, [ActionKind.CUT], {39}),
+    "a batch": (lambda disk: body(disk, 20), [ActionKind.RECORD], {20}),
+    "two headers": (lambda disk: headers(disk, 30), [ActionKind.RECORD], {30}),
     "a frame header that an index makes up for": (
         lambda disk: frame_header(disk, 20),
-        [Deed.RECORD],
+        [ActionKind.RECORD],
         set(),
     ),
     "two headers of which an index knows": (
         lambda disk: headers(disk, 20),
-        [Deed.RECORD],
+        [ActionKind.RECORD],
         {20},
     ),
-    "one without its index": (no_index, [Deed.RECORD], {20}),
-    "the first frame": (no_index_of_the_first, [Deed.RECORD], {0}),
-    "a header block": (header_block, [Deed.RESTORE], set()),
-    "a missing segment": (missing, [Deed.REBUILD, Deed.RECORD], set(range(14, 28))),
-    "a rubbish segment": (rubbish, [Deed.RECORD], set(range(28, 40))),
-    "a stray": (stray, [Deed.MOVE], set()),
-    "an index": (bad_index, [Deed.REBUILD], set()),
-    "the newest snapshot": (bad_snapshot, [Deed.MOVE], set()),
-    "both snapshots": (both_snapshots, [Deed.MOVE, Deed.MOVE], set()),
-    "a log that ends before its snapshot": (snapshot_ahead, [Deed.RECORD], set()),
+    "one without its index": (no_index, [ActionKind.RECORD], {20}),
+    "the first frame": (no_index_of_the_first, [ActionKind.RECORD], {0}),
+    "a header block": (header_block, [ActionKind.RESTORE], set()),
+    "a missing segment": (missing, [ActionKind.REBUILD, ActionKind.RECORD], set(range(14, 28))),
+    "a rubbish segment": (rubbish, [ActionKind.RECORD], set(range(28, 40))),
+    "a stray": (stray, [ActionKind.MOVE], set()),
+    "an index": (bad_index, [ActionKind.REBUILD], set()),
+    "the newest snapshot": (bad_snapshot, [ActionKind.MOVE], set()),
+    "both snapshots": (both_snapshots, [ActionKind.MOVE, ActionKind.MOVE], set()),
+    "a log that ends before its snapshot": (snapshot_ahead, [ActionKind.RECORD], set()),
     "everything": (
         everything,
         [
-            *(Deed.RESTORE, Deed.MOVE, Deed.MOVE, Deed.REBUILD, Deed.CUT),
-            *(Deed.RECORD, Deed.RECORD, Deed.RECORD),
+            *(
+                ActionKind.RESTORE,
+                ActionKind.MOVE,
+                ActionKind.MOVE,
+                ActionKind.REBUILD,
+                ActionKind.CUT,
+            ),
+            *(ActionKind.RECORD, ActionKind.RECORD, ActionKind.RECORD),
         ],
         {2, 5, 35, 39},
     ),
@@ -193,13 +207,13 @@ def harmed(name: str) -> SimDisk:
     return harmed_log(name).fork()
 
 
-def run(disk: SimDisk, seed: int = 1) -> tuple[Plan, str | None]:
-    plan = examine(disk, ROOMS)
-    return plan, repair(disk, ROOMS, plan, STAMP, random.Random(seed).randbytes)
+def run(disk: SimDisk, seed: int = 1) -> tuple[RepairPlan, str | None]:
+    plan = plan_repair(disk, PATHS)
+    return plan, repair(disk, PATHS, plan, STAMP, random.Random(seed).randbytes)
 
 
 def check(disk: SimDisk) -> VerifyReport:
-    return verify(disk, PATH, ROOMS.state)
+    return verify(disk, PATH, PATHS.state)
 
 
 def readable(rig: Rig) -> set[int]:
@@ -223,7 +237,7 @@ class TestEveryHarm:
     def test_the_plan_says_what_would_be_done_and_changes_nothing(self, name: str) -> None:
         disk = harmed(name)
         before = disk.files()
-        assert [action.deed for action in examine(disk, ROOMS).actions] == HARMS[name][1]
+        assert [action.kind for action in plan_repair(disk, PATHS).actions] == HARMS[name][1]
         assert disk.files() == before
 
     def test_the_log_verifies_afterwards(self, name: str) -> None:
@@ -231,7 +245,7 @@ class TestEveryHarm:
         run(disk)
         report = check(disk)
         assert report.sound and report.torn is None
-        assert bool(report.recorded) == (Deed.RECORD in HARMS[name][1])
+        assert bool(report.recorded) == (ActionKind.RECORD in HARMS[name][1])
 
     def test_every_sound_record_is_still_read_at_its_offset(self, name: str) -> None:
         disk = harmed(name)
@@ -240,7 +254,7 @@ class TestEveryHarm:
 
     def test_a_start_finds_nothing_more_to_say_and_goes_on_behind_it(self, name: str) -> None:
         disk = harmed(name)
-        _, end = examine(disk, ROOMS), Rig(harmed(name)).report
+        _, end = plan_repair(disk, PATHS), Rig(harmed(name)).report
         run(disk)
         rig = Rig(disk)
         assert rig.report.damages == [] and rig.report.cut is None
@@ -304,10 +318,10 @@ class TestEveryHarm:
 
 def assert_copied(disk: SimDisk, before: dict[str, bytes]) -> int:
     """A list is there, and all that it names; returns how much that is."""
-    copies = f"{ROOMS.repair}/{STAMP}"
+    copies = f"{PATHS.repair}/{STAMP}"
     items = json.loads(bytes(disk.content(f"{copies}/manifest.json")))["items"]
     for item in items:
-        if item["deed"] == Deed.RECORD:
+        if item["deed"] == ActionKind.RECORD:
             assert item["copy"] is None
             continue
         original = before[f"data/{item['room']}/{item['name']}"]
@@ -355,7 +369,7 @@ def test_killed_with_everything_wrong_every_way_of_losing_power_is_survived(
 
 class TestLosses:
     def lost(self, disk: SimDisk) -> list[tuple[LostRange, ...]]:
-        return [a.lost for a in examine(disk, ROOMS).actions if a.deed == Deed.RECORD]
+        return [a.lost for a in plan_repair(disk, PATHS).actions if a.kind == ActionKind.RECORD]
 
     @pytest.mark.parametrize("name", ["a batch", "two headers", "the first frame"])
     def test_lost_offsets_are_told(self, name: str) -> None:
@@ -370,7 +384,7 @@ class TestLosses:
             rig.put(records(offset, size=4000))
         disk = rig.disk.copy()
         name = segments(disk)[0]
-        second = [found.position for _, found in walk(disk, PATH)][1]
+        second = [found.position for _, found in scan_log(disk, PATH)][1]
         flip(disk, name, second + 20)
         flip(disk, name, second + 64 + 20)
         assert self.lost(disk) == [(LostRange(2, 0, 1, 2),)]
@@ -407,7 +421,7 @@ class TestLosses:
 
     def test_ranges_that_touch_are_told_as_one(self) -> None:
         ranges = [LostRange(1, 0, 5, 6), LostRange(1, 1, 6, 7), LostRange(1, 0, 2, 5)]
-        assert merged(ranges) == [LostRange(1, 0, 2, 6), LostRange(1, 1, 6, 7)]
+        assert merge_ranges(ranges) == [LostRange(1, 0, 2, 6), LostRange(1, 1, 6, 7)]
 
 
 class TestRefusals:
@@ -419,7 +433,7 @@ class TestRefusals:
 
     def test_a_newer_format_is_not_touched(self) -> None:
         disk = harmed("a batch")
-        snapshot = disk.list(ROOMS.state)[0]
+        snapshot = disk.list(PATHS.state)[0]
         newer_snapshot(disk, snapshot)
         self.refused(disk, NewerFormat, "upgrade")
 
@@ -440,7 +454,7 @@ class TestRefusals:
 
 
 def newer_snapshot(disk: SimDisk, name: str) -> None:
-    data = disk.content(f"{ROOMS.state}/{name}")
+    data = disk.content(f"{PATHS.state}/{name}")
     data[8] = 9
     data[48:56] = xxh3_64_intdigest(bytes(data[:48]), 0).to_bytes(8, "little")
 
@@ -494,9 +508,9 @@ def test_examining_reads_the_log_once_and_a_repair_once_more(
             read.append(min(call.length, len(disk.content(call.path)) - call.position))
 
     disk.leave = leave
-    plan = examine(disk, ROOMS)
+    plan = plan_repair(disk, PATHS)
     headers_bytes = 60_000  # of segments, looked at again and again
     assert sum(read) < size + headers_bytes
     read.clear()
-    repair(disk, ROOMS, plan, STAMP, random.Random(5).randbytes)
+    repair(disk, PATHS, plan, STAMP, random.Random(5).randbytes)
     assert sum(read) < size + last + headers_bytes  # the last one is read when it gets its index

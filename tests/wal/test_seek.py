@@ -79,9 +79,9 @@ class TestBySize:
         """For whoever knows of records before those of the log."""
         rig = log(3)
         total = sum(len(records(2 * number, 2, size=2000).body) for number in range(3))
-        looks = [rig.wal.plan_offset_of_size(1, 0, total + more).look() for more in (-1, 0, 7)]
+        looks = [rig.wal.plan_offset_of_size(1, 0, total + more).measure() for more in (-1, 0, 7)]
         assert looks == [(2, 0), (0, 0), (0, 7)]
-        assert rig.wal.plan_offset_of_size(9, 0, 5).look() == (None, 5)
+        assert rig.wal.plan_offset_of_size(9, 0, 5).measure() == (None, 5)
 
     def test_what_was_appended_since_counts(self) -> None:
         rig = log(3)

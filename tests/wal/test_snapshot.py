@@ -207,7 +207,7 @@ class TestDamage:
     ) -> None:
         store, disk = snapshots()
         begun = SnapshotChunk(3, b"large", 600, b"first", True)
-        with pytest.raises(DamagedData, match="goes on"):
+        with pytest.raises(DamagedData, match="does not continue here"):
             store.write(500, [begun] if next_chunk is None else [begun, next_chunk])
         assert disk.list(PATH) == []
 

@@ -10,10 +10,11 @@ import pytest
 
 from brokerd.errors import NewerFormat
 from brokerd.wal import SNAPSHOT_TOPIC, SnapshotChunk, Snapshots
-from brokerd.wal.damage.verify import VerifyReport, verify, walk
-from brokerd.wal.read.scanner import FoundFrame, Unreadable
+from brokerd.wal.damage.log_scan import scan_log
+from brokerd.wal.damage.verify import VerifyReport, verify
+from brokerd.wal.read.scanner import ScanFrame, ScanGap
 from brokerd.walformat import Entry, EntryKind
-from brokerd.walformat.index import GrowingIndex, LoadedIndex
+from brokerd.walformat.index import FileIndex, MemoryIndex
 from simulator.machine.disk import Call, SimDisk
 from tests.wal.rig import PATH, Rig, content, events, records
 
@@ -123,7 +124,7 @@ def test_an_index_that_is_sound_but_says_something_else_is_told() -> None:
     rig.put(records(0))
     index = next(name for name in disk.list(PATH) if name.endswith(".idx"))
     segment = content(disk, index.replace(".idx", ".wal"))
-    wrong = rig.wal._catalog.segments[0].growing
+    wrong = rig.wal._catalog.segments[0].memory_index
     assert wrong is not None
     end = len(segment)
     content(disk, index)[:] = wrong.encode(bytes(segment[16:32]), 0, end)
@@ -137,8 +138,8 @@ def test_an_index_may_know_more_than_its_segment_only_of_damaged_places() -> Non
     index_path = f"{PATH}/{name.replace('.wal', '.idx')}"
     data = bytes(disk.content(index_path))
     segment_id, end = bytes(content(disk, name)[16:32]), len(content(disk, name))
-    wrong = GrowingIndex()
-    rows = LoadedIndex(data, segment_id, 0, end).rows(1, 0)
+    wrong = MemoryIndex()
+    rows = FileIndex(data, segment_id, 0, end).rows(1, 0)
     assert rows is not None
     for row in zip(*rows, strict=True):
         wrong.add(1, 0, *row)
@@ -213,8 +214,8 @@ class Running:
                 self.snapshots.write(wal.durable_lsn, [chunk])
         if dice.random() < 0.02:
             below_lsn = self.snapshots.second_newest() or 0
-            removables = wal.removable({(1, 0): self.offset}, {1}, below_lsn).run()
-            wal.delete_segments([one for one in removables if dice.random() < 0.7])
+            removables = wal.deleter.plan_removal({(1, 0): self.offset}, {1}, below_lsn).run()
+            wal.deleter.delete([one for one in removables if dice.random() < 0.7])
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -269,8 +270,8 @@ def test_a_read_that_sees_the_later_of_two_writes_alone_is_no_damage(part: str) 
     for offset in range(3):
         rig.put(records(offset, size=4000))
     [name] = rig.files()
-    second = [found for _, found in walk(rig.disk, PATH)][1]
-    assert isinstance(second, FoundFrame)
+    second = [found for _, found in scan_log(rig.disk, PATH)][1]
+    assert isinstance(second, ScanFrame)
     end = second.position + second.header.length
     start = second.position if part == "frame" else end - 80
     disk = Beside(rig.disk, f"{PATH}/{name}", start, end)
@@ -328,15 +329,15 @@ def test_damage_is_found_although_the_broker_runs() -> None:
 def test_walk_lists_frames_and_what_is_none() -> None:
     disk = log(3)
     name = disk.list(PATH)[0]
-    frames = [found for _, found in walk(disk, PATH)]
-    assert all(isinstance(found, FoundFrame) for found in frames) and len(frames) == 3
+    frames = [found for _, found in scan_log(disk, PATH)]
+    assert all(isinstance(found, ScanFrame) for found in frames) and len(frames) == 3
     second = frames[1]
-    assert [found.position for _, found in walk(disk, PATH, second.position)] == [
+    assert [found.position for _, found in scan_log(disk, PATH, second.position)] == [
         found.position for found in frames[1:]
     ]
     content(disk, name)[second.position] ^= 1
-    kinds = [type(found) for _, found in walk(disk, PATH)]
-    assert kinds == [FoundFrame, Unreadable, FoundFrame]
+    kinds = [type(found) for _, found in scan_log(disk, PATH)]
+    assert kinds == [ScanFrame, ScanGap, ScanFrame]
 
 
 def test_walk_goes_on_behind_a_segment_that_cannot_be_read() -> None:
@@ -344,10 +345,10 @@ def test_walk_goes_on_behind_a_segment_that_cannot_be_read() -> None:
     names = [name for name in disk.list(PATH) if name.endswith(".wal")]
     content(disk, names[0])[:] = b"rubbish" * 10
     content(disk, names[1])[20] ^= 1
-    walked = list(walk(disk, PATH))
+    walked = list(scan_log(disk, PATH))
     unreadable = [
-        (name, found.position, found.end) for name, found in walked if isinstance(found, Unreadable)
+        (name, found.position, found.end) for name, found in walked if isinstance(found, ScanGap)
     ]
     assert unreadable == [(names[0], 0, int(names[1][:-4])), (names[1], 0, 4096)]
-    frames = [name for name, found in walked if isinstance(found, FoundFrame)]
+    frames = [name for name, found in walked if isinstance(found, ScanFrame)]
     assert set(frames) == {names[1], names[2]}

@@ -27,7 +27,7 @@ from brokerd.walformat import (
     decode_segment_header,
     segment_salt,
 )
-from brokerd.walformat.index import LoadedIndex
+from brokerd.walformat.index import FileIndex
 
 PIECE_GAP_BYTES = 64 << 10
 """Two pieces of a file closer than this are read at once."""
@@ -102,7 +102,7 @@ class Batches(NamedTuple):
         return int(self.count.sum())
 
 
-def batches_of(index: LoadedIndex) -> Batches:
+def batches_of(index: FileIndex) -> Batches:
     """Return all batches of a segment by topic id, partition, base offset: 48 bytes each."""
     spans = np.array([(s[0], s[1], s[5]) for s in index.spans()], np.int64).reshape(-1, 3)
     base, _, count, position, size = (np.asarray(c, np.int64) for c in index.all_rows())
@@ -124,7 +124,7 @@ class SealedSegment:
     segment_id: bytes
     first_lsn: int
     end_lsn: int
-    index: LoadedIndex
+    index: FileIndex
 
     @property
     def salt(self) -> int:
@@ -168,7 +168,7 @@ def open_sealed(path: str | Path) -> SealedSegment:
     with open(open_regular(path.with_suffix(".idx")), "rb") as file:
         data = file.read()
     try:
-        index = LoadedIndex(data, header.segment_id, header.first_lsn, end_lsn)
+        index = FileIndex(data, header.segment_id, header.first_lsn, end_lsn)
     except UnsupportedFormat as error:
         raise NewerFormat(f"{path}: {error}; upgrade brokerd to read it") from None
     except FormatError as error:

@@ -75,7 +75,7 @@ class Salvage:
         """Do it all; raises `DamagedData` as `State.end_replay` does."""
         state, report = self._state, self._report
         self._recall()
-        state.known_damage = sorted({*state.known_damage, *report.known})
+        state.known_damage = sorted({*state.known_damage, *report.damage_fingerprints})
         damages = [*report.damages, *report.recorded]
         self._tell_passed_over(bool(damages))
         for topic in sorted(self._replay.nameless, key=lambda topic: topic.topic_id):
@@ -113,7 +113,7 @@ class Salvage:
         state.next_topic_id = max(state.next_topic_id, report.last_topic_id + 1)
         for (topic_id, index), next_offset in report.next_offsets.items():
             state.told(topic_id, index, next_offset)
-        report.take_back(state.needed_from())
+        report.keep_needed(state.needed_from())
         for hole in report.holes:
             partition = state.partition(hole.topic_id, hole.partition)
             if partition is not None:
@@ -121,7 +121,7 @@ class Salvage:
 
     def _give_up_losses(self) -> None:
         for entry in self._replay.losses:
-            if entry not in self._report.void_losses:
+            if entry not in self._report.stale_losses:
                 loss = decode_loss(entry)
                 place = loss.file, loss.position, loss.end
                 self._state.record(Damage(*place, loss.problem, loss.lost))

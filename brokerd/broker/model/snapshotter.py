@@ -29,7 +29,7 @@ from brokerd.broker.model.state import SNAPSHOT_META, Capture, Encode, State, kn
 from brokerd.broker.model.topics import GroupPartition, Topic
 from brokerd.wal import (
     Committer,
-    KnownDamage,
+    DamageFingerprint,
     RecoveryReport,
     SnapshotChunk,
     Snapshots,
@@ -91,7 +91,7 @@ class Snapshotter:
         self._captured = _Captured()
         self._writing = False
         self._stopped = False
-        self._changed: set[KnownDamage] = set()
+        self._changed: set[DamageFingerprint] = set()
         """Damage that snapshots knew and that was cured since, or got worse."""
         self._tick_call: DelayedCall | None = None
         self.wanted = False

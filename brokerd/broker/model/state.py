@@ -30,8 +30,8 @@ from brokerd.groups import GroupSettings
 from brokerd.wal import (
     SNAPSHOT_TOPIC,
     Damage,
+    DamageFingerprint,
     Frame,
-    KnownDamage,
     LostRange,
     RecoveryReport,
     SnapshotChunk,
@@ -61,13 +61,13 @@ Capture = Callable[[int], list[Encode]]
 where the state in memory equals the log up to that."""
 
 
-def known_damage(chunk: SnapshotChunk) -> list[KnownDamage]:
+def known_damage(chunk: SnapshotChunk) -> list[DamageFingerprint]:
     """The damaged places that a chunk of a snapshot names; one of META names them all."""
     if chunk.kind != SNAPSHOT_META:
         return []
     places = msgpack.unpackb(chunk.body).get("damage", ())
     return [
-        KnownDamage(file, position, end, checksum, tuple(inside))
+        DamageFingerprint(file, position, end, checksum, tuple(inside))
         for file, position, end, checksum, inside in places
     ]
 
@@ -97,7 +97,7 @@ class State:
         """Broker time of the first frame after the last leap that a jump of the clock explains."""
         self.first_lsn = 0
         """Where the log begins."""
-        self.known_damage: list[KnownDamage] = []
+        self.known_damage: list[DamageFingerprint] = []
         """The damaged places that this state shows: of another log it would be another."""
         self.behind_us = 0
         """How far the wall clock was behind the log when replay began."""

@@ -26,7 +26,7 @@ from brokerd.broker.journal import Congested, Journal
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import Partition
 from brokerd.errors import BrokerdError, NoSpace
-from brokerd.wal import Committer, Coverage, CoveragePlan, Removable, Staying, Wal
+from brokerd.wal import Committer, Coverage, CoveragePlan, RemovableSegment, RetainedBytes, Wal
 
 MARKS = 100
 """Partitions that one frame says of that records may be missing; a millisecond of the reactor."""
@@ -51,7 +51,7 @@ class Basis(NamedTuple):
 class _Found(NamedTuple):
     """What a plan found: segments that can go, and what must be on record before they do."""
 
-    removables: list[Removable]
+    removables: list[RemovableSegment]
     marks: list[Mark]
 
 
@@ -96,7 +96,7 @@ class ArchivedSegmentCleaner:
         self._view: ArchiveView | None = None
         """The version that was asked last; its number counts those before it."""
         self._number = 0
-        self.staying = Staying()
+        self.staying = RetainedBytes()
         """What stays although it might go, as of the last look."""
 
     def stop(self) -> None:
@@ -110,10 +110,10 @@ class ArchivedSegmentCleaner:
             return
         coverage = self._coverage(basis.snapshot_lsn)
         if coverage is None:
-            self.staying = Staying()
+            self.staying = RetainedBytes()
             return
         self._is_running = True
-        plan = self._wal.covered(basis.starts, basis.topic_ids, basis.lsn, coverage)
+        plan = self._wal.deleter.plan_coverage(basis.starts, basis.topic_ids, basis.lsn, coverage)
         known = dict(self._state.archived)
         self._archive_thread.submit(
             lambda: _with_marks(plan.run(), known), partial(self._found, plan)
@@ -148,12 +148,12 @@ class ArchivedSegmentCleaner:
         if plan.is_cut_short:
             self._is_wanted |= bool(found.removables)
         else:
-            self._tell_lack(plan.staying)
-            self.staying = plan.staying
+            self._tell_lack(plan.retained)
+            self.staying = plan.retained
             self._looked()
         self._mark(found.marks, MARKS, found.removables)
 
-    def _tell_lack(self, staying: Staying) -> None:
+    def _tell_lack(self, staying: RetainedBytes) -> None:
         """Say once that the archive lacks something, until it lacks nothing."""
         if staying.lack is not None and self.staying.lack is None:
             self._log.warn(
@@ -163,7 +163,7 @@ class ArchivedSegmentCleaner:
                 event_id="archive-lacks",
             )
 
-    def _mark(self, marks: list[Mark], lot: int, goes: Sequence[Removable]) -> None:
+    def _mark(self, marks: list[Mark], lot: int, goes: Sequence[RemovableSegment]) -> None:
         """Put on record that records may be missing, ``lot`` partitions a frame, then delete."""
         while marks and not self._stopped and self._is_in_order:
             try:
@@ -196,14 +196,14 @@ class ArchivedSegmentCleaner:
         asked, view = self._view, self._archived.view
         return asked is not None and view is not None and view.archive_id == asked.archive_id
 
-    def _delete(self, goes: Sequence[Removable], error: Exception | None) -> None:
+    def _delete(self, goes: Sequence[RemovableSegment], error: Exception | None) -> None:
         """Delete segments, now that it is on record that the archive has to have them."""
         if self._stopped:
             return
         if error is not None:
             self._finish(error)
         elif self._is_in_order:
-            self._wal.delete_segments(goes, lambda count, error: self._finish(error))
+            self._wal.deleter.delete(goes, lambda count, error: self._finish(error))
         else:
             self._finish(None)
 
@@ -238,7 +238,7 @@ class ArchivedSegmentCleaner:
         }
 
 
-def _with_marks(removables: list[Removable], known: Mapping[tuple[int, int], int]) -> _Found:
+def _with_marks(removables: list[RemovableSegment], known: Mapping[tuple[int, int], int]) -> _Found:
     """With what must be on record that is not ``known``; in the plan's thread."""
     ends = {
         (topic_id, partition): end  # the last counts: segments are in order

@@ -141,7 +141,7 @@ def _find(look: Look) -> _InLog | DamagedData | OSError:
             found = look.by_time.run()
             by_time = look.end if found is None else found
         if look.by_size is not None:
-            found, left = look.by_size.look()
+            found, left = look.by_size.measure()
             by_size, below = (0, look.end) if found is None else (found, found)
     except (DamagedData, OSError) as error:
         return error

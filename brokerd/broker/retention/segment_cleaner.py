@@ -30,7 +30,7 @@ from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.model.state import State
 from brokerd.broker.retention.archived_segments import ArchivedSegmentCleaner, Basis, MarkArchived
 from brokerd.errors import BrokerdError
-from brokerd.wal import Committer, Removable, RemovalPlan, Wal
+from brokerd.wal import Committer, RemovableSegment, RemovalPlan, Wal
 
 
 class SegmentCleaner:
@@ -87,7 +87,7 @@ class SegmentCleaner:
     def start(self) -> None:
         """Begin to look whenever there may be more to delete, not only when asked to."""
         self._archived.on_version.append(self.wake)
-        self._wal.on_short = self.wake
+        self._wal.on_disk_full = self.wake
         self._snapshotter.on_written = self._snapshot_written
 
     def stop(self) -> None:
@@ -139,14 +139,14 @@ class SegmentCleaner:
         if self._finished(error):
             return
         self.last_error = None
-        plan = self._wal.removable(basis.starts, basis.topic_ids, basis.lsn)
+        plan = self._wal.deleter.plan_removal(basis.starts, basis.topic_ids, basis.lsn)
         self._readers.submit(plan.run, lambda found, error: self._found(basis, plan, found, error))
 
     def _found(
         self,
         basis: Basis,
         plan: RemovalPlan,
-        found: Sequence[Removable] | None,
+        found: Sequence[RemovableSegment] | None,
         error: Exception | None,
     ) -> None:
         plan.remember()
@@ -160,11 +160,11 @@ class SegmentCleaner:
         self._take_snapshot_for(self._removed_waiting_bytes)
         self._archive_sweep.run(basis)
         if goes:
-            self._wal.delete_segments(goes, lambda count, error: self._deleted(error))
+            self._wal.deleter.delete(goes, lambda count, error: self._deleted(error))
         else:
             self._finish()
 
-    def _with_events(self, found: Sequence[Removable]) -> list[Removable]:
+    def _with_events(self, found: Sequence[RemovableSegment]) -> list[RemovableSegment]:
         """Those whose events need not stay; the others are counted."""
         events_lsn = self._archived.events_lsn
         if events_lsn is None or self._wal.allocation_error is not None:

@@ -28,7 +28,7 @@ from brokerd.walformat import (
     UnsupportedFormat,
     decode_segment_header,
 )
-from brokerd.walformat.index import INDEX_HEADER_BYTES, LoadedIndex, decode_index_header
+from brokerd.walformat.index import INDEX_HEADER_BYTES, FileIndex, decode_index_header
 
 _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{32})\.idx")
 
@@ -72,7 +72,7 @@ def open_index(path: str) -> SealedSegment:
     end_lsn = header.first_lsn + store.stat(name).size
     data = store.read(name.replace(".wal", ".idx"), SEGMENT_BYTES_MAX)
     try:
-        index = LoadedIndex(data, header.segment_id, header.first_lsn, end_lsn)
+        index = FileIndex(data, header.segment_id, header.first_lsn, end_lsn)
     except UnsupportedFormat as error:
         raise _newer(path, error) from None
     except FormatError as error:

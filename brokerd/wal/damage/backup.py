@@ -1,7 +1,7 @@
 # Tests: tests/wal/test_repair.py
-"""Copies of what a repair is going to change, and the list of them: ``manifest.json``.
+"""Copies of the bytes that a repair changes, with a list of them: ``manifest.json``.
 
-The list is written last, so a directory without one is of a repair that changed nothing.
+The list is written last. A directory without a list belongs to a repair that changed nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PIECE_BYTES = 1 << 20
 MANIFEST = "manifest.json"
 
 
-class Source(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes ``position`` to ``end`` of a file."""
 
     path: str
@@ -25,16 +25,16 @@ class Source(NamedTuple):
     end: int
 
 
-class Copies:
-    """Copies into one directory, which must be new or without a list. Methods raise OSError."""
+class BackupWriter:
+    """Writes copies and their list into one directory without a list. Raises OSError."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
         self._items: list[dict[str, Any]] = []
 
-    def add(self, source: Source, name: str, facts: dict[str, Any]) -> None:
-        """Copy a stretch of a file under ``name``, and list it with ``facts``."""
+    def copy(self, source: ByteRange, name: str, facts: dict[str, Any]) -> None:
+        """Copy bytes to a file ``name``, and list it with ``facts``."""
         self._disk.make_directory(self._directory)
         target = os.path.join(self._directory, name)
         if name in self._disk.list(self._directory):
@@ -49,12 +49,12 @@ class Copies:
         copy.sync()
         self._items.append(facts | {"copy": name, "sha256": digest.hexdigest()})
 
-    def note(self, facts: dict[str, Any]) -> None:
-        """List something of which no copy is needed."""
+    def list_only(self, facts: dict[str, Any]) -> None:
+        """List ``facts`` of something that needs no copy."""
         self._items.append(facts | {"copy": None, "sha256": None})
 
     def finish(self, stamp: str) -> None:
-        """Write the list; from then on the originals may be changed."""
+        """Write the list. The originals may change after that."""
         self._disk.make_directory(self._directory)
         content = {"format": 1, "made": stamp, "items": self._items}
         data = json.dumps(content, indent=1).encode()

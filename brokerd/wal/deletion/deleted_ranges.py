@@ -1,9 +1,10 @@
 # Tests: tests/wal/test_deletion.py
-"""Which parts of a log were deleted on purpose: empty files whose names say so.
+"""Records of deleted parts of the log: empty files with the range in their names.
 
-``<first LSN>-<end LSN>.deleted`` says that segments between the two are not lost when they are not
-there. It is durable before the first of them goes. It is no order to delete: a segment that is
-still there is one of the log. The rules are docs/wal-format.rst, section "Deleted segments".
+The file ``<first LSN>-<end LSN>.deleted`` says that missing segments between the two LSNs were
+deleted and are not lost. It is durable before the first segment goes. It is not an order to delete:
+a segment that is still there belongs to the log. The rules are docs/wal-format.rst, section
+"Deleted segments".
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _NAME = re.compile(r"(?P<first>[0-9]{20})-(?P<end>[0-9]{20})\.deleted")
 
 
 class LsnRange(NamedTuple):
-    """A part of the log; ``end`` is exclusive."""
+    """A part of the log. ``end`` is exclusive."""
 
     first: int
     end: int
 
 
 class DeletedRanges:
-    """Disjoint parts of a log that do not touch, in order."""
+    """Disjoint ranges of LSNs in order. Ranges that touch are joined."""
 
     def __init__(self, ranges: Iterable[LsnRange] = ()) -> None:
         self._firsts: list[int] = []
@@ -46,30 +47,30 @@ class DeletedRanges:
 
     @property
     def end(self) -> int:
-        """Just past the last of them, 0 if there are none."""
+        """The end of the last range, 0 if there is none."""
         return self._ends[-1] if self._ends else 0
 
     def end_of(self, lsn: int) -> int | None:
-        """The end of the range that holds an LSN, None if none does."""
+        """Return the end of the range that holds an LSN, None if there is none."""
         at = bisect_right(self._firsts, lsn) - 1
         return self._ends[at] if at >= 0 and lsn < self._ends[at] else None
 
     def next_first(self, lsn: int) -> int | None:
-        """Where the first range begins that begins at an LSN or after it."""
+        """Return where the next range begins, at an LSN or after it. None if there is none."""
         at = bisect_left(self._firsts, lsn)
         return self._firsts[at] if at < len(self._firsts) else None
 
     def cover(self, first: int, end: int) -> bool:
-        """Whether all between two LSNs was deleted."""
+        """Whether one range holds all between two LSNs."""
         found = self.end_of(first)
         return found is not None and end <= found
 
     def follows(self, lsn: int) -> bool:
-        """Whether one of them ends at an LSN."""
+        """Whether a range ends at an LSN."""
         return lsn in self._ends
 
     def missing(self, first: int, end: int) -> Iterator[LsnRange]:
-        """The parts between two LSNs that were not deleted."""
+        """Yield the parts between two LSNs that are in no range."""
         while first < end:
             first = self.end_of(first) or first
             stop = self.next_first(first)
@@ -79,18 +80,19 @@ class DeletedRanges:
             first = max(first, stop)
 
     def after(self, lsn: int) -> Iterator[LsnRange]:
-        """The parts that were deleted from an LSN on."""
+        """Yield the ranges, or parts of them, from an LSN on."""
         for first, end in self:
             if end > lsn:
                 yield LsnRange(max(first, lsn), end)
 
 
 def deleted_name(deleted: LsnRange) -> str:
+    """Return the name of the record of a deleted range."""
     return f"{deleted.first:020d}-{deleted.end:020d}.deleted"
 
 
 def named_range(name: str) -> LsnRange | None:
-    """What the name of a file says was deleted; None for any other name."""
+    """Return the deleted range that a file name records, None for other names."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -99,26 +101,31 @@ def named_range(name: str) -> LsnRange | None:
 
 
 def deleted_ranges(disk: Disk, path: str) -> DeletedRanges:
-    """What is on record in a log's directory. Raises OSError."""
+    """Return the deleted ranges that a log's directory records. Raises OSError."""
     found = (named_range(name) for name in disk.list(path))
     return DeletedRanges(one for one in found if one is not None)
 
 
-def replaced_records(disk: Disk, path: str) -> list[str]:
-    """Names of files that say nothing that a wider one does not. Raises OSError."""
-    named = {name: one for name in disk.list(path) if (one := named_range(name)) is not None}
+def redundant_records(disk: Disk, path: str) -> list[str]:
+    """Return the names of records inside of wider ones. Raises OSError."""
+    named = _records(disk, path)
     wider = {deleted_name(one) for one in DeletedRanges(named.values())} & named.keys()
     covered = DeletedRanges(named[name] for name in wider)
     return [name for name, one in named.items() if name not in wider and covered.cover(*one)]
 
 
-def record_deleted(disk: Disk, path: str, ranges: Iterable[LsnRange]) -> list[str]:
-    """Create the files for ``ranges``, one for those that touch others, which it replaces.
+def record_deletion(disk: Disk, path: str, ranges: Iterable[LsnRange]) -> list[str]:
+    """Create records of ``ranges``. One record replaces those that it touches.
 
-    Returns the names of those replaced: to be deleted once the directory is synced. Raises OSError.
+    Returns the names of the replaced records, to be deleted once the directory is synced. Raises
+    OSError.
     """
-    before = {name: one for name in disk.list(path) if (one := named_range(name)) is not None}
+    before = _records(disk, path)
     after = {deleted_name(one) for one in DeletedRanges([*before.values(), *ranges])}
     for name in sorted(after - before.keys()):
         disk.create(os.path.join(path, name)).close()
     return sorted(before.keys() - after)
+
+
+def _records(disk: Disk, path: str) -> dict[str, LsnRange]:
+    return {name: one for name in disk.list(path) if (one := named_range(name)) is not None}

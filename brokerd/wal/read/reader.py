@@ -1,8 +1,8 @@
 # Tests: tests/wal/test_reader.py
-"""Reads planned batches from segment files, in any thread, and verifies every checksum.
+"""Reads batches from segment files by their index rows, and verifies every checksum.
 
-A plan names rows of indexes; it holds the files open, so that it can run although segments are
-sealed meanwhile. Batches that lie close together are read in one go.
+A plan runs in any thread. It holds its files open, so that segments may be sealed meanwhile. One
+disk read fetches batches that lie close together.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from brokerd.walformat import (
 from brokerd.walformat.index import Rows
 
 GAP_BYTES = 16 << 10
-"""Bytes that may lie between two batches which are still read in one go."""
+"""The largest gap between two batches of one disk read."""
 RUN_BYTES = 1 << 20
-"""A run of batches is read in pieces of about this size."""
+"""The usual size of a disk read. A larger batch makes a larger one."""
 
 
 class Batch(NamedTuple):
-    """A batch of records as it was appended; ``walformat.decode_records`` reads the body."""
+    """A batch of records as it was appended. ``walformat.decode_records`` decodes the body."""
 
     base_offset: int
     count: int  # type: ignore[assignment]  # tuple.count() gives way to the field
@@ -38,9 +38,10 @@ class Batch(NamedTuple):
 
 
 class DamagedBatch(DamagedData):
-    """A batch that the index names cannot be read.
+    """A batch cannot be read where the index says that it lies.
 
     ``positions`` in the segment file ``name`` and ``offsets`` are (first, end), end exclusive.
+    ``of`` names topic and partition.
     """
 
     def __init__(
@@ -56,26 +57,26 @@ class DamagedBatch(DamagedData):
         self.problem = problem
 
 
-class PlannedRows(NamedTuple):
-    """Rows ``row`` to ``stop`` of a partition in one segment."""
+class RowRange(NamedTuple):
+    """Rows ``row`` to ``stop``, exclusive, of a partition in one segment."""
 
     file: File
     name: str
     segment_id: bytes
     rows: Rows
     row: int
-    """-1 when the segment does not hold the offset after all."""
+    """-1 if the segment does not hold the offset."""
     stop: int
 
     @property
     def span_bytes(self) -> int:
-        """From the first row's entry to the end of the last one's."""
+        """Bytes from the entry of the first row to the end of the last one."""
         rows, last = self.rows, self.stop - 1
         return rows.position[last] + rows.body_bytes[last] - rows.position[self.row]
 
 
 class _Extent(NamedTuple):
-    """Rows ``row`` to ``stop`` whose entries lie between two positions, to be read in one go."""
+    """One disk read: rows ``row`` to ``stop``, whose entries lie between two positions."""
 
     row: int
     stop: int
@@ -84,33 +85,34 @@ class _Extent(NamedTuple):
 
 
 class ReadPlan:
-    """Batches of one partition, to be read by :meth:`run`, from segments that it may open."""
+    """A plan to read batches of one partition. ``ranges`` give the rows of each segment."""
 
     def __init__(
         self,
         topic_id: int,
         partition: int,
-        pieces: Sequence[Callable[[], PlannedRows]],
+        ranges: Sequence[Callable[[], RowRange]],
         max_bytes: int,
     ) -> None:
         self._topic_id = topic_id
         self._partition = partition
-        self._pieces = pieces
+        self._ranges = ranges
         self._max_bytes = max_bytes
 
     def run(self) -> list[Batch]:
-        """Read. The offsets of the batches follow one another without a gap.
+        """Read batches whose offsets follow one another without a gap.
 
-        At least one batch comes back, then more while their bodies fit ``max_bytes``; none when the
-        log does not hold the offset. Reading ends early before a damaged batch; if that is the
-        first, DamagedBatch says where it lies. An OSError says nothing of the bytes: it may pass.
-        RecordRemoved: since the plan was made, the segment was deleted.
+        Returns at least one batch, and more while their bodies fit ``max_bytes``. Returns none if
+        the log does not hold the offset. Reading ends before a damaged batch.
+
+        Raises DamagedBatch if the first batch is damaged, RecordRemoved if its segment was deleted
+        since the plan was made, and OSError, which may pass.
         """
         batches: list[Batch] = []
         left = self._max_bytes
-        for load in self._pieces:
+        for load in self._ranges:
             try:
-                left = self._read_piece(load(), batches, left)
+                left = self._read_range(load(), batches, left)
             except (DamagedData, RecordRemoved):
                 if batches:
                     return batches
@@ -119,8 +121,8 @@ class ReadPlan:
                 break
         return batches
 
-    def _read_piece(self, piece: PlannedRows, batches: list[Batch], left: int) -> int:
-        """Add the batches of one segment; returns how many bytes may still follow."""
+    def _read_range(self, piece: RowRange, batches: list[Batch], left: int) -> int:
+        """Add the batches of one segment. Returns how many bytes may still follow."""
         if piece.row >= 0:
             for extent in self._extents(piece, batches, left):
                 left -= self._read(piece, extent, batches)
@@ -128,8 +130,8 @@ class ReadPlan:
                     break
         return left
 
-    def _extents(self, piece: PlannedRows, read: list[Batch], left: int) -> Iterator[_Extent]:
-        """Cut the rows into runs for one read each, up to the first gap in the offsets."""
+    def _extents(self, piece: RowRange, read: list[Batch], left: int) -> Iterator[_Extent]:
+        """Yield disk reads for the rows, up to the first gap in the offsets."""
         rows = piece.rows
         row = piece.row
         expected = read[-1].base_offset + read[-1].count if read else rows.base_offset[row]
@@ -153,8 +155,8 @@ class ReadPlan:
         if row > first:
             yield _Extent(first, row, start, end)
 
-    def _read(self, piece: PlannedRows, extent: _Extent, batches: list[Batch]) -> int:
-        """Read one run of rows and add their batches; returns the bytes of their bodies."""
+    def _read(self, piece: RowRange, extent: _Extent, batches: list[Batch]) -> int:
+        """Do one disk read and add its batches. Returns the bytes of their bodies."""
         data = piece.file.pread(extent.end - extent.start, extent.start)
         salt = segment_salt(piece.segment_id)
         rows = piece.rows
@@ -179,7 +181,7 @@ class ReadPlan:
             size += len(body)
         return size
 
-    def _damaged(self, piece: PlannedRows, row: int, problem: str) -> DamagedBatch:
+    def _damaged(self, piece: RowRange, row: int, problem: str) -> DamagedBatch:
         rows = piece.rows
         first, position = rows.base_offset[row], rows.position[row]
         return DamagedBatch(

@@ -1,9 +1,9 @@
 # Tests: tests/wal/test_recover.py
-"""Reads a segment file from one end to the other and says what it finds; judges nothing.
+"""Scans a segment file from its beginning to its end, read-only.
 
-Finds come in order of position: sound frames, frames with damaged entries, and stretches where no
-frame begins. Whether such a stretch is a torn tail or damage is for recovery to say. Used by
-recovery, by the rebuilding of indexes and by ``brokerctl wal verify``. Read-only.
+A scan yields sound frames, frames with damaged entries, and gaps in which no frame begins, in order
+of position. Recovery decides whether a gap is a torn tail or damage. Recovery, the rebuild of an
+index and ``brokerctl wal verify`` use scans.
 """
 
 from __future__ import annotations
@@ -34,43 +34,46 @@ from brokerd.walformat import (
 )
 
 WINDOW_BYTES = 1 << 20
-LOOK_BYTES = 4096
-"""Entries without a frame are looked for in pieces of this size."""
+SEARCH_BYTES = 4096
+"""The step of a search for entries outside of frames."""
 
 _ENTRY_VERSION = b"\1\0\0"
 """Bytes 1 to 3 of an entry's header: its version, and no flags."""
 
 
-class FoundEntry(NamedTuple):
-    """An entry whose header is sound. ``entry`` is None when its body is damaged."""
+class ScanEntry(NamedTuple):
+    """An entry with a sound header. ``entry`` is None if its body is damaged."""
 
     position: int
     header: EntryHeader
     entry: Entry | None
 
 
-class FoundFrame(NamedTuple):
-    """A frame whose header is sound; ``problem`` is None when all of it is."""
+class ScanFrame(NamedTuple):
+    """A frame with a sound header. ``problem`` is None if all of the frame is sound."""
 
     position: int
     header: FrameHeader
-    entries: list[FoundEntry]
+    entries: list[ScanEntry]
     problem: str | None
 
 
-class Unreadable(NamedTuple):
-    """Bytes from ``position`` to ``end`` where no frame begins; ``zeros`` if all of them are 0."""
+class ScanGap(NamedTuple):
+    """Bytes from ``position`` to ``end`` in which no frame begins.
+
+    ``zeros`` is true if all bytes are 0.
+    """
 
     position: int
     end: int
     problem: str
     zeros: bool
     time_us: int = 0
-    """Broker time of the frame that follows, 0 if none does."""
+    """Broker time of the next frame, 0 if there is none."""
 
 
 class Window:
-    """Reads a file forward through a buffer; memory is one window or one frame."""
+    """Reads a file forward through a buffer of one window, or of one frame if that is larger."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -78,19 +81,19 @@ class Window:
         self._data = b""
 
     def read(self, length: int, position: int) -> bytes:
-        """``length`` bytes, fewer at the end of the file."""
+        """Return ``length`` bytes, fewer at the end of the file."""
         start = position - self._start
         if start < 0 or start + length > len(self._data):
             self._data = self._file.pread(max(length, WINDOW_BYTES), position)
             self._start, start = position, 0
         return self._data[start : start + length]
 
-    def forget(self) -> None:
-        """Read everything anew from here on."""
+    def clear(self) -> None:
+        """Empty the buffer, so that the next read goes to the file."""
         self._data = b""
 
 
-def _body_is_damaged(found: FoundEntry) -> str:
+def _damaged_body(found: ScanEntry) -> str:
     head = found.header
     return (
         f"{found.position}: the body of {EntryKind(head.kind).name} of topic id {head.topic_id} "
@@ -99,9 +102,9 @@ def _body_is_damaged(found: FoundEntry) -> str:
 
 
 class SegmentScanner:
-    """Scans one segment. ``stop`` is the position where its frames end at the latest.
+    """Scans one segment up to position ``stop``.
 
-    Raises NewerFormat when something sound is of a newer version; OSError from the file.
+    Methods raise NewerFormat for sound bytes of a newer version, and OSError.
     """
 
     def __init__(self, file: File, header: SegmentHeader, name: str, stop: int) -> None:
@@ -111,27 +114,27 @@ class SegmentScanner:
         self._name = name
         self._stop = stop
 
-    def scan(self, position: int = SEGMENT_HEADER_BYTES) -> Iterator[FoundFrame | Unreadable]:
-        """Everything from ``position`` on. Nothing follows a last stretch without frames."""
+    def scan(self, position: int = SEGMENT_HEADER_BYTES) -> Iterator[ScanFrame | ScanGap]:
+        """Yield frames and gaps from ``position`` on. No two gaps follow one another."""
         while position < self._stop:
             try:
                 header = self._frame_header(position)
             except FormatError as error:
-                found = self._unreadable(position, str(error))
+                found = self._gap(position, str(error))
                 yield found
                 position = found.end
             else:
                 yield self._frame(position, header)
                 position += header.length
 
-    def forget(self) -> None:
-        """Read from the file again what was read before: somebody may have written meanwhile."""
-        self._window.forget()
+    def clear(self) -> None:
+        """Empty the buffer, because a running broker may have written to the file."""
+        self._window.clear()
 
-    def entries(self, start: int, end: int) -> Iterator[FoundEntry]:
-        """Entries with a sound header from ``start`` (a multiple of 8) on, wherever they stand.
+    def entries(self, start: int, end: int) -> Iterator[ScanEntry]:
+        """Yield entries with a sound header in a gap from ``start``, a multiple of 8, to ``end``.
 
-        For a stretch without frames, whose entries prove by themselves what they are.
+        The checksum of an entry proves its identity without its frame.
         """
         position = self._next_entry(start, end)
         while position >= 0:
@@ -150,30 +153,30 @@ class SegmentScanner:
             position = self._next_entry(position, end)
 
     def _next_entry(self, position: int, end: int) -> int:
-        """The next place that looks like the header of an entry of version 1, -1 if none does."""
+        """Return the next position with bytes like an entry header of version 1, -1 for none."""
         while position < end:
-            data = self._window.read(min(LOOK_BYTES, end - position), position)
+            data = self._window.read(min(SEARCH_BYTES, end - position), position)
             at = data.find(_ENTRY_VERSION)
             while at >= 0 and at % 8 != 1:
                 at = data.find(_ENTRY_VERSION, at + 1)
             if at >= 0:
                 return position + at - 1
-            if len(data) < LOOK_BYTES:
+            if len(data) < SEARCH_BYTES:
                 break
-            position += LOOK_BYTES
+            position += SEARCH_BYTES
         return -1
 
     def synced_claim(self, position: int) -> int:
-        """The highest last synced position of all frame headers from ``position`` on; 0 if none."""
+        """Return the highest last synced position of frame headers from ``position`` on, or 0."""
         headers = self._headers(position)
         return max((header.last_synced for _, header in headers), default=0)
 
     def has_frame_from(self, position: int) -> bool:
-        """Whether any sound frame header stands at ``position`` (a multiple of 8) or after it."""
+        """Whether a sound frame header stands at ``position``, a multiple of 8, or after it."""
         return next(self._headers(position), None) is not None
 
     def _frame_header(self, position: int) -> FrameHeader:
-        """The sound header at ``position``. Raises FormatError when there is none."""
+        """Return the sound header at ``position``. Raises FormatError."""
         data = self._window.read(min(FRAME_HEADER_BYTES, self._stop - position), position)
         try:
             header = parse_frame_header(data, self._salt)
@@ -191,13 +194,13 @@ class SegmentScanner:
             "upgrade to read it"
         )
 
-    def _unreadable(self, position: int, problem: str) -> Unreadable:
+    def _gap(self, position: int, problem: str) -> ScanGap:
         end, header = next(self._headers(position + 8), (self._stop, None))
         time_us = 0 if header is None else header.time_us
-        return Unreadable(position, end, problem, self.is_zero(position, end), time_us)
+        return ScanGap(position, end, problem, self.is_zero(position, end), time_us)
 
     def is_zero(self, position: int, end: int) -> bool:
-        """Whether there is nothing but zeros between two positions, or nothing at all."""
+        """Whether all bytes between two positions are zero, or past the end of the file."""
         while position < end:
             data = self._window.read(min(WINDOW_BYTES, end - position), position)
             if not data:
@@ -208,23 +211,23 @@ class SegmentScanner:
         return True
 
     def _headers(self, position: int) -> Iterator[tuple[int, FrameHeader]]:
-        """All sound frame headers at or after ``position`` (a multiple of 8), with their places."""
+        """Yield (position, header) of sound frames from ``position``, a multiple of 8, on."""
         while position < self._stop:
             data = self._window.read(min(WINDOW_BYTES, self._stop - position), position)
             at = data.find(FRAME_MAGIC)
             while at >= 0:
                 if at % 8 == 0:
-                    with suppress(FormatError):  # stale or foreign bytes: look on
+                    with suppress(FormatError):  # stale or foreign bytes
                         yield position + at, self._frame_header(position + at)
                 at = data.find(FRAME_MAGIC, at + 1)
             if len(data) < WINDOW_BYTES:
                 return
             position += len(data)
 
-    def _frame(self, start: int, header: FrameHeader) -> FoundFrame:
+    def _frame(self, start: int, header: FrameHeader) -> ScanFrame:
         length = min(header.length, self._stop - start)
         data = self._window.read(length, start)
-        entries: list[FoundEntry] = []
+        entries: list[ScanEntry] = []
         problem: str | None = None
         position = FRAME_HEADER_BYTES
         while position + ENTRY_HEADER_BYTES <= len(data):
@@ -235,7 +238,7 @@ class SegmentScanner:
                 position += 8
                 continue
             if entry.entry is None:
-                problem = problem or f"entry {len(entries)} at {_body_is_damaged(entry)}"
+                problem = problem or f"entry {len(entries)} at {_damaged_body(entry)}"
             entries.append(entry)
             position += entry_size(entry.header.body_bytes)
         if problem is None and (position != header.length or len(entries) != header.entry_count):
@@ -243,9 +246,9 @@ class SegmentScanner:
                 f"{len(entries)} of {header.entry_count} entries fill {position} of "
                 f"{header.length} bytes"
             )
-        return FoundFrame(start, header, entries, problem)
+        return ScanFrame(start, header, entries, problem)
 
-    def _entry(self, data: bytes, position: int, start: int) -> FoundEntry:
+    def _entry(self, data: bytes, position: int, start: int) -> ScanEntry:
         try:
             header = parse_entry_header(data, self._salt, position)
         except UnsupportedFormat as error:
@@ -254,4 +257,4 @@ class SegmentScanner:
             entry = Entry(*header[:5], entry_body(data, header, position))
         except FormatError:
             entry = None
-        return FoundEntry(start + position, header, entry)
+        return ScanEntry(start + position, header, entry)

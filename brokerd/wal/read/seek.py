@@ -1,8 +1,8 @@
 # Tests: tests/wal/test_seek.py
-"""Finds offsets by time and by size, from indexes alone; made by the catalog, run in any thread.
+"""Plans that find an offset by time or by size from indexes. The catalog makes them.
 
-A batch has one time, that of its frame, so an offset found by time is exact. Sizes are those of
-batches as they are in the log: an offset found by size is the first of a batch.
+A plan runs in any thread. A batch has the time of its frame, so an offset by time is exact. Sizes
+are those of whole batches in the log, so an offset by size is the first offset of a batch.
 """
 
 from __future__ import annotations
@@ -16,35 +16,36 @@ from brokerd.errors import RecordRemoved
 from brokerd.walformat.index import Rows
 
 
-class Part(NamedTuple):
-    """What one segment holds of a partition. ``load`` reads its index; it blocks.
+class SegmentPart(NamedTuple):
+    """The batches of a partition in one segment.
 
-    ``load`` raises RecordRemoved when the segment was deleted since, and what opening a segment
-    raises.
+    ``load`` blocks and returns their rows. It raises RecordRemoved for a deleted segment,
+    DamagedData and OSError.
     """
 
     first_offset: int
     load: Callable[[], Rows]
     sizes: dict[tuple[int, int], int]
-    """Bytes of batches by partition, kept with the segment once they are known and final."""
+    """The segment's bytes of batches by partition, as far as they are computed."""
     is_final: bool
-    """No more batches will be added."""
+    """No batch will be added."""
 
 
 class OffsetPlan(Protocol):
-    """Finds an offset; run it in another thread, since it may read indexes."""
+    """Finds an offset. It reads indexes, so it runs in another thread than the reactor's."""
 
     def run(self) -> int | None:
-        """The offset, or None. Raises DamagedData, OSError."""
+        """Return the offset, or None. Raises DamagedData, OSError."""
 
 
 class TimePlan:
-    """The first offset appended at or after a time, None if the log holds none.
+    """Finds the first offset appended at or after a time, None if the log holds none.
 
-    ``parts`` may hold it, in order; if none does it is ``after``, the first offset behind them.
+    The plan searches ``parts`` in order. If none of them has the offset, it is ``after``, the first
+    offset behind them.
     """
 
-    def __init__(self, parts: Iterable[Part], after: int | None, time_us: int) -> None:
+    def __init__(self, parts: Iterable[SegmentPart], after: int | None, time_us: int) -> None:
         self._parts = parts
         self._after = after
         self._time_us = time_us
@@ -62,29 +63,29 @@ class TimePlan:
 
 
 class SizePlan:
-    """The first offset from which on there are at most ``max_bytes``; None for an empty partition.
+    """Finds the first offset from which on there are at most ``max_bytes``, None if there is none.
 
-    ``parts`` are its segments, newest first. When the newest batch alone is larger, it is the
-    offset after that batch.
+    ``parts`` come newest first. If the newest batch alone is larger, the offset is the one after
+    that batch.
     """
 
-    def __init__(self, key: tuple[int, int], parts: Iterable[Part], max_bytes: int) -> None:
+    def __init__(self, key: tuple[int, int], parts: Iterable[SegmentPart], max_bytes: int) -> None:
         self._key = key
         self._parts = parts
         self._max_bytes = max_bytes
-        self._found: list[tuple[Part, int]] = []
+        self._found: list[tuple[SegmentPart, int]] = []
 
     def remember(self) -> None:
-        """Keep the sizes that the run found with their segments; in the log's own thread."""
+        """Keep the computed sizes with their segments. Call it in the reactor's thread."""
         for part, size in self._found:
             part.sizes[self._key] = size
         self._found.clear()
 
     def run(self) -> int | None:
-        return self.look()[0]
+        return self.measure()[0]
 
-    def look(self) -> tuple[int | None, int]:
-        """As `run`, and how many bytes there may be below the offset; 0 if no more may."""
+    def measure(self) -> tuple[int | None, int]:
+        """Return the offset as `run` does, and how many bytes the records below it may have."""
         first: int | None = None
         left = self._max_bytes
         for part in self._parts:
@@ -106,7 +107,7 @@ class SizePlan:
 
 
 def _first_that_fits(rows: Rows, bodies: Sequence[int], left: int, after: int | None) -> int:
-    """The first offset of the last batches that have at most ``left`` bytes; else ``after``."""
+    """Return the first offset of the last batches with at most ``left`` bytes, else ``after``."""
     batches = bisect_right(list(accumulate(reversed(bodies))), left)
     last = len(bodies) - 1
     if batches:

@@ -1,12 +1,11 @@
 # Tests: tests/wal/test_directory.py
-"""The files in a log's directory: which are its segments, in order, and what else lies there.
+"""Lists the segment files in a log's directory, in order, and names that are not the log's.
 
 The rules are docs/wal-format.rst, section "Which files are segments". Read-only.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Iterator
@@ -21,27 +20,23 @@ from brokerd.wal.deletion.deleted_ranges import (
     named_range,
 )
 from brokerd.wal.disk import Disk, File
-from brokerd.wal.read.scanner import FoundFrame, SegmentScanner
+from brokerd.wal.read.scanner import ScanFrame, SegmentScanner
+from brokerd.wal.recovery.damage_fingerprint import NOT_A_FILE
 from brokerd.wal.recovery.report import Damage
 from brokerd.wal.recovery.segment_replay import read_segment_header
-from brokerd.wal.recovery.tail_indexes import GoneFile, LastIndex, last_indexes
+from brokerd.wal.recovery.tail_indexes import MissingFile, TailIndex, find_tail_indexes
 from brokerd.wal.segment import index_name, segment_name
 from brokerd.walformat import SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, SegmentHeader
 from brokerd.walformat.index import PartitionSpan
 
 MISSING_BYTES_MAX = 16 << 30
-"""More than this is not taken for missing segments on the word of a later file's header alone."""
+"""The header of a later file alone does not prove that more than this is missing."""
 
 _NAME = re.compile(r"(?P<lsn>[0-9]{20})\.(wal|idx)|.*\.tmp", re.DOTALL)
-_IS_NO_FILE = (errno.EISDIR, errno.ESPIPE, errno.ENXIO)
-"""What opening or reading a directory, a pipe or a socket says."""
 
 
-class NoFile:
-    """Stands for what has the name of a file and is none: it is empty, and each use says why not.
-
-    A socket cannot even be opened.
-    """
+class IrregularFile:
+    """Placeholder for a directory entry that is not a regular file. Each use raises OSError."""
 
     def __init__(self, error: OSError) -> None:
         self._error = error
@@ -55,43 +50,43 @@ class NoFile:
         return 0
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since nothing is open."""
 
 
 class SegmentFile(NamedTuple):
-    """A segment file as it was found."""
+    """A segment file in the directory, a stray file, or a missing part of the log."""
 
     name: str
     file: File
     first_lsn: int
     next_lsn: int | None
-    """Where the next segment begins, or should; None for the last if nothing tells of more."""
+    """Where the next segment begins, or should. None for the last one without an index."""
     header: SegmentHeader | None
-    """None when nothing in the file can be read."""
+    """None if nothing in the file can be read."""
     damage: Damage | None
-    """What is wrong with the header block, or with all of the file if there is no header."""
+    """The damage of the header block, or of all of the file if there is no header."""
     is_last: bool = False
-    told: tuple[PartitionSpan, ...] = ()
-    """For the last: what indexes say that it, or segments after it, held and nothing else tells."""
+    index_spans: tuple[PartitionSpan, ...] = ()
+    """Of the last one: partitions that only indexes know of, in it or in missing segments."""
 
     @property
     def is_stray(self) -> bool:
-        """Whether it only has the name of a segment."""
+        """Whether the file has the name of a segment and is not part of the log."""
         return self.next_lsn == self.first_lsn
 
     @property
-    def is_gone(self) -> bool:
-        """Whether there is no file: it stands for a part of the log that is missing."""
-        return isinstance(self.file, GoneFile)
+    def is_missing(self) -> bool:
+        """Whether a part of the log is missing here."""
+        return isinstance(self.file, MissingFile)
 
     @property
     def expected_end(self) -> int | None:
-        """The position where the next segment, or an index, says this one ends."""
+        """The position where the next segment, or an index, says that this one ends."""
         return None if self.next_lsn is None else self.next_lsn - self.first_lsn
 
 
-class _Found(NamedTuple):
-    """A file with the name of a segment; ``problem`` is what is wrong with its header block."""
+class _Candidate(NamedTuple):
+    """A file with the name of a segment. ``problem`` is that of its header block."""
 
     name: str
     file: File
@@ -103,14 +98,14 @@ class _Found(NamedTuple):
 
     @property
     def end_lsn(self) -> int:
-        """Just past the file's last byte, or past what it may have held if nothing is left."""
+        """The LSN after the file's last byte, or the highest possible one if nothing is left."""
         if self.header is None and self.size < SEGMENT_HEADER_BYTES:
             return self.first_lsn + SEGMENT_BYTES_MAX
         return self.first_lsn + self.size
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether no frame is left. It had one before it got its name."""
+    def has_lost_frames(self) -> bool:
+        """Whether no frame is left. A segment has a frame before it gets its name."""
         return self.header is not None and self.size <= SEGMENT_HEADER_BYTES
 
     def as_segment(self, next_lsn: int | None) -> SegmentFile:
@@ -123,26 +118,26 @@ class _Found(NamedTuple):
             damage = Damage(self.name, 0, end, self.problem)
         return SegmentFile(self.name, self.file, self.first_lsn, next_lsn, self.header, damage)
 
-    def as_last(self, indexes: list[LastIndex]) -> SegmentFile:
-        """The last segment. What indexes, or the header block, say of its end is believed."""
+    def as_last(self, indexes: list[TailIndex]) -> SegmentFile:
+        """The last segment. Indexes, or else the header block, tell where it ends."""
         own = [index for index in indexes if self._is_own(index)]
         later = [index for index in indexes if self._is_later(index)]
         ends = [index.header.end_lsn for index in (*own, *later)]
         if self.header is None:
             ends = ends or [self.end_lsn]
-        elif self.is_cut_off:
+        elif self.has_lost_frames:
             ends = ends or [self.first_lsn + self.header.size]
-        told = later if self.header is not None else [*own, *later]
+        named = later if self.header is not None else [*own, *later]
         return self.as_segment(max(ends, default=None))._replace(
-            is_last=True, told=tuple(span for index in told for span in index.spans)
+            is_last=True, index_spans=tuple(span for index in named for span in index.spans)
         )
 
-    def _is_own(self, index: LastIndex) -> bool:
+    def _is_own(self, index: TailIndex) -> bool:
         if index.header.first_lsn != self.first_lsn or not _is_near(self.first_lsn, index):
             return False
         return self.header is None or index.header.segment_id == self.header.segment_id
 
-    def _is_later(self, index: LastIndex) -> bool:
+    def _is_later(self, index: TailIndex) -> bool:
         end_lsn = self.first_lsn + self.size
         is_behind = index.header.first_lsn >= max(end_lsn, self.first_lsn + SEGMENT_HEADER_BYTES)
         return is_behind and _is_near(end_lsn, index)
@@ -155,21 +150,21 @@ class _Found(NamedTuple):
 def segment_files(
     disk: Disk, path: str, from_lsn: int = 0, first_lsn: int = 0, reached_lsn: int = 0
 ) -> Iterator[SegmentFile]:
-    """The segment files in a directory, in order, without those wholly below ``from_lsn``.
+    """Yield the segment files of a directory in order, without those below ``from_lsn``.
 
-    The log is known to begin at ``first_lsn``, and to have reached ``reached_lsn`` once. A stray
-    comes as a file without a header and ends nothing. Raises DamagedData for a file of which nobody
-    can say whether it is a segment, NewerFormat, OSError.
+    The log is known to begin at ``first_lsn`` and to have reached ``reached_lsn`` once. A stray
+    file has no header, and the segment before it goes on. Raises DamagedData for a file that may or
+    may not be a segment, NewerFormat, OSError.
     """
     names = _segment_lsns(disk, path)
-    deleted = deleted_ranges(disk, path)  # on record before a file went
-    before: _Found | None = None
+    deleted = deleted_ranges(disk, path)  # a range is recorded before its files are deleted
+    before: _Candidate | None = None
     for lsn in names:
-        found = _look(disk, path, lsn)
+        found = _open_candidate(disk, path, lsn)
         if found is None:
             deleted = deleted_ranges(disk, path)
             continue
-        problem = _why_stray(before, found)
+        problem = _stray_reason(before, found)
         if problem is not None:
             yield found.as_stray(problem)
             continue
@@ -178,20 +173,20 @@ def segment_files(
         end_lsn = first_lsn if before is None else _end_of(before, lsn, deleted)
         if before is not None and lsn > from_lsn:
             yield before.as_segment(end_lsn)
-        yield from _missing(end_lsn, lsn, deleted, from_lsn)
+        yield from _missing_parts(end_lsn, lsn, deleted, from_lsn)
         before = found
-    yield from _last(disk, path, before, first_lsn, names)
+    yield from _last_files(disk, path, before, first_lsn, names)
 
 
-def _last(
-    disk: Disk, path: str, before: _Found | None, first_lsn: int, lsns: list[int]
+def _last_files(
+    disk: Disk, path: str, before: _Candidate | None, first_lsn: int, lsns: list[int]
 ) -> Iterator[SegmentFile]:
-    """The last of the segments that were at ``lsns``, and what is missing after it."""
+    """Yield the last of the segments at ``lsns``, and what is missing after it."""
     is_growing = not set(lsns).issuperset(_segment_lsns(disk, path))
     # A running broker may have begun segments since, and deleted some of them.
     deleted = DeletedRanges() if is_growing else deleted_ranges(disk, path)
     lsn = first_lsn - 1 if before is None else before.first_lsn
-    indexes = last_indexes(disk, path, lsn)
+    indexes = find_tail_indexes(disk, path, lsn)
     end_lsn = first_lsn
     if before is not None:
         end_lsn = _end_of(before, LSN_MAX, deleted)
@@ -200,14 +195,14 @@ def _last(
             return
         yield before.as_segment(end_lsn)
         indexes = [index for index in indexes if index.header.first_lsn > lsn]
-    yield from _missing(end_lsn, deleted.end, deleted)
-    yield from _gone(indexes, max(end_lsn, deleted.end))
+    yield from _missing_parts(end_lsn, deleted.end, deleted)
+    yield from _missing_tail(indexes, max(end_lsn, deleted.end))
 
 
-def _end_of(before: _Found, lsn: int, deleted: DeletedRanges) -> int:
-    """Where a segment ends after which the next begins at ``lsn``, others having been deleted.
+def _end_of(before: _Candidate, lsn: int, deleted: DeletedRanges) -> int:
+    """Return where a segment ends, if the next file begins at ``lsn`` and others were deleted.
 
-    One that should have been deleted itself was complete, and so it ends where its file does.
+    A segment that should have been deleted too was complete, so it ends where its file ends.
     """
     end_lsn = before.first_lsn + before.file.size()  # a running broker may have trimmed it
     inside = deleted.end_of(before.first_lsn)
@@ -219,39 +214,39 @@ def _end_of(before: _Found, lsn: int, deleted: DeletedRanges) -> int:
     return first
 
 
-def _missing(
+def _missing_parts(
     end_lsn: int, lsn: int, deleted: DeletedRanges, from_lsn: int = 0
 ) -> Iterator[SegmentFile]:
-    """What was not deleted between the end of a segment and the next, each as a damaged segment."""
+    """Yield the missing parts between two LSNs that were not deleted, as damaged segments."""
     for first, end in deleted.missing(end_lsn, lsn):
         if end > from_lsn:
-            damage = missing_beginning(first, end)
-            yield SegmentFile(damage.name, GoneFile(), first, end, None, damage)
+            damage = missing_range_damage(first, end)
+            yield SegmentFile(damage.name, MissingFile(), first, end, None, damage)
 
 
-def _gone(indexes: list[LastIndex], first_lsn: int) -> Iterator[SegmentFile]:
-    """The end of a log whose segments are gone, if an index is left, as one damaged segment."""
+def _missing_tail(indexes: list[TailIndex], first_lsn: int) -> Iterator[SegmentFile]:
+    """Yield the missing end of the log, of which indexes are left, as one damaged segment."""
     indexes = [index for index in indexes if _is_near(first_lsn, index)]
     if indexes:
         end_lsn = max(index.header.end_lsn for index in indexes)
-        damage = missing_beginning(first_lsn, end_lsn)
-        told = tuple(span for index in indexes for span in index.spans)
-        yield SegmentFile(damage.name, GoneFile(), first_lsn, end_lsn, None, damage, True, told)
+        damage = missing_range_damage(first_lsn, end_lsn)
+        spans = tuple(span for index in indexes for span in index.spans)
+        yield SegmentFile(damage.name, MissingFile(), first_lsn, end_lsn, None, damage, True, spans)
 
 
-def _is_near(lsn: int, index: LastIndex) -> bool:
-    """Whether an index may be of a segment that followed there, and not of another log."""
+def _is_near(lsn: int, index: TailIndex) -> bool:
+    """Whether an index is close enough behind an LSN to belong to this log."""
     return lsn < index.header.end_lsn <= lsn + MISSING_BYTES_MAX
 
 
-def missing_beginning(first_lsn: int, found_lsn: int) -> Damage:
-    """The damage when a segment should begin at ``first_lsn``, and the next file does later."""
+def missing_range_damage(first_lsn: int, found_lsn: int) -> Damage:
+    """Return the damage of a missing part of the log between two LSNs."""
     problem = f"nothing is left of the log from LSN {first_lsn} to {found_lsn}"
     return Damage(segment_name(first_lsn), 0, found_lsn - first_lsn, problem)
 
 
-def deleted_in_vain(deleted: LsnRange) -> Damage:
-    """The damage when a replay has to begin before the end of what was deleted on purpose."""
+def deleted_range_damage(deleted: LsnRange) -> Damage:
+    """Return the damage of a deleted part of the log that a replay needs."""
     first, end = deleted
     problem = (
         f"the log from LSN {first} to {end} was deleted because snapshots held what it did, and "
@@ -260,8 +255,8 @@ def deleted_in_vain(deleted: LsnRange) -> Damage:
     return Damage(segment_name(first), 0, end - first, problem)
 
 
-def missing_end(last: str, end_lsn: int, reached_lsn: int) -> Damage:
-    """The damage when the log, with a last file of this name, ends before where it had got."""
+def missing_end_damage(last: str, end_lsn: int, reached_lsn: int) -> Damage:
+    """Return the damage of a log that ends before ``reached_lsn``. Its last file is ``last``."""
     first = int(last[:20])
     problem = (
         f"the log ends at LSN {end_lsn}, and a snapshot knows of it up to {reached_lsn}; unless "
@@ -272,7 +267,7 @@ def missing_end(last: str, end_lsn: int, reached_lsn: int) -> Damage:
 
 
 def orphan_indexes(disk: Disk, path: str) -> list[str]:
-    """Names of indexes whose segments were deleted on purpose."""
+    """Return the names of indexes whose segments were deleted."""
     names = disk.list(path)
     deleted = deleted_ranges(disk, path)
     matches = (_NAME.fullmatch(name) for name in names)
@@ -284,8 +279,8 @@ def orphan_indexes(disk: Disk, path: str) -> list[str]:
     ]
 
 
-def odd_names(disk: Disk, path: str) -> list[str]:
-    """Names in a log's directory that are none of the log's."""
+def foreign_names(disk: Disk, path: str) -> list[str]:
+    """Return the names in a log's directory that are not names of the log."""
     return [name for name in disk.list(path) if not _is_ours(name)]
 
 
@@ -301,8 +296,8 @@ def _segment_lsns(disk: Disk, path: str) -> list[int]:
     return sorted(int(name[:-4]) for name in names)
 
 
-def _look(disk: Disk, path: str, lsn: int) -> _Found | None:
-    """Open a file with the name of a segment and read its header block; None if it is gone."""
+def _open_candidate(disk: Disk, path: str, lsn: int) -> _Candidate | None:
+    """Open a file with the name of a segment and read its header block. None if it is deleted."""
     name = segment_name(lsn)
     full = os.path.join(path, name)
     try:
@@ -311,8 +306,8 @@ def _look(disk: Disk, path: str, lsn: int) -> _Found | None:
         try:
             header, problem = read_segment_header(file, name)
         except DamagedData as error:
-            return _Found(name, file, lsn, size, None, str(error))
-        return _Found(name, file, lsn, size, header, problem)
+            return _Candidate(name, file, lsn, size, None, str(error))
+        return _Candidate(name, file, lsn, size, header, problem)
     except FileNotFoundError:
         if name not in disk.list(path):
             return None  # a broker deleted it meanwhile
@@ -320,19 +315,19 @@ def _look(disk: Disk, path: str, lsn: int) -> _Found | None:
             f"{full} is a link that leads nowhere; bring back what it leads to, or move it away"
         ) from None
     except OSError as error:
-        if error.errno not in _IS_NO_FILE:
+        if error.errno not in NOT_A_FILE:
             raise
-        return _Found(name, NoFile(error), lsn, 0, None, None, is_file=False)
+        return _Candidate(name, IrregularFile(error), lsn, 0, None, None, is_file=False)
 
 
-def _why_stray(before: _Found | None, found: _Found) -> str | None:
-    """Why a file is certainly no segment, if it is not.
+def _stray_reason(before: _Candidate | None, found: _Candidate) -> str | None:
+    """Return why a file is certainly not a segment, None if it may be one.
 
-    A segment ends where the next begins. A name that lies before the last frame of the segment
-    before it is nobody's next: to believe it would be to cut that segment off.
+    A segment ends where the next one begins. A name inside another segment, before its last frame,
+    is no next segment: it would cut that segment off.
     """
     if not found.is_file:
-        return "it has the name of a segment, but is no file"
+        return "it has the name of a segment, but is not a regular file"
     if before is None or before.header is None or found.first_lsn >= before.end_lsn:
         return None
     scanner = SegmentScanner(before.file, before.header, before.name, before.size)
@@ -343,9 +338,9 @@ def _why_stray(before: _Found | None, found: _Found) -> str | None:
 
 
 def _require_plausible(
-    path: str, before: _Found | None, found: _Found, first_lsn: int, deleted: DeletedRanges
+    path: str, before: _Candidate | None, found: _Candidate, first_lsn: int, deleted: DeletedRanges
 ) -> None:
-    """Raise DamagedData if a file may as well be one that somebody put there."""
+    """Raise DamagedData for a file that may belong to another log."""
     end_lsn = first_lsn if before is None else before.end_lsn
     after = f"byte {end_lsn} of the log" if before is None else f"the end of {before.name}"
     missing = sum(end - first for first, end in deleted.missing(end_lsn, found.first_lsn))
@@ -363,14 +358,14 @@ def _require_plausible(
     )
 
 
-def _follows(before: _Found | None, found: _Found, first_lsn: int) -> bool:
-    """Whether a file begins exactly where the one before it ends."""
+def _follows(before: _Candidate | None, found: _Candidate, first_lsn: int) -> bool:
+    """Whether a file begins exactly where the file before it ends."""
     if before is None:
         return found.first_lsn == first_lsn
     if before.header is None or found.first_lsn >= before.end_lsn:
         return found.first_lsn == before.end_lsn
     stop = found.first_lsn - before.first_lsn
     end = SEGMENT_HEADER_BYTES
-    for one in SegmentScanner(before.file, before.header, before.name, stop).scan():
-        end = one.position + one.header.length if isinstance(one, FoundFrame) else one.position
+    for item in SegmentScanner(before.file, before.header, before.name, stop).scan():
+        end = item.position + item.header.length if isinstance(item, ScanFrame) else item.position
     return end == stop

@@ -1,8 +1,7 @@
 # Tests: tests/wal/test_repair.py
-"""Damage that a repair has put on record: LOST entries, and what they say of damage found again.
+"""LOST entries, in which a repair records damage (docs/wal-format.rst, "Damage on record").
 
-The layout and the rules are docs/wal-format.rst, section "Damage on record". A record holds the
-checksum of the damaged bytes, so that a place that rots further is new damage.
+A record holds the checksum of the damaged bytes. A place that rots further is new damage.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import msgpack
 
 from brokerd.errors import NewerFormat
 from brokerd.wal.disk import Disk
-from brokerd.wal.recovery.damage_fingerprint import KnownDamage, damaged_checksum
+from brokerd.wal.recovery.damage_fingerprint import DamageFingerprint, damage_checksum
 from brokerd.wal.recovery.report import Damage, LostRange
 from brokerd.walformat import Entry, EntryKind
 
 
 class Loss(NamedTuple):
-    """A damaged place on record; positions are bytes in the file, ``end`` is exclusive."""
+    """Recorded damage. Positions are bytes in the file, ``end`` is exclusive."""
 
     file: str
     position: int
@@ -30,19 +29,19 @@ class Loss(NamedTuple):
     lost: list[LostRange]
 
     @property
-    def place(self) -> KnownDamage:
-        """The place as it was recorded; a repair leaves no file inside of one."""
-        return KnownDamage(self.file, self.position, self.end, self.checksum)
+    def place(self) -> DamageFingerprint:
+        """The fingerprint of the place. A repair leaves no other file inside of it."""
+        return DamageFingerprint(self.file, self.position, self.end, self.checksum)
 
 
 def encode_loss(loss: Loss) -> Entry:
-    """The log entry that puts damage on record."""
+    """Encode a LOST entry."""
     body = msgpack.packb(loss._asdict() | {"lost": [list(lost) for lost in loss.lost]})
     return Entry(EntryKind.LOST, 0, 0, 0, len(loss.lost), body)
 
 
 def decode_loss(entry: Entry) -> Loss:
-    """What a LOST entry says. Raises NewerFormat for a body that this version cannot read."""
+    """Decode a LOST entry. Raises NewerFormat for a body that this version cannot read."""
     try:
         fields = msgpack.unpackb(entry.body)
         loss = Loss(**fields)
@@ -53,26 +52,26 @@ def decode_loss(entry: Entry) -> Loss:
         ) from None
 
 
-def record_of(disk: Disk, path: str, damage: Damage) -> Loss:
-    """The record of damage as it is on the disk now. Raises OSError."""
-    checksum = damaged_checksum(disk, path, damage.name, damage.position, damage.end)
+def make_loss(disk: Disk, path: str, damage: Damage) -> Loss:
+    """Make the record of damage as it is on the disk now. Raises OSError."""
+    checksum = damage_checksum(disk, path, damage.name, damage.position, damage.end)
     return Loss(
         damage.name, damage.position, damage.end, checksum, damage.problem, list(damage.lost)
     )
 
 
-def tell_apart(
+def split_recorded(
     disk: Disk, path: str, damages: Iterable[Damage], records: Iterable[Entry]
 ) -> tuple[list[Damage], list[Damage]]:
-    """(new damages, those on record), by the LOST entries of the log. Raises OSError."""
-    known: dict[tuple[str, int, int], set[int]] = {}
+    """Split damage into (new damage, recorded damage) by the LOST entries. Raises OSError."""
+    checksums: dict[tuple[str, int, int], set[int]] = {}
     for loss in map(decode_loss, records):
-        known.setdefault((loss.file, loss.position, loss.end), set()).add(loss.checksum)
+        checksums.setdefault((loss.file, loss.position, loss.end), set()).add(loss.checksum)
     new: list[Damage] = []
     recorded: list[Damage] = []
     for damage in damages:
         place = (damage.name, damage.position, damage.end)
-        checksums = known.get(place, ())
-        is_known = bool(checksums) and damaged_checksum(disk, path, *place) in checksums
-        (recorded if is_known else new).append(damage)
+        known = checksums.get(place, ())
+        is_recorded = bool(known) and damage_checksum(disk, path, *place) in known
+        (recorded if is_recorded else new).append(damage)
     return new, recorded

@@ -1,5 +1,5 @@
 # Tests: tests/wal/test_recover.py
-"""The values in which a replay reports what it found."""
+"""What a replay reports: frames, damage, lost records."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from brokerd.wal.recovery.damage_fingerprint import KnownDamage
+from brokerd.wal.recovery.damage_fingerprint import DamageFingerprint
 from brokerd.walformat import SEGMENT_HEADER_BYTES, Entry
 
 
 class LostRange(NamedTuple):
-    """Offsets of a partition that cannot be read any more; ``end`` is exclusive."""
+    """Offsets of a partition that cannot be read any more. ``end`` is exclusive."""
 
     topic_id: int
     partition: int
@@ -24,14 +24,14 @@ class LostRange(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A frame as replayed: the entries of it that are sound. ``end`` is the LSN just past it."""
+    """A replayed frame with its sound entries. ``end`` is the LSN after it."""
 
     lsn: int
     end: int
     time_us: int
     entries: list[Entry]
     lost: Sequence[LostRange] = ()
-    """Batches in the frame of which only the entry's header is sound."""
+    """Batches with a sound header and a damaged body."""
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,19 @@ class Damage:
     """Bytes that were written and synced once, and are wrong now."""
 
     name: str
-    """The segment's file name."""
+    """File name of the segment."""
     position: int
     end: int
-    """Position of the next byte that is sound."""
+    """Position of the next sound byte."""
     problem: str
     lost: list[LostRange] = field(default_factory=list)
-    """As far as entry headers and the gaps in later offsets tell."""
+    """Lost records, as far as entry headers and gaps in later offsets tell."""
     is_counted: bool = False
-    """Every entry there ever was has a sound header, so that no record is lost unknown."""
+    """All entries have sound headers, so that ``lost`` is complete."""
 
     @property
     def may_hold_frames(self) -> bool:
-        """Whether it may have hit frames: it is no header block, and no stray file."""
+        """Whether frames may be damaged. False for a header block and for a stray file."""
         is_stray = self.is_counted and self.position < SEGMENT_HEADER_BYTES
         return self.end > SEGMENT_HEADER_BYTES and not is_stray
 
@@ -76,7 +76,7 @@ class Cut(NamedTuple):
 
 @dataclass
 class RecoveryReport:
-    """What a start found."""
+    """What a start found in the log."""
 
     frames: int = 0
     """Frames applied."""
@@ -85,35 +85,39 @@ class RecoveryReport:
     seconds: float = 0.0
     cut: Cut | None = None
     damages: list[Damage] = field(default_factory=list)
+    """Damage without a record in the log."""
     recorded: list[Damage] = field(default_factory=list)
-    """Damage that a repair has put on record; it is not among ``damages``."""
+    """Damage that a repair recorded in the log."""
     loss_entries: list[Entry] = field(default_factory=list)
     """The LOST entries that were read."""
-    void_losses: list[Entry] = field(default_factory=list)
-    """Those of them whose place is not as it was recorded any more."""
-    known: list[KnownDamage] = field(default_factory=list)
-    """The places whose damage the replayed state shows, those on record included."""
+    stale_losses: list[Entry] = field(default_factory=list)
+    """LOST entries whose damage has changed since."""
+    damage_fingerprints: list[DamageFingerprint] = field(default_factory=list)
+    """The damage that the replayed state reflects, recorded damage included."""
     first_lsn: int = 0
     """Where the log is known to begin."""
     next_lsn: int = 0
     next_offsets: dict[tuple[int, int], int] = field(default_factory=dict)
     """(topic id, partition) -> the offset after the last known record."""
     last_topic_id: int = 0
-    """The highest that the header of any entry names, its body sound or not."""
+    """The highest topic id in any entry header."""
     rewritten_bytes: int = 0
     """Accepted bytes that were written and synced again."""
     rebuilt_indexes: int = 0
     bad_indexes: list[str] = field(default_factory=list)
-    """What was wrong with index files that had to be made again."""
+    """Problems of index files that had to be made again."""
     holes: list[LostRange] = field(default_factory=list)
-    """Offsets before others of which not even a batch's header is left."""
-    odd: list[str] = field(default_factory=list)
-    """Names in the directory that are none of the log's; they are left alone."""
+    """Offsets before later ones of which no batch header is left."""
+    foreign_names: list[str] = field(default_factory=list)
+    """Names in the directory that do not belong to the log. They are left alone."""
 
     def follow(self, topic_id: int, partition: int, first: int, end: int) -> None:
-        """Follow the offsets of a partition; a gap after damage is what the damage lost."""
+        """Note that a partition has the offsets from ``first`` to ``end``.
+
+        A gap before them, after damage, is lost by the last damage.
+        """
         key = topic_id, partition
-        # A log without its beginning, as retention leaves it, may begin with any offset.
+        # After retention a log without its beginning may begin with any offset.
         expected = self.next_offsets.get(key, first if self.first_lsn else 0)
         if first > expected and self.damages:
             hole = LostRange(topic_id, partition, expected, first)
@@ -121,23 +125,23 @@ class RecoveryReport:
             self.holes.append(hole)
         self.next_offsets[key] = max(expected, end)
 
-    def take_back(self, needed: Mapping[tuple[int, int], int]) -> None:
-        """Do not call lost what the log need not hold: `still_needed`.
+    def keep_needed(self, log_starts: Mapping[tuple[int, int], int]) -> None:
+        """Reduce all lost ranges to the offsets that the log must hold.
 
-        Where segments were deleted, offsets are missing that no damage took.
+        Offsets of deleted segments are missing too, and no damage took them.
         """
-        self.holes = still_needed(self.holes, needed)
+        self.holes = needed_ranges(self.holes, log_starts)
         for damage in (*self.damages, *self.recorded):
-            damage.lost[:] = still_needed(damage.lost, needed)
+            damage.lost[:] = needed_ranges(damage.lost, log_starts)
 
 
-def still_needed(
-    lost: Iterable[LostRange], needed: Mapping[tuple[int, int], int]
+def needed_ranges(
+    lost: Iterable[LostRange], log_starts: Mapping[tuple[int, int], int]
 ) -> list[LostRange]:
-    """What of some ranges the log has to hold.
+    """Return the parts of ``lost`` that the log must hold.
 
-    These are, by (topic id, partition), the offsets from ``needed`` on: those below are removed, or
-    an archive has them.
+    The log must hold the offsets from ``log_starts`` on, by (topic id, partition). Lower offsets
+    are removed, or an archive has them.
     """
-    clipped = (one._replace(first=max(one.first, needed.get(one[:2], 0))) for one in lost)
+    clipped = (one._replace(first=max(one.first, log_starts.get(one[:2], 0))) for one in lost)
     return [one for one in clipped if one.first < one.end]

@@ -1,10 +1,7 @@
 # Tests: tests/wal/test_recover.py
-"""Reads a log back after a start: what is sound, what is torn, what is damaged.
+"""Replays one segment file: sound entries, damage, a torn tail. Read-only.
 
-The rules are docs/wal-format.rst, section "Reading a log back". Nothing on disk changes before
-everything has been read: a newer format leaves the directory as it was. Then leftovers are deleted,
-accepted bytes beyond the last synced position are written again and synced, and the last segment is
-trimmed.
+The rules are docs/wal-format.rst, section "Reading a log back".
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from dataclasses import replace
 
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.wal.disk import File
-from brokerd.wal.read.scanner import FoundEntry, FoundFrame, SegmentScanner, Unreadable
+from brokerd.wal.read.scanner import ScanEntry, ScanFrame, ScanGap, SegmentScanner
 from brokerd.wal.recovery.report import Cut, Damage, Frame, LostRange, RecoveryReport
 from brokerd.wal.segment import Segment
 from brokerd.walformat import (
@@ -31,16 +28,16 @@ from brokerd.walformat import (
     parse_frame_header,
     segment_salt,
 )
-from brokerd.walformat.index import GrowingIndex, SegmentIndex
+from brokerd.walformat.index import MemoryIndex, SegmentIndex
 
-REWRITE_BYTES = 1 << 20
+SEARCH_BYTES = 1 << 20
 
 
 def read_segment_header(file: File, name: str) -> tuple[SegmentHeader, str | None]:
-    """The header of a segment file, and what is wrong with the block if it had to be guessed.
+    """Return the header of a segment file, and the problem of its header block if it has one.
 
-    A damaged block is replaced by what the name and the first sound frame tell. Raises DamagedData
-    when no frame tells either, NewerFormat.
+    The file's name and the first sound frame replace a damaged block. Raises DamagedData if there
+    is no sound frame, and NewerFormat.
     """
     first_lsn = int(name.partition(".")[0])
     try:
@@ -59,18 +56,16 @@ def read_segment_header(file: File, name: str) -> tuple[SegmentHeader, str | Non
 
 
 def _id_from_frames(file: File, first_lsn: int) -> bytes | None:
-    """The segment id that the first sound frame names."""
-    size = file.size()
-    step = 1 << 20
-    for start in range(SEGMENT_HEADER_BYTES, size, step):
-        data = file.pread(step + FRAME_HEADER_BYTES, start)
+    """Return the segment id in the first sound frame, None if there is no sound frame."""
+    for start in range(SEGMENT_HEADER_BYTES, file.size(), SEARCH_BYTES):
+        data = file.pread(SEARCH_BYTES + FRAME_HEADER_BYTES, start)
         at = data.find(FRAME_MAGIC)
-        while 0 <= at < step:
+        while 0 <= at < SEARCH_BYTES:
             candidate = data[at + 24 : at + 40]
             try:
                 header = parse_frame_header(data, segment_salt(candidate), at)
             except FormatError:
-                pass  # not a frame: look on
+                pass  # other bytes
             else:
                 if header.lsn == first_lsn + start + at:
                     return candidate
@@ -78,29 +73,33 @@ def _id_from_frames(file: File, first_lsn: int) -> bytes | None:
     return None
 
 
-def told_by_index(damages: list[Damage], said: SegmentIndex, found: SegmentIndex) -> list[Damage]:
-    """Damages of one segment, with the batches that its index ``said`` and nobody ``found``.
+def add_index_losses(
+    damages: list[Damage], stored: SegmentIndex, scanned: SegmentIndex
+) -> list[Damage]:
+    """Return the damages of one segment with the batches that only the ``stored`` index has.
 
-    There may be others: an index that was made again after the damage does not know them.
+    More batches may be lost: an index that was made after the damage lacks them.
     """
-    lost = sorted(_not_found(said, found))
+    missing = sorted(_missing_batches(stored, scanned))
     known = {one for damage in damages for one in damage.lost}
-    told = []
+    result = []
     for damage in damages:
         more = [
             batch
-            for position, batch in lost
+            for position, batch in missing
             if damage.position <= position < damage.end and not any(map(batch.lies_in, known))
         ]
-        told.append(replace(damage, lost=damage.lost + more))
-    return told
+        result.append(replace(damage, lost=damage.lost + more))
+    return result
 
 
-def _not_found(said: SegmentIndex, found: SegmentIndex) -> Iterator[tuple[int, LostRange]]:
-    """The batches that only one index has: (position of the entry, offsets)."""
-    for topic_id, partition, *_ in said.spans():
-        rows = said.rows(topic_id, partition)
-        other = found.rows(topic_id, partition)
+def _missing_batches(
+    stored: SegmentIndex, scanned: SegmentIndex
+) -> Iterator[tuple[int, LostRange]]:
+    """Yield the batches that only ``stored`` has, as (position of the entry, offsets)."""
+    for topic_id, partition, *_ in stored.spans():
+        rows = stored.rows(topic_id, partition)
+        other = scanned.rows(topic_id, partition)
         positions = set(other.position if other is not None else ())
         assert rows is not None, "an index has rows for what its directory names"
         for base, count, position in zip(rows.base_offset, rows.count, rows.position, strict=True):
@@ -109,10 +108,10 @@ def _not_found(said: SegmentIndex, found: SegmentIndex) -> Iterator[tuple[int, L
 
 
 class SegmentReplay:
-    """Replays one segment: builds its index, gathers damage, finds a torn tail.
+    """Replays one segment. It builds the index, reports damage and finds a torn tail.
 
-    ``expected_end`` is the position where the next segment says this one ends; None for the last.
-    Everything below ``reached_lsn`` is known to have been synced: no tear begins there.
+    ``expected_end`` is the position where the next segment, or an index, says that this one ends.
+    It is None for the last segment. All below ``reached_lsn`` was synced, so no tear begins there.
     """
 
     def __init__(
@@ -132,111 +131,115 @@ class SegmentReplay:
         self._claim: int | None = None
         stop = self._size if expected_end is None else min(self._size, expected_end)
         self._scanner = SegmentScanner(file, segment.header, segment.name, stop)
-        self.index = segment.growing = GrowingIndex()
+        self.index = segment.memory_index = MemoryIndex()
         self.end = SEGMENT_HEADER_BYTES
-        """Position after the last thing that counts."""
+        """Position after the last frame or damage."""
         self.synced = 0
-        """Highest last synced position found."""
+        """The highest last synced position in any frame."""
 
     def frames(self) -> Iterator[Frame]:
-        """Sound frames, and the sound entries of damaged ones, in order."""
-        for found in self._finds():
-            if isinstance(found, Unreadable):
-                if self._is_end(found):
+        """Yield sound frames, and the sound entries of damaged frames, in order."""
+        for item in self._scan():
+            if isinstance(item, ScanGap):
+                if self._is_end(item):
                     break
-                yield from self._salvage(self._up_to_tear(found))
+                yield from self._salvage(self._synced_part(item))
                 continue
-            if found.problem is not None:
-                if self._is_torn(found.position, found.problem):
+            if item.problem is not None:
+                if self._is_torn(item.position, item.problem):
                     break
-                end = found.position + found.header.length
-                is_counted = len(found.entries) == found.header.entry_count
-                lost = _lost(found.entries)
-                self._damaged(found.position, end, found.problem, lost, is_counted)
-            yield self._accept(found)
+                end = item.position + item.header.length
+                is_counted = len(item.entries) == item.header.entry_count
+                lost = _lost_batches(item.entries)
+                self._add_damage(item.position, end, item.problem, lost, is_counted)
+            yield self._accept(item)
         self._segment.position = self.end
         if self._expected_end is not None and self.end < self._expected_end:
-            self._missing_end(self._expected_end)
+            self._add_missing_end(self._expected_end)
 
-    def _finds(self) -> Iterator[FoundFrame | Unreadable]:
-        """What the scanner finds.
+    def _scan(self) -> Iterator[ScanFrame | ScanGap]:
+        """Scan the file.
 
-        A broker that runs may write to the last segment after we looked at a place, and before we
-        read further on that the place was synced. So what that makes damage is looked at again.
+        A running broker may write to the last segment after the scan read a place, and then sync
+        it. So the scan reads a place again before that place counts as damage.
         """
-        position, sure = SEGMENT_HEADER_BYTES, -1
+        position, verified = SEGMENT_HEADER_BYTES, -1
         while True:
-            for found in self._scanner.scan(position):
-                if found.position != sure and self._would_be_damage(found):
-                    position = sure = found.position
-                    self._scanner.forget()
+            for item in self._scanner.scan(position):
+                if item.position != verified and self._may_be_stale(item):
+                    position = verified = item.position
+                    self._scanner.clear()
                     break
-                yield found
+                yield item
             else:
                 return
 
-    def _would_be_damage(self, found: FoundFrame | Unreadable) -> bool:
-        """Whether it is wrong where something says that it was right; in the last segment only."""
+    def _may_be_stale(self, item: ScanFrame | ScanGap) -> bool:
+        """Whether bad bytes of the last segment were synced, perhaps since they were read."""
         if self._expected_end is not None:
             return False
-        if isinstance(found, Unreadable):
-            is_wrong = not (found.zeros and found.end == self._size)
+        if isinstance(item, ScanGap):
+            is_bad = not (item.zeros and item.end == self._size)
         else:
-            is_wrong = found.problem is not None
-        return is_wrong and self._was_synced(found.position)
+            is_bad = item.problem is not None
+        return is_bad and self._was_synced(item.position)
 
-    def _salvage(self, stretch: Unreadable) -> Iterator[Frame]:
-        """Report a damaged stretch, and use what entries of it are sound, each as a frame.
+    def _salvage(self, gap: ScanGap) -> Iterator[Frame]:
+        """Report a damaged gap, and yield its sound entries, each as a frame.
 
-        They were in frames that counted, or nothing after them would. An entry takes the place of
-        its frame, and the time of the frame that follows: what it delays comes late, never early.
+        They belong to frames that count, since sound frames follow. An entry takes its own position
+        as LSN. It takes the time of the next frame, so that a delay ends late and never early.
         """
-        next_entry = stretch.position + FRAME_HEADER_BYTES
+        next_position = gap.position + FRAME_HEADER_BYTES
         lost: list[LostRange] = []
-        for entry in self._scanner.entries(stretch.position, stretch.end):
-            lost += _lost([entry])
-            if entry.position == next_entry:
-                next_entry += entry_size(entry.header.body_bytes)
-        is_counted = next_entry == stretch.end
-        self._damaged(stretch.position, stretch.end, stretch.problem, lost, is_counted)
-        time_us = stretch.time_us or self.index.last_time_us
-        for entry in self._scanner.entries(stretch.position, stretch.end):
+        for entry in self._scanner.entries(gap.position, gap.end):
+            lost += _lost_batches([entry])
+            if entry.position == next_position:
+                next_position += entry_size(entry.header.body_bytes)
+        is_counted = next_position == gap.end
+        self._add_damage(gap.position, gap.end, gap.problem, lost, is_counted)
+        time_us = gap.time_us or self.index.last_time_us
+        for entry in self._scanner.entries(gap.position, gap.end):  # again, to keep none in memory
             lsn = self._segment.first_lsn + entry.position
             end = lsn + entry_size(entry.header.body_bytes)
-            yield Frame(lsn, end, time_us, self._take([entry], time_us), _lost([entry]))
-        self.end = stretch.end
+            entries = self._index_entries([entry], time_us)
+            yield Frame(lsn, end, time_us, entries, _lost_batches([entry]))
+        self.end = gap.end
 
-    def _is_end(self, found: Unreadable) -> bool:
-        """Whether nothing that counts follows an unreadable stretch."""
+    def _is_end(self, gap: ScanGap) -> bool:
+        """Whether the log, or the segment, ends before a gap."""
         if self._expected_end is None:
-            if found.zeros and found.end == self._size:
+            if gap.zeros and gap.end == self._size:
                 return True
-            return self._is_torn(found.position, found.problem)
-        return found.zeros and found.end == min(self._size, self._expected_end)
+            return self._is_torn(gap.position, gap.problem)
+        return gap.zeros and gap.end == min(self._size, self._expected_end)
 
     def _is_torn(self, position: int, problem: str) -> bool:
+        """Whether a torn tail begins at a position. Reports the cut."""
         if self._expected_end is not None or self._was_synced(position):
             return False
-        lsn = self._segment.first_lsn + position
-        self._report.cut = Cut(self._segment.name, position, lsn, problem)
+        self._cut(position, problem)
         return True
 
     def _was_synced(self, position: int) -> bool:
-        """Whether something says that a place, and all before it, was synced once."""
+        """Whether all bytes up to and at a position are known to have been synced."""
         if self._claim is None:
             self._claim = self._scanner.synced_claim(position)
         return self._claim > self._segment.first_lsn + position or self._reached > position
 
-    def _up_to_tear(self, found: Unreadable) -> Unreadable:
-        """The part of a stretch that was synced, and the rest cut off, where no frame follows."""
-        if self._expected_end is not None or found.end < self._size:
-            return found
-        if not self._scanner.is_zero(self._reached, found.end):
-            lsn = self._segment.first_lsn + self._reached
-            self._report.cut = Cut(self._segment.name, self._reached, lsn, found.problem)
-        return found._replace(end=self._reached)
+    def _synced_part(self, gap: ScanGap) -> ScanGap:
+        """Return the part of a gap that was synced. Reports the cut of the rest at the end."""
+        if self._expected_end is not None or gap.end < self._size:
+            return gap
+        if not self._scanner.is_zero(self._reached, gap.end):
+            self._cut(self._reached, gap.problem)
+        return gap._replace(end=self._reached)
 
-    def _damaged(
+    def _cut(self, position: int, problem: str) -> None:
+        lsn = self._segment.first_lsn + position
+        self._report.cut = Cut(self._segment.name, position, lsn, problem)
+
+    def _add_damage(
         self,
         position: int,
         end: int,
@@ -247,26 +250,26 @@ class SegmentReplay:
         damage = Damage(self._segment.name, position, end, problem, lost, is_counted)
         self._report.damages.append(damage)
 
-    def _missing_end(self, expected: int) -> None:
+    def _add_missing_end(self, expected: int) -> None:
         problem = (
             f"the file ends at {self._size}; a segment after it is missing, or its tail"
             if self._size < expected
             else "zeros where frames should be"
         )
-        self._damaged(self.end, expected, problem, [])
+        self._add_damage(self.end, expected, problem, [])
         self._segment.position = self.end = expected
 
-    def _accept(self, found: FoundFrame) -> Frame:
-        header = found.header
-        self.end = found.position + header.length
+    def _accept(self, item: ScanFrame) -> Frame:
+        header = item.header
+        self.end = item.position + header.length
         self.synced = max(self.synced, header.last_synced)
         self.index.last_time_us = header.time_us
-        entries = self._take(found.entries, header.time_us)
+        entries = self._index_entries(item.entries, header.time_us)
         end = header.lsn + header.length
-        return Frame(header.lsn, end, header.time_us, entries, _lost(found.entries))
+        return Frame(header.lsn, end, header.time_us, entries, _lost_batches(item.entries))
 
-    def _take(self, found: Iterable[FoundEntry], time_us: int) -> list[Entry]:
-        """Index the batches among entries, and pick those whose bodies are sound."""
+    def _index_entries(self, found: Iterable[ScanEntry], time_us: int) -> list[Entry]:
+        """Index the batches among entries. Returns the entries with sound bodies."""
         entries = []
         for position, head, entry in found:
             self._report.last_topic_id = max(self._report.last_topic_id, head.topic_id)
@@ -289,20 +292,10 @@ class SegmentReplay:
         return entries
 
 
-def _lost(entries: Iterable[FoundEntry]) -> list[LostRange]:
-    """The records of batches whose header is sound and whose body is not."""
+def _lost_batches(entries: Iterable[ScanEntry]) -> list[LostRange]:
+    """Return the records of batches with a sound header and a damaged body."""
     return [
         LostRange(head.topic_id, head.partition, head.base_offset, head.base_offset + head.count)
         for _, head, entry in entries
         if entry is None and head.kind == EntryKind.RECORDS
     ]
-
-
-def rewrite(file: File, start: int, end: int) -> None:
-    """Write bytes that may exist in the page cache only once more; the caller syncs.
-
-    A sync that failed in an earlier process may have left them there without anybody being told.
-    """
-    for position in range(start, end, REWRITE_BYTES):
-        length = min(REWRITE_BYTES, end - position)
-        file.pwrite(file.pread(length, position), position)

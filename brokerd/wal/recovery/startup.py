@@ -1,44 +1,51 @@
 # Tests: tests/wal/test_recover.py
-"""Opens the directory of a log: reads all of it that is needed, then puts it in order.
+"""Opens the directory of a log: reads what a start needs, then puts the directory in order.
 
-Two steps that never mix. :func:`replay` only reads, so that a newer format, or an error of the
-caller's ``apply``, leaves the directory as it was. :func:`tidy` then deletes leftovers, rewrites
-what may exist in the page cache only, trims the last segment and writes missing indexes.
+:func:`replay` only reads. A newer format, or an error of the caller's ``apply``, leaves the
+directory as it was. :func:`clean_up` then deletes leftovers, rewrites bytes that may be only in the
+page cache, trims the last segment and writes missing indexes.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from brokerd.errors import DamagedData
-from brokerd.wal.deletion.deleted_ranges import deleted_ranges, replaced_records
-from brokerd.wal.disk import Disk
+from brokerd.wal.deletion.deleted_ranges import deleted_ranges, redundant_records
+from brokerd.wal.disk import Disk, File
 from brokerd.wal.index_files import load_index, load_spans, write_index
-from brokerd.wal.recovery.damage_fingerprint import KnownDamage, is_unchanged, known_damage
+from brokerd.wal.recovery.damage_fingerprint import (
+    DamageFingerprint,
+    fingerprint_damage,
+    is_unchanged,
+)
 from brokerd.wal.recovery.directory import (
     SegmentFile,
-    deleted_in_vain,
-    missing_end,
-    odd_names,
+    deleted_range_damage,
+    foreign_names,
+    missing_end_damage,
     orphan_indexes,
     segment_files,
 )
-from brokerd.wal.recovery.loss_records import decode_loss, tell_apart
+from brokerd.wal.recovery.loss_records import decode_loss, split_recorded
 from brokerd.wal.recovery.report import Damage, Frame, RecoveryReport
-from brokerd.wal.recovery.segment_replay import SegmentReplay, rewrite, told_by_index
+from brokerd.wal.recovery.segment_replay import SegmentReplay, add_index_losses
 from brokerd.wal.segment import Segment, index_name, segment_name, trim
 from brokerd.walformat import SEGMENT_HEADER_BYTES
-from brokerd.walformat.index import GrowingIndex, PartitionSpan, merged
+from brokerd.walformat.index import MemoryIndex, PartitionSpan, merge_indexes
+
+REWRITE_BYTES = 1 << 20
 
 
-class Replayed(NamedTuple):
-    """What was read. ``segments`` are in order, each with the partitions it holds."""
+@dataclass
+class Replay:
+    """The result of a replay. ``segments`` are in order, each with its partitions."""
 
     report: RecoveryReport
-    segments: list[tuple[Segment, list[PartitionSpan]]]
-    synced: int
+    segments: list[tuple[Segment, list[PartitionSpan]]] = field(default_factory=list)
+    synced: int = 0
     """Position in the last segment below which all is known to be synced."""
 
 
@@ -49,242 +56,249 @@ def replay(
     apply: Callable[[Frame], None],
     first_lsn: int = 0,
     reached_lsn: int = 0,
-    changed: Collection[KnownDamage] = (),
-) -> Replayed:
-    """Read a log, and apply its frames from ``from_lsn`` on. Changes nothing on disk.
+    changed: Collection[DamageFingerprint] = (),
+) -> Replay:
+    """Read a log and apply its frames from ``from_lsn`` on. Changes nothing on disk.
 
-    The log is known to begin at ``first_lsn``, and to have reached ``reached_lsn`` once. Segments
-    wholly below ``from_lsn`` are known by their indexes alone, if they have any and hold none of
-    the places that ``changed`` since they were known to be damaged. Raises DamagedData for a file
-    of which nobody can say whether it is a segment, and when segments were deleted from
-    ``from_lsn`` on and no repair has put that on record; NewerFormat and OSError.
+    The log is known to begin at ``first_lsn`` and to have reached ``reached_lsn`` once. Of segments
+    below ``from_lsn`` only the indexes are read, unless a place in ``changed`` lies in them: damage
+    that has changed since the snapshot.
+
+    Raises DamagedData for a file that may or may not be a segment, and for segments from
+    ``from_lsn`` on that were deleted while no repair has recorded that. Raises NewerFormat and
+    OSError.
     """
     report = RecoveryReport(first_lsn=first_lsn, next_lsn=first_lsn)
     deleted = deleted_ranges(disk, path)
-    forgotten = list(map(deleted_in_vain, deleted.after(from_lsn)))
-    report.damages += forgotten
-    report.odd = odd_names(disk, path)
-    segments: list[tuple[Segment, list[PartitionSpan]]] = []
+    needed = list(map(deleted_range_damage, deleted.after(from_lsn)))
+    report.damages += needed
+    report.foreign_names = foreign_names(disk, path)
+    replayer = _Replayer(disk, path, from_lsn, apply, reached_lsn, report)
     last = segment_name(first_lsn)
-    synced = 0
     for found in segment_files(disk, path, 0, first_lsn, reached_lsn):
-        if found.damage is not None and found.is_stray:
-            report.damages.append(found.damage)
-            continue
         if found.damage is not None:
             report.damages.append(found.damage)
+            if found.is_stray:
+                continue
         last = found.name
         if found.header is None:
             report.next_lsn = found.next_lsn or found.first_lsn + found.file.size()
-            _follow_told(report, found)
-            continue
-        segment = Segment(found.header)
-        segment.sealed = True
-        segment.position = found.expected_end or SEGMENT_HEADER_BYTES
-        spans = _indexed_spans(disk, path, segment, found.next_lsn, report)
-        if spans is None or found.is_last or found.next_lsn is None or found.next_lsn > from_lsn:
-            before = len(report.damages)
-            scan = SegmentReplay(found.file, segment, report, found.expected_end, reached_lsn)
-            _apply(scan, from_lsn, apply, report)
-            synced = max(0, scan.synced - found.first_lsn)
-            if spans is None:
-                spans = list(scan.index.spans())
-            else:
-                damages = report.damages[before:]
-                report.damages[before:] = _compare(disk, path, segment, spans, damages, report)
-                if segment.growing is not None:
-                    spans = list(segment.growing.spans())
-        for span in spans:
-            report.follow(span.topic_id, span.partition, span.first_offset, span.end_offset)
-        _follow_told(report, found)
-        segments.append((segment, spans))
-        is_empty = segment.position == SEGMENT_HEADER_BYTES
-        report.next_lsn = found.first_lsn if is_empty else segment.end_lsn
+        else:
+            replayer.add(found, Segment(found.header))
+        for span in found.index_spans:
+            report.follow(span.topic_id, span.partition, span.end_offset, span.end_offset)
+            report.last_topic_id = max(report.last_topic_id, span.topic_id)
     report.next_lsn = max(report.next_lsn, deleted.end)
     if report.next_lsn < reached_lsn:
-        report.damages.append(missing_end(last, report.next_lsn, reached_lsn))
+        report.damages.append(missing_end_damage(last, report.next_lsn, reached_lsn))
         report.next_lsn = reached_lsn
-    report.void_losses = [
-        entry
-        for entry in report.loss_entries
-        if not is_unchanged(disk, path, decode_loss(entry).place)
-    ]
-    suspects = {*changed, *(decode_loss(entry).place for entry in report.void_losses)}
-    _read_again(disk, path, from_lsn, suspects, segments, report)
-    report.damages, report.recorded = tell_apart(disk, path, report.damages, report.loss_entries)
-    _require_known([damage for damage in forgotten if damage in report.damages])
+    places = [(entry, decode_loss(entry).place) for entry in report.loss_entries]
+    stale = [(entry, place) for entry, place in places if not is_unchanged(disk, path, place)]
+    report.stale_losses = [entry for entry, _ in stale]
+    replayer.reread({*changed, *(place for _, place in stale)})
+    report.damages, report.recorded = split_recorded(
+        disk, path, report.damages, report.loss_entries
+    )
+    _require_state([damage for damage in needed if damage in report.damages])
     report.next_lsn += -report.next_lsn % 8
-    _check_way(disk, path, report)
-    return Replayed(report, segments, synced)
+    _require_free_name(path, report)
+    return replayer.result
 
 
-def _require_known(forgotten: list[Damage]) -> None:
-    """Raise DamagedData if nothing is known of parts that were deleted.
+class _Replayer:
+    """Replays segments one by one, in order, into ``result``."""
 
-    A broker that went on would take topics for new that are not, and an archive of theirs for one
-    of deleted topics.
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        from_lsn: int,
+        apply: Callable[[Frame], None],
+        reached_lsn: int,
+        report: RecoveryReport,
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._from_lsn = from_lsn
+        self._apply = apply
+        self._reached_lsn = reached_lsn
+        self._report = report
+        self.result = Replay(report)
+
+    def add(self, found: SegmentFile, segment: Segment) -> None:
+        """Add a segment. Its file is read if it has no sound index, or frames to apply."""
+        report = self._report
+        segment.sealed = True
+        segment.position = found.expected_end or SEGMENT_HEADER_BYTES
+        spans = self._load_spans(segment, found.next_lsn)
+        if (
+            spans is None
+            or found.is_last
+            or found.next_lsn is None
+            or found.next_lsn > self._from_lsn
+        ):
+            spans = self._replay_file(found, segment, spans)
+        for span in spans:
+            report.follow(span.topic_id, span.partition, span.first_offset, span.end_offset)
+        self.result.segments.append((segment, spans))
+        is_empty = segment.position == SEGMENT_HEADER_BYTES
+        report.next_lsn = found.first_lsn if is_empty else segment.end_lsn
+
+    def _load_spans(self, segment: Segment, next_lsn: int | None) -> list[PartitionSpan] | None:
+        """Load the directory of a segment's index file, None if there is no sound one."""
+        if next_lsn is None:
+            return None
+        try:
+            return list(load_spans(self._disk, self._path, segment, next_lsn))
+        except FileNotFoundError:
+            pass  # a crash came before it was written
+        except (DamagedData, OSError) as error:
+            self._report.bad_indexes.append(f"{index_name(segment.first_lsn)}: {error}")
+        return None
+
+    def _replay_file(
+        self, found: SegmentFile, segment: Segment, spans: list[PartitionSpan] | None
+    ) -> list[PartitionSpan]:
+        """Replay the file of a segment. Returns its partitions, by its index if that is good."""
+        report = self._report
+        before = len(report.damages)
+        scan = SegmentReplay(found.file, segment, report, found.expected_end, self._reached_lsn)
+        for frame in scan.frames():
+            if frame.lsn >= self._from_lsn:
+                self._apply(frame)
+                report.frames += 1
+                report.bytes += frame.end - frame.lsn
+        self.result.synced = max(0, scan.synced - found.first_lsn)
+        if spans is None:
+            return list(scan.index.spans())
+        report.damages[before:] = self._compare_index(segment, spans, report.damages[before:])
+        return spans if segment.memory_index is None else list(segment.memory_index.spans())
+
+    def _compare_index(
+        self, segment: Segment, spans: list[PartitionSpan], damages: list[Damage]
+    ) -> list[Damage]:
+        """Compare a segment's index file, whose directory is ``spans``, with the segment.
+
+        Returns the segment's ``damages`` with the lost batches that the file names. The segment
+        uses its file, unless the file lacks batches that were damaged when it was made.
+        """
+        scanned, segment.memory_index = segment.memory_index, None
+        assert scanned is not None, "a replay makes an index"
+        if not damages and spans == list(scanned.spans()):
+            return damages
+        try:
+            stored = load_index(self._disk, self._path, segment)
+        except (DamagedData, OSError):  # its directory was sound, its rows are not
+            return damages
+        both = merge_indexes(stored, scanned)
+        if both.batches > sum(span.rows for span in spans):
+            segment.memory_index = both
+            self._report.bad_indexes.append(
+                f"{index_name(segment.first_lsn)}: it lacks batches that were damaged when it was "
+                "made"
+            )
+        return add_index_losses(damages, stored, scanned)
+
+    def reread(self, places: Collection[DamageFingerprint]) -> None:
+        """Read the segments of which only the index was read, if one of ``places`` is in them.
+
+        An index that was made meanwhile lacks what is cured. Damage that is left is reported.
+        """
+        for number, (segment, spans) in enumerate(self.result.segments):
+            if segment.end_lsn > self._from_lsn or not _is_known_by_index(segment, places):
+                continue
+            file = self._disk.open(os.path.join(self._path, segment.name))
+            report = RecoveryReport(first_lsn=1)
+            for _ in SegmentReplay(file, segment, report, segment.position).frames():
+                pass
+            self._report.damages[:0] = self._compare_index(segment, spans, report.damages)
+            if segment.memory_index is not None:
+                spans = list(segment.memory_index.spans())
+                self.result.segments[number] = segment, spans
+
+
+def _is_known_by_index(segment: Segment, places: Collection[DamageFingerprint]) -> bool:
+    """Whether one of the places lies in a segment of which only the index was read."""
+    first_lsn, end_lsn = segment.first_lsn, segment.end_lsn
+    return segment.memory_index is None and any(one.lies_in(first_lsn, end_lsn) for one in places)
+
+
+def _require_state(damages: list[Damage]) -> None:
+    """Raise DamagedData if deleted parts of the log are needed, because no snapshot has them.
+
+    A broker that started without them would take old topics for new ones, and their archive for
+    that of deleted topics.
     """
-    if forgotten:
-        end_lsn = max(int(damage.name[:20]) + damage.end for damage in forgotten)
+    if damages:
+        end_lsn = max(int(damage.name[:20]) + damage.end for damage in damages)
         raise DamagedData(
-            f"{forgotten[0].problem}. Nothing was changed. Bring back state/ with a snapshot of "
+            f"{damages[0].problem}. Nothing was changed. Bring back state/ with a snapshot of "
             f"LSN {end_lsn} or later, or an older copy of all of the data directory; or have "
             "brokerctl wal repair give up what is not known"
         )
 
 
-def _follow_told(report: RecoveryReport, found: SegmentFile) -> None:
-    """Go on above the offsets that indexes tell of, although their segments are short or gone."""
-    for span in found.told:
-        report.follow(span.topic_id, span.partition, span.end_offset, span.end_offset)
-        report.last_topic_id = max(report.last_topic_id, span.topic_id)
-
-
-def _apply(
-    scan: SegmentReplay, from_lsn: int, apply: Callable[[Frame], None], report: RecoveryReport
-) -> None:
-    for frame in scan.frames():
-        if frame.lsn >= from_lsn:
-            apply(frame)
-            report.frames += 1
-            report.bytes += frame.end - frame.lsn
-
-
-def _compare(
-    disk: Disk,
-    path: str,
-    segment: Segment,
-    spans: list[PartitionSpan],
-    damages: list[Damage],
-    report: RecoveryReport,
-) -> list[Damage]:
-    """Compare a segment's index file, whose directory is ``spans``, with what the segment holds.
-
-    Returns the ``damages`` of the segment with the batches that the file tells of. The index that
-    was found gives way to the file, unless that lacks batches: it was written while they were
-    damaged.
-    """
-    found, segment.growing = segment.growing, None
-    assert found is not None, "a replay makes an index"
-    if not damages and spans == list(found.spans()):
-        return damages
-    try:
-        index = load_index(disk, path, segment)
-    except (DamagedData, OSError):  # it was good a moment ago, as far as its directory goes
-        return damages
-    both = merged(index, found)
-    if both.batches > sum(span.rows for span in spans):
-        segment.growing = both
-        report.bad_indexes.append(
-            f"{index_name(segment.first_lsn)}: it lacks batches that were damaged when it was made"
-        )
-    return told_by_index(damages, index, found)
-
-
-def _read_again(
-    disk: Disk,
-    path: str,
-    from_lsn: int,
-    changed: Collection[KnownDamage],
-    segments: list[tuple[Segment, list[PartitionSpan]]],
-    report: RecoveryReport,
-) -> None:
-    """Read segments below ``from_lsn`` in which damaged places ``changed``.
-
-    An index that was made meanwhile lacks what is cured; what is still damaged is told.
-    """
-    for number, (segment, spans) in enumerate(segments):
-        if segment.end_lsn > from_lsn or not _is_known_by_index(segment, changed):
-            continue
-        file = disk.open(os.path.join(path, segment.name))
-        again = RecoveryReport(first_lsn=1)
-        for _ in SegmentReplay(file, segment, again, segment.position).frames():
-            pass
-        report.damages[:0] = _compare(disk, path, segment, spans, again.damages, report)
-        if segment.growing is not None:
-            segments[number] = segment, list(segment.growing.spans())
-
-
-def _is_known_by_index(segment: Segment, places: Collection[KnownDamage]) -> bool:
-    """Whether a segment with some of the places was not read, because it has an index file."""
-    first_lsn, end_lsn = segment.first_lsn, segment.end_lsn
-    return segment.growing is None and any(one.lies_in(first_lsn, end_lsn) for one in places)
-
-
-def _check_way(disk: Disk, path: str, report: RecoveryReport) -> None:
-    """Raise DamagedData if something is where the next segment will be."""
+def _require_free_name(path: str, report: RecoveryReport) -> None:
+    """Raise DamagedData if something has the name of the next segment."""
     name = segment_name(report.next_lsn)
     if any(damage.name == name and damage.is_counted for damage in report.damages):
         raise DamagedData(
-            f"{os.path.join(path, name)} is no file, and the log's next segment must have its "
-            "name; move it away"
+            f"{os.path.join(path, name)} is not a regular file, and the log's next segment must "
+            "have its name; move it away"
         )
 
 
-def _indexed_spans(
-    disk: Disk, path: str, segment: Segment, next_lsn: int | None, report: RecoveryReport
-) -> list[PartitionSpan] | None:
-    """What the segment's index file says; None if there is none to be trusted."""
-    if next_lsn is None:
-        return None
-    try:
-        return list(load_spans(disk, path, segment, next_lsn))
-    except FileNotFoundError:
-        pass  # a crash came before it was written
-    except (DamagedData, OSError) as error:
-        report.bad_indexes.append(f"{index_name(segment.first_lsn)}: {error}")
-    return None
-
-
-def tidy(disk: Disk, path: str, replayed: Replayed) -> None:
+def clean_up(disk: Disk, path: str, result: Replay) -> None:
     """Put the directory in order after :func:`replay`. Raises OSError.
 
-    A segment whose index cannot be written for lack of space keeps it in memory.
+    If there is no space for an index file, its segment keeps the index in memory.
     """
-    report = replayed.report
+    report = result.report
     for name in disk.list(path):
         if name.endswith(".tmp"):
             try:
                 disk.unlink(os.path.join(path, name))
             except IsADirectoryError:
-                report.odd.append(name)
-    for name in (*orphan_indexes(disk, path), *replaced_records(disk, path)):
+                report.foreign_names.append(name)
+    for name in (*orphan_indexes(disk, path), *redundant_records(disk, path)):
         disk.unlink(os.path.join(path, name))
-    if replayed.segments:
-        last, _ = replayed.segments[-1]
+    if result.segments:
+        last, _ = result.segments[-1]
         if last.position > SEGMENT_HEADER_BYTES:
-            if last.growing is not None:  # else it was complete, synced and indexed already
-                report.rewritten_bytes = _rewrite_tail(disk, path, last, replayed.synced)
+            if last.memory_index is not None:  # else it is complete: synced and indexed
+                report.rewritten_bytes = _rewrite_tail(disk, path, last, result.synced)
         else:
-            replayed.segments.pop()
+            result.segments.pop()
             disk.unlink(os.path.join(path, last.name))
-    for segment, _ in replayed.segments:
-        if segment.growing is not None:
+    for segment, _ in result.segments:
+        if segment.memory_index is not None:
             trim(disk, path, segment)
             if write_index(disk, path, segment) is None:
-                segment.growing = None
+                segment.memory_index = None
                 report.rebuilt_indexes += 1
     disk.sync_directory(path)
 
 
-def known_places(disk: Disk, path: str, report: RecoveryReport) -> list[KnownDamage]:
-    """The damaged places that the replayed state shows, once :func:`tidy` is done. Raises OSError.
+def fingerprint_damages(disk: Disk, path: str, report: RecoveryReport) -> list[DamageFingerprint]:
+    """Return the damage that the replayed state reflects, after :func:`clean_up`. Raises OSError.
 
-    A loss on record shows also where the replay did not read its place again.
+    Recorded damage is included, although the replay may not have read its places.
     """
     places = [
-        known_damage(disk, path, damage.name, damage.position, damage.end)
+        fingerprint_damage(disk, path, damage.name, damage.position, damage.end)
         for damage in (*report.damages, *report.recorded)
         if damage.may_hold_frames
     ]
     places += [
-        decode_loss(entry).place for entry in report.loss_entries if entry not in report.void_losses
+        decode_loss(entry).place
+        for entry in report.loss_entries
+        if entry not in report.stale_losses
     ]
     return sorted(set(places))
 
 
 def _rewrite_tail(disk: Disk, path: str, last: Segment, synced: int) -> int:
-    """Write what was accepted of the last segment and may not be synced again; `trim` syncs it."""
+    """Write the bytes of the last segment that may be unsynced. `trim` syncs them."""
     file = disk.open(os.path.join(path, last.name), write=True)
     start = max(synced, SEGMENT_HEADER_BYTES)
     end = max(start, min(last.position, file.size()))
@@ -292,11 +306,21 @@ def _rewrite_tail(disk: Disk, path: str, last: Segment, synced: int) -> int:
     return end - start
 
 
-def rebuild_index(disk: Disk, path: str, segment: Segment) -> tuple[GrowingIndex, OSError | None]:
-    """Make the index of a sealed segment again, from the segment, and write its file.
+def rewrite(file: File, start: int, end: int) -> None:
+    """Write bytes again that may be only in the page cache. The caller syncs.
 
-    Returns the index, and the error if the file could not be written. Raises OSError when the
-    segment cannot be read.
+    A failed sync of an earlier process may have left them there, marked as clean.
+    """
+    for position in range(start, end, REWRITE_BYTES):
+        length = min(REWRITE_BYTES, end - position)
+        file.pwrite(file.pread(length, position), position)
+
+
+def rebuild_index(disk: Disk, path: str, segment: Segment) -> tuple[MemoryIndex, OSError | None]:
+    """Make the index of a sealed segment again from the segment, and write its file.
+
+    Returns the index, and the error if the file could not be written. Raises OSError if the segment
+    cannot be read.
     """
     file = disk.open(os.path.join(path, segment.name))
     scratch = Segment(segment.header)

@@ -1,10 +1,10 @@
 # Tests: tests/wal/test_cut_short.py
-"""What indexes tell of the end of a log whose last files are short or gone.
+"""Index files at the end of a log whose last segments are short or missing.
 
-An index is written once its segment is complete and synced, so a sound one proves how far the log
-had got and which offsets it held. Only the indexes at the end of the log are asked: what is missing
-before another segment is told by that one. The rules are docs/wal-format.rst, section "Reading a
-log back". Read-only.
+The log writes an index once its segment is complete and synced. So a sound index proves how far the
+log had got, and which offsets it held. Only indexes at the end matter: before another segment, that
+segment tells what is missing. The rules are docs/wal-format.rst, section "Reading a log back".
+Read-only.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from brokerd.walformat.index import IndexHeader, PartitionSpan
 _NAME = re.compile(r"[0-9]{20}\.idx")
 
 
-class LastIndex(NamedTuple):
+class TailIndex(NamedTuple):
     """The header and the directory of a sound index file."""
 
     header: IndexHeader
     spans: list[PartitionSpan]
 
 
-class GoneFile:
-    """Stands for a segment of which only the index is left: an empty file."""
+class MissingFile:
+    """An empty file in place of a missing segment whose index is left."""
 
     def size(self) -> int:
         return 0
@@ -46,14 +46,15 @@ class GoneFile:
         raise FileNotFoundError("the segment is gone")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since nothing is open."""
 
 
-def last_indexes(disk: Disk, path: str, from_lsn: int) -> list[LastIndex]:
-    """The sound indexes of the segment at ``from_lsn``, and of later ones that are gone, in order.
+def find_tail_indexes(disk: Disk, path: str, from_lsn: int) -> list[TailIndex]:
+    """Return the sound indexes of the segment at ``from_lsn`` and of later missing segments.
 
-    A damaged one says nothing here. A later segment that is there was begun by a running broker
-    since the caller looked. Raises NewerFormat.
+    A later segment that exists was begun by a running broker since the caller listed the directory.
+    Damaged indexes are left out: where the segment is read, its index is made again. Raises
+    NewerFormat.
     """
     found = []
     names = disk.list(path)
@@ -63,9 +64,9 @@ def last_indexes(disk: Disk, path: str, from_lsn: int) -> list[LastIndex]:
         if int(name[:20]) > from_lsn and f"{name[:20]}.wal" in names:
             continue
         try:
-            index = LastIndex(*load_any_spans(disk, path, name))
+            index = TailIndex(*load_any_spans(disk, path, name))
         except (DamagedData, OSError):
-            continue  # told where its segment is read, which makes it again
+            continue
         header = index.header
         if header.first_lsn == int(name[:20]) and header.end_lsn > header.first_lsn:
             found.append(index)

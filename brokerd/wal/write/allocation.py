@@ -1,10 +1,10 @@
 # Tests: tests/wal/test_log.py
-"""Segments allocated ahead of need, so that a full disk is met before any work is accepted.
+"""Allocates segments ahead of need, so that a full disk is met before work is accepted.
 
-One spare of the ordinary size is always there or being prepared. A frame larger than that gets a
-special one on request. While there is no segment at all to write to, one that just holds the
-reserve will do. A spare has a temporary name and zeros in it, synced; the commit that begins to use
-it gives it a header and its name.
+The allocator always has a spare segment of the ordinary size, or prepares one. A larger frame gets
+a larger spare on request. If the disk has no room for an ordinary segment and the log has none at
+all, the allocator makes one that just holds the reserve. A spare has a temporary name and contains
+synced zeros. The first commit to it writes its header and renames it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from brokerd.walformat import SEGMENT_HEADER_BYTES
 _SIZE_STEP = 4096
 
 
-class Spare(NamedTuple):
-    """An allocated segment without a place in the log yet."""
+class SpareSegment(NamedTuple):
+    """An allocated segment that is not part of the log yet."""
 
     name: str
     file: File
@@ -31,15 +31,14 @@ class Spare(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """Bytes of frames it can take."""
+        """Bytes of frames that fit."""
         return self.size - SEGMENT_HEADER_BYTES
 
 
 class Allocator:
-    """Keeps spares. ``changed()`` is called in the reactor thread when an allocation ended.
+    """Keeps spare segments. ``changed()`` is called in the reactor's thread after an allocation.
 
-    ``error`` says why the last allocation failed; nothing is allocated any more until
-    :meth:`retry`.
+    ``error`` is the reason of a failed allocation. Then nothing is allocated until :meth:`retry`.
     """
 
     def __init__(
@@ -59,20 +58,20 @@ class Allocator:
         self._free_bytes_min = free_bytes_min
         self._wanted = 0
         self.least_bytes = 0
-        """Size of a segment that will do when there is no room for another; 0 for none."""
+        """Size of a segment to make if there is no room for an ordinary one, 0 for none."""
         self.changed: Callable[[], None] = lambda: None
-        self.spares: list[Spare] = []
+        self.spares: list[SpareSegment] = []
         self.allocating = False
         self.error: str | None = None
         self.closed = False
 
     @property
     def capacity(self) -> int:
-        """Bytes of frames that the largest spare can take."""
+        """Bytes of frames that fit into the largest spare."""
         return max((spare.capacity for spare in self.spares), default=0)
 
-    def prepare(self, size: int, free_bytes_min: int | None = None) -> Spare:
-        """Allocate one segment here and now. Raises OSError; nothing is left behind then."""
+    def prepare(self, size: int, free_bytes_min: int | None = None) -> SpareSegment:
+        """Allocate one segment, and block. Raises OSError, and then leaves no file."""
         size += -size % _SIZE_STEP
         keep = self._free_bytes_min if free_bytes_min is None else free_bytes_min
         free = self._disk.free_bytes(self._path)
@@ -91,9 +90,9 @@ class Allocator:
             file.close()
             self._disk.unlink(path)
             raise
-        return Spare(name, file, segment_id, size)
+        return SpareSegment(name, file, segment_id, size)
 
-    def prepare_any(self, size: int) -> Spare:
+    def prepare_any(self, size: int) -> SpareSegment:
         """Allocate a segment of ``size`` bytes, or of ``least_bytes``. Raises OSError."""
         least_bytes = self.least_bytes
         try:
@@ -104,12 +103,12 @@ class Allocator:
             return self.prepare(least_bytes, 0)
 
     def request(self, capacity: int) -> None:
-        """Ask for a spare that can take ``capacity`` bytes of frames."""
+        """Ask for a spare with room for ``capacity`` bytes of frames."""
         self._wanted = max(self._wanted, capacity)
         self.ensure()
 
     def ensure(self) -> None:
-        """Begin to allocate what is missing, unless that is under way or has failed."""
+        """Allocate a missing spare, unless an allocation is under way or has failed."""
         if self.allocating or self.error is not None or self.closed:
             return
         if self._wanted > self.capacity and self._wanted > self._ordinary_capacity:
@@ -129,8 +128,8 @@ class Allocator:
             if not self.allocating:
                 self.changed()
 
-    def take(self, frame_bytes: int) -> Spare | None:
-        """Hand out the smallest spare that can take a frame; None if there is none."""
+    def take(self, frame_bytes: int) -> SpareSegment | None:
+        """Take the smallest spare with room for a frame. None if there is none."""
         fitting = [spare for spare in self.spares if spare.capacity >= frame_bytes]
         if not fitting:
             return None
@@ -142,7 +141,7 @@ class Allocator:
         self.allocating = True
         self._background.submit(lambda: self.prepare_any(size), self._allocated)
 
-    def _allocated(self, spare: Spare | None, error: Exception | None) -> None:
+    def _allocated(self, spare: SpareSegment | None, error: Exception | None) -> None:
         self.allocating = False
         if spare is not None:
             self.spares.append(spare)
@@ -155,6 +154,5 @@ class Allocator:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error says that there is no space: on the disk, for this user, or for a file
-    (``ulimit -f``)."""
+    """Whether an error means no space on the disk, for this user, or for a file (ulimit -f)."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,5 +1,5 @@
 # Tests: tests/wal/test_log.py
-"""One commit: the bytes of queued frames, and the work of putting them on the disk."""
+"""Encodes the frames of one commit and writes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QueuedFrame(NamedTuple):
 
 
 class SegmentWrite(NamedTuple):
-    """Bytes for one segment. With ``spare`` the segment begins with them and gets its name."""
+    """Bytes for one segment. ``spare`` is the former name of a segment that begins with them."""
 
     file: File
     position: int
@@ -36,11 +36,11 @@ class SegmentWrite(NamedTuple):
     name: str
     spare: str | None = None
     before: File | None = None
-    """The segment before, if it may have bytes that were never synced."""
+    """The file of the segment before, if it may have unsynced bytes."""
 
 
 def by_segment(frames: list[QueuedFrame]) -> list[list[QueuedFrame]]:
-    """Frames in runs that follow one another in one segment."""
+    """Split frames into runs of one segment each."""
     runs: list[list[QueuedFrame]] = []
     for frame in frames:
         if runs and runs[-1][0].segment is frame.segment:
@@ -51,7 +51,7 @@ def by_segment(frames: list[QueuedFrame]) -> list[list[QueuedFrame]]:
 
 
 def encode_frames(frames: list[QueuedFrame], last_synced: int) -> list[bytes]:
-    """The bytes of frames of one segment, in pieces. Raises ValueError, struct.error."""
+    """Encode frames of one segment as pieces of bytes. Raises ValueError, struct.error."""
     segment = frames[0].segment
     segment_id = segment.header.segment_id
     salt = segment_salt(segment_id)
@@ -63,10 +63,10 @@ def encode_frames(frames: list[QueuedFrame], last_synced: int) -> list[bytes]:
 
 
 def write_all(disk: Disk, path: str, writes: list[SegmentWrite], sync: bool) -> None:
-    """Do one commit, in the writer's thread: one write a segment, one sync. Raises OSError.
+    """Write one commit: one write a segment, one sync. Runs in the writer's thread.
 
-    An older segment is always synced before a newer one gets its name, and the header and first
-    frames of a segment before its name is made durable.
+    A segment is synced before the next one gets its name. The header and first frames of a segment
+    are synced before its name is. Raises OSError.
     """
     for write in writes:
         if write.before is not None:

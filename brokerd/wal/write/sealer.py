@@ -1,9 +1,8 @@
 # Tests: tests/wal/test_log.py
-"""Completes segments in the background: cuts off the unused tail, writes the index file.
+"""Completes segments in the background: trims the unused tail and writes the index file.
 
-A failed trim is fatal, like any failed write. An index that finds no space is not: the segment
-keeps it in memory, and it is tried again on request, after the next segment that succeeds, or made
-anew at the next start.
+A failed trim is fatal like any failed write. A failed index write is not. The segment then keeps
+its index in memory. The sealer tries again on request and after the next index that is written.
 """
 
 from __future__ import annotations
@@ -20,9 +19,10 @@ from brokerd.wal.segment import Segment, trim
 
 
 class Sealer:
-    """Calls ``failed(what, error)`` for a failed trim, ``idle()`` when a piece of work ended.
+    """Completes the segments that get no more frames.
 
-    ``on_sealed()`` is called when a segment is complete, index and all.
+    It calls ``failed(what, error)`` for a failed trim, ``idle()`` after each work, and
+    ``on_sealed()`` when a segment has its index file.
     """
 
     _log = Logger()
@@ -49,29 +49,29 @@ class Sealer:
 
     @property
     def busy(self) -> bool:
-        """Whether work is under way in the background."""
+        """Whether the background thread has work."""
         return bool(self._under_way)
 
     @property
     def unsynced(self) -> list[Segment]:
-        """Segments that get no more frames and are not known to be synced yet."""
+        """Segments that get no more frames and may not be synced."""
         return [*self._under_way, *self._waiting]
 
     def add(self, segment: Segment) -> None:
-        """Complete a segment that gets no more frames, once all of them are durable."""
+        """Complete a segment once all its frames are durable."""
         self._waiting.append(segment)
 
-    def durable(self, lsn: int) -> None:
-        """Frames below ``lsn`` are durable."""
+    def complete_below(self, lsn: int) -> None:
+        """Complete the segments that end at or below ``lsn``, since all below is durable."""
         while self._waiting and self._waiting[0].end_lsn <= lsn:
             self._finish(self._waiting.pop(0))
 
-    def keep(self, segment: Segment) -> None:
-        """Remember a segment whose index could not be written."""
+    def add_unindexed(self, segment: Segment) -> None:
+        """Add a segment whose index could not be written at the start."""
         self._unindexed.append(segment)
 
     def retry(self) -> None:
-        """Try again to write the indexes that found no space."""
+        """Write the indexes again that could not be written."""
         unindexed, self._unindexed = self._unindexed, []
         for segment in unindexed:
             self._finish(segment)
@@ -92,7 +92,7 @@ class Sealer:
         if error is not None:
             self._failed(f"trimming {segment.name} failed", error)
         elif index_error is None:
-            self._catalog.sealed(segment)
+            self._catalog.complete(segment)
             self._log.info("{name} is sealed", name=segment.name, event_id="segment-sealed")
             self.on_sealed()
             self.retry()
