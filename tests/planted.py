@@ -474,7 +474,7 @@ BUGS = (
         "records expire right after the wall clock jumped forward",
         "broker/records/fetch.py",
         (
-            "        return self._time.time_us() if self._time.settled else 0",
+            "        return self._time.removal_us()",
             "        return self._time.time_us()",
         ),
     ),
@@ -529,7 +529,7 @@ BUGS = (
         "retention follows the wall clock right after it jumped",
         "broker/retention/retention.py",
         (
-            "        time_us = self._time.time_us() if self._time.settled else 0",
+            "        time_us = self._time.removal_us()",
             "        time_us = self._time.time_us()",
         ),
     ),

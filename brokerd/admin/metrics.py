@@ -75,6 +75,18 @@ DEFINITIONS = (
         G,
         "Bytes of journal files that can go once two snapshots hold what else they say",
     ),
+    Definition(
+        "clock.skew_seconds",
+        "brokerd_clock_skew_seconds",
+        G,
+        "How far broker time is ahead of the wall clock",
+    ),
+    Definition(
+        "clock.ahead_seconds",
+        "brokerd_clock_ahead_seconds",
+        G,
+        "How far it is ahead of the time by which records are removed; 0 while it is trusted",
+    ),
     Definition("producers", "brokerd_idempotent_producers", G, "Idempotent producers in memory"),
     Definition("subscriptions", "brokerd_subscriptions", G, "Subscriptions of BlipMQ's clients"),
     Definition("transactions.open", "brokerd_transactions_open", G, "Open transactions"),

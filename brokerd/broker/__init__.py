@@ -2,6 +2,7 @@
 
 from brokerd.broker.archive.access import ArchiveAccess, ArchiveSettings
 from brokerd.broker.broker import Broker, BrokerSettings
+from brokerd.broker.clock import ClockSettings
 from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
 from brokerd.broker.leases.service import key_hash
 from brokerd.broker.leases.waiters import Waiter
@@ -35,6 +36,7 @@ __all__ = [
     "BrokerSettings",
     "Chunk",
     "Clock",
+    "ClockSettings",
     "Congested",
     "ConsumerGroup",
     "DeadLetter",

@@ -24,7 +24,7 @@ from brokerd.broker.archive.guard import ArchiveGuard
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.read_ahead import ReadAhead
 from brokerd.broker.archive.reader import ArchiveReader
-from brokerd.broker.clock import BrokerTime
+from brokerd.broker.clock import BrokerTime, ClockSettings
 from brokerd.broker.delayed.delivery import DelayedDelivery
 from brokerd.broker.delayed.prefetch import DelayedPrefetch
 from brokerd.broker.delayed.schedule import Schedule, ScheduleCounters
@@ -80,6 +80,7 @@ class BrokerSettings:
     """Of all open transactions together."""
     transaction_us: int = 60_000_000
     """How long a transaction may be open."""
+    clock: ClockSettings = field(default_factory=ClockSettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     archive: ArchiveSettings = field(default_factory=ArchiveSettings)
@@ -118,7 +119,9 @@ class Broker:
         self.damage = DamageRegistry(data_dir)
         self._wal = wal
         self._clock = clock
-        self.time = BrokerTime(wall, clock.seconds, self._report_jump)
+        self.time = BrokerTime(
+            wall, clock.seconds, self._report_jump, self._report_ahead, settings.clock
+        )
         self._state = State(settings.groups)
         self._tail = ChunkCache(settings.tail_cache_bytes, self._is_durable)
         self._cold = ChunkCache(settings.read_cache_bytes, lambda chunk: True)
@@ -349,7 +352,7 @@ class Broker:
         """Begin to serve. Live leases get their full duration again, counted from here."""
         if self._recovery is not None:
             self._tell_damage(self._recovery)
-        self._report_ahead(self.time.resume_from(self._state.last_time_us, self._state.jumped_us))
+        self.time.resume_from(self._state.last_time_us, self._state.ahead_us)
         now_us = self.time.now_us()
         self._state.let_go = self._reaper.let_go
         self.journal.start()
@@ -415,19 +418,21 @@ class Broker:
 
     def _report_jump(self, from_us: int, to_us: int) -> None:
         self._log.warn(
-            "the wall clock jumped forward by {seconds} s; nothing expires by it for ten minutes",
+            "the wall clock jumped forward by {seconds} s, and broker time with it",
             seconds=(to_us - from_us) // 1_000_000,
             event_id="clock-jump",
         )
 
-    def _report_ahead(self, ahead_us: int) -> None:
-        if ahead_us:
+    def _report_ahead(self) -> None:
+        if self.time.ahead_us:
             self._log.warn(
-                "the wall clock is {seconds} s past the last entry of the log: the broker was down "
-                "or idle, or the clock jumped forward; nothing expires by it for ten minutes",
-                seconds=ahead_us // 1_000_000,
+                "{problem}",
+                problem=self.time.problem,
+                seconds=self.time.ahead_us // 1_000_000,
                 event_id="clock-ahead",
             )
+        else:
+            self._log.info("broker time is trusted again", event_id="clock-right")
 
     def _is_durable(self, chunk: Chunk) -> bool:
         return (
@@ -457,6 +462,7 @@ class Broker:
             "snapshots_written": self._snapshotter.written,
             "snapshot_lsn": self._snapshotter.last_lsn,
             "snapshot_error": self._snapshotter.last_error,
+            "clock": self.time.status(),
             "damage": {
                 **self.damage.status(),
                 "indexes": self._wal.bad_indexes,

@@ -1,92 +1,160 @@
 # Tests: tests/broker/test_clock.py
-"""Broker time: microseconds since the Unix epoch that never go backwards.
+"""Broker time, and the time by which records are removed (docs/broker.rst, "Clocks").
 
-Broker time is ``max(wall clock, last value + monotonic time elapsed since)``. It is written
-into every frame, so after a restart it goes on from where the log says it was. A step of the
-wall clock backwards is therefore invisible; a step forwards of more than `JUMP_US` is followed
-(records must carry the time people see) but reported, and `settled` stays false for
-`JUMP_QUARANTINE_US` of monotonic time, during which nothing may expire by it.
+Broker time is ``max(wall clock, last value + monotonic time elapsed since)``: microseconds since
+the Unix epoch that never go backwards. Frames and records carry it.
 
-A jump across a restart cannot be told from the time that the broker was down, or had nothing to
-write. So whenever a start finds the wall clock more than `JUMP_US` past the log, `settled` is false
-as after a jump. Nor does a start end the wait after a jump: it goes on from where the log, or its
-snapshot, says the last one was (`BrokerTime.jumped_us`). Delays are no expiry: they are over when
-broker time says so.
+A wall clock that is wrong for a moment leaves broker time ahead for good. So removal by age goes
+by `BrokerTime.removal_us`, which a wall clock advances only if the monotonic clock confirms it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
-JUMP_US = 3_600 * 1_000_000
-"""A forward step of the wall clock larger than this is a jump."""
+START_GAP_US = 3_600 * 1_000_000
+"""A start trusts a wall clock that is at most so far past the log: the broker was down."""
 
-JUMP_QUARANTINE_US = 600 * 1_000_000
-"""How long after a jump nothing expires by broker time."""
+
+class ClockSettings(NamedTuple):
+    """Section ``[clock]`` of the configuration, in microseconds."""
+
+    tolerance_us: int = 60 * 1_000_000
+    """Two clocks agree if they differ by at most so much."""
+    grace_us: int = 3_600 * 1_000_000
+    """A wall clock that jumped is trusted after going steadily for so long."""
+
+
+class Reading(NamedTuple):
+    """What a clock showed at a monotonic time."""
+
+    time_us: int
+    monotonic_us: int
+
+    def at(self, monotonic_us: int) -> int:
+        """Return what the clock shows at another monotonic time, if it goes steadily."""
+        return self.time_us + monotonic_us - self.monotonic_us
 
 
 class BrokerTime:
     """Reads broker time from a wall clock and a monotonic clock.
 
-    ``wall`` gives seconds since the epoch, ``monotonic`` seconds since anything;
-    ``on_jump(from_us, to_us)`` is called once for every jump.
+    :param wall: gives seconds since the epoch.
+    :param monotonic: gives seconds since anything.
+    :param on_jump: ``on_jump(from_us, to_us)`` is called when broker time jumps forward.
+    :param on_ahead: is called when ``ahead_us`` becomes 0 or stops to be 0.
     """
 
     def __init__(
         self,
         wall: Callable[[], float],
         monotonic: Callable[[], float],
-        on_jump: Callable[[int, int], None],
+        on_jump: Callable[[int, int], None] = lambda from_us, to_us: None,
+        on_ahead: Callable[[], None] = lambda: None,
+        settings: ClockSettings | None = None,
     ) -> None:
         self._wall = wall
         self._monotonic = monotonic
         self._on_jump = on_jump
-        self._last_us = 0
-        self._last_monotonic_us = 0
-        self._jumped_at_us: int | None = None
-        self.jumped_us = 0
-        """Broker time just after the last jump, or what may be one; 0 for none."""
+        self._on_ahead = on_ahead
+        self._settings = settings or ClockSettings()
+        self._last = self._trusted = self._steady = Reading(0, 0)
+        """Broker time; the wall clock when it was last trusted; when it last changed its course."""
+        self.ahead_us = 0
+        """How far broker time is ahead of the time for removal; 0 while broker time is trusted."""
+        self.skew_us = 0
+        """How far broker time is ahead of the wall clock."""
+        self._logged_us = 0
+        """``ahead_us`` as the log has it."""
 
     def now_us(self) -> int:
         """Monotonic time, for leases and timers."""
         return int(self._monotonic() * 1_000_000)
 
-    def resume_from(self, time_us: int, jumped_us: int = 0) -> int:
-        """Go on from the last time found in the log, 0 for a new one, and from its last jump.
+    def resume_from(self, time_us: int, ahead_us: int = 0) -> None:
+        """Go on from the last broker time in the log, and from ``ahead_us`` of then.
 
-        Returns how far the wall clock is past the log, if that may be a jump, else 0.
+        :param time_us: 0 for a new log.
         """
-        now_us = self.time_us()
-        self._last_us = max(now_us, time_us)
-        if time_us and now_us - time_us > JUMP_US:
-            self._jumped(self._last_monotonic_us, now_us)
-            return now_us - time_us
-        if jumped_us:
-            self._jumped(self._last_monotonic_us - (self._last_us - jumped_us), jumped_us)
-        return 0
+        now_us, wall_us = self.now_us(), self._wall_us()
+        self._last = Reading(max(wall_us, time_us), now_us)
+        self._steady = self._trusted = Reading(wall_us, now_us)
+        self._logged_us = ahead_us
+        if time_us and not 0 <= wall_us - (time_us - ahead_us) <= START_GAP_US:
+            self._trusted = Reading(time_us - ahead_us, now_us)
+        self.time_us()
 
     def time_us(self) -> int:
         """Broker time now."""
-        monotonic_us = self.now_us()
-        elapsed_us = self._last_us + monotonic_us - self._last_monotonic_us
-        wall_us = int(self._wall() * 1_000_000)
-        if self._last_us and wall_us - elapsed_us > JUMP_US:
-            self._jumped(monotonic_us, wall_us)
+        now_us, wall_us = self.now_us(), self._wall_us()
+        if not self._last.time_us:
+            self._last = self._trusted = self._steady = Reading(wall_us, now_us)
+        elapsed_us = self._last.at(now_us)
+        self._last = Reading(max(wall_us, elapsed_us), now_us)
+        self._judge(wall_us, now_us)
+        if wall_us - elapsed_us > self._settings.tolerance_us:
             self._on_jump(elapsed_us, wall_us)
-        self._last_us = max(wall_us, elapsed_us)
-        self._last_monotonic_us = monotonic_us
-        return self._last_us
+        return self._last.time_us
 
-    def _jumped(self, at_us: int, to_us: int) -> None:
-        self._jumped_at_us, self.jumped_us = at_us, to_us
+    def removal_us(self) -> int:
+        """Return the time by which records, tombstones and dead letters are old.
+
+        That is broker time, or an earlier time while broker time cannot be trusted.
+        """
+        return self.time_us() - self.ahead_us
+
+    def lead_us(self) -> int:
+        """Return ``ahead_us`` as of now."""
+        self.time_us()
+        return self.ahead_us
 
     @property
-    def settled(self) -> bool:
-        """Whether things may expire by broker time: no jump, nor what may be one, was recently.
-
-        A jump counts from the moment it is asked for, whoever reads the time first.
-        """
-        self.time_us()
+    def problem(self) -> str:
+        """Why broker time is not trusted, "" if it is."""
+        if not self.ahead_us:
+            return ""
         return (
-            self._jumped_at_us is None or self.now_us() - self._jumped_at_us >= JUMP_QUARANTINE_US
+            f"broker time is not trusted: it is {self.skew_us // 1_000_000} s ahead of the wall "
+            f"clock, and {self.ahead_us // 1_000_000} s ahead of the time by which records are "
+            "removed; correct the wall clock if it is wrong, then see brokerctl clock"
         )
+
+    def status(self) -> dict[str, Any]:
+        """Return the clocks and their differences, in values that JSON can hold."""
+        time_us = self.time_us()
+        return {
+            "time_us": time_us,
+            "wall_us": time_us - self.skew_us,
+            "removal_us": time_us - self.ahead_us,
+            "skew_seconds": self.skew_us / 1e6,
+            "ahead_seconds": self.ahead_us / 1e6,
+            "degraded": self.problem,
+        }
+
+    def unlogged(self) -> dict[str, Any]:
+        """Return the fields of a MARK if the log has another ``ahead_us``, else nothing.
+
+        The caller must put them into the log.
+        """
+        if abs(self.ahead_us - self._logged_us) <= self._settings.tolerance_us:
+            return {}
+        self._logged_us = self.ahead_us
+        return {"ahead_us": self.ahead_us}
+
+    def _wall_us(self) -> int:
+        return int(self._wall() * 1_000_000)
+
+    def _judge(self, wall_us: int, now_us: int) -> None:
+        """Compare the clocks; set ``ahead_us`` and ``skew_us``."""
+        tolerance_us, grace_us = self._settings
+        if abs(wall_us - self._steady.at(now_us)) > tolerance_us:
+            self._steady = Reading(wall_us, now_us)
+        elif now_us - self._steady.monotonic_us >= grace_us:
+            self._steady = self._trusted = Reading(wall_us, now_us)
+        was_ahead = self.ahead_us > 0
+        self.skew_us = self._last.time_us - wall_us
+        ahead_us = self._last.time_us - min(wall_us, self._trusted.at(now_us))
+        self.ahead_us = ahead_us if ahead_us > tolerance_us else 0
+        if was_ahead != (self.ahead_us > 0):
+            self._on_ahead()

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgpack
 from twisted.logger import Logger
@@ -453,9 +453,12 @@ class Journal:
             entries.append(_batch(partition, partition.framed + start, len(part.values), body))
 
     def _append(self, entries: list[Entry]) -> None:
+        clock = self._time.unlogged()
+        if clock:  # it fits: the log keeps room for marks
+            entries.append(_mark(clock))
         size = sum(len(entry.body) for entry in entries)
         self._last_append_us = self._time.now_us()
-        self._marked = entries[-1].kind == EntryKind.MARK
+        self._marked = all(entry.kind == EntryKind.MARK for entry in entries)
         ticket = self._wal.append(entries, self.frame_time_us)
         self.commits += 1
         self._uncommitted.append((ticket, size))
@@ -501,7 +504,7 @@ class Journal:
     def mark(self) -> None:
         """Write an empty frame that says how far the log is synced."""
         self.frame_time_us = self._time.time_us()
-        self._append([Entry(EntryKind.MARK, 0, 0, 0, 0, b"")])
+        self._append([_mark({})])
         self._after_frame()
 
     def mark_damage(self) -> None:
@@ -512,7 +515,7 @@ class Journal:
         """
         with suppress(NoSpace, Congested):
             self.admit_events(BATCH_FRAME_BYTES)
-            self.add_entry(Entry(EntryKind.MARK, 0, 0, 0, 0, msgpack.packb({"damaged": True})))
+            self.add_entry(_mark({"damaged": True}))
 
     def close(self) -> None:
         """Refuse new work, hand over what has gathered, and write a last mark."""
@@ -526,6 +529,10 @@ class Journal:
                 self.mark()
         self._set_limit()
         self._unpark()
+
+
+def _mark(fields: dict[str, Any]) -> Entry:
+    return Entry(EntryKind.MARK, 0, 0, 0, 0, msgpack.packb(fields) if fields else b"")
 
 
 def _batch(partition: Partition, base_offset: int, count: int, body: bytes) -> Entry:

@@ -25,6 +25,7 @@ from brokerd.broker import (
     ArchiveSettings,
     Broker,
     BrokerSettings,
+    ClockSettings,
     RetentionSettings,
     TopicSettings,
 )
@@ -141,6 +142,10 @@ def broker_settings(config: Config) -> BrokerSettings:
             poll_us=config.archive.poll_seconds * 1_000_000,
             delete_segments=config.archive.delete_segments,
             keep_wal_bytes=config.archive.keep_wal_bytes,
+        ),
+        clock=ClockSettings(
+            tolerance_us=config.clock.tolerance_seconds * 1_000_000,
+            grace_us=config.clock.grace_seconds * 1_000_000,
         ),
         audit_keep_us=audit_keep_us(config),
         security=policy(config),
@@ -468,7 +473,7 @@ class BrokerCore:
 
     def degraded(self) -> str:
         """Say why what is served is not all there was; "" if nothing is known to be missing."""
-        reasons = (self.broker.damage.reason, self.broker.archive.reason)
+        reasons = (self.broker.damage.reason, self.broker.archive.reason, self.broker.time.problem)
         return "; ".join(reason for reason in reasons if reason)
 
     def status(self) -> dict[str, Any]:

@@ -87,6 +87,13 @@ class Retention(Struct, frozen=True):
     check_seconds: PositiveSeconds = 60
 
 
+class Clock(Struct, frozen=True):
+    """When the broker trusts the wall clock to say that records are old."""
+
+    tolerance_seconds: PositiveSeconds = 60
+    grace_seconds: PositiveSeconds = 3_600
+
+
 class Archive(Struct, frozen=True):
     """The archive: where it is, what the broker does about it, and what ``brokerd-rollup`` does."""
 
@@ -232,6 +239,7 @@ class Config(Struct, frozen=True):
     broker: Broker = Broker()
     groups: Groups = Groups()
     retention: Retention = Retention()
+    clock: Clock = Clock()
     archive: Archive = Archive()
     limits: Limits = Limits()
     mamamia: Mamamia = Mamamia()
@@ -258,6 +266,7 @@ SECTIONS: dict[str, type[Struct]] = {
     "archive": Archive,
     "groups": Groups,
     "retention": Retention,
+    "clock": Clock,
     "limits": Limits,
     "mamamia": Mamamia,
     "blipmq": Blipmq,

@@ -1,61 +1,98 @@
 # Tests: tests/simulator/test_oracle_changes.py
-"""When something is over by broker time, as far as a history tells: after docs/broker.rst.
+"""When something is over by the time for removal, as far as a history tells: docs/broker.rst.
 
-Broker time is the wall clock, but never goes back; ten minutes after a jump forward of more than an
-hour nothing expires by it.
+The time for removal is broker time, but only as far as the wall clock was trusted: it went steadily
+for the grace, or a start found it at most an hour past the log.
 """
 
 from __future__ import annotations
 
+from itertools import accumulate
+from typing import NamedTuple
+
 from simulator.history.operations import History
 from simulator.oracle.spans import EVER_US, Lives
 
-JUMP_US = 3_600 * 1_000_000
-QUARANTINE_US = 600 * 1_000_000
+TOLERANCE_US = 60 * 1_000_000
+GRACE_US = 3_600 * 1_000_000
+START_GAP_US = 3_600 * 1_000_000
 NOTICE_US = 1_000_000
-"""How much more than an hour a jump must be, so that it is one in any case."""
+"""How far a measured time may differ from that of the broker."""
+
+
+class _Bound(NamedTuple):
+    """From ``at_us`` on, the time for removal is at most ``fast_us`` past the time of the world."""
+
+    at_us: int
+    fast_us: int
 
 
 class BrokerTime:
     """Moments of the world at which waits of broker time are over."""
 
     def __init__(self, history: History, lives: Lives) -> None:
-        self._steps = None if history.clock_steps is None else sorted(history.clock_steps)
-        self._crossings = lives.crossings
-        steps = self._steps or ()
+        self._are_steps_known = history.clock_steps is not None
+        steps = sorted(history.clock_steps or ())
+        self._step_times = [step.at_us for step in steps]
+        self._offsets = list(accumulate(step.step_us for step in steps))
+        """How far the wall clock is from the time of the world after each step."""
         self._follows = (
-            self._steps is not None
+            self._are_steps_known
             and all(step.step_us >= 0 for step in steps)
-            and sum(step.step_us for step in steps) < JUMP_US - NOTICE_US
+            and sum(step.step_us for step in steps) < TOLERANCE_US - NOTICE_US
         )
-        """Whether it is the wall clock all the time, and never jumps."""
+        """Whether the time for removal is the wall clock all the time."""
+        starts = [(each.ended_us, each.ready_us) for each in lives.crossings]
+        self._bounds = self._fast(starts)
 
     def earliest_us(self, begun_us: int, wait_us: int) -> int:
         """The first moment at which a wait begun at ``begun_us`` may be over and acted upon."""
-        if wait_us >= EVER_US or self._steps is None:
+        if wait_us >= EVER_US or not self._are_steps_known:
             return EVER_US if wait_us >= EVER_US else begun_us
-        over_us = begun_us + wait_us
-        for at_us, step_us in self._steps:
-            if begun_us <= at_us < over_us and step_us > 0:
-                over_us = max(at_us, over_us - step_us)
-        return self._settled_us(over_us)
+        slow_us = min(0, *self._offsets_during(0, begun_us))
+        ends = [bound.at_us for bound in self._bounds[1:]] + [EVER_US]
+        for bound, end_us in zip(self._bounds, ends, strict=True):
+            over_us = max(begun_us, bound.at_us, begun_us + wait_us + slow_us - bound.fast_us)
+            if over_us < end_us:
+                return over_us
+        return EVER_US
 
     def latest_us(self, begun_us: int, wait_us: int) -> int:
         """The last moment at which a wait begun at ``begun_us`` may not be over yet."""
         return min(begun_us + wait_us, EVER_US) if self._follows else EVER_US
 
-    def _settled_us(self, at_us: int) -> int:
-        """The first moment from ``at_us`` on that is not surely within ten minutes of a jump.
+    def _offsets_during(self, first_us: int, last_us: int) -> list[int]:
+        """The offsets that the wall clock had at some moment of a span."""
+        before = [0, *self._offsets]
+        since = [-1, *self._step_times]
+        until = [*self._step_times, EVER_US]
+        return [
+            offset
+            for offset, begun_us, ended_us in zip(before, since, until, strict=True)
+            if begun_us <= last_us and ended_us >= first_us
+        ]
 
-        A jump is sure when the clock never went back before it. A restart knows of it, too, unless
-        the clock was set again before: then the log may not show it, or show it as longer ago.
-        """
-        steps = self._steps or []
-        for index, step in enumerate(steps):
-            if step.step_us < 0 or step.at_us > at_us:
-                break
-            if step.step_us > JUMP_US + NOTICE_US and at_us < step.at_us + QUARANTINE_US:
-                again_us = min((other.at_us for other in steps[index + 1 :]), default=EVER_US)
-                forgetting = [each.ready_us for each in self._crossings if each.ready_us > again_us]
-                at_us = max(at_us, min([step.at_us + QUARANTINE_US, *forgetting]))
-        return at_us
+    def _fast(self, starts: list[tuple[int, int]]) -> list[_Bound]:
+        """Bounds of the time for removal, by time: the first holds from the beginning."""
+        changes: list[tuple[int, int, int]] = []
+        """When an offset may be trusted, the offset, and how far it may be past what was."""
+        for index, offset in enumerate(self._offsets):
+            changes.append((self._step_times[index], offset, TOLERANCE_US))
+            near = 2 * TOLERANCE_US
+            first = index
+            while first > 0 and abs(self._offsets[first - 1] - offset) <= near:
+                first -= 1
+            held_us = self._step_times[first] + GRACE_US - NOTICE_US
+            end_us = [*self._step_times, EVER_US][index + 1]
+            if held_us < end_us:
+                changes.append((max(held_us, self._step_times[index]), offset, EVER_US))
+        for ended_us, ready_us in starts:
+            for offset in self._offsets_during(ended_us, ready_us):
+                changes.append((ended_us, offset, START_GAP_US + NOTICE_US))
+        bounds, trusted_us, highest_us = [_Bound(0, 0)], 0, 0
+        for at_us, offset, gap_us in sorted(changes):
+            highest_us = max(highest_us, offset)
+            if offset - trusted_us <= gap_us:
+                trusted_us = max(trusted_us, offset)
+            bounds.append(_Bound(at_us, min(highest_us, trusted_us + TOLERANCE_US)))
+        return bounds

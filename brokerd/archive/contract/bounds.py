@@ -66,9 +66,9 @@ class Bounds(Struct, frozen=True):
     lsn: int
     """The log was durable up to this LSN."""
     time_us: int
-    """Broker time at that LSN."""
+    """The time for removal at that LSN: broker time, or earlier while that cannot be trusted."""
     time_settled: bool
-    """Whether records may expire by that time: False after a jump of the wall clock."""
+    """False in a file of an older broker whose clock had jumped: nothing is old by ``time_us``."""
     next_topic_id: int
     """A smaller id that is not among ``topics`` belongs to a deleted topic."""
     topics: list[TopicBounds]

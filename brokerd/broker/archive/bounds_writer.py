@@ -200,8 +200,8 @@ class BoundsWriter:
         return Bounds(
             log_id="",
             lsn=self._wal.appended_lsn,
-            time_us=self._time.time_us(),
-            time_settled=self._time.settled,
+            time_us=self._time.removal_us(),
+            time_settled=True,
             next_topic_id=self._state.topics_known_below,
             topics=[],
             damage=sorted(self._places()),

@@ -310,7 +310,7 @@ class DelayedDelivery:
         self._settle(group_partition, offset)
         self._counters.fired += 1
         self._late = False
-        if self._time.settled:
+        if not self._time.lead_us():
             self._counters.late(max(0, self._time.time_us() - due_us) / 1e6)
         return size
 

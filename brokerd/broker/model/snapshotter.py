@@ -247,7 +247,7 @@ class Snapshotter:
         fields = {
             "next_topic_id": self._state.next_topic_id,
             "time_us": self._time.time_us(),
-            "jumped_us": self._time.jumped_us,
+            "ahead_us": self._time.ahead_us,
             "first_lsn": self._state.first_lsn,
             "token_base": self._state.token_base,
             "doubted_topic_id": self._state.doubted_topic_id,

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgpack
 
-from brokerd.broker.clock import JUMP_US
 from brokerd.broker.model.salvage import Replay, Salvage
 from brokerd.broker.model.topics import (
     ConsumerGroup,
@@ -93,8 +92,8 @@ class State:
         self.doubted_topic_id = 0
         """From this id on, damage may have made forget topics; 0: all that were made are known."""
         self.last_time_us = 0
-        self.jumped_us = 0
-        """Broker time of the first frame after the last leap that a jump of the clock explains."""
+        self.ahead_us = 0
+        """`BrokerTime.ahead_us` at the end of the log."""
         self.first_lsn = 0
         """Where the log begins."""
         self.known_damage: list[DamageFingerprint] = []
@@ -112,7 +111,7 @@ class State:
             EntryKind.GROUP_EVENTS: self._apply_events,
             EntryKind.TOPIC: self._apply_topic,
             EntryKind.LOST: lambda frame, entry: self._apply_loss(entry),
-            EntryKind.MARK: lambda frame, entry: self._apply_mark(entry),
+            EntryKind.MARK: self._apply_mark,
         }
         self.loaders: dict[int, Load] = {
             SNAPSHOT_TOPIC: self._load_topic,
@@ -222,8 +221,6 @@ class State:
 
     def apply(self, frame: Frame) -> None:
         """Apply what a frame says; frames come in order."""
-        if self.last_time_us and frame.time_us - self.last_time_us > JUMP_US:
-            self.jumped_us = frame.time_us
         self.last_time_us = max(self.last_time_us, frame.time_us)
         for entry in frame.entries:
             apply = self.appliers.get(entry.kind)
@@ -240,8 +237,12 @@ class State:
         self._replay.losses.append(entry)
         self._replay.was_damaged = True
 
-    def _apply_mark(self, entry: Entry) -> None:
-        self._replay.was_damaged |= bool(entry.body)
+    def _apply_mark(self, frame: Frame, entry: Entry) -> None:
+        fields = msgpack.unpackb(entry.body) if entry.body else {}
+        self._replay.was_damaged |= fields.get("damaged", False)
+        self.ahead_us = fields.get("ahead_us", self.ahead_us)
+        if fields.get("set", False):
+            self.last_time_us = frame.time_us
 
     def _apply_lost(self, lsn: int, lost: LostRange) -> None:
         """Believe the header of a damaged batch."""
@@ -398,7 +399,7 @@ class State:
         if chunk.kind == SNAPSHOT_META:
             self.next_topic_id = max(self.next_topic_id, fields["next_topic_id"])
             self.last_time_us = max(self.last_time_us, fields["time_us"])
-            self.jumped_us = fields.get("jumped_us", 0)
+            self.ahead_us = fields.get("ahead_us", 0)
             self.first_lsn = fields.get("first_lsn", 0)
             self.token_base = fields.get("token_base", 0)
             self.doubted_topic_id = fields.get("doubted_topic_id", 0)

@@ -29,7 +29,7 @@ Fetched = Callable[[Sequence[Record], int, Exception | None], None]
 
 
 class Expiry:
-    """Says which records are past their time to live; nothing is while broker time may be wrong."""
+    """Says which records are past their time to live, by `BrokerTime.removal_us`."""
 
     def __init__(self, time: BrokerTime) -> None:
         self._time = time
@@ -44,8 +44,8 @@ class Expiry:
         return expires_at_us != 0 and expires_at_us <= self.before_us()
 
     def before_us(self) -> int:
-        """Records that expire at this broker time or before it are gone; 0: none are."""
-        return self._time.time_us() if self._time.settled else 0
+        """Return the time for removal: records that expire at it or before are gone."""
+        return self._time.removal_us()
 
 
 class RecordReader:

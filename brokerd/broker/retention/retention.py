@@ -3,7 +3,7 @@
 
 A round goes through all partitions that have a limit, some in a step, so that the reactor is never
 held up; what a partition may lose is looked up in the log by a read thread. Ages are those of the
-records' own append times, and nothing goes by age while broker time is not settled.
+records' own append times, and by the time for removal (`BrokerTime.removal_us`).
 
 Dead letters are records that somebody may still want to look at: one that is younger than
 ``dead_letter_us`` holds back retention of its partition, but nothing that was asked for.
@@ -166,7 +166,7 @@ class Retention:
     def _look_up(self, wanted: list[tuple[Partition, TopicSettings, int]]) -> None:
         if self._stopped:
             return
-        time_us = self._time.time_us() if self._time.settled else 0
+        time_us = self._time.removal_us()
         looks = [
             self._limits.look(partition, limits, end, time_us)
             for partition, limits, end in wanted
@@ -243,14 +243,14 @@ class Retention:
         """
         groups = partition.topic.groups.values()
         keep_us = self._settings.dead_letter_us
-        old_us = self._time.now_us() - keep_us if self._time.settled else None
+        old_us = self._time.now_us() - self._time.lead_us() - keep_us
         most = max(1, LETTERS_LOOKS // max(1, len(groups)))
         cost, more = GROUP_LOOKS * (1 + len(groups)), False
         for group in groups if keep_us else ():
             letters = group.partitions[partition.index].store.dead_letters(0, start)
             for looks, letter in enumerate(letters):
                 cost += 1
-                is_old = old_us is not None and letter.last_attempt_us <= old_us
+                is_old = letter.last_attempt_us <= old_us
                 if not is_old or looks >= most:
                     start, more = letter.offset, is_old
                     break
