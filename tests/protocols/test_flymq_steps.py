@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from brokerd.codecs import flymq
+from brokerd.protocols.base.steps import Steps
 from brokerd.protocols.flymq import group_admin
-from brokerd.protocols.flymq.steps import Steps
 from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
 
 LIST = flymq.ListGroups()

@@ -16,8 +16,8 @@ from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import rustlog as rl
 from brokerd.codecs.rustlog import Dialect
 from brokerd.protocols.base.connection import Limits
-from brokerd.protocols.base.slices import SliceQueue
-from brokerd.protocols.rustlog import slices
+from brokerd.protocols.base.slices import SLICE_SECONDS, SliceQueue
+from brokerd.protocols.rustlog import topic_list
 from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
@@ -346,16 +346,18 @@ def test_a_fetch_shows_what_its_own_connection_produced_in_the_same_write() -> N
 
 
 class Turns:
-    """A clock of which each call is a turn of its own, as a reactor's are."""
+    """A clock that makes one call a turn; each reading of it takes longer than a slice."""
 
     def __init__(self) -> None:
         self._calls: list[Any] = []
+        self._seconds = 0.0
 
     def callLater(self, delay: float, function: Any, *arguments: Any) -> None:
         self._calls.append((function, arguments))
 
     def seconds(self) -> float:
-        return 0.0
+        self._seconds += 2 * SLICE_SECONDS
+        return self._seconds
 
     @property
     def waiting(self) -> int:
@@ -443,6 +445,8 @@ def test_a_long_produce_waits_for_room_like_others() -> None:
     while turns.turn():
         assert slow.answers() == []
     house.run()
+    while turns.turn():
+        house.run()
     assert len(other.answers()) == 3
     (produced,) = slow.answers()
     (found,) = slow.ask(rl.Fetch("t", 0, produced.base_offset, 1))
@@ -833,7 +837,7 @@ def test_a_record_that_its_own_dialect_could_not_fetch_is_refused(
     desk = Desk(house, dialect)
     refused = desk.only(rl.Produce(topic, 0, [value]))
     assert refused.code in (0, 500)
-    assert "too large: no answer of 10485760 bytes could carry it" in refused.message
+    assert "does not fit an answer of 10485760 bytes" in refused.message
     assert house.broker.topics.find("t").partitions[0].next_offset == 0
     desk.ask(rl.Produce(topic, 0, [b"x"]))
     assert desk.fetch(0) == ([(0, b"x")], 1)
@@ -894,7 +898,7 @@ def test_topics_are_listed_by_name_and_described_with_their_next_offsets(dialect
 @both
 def test_a_long_list_is_made_in_turns(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are served in between; a topic that goes meanwhile is left out, or may be."""
-    monkeypatch.setattr(slices, "TOPICS_A_TURN", 3)
+    monkeypatch.setattr(topic_list, "STEP_TOPICS", 3)
     house = House()
     names = [f"topic-{at:02}" for at in range(10)]
     for name in reversed(names):
@@ -919,7 +923,7 @@ def test_a_list_that_does_not_fit_a_frame_is_refused(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a number: it would count topics, too, that the asker may not know of."""
-    monkeypatch.setattr(slices, "MAX_PAYLOAD", 100)
+    monkeypatch.setattr(topic_list, "MAX_PAYLOAD", 100)
     house = House()
     for at in range(20):
         house.broker.topics.create(f"topic-{at}")

@@ -1,20 +1,19 @@
 # Tests: tests/protocols/test_connection.py, tests/protocols/test_freed.py
-"""What the connections of all wire formats share: order, durability, back-pressure, endings.
+"""The base class of connections of all wire formats: order, durability, back-pressure, close.
 
-A subclass turns bytes into requests and requests into answers; this class decides when it may
-and when the answers leave.
+A subclass turns bytes into requests and requests into answers. This class decides when requests
+are handled and when answers are sent.
 
-* Answers leave in request order, all those of one run in one write, and none before the commit
-  that everything applied so far belongs to is durable.
-* `Connection.pending` holds the place of an answer that comes later (a long poll, a record that
-  must be read from disk).
-* Requests stop being taken, and the socket being read, while any *hold* is set: the peer does not
-  read its answers, too much waits to be answered, or a request met `Congested`.
-* Of one connection no more than ``in_flight_bytes`` and one answer are in the queue, and no more
-  than that in the transport's buffer. Late answers obey too: see `Connection.may_resolve`.
-* A fault of our own in a request is logged and costs its connection, nobody else's.
-* A connection that is gone is freed at once, with what it holds: nothing that it holds may refer to
-  it, or it stays until the cycle collector comes, which may be after a gigabyte of others.
+* Answers are sent in request order, all answers of one run in one write. An answer waits until
+  every change applied before it is durable.
+* `Connection.pending` reserves the place of a later answer (a long poll, a read from disk).
+* While a *hold* is set, no request is handled and the socket is not read: the peer does not read
+  its answers, too many answers are due, or a request met `Congested`.
+* The queue of a connection holds at most ``in_flight_bytes`` and one answer, and so does the
+  buffer of its transport. Late answers obey too: see `Connection.may_resolve`.
+* A fault in brokerd's own code is logged and closes the connection of its request only.
+* A closed connection is freed at once. The objects that it holds must not refer to it: a reference
+  cycle stays in memory until the cycle collector runs, which may be a gigabyte later.
 """
 
 from __future__ import annotations
@@ -50,30 +49,30 @@ if TYPE_CHECKING:
     from brokerd.protocols.base.factory import ConnectionFactory
 
 CLOSING_US = 60_000_000
-"""How long a peer may take to read its last answers and to agree to the end."""
+"""Time in which a peer has to read its last answers and close its side."""
 
 
-TURN_SECONDS = 0.010
-"""For how long the requests of one connection are handled in one turn of the reactor."""
+RUN_SECONDS = 0.010
+"""Time that one connection may spend on its requests in one reactor turn."""
 
 
 class Hold:
-    """Reasons for not taking further requests of a connection: bits of ``holds``.
+    """Reasons for not handling further requests of a connection: bits of ``holds``.
 
-    Plain integers, because an IntFlag costs more than the rest of looking at them.
+    Plain integers: an IntFlag would cost more than the test of the bit.
     """
 
     READER: Final = 1
     """The peer does not read its answers."""
     BACKLOG: Final = 2
-    """Too many requests or bytes wait to be answered."""
+    """Too many requests or bytes of answers are in flight."""
     CONGESTED: Final = 4
     """The next request waits for room in the log."""
     CLOSING: Final = 8
     READING: Final = 16
-    """Records are being read, and the answer made of them comes before any other."""
-    TURN: Final = 32
-    """Its requests have had their share of this turn of the reactor."""
+    """A read of records is in progress. Later requests wait for its answer."""
+    OVERTIME: Final = 32
+    """`RUN_SECONDS` are used up; the next reactor turn goes on."""
 
 
 @dataclass(frozen=True)
@@ -82,18 +81,18 @@ class Limits:
 
     connections: int = 10_000
     frame_bytes: int = 32 << 20
-    """Largest request frame, where a format has one to set."""
+    """Largest request frame, in formats whose limit can be set."""
     in_flight_requests: int = 10_000
-    """Requests of a connection that wait for an answer; one read may exceed it."""
+    """Unanswered requests of a connection; one read of the socket may exceed it."""
     in_flight_bytes: int = 4 << 20
-    """The same in bytes, requests and answers; one of either may exceed it."""
+    """Bytes of unanswered requests and queued answers; one request or answer may exceed it."""
     idle_us: int = 0
     unfinished_frame_us: int = 60_000_000
     sweep_seconds: float = 5.0
 
 
 class Answers:
-    """The answers of one run, or the place of a later answer (``ticket`` is None)."""
+    """The answers of one run, or the reserved place of a later answer (``ticket`` is None)."""
 
     __slots__ = ("count", "make", "parts", "size", "ticket")
 
@@ -108,18 +107,18 @@ class Answers:
         self.ticket = ticket
         self.parts = parts
         self.make = make
-        """Makes the bytes when the answers are sent."""
+        """Makes the bytes at the time of sending."""
         self.count = count
         self.size = size
-        """Bytes of its requests and answers, for the backlog limit."""
+        """Bytes of requests and answers that count against ``in_flight_bytes``."""
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener, IPushProducer)
 class Connection(Protocol):
-    """One connection of some wire format.
+    """One connection of a wire format.
 
-    A subclass implements `feed`, which takes bytes in, and `run`, which handles the requests it
-    has, appending to ``answers``, until it has none, ``holds`` is set or it is `overtime`.
+    A subclass implements `feed`, which takes bytes, and `run`, which handles requests and appends
+    to ``answers`` until no request is left, ``holds`` is set or `overtime` returns True.
     """
 
     factory: ConnectionFactory
@@ -137,24 +136,24 @@ class Connection(Protocol):
         """Whether `feed` has kept part of a frame."""
         self.gone = False
         self.ending = False
-        """No more requests will come, so long polls end at once."""
+        """The peer sends no more requests; long polls end at once."""
         self.queued_bytes = 0
-        """Bytes of requests and answers that wait in the queue."""
+        """Bytes of requests and answers in the queue."""
         self._queued_requests = 0
         self._queue: deque[Answers] = deque()
         self._postponed: dict[Answers, Callable[[], object]] = {}
         self._taken_bytes = 0
         self._answered_bytes = 0
         self._reads = 0
-        """How many of ``answers`` show nothing that is not durable."""
+        """Number of ``answers`` that depend on no pending commit."""
         self._parts_more = 0
-        """By how many ``answers`` are more than the requests that they answer."""
+        """Number of ``answers`` minus the number of requests that they answer."""
         self._awaited_ticket = 0
         self.written_ticket = 0
-        """The commit that all that was done for this connection will be durable with."""
+        """The ticket whose commit makes all changes of this connection durable."""
         self._running = False
         self._run_again = False
-        self._turn_ends = 0.0
+        self._run_ends = 0.0
         self._last_data_us = 0
         self._unfinished_since_us: int | None = None
         self._closing_since_us: int | None = None
@@ -163,56 +162,56 @@ class Connection(Protocol):
     # -- for the subclass ---------------------------------------------------------------------
 
     def feed(self, data: bytes) -> bool:
-        """Take in bytes and say whether they completed a frame; must not handle any request."""
+        """Store bytes; return True if they completed a frame. Must not handle a request."""
         raise NotImplementedError
 
     def run(self) -> None:
-        """Handle requests taken in so far, in order, while ``holds`` is 0."""
+        """Handle the stored requests in order while ``holds`` is 0."""
         raise NotImplementedError
 
     def end_waits(self) -> None:
-        """Answer long polls now: no more requests will come. ``ending`` is set."""
+        """Answer long polls now. The base class calls it after it sets ``ending``."""
 
     def forget(self) -> None:
         """Drop requests and long polls of a closed connection."""
 
     def last_answer(self) -> bytes:
-        """Return the answer to a peer that did not finish a frame in time, before the close."""
+        """Return the answer for a peer that did not finish a frame in time."""
         return b""
 
     def wrote(self) -> None:
-        """Note a change for this connection; its later reads wait until the change is durable."""
+        """Make later reads of this connection wait until its changes so far are durable."""
         self.written_ticket = self.journal.ticket()
 
     def answer(self, *parts: bytes) -> None:
-        """Answer one request in parts, or with what is large.
+        """Append the answer to one request, in one part or several.
 
-        Large parts are never copied into one: who has a value of megabytes gives what stands
-        before it and then the value.
+        Large parts are not copied. A caller with a value of megabytes passes the bytes before the
+        value and the value itself as two parts.
         """
         self.answers += parts
         self._parts_more += len(parts) - 1
         self.answered(sum(map(len, parts)))
 
     def answer_read(self, *parts: bytes) -> None:
-        """Answer with what is durable, or with nothing of the broker's: no commit is waited for.
+        """Append an answer that depends on no pending commit. ``parts`` as in `answer`.
 
-        It still comes behind the answers to earlier requests. ``parts`` as in `answer`.
+        It is sent after the answers to earlier requests.
         """
         self._reads += len(parts)
         self.answer(*parts)
 
     def answer_durable(self, make: Callable[[], bytes], count: int, size: int) -> None:
-        """Answer ``count`` requests with what ``make`` returns, about ``size`` bytes.
+        """Answer ``count`` requests with the result of ``make``, about ``size`` bytes.
 
-        It is called when all that is applied now is durable and the answers leave: for answers
-        that tell what is known only then, such as the time at which records were appended.
+        ``make`` is called at the time of sending, when every change applied before is durable. Its
+        answer can contain values that are known only then, as the append time of a record.
         """
         self._enqueue()
         self._put(Answers(self.journal.ticket(), [], count, size, make))
 
     def answered(self, answer_bytes: int) -> None:
-        """Count a large answer while `run` is at work, so that it stops in time."""
+        """Count the bytes of an answer against ``in_flight_bytes`` while `run` is at work."""
         self._answered_bytes += answer_bytes
         if self.queued_bytes + self._answered_bytes > self.factory.limits.in_flight_bytes:
             self.hold(Hold.BACKLOG)
@@ -227,16 +226,16 @@ class Connection(Protocol):
         return place
 
     def may_resolve(self, place: Answers) -> bool:
-        """Whether an answer for this place may be made now; if not, `postpone` making it.
+        """Return whether the answer for this place may be made now; if not, call `postpone`.
 
-        The answer that is owed first may always be made, unless the peer does not read.
+        The first answer of the queue may be made unless the peer does not read.
         """
         if self.holds & Hold.READER:
             return False
         return self._queue[0] is place or self.queued_bytes <= self.factory.limits.in_flight_bytes
 
     def postpone(self, place: Answers, resume: Callable[[], object]) -> None:
-        """Call ``resume`` when `may_resolve` has become true for this place."""
+        """Call ``resume`` when `may_resolve` becomes true for this place."""
         self._postponed[place] = resume
 
     def cancel_postponed(self, place: Answers) -> bool:
@@ -244,9 +243,9 @@ class Connection(Protocol):
         return self._postponed.pop(place, None) is not None
 
     def resolve(self, place: Answers, *parts: bytes, is_read: bool = False) -> None:
-        """Fill a place that `pending` held; the answer depends on all that is applied now.
+        """Fill the place of a `pending` answer; ``parts`` as in `answer`.
 
-        Unless it ``is_read``; ``parts`` as in `answer`.
+        The answer waits for the commit of all changes applied so far, unless ``is_read`` is True.
         """
         if self.gone:
             return
@@ -260,7 +259,7 @@ class Connection(Protocol):
             self._flush()
 
     def guarded(self, call: Callable[..., Any], *arguments: object) -> Any:
-        """Call on behalf of this connection: a fault closes it and reaches nobody else."""
+        """Call and return the result. An exception is logged and closes this connection."""
         try:
             return call(*arguments)
         except Exception:
@@ -268,31 +267,30 @@ class Connection(Protocol):
             return None
 
     def congested(self) -> None:
-        """Hold the current request until the log has room; `run` is called then."""
+        """Hold the current request until the log has room, then call `run` again."""
         self.hold(Hold.CONGESTED)
         self.journal.when_uncongested(self._uncongested)
 
     def overtime(self, handled: int) -> bool:
-        """Whether `run`, which has handled so many requests, must stop here, because others wait.
+        """Return True if `run` must stop after ``handled`` requests, so that others get a share.
 
-        It is called again in another turn. The time is looked at after each eight requests.
+        `run` is called again in the next reactor turn. Every eighth call reads the clock.
         """
-        if handled & 7 != 7 or self.factory.clock.seconds() < self._turn_ends:
+        if handled & 7 != 7 or self.factory.clock.seconds() < self._run_ends:
             return False
-        self.hold(Hold.TURN)
-        self.factory.clock.callLater(0, self._next_turn)
+        self.hold(Hold.OVERTIME)
+        self.factory.clock.callLater(0, self._go_on)
         return True
 
-    def _next_turn(self) -> None:
+    def _go_on(self) -> None:
         if not self.gone:
-            self.release(Hold.TURN)
+            self.release(Hold.OVERTIME)
 
     def close_after_answers(self, drain: bool = True) -> None:
-        """Take no more requests, and close when all earlier ones are answered.
+        """Handle no more requests, and close when the earlier ones are answered.
 
-        What the peer goes on sending is read until it closes too: bytes that arrive at a closed
-        socket reset the connection, and a reset may destroy the last answers. Without ``drain``
-        there is no time for that.
+        With ``drain``, bytes from the peer are read and dropped until it closes too: bytes that
+        arrive at a closed socket reset the connection, and a reset may destroy the last answers.
         """
         self._drains = drain
         if self._closing_since_us is not None:
@@ -305,7 +303,7 @@ class Connection(Protocol):
     # -- requests -----------------------------------------------------------------------------
 
     def dataReceived(self, data: bytes) -> None:
-        """Take bytes in and handle what they complete."""
+        """Store bytes and handle the requests that they complete."""
         if self.holds & Hold.CLOSING:
             return
         now_us = self._last_data_us = self.broker.time.now_us()
@@ -316,12 +314,12 @@ class Connection(Protocol):
             self._run()
 
     def _run(self) -> None:
-        """Handle requests and send what may leave, again if that made room for more."""
+        """Handle requests and send durable answers; repeat if the sends made room for more."""
         if self._running:
             self._run_again = True
             return
         self._running = True
-        self._turn_ends = self.factory.clock.seconds() + TURN_SECONDS
+        self._run_ends = self.factory.clock.seconds() + RUN_SECONDS
         try:
             while True:
                 self._run_again = False
@@ -339,7 +337,7 @@ class Connection(Protocol):
             self._finish_if_done()
 
     def _enqueue(self) -> None:
-        """Queue the answers of this run behind the commit they depend on."""
+        """Queue the answers of this run with the ticket that they depend on."""
         answers = self.answers
         if not answers:
             return
@@ -350,7 +348,7 @@ class Connection(Protocol):
         self._put(Answers(ticket, answers, count, sum(map(len, answers))))
 
     def _put(self, answers: Answers) -> None:
-        """Queue answers; what was taken in since the last counts with them."""
+        """Queue answers. They count with the bytes received since the last ones."""
         answers.size += self._taken_bytes
         self._taken_bytes = self._answered_bytes = 0
         self._queue.append(answers)
@@ -373,7 +371,7 @@ class Connection(Protocol):
             self.hold(Hold.BACKLOG)
 
     def _flush(self) -> None:
-        """Send what may leave, and go on with what waited for that."""
+        """Send durable answers, then resume the work that waited for the sends."""
         if self._running or self.gone:
             return
         if not self._postponed:
@@ -408,7 +406,7 @@ class Connection(Protocol):
                 self._check_backlog()
 
     def _resume_postponed(self) -> None:
-        """Make late answers, those owed first or asked for first, while they may be made."""
+        """Make postponed answers while `may_resolve` allows, the first of the queue first."""
         self._running = True
         self._send()
         postponed, queue = self._postponed, self._queue
@@ -435,7 +433,7 @@ class Connection(Protocol):
     # -- holds --------------------------------------------------------------------------------
 
     def hold(self, reason: int) -> None:
-        """Stop taking requests and reading the socket."""
+        """Stop handling requests and reading the socket."""
         if not self.holds:
             self.transport.pauseProducing()
         self.holds |= reason
@@ -456,17 +454,17 @@ class Connection(Protocol):
         self.release(Hold.CONGESTED)
 
     def pauseProducing(self) -> None:
-        """The transport's write buffer is full: the peer reads too slowly."""
+        """Hold the connection: the transport's write buffer is full."""
         self.hold(Hold.READER)
 
     def resumeProducing(self) -> None:
-        """The write buffer is empty again."""
+        """Release the connection: the write buffer is empty."""
         self.release(Hold.READER)
         if self._postponed:
             self._flush()
 
     def stopProducing(self) -> None:
-        """The transport is gone; `connectionLost` says so too."""
+        """Do nothing: `connectionLost` follows."""
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -480,11 +478,11 @@ class Connection(Protocol):
         self.identify()
 
     def handshakeCompleted(self) -> None:
-        """TLS is agreed on: a client that showed a certificate is whom it names."""
+        """Identify the client by its certificate after the TLS handshake."""
         self.identify()
 
     def identify(self) -> None:
-        """Become whom the client's certificate names, if there is a verified one."""
+        """Take the access of the account that a verified client certificate names, if any."""
         self.guarded(self._become_certified)
 
     def _become_certified(self) -> None:
@@ -505,10 +503,10 @@ class Connection(Protocol):
             self.abort()
 
     def readConnectionLost(self) -> None:
-        """The peer will send no more; answer what it sent, then close.
+        """Answer the requests received so far, then close: the peer sends no more.
 
-        A process that dies looks the same as one that only shuts its sending side, so long polls
-        end here: what they would lease might have nobody to settle it.
+        A dead process looks the same as a process that shut its sending side. Long polls end here,
+        since a record that they lease might never be settled.
         """
         if self._closing_since_us is not None:
             self.transport.loseConnection()
@@ -517,29 +515,29 @@ class Connection(Protocol):
         self._flush()
 
     def writeConnectionLost(self) -> None:
-        """All answers are sent, and the sending side is shut."""
+        """Note that all answers are sent and the sending side is shut."""
 
     def _end_waits(self) -> None:
         self.ending = True
         self.guarded(self.end_waits)
 
     def _finish_if_done(self) -> None:
-        """Close when no more requests will be taken and all are answered."""
+        """Close when no more requests will be handled and all are answered."""
         if self._queue or not self.ending or self.gone or self._closing_since_us is not None:
             return
         if self.holds and not self.holds & Hold.CLOSING:
-            return  # what the peer sent before its end waits, and is carried out at the release
+            return  # requests of the peer wait for the release of the hold
         self.holds |= Hold.CLOSING
         self._closing_since_us = self.broker.time.now_us()
         self.transport.unregisterProducer()
-        self.transport.resumeProducing()  # the peer's end, or TLS's goodbye, is read
+        self.transport.resumeProducing()  # read the peer's FIN or TLS close_notify
         if not self._drains:
             lose_at_once(self.transport)
         elif not lose_sending(self.transport):
             self.transport.loseConnection()
 
     def overdue(self, now_us: int) -> str | None:
-        """What the peer did not do in time, if there is anything."""
+        """Return the time-out that the peer exceeded as text for the log, or None."""
         limits = self.factory.limits
         if self._closing_since_us is not None:
             late = now_us - self._closing_since_us > CLOSING_US
@@ -552,14 +550,14 @@ class Connection(Protocol):
         since_us = now_us if self._unfinished_since_us is None else self._unfinished_since_us
         if limits.unfinished_frame_us and now_us - since_us > limits.unfinished_frame_us:
             return "a frame was not finished"
-        if self._queue:  # it waits for us, not we for it
+        if self._queue:  # the peer waits for answers
             self._last_data_us = now_us
         elif limits.idle_us and now_us - self._last_data_us > limits.idle_us:
             return "nothing was sent"
         return None
 
     def cut_off(self) -> None:
-        """Close on a peer that is `overdue`, with the `last_answer` if there is one."""
+        """Close the connection of a peer that is `overdue`, after the `last_answer` if any."""
         stalls = self.unfinished and self._closing_since_us is None
         answer = self.last_answer() if stalls else b""
         if not answer:
@@ -570,7 +568,7 @@ class Connection(Protocol):
         self.close_after_answers()
 
     def abort(self) -> None:
-        """Close now; what waits to be answered never will be."""
+        """Close now and drop all queued answers."""
         self._let_go()
         self.transport.abortConnection()
 
@@ -591,6 +589,6 @@ class Connection(Protocol):
         self.forget()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Forget everything about the peer; leases belong to client ids and stay."""
+        """Drop all state of the connection. Leases belong to client ids and stay."""
         self._let_go()
         self.factory.closed(self)

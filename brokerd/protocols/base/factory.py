@@ -1,5 +1,5 @@
 # Tests: tests/protocols/test_connection.py
-"""The connections of one listener: how many, for how long, and how they end."""
+"""The connections of one listener: their number, time-outs and close."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from brokerd.security import OPEN_GUARD, Guard
 
 
 class ConnectionFactory(Factory):
-    """Makes the connections of one listener and watches over their limits."""
+    """Makes the connections of one listener and enforces their limits."""
 
     noisy = False
     _log = Logger()
@@ -28,36 +28,36 @@ class ConnectionFactory(Factory):
         self.limits = limits
         self.clock = clock
         self.slices = SliceQueue(clock)
-        """Long work of all connections: one slice per reactor turn, however many ask for it."""
+        """Long work of all connections: one slice per reactor turn."""
         self.connections: dict[Connection, None] = {}
-        """Those that are open, oldest first."""
+        """Open connections, oldest first."""
         self.count_open: Callable[[], int] = lambda: len(self.connections)
-        """How many count against the limit; all those of the listeners that share one."""
+        """Returns the number that counts against the limit, over all listeners that share it."""
         self.guard: Guard = OPEN_GUARD
-        """Says who connects."""
+        """Authenticates clients."""
         self.accepted = 0
         self.refused = 0
-        self._refused_told = 0
+        self._refused_logged = 0
         self._sweep_call: DelayedCall | None = None
         self._empty: list[Deferred[None]] = []
 
     def new_connection(self) -> Connection:
-        """A connection of this factory's format."""
+        """Return a new connection of this factory's format."""
         raise NotImplementedError
 
     def counters(self) -> dict[str, int]:
-        """What this format counts besides connections, by name."""
+        """Return the counters of this format besides connections, by name."""
         return {}
 
     def buildProtocol(self, addr: object) -> Any:
-        """A connection, or None when there are too many already."""
+        """Return a connection, or None when the limit is reached."""
         if self.count_open() >= self.limits.connections:
             self.refused += 1
             return None
         return self.adopt()
 
     def adopt(self) -> Connection:
-        """A connection for a peer that has been let in, here or by another listener."""
+        """Return a connection for a peer that this or another listener accepted."""
         self.accepted += 1
         connection = self.new_connection()
         connection.factory = self
@@ -74,11 +74,11 @@ class ConnectionFactory(Factory):
                 empty.callback(None)
 
     def startFactory(self) -> None:
-        """The first port listens."""
+        """Begin the sweeps: the first port listens."""
         self._sweep_later()
 
     def stopFactory(self) -> None:
-        """The last port stopped listening."""
+        """End the sweeps: the last port stopped listening."""
         if self._sweep_call is not None:
             self._sweep_call.cancel()
             self._sweep_call = None
@@ -87,7 +87,7 @@ class ConnectionFactory(Factory):
         self._sweep_call = self.clock.callLater(self.limits.sweep_seconds, self._sweep)
 
     def _sweep(self) -> None:
-        """Close connections whose peers are too late, and tell of those refused."""
+        """Close connections whose peers exceeded a time-out, and log refused connections."""
         self._sweep_later()
         now_us = self.broker.time.now_us()
         for connection in list(self.connections):
@@ -101,13 +101,13 @@ class ConnectionFactory(Factory):
                     event_id="connection-timed-out",
                 )
                 connection.cut_off()
-        self._tell_refused()
+        self._log_refused()
 
-    def _tell_refused(self) -> None:
-        """One line for all connections refused since the last sweep."""
-        count = self.refused - self._refused_told
+    def _log_refused(self) -> None:
+        """Write one log line for all connections refused since the last sweep."""
+        count = self.refused - self._refused_logged
         if count:
-            self._refused_told = self.refused
+            self._refused_logged = self.refused
             self._log.warn(
                 "{listener}: {count} connections refused, because {limit} were open; raise "
                 "limits.connections if that is too few",
@@ -118,12 +118,12 @@ class ConnectionFactory(Factory):
             )
 
     def close_all(self) -> None:
-        """Take no more requests from anybody and close each connection once it is answered."""
+        """Handle no more requests, and close each connection when it is answered."""
         for connection in list(self.connections):
             connection.close_after_answers(drain=False)
 
     def when_empty(self) -> Deferred[None]:
-        """Fires when the last connection is gone."""
+        """Return a Deferred that fires when no connection is open."""
         empty: Deferred[None] = Deferred()
         if self.connections:
             self._empty.append(empty)
@@ -132,6 +132,6 @@ class ConnectionFactory(Factory):
         return empty
 
     def abort_all(self) -> None:
-        """Close every connection now; what waits to be answered never will be."""
+        """Close every connection now and drop all queued answers."""
         for connection in list(self.connections):
             connection.abort()

@@ -15,8 +15,8 @@ from brokerd.values import Record
 MakeAnswer = Callable[[Sequence[Record], int, Exception | None], bytes | tuple[bytes, ...]]
 """Makes the answer to a fetch of ``(records, next_offset, error)``; see `Broker.reader.fetch`.
 
-The error is `Denied` or `AuthenticationRequired` if the permission went while the records were
-read. In parts when they are large: see `Connection.answer`.
+The error is `Denied` or `AuthenticationRequired` if the permission was revoked during the read.
+Large answers are returned in parts: see `Connection.answer`.
 """
 
 
@@ -33,32 +33,31 @@ class FetchConnection(Connection):
     ) -> None:
         """Answer with durable records from ``offset`` on; arguments as of `Broker.reader.fetch`.
 
-        What this connection wrote before is among them. ``answer`` is called once, now or later;
-        its bytes are the answer. Until then ``holds`` is set and later requests wait, so that a
-        client cannot have more than one answer of records made at a time.
+        Earlier writes of this connection are among them. ``answer`` is called once, now or later,
+        and returns the bytes of the answer. Until then a hold is set and later requests wait: a
+        connection reads for one answer at a time.
 
-        Raises `InvalidRequest`, which `answer` must not.
+        Raises `InvalidRequest`. ``answer`` must not raise it.
         """
         read = partial(self.broker.reader.fetch, partition, offset, max_records, max_bytes)
         self.read(partition.topic, read, answer)
 
     def read(self, topic: Topic, read: Callable[[Fetched], None], answer: MakeAnswer) -> None:
-        """As `fetch`, with another way to find the records: ``read`` calls what it is given."""
+        """Like `fetch`; ``read`` finds the records and passes them to its argument."""
         reading = _PendingFetch(self, topic.name, answer)
         reading.begin(max(self.written_ticket, topic.ticket), read)
 
     def answer_of(self, topic: Topic, answer: bytes) -> None:
-        """Answer that shows only that a topic exists; waits for the commit of that topic."""
+        """Send an answer that shows only that a topic exists, when that is durable."""
         if topic.ticket > self.journal.durable_ticket:
             self.answers.append(answer)
         else:
             self.answer_read(answer)
 
     def listen(self) -> None:
-        """Go on reading the socket while records are being read, for a while.
+        """Read the socket while a `READING` hold is set, to notice a peer that closes.
 
-        Without it a peer that leaves meanwhile is not noticed. Requests that come wait, and are
-        bounded in bytes like answers.
+        Requests that arrive wait. Their bytes count against ``in_flight_bytes``.
         """
         if self.holds != Hold.READING or self.ending:
             return

@@ -41,24 +41,24 @@ class FirstByteConnection(Connection):
         chosen.dataReceived(data)
 
     def identify(self) -> None:
-        """The connection of a format asks for the certificate, once it is chosen."""
+        """Do nothing: the connection of the selected format identifies the client."""
 
     def readConnectionLost(self) -> None:
-        """The peer will send no more."""
+        """Pass on that the peer sends no more."""
         if self.chosen is not None:
             self.chosen.readConnectionLost()
         else:
             super().readConnectionLost()
 
     def writeConnectionLost(self) -> None:
-        """The peer will read no more."""
+        """Pass on that the sending side is shut."""
         if self.chosen is not None:
             self.chosen.writeConnectionLost()
         else:
             super().writeConnectionLost()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The connection is gone."""
+        """Pass on that the connection is closed."""
         if self.chosen is not None:
             self.chosen.connectionLost(reason)
         else:
@@ -68,9 +68,9 @@ class FirstByteConnection(Connection):
 class FirstByteFactory(ConnectionFactory):
     """Connections of an endpoint that several formats share.
 
-    ``formats`` are their factories, and ``first_bytes`` says for each which bytes its clients begin
-    with; no two have one in common. A byte that none has goes to the last format, to be answered
-    as that format answers what it cannot read.
+    ``formats`` are their factories. ``first_bytes`` maps the name of each format to the bytes that
+    its clients begin with, which no other format shares. Any other byte selects the last format,
+    which answers it as malformed.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class FirstByteFactory(ConnectionFactory):
         return FirstByteConnection(self.broker)
 
     def startFactory(self) -> None:
-        """The first port listens: for the formats, too."""
+        """Start the factories of the formats too."""
         super().startFactory()
         for form in self._formats:
             form.doStart()
 
     def stopFactory(self) -> None:
-        """The last port stopped listening."""
+        """Stop the factories of the formats too."""
         for form in self._formats:
             form.doStop()
         super().stopFactory()

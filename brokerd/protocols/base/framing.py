@@ -17,7 +17,7 @@ from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without
 from brokerd.protocols.base.connection import Connection
 
 STRANGER_BYTES_MAX: Final = 128 << 10
-"""Largest unfinished frame of a client without any permission: many times the size of a login.
+"""Largest unfinished frame of a client without permissions: many times the size of a login.
 
 The same limit holds for the decompressed size of a compressed frame."""
 

@@ -1,9 +1,9 @@
 # Tests: tests/protocols/test_transport.py
-"""The one place that reaches behind Twisted's public transport interface.
+"""Sends and closes that need more than Twisted's public transport interface.
 
-For a plain TCP or Unix connection with nothing buffered, `send` tries the socket at once, which
-saves a turn of the reactor and two changes of its poll set for every answer. Everything else,
-TLS above all, takes the public road.
+For a plain TCP or Unix connection with an empty buffer, `send` writes to the socket at once. This
+saves a reactor turn and two changes of its poll set per answer. Every other transport, TLS above
+all, is used through its public methods.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from twisted.internet.interfaces import ITCPTransport
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 
 QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
-"""Linux's option to acknowledge at once."""
+"""Linux's socket option to acknowledge received bytes at once."""
 
 AT_ONCE_BYTES = 1024 * 1024
-"""What is longer is sent by the reactor, piece by piece, while others are served."""
+"""Longest data that `send` writes at once. The reactor sends longer data in pieces."""
 
 LARGE_BYTES = 64 * 1024
-"""What has so many bytes is not copied to be sent in one piece with something else."""
+"""Parts of this size or more are not joined with others: the copy would cost more."""
 
 
 def send_all(transport: Any, parts: Sequence[bytes]) -> None:
-    """`send` all of these, in as few pieces as there can be without copying large ones."""
+    """Send all parts in order; join small ones, and copy no large one."""
     if len(parts) == 1:
         send(transport, parts[0])
         return
@@ -45,7 +45,7 @@ def send_all(transport: Any, parts: Sequence[bytes]) -> None:
 
 
 def send(transport: Any, data: bytes) -> None:
-    """Write ``data`` in order with everything written before; as soon as possible."""
+    """Write ``data`` after all earlier writes, to the socket itself where possible."""
     kind = type(transport)
     if (
         0 < len(data) <= AT_ONCE_BYTES
@@ -69,9 +69,9 @@ def send(transport: Any, data: bytes) -> None:
 
 
 def lose_sending(transport: Any) -> bool:
-    """Shut the sending side of a plain connection once everything is sent, and read on.
+    """Shut the sending side of a plain connection when everything is sent, and read on.
 
-    False, and nothing is done, where that has no meaning: TLS ends with goodbyes of both sides.
+    Return False and do nothing for TLS and other transports, which close both sides together.
     """
     if type(transport) not in (tcp.Server, unix.Server) or transport.TLS:
         return False
@@ -80,9 +80,9 @@ def lose_sending(transport: Any) -> bool:
 
 
 def lose_at_once(transport: Any) -> None:
-    """Close once everything is sent, without waiting for what the peer says to that.
+    """Close when everything is sent, without waiting for the peer.
 
-    TLS says goodbye, and does not wait for the peer's, as it need not (RFC 8446, section 6.1).
+    TLS sends close_notify and need not wait for the peer's (RFC 8446, section 6.1).
     """
     transport.loseConnection()
     if isinstance(transport, TLSMemoryBIOProtocol) and transport.transport is not None:
@@ -90,10 +90,9 @@ def lose_at_once(transport: Any) -> None:
 
 
 def acknowledge(transport: Any) -> None:
-    """Have the kernel acknowledge what was read without waiting for an answer to go with it.
+    """Have the kernel acknowledge the bytes read so far at once, without an answer to carry it.
 
-    For plain TCP, where the system can; it holds until the next bytes come. Other transports are
-    left alone.
+    Works for plain TCP on Linux, until the next bytes arrive. Other transports are left alone.
     """
     if (
         QUICKACK is not None
@@ -105,7 +104,7 @@ def acknowledge(transport: Any) -> None:
 
 
 def prepare(transport: Any) -> None:
-    """Send small answers at once instead of waiting for more, and notice peers that vanish."""
+    """Switch on TCP_NODELAY and keep-alive where the transport is TCP."""
     # Older releases of Twisted give Unix sockets the methods of TCP and log that they fail.
     if type(transport) is not unix.Server and ITCPTransport.providedBy(transport):
         transport.setTcpNoDelay(True)
@@ -113,5 +112,5 @@ def prepare(transport: Any) -> None:
 
 
 def peer_text(transport: Any) -> str:
-    """The address of the peer without its port; ``unix`` for a socket in the file system."""
+    """Return the peer's address without its port, or ``unix`` for a Unix socket."""
     return getattr(transport.getPeer(), "host", None) or "unix"

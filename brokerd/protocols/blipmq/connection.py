@@ -1,9 +1,9 @@
 # Tests: tests/protocols/test_blipmq.py, tests/protocols/test_blipmq_poll.py
 """BlipMQ on the wire: docs/protocols/blipmq.rst.
 
-Frames are the codec's work, order and durability the connection's; here each frame becomes calls of
-the broker, and what it says becomes an answer, or none.
-POLL and ACK are those of `PollConnection`.
+The codec parses frames. The base class keeps order and durability. This module turns each frame
+into calls of the broker and their results into an answer, if the frame has one. `PollConnection`
+handles POLL and ACK.
 """
 
 from __future__ import annotations
@@ -67,23 +67,23 @@ from brokerd.values import Encoding, Format
 
 @dataclass(frozen=True)
 class BlipmqSettings:
-    """What is BlipMQ's alone; section [blipmq] of etc/brokerd.toml."""
+    """Section [blipmq] of etc/brokerd.toml."""
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that AUTH accepts; none: any."""
+    """Keys that AUTH accepts. If there are none, it accepts any key."""
     max_deliveries: int = 3
     retry_base_us: int = 100_000
     grace_us: int = 3_600_000_000
     look_back_us: int = 0
     message_ttl_us: int = 0
-    """0: as the topic says."""
+    """0: the topic's own setting."""
 
 
 _HANDSHAKE = frozenset((FrameType.HELLO, FrameType.AUTH))
 _ANSWERED_BY_NACKS = frozenset((FrameType.PUBLISH, FrameType.ACK, FrameType.NACK, FrameType.PONG))
-"""Frames that have no answer when all is well."""
-_NOT_FOR_GOOD = frozenset((Code.FAILED, Code.UNAUTHORIZED))
-"""What is said of messages that may be published, if not now or not by this client."""
+"""Frames without an answer, unless they fail: then it is a NACK."""
+_RETRYABLE = frozenset((Code.FAILED, Code.UNAUTHORIZED))
+"""Codes of messages that can be published later or by another client."""
 
 
 class BlipmqConnection(PollConnection):
@@ -99,20 +99,20 @@ class BlipmqConnection(PollConnection):
         self._said_hello = False
         self._authenticated = False
         self._is_unread = False
-        """Whether the peer does not read what it is sent."""
-        self._untold = 0
-        """Messages that were refused for now, among the NACKs that were dropped."""
+        """Whether the peer does not read its answers."""
+        self._unreported = 0
+        """Dropped NACKs with a `_RETRYABLE` code, to be reported before the next PONG."""
         self._is_silent = False
-        """Whether what was read last had no answer so far."""
+        """Whether the frames received last had no answer so far."""
         self._floors: Floors | None = None
-        """Where the SUBSCRIBE in hand is to begin."""
+        """Start offsets of the current SUBSCRIBE."""
 
     # -- frames -------------------------------------------------------------------------------
 
     def dataReceived(self, data: bytes) -> None:
-        """Take bytes in; what has no answer to carry the acknowledgement is acknowledged at once.
+        """Handle bytes, and have the kernel acknowledge frames without an answer at once.
 
-        Otherwise a peer with Nagle's algorithm on waits 40 ms with its next frame.
+        Otherwise a peer with Nagle's algorithm delays its next frame by 40 ms.
         """
         self._is_silent = True
         super().dataReceived(data)
@@ -120,13 +120,13 @@ class BlipmqConnection(PollConnection):
             acknowledge(self.transport)
 
     def run(self) -> None:
-        """Handle the frames taken in, until one has to wait."""
+        """Handle the received frames until one has to wait."""
         super().run()
         if self.answers:
             self._is_silent = False
 
     def handle(self, frame: bytes) -> None:
-        """Carry a frame out."""
+        """Carry out a frame."""
         frame_type = type_of(frame)
         if self._is_unread and frame_type not in _ANSWERED_BY_NACKS:
             self.hold(Hold.READER)
@@ -137,7 +137,7 @@ class BlipmqConnection(PollConnection):
             self._nack(frame, Code.UNAUTHORIZED, UNAUTHENTICATED)
 
     def refuse(self, frame: bytes, refusal: BrokerdError) -> None:
-        """Answer NACK, or close on a type that this version cannot know how to answer."""
+        """Answer NACK, or close if the frame type is unknown."""
         if isinstance(refusal, InvalidFrame):
             self._nack(frame, Code.INVALID, str(refusal))
         elif isinstance(refusal, Denied | AuthenticationRequired):
@@ -150,7 +150,7 @@ class BlipmqConnection(PollConnection):
     # -- answers ------------------------------------------------------------------------------
 
     def _answer(self, answer: bytes) -> None:
-        """Answer with what shows nothing of the broker's, behind what this connection wrote."""
+        """Send an answer without broker data after this connection's earlier writes are durable."""
         if self.written_ticket > self.journal.durable_ticket:
             self.answers.append(answer)
         else:
@@ -159,19 +159,19 @@ class BlipmqConnection(PollConnection):
     def _nack(self, frame: bytes, code: int, text: str) -> None:
         if self._is_unread:
             self.factory.nacks_dropped += 1
-            self._untold += code in _NOT_FOR_GOOD and type_of(frame) == FrameType.PUBLISH
+            self._unreported += code in _RETRYABLE and type_of(frame) == FrameType.PUBLISH
         else:
             self._answer(encode(Nack(correlation_id_of(frame), code, text)))
 
     def pauseProducing(self) -> None:
-        """The peer does not read: it may be a publisher that never does, so go on reading.
+        """Drop NACKs and let frames with other answers wait: the peer does not read.
 
-        From now on NACKs are dropped, and a frame that has another answer waits.
+        The socket is still read, since some publishers never read.
         """
         self._is_unread = True
 
     def resumeProducing(self) -> None:
-        """The peer has read everything."""
+        """Handle all frames again: the peer has read everything."""
         self._is_unread = False
         self.release(Hold.READER)
 
@@ -272,16 +272,18 @@ class BlipmqConnection(PollConnection):
             self.answers.append(accepted(correlation_id, subscription_id))
 
     def _makes(self, topic_name: str) -> bool:
-        """Whether there is no such topic. Raises `UnknownTopic` if this client may not make it."""
+        """Return whether the topic must be created. Raises `UnknownTopic` without permission."""
         if self.broker.topics.find(topic_name) is not None:
             return False
         check_topic_name(topic_name)
         if not self.access.may(WRITE | ADMIN, topic_name):
-            raise UnknownTopic("the topic does not exist, and you may not make it; try again later")
+            raise UnknownTopic(
+                "the topic does not exist, and you may not create it; try again later"
+            )
         return True
 
     def _look_back(self, frame: bytes, topic_name: str) -> None:
-        """Find where the subscription is to begin; raises `FrameOnHold`."""
+        """Find the start offsets of the subscription; raises `FrameOnHold`."""
         broker = self.broker
         self.hold(Hold.READING)
 
@@ -313,7 +315,7 @@ class BlipmqConnection(PollConnection):
         except Congested:
             raise
         except BrokerdError:
-            pass  # no room for a lease: the message stays where it is, and a POLL is not refused
+            pass  # no room for a lease: the message stays, and a POLL is never refused
 
     def _ack(self, frame: bytes) -> None:
         tag, subscription_id = decode_ack(frame)
@@ -329,7 +331,7 @@ class BlipmqConnection(PollConnection):
             self._nack(frame, Code.FAILED, f"acknowledge failed: {refusal}")
 
     def _unknown(self, frame: bytes) -> None:
-        """The 404 tells of what may not be durable yet: an ACK before, or the end of a lease."""
+        """Answer NACK 404, which may show a change that is not durable yet."""
         if self._is_unread:
             self.factory.nacks_dropped += 1
         else:
@@ -339,18 +341,20 @@ class BlipmqConnection(PollConnection):
     # -- others -------------------------------------------------------------------------------
 
     def _ping(self, frame: bytes) -> None:
-        """PONG leaves when all that this connection published is durable, or was refused.
+        """Answer PONG when every message published before is durable or refused.
 
-        Refusals that were not told one by one are told here, before it.
+        A NACK before it reports refusals whose own NACKs were dropped.
         """
-        if self._untold:
-            text = f"durable publish failed: {self._untold} refusals were not sent, for want of a "
-            self._nack(frame, Code.FAILED, f"{text}reader; publish all since the last PONG again")
-            self._untold = 0
+        if self._unreported:
+            text = f"durable publish failed: {self._unreported} refusals were not sent because you "
+            self._nack(
+                frame, Code.FAILED, f"{text}did not read; publish all since the last PONG again"
+            )
+            self._unreported = 0
         self._answer(encode(Pong(correlation_id_of(frame))))
 
     def _pass_over(self, frame: bytes) -> None:
-        """A PONG or NACK means nothing to a broker."""
+        """Ignore a PONG or NACK from a client."""
 
     _DISPATCH: ClassVar[dict[int, Callable[[BlipmqConnection, bytes], None]]] = {
         FrameType.HELLO: _hello,
@@ -376,14 +380,14 @@ class BlipmqFactory(ConnectionFactory):
         self.publishes_dropped = 0
         """Messages of QoS 0 that the broker had no room for."""
         self.nacks_dropped = 0
-        """NACKs to peers that did not read."""
+        """NACKs that were dropped because the peer did not read."""
         self._settings = settings
         self._digests = [_digest(key) for key in settings.api_keys]
 
     def log_in(self, access: Access, peer: str, key: str) -> Access:
-        """Who a client is that sent this key; ``access`` is who it was before.
+        """Return the access of a client that sent this key; ``access`` is its access before.
 
-        Without a key it stays who its certificate says. Raises `LoginFailed`, `LoginThrottled`.
+        An empty key keeps the access of its certificate. Raises `LoginFailed`, `LoginThrottled`.
         """
         if not self.guard.auth:
             if not self._accepts(key):
@@ -394,13 +398,13 @@ class BlipmqFactory(ConnectionFactory):
         return self.guard.log_in_with_key(self.name, peer, key)
 
     def _accepts(self, key: str) -> bool:
-        """Whether a key lets its client in while security is off; takes as long for any."""
+        """Return whether AUTH accepts a key while security is off, in constant time."""
         given = _digest(key)
         matches = [compare_digest(given, digest) for digest in self._digests]
         return any(matches) or not matches
 
     def counters(self) -> dict[str, int]:
-        """What clients are not told of."""
+        """Return the counts of dropped messages and NACKs."""
         return {
             "publishes_dropped": self.publishes_dropped,
             "nacks_dropped": self.nacks_dropped,

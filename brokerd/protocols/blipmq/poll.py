@@ -1,8 +1,5 @@
 # Tests: tests/protocols/test_blipmq_poll.py
-"""Deliveries of the BlipMQ format: what a POLL finds, and what an ACK names by its tag.
-
-docs/protocols/blipmq.rst, section Delivery, is the contract.
-"""
+"""POLL and ACK of the BlipMQ format: docs/protocols/blipmq.rst, section Delivery."""
 
 from __future__ import annotations
 
@@ -28,26 +25,26 @@ from brokerd.security import READ
 from brokerd.values import Format, message_id_of, split_message_id
 
 OWNER = "blipmq"
-"""Who holds the leases of subscriptions: any connection may acknowledge."""
+"""Owner of all leases of subscriptions, so that any connection may acknowledge."""
 
 QOS_0 = msgpack.packb({"qos": 0})
-"""The metadata of a message that was published with QoS 0."""
+"""Metadata of a message published with QoS 0."""
 
 
 def tag_of(partition: int, offset: int) -> int:
-    """The delivery tag of a record: above 0, and the same each time."""
+    """Return the delivery tag of a record: above 0, and the same for every delivery."""
     return message_id_of(partition, offset) + 1
 
 
 def split_tag(tag: int) -> tuple[int, int]:
-    """(partition, offset) of a delivery tag; there may be no such record. 0 is no tag: (0, -1)."""
+    """Return (partition, offset) of a delivery tag; (0, -1) for 0. The record may not exist."""
     if not tag:
         return 0, -1
     return split_message_id(tag - 1)
 
 
 class Delivery(NamedTuple):
-    """A message to be delivered. The tag is 0 where the effective QoS is 0."""
+    """A message to deliver. The tag is 0 if the effective QoS is 0."""
 
     tag: int
     topic: bytes
@@ -55,9 +52,9 @@ class Delivery(NamedTuple):
 
 
 class DeliveryLeaseFilter(LeaseFilter):
-    """Takes what fits a delivery; what does not, and needs no answer, is passed over and counted.
+    """Accepts records that fit a delivery.
 
-    ``skipped`` counts those.
+    Skips larger ones of QoS 0 and counts them in ``skipped``.
     """
 
     def __init__(self, broker: Broker, qos: int, room: int) -> None:
@@ -67,7 +64,7 @@ class DeliveryLeaseFilter(LeaseFilter):
         self.skipped = 0
 
     def effective_qos(self, chunk: Chunk, index: int) -> int:
-        """1 if message and subscription are of QoS 1; messages of other formats are."""
+        """Return 1 if message and subscription have QoS 1; messages of other formats have it."""
         if self._qos and not (
             chunk.metadata[index] == QOS_0 and chunk.formats[index] == Format.BLIPMQ
         ):
@@ -84,16 +81,16 @@ class DeliveryLeaseFilter(LeaseFilter):
 
 
 class Polls:
-    """Finds what to deliver; ``skipped`` counts messages of QoS 0 that were too large."""
+    """Finds the next message to deliver; ``skipped`` counts too large messages of QoS 0."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.skipped = 0
 
     def next(self, subscription: Subscription, group: ConsumerGroup) -> Delivery | Cold | NoLease:
-        """Lease the next message, or settle it if it is delivered once at most.
+        """Lease the next message, or settle it if its effective QoS is 0.
 
-        A record that is not in memory must be read first. Raises as `Broker.leases.acquire`.
+        Return a `Cold` record that must be read first. Raises as `Broker.leases.acquire`.
         """
         broker = self._broker
         topic_name = group.topic.name
@@ -123,20 +120,20 @@ class Polls:
 
 
 class PollConnection(FrameConnection[bytes, FrameLengthError]):
-    """A connection whose first frame may have to wait for a record to be read.
+    """A connection whose POLL may wait for a read from disk.
 
-    The frame stays first in ``frames`` meanwhile, a hold is set, and nothing behind it is handled:
-    so deliveries are in the order of the POLLs.
+    The frame stays first in ``frames`` and a hold keeps later frames waiting, so deliveries are in
+    the order of the POLLs.
     """
 
     def __init__(self, broker: Broker, reader: LengthPrefixedReader, polls: Polls) -> None:
         super().__init__(broker, reader)
         self._polls = polls
         self._damaged: tuple[Cold, DamagedData] | None = None
-        """What the POLL in hand met."""
+        """The unreadable record that the current POLL met, and its damage."""
 
     def deliver(self, correlation_id: int, subscription_id: int) -> None:
-        """Answer a POLL with the next message, if there is one.
+        """Answer a POLL with the next message, or nothing if there is none.
 
         Raises `FrameOnHold`, and as `Broker.leases.acquire`.
         """
@@ -158,7 +155,7 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
             self._load(found)
 
     def _use(self, subscription_id: int) -> tuple[Subscription, ConsumerGroup] | None:
-        """A subscription and its group; None when there is none that this client may read."""
+        """Return a subscription and its group, or None if unknown or not permitted."""
         subscriptions = self.broker.subscriptions
         topic_name = subscriptions.topic_name(subscription_id)
         if topic_name is None:
@@ -170,7 +167,7 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
         return subscriptions.use(subscription_id)
 
     def _bury(self) -> None:
-        """Make a dead letter of what could not be read, if anything; raises as `dead_letter`."""
+        """Make the unreadable record, if any, a dead letter; raises as `dead_letter`."""
         if self._damaged is None:
             return
         damaged, self._damaged = self._damaged, None
@@ -205,7 +202,7 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
             self.release(Hold.READING)
 
     def settle(self, subscription_id: int, partition: int, offset: int) -> None:
-        """Settle a message in flight. Raises `LeaseLost` if it is not."""
+        """Settle a message in flight. Raises `LeaseLost` if it is not in flight."""
         used = self._use(subscription_id)
         if used is None or partition >= len(used[1].partitions):
             raise LeaseLost(UNKNOWN_DELIVERY)

@@ -35,8 +35,9 @@ from brokerd.codecs.flymq import (
     WhoAmI,
 )
 from brokerd.errors import AccountExists, BrokerdError, InvalidRequest, UnknownAccount
+from brokerd.protocols.base.steps import Done
 from brokerd.protocols.base.transport import peer_text
-from brokerd.protocols.flymq.request import Done, RequestConnection
+from brokerd.protocols.flymq.request import RequestConnection
 from brokerd.protocols.flymq.topics import fitting
 from brokerd.security import ADMIN, READ, WRITE, Access
 from brokerd.security.access import names_of

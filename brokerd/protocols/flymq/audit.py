@@ -14,7 +14,8 @@ from functools import partial
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import AuditEvent, AuditEvents, ExportAudit, QueryAudit
 from brokerd.errors import BrokerdError
-from brokerd.protocols.flymq.request import Done, RequestConnection
+from brokerd.protocols.base.steps import Done
+from brokerd.protocols.flymq.request import RequestConnection
 from brokerd.security import ADMIN
 from brokerd.security import audit as trail
 from brokerd.security.audit import LIMIT_DEFAULT, LIMIT_MAX, SKIP_MAX, AuditFilter, AuditPage

@@ -28,10 +28,10 @@ from brokerd.codecs.flymq import (
     ReplayDlq,
 )
 from brokerd.errors import InvalidRequest, LimitExceeded
+from brokerd.protocols.base.steps import Steps
 from brokerd.protocols.flymq.dead_letter_envelope import Envelope, envelope_of
 from brokerd.protocols.flymq.produce import CONTENT_BYTES_MAX, too_large
 from brokerd.protocols.flymq.request import RequestConnection
-from brokerd.protocols.flymq.steps import Read, Steps, run_steps
 from brokerd.protocols.flymq.topics import named_topic
 from brokerd.security import ADMIN, ANY, READ, WRITE
 from brokerd.security.audit import EventType
@@ -64,7 +64,7 @@ Take = Callable[[Partition, Record], bool]
 
 def fetch(connection: RequestConnection, request: FetchDlq) -> bytes:
     """FETCH_DLQ: of the groups, by name, and then of the topic for dead letters."""
-    letters = run_steps(connection, request, partial(_fetched, connection, request))
+    letters = connection.run_steps(request, partial(_fetched, connection, request))
     return flymq.fetched_dlq(letters)
 
 
@@ -120,16 +120,16 @@ def _size(letter: DeadLetter) -> int:
 
 def _of_groups(broker: Broker, topic: Topic, page: DeadLetterPage) -> Steps[None]:
     for group in sorted(topic.groups):
-        index = offset = 0
+        partition_index = offset = 0
         while not topic.deleted and group in topic.groups:
-            found = broker.leases.dead_letters(topic.name, group, index, offset)
+            found = broker.leases.dead_letters(topic.name, group, partition_index, offset)
             some = list(islice(found, STEP_LETTERS))
-            for index, letter in some:
+            for partition_index, letter in some:
                 offset = letter.offset + 1
-                partition = topic.partition(index)
+                partition = topic.partition(partition_index)
                 record, why = yield from _record(broker, partition, letter.offset)
                 envelope = Envelope(
-                    f"{index}:{letter.offset}:{group}",
+                    f"{partition_index}:{letter.offset}:{group}",
                     record.value,
                     letter.reason + why,
                     max(letter.grants, letter.failures),
@@ -143,10 +143,10 @@ def _of_groups(broker: Broker, topic: Topic, page: DeadLetterPage) -> Steps[None
 
 def _record(broker: Broker, partition: Partition, offset: int) -> Steps[tuple[Record, str]]:
     """The record of a dead letter, or an empty one and why it cannot be had."""
-    read: Read = yield partial(broker.reader.fetch, partition, offset, 1, 0)
-    if read.records and read.records[0].offset == offset:
-        return read.records[0], ""
-    why = "removed or expired" if read.error is None else "unreadable"
+    records, _, error = yield partial(broker.reader.fetch, partition, offset, 1, 0)
+    if records and records[0].offset == offset:
+        return records[0], ""
+    why = "removed or expired" if error is None else "unreadable"
     return Record(offset, b""), f" (its record is {why})"
 
 
@@ -158,7 +158,7 @@ def replay(connection: RequestConnection, request: ReplayDlq) -> bytes:
     topic, message = request.topic, request.message
     if isinstance(message, str) and _replay_named(connection, topic, message):
         return flymq.replayed(request)
-    envelope = run_steps(connection, request, partial(_found, connection, request))
+    envelope = connection.run_steps(request, partial(_found, connection, request))
     if isinstance(envelope, Envelope):
         try:
             _produce_again(connection, topic, envelope)
@@ -175,10 +175,10 @@ def _replay_named(connection: RequestConnection, topic: str, message: str) -> bo
     place = message.split(":", 2)
     if len(place) < 3 or not all(map(_is_number, place[:2])):
         return False
-    index, offset, group = int(place[0]), int(place[1]), place[2]
-    if not _is_dead(connection.broker, topic, group, index, offset):
+    partition_index, offset, group = int(place[0]), int(place[1]), place[2]
+    if not _is_dead(connection.broker, topic, group, partition_index, offset):
         return False
-    _replay_letter(connection, topic, group, index, offset)
+    _replay_letter(connection, topic, group, partition_index, offset)
     return True
 
 
@@ -190,27 +190,29 @@ def _replay_at(connection: RequestConnection, topic: str, message_id: int) -> St
     """Replay a record to all groups of which it is a dead letter; how many."""
     broker, count = connection.broker, 0
     place = broker.topics.find(topic)
-    index, offset = message_id >> OFFSET_BITS, message_id & (1 << OFFSET_BITS) - 1
+    partition_index, offset = message_id >> OFFSET_BITS, message_id & (1 << OFFSET_BITS) - 1
     for group in sorted(place.groups) if place is not None else []:
-        if _is_dead(broker, topic, group, index, offset):
-            _replay_letter(connection, topic, group, index, offset)
+        if _is_dead(broker, topic, group, partition_index, offset):
+            _replay_letter(connection, topic, group, partition_index, offset)
             count += 1
         yield None
     return count
 
 
-def _is_dead(broker: Broker, topic: str, group: str, index: int, offset: int) -> bool:
+def _is_dead(broker: Broker, topic: str, group: str, partition_index: int, offset: int) -> bool:
     if broker.topics.find(topic) is None:
         return False
-    found = next(broker.leases.dead_letters(topic, group, index, offset), None)
-    return found is not None and (found[0], found[1].offset) == (index, offset)
+    found = next(broker.leases.dead_letters(topic, group, partition_index, offset), None)
+    return found is not None and (found[0], found[1].offset) == (partition_index, offset)
 
 
 def _replay_letter(
-    connection: RequestConnection, topic: str, group: str, index: int, offset: int
+    connection: RequestConnection, topic: str, group: str, partition_index: int, offset: int
 ) -> None:
     broker = connection.broker
-    change = partial(broker.groups.replay_dead_letters, topic, group, index, offset, offset + 1)
+    change = partial(
+        broker.groups.replay_dead_letters, topic, group, partition_index, offset, offset + 1
+    )
     _carry_out(connection, EventType.DEAD_LETTERS_REPLAYED, f"{topic}/{group}", change)
 
 
@@ -271,7 +273,7 @@ def _produce_again(connection: RequestConnection, name: str, envelope: Envelope)
 
 def purge(connection: RequestConnection, request: PurgeDlq) -> bytes:
     """PURGE_DLQ: forget the dead letters of all groups, and delete the topic for dead letters."""
-    run_steps(connection, request, partial(_purged, connection, request.topic))
+    connection.run_steps(request, partial(_purged, connection, request.topic))
     return flymq.ok(Opcode.PURGE_DLQ, "OK")
 
 
@@ -326,19 +328,19 @@ def _walk(broker: Broker, topic: Topic, take: Take) -> Steps[None]:
     for partition in topic.partitions:
         offset = partition.start_offset
         while not topic.deleted:
-            read: Read = yield partial(
+            records, _, error = yield partial(
                 broker.reader.fetch, partition, offset, STEP_RECORDS, STEP_BYTES
             )
-            for record in read.records:
+            for record in records:
                 if take(partition, record):
                     return
                 yield None
-            if read.records:
-                offset = read.records[-1].offset + 1
-            elif isinstance(read.error, Unreadable):
-                offset = read.error.end
-            elif read.error is not None:
-                raise InvalidRequest(f"cannot read the log: {read.error}; try again")
+            if records:
+                offset = records[-1].offset + 1
+            elif isinstance(error, Unreadable):
+                offset = error.end
+            elif error is not None:
+                raise InvalidRequest(f"cannot read the log: {error}; try again")
             else:
                 break
 

@@ -24,8 +24,8 @@ from brokerd.codecs.flymq import (
     Opcode,
 )
 from brokerd.errors import LimitExceeded, UnknownGroup
+from brokerd.protocols.base.steps import Steps
 from brokerd.protocols.flymq.request import RequestConnection
-from brokerd.protocols.flymq.steps import Steps, run_steps
 from brokerd.protocols.flymq.topics import NO_NAMES, fitting
 from brokerd.security import ADMIN
 from brokerd.security.audit import EventType
@@ -40,7 +40,7 @@ MEMBERS, NO_MEMBERS = "Stable", "Empty"
 def list_groups(connection: RequestConnection, request: ListGroups) -> bytes:
     """LIST_GROUPS: by topic, then by name. One without a name has none here either."""
     connection.access.require_server(ADMIN)
-    found = run_steps(connection, request, partial(_listed, connection.broker))
+    found = connection.run_steps(request, partial(_listed, connection.broker))
     return fitting(flymq.listed_groups(found), "the list of all groups")
 
 
@@ -73,7 +73,7 @@ def describe_group(connection: RequestConnection, request: DescribeGroup) -> byt
 def delete_group(connection: RequestConnection, request: DeleteGroup) -> bytes:
     """DELETE_GROUP: of a topic, or of all that have it, one after the other."""
     _require(connection, request.topic)
-    if not run_steps(connection, request, partial(_deleted, connection, request)):
+    if not connection.run_steps(request, partial(_deleted, connection, request)):
         raise _not_found(request.topic, request.group)
     return flymq.ok(Opcode.DELETE_GROUP)
 

@@ -17,10 +17,9 @@ from brokerd.errors import BrokerdError, without_frames
 from brokerd.protocols.base.connection import Hold
 from brokerd.protocols.base.fetching import FetchConnection
 from brokerd.protocols.base.framing import FrameConnection, FrameOnHold
+from brokerd.protocols.base.steps import Done, Steps, StepsRun
 
 T = TypeVar("T")
-Done = Callable[[T | None, Exception | None], None]
-"""Takes the result, or the error in place of one."""
 
 
 class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
@@ -54,6 +53,22 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
             raise BrokerdError(f"what was asked for cannot be read: {error}; try again")
         result: T = given
         return result
+
+    def run_steps(self, request: object, make: Callable[[], Steps[T]]) -> T:
+        """Run the steps that ``make`` returns once, and return their result.
+
+        They begin when all earlier writes of the connection are durable, so that they can read
+        them. Raises `FrameOnHold` as `await_result` does, and the refusal of the steps.
+        """
+
+        def ask(done: Done[T]) -> None:
+            run = StepsRun(self, make(), done)
+            if self.written_ticket > self.journal.durable_ticket:
+                self.journal.when_all_durable(run.start)
+            else:
+                run.start()
+
+        return self.await_result(request, ask)
 
     def keep_result(self, request: object, given: object) -> None:
         """Let `await_result` return this result again to a request that has to wait."""

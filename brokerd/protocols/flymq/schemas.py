@@ -25,9 +25,9 @@ from brokerd.codecs.flymq import (
     ValidateSchema,
 )
 from brokerd.errors import InvalidRequest
+from brokerd.protocols.base.steps import Done, Steps
 from brokerd.protocols.base.transport import peer_text
-from brokerd.protocols.flymq.request import Done, RequestConnection
-from brokerd.protocols.flymq.steps import Steps, run_steps
+from brokerd.protocols.flymq.request import RequestConnection
 from brokerd.protocols.flymq.topics import fitting
 from brokerd.schemas.checker import Requester
 from brokerd.schemas.values import type_named
@@ -76,7 +76,7 @@ def list_all(connection: RequestConnection, request: ListSchemas) -> bytes:
     schemas = connection.broker.schemas
     if request.name:
         return flymq.schemas(_infos(schemas.versions(request.name)))
-    found = run_steps(connection, request, partial(_listed, schemas))
+    found = connection.run_steps(request, partial(_listed, schemas))
     return fitting(flymq.schemas(found), "the list of all schemas")
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from brokerd.broker import Topic
 from brokerd.protocols.base.slices import SLICE_SECONDS, SliceQueue
-from brokerd.protocols.flymq.request import Done, RequestConnection
+from brokerd.protocols.base.steps import Done
+from brokerd.protocols.flymq.request import RequestConnection
 from brokerd.protocols.flymq.topics import NO_NAMES
 from brokerd.values import RESERVED_PREFIX
 

@@ -77,12 +77,12 @@ def existing_topic(broker: Broker, name: str) -> Topic:
     return topic
 
 
-def existing_partition(broker: Broker, topic_name: str, index: int) -> Partition:
+def existing_partition(broker: Broker, topic_name: str, partition_index: int) -> Partition:
     """A partition of a topic. Raises `UnknownTopic`, `InvalidName` and `UnknownPartition`."""
     partitions = existing_topic(broker, topic_name).partitions
-    if not 0 <= index < len(partitions):
-        raise UnknownPartition(f"partition {index} not found")
-    return partitions[index]
+    if not 0 <= partition_index < len(partitions):
+        raise UnknownPartition(f"partition {partition_index} not found")
+    return partitions[partition_index]
 
 
 def create_topic(broker: Broker, access: Access, request: CreateTopic) -> bytes:

@@ -42,7 +42,7 @@ from brokerd.security import READ
 from brokerd.values import Grant
 
 WAIT_MAX_US = 3_600_000_000
-"""Longest wait: who has filled its backlog with long polls and is gone is noticed only then."""
+"""Longest wait. A dead peer whose backlog is full of long polls is noticed after this time."""
 
 SURELY_FITS_BYTES = MAX_LENGTH - 1024
 """A value and metadata of this size fit any answer, whatever the names."""
@@ -51,7 +51,7 @@ Leased = tuple[GroupPartition, Grant]
 
 
 class AnswerLeaseFilter(LeaseFilter):
-    """Takes what fits the answer."""
+    """Accepts records that fit the answer."""
 
     def __init__(self, broker: Broker, log_id: str, room: int) -> None:
         super().__init__(broker)
@@ -80,7 +80,7 @@ LeaseRequest = Acquire | AcquireBatch
 
 
 class AcquireKind:
-    """One kind of acquire: how to try it, and what to answer when there is nothing."""
+    """One acquire command: its record limit, its encoder and its answer for no record."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class AcquireKind:
 def answer_one(
     request: LeaseRequest, leased: list[Leased], record_filter: AnswerLeaseFilter
 ) -> bytes:
-    """The answer to ACQUIRE_NEXT."""
+    """Return the answer to ACQUIRE_NEXT."""
     group_partition, grant = leased[0]
     chunk, index = record_filter.taken[0]
     return acquired(
@@ -131,7 +131,7 @@ def answer_one(
 def answer_many(
     request: LeaseRequest, leased: list[Leased], record_filter: AnswerLeaseFilter
 ) -> bytes:
-    """The answer to ACQUIRE_BATCH."""
+    """Return the answer to ACQUIRE_BATCH."""
     return acquired_batch(
         [
             batch_item(
@@ -179,7 +179,7 @@ class PendingAcquire:
         self._request = request
         self._kind = kind
         self._late = late
-        """The connection's late acquires; this one is among them until it is answered."""
+        """Pending acquires of the connection. This one is a member until it is answered."""
         self._place = connection.pending()
         wait_us = min(microseconds(request.wait), WAIT_MAX_US)
         self._deadline_us = connection.broker.time.now_us() + wait_us
@@ -187,7 +187,7 @@ class PendingAcquire:
         late[self] = None
 
     def begin(self, outcome: Cold | NoLease) -> None:
-        """Start what the first try needs: a read, another reactor turn, or a wait."""
+        """Begin a read, a retry in another reactor turn, or a wait, as ``outcome`` needs."""
         if outcome is NoLease.EMPTY:
             self._wait()
         else:
@@ -202,7 +202,7 @@ class PendingAcquire:
             self._load(outcome)
 
     def _load(self, cold: Cold) -> None:
-        """Try again when the record was read, or cannot be."""
+        """Read the record, and try again when the read succeeds or fails."""
         group_partition, offset = cold
 
         def loaded(_chunk: Chunk | None, failure: Exception | None) -> None:
@@ -228,13 +228,13 @@ class PendingAcquire:
             self._again()
 
     def _when_uncongested(self, call: Callable[..., None], *arguments: object) -> None:
-        """Call when the log has room again."""
+        """Call when the log has room."""
         self._connection.journal.when_uncongested(
             partial(self._connection.guarded, call, *arguments)
         )
 
     def _wait(self) -> None:
-        """Try again whenever something may have come, until the wait is over."""
+        """Try again whenever a record may have arrived, until the wait ends."""
         connection, request = self._connection, self._request
         self._waiter = connection.broker.leases.wait(
             request.log_id,
@@ -245,7 +245,7 @@ class PendingAcquire:
         )
 
     def _woken(self) -> bool:
-        """Something may have come; True if this acquire waits no longer."""
+        """Try again: a record may have arrived. Return True if the wait ends."""
         if self._connection.guarded(self._try):
             return False
         self._waiter = None
@@ -256,13 +256,13 @@ class PendingAcquire:
         self._connection.guarded(self._answer, self._kind.nothing)
 
     def _try(self) -> bool:
-        """Answer, read or put off; True when there is nothing and the wait goes on."""
+        """Answer, read or postpone. Return True if there is no record and the wait goes on."""
         connection = self._connection
         if not connection.may_resolve(self._place):
             connection.postpone(self._place, self._again)
             return False
         try:
-            connection.access.require(READ, self._request.log_id)  # it may be over by now
+            connection.access.require(READ, self._request.log_id)  # may have been revoked
             outcome = self._kind(connection.broker, self._request)
         except Congested:
             self._when_uncongested(self._again)
@@ -278,7 +278,7 @@ class PendingAcquire:
         return False
 
     def _again(self) -> None:
-        """Try now; wait only if there is time left and somebody to wait for."""
+        """Try now; wait on if time is left and the peer can still send."""
         connection = self._connection
         if not connection.gone and self._try():
             if connection.ending or connection.broker.time.now_us() >= self._deadline_us:
@@ -287,14 +287,14 @@ class PendingAcquire:
                 self._wait()
 
     def give_up(self) -> None:
-        """Wait no longer; what is being read from disk is still delivered."""
+        """End the wait. A record that is being read from disk is still delivered."""
         if self._connection.cancel_postponed(self._place):
             self._answer(self._kind.nothing)
         elif self._waiter is not None:
             self._waiter.give_up()
 
     def cancel(self) -> None:
-        """Nobody is there to be answered."""
+        """Drop the acquire: the connection is closed."""
         if self._waiter is not None:
             self._waiter.cancel()
 
@@ -304,5 +304,5 @@ class PendingAcquire:
 
 
 def microseconds(seconds: float) -> int:
-    """Seconds of the wire as microseconds."""
+    """Convert seconds of the wire to microseconds."""
     return int(seconds * 1_000_000)

@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_mamamia.py
 """Mamamia (MAB) on the wire: docs/protocols/mamamia.rst.
 
-Frames and MessagePack are the codec's work, order and durability the connection's; here each
-request becomes calls of the broker, and what it says becomes an answer.
+The codec parses frames and MessagePack. The base class keeps order and durability. This module
+turns each request into calls of the broker and their results into an answer.
 """
 
 from __future__ import annotations
@@ -84,35 +84,35 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         self._decode = Decoder().decode
         self._late: dict[PendingAcquire, None] = {}
         self._results: list[str] = []
-        """Of the SETTLE_BATCH in hand, so that one that met `Congested` goes on where it was."""
-        self._given_back: list[bool] = []
-        """The same of the RELEASE in hand."""
+        """Results of a SETTLE_BATCH that met `Congested`. The retry begins after them."""
+        self._released: list[bool] = []
+        """Results of a RELEASE that met `Congested`. The retry begins after them."""
 
     # -- frames -------------------------------------------------------------------------------
 
     def handle(self, frame: Frame) -> None:
-        """Carry a request out."""
+        """Carry out a request."""
         command, body = frame
         request = self._decode(command, body)
         permission, carry_out = self._DISPATCH[command]
-        if not (self._results or self._given_back):  # what is half carried out goes on
+        if not (self._results or self._released):  # a retry was permitted before
             self.access.require(permission, request.log_id)
         carry_out(self, request)
 
     def refuse(self, frame: Frame, refusal: BrokerdError) -> None:
-        """Tell why, unless the body is no MessagePack: nobody knows what comes behind that."""
+        """Answer with the error text, or close if the body is not MessagePack."""
         if isinstance(refusal, BodyError):
             self.close_here()
         else:
             self.answers.append(error(frame[0], str(refusal)))
 
     def end_waits(self) -> None:
-        """Long polls that nobody can serve any more found nothing."""
+        """Answer all long polls with nothing found."""
         for late in list(self._late):
             late.give_up()
 
     def forget(self) -> None:
-        """Long polls of a connection that is gone wait no longer."""
+        """Drop the frames and long polls of a closed connection."""
         super().forget()
         for late in self._late:
             late.cancel()
@@ -165,7 +165,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         self.answers.append(scheduled(schedule_id))
 
     def _expiry_us(self, ttl: float) -> int:
-        """When a message expires; 0, as its ttl is then, for never."""
+        """Return the expiry time in microseconds; 0, from a ttl of 0, means never."""
         return self.broker.records.expiry_us(max(1, microseconds(ttl))) if ttl else 0
 
     def _produce_batch(self, request: ProduceBatch) -> None:
@@ -208,7 +208,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         self.answers.append(produced_batch(ids))
 
     def _append_all(self, topic: Topic, messages: Sequence[BatchMessage], size: int) -> list[int]:
-        """Append messages that have no delay; their ids."""
+        """Append messages without a delay and return their ids."""
         broker = self.broker
         partitions = [topic.choose(message.key, message.partition) for message in messages]
         expiries = [
@@ -228,7 +228,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         ]
 
     def _append_mixed(self, topic: Topic, messages: Sequence[BatchMessage], size: int) -> None:
-        """Append those that have no delay, schedule those that do, all in one frame."""
+        """Append the messages without a delay and schedule the others, all in one frame."""
         broker = self.broker
         now = [message for message in messages if not message.delay]
         for message in messages:
@@ -275,7 +275,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         self._lease(request, ACQUIRE_BATCH)
 
     def _lease(self, request: LeaseRequest, kind: AcquireKind) -> None:
-        """Answer an acquire now, once its record is read from disk, or after a long poll."""
+        """Answer an acquire now, after a read from disk, or after a long poll."""
         outcome = kind(self.broker, request)
         if isinstance(outcome, bytes):
             self.answers.append(outcome)
@@ -351,8 +351,8 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             else:
                 self.answers.append(released(count))
             return
-        broker, given_back = self.broker, self._given_back
-        for message_id in message_ids[len(given_back) :]:
+        broker, results = self.broker, self._released
+        for message_id in message_ids[len(results) :]:
             index, offset = split_message_id(message_id)
             try:
                 broker.leases.release(
@@ -360,19 +360,19 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
                     offset,
                     client_id,
                 )
-                given_back.append(True)
+                results.append(True)
             except (UnknownOffset, NotLeaseOwner, LeaseLost):  # the client has no such lease
-                given_back.append(False)
+                results.append(False)
             except Congested:
                 raise
-            except BrokerdError:  # this request is over, and the next one begins at its first id
-                self._given_back = []
+            except BrokerdError:  # the request ends with an error
+                self._released = []
                 raise
-        self._given_back = []
-        self.answers.append(released(sum(given_back)))
+        self._released = []
+        self.answers.append(released(sum(results)))
 
     def _release_some(self, request: Release) -> tuple[int, bool]:
-        """Release leases of a client, as many as one turn may; how many, and if there are more."""
+        """Release some leases of a client; return their number and whether more remain."""
         log_id, group_id, client_id, _ = request
         try:
             return self.broker.groups.release_owner(log_id, group_id, client_id)
@@ -433,11 +433,11 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         Command.RELEASE: (READ, _release),
         Command.CANCEL: (WRITE, _cancel),
     }
-    """What a request needs of its log, and what carries it out."""
+    """The permission on the log that each command needs, and its method."""
 
 
 def check_size(log_id: str, value: bytes, encoding: int, metadata: bytes | None) -> None:
-    """Raise `RecordTooLarge` for a record that no ACQUIRE_NEXT answer could carry."""
+    """Raise `RecordTooLarge` for a record that does not fit an answer to ACQUIRE_NEXT."""
     length = answer_length(log_id, value, encoding, metadata)
     if length > MAX_LENGTH:
         raise RecordTooLarge(

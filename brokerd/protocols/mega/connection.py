@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_mega.py
 """MEGA on the wire: docs/protocols/mega.rst.
 
-Both dialects of the requests are the codec's work, order and durability the connection's; here each
-request becomes calls of the broker, and what it says becomes an answer.
+The codec parses both dialects. The base class keeps order and durability. This module turns each
+request into calls of the broker and their results into an answer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _CODES_OF_READS: dict[type[Exception], Code] = {
     Denied: Code.INVALID_REQUEST,
     UnknownTopic: Code.TOPIC_NOT_FOUND,
 }
-"""What the broker refuses, but for what is an INTERNAL_ERROR."""
+"""Codes of the broker's refusals. All others are INTERNAL_ERROR."""
 
 
 class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConnection):
@@ -72,16 +72,16 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
         super().__init__(broker, RequestReader(min(frame_bytes, MAX_PAYLOAD_BYTES)))
 
     def handle(self, frame: Request | Refused) -> None:
-        """Carry a request out."""
+        """Carry out a request."""
         self._DISPATCH[type(frame)](self, frame)
 
     def refuse(self, frame: Request | Refused, refusal: BrokerdError) -> None:
-        """Answer with the code that says most."""
+        """Answer with the code of the refusal."""
         code = _CODES.get(type(refusal), Code.INTERNAL_ERROR)
         self.answers.append(refused(frame.correlation_id, code))
 
     def last_answer(self) -> bytes:
-        """A request was begun and not finished in time."""
+        """Return the refusal of a request that was not finished in time."""
         return refused(self._reader.partial_id, Code.NETWORK_ERROR)
 
     def _refused(self, request: Refused) -> None:
@@ -132,7 +132,7 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
             self.fetch(partition, offset, 1, MAX_PAYLOAD_BYTES, answer)
 
     def _partition(self, topic_name: str) -> Partition | None:
-        """Partition 0 of a topic; the empty name, which Mamamia may use, is none here."""
+        """Return partition 0 of a topic, or None. MEGA has no topic with the empty name."""
         topic = self.broker.topics.find(topic_name) if topic_name else None
         return None if topic is None else topic.partitions[0]
 
@@ -147,7 +147,7 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
 def _consumed(
     correlation_id: int, records: Sequence[Record], next_offset: int, error: Exception | None
 ) -> bytes:
-    """The answer to a CONSUME of what was read."""
+    """Return the answer to a CONSUME with the records that were read."""
     if error is not None:
         return refused(correlation_id, _CODES_OF_READS.get(type(error), Code.INTERNAL_ERROR))
     if not records or records[0].offset > MAX_OFFSET:

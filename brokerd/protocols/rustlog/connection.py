@@ -1,8 +1,9 @@
 # Tests: tests/protocols/test_rustlog.py
 """RustLog on the wire, both dialects: docs/protocols/rustlog.rst.
 
-Frames and dialects are the codec's work, order and durability the connection's; here each request
-becomes calls of the broker, and what it says becomes an answer in the dialect of the request.
+The codec parses frames of both dialects. The base class keeps order and durability. This module
+turns each request into calls of the broker and their results into an answer in the request's
+dialect.
 """
 
 from __future__ import annotations
@@ -44,13 +45,14 @@ from brokerd.codecs.rustlog import (
     dialect_of,
 )
 from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
-from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.base.connection import Hold, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.fetching import FetchConnection
 from brokerd.protocols.base.framing import FrameConnection
+from brokerd.protocols.base.steps import Steps, StepsRun
 from brokerd.protocols.rustlog.fetch import JSON_BYTES_MAX, LIMITS, check_sizes, fetched
 from brokerd.protocols.rustlog.metrics import metrics_text
-from brokerd.protocols.rustlog.offset_commits import Commits
+from brokerd.protocols.rustlog.offset_commits import OffsetCommits
 from brokerd.protocols.rustlog.refusals import (
     BAD_COUNT,
     COMMIT_FAILED,
@@ -66,21 +68,21 @@ from brokerd.protocols.rustlog.refusals import (
     topic_exists,
     wrong_frame,
 )
-from brokerd.protocols.rustlog.slices import CooperativeAnswer, Steps, list_topics
+from brokerd.protocols.rustlog.topic_list import list_topics
 from brokerd.security import ADMIN, MONITOR, READ, WRITE
 from brokerd.security.audit import EventType
 from brokerd.values import Format, Record
 
 PARTITIONS_MAX = 1_000
-"""Partitions of a topic that CreateTopic makes, at most."""
+"""Largest number of partitions in CreateTopic."""
 
 
 @dataclass(frozen=True)
 class RustlogSettings:
-    """How a listener departs from the document."""
+    """Options of a RustLog listener."""
 
     group_rules: Literal["seed", "reference"] = "seed"
-    """Whose rules hold for groups in the binary dialect (page, "The reference's group rules")."""
+    """Rules for groups in the binary dialect (page, "The reference's group rules")."""
 
 
 class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnection):
@@ -91,13 +93,13 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
     def __init__(self, broker: Broker, frame_bytes: int, reference_groups: bool) -> None:
         super().__init__(broker, FrameReader(min(frame_bytes, MAX_PAYLOAD)))
         self._dialect = Dialect.JSON
-        """That of the request in hand, or of the last one."""
+        """Dialect of the current or last request."""
         self._reference_groups = reference_groups
 
     # -- frames -------------------------------------------------------------------------------
 
     def handle(self, frame: bytes) -> None:
-        """Carry a request out, or refuse it."""
+        """Carry out a request, or answer with its refusal."""
         dialect = self._dialect = dialect_of(frame)
         try:
             request = CODECS[dialect].decode_request(frame)
@@ -110,13 +112,17 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
         self._answer(wrong_frame(error).answer(self._dialect))
         self.close_after_answers()
 
-    def _or_refusal(self, steps: Steps) -> Steps:
-        """The answer that is made in turns, or that it is refused."""
-        dialect = self._dialect
-        try:
-            return (yield from steps)
-        except _REFUSED as problem:
-            return _refused(problem, dialect)
+    def _run_steps(self, steps: Steps[bytes]) -> None:
+        """Run steps that make an answer, or raise its refusal. Later requests wait."""
+        self.hold(Hold.READING)
+        place = self.pending()
+
+        def done(answer: bytes | None, _: Exception | None) -> None:
+            assert answer is not None, "refusals are answers"
+            self.resolve(place, answer)
+            self.release(Hold.READING)
+
+        StepsRun(self, _with_refusals(steps, self._dialect), done).start()
 
     def _answer(self, answer: Answer) -> None:
         self.answers.append(CODECS[self._dialect].encode_answer(answer))
@@ -126,13 +132,13 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
     def _produce(self, request: Produce) -> None:
         self._answer(self._append(*request))
 
-    def _append(self, topic_name: str, index: int, records: Sequence[bytes]) -> Produced:
-        """Append all records or none, one after the other.
+    def _append(self, topic_name: str, partition_index: int, records: Sequence[bytes]) -> Produced:
+        """Append all records or none.
 
-        Raises `Refusal`, `Denied` and the like, or `Congested`.
+        Raises `Refusal`, `Congested`, `Denied` and `AuthenticationRequired`.
         """
         self.access.require(WRITE, topic_name)
-        partition = self._existing(topic_name, index)
+        partition = self._existing(topic_name, partition_index)
         if not records:
             return Produced(0, 0)
         if sum(map(len, records)) > JSON_BYTES_MAX:
@@ -148,30 +154,32 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
 
     def _produce_long(self, request: LongProduce) -> None:
         self.access.require(WRITE, request.topic)
-        CooperativeAnswer(self, self._or_refusal(self._long_produced(request)))
+        self._run_steps(self._parse_and_append(request))
 
-    def _long_produced(self, request: LongProduce) -> Steps:
-        """Parse a slice in each turn, then append what came of it."""
-        topic_name, index, parser = request
+    def _parse_and_append(self, request: LongProduce) -> Steps[bytes]:
+        """Parse the records, a slice in each step, then append them."""
+        topic_name, partition_index, parser = request
         while not parser.step():
-            yield False
+            yield None
         while True:
             try:
-                produced = self._append(topic_name, index, parser.records)
+                produced = self._append(topic_name, partition_index, parser.records)
             except Congested:
-                yield True
+                yield self.journal.when_uncongested
             else:
                 return CODECS[Dialect.JSON].encode_answer(produced)
 
     # -- reading ------------------------------------------------------------------------------
 
     def _fetch(self, request: Fetch) -> None:
-        topic_name, index, offset, max_bytes, group_name = request
+        topic_name, partition_index, offset, max_bytes, group_name = request
         self.access.require(READ, topic_name)
         dialect = self._dialect
         if group_name is not None:
             by_reference = self._by_reference()
-            committed = self.factory.commits.committed(topic_name, index, group_name, by_reference)
+            committed = self.factory.commits.committed(
+                topic_name, partition_index, group_name, by_reference
+            )
             if by_reference:
                 if committed is None:
                     self._answer(Fetched((), (), 0))
@@ -179,12 +187,12 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
                 offset = committed
             elif committed is not None:
                 offset = max(offset, committed)
-            self.wrote()  # the commit that the place rests on may have been anybody's
-        partition = self._existing(topic_name, index)
+            self.wrote()  # another connection may have committed the offset just now
+        partition = self._existing(topic_name, partition_index)
         if offset > partition.next_offset:
             self._answer(Fetched((), (), partition.next_offset))
         elif offset < partition.start_offset and dialect is Dialect.JSON:
-            raise out_of_range(topic_name, index, offset, partition.start_offset)
+            raise out_of_range(topic_name, partition_index, offset, partition.start_offset)
         else:
             records_max, bytes_max = LIMITS[dialect]
             answer = partial(self._fetched, dialect, offset)
@@ -198,7 +206,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
         next_offset: int,
         error: Exception | None,
     ) -> bytes:
-        """The answer to a Fetch of what was read."""
+        """Return the answer to a Fetch with the records that were read."""
         try:
             answer = fetched(dialect, offset, records, next_offset, error)
         except _REFUSED as problem:
@@ -209,7 +217,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
     # -- committed offsets --------------------------------------------------------------------
 
     def _by_reference(self) -> bool:
-        """Whether the reference's group rules hold for the request in hand."""
+        """Return whether the reference's group rules hold for the current request."""
         return self._reference_groups and self._dialect is Dialect.BINARY
 
     def _offset_commit(self, request: OffsetCommit) -> None:
@@ -230,11 +238,11 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
 
     # -- topics -------------------------------------------------------------------------------
 
-    def _existing(self, topic_name: str, index: int) -> Partition:
-        """The partition of a Produce or Fetch. Raises `Refusal`."""
-        partition = self.factory.commits.place(topic_name, index)
+    def _existing(self, topic_name: str, partition_index: int) -> Partition:
+        """Return the partition of a Produce or Fetch. Raises `Refusal`."""
+        partition = self.factory.commits.find_partition(topic_name, partition_index)
         if partition is None:
-            raise no_place(topic_name, index)
+            raise no_place(topic_name, partition_index)
         return partition
 
     def _create_topic(self, request: CreateTopic) -> None:
@@ -264,9 +272,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
         self._answer(TopicCreated())
 
     def _list_topics(self, request: ListTopics) -> None:
-        CooperativeAnswer(
-            self, self._or_refusal(list_topics(self.broker, CODECS[self._dialect], self.access))
-        )
+        self._run_steps(list_topics(self.broker, CODECS[self._dialect], self.access))
 
     def _describe_topic(self, request: DescribeTopic) -> None:
         self.access.require_any(request.topic)
@@ -278,7 +284,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
 
     def _describe_partition(self, request: DescribePartition) -> None:
         self.access.require_any(request.topic)
-        partition = self.factory.commits.place(*request)
+        partition = self.factory.commits.find_partition(*request)
         if partition is None:
             raise no_partition(*request)
         self._answer(PartitionDescription(*request, partition.next_offset))
@@ -308,7 +314,15 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
 
 
 _REFUSED = (RequestError, Refusal, Denied, AuthenticationRequired)
-"""What is answered with an error, in the words of each dialect."""
+"""Exceptions whose text is answered in the words of each dialect."""
+
+
+def _with_refusals(steps: Steps[bytes], dialect: Dialect) -> Steps[bytes]:
+    """Return the answer that ``steps`` make, or the refusal that they raise."""
+    try:
+        return (yield from steps)
+    except _REFUSED as problem:
+        return _refused(problem, dialect)
 
 
 def _refused(problem: Exception, dialect: Dialect) -> bytes:
@@ -334,7 +348,7 @@ class RustlogFactory(ConnectionFactory):
     ) -> None:
         super().__init__("rustlog", broker, clock, limits)
         self.settings = settings
-        self.commits = Commits(broker)
+        self.commits = OffsetCommits(broker)
         self.fetched_records = 0
         self.fetched_bytes = 0
 
@@ -348,11 +362,11 @@ class RustlogFactory(ConnectionFactory):
         self.fetched_bytes += sum(map(len, answer.records))
 
     def metrics(self) -> str:
-        """What MetricsFetch answers."""
+        """Return the text of the answer to MetricsFetch."""
         return metrics_text(
             self.broker.status(),
             self.fetched_records,
             self.fetched_bytes,
             len(self.connections),
-            self.commits.behind,
+            self.commits.lag,
         )

@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_rustlog.py
-"""What RustLog answers to a Fetch: how much, and what becomes of gaps, in each dialect.
+"""RustLog's answers to Fetch: their limits, and gaps between offsets in each dialect.
 
-The binary dialect does not write offsets, so its records follow one another from the offset asked
-for; JSON writes them and passes over gaps (page, section Fetch).
+Answers of the binary dialect contain no offsets, so their records have consecutive offsets from the
+requested one. JSON answers contain offsets and may have gaps (page, section Fetch).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ BINARY_RECORDS_MAX = 65_536
 BINARY_BYTES_MAX = MAX_PAYLOAD - FETCHED_BYTES - BINARY_RECORDS_MAX * LENGTH_BYTES
 JSON_RECORDS_MAX = 10_000
 JSON_BYTES_MAX = 1 << 20
-"""Payload takes up to four characters a byte, and about 10 ms a megabyte."""
+"""One byte of payload takes up to four characters. One megabyte takes about 10 ms to encode."""
 
 LIMITS = {
     Dialect.BINARY: (BINARY_RECORDS_MAX, BINARY_BYTES_MAX),
     Dialect.JSON: (JSON_RECORDS_MAX, JSON_BYTES_MAX),
 }
-"""Records and bytes of one answer at most, unless the first record alone has more."""
+"""Largest number of records and bytes of one answer. The first record alone may be larger."""
 
 
 def fetched(
@@ -43,9 +43,9 @@ def fetched(
     next_offset: int,
     error: Exception | None,
 ) -> Fetched:
-    """The answer to a Fetch from ``offset`` on of what was read.
+    """Return the answer to a Fetch from ``offset`` on, with the records that were read.
 
-    Raises `Refusal`, and ``error`` itself if that says that the permission has gone.
+    Raises `Refusal`, or ``error`` itself if it is `Denied` or `AuthenticationRequired`.
     """
     if isinstance(error, Denied | AuthenticationRequired):
         raise error
@@ -68,20 +68,20 @@ def _unreadable(error: Exception, next_offset: int) -> Refusal:
 
 
 def check_sizes(dialect: Dialect, base_offset: int, records: Sequence[bytes]) -> None:
-    """Refuse records of a Produce that no Fetch of the same dialect could answer with.
+    """Raise `Refusal` for records of a Produce that do not fit an answer of the same dialect.
 
-    Needless when all of them together have no more than `JSON_BYTES_MAX`. Raises `Refusal`.
+    Records of at most `JSON_BYTES_MAX` bytes together always fit.
     """
     for offset, value in enumerate(records, base_offset):
         if not _fits(dialect, offset, value):
             raise PRODUCE_FAILED.because(
-                f"a record of {len(value)} bytes is too large: no answer of {MAX_PAYLOAD} bytes "
-                "could carry it; send smaller ones"
+                f"a record of {len(value)} bytes does not fit an answer of {MAX_PAYLOAD} bytes; "
+                "send smaller ones"
             )
 
 
 def _fits(dialect: Dialect, offset: int, value: bytes) -> bool:
-    """Whether an answer can carry a record; only the first of many can be so long."""
+    """Return whether a record fits an answer."""
     size = len(value)
     if dialect is Dialect.BINARY:
         return size <= MAX_RECORD_BYTES
@@ -92,13 +92,13 @@ def _fits(dialect: Dialect, offset: int, value: bytes) -> bool:
 
 def _too_large(record: Record) -> Refusal:
     return FETCH_FAILED.because(
-        f"the record at offset {record.offset} has {len(record.value)} bytes, which no answer of "
-        f"{MAX_PAYLOAD} bytes can carry; go on from offset {record.offset + 1}"
+        f"the record at offset {record.offset} has {len(record.value)} bytes and does not fit an "
+        f"answer of {MAX_PAYLOAD} bytes; go on from offset {record.offset + 1}"
     )
 
 
 def _without_gaps(offset: int, offsets: Sequence[int], values: Sequence[bytes]) -> Fetched:
-    """The records up to the first gap; none, and where they go on, if there is one at once."""
+    """Return the records up to the first gap; if it is at ``offset``, none and the next offset."""
     if offsets[0] != offset:
         return Fetched((), (), offsets[0])
     count = len(offsets)

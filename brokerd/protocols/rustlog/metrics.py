@@ -1,5 +1,5 @@
 # Tests: tests/protocols/test_rustlog_metrics.py
-"""The text that MetricsFetch answers: the reference's names, with the numbers that brokerd has.
+"""The answer to MetricsFetch: metric names of the reference server, with brokerd's numbers.
 
 Prometheus text format 0.0.4: a HELP and a TYPE line before each metric.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Behind = Callable[[str, int, str], int | None]
-"""(topic, partition, group) -> records that the group is behind its commit; None without one."""
+CommitLag = Callable[[str, int, str], int | None]
+"""(topic, partition, group) -> number of records after the group's commit; None without one."""
 
 _COUNTERS = (
     ("messages_produced_total", "Records produced through all wire formats"),
@@ -45,9 +45,9 @@ def metrics_text(
     fetched_records: int,
     fetched_bytes: int,
     connections: int,
-    behind: Behind,
+    commit_lag: CommitLag,
 ) -> str:
-    """All metrics. ``status`` is that of `Broker.status`."""
+    """Return all metrics as text. ``status`` is the result of `Broker.status`."""
     known = {
         "messages_produced_total": sum(status["records_produced"].values()),
         "messages_fetched_total": fetched_records,
@@ -62,7 +62,7 @@ def metrics_text(
     lines += _head("consumer_lag", "gauge", _LAG_HELP)
     for row in status["groups"]:
         topic, partition, group = row["topic"], row["partition"], row["group"]
-        committed_lag = behind(topic, partition, group)
+        committed_lag = commit_lag(topic, partition, group)
         lag = row["lag"] if committed_lag is None else committed_lag
         labels = f'topic="{_quoted(topic)}",partition="{partition}",group="{_quoted(group)}"'
         lines.append(f"consumer_lag{{{labels}}} {lag}")

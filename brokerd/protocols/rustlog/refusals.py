@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_rustlog.py, tests/protocols/test_rustlog_refusals.py
-"""What RustLog answers to what cannot be done, in the words of each dialect.
+"""RustLog's error answers, in the words of each dialect.
 
-The texts of the binary dialect are the reference server's, those of JSON the document's where it
-has any (page, section Errors).
+The texts of the binary dialect are the reference server's. Those of JSON are the document's where
+it has any (page, section Errors).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OTHER = 500
 
 
 class Refusal(Exception):
-    """A request is refused, in two wordings. What they repeat of it is `escaped`."""
+    """The refusal of a request, with a text for each dialect. Quoted input is `escaped`."""
 
     def __init__(self, code: int, binary: str, json: str) -> None:
         super().__init__(json)
@@ -38,7 +38,7 @@ class Refusal(Exception):
 
 
 class Wording(NamedTuple):
-    """A code, and what stands before a reason in each dialect."""
+    """A code, and the prefix of its texts in each dialect."""
 
     code: int
     binary: str
@@ -57,20 +57,20 @@ BAD_COUNT = Wording(COUNT, "Invalid partition count", "invalid partition count")
 
 
 def not_understood(problem: RequestError) -> Refusal:
-    """A payload that is no request; the codec has worded it for its dialect."""
+    """Refuse a malformed payload. The codec's text fits the dialect."""
     if isinstance(problem, TooManyRecords):
         return PRODUCE_FAILED.because(problem)
     return Refusal(DECODE, str(problem), str(problem))
 
 
 def not_allowed(problem: Exception) -> Refusal:
-    """A request that its principal may not make, whether or not what it names exists."""
+    """Refuse a request that the client has no permission for."""
     code = LOG_IN if isinstance(problem, AuthenticationRequired) else FORBIDDEN
     return Refusal(code, str(problem), str(problem))
 
 
 def wrong_frame(problem: FrameLengthError) -> Refusal:
-    """A length after which the stream cannot be followed."""
+    """Refuse a frame length that makes the rest of the stream unreadable."""
     if problem.length == 0:
         binary, json = "invalid protocol: zero-length frame", "zero-length frame"
     else:
@@ -84,7 +84,7 @@ def _place_missing(topic: str, partition: int) -> str:
 
 
 def no_place(topic: str, partition: int) -> Refusal:
-    """A Produce or Fetch of a topic or partition that there is not."""
+    """Refuse a Produce or Fetch of an unknown topic or partition."""
     return Refusal(
         MISSING,
         f"Topic or partition does not exist: topic={topic}, partition={partition}",
@@ -93,7 +93,7 @@ def no_place(topic: str, partition: int) -> Refusal:
 
 
 def out_of_range(topic: str, partition: int, offset: int, start: int) -> Refusal:
-    """A Fetch below the first record that is kept; JSON only."""
+    """Refuse a Fetch below the start offset; JSON only."""
     text = (
         f"offset out of range: topic={topic}, partition={partition}, offset={offset}: "
         f"the records begin at {start}"

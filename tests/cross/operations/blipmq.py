@@ -50,7 +50,7 @@ NO_SUCH = nack(404, "unknown subscription or delivery tag", ACK[5:13])
 
 MAY_NOT_MAKE = nack(
     500,
-    "subscribe failed: the topic does not exist, and you may not make it; try again later",
+    "subscribe failed: the topic does not exist, and you may not create it; try again later",
 )
 
 FORM = Form(

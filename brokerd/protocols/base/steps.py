@@ -1,0 +1,66 @@
+# Tests: tests/protocols/test_flymq_steps.py, tests/protocols/test_rustlog.py
+"""Long work on a request: a generator that runs in cooperative slices.
+
+The generator yields None after each piece of work of a few milliseconds at most. To wait, it yields
+a function that takes a callback: `Broker.reader.fetch` with its place and limits bound, or
+`Journal.when_uncongested`. It is sent the arguments of the callback as a tuple. Its return value is
+the result of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from brokerd.errors import BrokerdError
+from brokerd.protocols.base.fetching import FetchConnection
+from brokerd.protocols.base.slices import SLICE_SECONDS
+
+T = TypeVar("T")
+Done = Callable[[T | None, Exception | None], None]
+"""Takes the result, or the error in place of one."""
+Wait = Callable[[Callable[..., None]], object]
+Steps = Generator[Wait | None, Any, T]
+
+
+class StepsRun(Generic[T]):
+    """Steps in progress. They end early when their connection closes."""
+
+    def __init__(self, connection: FetchConnection, steps: Steps[T], done: Done[T]) -> None:
+        self._connection = connection
+        self._steps = steps
+        self._done = done
+        self._given: tuple[Any, ...] | None = None
+
+    def start(self) -> None:
+        """Run the first steps in a later reactor turn."""
+        connection = self._connection
+        connection.factory.slices.add(partial(connection.guarded, self._run_slice))
+
+    def _run_slice(self) -> None:
+        """Run steps until the slice ends, a step waits, or the last step is done."""
+        connection = self._connection
+        if connection.gone:
+            return
+        connection.listen()
+        clock = connection.factory.clock
+        end_seconds = clock.seconds() + SLICE_SECONDS
+        try:
+            while True:
+                given, self._given = self._given, None
+                wait = self._steps.send(given)
+                if wait is not None:
+                    wait(self._resume)
+                    return
+                if clock.seconds() > end_seconds:
+                    self.start()
+                    return
+        except StopIteration as stop:
+            self._done(stop.value, None)
+        except BrokerdError as refusal:
+            self._done(None, refusal)
+
+    def _resume(self, *given: Any) -> None:
+        self._given = given
+        self.start()
