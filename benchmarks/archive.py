@@ -39,7 +39,7 @@ import pyarrow.parquet as pq
 from brokerd.archive.cluster.session import SparkOptions, spark_session
 from brokerd.archive.contract.bounds import decode_bounds
 from brokerd.archive.contract.layout import RECORDS, arrow_schema
-from brokerd.archive.ingest.plan import Lot, RecordsSplit, plan_lot
+from brokerd.archive.ingest.plan import Lot, LotLimits, RecordsSplit, plan_lot
 from brokerd.archive.job import NO_LIMIT, Job, run_job
 from brokerd.archive.journal.records import read_records
 from brokerd.archive.journal.sealed import batches_of, open_sealed
@@ -180,9 +180,7 @@ def _plan(data_dir: Path) -> Lot:
         bounds,
         0,
         0,
-        lot_bytes=NO_LIMIT,
-        file_bytes=Settings().file_bytes,
-        room_bytes=NO_LIMIT,
+        LotLimits(NO_LIMIT, Settings().file_bytes, NO_LIMIT),
     )
 
 
@@ -237,10 +235,10 @@ def _spark(data_dir: str, cores: int) -> dict[str, Any]:
                 free_bytes=lambda path: shutil.disk_usage(path).free,
             )
             began = time.monotonic()
-            summary = run_job(job)
+            report = run_job(job)
             seconds = time.monotonic() - began
-            if summary.problems:
-                raise ChildFailed("; ".join(summary.problems))
+            if report.problems:
+                raise ChildFailed("; ".join(report.problems))
             driver_bytes = _driver_bytes()
         shutil.rmtree(data / "warm")
     return {"seconds": seconds, "driver_bytes": driver_bytes}

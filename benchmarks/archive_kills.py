@@ -23,7 +23,7 @@ POINTS = (
     "before hourly commit",
     "after hourly commit",
     "clean planned",
-    "clean looked",
+    "clean examined",
     "before clean commit",
     "after clean commit",
     "before events are merged",

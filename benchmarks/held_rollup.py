@@ -233,14 +233,14 @@ def main(data_dir: Path, derived: bool, master: str, archive: str) -> int:
         ),
         now_ms=lambda: time.time_ns() // 1_000_000,
         free_bytes=lambda path: shutil.disk_usage(path).free,
-        at=_hold,
+        failpoint=_hold,
     )
-    summary = run_job(job)
-    problems = list(summary.problems)
-    if summary.has_committed:
+    report = run_job(job)
+    problems = list(report.problems)
+    if report.has_committed:
         problems += _tell_broker(data_dir)
-    rolled_up = summary.rolled_up
-    outcome = Outcome(False, problems, summary.left, rolled_up.lots, rolled_up.records)
+    ingest = report.ingest
+    outcome = Outcome(False, problems, report.stop_reason, ingest.lots, ingest.records)
     print(f"done {json.dumps(outcome._asdict())}", flush=True)
     return 0
 

@@ -29,7 +29,8 @@ LOG_FILES = (
 )
 STORED = WAIST | {"walformat", "archive.contract", "archive.storage"}
 SERVED = STORED | {"archive.parquet", "archive.delta"}
-ARCHIVED = SERVED | {"archive.journal", "archive.cluster", "archive.run"}
+ARCHIVED = SERVED | {"archive.journal", "archive.cluster", "archive.run", "archive.errors"}
+QUERIED = WAIST | {"archive", "walformat"}
 ARROWS: dict[str, set[str]] = {
     "values": set(),
     "errors": set(),
@@ -51,12 +52,19 @@ ARROWS: dict[str, set[str]] = {
     "archive.delta": STORED | {"archive.parquet"},
     "archive.serve": SERVED,
     "archive.journal": STORED,
-    "archive.cluster": SERVED | {"archive.run"},
-    "archive.run": STORED | {"archive.cluster"},
+    "archive.errors": WAIST,
+    "archive.cluster": SERVED | {"archive.errors"},
+    "archive.run": SERVED | {"archive.cluster"},
     "archive.ingest": ARCHIVED,
     "archive.derive": ARCHIVED,
     "archive.maintain": ARCHIVED | {"archive.derive"},
-    "spark": WAIST | {"archive", "walformat"},
+    "spark": QUERIED | {"spark"},
+    "spark.request": QUERIED,
+    "spark.location": QUERIED,
+    "spark.options": QUERIED | {"spark.request"},
+    "spark.plan": QUERIED | {"spark.request", "spark.location"},
+    "spark.read": QUERIED
+    | {"spark.plan", "spark.request", "spark.location", "spark.options", "spark.errors"},
     "broker": WAIST | {"groups", "wal", "walformat", "security", "schemas"} | {"archive.contract"},
     "protocols": WAIST | {"codecs", "broker", "security", "schemas"},
     "admin": WAIST | {"broker", "security", "schemas"},
@@ -85,7 +93,7 @@ TWISTED: dict[str, set[str]] = {
 }
 """Which parts of Twisted a room may import. A room that is not listed may import any."""
 
-SPARK = {"spark", "archive", "archive.run"} | {
+SPARK = {"spark", "spark.read", "archive"} | {
     f"archive.{room}" for room in ("ingest", "derive", "maintain", "cluster")
 }
 """The rooms that import pyspark."""

@@ -1,97 +1,87 @@
 # Tests: tests/archive/test_job.py
-"""The job that keeps an archive: takes the log into it, derives, cleans, vacuums. Needs Spark.
+"""The job that maintains an archive: ingest, derive, clean, vacuum. Needs Spark.
 
-It works beside a broker or without one, and reads no more of a data directory than ``state/bounds``
-and ``wal``. One job at a time has a data directory's archive: ``run/rollup.lock`` is held by fcntl,
-so that it is free as soon as the process is gone. Each step commits what it did by itself, and
-looks at what is there before it begins; so a job that is stopped anywhere is gone on with by the
-next one.
+It runs with or without a broker, and reads only ``state`` and ``wal`` of a data directory. One job
+at a time works on the archive of a data directory. Each step commits its own work and starts from
+what the archive has, so the next job continues a stopped one.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from brokerd.archive.contract.bounds import FILE_BYTES_MAX, FILE_NAME, Bounds, decode_bounds
-from brokerd.archive.contract.layout import EVENTS, LAYOUTS, RECORDS
+from brokerd.archive.cluster.progress import NoProgress, Progress
+from brokerd.archive.cluster.runner import SparkRunner
+from brokerd.archive.contract.bounds import FILE_NAME, Bounds
+from brokerd.archive.contract.layout import EVENTS, LAYOUTS, RECORDS, ROLLUP_APP
 from brokerd.archive.contract.pairing import check_pin
 from brokerd.archive.contract.view import ArchiveUnavailable
-from brokerd.archive.delta.table import Table
-from brokerd.archive.delta.tables import ensure_tables, open_tables
+from brokerd.archive.data_dir import WAL, check_data_dir, read_bounds, rollup_lock
+from brokerd.archive.delta.tables import Tables, ensure_tables, open_tables
 from brokerd.archive.delta.vacuum import remove_temporaries
-from brokerd.archive.ingest.ingest import RolledUp, roll_up
-from brokerd.archive.ingest.plan import Lot, plan_lot
+from brokerd.archive.errors import JobFailed
+from brokerd.archive.ingest.ingest import IngestReport, ingest_log
+from brokerd.archive.ingest.plan import Lot, LotLimits, plan_lot
 from brokerd.archive.journal.pairing import check_log, read_pin
 from brokerd.archive.journal.segment_list import end_of_log
-from brokerd.archive.run import JobFailed, Progress, Quiet, Run, Settings, StepReport, counted
-from brokerd.archive.serve.lazy import LazyArchive
+from brokerd.archive.run import Run, Settings, StepReport, count_text
 from brokerd.archive.storage.address import Place
-from brokerd.archive.storage.regular_file import read_regular
 from brokerd.archive.storage.store import Store
-from brokerd.errors import BrokerdError, DamagedData
+from brokerd.errors import BrokerdError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOCK_NAME = "rollup.lock"
 NO_LIMIT = 1 << 62
 
 
-class RollupLocked(BrokerdError):
-    """Another job is at work."""
-
-    retryable = True
-
-
 class Job(NamedTuple):
-    """What to do, and with what."""
+    """The configuration of a job."""
 
     data_dir: Path
     root: Place
-    """Where the archive is."""
+    """The archive."""
     settings: Settings
     open_spark: Callable[[], AbstractContextManager[SparkSession]]
-    """Starts Spark; called when there is something for it to do."""
+    """Starts Spark; called if a step needs it."""
     now_ms: Callable[[], int]
     """The wall clock in milliseconds."""
     free_bytes: Callable[[Path], int]
-    """How much may be written to the disk that holds a directory, which is there."""
+    """Returns the free space of the disk that holds an existing directory."""
     only: Sequence[str] = ()
-    """Names of the topics that removing and merging is limited to; none: all."""
-    at: Callable[[str], None] = lambda point: None
-    """Called at points with names, where tests stop the process."""
-    progress: Progress = Quiet()
+    """Names of the topics to clean; none: all."""
+    failpoint: Callable[[str], None] = lambda name: None
+    """Called at named points, where tests stop the process."""
+    progress: Progress = NoProgress()
 
 
 @dataclass
-class Summary:
-    """What a job did."""
+class JobReport:
+    """The report of a job."""
 
-    rolled_up: RolledUp = field(default_factory=RolledUp)
+    ingest: IngestReport = field(default_factory=IngestReport)
     steps: list[StepReport] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """What somebody has to do something about."""
+    """Errors that an operator must handle."""
 
     @property
     def has_committed(self) -> bool:
-        """Whether the archive is another than before."""
-        return bool(self.rolled_up.lots or any(step.lines for step in self.steps))
+        """Whether the job changed the archive."""
+        return bool(self.ingest.lots or any(step.lines for step in self.steps))
 
     @property
-    def left(self) -> str:
-        """Why no more of the log was taken; "" if nothing is left, or nothing was looked at."""
-        return self.rolled_up.stop.reason if self.rolled_up.stop is not None else ""
+    def stop_reason(self) -> str:
+        """Why the ingest took no more of the log; "" if the log has no more."""
+        return self.ingest.stop.reason if self.ingest.stop is not None else ""
 
     @contextmanager
-    def telling(self, root: Place) -> Iterator[None]:
-        """Add what goes wrong to the problems; ``root`` is the place if nothing else is named."""
+    def collect_problems(self, root: Place) -> Iterator[None]:
+        """Add an error to the problems. ``root`` stands for the file if the error names none."""
         problem = ""
         try:
             yield
@@ -103,227 +93,142 @@ class Summary:
             self.problems.append(problem)
 
 
-def _free_bytes(job: Job) -> int:
-    """How much may be written to the archive; a bucket has no limit."""
-    return job.free_bytes(job.root) if isinstance(job.root, Path) else NO_LIMIT
+def run_job(job: Job) -> JobReport:
+    """Run all steps. Errors of steps are in the report.
 
+    The other steps also follow a failed ingest: they need only the archive, and may free the space
+    that the ingest lacks.
 
-def run_job(job: Job) -> Summary:
-    """Do all of it. What goes wrong after the beginning is in the summary.
-
-    The steps after a rollup that failed are done all the same: they need nothing that is not in the
-    archive, and may free the space that the rollup lacks.
-
-    :raises RollupLocked: another one is at work.
-    :raises BrokerdError: there is nothing to begin with: no data directory, no bounds, an archive
-        that is somebody else's, or is not that of the log as it is now.
+    :raises RollupLocked: another job is at work.
+    :raises BrokerdError: the data directory or its bounds are missing, or the archive is foreign,
+        or does not belong to the log as it is now.
     """
-    summary = Summary()
-    _check_data_dir(job.data_dir)
-    with locked(job.data_dir), ExitStack() as stack:
-        # Another job may have taken more of the log while this one waited to begin.
-        told = _bounds_bytes(job.data_dir)
-        bounds = _decoded(job.data_dir, told)
+    report = JobReport()
+    check_data_dir(job.data_dir)
+    with rollup_lock(job.data_dir), SparkRunner(job.open_spark, job.progress) as spark:
+        # The bounds are read under the lock: an earlier job may have ingested more meanwhile.
+        bounds, data = read_bounds(job.data_dir)
         only = _topic_ids(job.only, bounds)
-        check_pairing(job.data_dir, job.root, bounds)
-        tables = ensure_tables(job.root, bounds.log_id, job.now_ms())
-        spark = _Session(job, stack)
+        tables = open_paired_tables(job.data_dir, job.root, bounds)
         run = Run(
             root=job.root,
             bounds=bounds,
             settings=job.settings,
-            spark=spark.get,
+            tables=ensure_tables(job.root, bounds.log_id, job.now_ms(), tables),
+            spark=spark,
             now_ms=job.now_ms,
             only=only,
-            at=job.at,
-            progress=job.progress,
+            failpoint=job.failpoint,
         )
-        with summary.telling(job.root):
-            publish_bounds(run.store, told)
-            free_bytes = partial(_free_bytes, job)
-            roll_up(run, job.data_dir / "wal", tables, free_bytes, summary.rolled_up)
-        with summary.telling(job.root):
+        with report.collect_problems(job.root):
+            publish_bounds(run.store, data)
+            ingest_log(run, job.data_dir / WAL, partial(_free_bytes, job), report.ingest)
+        with report.collect_problems(job.root):
             for step in steps(job.settings):
-                summary.steps.append(step(run))
+                report.steps.append(step(run))
         if job.settings.vacuum:
-            with summary.telling(job.root):
-                summary.steps.append(vacuum(run))
-    stop = summary.rolled_up.stop
+            with report.collect_problems(job.root):
+                report.steps.append(vacuum(run))
+    stop = report.ingest.stop
     if stop is not None and stop.is_problem:
-        summary.problems.append(stop.reason)
-    return summary
+        report.problems.append(stop.reason)
+    return report
 
 
 def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
-    """What is done after the rollup, in order; if one fails, those after it are left out.
+    """Return the steps after the ingest, in order. If one fails, the later ones are skipped.
 
-    Derived first, for it needs what is removed then.
+    Derived tables come first, because they need the records that are removed later.
     """
     from brokerd.archive.derive.deliveries import derive_deliveries
     from brokerd.archive.derive.hourly import derive_hourly
     from brokerd.archive.maintain.clean import clean
-    from brokerd.archive.maintain.history import keep_history
+    from brokerd.archive.maintain.history import maintain_history
 
-    found: list[Callable[[Run], StepReport]] = []
+    selected: list[Callable[[Run], StepReport]] = []
     if settings.derived:
-        found += [derive_deliveries, derive_hourly]
+        selected += [derive_deliveries, derive_hourly]
     if settings.retention or settings.compaction or settings.merge:
-        found.append(clean)
+        selected.append(clean)
     if settings.merge or settings.events_days:
-        found.append(keep_history)
-    return found
+        selected.append(maintain_history)
+    return selected
 
 
 def vacuum(run: Run) -> StepReport:
-    """Delete what no version of the tables needs that was the newest in the last hours."""
-    files = 0
+    """Delete the files that no recent version of the tables needs."""
+    files, hours = 0, run.settings.vacuum_hours
     for layout in LAYOUTS.values():
-        run.at(f"before vacuum of {layout.name}")
-        table = Table(run.root, layout, run.bounds.log_id)
-        files += len(table.vacuum(run.settings.vacuum_hours, run.now_ms()))
-    remove_temporaries(run.root, run.settings.vacuum_hours, run.now_ms())
-    lines = [f"deleted {counted(files, 'file')} that no version needs"] if files else []
+        run.failpoint(f"before vacuum of {layout.name}")
+        files += len(run.tables[layout.name].vacuum(hours, run.now_ms()))
+    remove_temporaries(run.root, hours, run.now_ms())
+    lines = [f"deleted {count_text(files, 'file')} that no version needs"] if files else []
     return StepReport("vacuum", {"files": files}, lines)
 
 
 def plan_job(job: Job) -> Iterator[Lot]:
-    """What a job would take from the log, lot by lot. Changes nothing, needs no Spark and no lock.
+    """Plan the lots of a job. It changes nothing, and needs neither Spark nor the lock.
 
     :raises BrokerdError: as `run_job` does.
     """
-    bounds = read_bounds(job.data_dir)
+    bounds, _ = read_bounds(job.data_dir)
     _topic_ids(job.only, bounds)
-    open_tables(job.root, bounds.log_id)
-    check_pairing(job.data_dir, job.root, bounds)
-    view = LazyArchive(job.root, bounds.log_id).refresh()
-    records_lsn, events_lsn = (view.records_lsn, view.events_lsn) if view is not None else (0, 0)
+    tables = open_paired_tables(job.data_dir, job.root, bounds)
+    records_lsn, events_lsn = (
+        tables[layout.name].transaction(ROLLUP_APP) if layout.name in tables else 0
+        for layout in (RECORDS, EVENTS)
+    )
+    limits = LotLimits(job.settings.lot_bytes, job.settings.file_bytes, NO_LIMIT)
     while True:
-        lot = plan_lot(
-            job.data_dir / "wal",
-            bounds,
-            records_lsn,
-            events_lsn,
-            lot_bytes=job.settings.lot_bytes,
-            file_bytes=job.settings.file_bytes,
-            room_bytes=NO_LIMIT,
-        )
+        lot = plan_lot(job.data_dir / WAL, bounds, records_lsn, events_lsn, limits)
         yield lot
         if lot.stop is not None:
             return
         records_lsn, events_lsn = max(records_lsn, lot.end_lsn), max(events_lsn, lot.end_lsn)
 
 
-# -- What is there -------------------------------------------------------------------------------
+# -- Inputs --------------------------------------------------------------------------------------
 
 
-def read_bounds(data_dir: Path) -> Bounds:
-    """What the broker said last.
+def open_paired_tables(data_dir: Path, root: Place, bounds: Bounds) -> Tables:
+    """Open the tables that exist, and check that they belong to the log as it is now.
 
-    :raises JobFailed: there is no such file, or it is damaged; it says what to do.
-    :raises NewerFormat: a later version of brokerd wrote it.
+    It changes nothing.
+
+    :raises BrokerdError: they do not, or cannot be read.
     """
-    return _decoded(data_dir, _bounds_bytes(data_dir))
-
-
-def _check_data_dir(data_dir: Path) -> None:
-    if not (data_dir / "wal").is_dir():
-        raise JobFailed(f"{data_dir} is no data directory of a broker; name one with --data-dir")
-
-
-def _bounds_bytes(data_dir: Path) -> bytes:
-    _check_data_dir(data_dir)
-    path = data_dir / "state" / FILE_NAME
-    try:
-        return read_regular(path, FILE_BYTES_MAX)
-    except FileNotFoundError:
-        raise JobFailed(
-            f"{path} is not there: no broker that knows of archives has run here yet; start it once"
-        ) from None
-
-
-def _decoded(data_dir: Path, told: bytes) -> Bounds:
-    try:
-        return decode_bounds(told)
-    except DamagedData as error:
-        path = data_dir / "state" / FILE_NAME
-        raise JobFailed(f"{path} is damaged: {error}; start the broker, which writes it") from None
-
-
-def check_pairing(data_dir: Path, root: Place, bounds: Bounds) -> None:
-    """Refuse an archive that does not belong to the log as it is now. Changes nothing.
-
-    :raises BrokerdError: it does not, or cannot be read.
-    """
-    pin = read_pin(data_dir)
+    pin = read_pin(data_dir)  # before the tables: the broker raises it at any time
     tables = open_tables(root, bounds.log_id)
-    end_lsn = end_of_log(data_dir / "wal", bounds)
+    end_lsn = end_of_log(data_dir / WAL, bounds)
     states = {name: tables[name].state for name in (RECORDS.name, EVENTS.name) if name in tables}
     archive_id = states[RECORDS.name].archive_id if RECORDS.name in states else ""
     for layout in (RECORDS, EVENTS):
         where, state = str(root / layout.name), states.get(layout.name)
         if state is not None:  # the number of the table of records is the archive's id
             state = state._replace(archive_id=archive_id)
-            check_log(data_dir / "wal", end_lsn, state, where)
+            check_log(data_dir / WAL, end_lsn, state, where)
         check_pin(pin, state, where)
+    return tables
 
 
-def publish_bounds(store: Store, told: bytes) -> None:
-    """Have a copy of the bounds beside the tables, for those who read the archive alone."""
-    with suppress(FileNotFoundError, ArchiveUnavailable):  # then it is written
-        if store.read(FILE_NAME, len(told)) == told:
+def publish_bounds(store: Store, data: bytes) -> None:
+    """Copy the bounds beside the tables, for readers of the archive alone."""
+    with suppress(FileNotFoundError, ArchiveUnavailable):  # it is missing or another: write it
+        if store.read(FILE_NAME, len(data)) == data:
             return
-    store.put(FILE_NAME, told)
+    store.put(FILE_NAME, data)
+
+
+def _free_bytes(job: Job) -> int:
+    """Return the free space of the archive. A bucket has no limit."""
+    return job.free_bytes(job.root) if isinstance(job.root, Path) else NO_LIMIT
 
 
 def _topic_ids(names: Sequence[str], bounds: Bounds) -> frozenset[int] | None:
     if not names:
         return None
-    known = {topic.name: topic.id for topic in bounds.topics if not topic.internal_of}
+    ids = {topic.name: topic.id for topic in bounds.topics if not topic.internal_of}
     for name in names:
-        if name not in known:
-            raise JobFailed(
-                f"there is no topic {name!r}; `brokerctl topic list` shows those there are"
-            )
-    return frozenset(known[name] for name in names)
-
-
-@contextmanager
-def locked(data_dir: Path) -> Iterator[None]:
-    """Hold the lock on a data directory's archive.
-
-    :raises RollupLocked: another process holds it; its id is named.
-    """
-    directory = data_dir / "run"
-    directory.mkdir(exist_ok=True)
-    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-    try:
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
-            raise RollupLocked(
-                f"another brokerd-rollup is at work in {data_dir}, process {owner}"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-class _Session:
-    """Spark, from when it is first needed to the end of the job."""
-
-    def __init__(self, job: Job, stack: ExitStack) -> None:
-        self._job = job
-        self._stack = stack
-        self._session: SparkSession | None = None
-
-    def get(self) -> SparkSession:
-        if self._session is None:
-            self._job.progress.begin("starting Spark", 0)
-            try:
-                self._session = self._stack.enter_context(self._job.open_spark())
-            finally:
-                self._job.progress.end()
-        return self._session
+        if name not in ids:
+            raise JobFailed(f"there is no topic {name!r}; `brokerctl topic list` lists them")
+    return frozenset(ids[name] for name in names)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from deltalake import DeltaTable
 
@@ -16,34 +16,16 @@ from brokerd.archive.contract.bounds import (
     TopicBounds,
     encode_bounds,
 )
-from brokerd.archive.delta.tables import ensure_tables
-from brokerd.archive.ingest.ingest import RolledUp, roll_up
-from brokerd.archive.job import check_pairing
-from brokerd.archive.run import JobFailed, Run, Settings
-from brokerd.errors import BrokerdError
+from brokerd.archive.ingest.ingest import IngestReport
+from brokerd.archive.job import open_paired_tables
+from brokerd.archive.run import Settings
 from brokerd.walformat import EventKind
+from tests.archive.inline import NO_LIMIT, NOW_MS, ingest_inline
 from tests.archive.making import LOG_ID, LogMaker, events_entry, topic_entry
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+__all__ = ["MIB", "NO_LIMIT", "NOW_MS", "Data"]
 
-NOW_MS = 1_700_000_000_000
-NO_LIMIT = 1 << 60
 MIB = 1 << 20
-
-
-class InlineRun(Run):
-    """Does in this process what tasks would do."""
-
-    tasks_have_journal = True  # type: ignore[assignment]
-
-    def map(
-        self, what: str, function: Callable[[Item], Result], items: Sequence[Item]
-    ) -> list[Result]:
-        try:
-            return [function(item) for item in items]
-        except BrokerdError as error:
-            raise JobFailed(f"{what}: {error}") from error
 
 
 class Data:
@@ -135,21 +117,12 @@ class Data:
         at: Callable[[str], None] = lambda point: None,
         free_bytes: Callable[[], int] = lambda: NO_LIMIT,
         **settings: Any,
-    ) -> RolledUp:
+    ) -> IngestReport:
         """A rollup in this process."""
-        check_pairing(self.path, self.root, self.bounds())
-        run = InlineRun(
-            root=self.root,
-            bounds=self.bounds(),
-            settings=Settings(**{"file_bytes": MIB, **settings}),
-            spark=lambda: None,  # type: ignore[arg-type, return-value]
-            now_ms=lambda: NOW_MS,
-            at=at,
-        )
-        done = RolledUp()
-        tables = ensure_tables(self.root, LOG_ID, NOW_MS)
-        roll_up(run, self.wal, tables, free_bytes, done)
-        return done
+        bounds = self.bounds()
+        open_paired_tables(self.path, self.root, bounds)
+        given = Settings(**{"file_bytes": MIB, **settings})
+        return ingest_inline(self.root, self.wal, bounds, given, at, free_bytes)
 
     def _rows(self, table: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = (

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import Range
 from brokerd.archive.contract.ranges import merge_ranges
+from brokerd.archive.errors import JobFailed
 from brokerd.archive.maintain.rewrite import ranges_of
 from brokerd.archive.parquet.reader import open_file
-from brokerd.archive.run import JobFailed, Settings
+from brokerd.archive.run import Settings
 from tests.archive.world import NOW_US, Record, World, record
 from tests.strategies.archive import on_spark
 
@@ -204,7 +205,7 @@ def test_what_is_left_is_what_a_naive_model_keeps(
         log.move()
         if dice.random() < 0.5:
             stop_once(
-                world, dice.choice(["clean looked", "before clean commit", "after clean commit"])
+                world, dice.choice(["clean examined", "before clean commit", "after clean commit"])
             )
         clean(world)
         found = rows_of(world)
@@ -450,7 +451,7 @@ def test_many_small_files_become_few(world: World) -> None:
     assert len(world.files("records")) == 2
     assert sorted(map(str, world.rows("records"))) == before
     assert report.numbers["files_removed"] == 24
-    assert "wrote 2 files of records in the place of 24" in report.lines[0]
+    assert "replaced 24 by 2 files of records" in report.lines[0]
     assert covered(world) == [Range(1, 0, 0, 600), Range(17, 0, 0, 12), Range(33, 0, 0, 12)]
 
 

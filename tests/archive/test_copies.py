@@ -9,21 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.archive.delta.tables import ensure_tables
-from brokerd.archive.ingest.ingest import RolledUp, roll_up
+from brokerd.archive.errors import JobFailed
+from brokerd.archive.ingest.ingest import IngestReport
 from brokerd.archive.journal import copies
-from brokerd.archive.run import JobFailed, Settings
+from brokerd.archive.run import Settings
 from brokerd.archive.storage.address import ObjectAddress
 from brokerd.archive.storage.bucket import BucketStore
 from brokerd.archive.storage.store import Store, open_store
-from tests.archive.data import MIB, NO_LIMIT, NOW_MS, Data, InlineRun
-from tests.archive.making import LOG_ID, body_position, damage
+from tests.archive.data import MIB, NO_LIMIT, Data
+from tests.archive.inline import InlineSpark, ingest_inline
+from tests.archive.making import body_position, damage
 
 
-class Elsewhere(InlineRun):
+class RemoteSpark(InlineSpark):
     """Tasks run on a machine without the journal."""
 
-    tasks_have_journal = False  # type: ignore[assignment]
+    def is_local(self) -> bool:
+        return False
 
 
 class Stopped(Exception):
@@ -38,19 +40,13 @@ def data(tmp_path: Path, bucket: ObjectAddress, monkeypatch: pytest.MonkeyPatch)
     return made
 
 
-def roll(data: Data, at: Callable[[str], None] = lambda point: None, **settings: int) -> RolledUp:
-    run = Elsewhere(
-        root=data.root,
-        bounds=data.bounds(),
-        settings=Settings(file_bytes=MIB)._replace(**settings),
-        spark=lambda: None,  # type: ignore[arg-type, return-value]
-        now_ms=lambda: NOW_MS,
-        at=at,
+def roll(
+    data: Data, at: Callable[[str], None] = lambda point: None, **settings: int
+) -> IngestReport:
+    given = Settings(file_bytes=MIB)._replace(**settings)
+    return ingest_inline(
+        data.root, data.wal, data.bounds(), given, failpoint=at, spark=RemoteSpark()
     )
-    done = RolledUp()
-    tables = ensure_tables(data.root, LOG_ID, NOW_MS)
-    roll_up(run, data.wal, tables, lambda: NO_LIMIT, done)
-    return done
 
 
 def without_journal(data: Data, then: Callable[[], None] = lambda: None) -> Callable[[str], None]:
@@ -142,10 +138,10 @@ def test_each_is_fetched_once_while_there_is_room(
 
 
 def segments_of(data: Data) -> list[copies.Segment]:
-    from brokerd.archive.ingest.plan import plan_lot
+    from brokerd.archive.ingest.plan import LotLimits, plan_lot
 
-    given = {"lot_bytes": NO_LIMIT, "file_bytes": MIB, "room_bytes": NO_LIMIT}
-    return list(plan_lot(data.wal, data.bounds(), 0, 0, **given).segments)
+    limits = LotLimits(NO_LIMIT, MIB, NO_LIMIT)
+    return list(plan_lot(data.wal, data.bounds(), 0, 0, limits).segments)
 
 
 def test_one_that_is_read_does_not_give_way(data: Data) -> None:

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from brokerd.archive.delta.table import Table
-from brokerd.archive.run import JobFailed
+from brokerd.archive.errors import JobFailed
 from brokerd.walformat import EventKind, GroupEvent
 from tests.archive import plain
 from tests.archive.plain import Happened, log_of
@@ -184,7 +184,7 @@ def test_a_late_attempt_finds_no_other_steps_files(
     """It may even bring its directory back, in which the next step then does not write."""
     names = set()
     for _ in range(2):
-        with frames.staging(world.run()) as directory:
+        with world.run().frames.staging() as directory:
             (world.root / "staging" / "old" / "outcomes").mkdir(parents=True)
             assert list((world.root / directory).iterdir()) == []
             monkeypatch.setattr(frames.shutil, "rmtree", lambda path, ignore_errors: None)
@@ -192,7 +192,7 @@ def test_a_late_attempt_finds_no_other_steps_files(
         (world.root / "staging" / "old" / "outcomes").rmdir()
     assert len(names) == 2
     monkeypatch.undo()
-    with frames.staging(world.run()):
+    with world.run().frames.staging():
         assert len(list((world.root / "staging").iterdir())) == 1
     assert not (world.root / "staging").exists()
 

@@ -12,10 +12,11 @@ import pytest
 
 from brokerd.archive.contract.layout import Range
 from brokerd.archive.contract.ranges import merge_ranges
+from brokerd.archive.errors import JobFailed
 from brokerd.archive.maintain.merge_policy import pieces
 from brokerd.archive.maintain.rewrite import ranges_of
 from brokerd.archive.parquet.reader import open_file
-from brokerd.archive.run import JobFailed, Settings
+from brokerd.archive.run import Settings
 from brokerd.walformat import EventKind
 from tests.archive import plain
 from tests.archive.plain import STEP_US, Happened
@@ -93,7 +94,7 @@ def rows(world: World, name: str) -> list[tuple[int, int]]:
 def test_many_small_files_become_few(days: World) -> None:
     """Each row is there as before, in the order of the log, and what is covered stays covered."""
     before = {name: days.rows(name) for name in ("events", "deliveries")}
-    report = history.keep_history(days.run())
+    report = history.maintain_history(days.run())
     assert report.lines == ["merged 4 files of events", "merged 4 files of deliveries"]
     for name, found in before.items():
         assert len(days.files(name)) == 1
@@ -103,7 +104,7 @@ def test_many_small_files_become_few(days: World) -> None:
     (path,) = days.files("events")
     covered = merge_ranges(ranges_of(open_file(days.root / "events", path)))
     assert covered == [Range(0, 0, 0, days.lsn)]
-    assert history.keep_history(days.run()).lines == []
+    assert history.maintain_history(days.run()).lines == []
     roll(days, *place(DAYS))
     assert rows(days, "deliveries")[-1] == place(DAYS)
 
@@ -119,7 +120,7 @@ def test_damage_in_one_file_holds_up_no_others(
     data[8] ^= 1
     damaged.write_bytes(data)
     with pytest.raises(JobFailed, match=paths[0]):
-        history.keep_history(days.run())
+        history.maintain_history(days.run())
     live = days.files("events")
     assert len(live) == 3 and set(paths) - set(live) and paths[0] in live
     on_disk = {file.name for file in (days.root / "events").glob("*.parquet")}
@@ -131,13 +132,13 @@ def test_what_is_too_old_goes_file_by_file(days: World) -> None:
     """When all of a file is older than configured; the counts by the hour stay."""
     days.settings = Settings(events_days=2, merge=False)
     counted = days.rows("hourly")
-    report = history.keep_history(days.run())
+    report = history.maintain_history(days.run())
     kept = [place(day) for day in (1, 2, 3)]
     assert rows(days, "events") == kept
     assert rows(days, "deliveries") == kept
     assert report.lines == [
-        "removed 1 events that are too old",
-        "removed 1 deliveries that are too old",
+        "removed 1 old events",
+        "removed 1 old deliveries",
     ]
     assert days.rows("hourly") == counted
 
@@ -147,10 +148,10 @@ def test_nothing_goes_that_was_not_counted_yet(world: World) -> None:
     world.settings = Settings(events_days=1, merge=False)
     for day in range(4):
         roll(world, *place(day), derive=day == 0)
-    history.keep_history(world.run())
+    history.maintain_history(world.run())
     assert rows(world, "events") == [place(day) for day in (1, 2, 3)]
     world.settings = world.settings._replace(derived=False)
-    history.keep_history(world.run())
+    history.maintain_history(world.run())
     assert rows(world, "events") == [place(day) for day in (2, 3)]
 
 
@@ -160,7 +161,7 @@ def test_nothing_goes_without_a_reason(days: World, why: str) -> None:
     days.settings = Settings(events_days=0 if why == "forever" else 1, merge=False)
     days.time_settled = why != "unsettled"
     run = replace(days.run(), only=frozenset({1}) if why == "other topics" else None)
-    assert history.keep_history(run).lines == []
+    assert history.maintain_history(run).lines == []
     assert len(rows(days, "events")) == DAYS
 
 
@@ -175,7 +176,7 @@ def test_outcomes_are_right_after_events_were_merged(world: World) -> None:
         at(world, one.lsn)
         derived.derive_deliveries(world.run())
         hours.derive_hourly(world.run())
-        history.keep_history(world.run())
+        history.maintain_history(world.run())
     assert rows(world, "events") == [(5 * DAY, 9)]
     found = [tuple(row.values()) for row in world.rows("deliveries")]
     assert found == plain.deliveries(log)

@@ -9,10 +9,10 @@ from deltalake import DeltaTable
 
 from brokerd.archive.contract.bounds import DamagedPlace
 from brokerd.archive.contract.view import ForeignArchive
-from brokerd.archive.ingest.ingest import RolledUp
-from brokerd.archive.ingest.tasks import Problem
+from brokerd.archive.errors import JobFailed
+from brokerd.archive.ingest.ingest import IngestReport
+from brokerd.archive.ingest.tasks import TaskProblem
 from brokerd.archive.journal.topics import new_topics
-from brokerd.archive.run import JobFailed
 from tests.archive.data import Data
 from tests.archive.making import body_position, damage
 
@@ -93,7 +93,7 @@ def test_every_point_is_passed(data: Data) -> None:
 def test_files_of_the_slower_of_two_jobs_are_discarded(data: Data) -> None:
     """It has taken nothing, and says so."""
     data.fill()
-    faster: list[RolledUp] = []
+    faster: list[IngestReport] = []
 
     def overtake(point: str) -> None:
         if point == "before records commit":
@@ -118,7 +118,7 @@ def test_unknown_damage_ends_it_before_its_segment(data: Data) -> None:
     assert done.stop is not None and done.stop.is_problem
     assert done.stop.lsn == int(paths[2].stem)
     assert str(paths[2]) in done.stop.reason
-    assert "restart it, or run `brokerctl wal repair`" in done.stop.reason
+    assert "restart the broker, or run `brokerctl wal repair`" in done.stop.reason
     again = data.roll_up()
     assert (again.segments, again.stop) == (0, done.stop)
     offsets = {record[2] for record in data.appended if record[3] in (b"value 24", b"value 26")}
@@ -186,9 +186,10 @@ def test_a_segment_that_vanishes_each_time_ends_it(
     """After some tries it says so."""
     data.fill(1)
     monkeypatch.setattr(
-        "brokerd.archive.ingest.ingest.write_records", lambda task: Problem("gone", "0.wal is gone")
+        "brokerd.archive.ingest.ingest.write_records",
+        lambda task: TaskProblem("gone", "0.wal is gone"),
     )
-    with pytest.raises(JobFailed, match=r"^0\.wal is gone: journal files go as fast as"):
+    with pytest.raises(JobFailed, match=r"^0\.wal is gone: the broker deletes files faster"):
         data.roll_up()
 
 
@@ -200,7 +201,7 @@ def test_a_short_disk_is_gone_on_with_segment_by_segment(data: Data) -> None:
     assert (done.lots, done.segments) == (4, 4)
     data.check()
     data.fill(1)
-    with pytest.raises(JobFailed, match="1000 bytes free for the archive"):
+    with pytest.raises(JobFailed, match="has 1000 bytes of free space"):
         data.roll_up(free_bytes=lambda: 1000)
 
 
@@ -216,7 +217,7 @@ def test_a_disk_that_is_full_meanwhile_is_tried_with_less(
         ingest,
         "write_events",
         lambda task: (
-            Problem("full", "/archive: No space left on device")
+            TaskProblem("full", "/archive: No space left on device")
             if len(task[1].segments) > 1
             else write(task)
         ),
@@ -227,7 +228,7 @@ def test_a_disk_that_is_full_meanwhile_is_tried_with_less(
     files = [path for path in (data.root / "records").rglob("*.parquet") if "bucket" in str(path)]
     assert len(files) == done.files - 3
     data.fill(1)
-    full = Problem("full", "/archive: No space left on device")
+    full = TaskProblem("full", "/archive: No space left on device")
     monkeypatch.setattr(ingest, "write_events", lambda task: full)
     with pytest.raises(JobFailed, match=r"^/archive: No space left on device; free some space$"):
         data.roll_up()
@@ -255,6 +256,6 @@ def test_an_older_copy_of_the_log_is_refused(data: Data, point: str) -> None:
 def test_nothing_is_nothing(data: Data) -> None:
     """Without a segment there is nothing to take."""
     done = data.roll_up()
-    expected = RolledUp(stop=done.stop)
+    expected = IngestReport(stop=done.stop)
     assert done == expected
     assert done.stop is not None and not done.stop.is_problem

@@ -22,9 +22,11 @@ from brokerd.archive.cluster.session import NoSpark
 from brokerd.archive.contract.bounds import MAGIC
 from brokerd.archive.contract.pin import Pin, archive_id, encode_pin
 from brokerd.archive.contract.view import ForeignArchive
+from brokerd.archive.data_dir import RollupLocked, rollup_lock
 from brokerd.archive.delta.tables import ensure_tables
-from brokerd.archive.job import Job, RollupLocked, Summary, locked, plan_job, run_job
-from brokerd.archive.run import JobFailed, Run, Settings, StepReport
+from brokerd.archive.errors import JobFailed
+from brokerd.archive.job import Job, JobReport, plan_job, run_job
+from brokerd.archive.run import Run, Settings, StepReport
 from brokerd.errors import BrokerdError, NewerFormat
 from brokerd.walformat import (
     SEGMENT_HEADER_BYTES,
@@ -67,7 +69,7 @@ def job_of(data: Data, spark: SparkSession | None = None, **changes: Any) -> Job
     return Job(**given)
 
 
-def run(data: Data, spark: SparkSession | None = None, **changes: Any) -> Summary:
+def run(data: Data, spark: SparkSession | None = None, **changes: Any) -> JobReport:
     data.publish()
     return run_job(job_of(data, spark, **changes))
 
@@ -79,17 +81,17 @@ def files_of(directory: Path) -> set[Path]:
 def test_a_job_takes_the_log_and_derives(data: Data, spark: SparkSession) -> None:
     """All of it, on Spark; a second one has nothing to do, and starts none."""
     data.fill()
-    summary = run(data, spark, settings=ALL_STEPS)
-    assert summary.problems == []
-    assert summary.has_committed
-    assert summary.rolled_up.records == len(data.appended)
-    names = [step.name for step in summary.steps]
+    report = run(data, spark, settings=ALL_STEPS)
+    assert report.problems == []
+    assert report.has_committed
+    assert report.ingest.records == len(data.appended)
+    names = [step.name for step in report.steps]
     assert names == ["deliveries", "hourly", "clean", "history", "vacuum"]
     data.check()
     again = run(data, settings=ALL_STEPS)
     assert (again.problems, again.has_committed) == ([], False)
     assert [step.name for step in run(data).steps] == []
-    assert again.left == ""
+    assert again.stop_reason == ""
 
 
 def test_each_step_is_tasks_of_spark(data: Data, spark: SparkSession, event_log: Path) -> None:
@@ -103,8 +105,8 @@ def test_each_step_is_tasks_of_spark(data: Data, spark: SparkSession, event_log:
     run(data, spark, settings=ALL_STEPS)
     data.starts[6] = 20
     data.compacted = {5}
-    summary = run(data, spark, settings=ALL_STEPS._replace(rewrite_percent=1))
-    assert summary.problems == []
+    report = run(data, spark, settings=ALL_STEPS._replace(rewrite_percent=1))
+    assert report.problems == []
     left = [record for record in data.records() if record[0] in (5, 6)]
     assert left == [
         (5, 0, 119, b"2 of this key"),
@@ -137,11 +139,11 @@ def test_bounds_that_cannot_be_written_end_no_more_than_the_rollup(
     (data.root / "bounds").unlink()
     (data.root / "bounds").mkdir()
     data.fill(1)
-    summary = run(data, spark, settings=ALL_STEPS)
-    (problem,) = summary.problems
+    report = run(data, spark, settings=ALL_STEPS)
+    (problem,) = report.problems
     assert problem.startswith(f"{data.root / 'bounds'}") and "cannot be written: " in problem
-    assert summary.rolled_up.lots == 0
-    assert [step.name for step in summary.steps][-1] == "vacuum"
+    assert report.ingest.lots == 0
+    assert [step.name for step in report.steps][-1] == "vacuum"
 
 
 def test_the_log_is_left_as_it_was(data: Data, spark: SparkSession) -> None:
@@ -159,11 +161,11 @@ def test_a_problem_of_the_log_is_told_and_the_rest_is_done(data: Data, spark: Sp
     """What comes before the damage is archived."""
     paths = data.fill(3)
     damage(paths[2], body_position(paths[2], b"value 24"))
-    summary = run(data, spark, settings=ALL_STEPS)
-    assert summary.rolled_up.segments == 2
-    (problem,) = summary.problems
+    report = run(data, spark, settings=ALL_STEPS)
+    assert report.ingest.segments == 2
+    (problem,) = report.problems
     assert str(paths[2]) in problem
-    assert "deliveries" in [step.name for step in summary.steps]
+    assert "deliveries" in [step.name for step in report.steps]
 
 
 def test_two_at_once_is_one(data: Data) -> None:
@@ -173,8 +175,8 @@ def test_two_at_once_is_one(data: Data) -> None:
     script = f"""
         import sys
         from pathlib import Path
-        from brokerd.archive.job import locked
-        with locked(Path({str(data.path)!r})):
+        from brokerd.archive.data_dir import rollup_lock
+        with rollup_lock(Path({str(data.path)!r})):
             print("locked", flush=True)
             sys.stdin.read()
     """
@@ -191,7 +193,7 @@ def test_two_at_once_is_one(data: Data) -> None:
         assert caught.value.retryable
         other.send_signal(signal.SIGKILL)
     assert not data.root.exists()
-    with locked(data.path):
+    with rollup_lock(data.path):
         pass
 
 
@@ -254,14 +256,14 @@ def test_a_data_directory_without_a_log_is_refused(data: Data) -> None:
     """Whatever else is in it."""
     data.publish()
     data.wal.rmdir()
-    with pytest.raises(JobFailed, match="is no data directory of a broker"):
+    with pytest.raises(JobFailed, match="is not a broker's data directory"):
         run_job(job_of(data))
 
 
 def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path, data: Data) -> None:
     """Nothing is made in it."""
     (tmp_path / "other").mkdir()
-    with pytest.raises(JobFailed, match="other is no data directory of a broker"):
+    with pytest.raises(JobFailed, match="other is not a broker's data directory"):
         run_job(job_of(data, data_dir=tmp_path / "other"))
     assert list((tmp_path / "other").iterdir()) == []
 
@@ -296,8 +298,8 @@ def test_what_nobody_committed_is_deleted_when_it_is_old(data: Data, spark: Spar
     only = TAKE_ONLY._replace(vacuum=True, vacuum_hours=24)
     for hours, lines in ((23, []), (25, ["deleted 1 file that no version needs"])):
         now_ms = touched_ms + hours * 3_600_000
-        summary = run(data, settings=only, now_ms=lambda now_ms=now_ms: now_ms)
-        assert [line for step in summary.steps for line in step.lines] == lines
+        report = run(data, settings=only, now_ms=lambda now_ms=now_ms: now_ms)
+        assert [line for step in report.steps for line in step.lines] == lines
     assert not orphan.exists()
     data.check()
 
@@ -328,12 +330,12 @@ def test_bounds_are_those_of_when_the_job_has_the_lock(
 
     @contextmanager
     def held_by_another(data_dir: Path) -> Iterator[None]:
-        with locked(data_dir):
+        with rollup_lock(data_dir):
             data.starts[1] = 2
             data.publish()
             yield
 
-    monkeypatch.setattr("brokerd.archive.job.locked", held_by_another)
+    monkeypatch.setattr("brokerd.archive.job.rollup_lock", held_by_another)
     run_job(job_of(data))
     assert (data.root / "bounds").read_bytes() == (data.path / "state" / "bounds").read_bytes()
 
@@ -441,8 +443,8 @@ def test_workers_that_are_killed_are_made_again(
             timers.append(Timer(delay_seconds, kill))
             timers[0].start() if delay_seconds else kill()
 
-    summary = run(data, spark, at=at, settings=TAKE_ONLY._replace(lot_bytes=1))
-    assert summary.problems == []
+    report = run(data, spark, at=at, settings=TAKE_ONLY._replace(lot_bytes=1))
+    assert report.problems == []
     if delay_seconds:
         timers[0].join()
     assert killed
@@ -456,9 +458,9 @@ def test_a_disk_that_fails_is_told_in_the_summary(data: Data) -> None:
     def fail(path: Path) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
-    summary = run(data, free_bytes=fail)
-    assert summary.problems == [f"{data.root}: Input/output error"]
-    assert summary.steps == []
+    report = run(data, free_bytes=fail)
+    assert report.problems == [f"{data.root}: Input/output error"]
+    assert report.steps == []
 
 
 def test_a_full_disk_is_cleaned_all_the_same(data: Data, spark: SparkSession) -> None:
@@ -468,10 +470,10 @@ def test_a_full_disk_is_cleaned_all_the_same(data: Data, spark: SparkSession) ->
     run(data, spark)
     data.starts[1] = 10
     data.fill(1)
-    summary = run(data, spark, settings=ALL_STEPS, free_bytes=lambda path: 100)
-    (problem,) = summary.problems
+    report = run(data, spark, settings=ALL_STEPS, free_bytes=lambda path: 100)
+    (problem,) = report.problems
     assert problem.startswith("there are 100 bytes free for the archive")
-    assert {step.name: step.numbers for step in summary.steps}["clean"]["trimmed"] == 10
+    assert {step.name: step.numbers for step in report.steps}["clean"]["trimmed"] == 10
     assert data.records() == []
 
 
@@ -485,9 +487,9 @@ def test_a_step_that_fails_leaves_out_those_after_it(
 
     monkeypatch.setattr("brokerd.archive.derive.deliveries.derive_deliveries", fail)
     data.fill(1)
-    summary = run(data, spark, settings=ALL_STEPS)
-    assert summary.problems == ["deliveries: no good"]
-    assert [step.name for step in summary.steps] == ["vacuum"]
+    report = run(data, spark, settings=ALL_STEPS)
+    assert report.problems == ["deliveries: no good"]
+    assert [step.name for step in report.steps] == ["vacuum"]
 
 
 @pytest.mark.slow
@@ -511,7 +513,7 @@ def test_a_job_that_is_killed_is_gone_on_with(data: Data, spark: SparkSession) -
         )
         job = Job(
             data, Path({str(data.root)!r}), Settings(file_bytes={MIB}), open_spark,
-            lambda: {NOW_MS}, lambda path: {NO_LIMIT}, at=at,
+            lambda: {NOW_MS}, lambda path: {NO_LIMIT}, failpoint=at,
         )
         run_job(job)
     """
@@ -523,6 +525,6 @@ def test_a_job_that_is_killed_is_gone_on_with(data: Data, spark: SparkSession) -
             [sys.executable, "-c", dedent(script), point], env=environment, timeout=300
         )
         assert done.returncode == -signal.SIGKILL
-    summary = run(data, spark)
-    assert summary.problems == []
+    report = run(data, spark)
+    assert report.problems == []
     data.check()

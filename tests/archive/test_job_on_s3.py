@@ -12,7 +12,7 @@ from benchmarks.held_rollup import CLUSTER, HeldRollup
 from benchmarks.held_rollup import SETTINGS as HELD
 from brokerd.archive.contract.layout import LAYOUTS, RECORDS, Range, arrow_schema
 from brokerd.archive.delta.table import Table
-from brokerd.archive.job import Job, Summary, run_job
+from brokerd.archive.job import Job, JobReport, run_job
 from brokerd.archive.parquet import row_groups
 from brokerd.archive.parquet.plain_file import PlainFileReader
 from brokerd.archive.run import Settings
@@ -45,7 +45,7 @@ def data(tmp_path: Path) -> Data:
     return Data(tmp_path / "data")
 
 
-def run(data: Data, spark: SparkSession, root: Place, **changes: Any) -> Summary:
+def run(data: Data, spark: SparkSession, root: Place, **changes: Any) -> JobReport:
     data.publish()
     given = {
         "data_dir": data.path,
@@ -109,7 +109,7 @@ def test_a_run_that_is_stopped_anywhere_is_gone_on_with(
         while stopped(data, spark, bucket, passed):
             pass
         assert {f"{when} {what} commit" for when in WHEN for what in COMMITS} <= set(passed)
-    assert {"clean looked", "after clean commit", "before events are merged"} <= set(passed)
+    assert {"clean examined", "after clean commit", "before events are merged"} <= set(passed)
     check_same(data, bucket)
     run(data, spark, bucket)  # What was written anew may be worth a merge.
     again = run(data, spark, bucket)
@@ -136,7 +136,7 @@ def stopped(data: Data, spark: SparkSession, root: Place, passed: list[str]) -> 
             raise Stopped
 
     try:
-        assert run(data, spark, root, at=stop).problems == []
+        assert run(data, spark, root, failpoint=stop).problems == []
     except Stopped:
         return True
     return False
@@ -163,7 +163,7 @@ def test_large_files_are_read_in_parts(
     large = world.records_file([record(at) for at in range(405)], [Range(1, 0, 0, 405)])
     small = world.records_file([record(at) for at in range(405, 409)], [Range(1, 0, 405, 409)])
     paths = [large.path, small.path]
-    frame = frames.read_files(world.run(), RECORDS, paths, ["offset"], placed=True)
+    frame = world.run().frames.read(RECORDS, paths, ["offset"], row_ids=True)
     assert frame.rdd.getNumPartitions() > len(paths)
     assert sorted(map(tuple, frame.collect())) == [
         *((at, large.path.rpartition("/")[2], at) for at in range(405)),
@@ -197,8 +197,8 @@ def test_on_a_cluster_nobody_but_the_driver_needs_the_journal(
     for turn in range(2):
         work(data, turn)
         data.publish()
-        summary = run(data, spark, data.path / "archive", settings=HELD)
-        assert summary.problems == []
+        report = run(data, spark, data.path / "archive", settings=HELD)
+        assert report.problems == []
     killed = []
     for _ in range(2):
         with HeldRollup(data.path, tmp_path / "log", master=CLUSTER, archive=bucket) as job:

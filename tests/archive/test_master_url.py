@@ -45,7 +45,7 @@ def test_what_spark_runs_on_is_a_master(master: str) -> None:
 )
 def test_what_spark_does_not_run_on_is_told(master: str) -> None:
     """With what there is."""
-    with pytest.raises(ConfigError, match=r"is nothing that Spark runs on: name local\[\*\], "):
+    with pytest.raises(ConfigError, match=r"is not a master URL of Spark: give local\[\*\], "):
         master_url.check_master(master)
 
 

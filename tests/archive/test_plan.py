@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive.contract.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
-from brokerd.archive.ingest.plan import Lot, RecordsSplit, plan_lot
+from brokerd.archive.errors import JobFailed
+from brokerd.archive.ingest.plan import Lot, LotLimits, RecordsSplit, plan_lot
 from brokerd.archive.journal.sealed import batches_of, open_sealed
-from brokerd.archive.run import JobFailed
 from tests.archive.making import LOG_ID, LogMaker, topic_entry
 
 MIB = 1 << 20
@@ -31,9 +31,9 @@ def topic(number: int, *starts: int) -> TopicBounds:
 
 
 def plan(wal: Path, said: Bounds, since: int = 0, **changes: int) -> Lot:
-    given = {"lot_bytes": 1 << 40, "file_bytes": MIB, "room_bytes": 1 << 40, **changes}
+    given = {"lot_bytes": 1 << 40, "file_bytes": MIB, "free_bytes": 1 << 40, **changes}
     events_lsn = given.pop("events_lsn", since)
-    return plan_lot(wal, said, since, events_lsn, **given)
+    return plan_lot(wal, said, since, events_lsn, LotLimits(**given))
 
 
 def batches(split: RecordsSplit) -> Iterator[tuple[int, int, int, int]]:
@@ -169,7 +169,7 @@ def test_a_topic_without_a_name_ends_the_lot(tmp_path: Path) -> None:
     assert [segment.path for segment in lot.segments] == [str(first)]
     assert lot.stop is not None
     assert lot.stop.is_problem
-    assert f"the name of topic id 9, of which {second} has records" in lot.stop.reason
+    assert f"the name of topic id 9 is unknown, and {second} has records" in lot.stop.reason
 
 
 def test_a_lot_ends_where_the_limit_or_the_room_does(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_lot_ends_where_the_limit_or_the_room_does(tmp_path: Path) -> None:
     size = maker.first_lsn // 5
     said = bounds(topic(1))
     assert plan(tmp_path, said).stop is not None
-    for limit in ("lot_bytes", "room_bytes"):
+    for limit in ("lot_bytes", "free_bytes"):
         since, seen = 0, []
         for count in (2, 2, 1):
             lot = plan(tmp_path, said, since, **{limit: 2 * size + 1})
@@ -199,8 +199,8 @@ def test_a_small_limit_takes_one_segment_but_not_without_room(tmp_path: Path) ->
     maker.append(1, 0, [b"v" * 5_000])
     path = maker.seal()
     assert len(plan(tmp_path, bounds(topic(1)), lot_bytes=1).segments) == 1
-    with pytest.raises(JobFailed, match=rf"100 bytes free .* {path.name} may need"):
-        plan(tmp_path, bounds(topic(1)), room_bytes=100)
+    with pytest.raises(JobFailed, match=rf"has 100 bytes of free space, and {path.name} may need"):
+        plan(tmp_path, bounds(topic(1)), free_bytes=100)
 
 
 def test_a_segment_that_does_not_fit_is_for_the_next_lot(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_segment_that_does_not_fit_is_for_the_next_lot(tmp_path: Path) -> None
     for size in (1_000, 50_000):
         maker.append(1, 0, [b"v" * size])
         maker.seal()
-    lot = plan(tmp_path, bounds(topic(1)), room_bytes=20_000)
+    lot = plan(tmp_path, bounds(topic(1)), free_bytes=20_000)
     assert (len(lot.segments), lot.stop) == (1, None)
 
 

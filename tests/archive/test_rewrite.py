@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from brokerd.archive.contract.layout import EVENTS, Range
 from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.maintain import rewrite as rewriting
-from brokerd.archive.maintain.rewrite import Refused, Rewritten, Trims, Unit, rewrite
+from brokerd.archive.maintain.retention_bounds import RetentionBounds
+from brokerd.archive.maintain.rewrite import RewriteFailure, RewriteResult, RewriteUnit, rewrite
 from brokerd.archive.parquet import row_groups
 from brokerd.archive.parquet.reader import open_file
 from brokerd.errors import DamagedData
@@ -30,13 +31,13 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, None)  # type: ignore[arg-type]
 
 
-def unit(world: World, paths: list[str], **fields: Any) -> Unit:
-    return Unit(world.root, fields.pop("table", "records"), LOG_ID, tuple(paths), **fields)
+def unit(world: World, paths: list[str], **fields: Any) -> RewriteUnit:
+    return RewriteUnit(world.root, fields.pop("table", "records"), LOG_ID, tuple(paths), **fields)
 
 
-def rewritten(world: World, paths: list[str], **fields: Any) -> Rewritten:
+def rewritten(world: World, paths: list[str], **fields: Any) -> RewriteResult:
     found = rewrite(unit(world, paths, **fields))
-    assert isinstance(found, Rewritten)
+    assert isinstance(found, RewriteResult)
     return found
 
 
@@ -104,7 +105,7 @@ def test_what_stays_is_there_once_and_in_order(
 ) -> None:
     """However files overlap, and into however many files and row groups the rows go."""
     world = World(tmp_path_factory.mktemp("world"), None)  # type: ignore[arg-type]
-    trims = Trims(40, live, starts)
+    bounds = RetentionBounds(40, live, starts)
     every: dict[Place, None] = {}
     covered: list[Range] = []
     paths, told = [], {}
@@ -122,7 +123,10 @@ def test_what_stays_is_there_once_and_in_order(
         numbers = [(row["topic_id"], row["partition"], row["offset"]) for row in rows]
         every |= dict.fromkeys(numbers)
         stays = {
-            (r.topic_id, r.partition, o) for r, os_ in file for o in os_ if trims.kept([r]) != []
+            (r.topic_id, r.partition, o)
+            for r, os_ in file
+            for o in os_
+            if bounds.retained([r]) != []
         }
         drops = {
             at: "expired"
@@ -134,12 +138,12 @@ def test_what_stays_is_there_once_and_in_order(
         }
         name = drop(world, info.path[-24:], drops, {at: numbers[at][2] for at in drops})
         told[info.path] = (name,)
-    kept = trims.kept(merge_ranges(covered))
+    kept = bounds.retained(merge_ranges(covered))
     found = rewritten(
         world,
         paths,
         drops=told,
-        trims=trims,
+        bounds=bounds,
         own_bytes=own_bytes,
         file_bytes=file_bytes,
     )
@@ -192,7 +196,7 @@ def test_a_file_of_which_every_row_goes_still_covers(world: World) -> None:
     found = rewritten(world, [info.path], drops={info.path: (name,)})
     (left,) = found.added
     assert (left.rows, left.ranges) == (0, (Range(1, 0, 3, 5),))
-    assert found.gone == {"superseded": 1, "expired": 1}
+    assert found.removed == {"superseded": 1, "expired": 1}
     (again,) = rewritten(world, [left.path]).added
     assert again.ranges == left.ranges
 
@@ -200,8 +204,8 @@ def test_a_file_of_which_every_row_goes_still_covers(world: World) -> None:
 def test_nothing_is_written_when_nothing_has_to_be_known(world: World) -> None:
     """All of it is below the start offset, or of a topic that is gone."""
     info = world.records_file([], [Range(1, 0, 0, 5), Range(17, 0, 0, 9)])
-    trims = Trims(30, frozenset({1}), {(1, 0): 5})
-    assert rewritten(world, [info.path], trims=trims).added == ()
+    bounds = RetentionBounds(30, frozenset({1}), {(1, 0): 5})
+    assert rewritten(world, [info.path], bounds=bounds).added == ()
 
 
 def test_a_row_that_goes_for_two_reasons_is_counted_once(world: World) -> None:
@@ -210,7 +214,7 @@ def test_a_row_that_goes_for_two_reasons_is_counted_once(world: World) -> None:
     one = drop(world, "one", {0: "superseded", 1: "superseded"}, {0: 0, 1: 1})
     two = drop(world, "two", {0: "expired"}, {0: 0})
     found = rewritten(world, [info.path], drops={info.path: (one, two)})
-    assert found.gone == {"expired": 1, "superseded": 1}
+    assert found.removed == {"expired": 1, "superseded": 1}
 
 
 def test_rows_that_are_not_those_looked_at_are_never_removed(world: World) -> None:
@@ -218,8 +222,8 @@ def test_rows_that_are_not_those_looked_at_are_never_removed(world: World) -> No
     info = world.records_file([record(0), record(7)], [Range(1, 0, 0, 8)])
     name = drop(world, "one", {1: "superseded"}, {1: 6})
     found = rewrite(unit(world, [info.path], drops={info.path: (name,)}))
-    assert isinstance(found, Refused)
-    assert "other records" in found.text
+    assert isinstance(found, RewriteFailure)
+    assert "changed since its records were examined" in found.text
     assert len(list((world.root / "records" / "bucket=1").iterdir())) == 1
 
 
@@ -239,7 +243,7 @@ def test_a_full_disk_leaves_all_as_it_was(world: World, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("brokerd.archive.parquet.writer.os.write", full)
     found = rewrite(unit(world, [info.path for info in infos]))
-    assert isinstance(found, Refused)
+    assert isinstance(found, RewriteFailure)
     assert "No space left" in found.text
     monkeypatch.undo()
     assert sorted((world.root / "records" / "bucket=1").iterdir()) == before
@@ -270,7 +274,7 @@ def test_a_damaged_file_is_left_as_it_is(world: World) -> None:
     data[20] ^= 1
     path.write_bytes(data)
     found = rewrite(unit(world, [info.path for info in infos]))
-    assert isinstance(found, Refused)
+    assert isinstance(found, RewriteFailure)
     assert str(path) in found.text
 
 
@@ -312,5 +316,5 @@ def test_what_was_written_is_read_back(world: World, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(rewriting, "verify_written", wrong)
     found = rewrite(unit(world, [info.path]))
-    assert isinstance(found, Refused)
+    assert isinstance(found, RewriteFailure)
     assert "does not give back" in found.text

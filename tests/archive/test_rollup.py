@@ -94,7 +94,7 @@ def test_what_was_done_is_said(data: Data, sparkling: Command) -> None:
     said = sparkling("--set", "archive.file_bytes=1MiB")
     assert (said.code, said.err) == (0, "")
     first, *_, took = said.out.splitlines()
-    assert first.startswith("took 3 journal files, ")
+    assert first.startswith("ingested 3 journal files, ")
     assert f": {len(data.appended)} records and {len(data.happened)} events, in " in first
     assert "left:" not in said.out
     assert took.startswith("took ") and took.endswith(" s")
@@ -126,7 +126,7 @@ def test_an_archive_may_be_in_a_bucket(
     data.publish()
     given = ("--archive", str(bucket))
     said = sparkling(*given, "--dry-run")
-    assert said.out.startswith(f"archive: {bucket}\nwould take 3 journal files, ")
+    assert said.out.startswith(f"archive: {bucket}\nwould ingest 3 journal files, ")
     said = sparkling(*given, "--json", *TAKE_ONLY)
     assert (said.code, said.err) == (0, "")
     assert json.loads(said.out)["records"] == len(data.appended)
@@ -160,7 +160,7 @@ def test_a_dry_run_does_nothing(data: Data, command: Command) -> None:
     data.publish()
     said = command("--dry-run")
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith(f"archive: {data.root}\nwould take 3 journal files, ")
+    assert said.out.startswith(f"archive: {data.root}\nwould ingest 3 journal files, ")
     assert "left:" not in said.out
     assert f"{len(data.appended)} records, into " in said.out
     assert not data.root.exists()
@@ -183,7 +183,7 @@ def test_a_dry_run_refuses_what_a_run_does(
         (["--archive", str(photos)], f"{photos} holds something else already"),
         (["--archive", str(data.path / "wal")], "which belongs to the broker"),
         (["--only", "nobody"], "there is no topic 'nobody'"),
-        (["--master", "nonsense"], "archive.master: 'nonsense' is nothing that Spark runs on"),
+        (["--master", "nonsense"], "archive.master: 'nonsense' is not a master URL of Spark"),
     ):
         said = command(*only, *arguments)
         assert (said.code, said.out) == (1, "")
@@ -211,7 +211,7 @@ def test_a_dry_run_names_damage(data: Data, command: Command) -> None:
     paths[1].with_suffix(".idx").write_bytes(b"damaged")
     said = command("--dry-run")
     assert said.code == 1
-    assert "would take 1 journal file, " in said.out
+    assert "would ingest 1 journal file, " in said.out
     assert said.err.startswith(f"brokerd-rollup: {paths[1]} at ")
 
 
@@ -237,7 +237,7 @@ def test_a_dry_run_seals_nothing(command: Command) -> None:
     """Wrong usage, rather than that it is passed over."""
     said = command("--dry-run", "--seal")
     assert said.code == 2
-    assert "--dry-run changes nothing, and --seal does" in said.err
+    assert "--dry-run changes nothing, but --seal does" in said.err
 
 
 class Gatekeeper(BaseHTTPRequestHandler):
@@ -308,7 +308,7 @@ def test_a_broker_that_does_not_listen_to_nobody_is_left_alone(
     assert gatekeeper == []
     refused = sparkling("--seal")
     assert refused.code == 1
-    assert "--seal: the broker says authentication required" in refused.err
+    assert "--seal: the broker answered: authentication required" in refused.err
     assert "--key-file" in refused.err
 
 
@@ -364,7 +364,7 @@ def test_a_problem_is_told_after_what_was_done(data: Data, sparkling: Command) -
     damage(paths[1], body_position(paths[1], b"value 12"))
     said = sparkling(*TAKE_ONLY)
     assert said.code == 1
-    assert said.out.startswith("took 1 journal file, ")
+    assert said.out.startswith("ingested 1 journal file, ")
     assert "left:" not in said.out
     assert said.err.startswith(f"brokerd-rollup: {paths[1]} at ")
     assert "`brokerctl wal repair`" in said.err
@@ -389,8 +389,10 @@ def test_a_read_only_data_directory_is_one_line(data: Data, command: Command) ->
 @pytest.fixture
 def taken(data: Data) -> Iterator[None]:
     """Another run is at work."""
-    script = "import sys; from brokerd.archive.job import locked; from pathlib import Path\n"
-    script += f"with locked(Path({str(data.path)!r})): print(flush=True); sys.stdin.read()"
+    script = (
+        "import sys; from brokerd.archive.data_dir import rollup_lock; from pathlib import Path\n"
+    )
+    script += f"with rollup_lock(Path({str(data.path)!r})): print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", script],
         stdin=subprocess.PIPE,
@@ -467,7 +469,7 @@ def test_a_run_at_a_terminal_shows_its_steps(data: Data, tmp_path: Path) -> None
         ["--data-dir", str(data.path), "--master", "local[2]"], {"SPARK_CONF_DIR": conf}
     )
     assert shown.code == 0, shown.text
-    for word in ("starting Spark", "rollup records", "rollup events", "took 3 journal files"):
+    for word in ("starting Spark", "rollup records", "rollup events", "ingested 3 journal files"):
         assert word in shown.text
     assert "WARN" not in shown.text
     assert {"rollup records", "rollup events", "deliveries"} <= jobs_with_tasks(tmp_path / "events")
@@ -588,7 +590,7 @@ def test_a_run_that_is_ended_cleans_up(data: Data, name: str, code: int) -> None
     data.publish()
     action = f"os.kill(os.getpid(), signal.{name})"
     done = stopped_at(data, "after records commit", action)
-    said = "brokerd-rollup: ended; what is committed stays, and the next run goes on"
+    said = "brokerd-rollup: stopped; commits stay, and the next run continues"
     assert (done.returncode, done.stderr.strip(), done.stdout) == (code, said, "")
     assert remains(data) == ["rollup.lock", "rollup.log"]
     assert data.records() == sorted(data.appended)

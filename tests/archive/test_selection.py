@@ -6,16 +6,16 @@ import pytest
 
 from brokerd.archive.contract.bounds import Bounds, PartitionBounds, TopicBounds
 from brokerd.archive.contract.layout import Range, parse_records_name, records_name
-from brokerd.archive.maintain.compaction_state import PartitionLook
+from brokerd.archive.maintain.compaction_state import PartitionState
+from brokerd.archive.maintain.file_stats import RecordsFile
 from brokerd.archive.maintain.merge_policy import FILES_MAX
 from brokerd.archive.maintain.selection import (
     DEPTH_MAX,
-    Extent,
-    compactable,
+    PartitionExtent,
+    compaction_bounds,
     files_to_merge,
-    partitions_to_look_at,
+    partitions_to_compact,
 )
-from brokerd.archive.maintain.survey import RecordsFile
 
 TAIL = f"{'0' * 8}-{'0' * 16}"
 SIZE = 128
@@ -86,32 +86,35 @@ def bounds(compact: bool, *partitions: tuple[int, int]) -> Bounds:
 
 def test_only_topics_that_are_set_so_are_compacted_below_their_bound() -> None:
     """And only partitions in which anything lies below it."""
-    assert compactable(bounds(True, (0, 10), (5, 5), (2, 3))) == {(1, 0): 10, (1, 2): 3}
-    assert compactable(bounds(False, (0, 10))) == {}
-    assert compactable(bounds(True, (0, 10)), only={2}) == {}
+    assert compaction_bounds(bounds(True, (0, 10), (5, 5), (2, 3))) == {(1, 0): 10, (1, 2): 3}
+    assert compaction_bounds(bounds(False, (0, 10))) == {}
+    assert compaction_bounds(bounds(True, (0, 10)), only={2}) == {}
 
 
 @pytest.mark.parametrize(
-    ("held", "below", "look", "is_chosen"),
+    ("extent", "below", "state", "is_selected"),
     [
-        (Extent(0, 100_000, 100_000), 50, None, True),
-        (Extent(60, 100_000, 90_000), 50, None, False),
-        (Extent(0, 100_000, 100_000), 50_000, (100_000, 50_000, 0, False), False),
-        (Extent(0, 110_000, 100_000), 50_000, (100_000, 50_000, 0, False), False),
-        (Extent(0, 120_000, 100_000), 50_000, (100_000, 50_000, 0, False), True),
-        (Extent(0, 110_000, 100_000), 60_000, (100_000, 50_000, 0, False), True),
-        (Extent(0, 100_000, 100_000), 1 << 40, (100_000, 100_000, 0, False), False),
-        (Extent(0, 1001, 1000), 500, (1000, 500, 0, False), True),
-        (Extent(0, 1000, 1000), 500, (1000, 500, 0, False), False),
-        (Extent(0, 1000, 1000), 500, (1000, 500, 0, True), True),
-        (Extent(0, 1000, 1000), 500, (1000, 500, 70, False), True),
-        (Extent(0, 1000, 1000), 500, (1000, 500, 71, False), False),
+        (PartitionExtent(0, 100_000, 100_000), 50, None, True),
+        (PartitionExtent(60, 100_000, 90_000), 50, None, False),
+        (PartitionExtent(0, 100_000, 100_000), 50_000, (100_000, 50_000, 0, False), False),
+        (PartitionExtent(0, 110_000, 100_000), 50_000, (100_000, 50_000, 0, False), False),
+        (PartitionExtent(0, 120_000, 100_000), 50_000, (100_000, 50_000, 0, False), True),
+        (PartitionExtent(0, 110_000, 100_000), 60_000, (100_000, 50_000, 0, False), True),
+        (PartitionExtent(0, 100_000, 100_000), 1 << 40, (100_000, 100_000, 0, False), False),
+        (PartitionExtent(0, 1001, 1000), 500, (1000, 500, 0, False), True),
+        (PartitionExtent(0, 1000, 1000), 500, (1000, 500, 0, False), False),
+        (PartitionExtent(0, 1000, 1000), 500, (1000, 500, 0, True), True),
+        (PartitionExtent(0, 1000, 1000), 500, (1000, 500, 70, False), True),
+        (PartitionExtent(0, 1000, 1000), 500, (1000, 500, 71, False), False),
     ],
 )
 def test_a_partition_is_looked_at_when_enough_is_new(
-    held: Extent, below: int, look: tuple[int, int, int, bool] | None, is_chosen: bool
+    extent: PartitionExtent,
+    below: int,
+    state: tuple[int, int, int, bool] | None,
+    is_selected: bool,
 ) -> None:
     """New are records above those seen, and those that the bound has passed; or a tombstone is."""
-    looked = {} if look is None else {(1, 0): PartitionLook(1, 0, *look)}
-    found = partitions_to_look_at({(1, 0): held}, {(1, 0): below}, looked, 20, 70)
-    assert found == ({(1, 0)} if is_chosen else set())
+    states = {} if state is None else {(1, 0): PartitionState(1, 0, *state)}
+    found = partitions_to_compact({(1, 0): extent}, {(1, 0): below}, states, 20, 70)
+    assert found == ({(1, 0)} if is_selected else set())

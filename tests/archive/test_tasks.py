@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from brokerd.archive.contract.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
-from brokerd.archive.ingest.plan import Lot, plan_lot
-from brokerd.archive.ingest.tasks import Problem, Target, write_events, write_records
+from brokerd.archive.ingest.plan import Lot, LotLimits, plan_lot
+from brokerd.archive.ingest.tasks import Target, TaskProblem, write_events, write_records
 from brokerd.archive.parquet import writer
 from brokerd.archive.parquet.writer import FileInfo
 from brokerd.walformat import ENTRY_HEADER_BYTES, EventKind
@@ -31,7 +31,7 @@ def bounds(*topics: int, gaps: Any = (), **changes: Any) -> Bounds:
 
 
 def plan(wal: Path, said: Bounds) -> Lot:
-    return plan_lot(wal, said, 0, 0, lot_bytes=1 << 40, file_bytes=MIB, room_bytes=1 << 40)
+    return plan_lot(wal, said, 0, 0, LotLimits(1 << 40, MIB, 1 << 40))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def target(wal: Path) -> Target:
     return Target(wal.parent / "archive", LOG_ID)
 
 
-def written(wal: Path, said: Bounds) -> list[FileInfo | Problem | None]:
+def written(wal: Path, said: Bounds) -> list[FileInfo | TaskProblem | None]:
     return [write_records((target(wal), split)) for split in plan(wal, said).records]
 
 
@@ -117,7 +117,7 @@ def hurt_log(wal: Path) -> tuple[Path, int]:
 def test_damage_that_nobody_knows_ends_it_at_its_segment(wal: Path) -> None:
     """With the file, the place and the offsets; no file is left."""
     path, _ = hurt_log(wal)
-    (problem,) = [one for one in written(wal, bounds(1, 2)) if isinstance(one, Problem)]
+    (problem,) = [one for one in written(wal, bounds(1, 2)) if isinstance(one, TaskProblem)]
     assert (problem.kind, problem.lsn) == ("damaged", int(path.stem))
     assert str(path) in problem.text
     assert "topic id 1 partition 0 offsets 8 to 8" in problem.text
@@ -145,7 +145,7 @@ def test_damage_beside_the_known_place_is_told(wal: Path, value: bytes) -> None:
     place = DamagedPlace(path.name, position, position + 8)
     damage(path, body_position(path, value))
     problems = [one for one in written(wal, bounds(1, 2, damage=[place])) if one is not None]
-    assert [one.kind for one in problems if isinstance(one, Problem)] == ["damaged"]
+    assert [one.kind for one in problems if isinstance(one, TaskProblem)] == ["damaged"]
 
 
 def test_nothing_left_is_no_file(wal: Path) -> None:
@@ -169,7 +169,7 @@ def lease(maker: LogMaker, topic_id: int, owner: str) -> None:
     maker.frame()
 
 
-def written_events(wal: Path, said: Bounds) -> FileInfo | Problem | None:
+def written_events(wal: Path, said: Bounds) -> FileInfo | TaskProblem | None:
     (split,) = plan(wal, said).events
     return write_events((target(wal), split))
 
@@ -211,7 +211,7 @@ def test_no_events_are_no_file(wal: Path) -> None:
     position = body_position(path, b"damaged here")
     damage(path, position)
     problem = written_events(wal, bounds(1))
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, TaskProblem)
     assert (problem.kind, problem.lsn) == ("damaged", int(path.stem))
     place = DamagedPlace(path.name, 4096, position + 100)
     assert written_events(wal, bounds(1, damage=[place])) is None
@@ -229,7 +229,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_told(wal: Path, suffix: str) -> 
     (split,) = plan(wal, bounds(1)).records
     path.with_suffix(suffix).unlink()
     problem = write_records((target(wal), split))
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, TaskProblem)
     assert problem.kind == "gone"
 
 
@@ -241,7 +241,7 @@ def test_another_segment_of_the_same_name_is_not_read(wal: Path) -> None:
     (split,) = plan(wal, bounds(1)).records
     replaced = split.segments[0]._replace(segment_id=b"x" * 16)
     problem = write_records((target(wal), split._replace(segments=(replaced,))))
-    assert problem == Problem("gone", f"{path} is another segment now")
+    assert problem == TaskProblem("gone", f"{path} was replaced by another segment")
 
 
 def test_a_full_disk_is_told_and_leaves_no_file(wal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ def test_a_full_disk_is_told_and_leaves_no_file(wal: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(writer.os, "fsync", full)
     (problem,) = written(wal, bounds(1))
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, TaskProblem)
     assert problem.kind == "full"
     assert "No space left on device" in problem.text
     assert [path for path in Path(target(wal).root).rglob("*") if path.is_file()] == []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.contract.bounds import Bounds, PartitionBounds, TopicBounds
 from brokerd.archive.contract.layout import EVENTS, RECORDS, ROLLUP_APP, Layout, Range, arrow_schema
 from brokerd.archive.delta.actions import AddFile, add_file
@@ -68,9 +70,10 @@ class World:
             root=self.root,
             bounds=self.bounds(),
             settings=self.settings,
-            spark=lambda: self.spark,
+            tables=self.tables,
+            spark=SparkRunner(lambda: nullcontext(self.spark)),
             now_ms=lambda: NOW_MS,
-            at=lambda point: self.stop_at(point),
+            failpoint=lambda point: self.stop_at(point),
         )
 
     # -- What a rollup does ------------------------------------------------------------------

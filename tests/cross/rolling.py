@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 
 from brokerd.archive.contract.layout import RECORDS, Range
+from brokerd.archive.data_dir import read_bounds
 from brokerd.archive.delta.actions import add_file
 from brokerd.archive.delta.table import Table
-from brokerd.archive.delta.tables import ensure_tables
-from brokerd.archive.ingest.ingest import RolledUp, roll_up
-from brokerd.archive.job import read_bounds
+from brokerd.archive.ingest.ingest import IngestReport
 from brokerd.archive.parquet.reader import open_file
 from brokerd.archive.parquet.writer import FileWriter
-from brokerd.archive.run import Run, Settings
 from brokerd.archive.storage.address import Place
-
-NOW_MS = 1_700_000_000_000
-
-
-class InlineRun(Run):
-    """Tasks run here, one after the other."""
-
-    tasks_have_journal = True  # type: ignore[assignment]
-
-    def map(self, what: str, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        return [function(item) for item in items]
+from tests.archive.inline import NOW_MS, ingest_inline
 
 
-def roll_up_all(data_dir: Path, root: Place | None = None) -> RolledUp:
+def roll_up_all(data_dir: Path, root: Place | None = None) -> IngestReport:
     """Take all sealed segments of a broker's log into its archive, whether or not it runs."""
-    bounds = read_bounds(data_dir)
-    root = root or data_dir / "archive"
-    tables = ensure_tables(root, bounds.log_id, NOW_MS)
-    run = InlineRun(root, bounds, Settings(), _no_spark, lambda: NOW_MS)
-    done = RolledUp()
-    roll_up(run, data_dir / "wal", tables, lambda: 1 << 40, done)
+    bounds, _ = read_bounds(data_dir)
+    done = ingest_inline(root or data_dir / "archive", data_dir / "wal", bounds)
     assert done.stop is not None and not done.stop.is_problem, done.stop
     return done
 
@@ -48,7 +31,7 @@ def remove(data_dir: Path, topic_id: int, removed: Callable[[int], bool]) -> int
 
     Those that they replace are deleted at once, as vacuum does a day later.
     """
-    bounds = read_bounds(data_dir)
+    bounds, _ = read_bounds(data_dir)
     table = Table(data_dir / "archive", RECORDS, bounds.log_id)
     gone = 0
     for path in table.paths():
@@ -72,7 +55,3 @@ def remove(data_dir: Path, topic_id: int, removed: Callable[[int], bool]) -> int
 
 
 KEY = ("topic_id", "partition", "offset")
-
-
-def _no_spark() -> Any:
-    raise AssertionError("nothing here needs Spark")

@@ -20,26 +20,21 @@ from brokerd.archive.contract.bounds import (
 from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, parse_records_name
 from brokerd.archive.delta.actions import add_file
 from brokerd.archive.delta.table import Table
-from brokerd.archive.delta.tables import ensure_tables, open_tables
-from brokerd.archive.ingest.ingest import RolledUp, roll_up
-from brokerd.archive.maintain.rewrite import Rewritten, Unit, rewrite
+from brokerd.archive.delta.tables import open_tables
+from brokerd.archive.ingest.ingest import IngestReport
+from brokerd.archive.maintain.rewrite import RewriteResult, RewriteUnit, rewrite
 from brokerd.archive.run import Settings
 from brokerd.spark.location import Location
 from brokerd.spark.plan.predicate import UNBOUNDED, Interval, Predicate, TopicNames
 from brokerd.spark.plan.query_plan import Plan, plan_query
 from brokerd.spark.read.split_reader import read_split
 from brokerd.spark.request import Request
-from tests.archive.data import MIB, NO_LIMIT, NOW_MS, InlineRun
+from tests.archive.data import MIB, NOW_MS
+from tests.archive.inline import ingest_inline
 from tests.archive.making import LOG_ID, TIME_US, LogMaker, make_segment, topic_entry
 
 NOW_US = TIME_US + 500_000_000
 """When queries are planned, unless they say otherwise."""
-
-
-class _Inline(InlineRun):
-    """Its tasks run here, where the journal is."""
-
-    tasks_have_journal = True
 
 
 class Row(NamedTuple):
@@ -210,20 +205,10 @@ class Log:
 
     # -- What the job does ---------------------------------------------------------------------
 
-    def roll_up(self, **settings: int) -> RolledUp:
+    def roll_up(self, **settings: int) -> IngestReport:
         """Take what is sealed into the archive."""
-        run = _Inline(
-            root=self.root,
-            bounds=self.bounds,
-            settings=Settings(**{"file_bytes": MIB, **settings}),  # type: ignore[arg-type]
-            spark=lambda: None,  # type: ignore[arg-type, return-value]
-            now_ms=lambda: NOW_MS,
-            at=lambda point: None,
-        )
-        done = RolledUp()
-        tables = ensure_tables(self.root, LOG_ID, NOW_MS)
-        roll_up(run, self.wal, tables, lambda: NO_LIMIT, done)
-        return done
+        given = Settings(**{"file_bytes": MIB, **settings})  # type: ignore[arg-type]
+        return ingest_inline(self.root, self.wal, self.bounds, given)
 
     def _table(self) -> Table:
         return Table(self.root, RECORDS, LOG_ID)
@@ -239,9 +224,9 @@ class Log:
             units[name.bucket if name.only is None else name.only[:2]].append(path)
         for paths in units.values():
             if len(paths) > 1:
-                unit = Unit(self.root, "records", LOG_ID, tuple(paths), own_bytes=own_bytes)
+                unit = RewriteUnit(self.root, "records", LOG_ID, tuple(paths), own_bytes=own_bytes)
                 done = rewrite(unit)
-                assert isinstance(done, Rewritten)
+                assert isinstance(done, RewriteResult)
                 table.commit([add_file(info) for info in done.added], done.paths, {}, now_ms=NOW_MS)
 
     def vacuum(self) -> None:

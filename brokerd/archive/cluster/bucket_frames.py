@@ -1,14 +1,14 @@
 # Tests: tests/archive/test_job_on_s3.py
-"""Files of an archive on an object store as data frames of Spark, and data frames as files there.
+"""Data frames over an archive on an object store, as a Spark data source in Python.
 
-Spark by itself knows no object store. So its tasks read and write files by
-`brokerd.archive.storage.store`, and pass rows on as Arrow has them: a data source in Python
-(https://spark.apache.org/docs/latest/api/python/tutorial/sql/python_data_source.html). For
-`brokerd.archive.cluster.frames`, and nobody else.
+Spark alone knows no object store. Its tasks read and write files through
+`brokerd.archive.storage.store` and pass rows as Arrow batches
+(https://spark.apache.org/docs/latest/api/python/tutorial/sql/python_data_source.html). Only
+`brokerd.archive.cluster.frames` uses this module.
 
-Files of ``records`` and ``events`` are verified as they are read, every byte; of the others, the
-checksums of Parquet's pages are. A file that is written is in the store as a whole or not at all.
-Of an attempt of a task that was given up nothing is told, whatever it wrote.
+Every byte of ``records`` and ``events`` is verified on reading; of other files, the checksums of
+Parquet pages are. A written file appears in the store whole or not at all. Files of a task attempt
+that Spark gave up are not reported.
 """
 
 from __future__ import annotations
@@ -50,12 +50,11 @@ if TYPE_CHECKING:
 FORMAT = "brokerd-files"
 FILE = "file"
 ROW = "row"
-"""Columns that are added when asked: the file's name without its directory, and the row's number
-in the file."""
+"""Optional columns: the name of the file without its directory, and the number of the row in it."""
 PARTS_A_TASK = 4
-"""Files are dealt to so many parts for each task that runs at a time: some take longer."""
+"""Parts of the input for each task slot, because some parts take longer."""
 GROUPS_MIN = 8
-"""A part of a file has at least so many row groups."""
+"""The least number of row groups in a part of a file."""
 MANIFEST = "_written"
 MANIFEST_BYTES_MAX = 256 << 20
 
@@ -68,58 +67,59 @@ _TYPES = {
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
-"""By the names that Spark has for the types of its columns."""
-_ASKED = "asked"
-"""The option with what is asked for, as JSON."""
+"""Arrow types by the names of Spark's types."""
+_REQUEST = "request"
+"""The option that holds the request, as JSON."""
 
 
 _registered: WeakSet[SparkSession] = WeakSet()
-"""Sessions that know the source; telling them again would be told in their logs."""
+"""Sessions with the source. Spark logs a warning if it is registered twice."""
 
 
-class _Reading(Struct):
-    """Rows of files."""
+class _ReadRequest(Struct):
+    """Read the rows of files."""
 
     place: str
     table: str
-    """Of which they are if they are to be verified: ``records`` or ``events``."""
+    """``records`` or ``events`` if the files are verified, else ""."""
     paths: list[str]
-    placed: bool
+    row_ids: bool
     parts: int
-    """About so many tasks are to read them."""
+    """The approximate number of tasks."""
 
 
-class _Writing(Struct):
-    """Files for rows."""
+class _WriteRequest(Struct):
+    """Write rows into files."""
 
     place: str
     directory: str
     prefix: str
     columns: list[str]
-    by: str
-    """A column: each file is of rows that agree in it; they come together."""
+    partition_by: str
+    """A column; a file has the rows of one value, which are neighbours. "" for none."""
     statistics: list[str]
-    """Columns of which the smallest and largest values are to be known."""
+    """Columns whose smallest and largest values are reported."""
     manifest: str
-    """Path of the file for what tasks tell."""
+    """The path of the file that lists the written files."""
 
 
-class _Written(Struct):
+class _OutputFile(Struct):
     """A file that a task wrote."""
 
     info: PlainFileInfo
     value: str
-    """What its rows have in the column by which they were divided."""
+    """The value of its rows in the column ``partition_by``."""
 
 
-def ddl(layout: Layout, names: Sequence[str]) -> str:
-    """Columns of a table as Spark's schemas have them."""
+def table_ddl(layout: Layout, names: Sequence[str], row_ids: bool = False) -> str:
+    """Return columns of a table as a schema of Spark."""
     columns = {column.name: column.type for column in layout.columns}
-    return ", ".join(f"{name} {columns[name]}" for name in names)
+    ddl = ", ".join(f"{name} {columns[name]}" for name in names)
+    return f"{ddl}, {FILE} string, {ROW} long" if row_ids else ddl
 
 
-class InStore:
-    """`brokerd.archive.cluster.frames.FrameFiles`."""
+class BucketFrames:
+    """The `brokerd.archive.cluster.frames.FrameStore` of an object store."""
 
     def __init__(self, spark: SparkSession, place: Place) -> None:
         self._spark = spark
@@ -129,33 +129,35 @@ class InStore:
             _registered.add(spark)
 
     def read_table(
-        self, layout: Layout, names: Sequence[str], paths: Sequence[str], placed: bool
+        self, layout: Layout, names: Sequence[str], paths: Sequence[str], row_ids: bool
     ) -> DataFrame:
-        schema = ddl(layout, names) + (f", {FILE} string, {ROW} long" if placed else "")
+        schema = table_ddl(layout, names, row_ids)
         table = layout.name if layout in (RECORDS, EVENTS) else ""
-        return self._read(schema, [f"{layout.name}/{path}" for path in paths], table, placed)
+        return self._read(schema, [f"{layout.name}/{path}" for path in paths], table, row_ids)
 
     def read_staged(self, schema: str, directory: str, paths: Sequence[str]) -> DataFrame:
         return self._read(schema, paths, "", False)
 
-    def _read(self, schema: str, paths: Sequence[str], table: str, placed: bool) -> DataFrame:
+    def _read(self, schema: str, paths: Sequence[str], table: str, row_ids: bool) -> DataFrame:
         parts = PARTS_A_TASK * self._spark.sparkContext.defaultParallelism
-        asked = _Reading(str(self._place), table, list(paths), placed, parts)
+        request = _ReadRequest(str(self._place), table, list(paths), row_ids, parts)
         reader = self._spark.read.format(FORMAT).schema(schema)
-        return reader.option(_ASKED, _text(asked)).load()
+        return reader.option(_REQUEST, _json(request)).load()
 
-    def stage(self, frame: DataFrame, directory: str, by: str) -> list[StagedFile]:
-        written = self._write(frame, directory, directory, "part", frame.columns, by)
-        return [StagedFile(one.info.path, one.info.rows, one.value) for one in written]
+    def stage(self, frame: DataFrame, directory: str, partition_by: str) -> list[StagedFile]:
+        files = self._write(frame, directory, directory, "part", frame.columns, partition_by)
+        return [StagedFile(one.info.path, one.info.rows, one.value) for one in files]
 
     def add(
-        self, frame: DataFrame, staging: str, layout: Layout, prefix: str, by: str
+        self, frame: DataFrame, staging: str, layout: Layout, prefix: str, partition_by: str
     ) -> list[PlainFileInfo]:
-        columns = [name for name in frame.columns if name != by]
-        written = self._write(frame, staging, layout.name, prefix, columns, by, layout.statistics)
+        columns = [name for name in frame.columns if name != partition_by]
+        files = self._write(
+            frame, staging, layout.name, prefix, columns, partition_by, layout.statistics
+        )
         return [
             one.info._replace(path=one.info.path.removeprefix(f"{layout.name}/"))
-            for one in written
+            for one in files
             if one.info.rows
         ]
 
@@ -166,48 +168,54 @@ class InStore:
         directory: str,
         prefix: str,
         columns: Sequence[str],
-        by: str,
+        partition_by: str,
         statistics: Sequence[str] = (),
-    ) -> list[_Written]:
-        """Write files into a directory; what tasks tell of them comes by way of another."""
+    ) -> list[_OutputFile]:
+        """Write files into a directory. A manifest in ``staging`` lists them."""
         manifest = f"{staging}/{MANIFEST}-{secrets.token_hex(8)}"
-        asked = _Writing(
-            str(self._place), directory, prefix, list(columns), by, list(statistics), manifest
+        request = _WriteRequest(
+            str(self._place),
+            directory,
+            prefix,
+            list(columns),
+            partition_by,
+            list(statistics),
+            manifest,
         )
-        rows = frame.sortWithinPartitions(by) if by else frame
-        rows.write.format(FORMAT).mode("append").option(_ASKED, _text(asked)).save()
+        rows = frame.sortWithinPartitions(partition_by) if partition_by else frame
+        rows.write.format(FORMAT).mode("append").option(_REQUEST, _json(request)).save()
         data = open_store(self._place).read(manifest, MANIFEST_BYTES_MAX)
-        return msgspec.msgpack.decode(data, type=list[_Written])
+        return msgspec.msgpack.decode(data, type=list[_OutputFile])
 
 
 def _arrow(schema: StructType) -> pa.Schema:
-    """A schema of Spark's in Arrow's terms."""
+    """Convert a schema of Spark to Arrow."""
     return pa.schema([(field.name, _TYPES[field.dataType.typeName()]) for field in schema.fields])
 
 
-def _text(asked: Struct) -> str:
-    return msgspec.json.encode(asked).decode()
+def _json(request: Struct) -> str:
+    return msgspec.json.encode(request).decode()
 
 
 class FileSource(DataSource):
-    """What Spark asks, in processes of its own."""
+    """The data source. Spark creates it in Python workers."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(msgspec.json.decode(self.options[_ASKED], type=_Reading), schema)
+        return _Reader(msgspec.json.decode(self.options[_REQUEST], type=_ReadRequest), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return _Writer(msgspec.json.decode(self.options[_ASKED], type=_Writing), schema)
+        return _Writer(msgspec.json.decode(self.options[_REQUEST], type=_WriteRequest), schema)
 
 
 # -- Reading -------------------------------------------------------------------------------------
 
 
 class _Part(InputPartition):
-    """Some files, or a part of each: which one, of how many."""
+    """Some files, or part ``at`` of ``of`` of each."""
 
     def __init__(self, paths: list[str], at: int = 0, of: int = 1) -> None:
         super().__init__((paths, at, of))
@@ -217,36 +225,38 @@ class _Part(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, asked: _Reading, schema: StructType) -> None:
-        self._asked = asked
+    def __init__(self, request: _ReadRequest, schema: StructType) -> None:
+        self._request = request
         self._schema = _arrow(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Files are dealt out; a few large ones that are verified by row groups are cut."""
-        paths, parts = self._asked.paths, self._asked.parts
-        if len(paths) >= parts or not self._asked.table:
+        """Deal out the files. If they are few, divide verified files by row groups."""
+        paths, parts = self._request.paths, self._request.parts
+        if len(paths) >= parts or not self._request.table:
             count = min(parts, len(paths))
             return [_Part(paths[at::count]) for at in range(count)]
-        found = []
+        divided = []
         for path in paths:
             groups = len(self._open(path).groups)
             of = max(1, min(parts // len(paths), groups // GROUPS_MIN))
-            found += [_Part([path], at, of) for at in range(of)]
-        return found
+            divided += [_Part([path], at, of) for at in range(of)]
+        return divided
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Part)
         for path in partition.paths:
             for row, rows in self._rows(path, partition.at, partition.of):
-                yield from self._shaped(rows, path, row).to_batches()
+                yield from self._cast(rows, path, row).to_batches()
 
     def _rows(self, path: str, at: int, of: int) -> Iterator[tuple[int, pa.Table]]:
-        """Rows of a part of a file with the columns that are wanted of it, from which row on."""
-        added = (FILE, ROW) if self._asked.placed else ()
+        """Read the rows of a part of a file; yield tables with the number of their first row."""
+        added = (FILE, ROW) if self._request.row_ids else ()
         schema = pa.schema([field for field in self._schema if field.name not in added])
         row = 0
-        if not self._asked.table:
-            for rows in PlainFileReader(open_store(place_of(self._asked.place)), path).read(schema):
+        if not self._request.table:
+            for rows in PlainFileReader(open_store(place_of(self._request.place)), path).read(
+                schema
+            ):
                 yield row, rows
                 row += len(rows)
             return
@@ -259,13 +269,13 @@ class _Reader(DataSourceReader):
             row += len(rows)
 
     def _open(self, path: str) -> ArchiveFile:
-        table = self._asked.table
-        return open_file(place_of(self._asked.place) / table, path.removeprefix(f"{table}/"))
+        table = self._request.table
+        return open_file(place_of(self._request.place) / table, path.removeprefix(f"{table}/"))
 
-    def _shaped(self, rows: pa.Table, path: str, row: int) -> pa.Table:
-        """The same in the schema that Spark was told, with the place if it is wanted."""
+    def _cast(self, rows: pa.Table, path: str, row: int) -> pa.Table:
+        """Cast rows to the schema, and add the file and row numbers if requested."""
         columns = dict(zip(rows.column_names, rows.columns, strict=True))
-        if self._asked.placed:
+        if self._request.row_ids:
             name = pa.scalar(path.rpartition("/")[2])
             columns[FILE] = pa.repeat(name, len(rows))
             columns[ROW] = pa.array(range(row, row + len(rows)), pa.int64())
@@ -278,84 +288,86 @@ class _Reader(DataSourceReader):
 
 @dataclass
 class _Message(WriterCommitMessage):
-    """What a task wrote."""
+    """The files that a task wrote."""
 
-    files: list[_Written]
+    files: list[_OutputFile]
 
 
 class _Writer(DataSourceArrowWriter):
-    def __init__(self, asked: _Writing, schema: StructType) -> None:
-        self._asked = asked
+    def __init__(self, request: _WriteRequest, schema: StructType) -> None:
+        self._request = request
         every = _arrow(schema)
-        self._schema = pa.schema([every.field(name) for name in asked.columns])
+        self._schema = pa.schema([every.field(name) for name in request.columns])
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with _Files(self._asked, self._schema) as files:
+        with _TaskFiles(self._request, self._schema) as files:
             for batch in iterator:
                 files.add(batch)
             return _Message(files.close())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Tell whoever asked, in a file: this is another process than theirs."""
-        files = [one for told in messages if isinstance(told, _Message) for one in told.files]
-        store = open_store(place_of(self._asked.place))
-        store.put(self._asked.manifest, msgspec.msgpack.encode(files))
+        """Write the manifest for the driver, which is another process."""
+        files = [one for each in messages if isinstance(each, _Message) for one in each.files]
+        store = open_store(place_of(self._request.place))
+        store.put(self._request.manifest, msgspec.msgpack.encode(files))
 
 
-class _Files:
-    """The files of one task. Leaves none that was not closed."""
+class _TaskFiles:
+    """Writes the files of one task. An incomplete file is discarded."""
 
-    def __init__(self, asked: _Writing, schema: pa.Schema) -> None:
-        self._asked = asked
+    def __init__(self, request: _WriteRequest, schema: pa.Schema) -> None:
+        self._request = request
         self._schema = schema
-        self._store = open_store(place_of(asked.place))
+        self._store = open_store(place_of(request.place))
         self._open: PlainFileWriter | None = None
         self._stack = ExitStack()
         self._value = ""
-        self._done: list[_Written] = []
+        self._done: list[_OutputFile] = []
 
-    def __enter__(self) -> _Files:
+    def __enter__(self) -> _TaskFiles:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows that follow those before."""
+        """Add rows."""
         rows = pa.Table.from_batches([batch])
-        wanted = rows.select(self._schema.names).cast(self._schema)
-        if not self._asked.by:
-            self._writer().write(wanted)
+        output = rows.select(self._schema.names).cast(self._schema)
+        if not self._request.partition_by:
+            self._writer().write(output)
             return
         first = 0
-        runs = pc.run_end_encode(rows[self._asked.by].combine_chunks())
+        runs = pc.run_end_encode(rows[self._request.partition_by].combine_chunks())
         values = runs.values.to_pylist()
         for value, end in zip(values, runs.run_ends.to_pylist(), strict=True):
             if self._open is None or str(value) != self._value:
                 self._finish()
                 self._value = str(value)
-            self._writer().write(wanted.slice(first, end - first))
+            self._writer().write(output.slice(first, end - first))
             first = end
 
-    def close(self) -> list[_Written]:
-        """Complete the last one."""
-        if not self._asked.by:
+    def close(self) -> list[_OutputFile]:
+        """Complete the last file and return all files."""
+        if not self._request.partition_by:
             self._writer()
         self._finish()
         return self._done
 
     def _writer(self) -> PlainFileWriter:
         if self._open is None:
-            asked = self._asked
-            writer = PlainFileWriter(self._store, asked.directory, self._schema, asked.statistics)
+            request = self._request
+            writer = PlainFileWriter(
+                self._store, request.directory, self._schema, request.statistics
+            )
             self._open = self._stack.enter_context(writer)
         return self._open
 
     def _finish(self) -> None:
         if self._open is None:
             return
-        asked = self._asked
-        path = f"{asked.directory}/{asked.prefix}-{secrets.token_hex(8)}.parquet"
-        self._done.append(_Written(self._open.close(path), self._value))
+        request = self._request
+        path = f"{request.directory}/{request.prefix}-{secrets.token_hex(8)}.parquet"
+        self._done.append(_OutputFile(self._open.close(path), self._value))
         self._open = None
         self._stack.close()

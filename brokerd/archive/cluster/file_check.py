@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_deliveries.py
-"""Proves files of ``records`` and ``events`` before Spark reads them, which verifies little.
+"""Verify files of ``records`` and ``events`` before Spark reads them: Spark verifies little.
 
-A wrong key or offset would remove the wrong record. So tasks read each file to its end first, with
-every checksum (`brokerd.archive.parquet.reader`), and what Spark then reads is what was verified.
+A wrong key or offset would remove the wrong record. So tasks first read each file to its end and
+check every checksum (`brokerd.archive.parquet.reader`).
 """
 
 from __future__ import annotations
@@ -10,71 +10,71 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from brokerd.archive.contract.layout import Layout
+from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive
 from brokerd.archive.parquet.reader import open_file
-from brokerd.archive.run import Run
-from brokerd.archive.storage.store import Place
+from brokerd.archive.storage.address import Place
 from brokerd.errors import NewerFormat
 
 TASK_BYTES = 256 << 20
-"""About so much is read by one task."""
+"""The approximate size of a task."""
 
 
-class Files(NamedTuple):
-    """Some files of a table, for one task."""
+class FileTask(NamedTuple):
+    """Files of a table for one task."""
 
     table: Place
-    """Where the table is."""
     paths: tuple[str, ...]
+    """Relative to the table."""
 
 
-class Checked(NamedTuple):
-    """A file that was read to its end."""
+class FileCheck(NamedTuple):
+    """The result of verifying a file."""
 
     path: str
     problem: str = ""
-    """Why it cannot be used; "" if it can."""
+    """Why the file cannot be used; "" if it can."""
     keyed: int = 0
-    """Rows with a key."""
+    """The number of rows with a key."""
     tombstones: int = 0
-    """Rows with a key and an empty value."""
+    """The number of rows with a key and an empty value."""
 
 
-def check_files(run: Run, layout: Layout, sizes: dict[str, int], what: str) -> list[Checked]:
-    """Read files to their end, in tasks of Spark.
+def check_files(
+    spark: SparkRunner, table: Place, sizes: dict[str, int], name: str
+) -> list[FileCheck]:
+    """Verify files in Spark tasks.
 
     :param sizes: in bytes, by path relative to the table.
-    :param what: names the stage.
+    :param name: names the job group.
     """
-    tasks = list(parted(run, layout, sizes))
-    return [one for found in run.map(what, _check, tasks) for one in found]
+    tasks = list(file_tasks(table, sizes))
+    return [one for checks in spark.map(name, _check, tasks) for one in checks]
 
 
-def parted(run: Run, layout: Layout, sizes: dict[str, int]) -> Iterator[Files]:
-    """Files as tasks of about `TASK_BYTES` each."""
-    table = run.root / layout.name
+def file_tasks(table: Place, sizes: dict[str, int]) -> Iterator[FileTask]:
+    """Divide files into tasks of about `TASK_BYTES`."""
     paths: list[str] = []
     total = 0
     for path, size in sizes.items():
         if paths and total + size > TASK_BYTES:
-            yield Files(table, tuple(paths))
+            yield FileTask(table, tuple(paths))
             paths, total = [], 0
         paths.append(path)
         total += size
     if paths:
-        yield Files(table, tuple(paths))
+        yield FileTask(table, tuple(paths))
 
 
-def _check(task: Files) -> list[Checked]:
-    return [_check_one(task.table, path) for path in task.paths]
+def _check(task: FileTask) -> list[FileCheck]:
+    return [_check_file(task.table, path) for path in task.paths]
 
 
-def _check_one(table: Place, path: str) -> Checked:
+def _check_file(table: Place, path: str) -> FileCheck:
     try:
         file = open_file(table, path)
         for group in range(len(file.groups)):
             file.read_table([group], ["lsn"])
     except (DamagedArchive, ArchiveUnavailable, NewerFormat) as error:
-        return Checked(path, str(error))
-    return Checked(path, "", file.footer.keyed, file.footer.tombstones)
+        return FileCheck(path, str(error))
+    return FileCheck(path, "", file.footer.keyed, file.footer.tombstones)

@@ -1,10 +1,10 @@
 # Tests: tests/archive/test_deliveries.py, tests/archive/test_job_on_s3.py
-"""Files of the archive's tables as data frames of Spark, and data frames as files of a table.
+"""Data frames over files of the archive: read files as frames, and write frames as files.
 
-Where the archive is a directory, Spark's own Parquet does it
-(`brokerd.archive.cluster.local_frames`). Spark by itself knows no object store: there its tasks do
-it in Python (`brokerd.archive.cluster.bucket_frames`). What a step needs for itself stands in the
-directory ``staging`` beside the tables. All paths are relative to the archive.
+Spark's own Parquet serves an archive in a directory (`brokerd.archive.cluster.local_frames`). Spark
+alone knows no object store, so tasks read and write there in Python
+(`brokerd.archive.cluster.bucket_frames`). Intermediate results go to the directory ``staging``
+beside the tables. Paths are relative to the archive.
 """
 
 from __future__ import annotations
@@ -16,27 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from brokerd.archive.cluster.bucket_frames import FILE, ROW, InStore, ddl
-from brokerd.archive.cluster.local_frames import OnDisk
+from brokerd.archive.cluster.bucket_frames import FILE, ROW, BucketFrames, table_ddl
+from brokerd.archive.cluster.local_frames import LocalFrames
+from brokerd.archive.cluster.runner import SparkRunner
+from brokerd.archive.contract.bounds import Bounds
 from brokerd.archive.contract.layout import Layout
-from brokerd.archive.delta.actions import AddFile
-from brokerd.archive.delta.log_files import FileStats
+from brokerd.archive.delta.actions import AddFile, add_plain_file
 from brokerd.archive.parquet.plain_file import PlainFileInfo, StagedFile
-from brokerd.archive.run import Run
+from brokerd.archive.storage.address import Place
+from brokerd.archive.storage.store import open_store
 
-__all__ = [
-    "FILE",
-    "ROW",
-    "STAGING",
-    "StagedFile",
-    "add_frame",
-    "added_plain",
-    "bounds_frame",
-    "read_files",
-    "read_staged",
-    "stage_frame",
-    "staging",
-]
+__all__ = ["FILE", "ROW", "STAGING", "Frames", "StagedFile"]
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,130 +35,125 @@ STAGING = "staging"
 BOUNDS = "topic_id long, partition int, start long, compact_below long, compact boolean"
 
 
-class FrameFiles(Protocol):
-    """How data frames and files become each other. Frames have at least one file."""
+class FrameStore(Protocol):
+    """Reads frames from files and writes frames to files, of which there is at least one."""
 
     def read_table(
-        self, layout: Layout, names: Sequence[str], paths: Sequence[str], placed: bool
+        self, layout: Layout, names: Sequence[str], paths: Sequence[str], row_ids: bool
     ) -> DataFrame:
-        """As `read_files`."""
+        """Do the work of `Frames.read`."""
 
     def read_staged(self, schema: str, directory: str, paths: Sequence[str]) -> DataFrame:
-        """As `read_staged`."""
+        """Do the work of `Frames.read_staged`."""
 
-    def stage(self, frame: DataFrame, directory: str, by: str) -> list[StagedFile]:
-        """As `stage_frame`."""
+    def stage(self, frame: DataFrame, directory: str, partition_by: str) -> list[StagedFile]:
+        """Do the work of `Frames.stage`."""
 
     def add(
-        self, frame: DataFrame, staging: str, layout: Layout, prefix: str, by: str
+        self, frame: DataFrame, staging: str, layout: Layout, prefix: str, partition_by: str
     ) -> list[PlainFileInfo]:
-        """As `add_frame`; paths are relative to the table."""
+        """Do the work of `Frames.add`. Paths are relative to the table."""
 
 
-def _files(run: Run) -> FrameFiles:
-    if isinstance(run.root, Path):
-        return OnDisk(run.spark(), run.root)
-    return InStore(run.spark(), run.root)
+class Frames:
+    """Data frames over the files of an archive."""
 
+    def __init__(self, root: Place, spark: SparkRunner) -> None:
+        self._root = root
+        self._spark = spark
 
-def bounds_frame(run: Run, partitions: Collection[tuple[int, int]] | None = None) -> DataFrame:
-    """The bounds as `brokerd.archive.derive.transforms` takes them.
+    def _store(self) -> FrameStore:
+        if isinstance(self._root, Path):
+            return LocalFrames(self._spark.session(), self._root)
+        return BucketFrames(self._spark.session(), self._root)
 
-    :param partitions: (topic id, partition) of those that are wanted; None: all.
-    """
-    rows = [
-        (topic.id, index, partition.start, partition.compact_below, topic.compact)
-        for topic in run.bounds.topics
-        for index, partition in enumerate(topic.partitions)
-        if partitions is None or (topic.id, index) in partitions
-    ]
-    return run.spark().createDataFrame(rows, BOUNDS)
+    def _empty(self, schema: str) -> DataFrame:
+        return self._spark.session().createDataFrame([], schema)
 
+    # -- Reading ---------------------------------------------------------------------------------
 
-# -- Reading -------------------------------------------------------------------------------------
+    def bounds(
+        self, bounds: Bounds, partitions: Collection[tuple[int, int]] | None = None
+    ) -> DataFrame:
+        """Return the bounds as a frame for `brokerd.archive.derive.transforms`.
 
+        :param partitions: (topic id, partition) of the rows; None: all.
+        """
+        rows = [
+            (topic.id, index, partition.start, partition.compact_below, topic.compact)
+            for topic, index, partition in bounds.partitions()
+            if partitions is None or (topic.id, index) in partitions
+        ]
+        return self._spark.session().createDataFrame(rows, BOUNDS)
 
-def read_files(
-    run: Run, layout: Layout, paths: Sequence[str], names: Sequence[str], placed: bool = False
-) -> DataFrame:
-    """Rows of files of a table, with the named columns.
+    def read(
+        self, layout: Layout, paths: Sequence[str], names: Sequence[str], row_ids: bool = False
+    ) -> DataFrame:
+        """Read columns of a table's files. No paths give an empty frame.
 
-    :param paths: relative to the table. None at all is an empty frame.
-    :param placed: with the columns `FILE` and `ROW`.
-    """
-    if not paths:
-        schema = ddl(layout, names) + (f", {FILE} string, {ROW} long" if placed else "")
-        return run.spark().createDataFrame([], schema)
-    return _files(run).read_table(layout, names, paths, placed)
+        :param paths: relative to the table.
+        :param row_ids: whether to add the columns `FILE` and `ROW`.
+        """
+        if not paths:
+            return self._empty(table_ddl(layout, names, row_ids))
+        return self._store().read_table(layout, names, paths, row_ids)
 
+    def read_staged(self, schema: str, directory: str, paths: Sequence[str]) -> DataFrame:
+        """Read files that `stage` wrote into a directory. No paths give an empty frame.
 
-def read_staged(run: Run, schema: str, directory: str, paths: Sequence[str]) -> DataFrame:
-    """Rows of files that `stage_frame` wrote into a directory, or others like them.
+        :param paths: relative to the archive, below the directory.
+        """
+        if not paths:
+            return self._empty(schema)
+        return self._store().read_staged(schema, directory, paths)
 
-    :param paths: relative to the archive, below the directory. None at all is an empty frame.
-    """
-    if not paths:
-        return run.spark().createDataFrame([], schema)
-    return _files(run).read_staged(schema, directory, paths)
+    # -- Writing ---------------------------------------------------------------------------------
 
+    @contextmanager
+    def staging(self) -> Iterator[str]:
+        """Make an empty directory of the archive, and remove it at the end.
 
-# -- Writing -------------------------------------------------------------------------------------
+        Its name is new, so that a task of an earlier run cannot write into it.
+        """
+        self._clear_staging()
+        directory = f"{STAGING}/{secrets.token_hex(8)}"
+        open_store(self._root).make_directory(directory)
+        try:
+            yield directory
+        finally:
+            self._clear_staging()
 
+    def _clear_staging(self) -> None:
+        if isinstance(self._root, Path):
+            shutil.rmtree(self._root / STAGING, ignore_errors=True)
+            return
+        store = open_store(self._root)
+        store.delete([entry.path for entry in store.list(STAGING, hidden=True)])
 
-@contextmanager
-def staging(run: Run) -> Iterator[str]:
-    """An empty directory of the archive. It is removed in the end, or by the next.
+    def stage(self, frame: DataFrame, directory: str, partition_by: str = "") -> list[StagedFile]:
+        """Write a frame into a new directory below `staging`.
 
-    Nobody else ever has one of its name, such as who still writes to an earlier one.
-    """
-    _clear(run)
-    directory = f"{STAGING}/{secrets.token_hex(8)}"
-    run.store.make_directory(directory)
-    try:
-        yield directory
-    finally:
-        _clear(run)
+        :param partition_by: a column; a file has the rows of one value, which must be in one
+            partition of the frame. Without it each partition of the frame becomes a file, also an
+            empty one.
+        """
+        return self._store().stage(frame, directory, partition_by)
 
+    def add(
+        self,
+        frame: DataFrame,
+        staging: str,
+        layout: Layout,
+        prefix: str,
+        time: str,
+        partition_by: str = "",
+    ) -> list[AddFile]:
+        """Write a frame durably into files of a table, and return them for a commit.
 
-def _clear(run: Run) -> None:
-    """Remove all that is staged."""
-    if isinstance(run.root, Path):
-        shutil.rmtree(run.root / STAGING, ignore_errors=True)
-    else:
-        run.store.delete([entry.path for entry in run.store.list(STAGING, hidden=True)])
-
-
-def stage_frame(run: Run, frame: DataFrame, directory: str, by: str = "") -> list[StagedFile]:
-    """Write a data frame into a directory below `staging` that is not there yet.
-
-    :param by: a column: each file is of rows that agree in it, which have to come together. Without
-        it there is a file for each part of the frame, also for one without rows.
-    """
-    return _files(run).stage(frame, directory, by)
-
-
-def add_frame(
-    run: Run, frame: DataFrame, directory: str, layout: Layout, prefix: str, time: str, by: str = ""
-) -> list[AddFile]:
-    """Write a data frame into files of a table, durably, for a commit to add.
-
-    :param directory: one below `staging`, for what is not complete.
-    :param prefix: what the names of files begin with.
-    :param time: the column that tells the time of a row.
-    :param by: a column that is not in the files: each is of rows that agree in it.
-    """
-    infos = _files(run).add(frame, directory, layout, prefix, by)
-    return [added_plain(info, time) for info in infos]
-
-
-def added_plain(info: PlainFileInfo, time: str) -> AddFile:
-    """What a commit says of a file, whose path is relative to its table."""
-    least, most = info.minimum, info.maximum
-    facts = FileStats(
-        rows=info.rows,
-        first_time_us=least[time],
-        last_time_us=most[time],
-        first_lsn=least.get("lsn", -1),
-        last_lsn=most.get("lsn", -1),
-    )
-    return AddFile(info.path, info.size, facts, least, most)
+        :param staging: a directory of `staging`, for incomplete files.
+        :param prefix: the beginning of the file names.
+        :param time: the column with the time of a row.
+        :param partition_by: a column that the files leave out; a file has the rows of one value.
+        """
+        infos = self._store().add(frame, staging, layout, prefix, partition_by)
+        return [add_plain_file(info, time) for info in infos]

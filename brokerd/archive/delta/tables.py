@@ -21,15 +21,26 @@ BESIDE_TABLES = ("bounds", "compaction", "lost+found", "wal")
 """Names that may exist beside the tables before the first table is created."""
 
 
-def ensure_tables(root: Place, log_id: str, now_ms: int) -> dict[str, Table]:
+class Tables(dict[str, Table]):
+    """The tables of an archive by name. A run opens each of them once."""
+
+    def newest(self, layout: Layout) -> Table:
+        """Return a table at its newest version."""
+        table = self[layout.name]
+        table.refresh()
+        return table
+
+
+def ensure_tables(root: Place, log_id: str, now_ms: int, tables: Tables | None = None) -> Tables:
     """Open all tables of the archive of a log, by name; create the absent ones.
 
     :param root: the address of the archive; a directory is made.
+    :param tables: the result of `open_tables`; None: open them here.
     :raises ForeignArchive: it holds something else, or the archive of another log.
     :raises NewerFormat: a later version of brokerd created it.
     :raises ArchiveUnavailable: the disk or the server reports an error.
     """
-    tables = open_tables(root, log_id)
+    tables = open_tables(root, log_id) if tables is None else tables
     if not tables and not open_store(root).supports_put_if_absent(f"{RECORDS.name}/{COMMITS}"):
         raise ArchiveUnavailable(
             f"{root}: the server ignores If-None-Match and overwrites files, so commits could be "
@@ -42,7 +53,7 @@ def ensure_tables(root: Place, log_id: str, now_ms: int) -> dict[str, Table]:
     return tables
 
 
-def open_tables(root: Place, log_id: str) -> dict[str, Table]:
+def open_tables(root: Place, log_id: str) -> Tables:
     """Open the existing tables, by name. Raises as `ensure_tables`.
 
     Raises also where the absent tables could not be created, or the existing ones not be written.
@@ -53,7 +64,7 @@ def open_tables(root: Place, log_id: str) -> dict[str, Table]:
     for layout in missing:
         _check_empty(store, layout.name)
     present = [layout for layout in LAYOUTS.values() if layout not in missing]
-    tables = {layout.name: Table(root, layout, log_id) for layout in present}
+    tables = Tables({layout.name: Table(root, layout, log_id) for layout in present})
     written = [layout.name for layout in present]
     written += [f"{name}/{COMMITS}" for name in written]
     store.check_writable([*written, *([""] if missing else [])])

@@ -1,12 +1,12 @@
 # Tests: tests/archive/test_transforms.py
-"""The archive's rules as functions of data frames: what goes, what came out, what it amounts to.
+"""The rules of docs/archive-tables.rst as functions from data frames to data frames.
 
-Each takes and returns data frames and reads nothing else. The rules are docs/archive-tables.rst.
+They cover removable records, outcomes of deliveries, and hourly counts.
 
-*Records* is any frame with the columns ``topic_id``, ``partition`` and ``offset`` of the table of
-records and those that a function names; the rows that it returns are rows of it, with all columns.
-*Bounds* has one row for each partition of each topic that is not deleted: ``topic_id``,
-``partition``, ``start``, ``compact_below`` (long) and ``compact`` (boolean); it is broadcast.
+*Records* is a frame with the columns ``topic_id``, ``partition`` and ``offset`` of the table of
+records, and columns that a function names. The functions return rows of it with all its columns.
+*Bounds* has a row for each partition of each live topic: ``topic_id``, ``partition``, ``start``,
+``compact_below`` (long) and ``compact`` (boolean). It is broadcast.
 """
 
 from __future__ import annotations
@@ -25,49 +25,48 @@ HOUR_US = 3_600_000_000
 PARTITION = ("topic_id", "partition")
 KEY = ("key", *PARTITION)
 ATTEMPT = ("offset", *PARTITION, "group_name")
-"""What an attempt is about: one record, in one group.
+"""The key of attempts: one record in one group.
 
-Spark sorts by these, and by the first of them much faster: one with many values."""
+Spark sorts by these columns, much faster if the first one has many values."""
 
 OPEN = (
     "topic string, topic_id long, partition int, group_name string, offset long, lsn long, "
     "seq int, grants long, failures long, first_lease_time timestamp, owner string, over_lsn long"
 )
-"""Columns of open attempts: what is known of a record in a group that has no outcome yet.
+"""Columns of open attempts, which have no outcome yet.
 
-``lsn`` and ``seq`` are those of its newest event; no outcome comes from ``over_lsn`` on, if it is
-not null. ``grants`` is null while it was never leased."""
+``lsn`` and ``seq`` are those of the newest event. ``over_lsn`` is the LSN from which on there is no
+outcome, or null. ``grants`` is null for a record that was never leased."""
+
+ATTEMPTS = f"{OPEN}, outcome string, reason string, outcome_time timestamp"
+"""Columns of attempts. ``outcome`` is null for open attempts."""
 
 
-ATTEMPTED = f"{OPEN}, outcome string, reason string, outcome_time timestamp"
-"""Columns of attempts; ``outcome`` is null while there is none."""
-
-
-# -- What goes -----------------------------------------------------------------------------------
+# -- Removable records ---------------------------------------------------------------------------
 
 
 def of_deleted(records: DataFrame, bounds: DataFrame, next_topic_id: int) -> DataFrame:
-    """Records of deleted topics: ids below the next one that are not among those of the bounds."""
+    """Return the records of deleted topics: ids below the next one that the bounds lack."""
     live = F.broadcast(bounds.select("topic_id").distinct())
     old = records.where(F.col("topic_id") < next_topic_id)
     return old.join(live, "topic_id", "left_anti").select(*records.columns)
 
 
 def below_start(records: DataFrame, bounds: DataFrame) -> DataFrame:
-    """Records below the start offset of their partition."""
+    """Return the records below the start offset of their partition."""
     return _where(records, bounds, F.col("offset") < F.col("start"))
 
 
 def expired(records: DataFrame, bounds: DataFrame, now_us: int) -> DataFrame:
-    """Records below ``compact_below`` whose ``expires_at`` (a column it needs) is past."""
+    """Return the expired records below ``compact_below``. Needs ``expires_at``."""
     is_past = (F.col("expires_at") > 0) & (F.col("expires_at") <= now_us)
     return _where(records, bounds, is_past & (F.col("offset") < F.col("compact_below")))
 
 
 def superseded(records: DataFrame, bounds: DataFrame) -> DataFrame:
-    """Records with a ``key`` of which ``records`` has a later one, if they may be compacted.
+    """Return the compactable records whose ``key`` has a later record in ``records``.
 
-    Files may overlap: a second copy of a record, at the same offset, is no later one.
+    Files may overlap: a copy of a record at the same offset is not a later record.
     """
     keyed = records.where(F.col("key").isNotNull())
     newest = F.max("offset").over(Window.partitionBy(*KEY))
@@ -78,11 +77,10 @@ def superseded(records: DataFrame, bounds: DataFrame) -> DataFrame:
 def old_tombstones(
     records: DataFrame, bounds: DataFrame, now_us: int, tombstone_seconds: int
 ) -> DataFrame:
-    """Records that may be compacted, with a key and no value, that are old and alone.
+    """Return the compactable tombstones that are old and the only record of their key.
 
-    Alone: ``records`` has none of the ``key`` at another offset, older or later. Old: appended at
-    least ``tombstone_seconds`` before ``now_us``. Needs ``key``, ``append_time`` and ``tombstone``,
-    which tells whether the record has a key and an empty value.
+    A tombstone is old if it was appended ``tombstone_seconds`` or more before ``now_us``. Needs
+    ``key``, ``append_time`` and ``tombstone``: whether a record has a key and an empty value.
     """
     is_old = F.unix_micros("append_time") <= now_us - tombstone_seconds * 1_000_000
     found = _compactable(records.where(F.col("tombstone") & is_old), bounds)
@@ -102,9 +100,9 @@ def _where(records: DataFrame, bounds: DataFrame, condition: Column) -> DataFram
 
 
 def removable(reasons: Mapping[str, DataFrame]) -> DataFrame:
-    """Rows of several such frames, each with its ``reason``; a row may be there more than once.
+    """Unite frames of removable records, each with its reason. A row may appear more than once.
 
-    :param reasons: at least one frame, with ``file`` and ``row``, the number of the row in it.
+    :param reasons: at least one frame, with ``file``, and ``row``, the number of the row in it.
     :return: ``file``, ``row``, ``offset``, ``reason``.
     """
     frames = [
@@ -114,18 +112,17 @@ def removable(reasons: Mapping[str, DataFrame]) -> DataFrame:
     return reduce(lambda one, other: one.union(other), frames)
 
 
-# -- What came out -------------------------------------------------------------------------------
+# -- Deliveries ----------------------------------------------------------------------------------
 
 
-def attempts(events: DataFrame, open_attempts: DataFrame) -> DataFrame:
-    """What became of records in groups: one row from the first lease to the outcome.
+def attempts(events: DataFrame, open_before: DataFrame) -> DataFrame:
+    """Return the attempts of groups at records, each from the first lease to the outcome.
 
     :param events: rows of the table of events, in any order.
-    :param open_attempts: what earlier events left without an outcome; columns as `OPEN`.
-    :return: columns as `ATTEMPTED`. What has no outcome and was followed by another attempt at the
-        record is over, and left out.
+    :param open_before: the open attempts of earlier events; columns `OPEN`.
+    :return: columns `ATTEMPTS`, without attempts that another one followed before an outcome.
     """
-    steps = _steps(events).unionByName(open_attempts, allowMissingColumns=True)
+    steps = _steps(events).unionByName(open_before, allowMissingColumns=True)
     return (
         _numbered(steps.withColumn("at", F.struct("lsn", "seq")))
         .groupBy(*ATTEMPT, "attempt")
@@ -152,7 +149,7 @@ def attempts(events: DataFrame, open_attempts: DataFrame) -> DataFrame:
 
 
 def _steps(events: DataFrame) -> DataFrame:
-    """Events that say something of one record, in the columns of attempts."""
+    """Return the events of single records, in the columns of attempts."""
     kind = F.col("kind")
     leased, ends = kind == "LEASED", kind.isin("SETTLED", "DEAD")
     return events.where(leased | ends | (kind == "FAILED")).select(
@@ -170,7 +167,7 @@ def _steps(events: DataFrame) -> DataFrame:
 def _numbered(steps: DataFrame) -> DataFrame:
     """Number the attempts of each record in the column ``attempt``.
 
-    Another one begins after an outcome, and where grants begin at 1 again.
+    A new attempt begins after an outcome, and where grants begin at 1 again.
     """
     order = Window.partitionBy(*ATTEMPT).orderBy("lsn", "seq")
     before = order.rowsBetween(Window.unboundedPreceding, -1)
@@ -188,7 +185,7 @@ def _numbered(steps: DataFrame) -> DataFrame:
 
 
 def deliveries(attempted: DataFrame) -> DataFrame:
-    """Rows of the table of deliveries: what `attempts` gave that has an outcome."""
+    """Return rows of the table of deliveries: the attempts with an outcome."""
     latency = F.unix_micros("outcome_time") - F.unix_micros("first_lease_time")
     return attempted.where(F.col("outcome").isNotNull()).select(
         *("topic", *PARTITION, "group_name", "offset", "outcome", "reason"),
@@ -200,15 +197,15 @@ def deliveries(attempted: DataFrame) -> DataFrame:
     )
 
 
-def still_open(
+def open_attempts(
     attempted: DataFrame, bounds: DataFrame, next_topic_id: int, bounds_lsn: int, lsn: int
 ) -> DataFrame:
-    """What `attempts` gave that may still get an outcome; columns as `OPEN`.
+    """Return the attempts that can still get an outcome; columns `OPEN`.
 
-    Records of deleted topics never get one. Those below ``compact_below`` were settled in every
-    group by LSN ``bounds_lsn``: once all events below that are known, they are over without one.
+    Records of deleted topics get none. Records below ``compact_below`` were settled in every group
+    by LSN ``bounds_lsn``, so they get none once all events below that LSN are included.
 
-    :param lsn: all events below it are known.
+    :param lsn: all events below it are included.
     """
     floors = F.broadcast(bounds.select(*PARTITION, "compact_below"))
     is_over = F.col("offset") < F.col("compact_below")
@@ -225,21 +222,21 @@ def still_open(
     )
 
 
-# -- What it amounts to --------------------------------------------------------------------------
+# -- Hourly counts -------------------------------------------------------------------------------
 
 
 def hour_of(time: str) -> Column:
-    """The beginning of the hour of a column of timestamps."""
-    since = F.unix_micros(time)
-    return F.timestamp_micros(since - F.pmod(since, F.lit(HOUR_US)))
+    """Return the start of the hour of a column of timestamps."""
+    micros = F.unix_micros(time)
+    return F.timestamp_micros(micros - F.pmod(micros, F.lit(HOUR_US)))
 
 
 def hourly(records: DataFrame, outcomes: DataFrame) -> DataFrame:
-    """Rows of the table of counts by the hour.
+    """Return rows of the table ``hourly``.
 
-    :param records: any number of counts that add up: ``hour``, ``topic``, ``topic_id``,
+    :param records: partial counts, which are added: ``hour``, ``topic``, ``topic_id``,
         ``records``, ``bytes``.
-    :param outcomes: all rows of the table of deliveries for the hours in question.
+    :param outcomes: all rows of the table of deliveries for the hours to count.
     """
     none = F.lit(None).cast("long")
     of_records = (
@@ -256,26 +253,26 @@ def hourly(records: DataFrame, outcomes: DataFrame) -> DataFrame:
 
 
 def _hourly_of_groups(outcomes: DataFrame) -> DataFrame:
-    row = ["hour", "topic_id", "group_name"]
+    key = ["hour", "topic_id", "group_name"]
     timed = outcomes.withColumn("hour", hour_of("outcome_time"))
-    # Nulls come first, so the rank of a latency is its row number less their number.
+    # Nulls come first, so the rank of a latency is its row number minus the number of nulls.
     ranked = timed.withColumn(
-        "row", F.row_number().over(Window.partitionBy(*row).orderBy("latency_us"))
+        "row", F.row_number().over(Window.partitionBy(*key).orderBy("latency_us"))
     )
-    counts = timed.groupBy(*row).agg(
+    counts = timed.groupBy(*key).agg(
         F.count(F.lit(1)).alias("rows"), F.count("latency_us").alias("latencies")
     )
     rank = F.col("row") - (F.col("rows") - F.col("latencies"))
 
     def percentile(percent: int) -> Column:
-        """The smallest latency that so many in a hundred do not exceed."""
+        """Return the smallest latency that ``percent`` of the latencies do not exceed."""
         reached = rank * 100 >= F.col("latencies") * percent
         return F.min(F.when(reached, F.col("latency_us"))).alias(f"latency_p{percent}_us")
 
     zero = F.lit(0).cast("long")
     return (
-        ranked.join(counts, row)
-        .groupBy(*row)
+        ranked.join(counts, key)
+        .groupBy(*key)
         .agg(
             F.max("topic").alias("topic"),
             F.count_if(F.col("outcome") == "settled").alias("settled"),

@@ -1,15 +1,14 @@
 # Tests: tests/archive/test_ingest.py
-"""Takes the log into the tables ``records`` and ``events``, lot by lot.
+"""Ingest the log into the tables ``records`` and ``events``, one lot after the other.
 
-A lot is planned from what the tables say that they have, written by tasks of Spark, and committed
-to each table with the LSN that it then has the log up to. So a run that is stopped anywhere is gone
-on with by the next one, and nothing is added twice. What tasks left behind that no commit names is
-removed by vacuum.
+A lot is planned from the LSNs of the tables, written by Spark tasks, and committed to each table
+with the table's new LSN. So a stopped run continues in the next one, and no record is added twice.
+Vacuum removes files that no commit names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -17,23 +16,23 @@ from typing import NamedTuple, TypeVar
 from brokerd.archive.contract.layout import EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP, Layout
 from brokerd.archive.contract.pin import segment_mark
 from brokerd.archive.delta.actions import add_file
-from brokerd.archive.delta.table import Table
-from brokerd.archive.ingest.plan import Lot, plan_lot
-from brokerd.archive.ingest.tasks import Problem, Target, write_events, write_records
+from brokerd.archive.errors import JobFailed
+from brokerd.archive.ingest.plan import Lot, LotLimits, plan_lot
+from brokerd.archive.ingest.tasks import Target, TaskProblem, write_events, write_records
 from brokerd.archive.journal.copies import delete_copies, send_copies
 from brokerd.archive.journal.segment_list import Stop
 from brokerd.archive.parquet.writer import FileInfo
-from brokerd.archive.run import JobFailed, Run
+from brokerd.archive.run import Run
 
 TRIES = 3
-"""How often a lot is planned whose segments the broker deletes meanwhile."""
+"""How often a lot is planned again because the broker deleted its segments."""
 
 Task = TypeVar("Task")
 
 
 @dataclass
-class RolledUp:
-    """What was taken into the tables, and why no more."""
+class IngestReport:
+    """What an ingest added to the tables, and why it stopped."""
 
     lots: int = 0
     segments: int = 0
@@ -47,77 +46,59 @@ class RolledUp:
     stop: Stop | None = None
 
 
-def roll_up(
-    run: Run,
-    wal: Path,
-    tables: Mapping[str, Table],
-    free_bytes: Callable[[], int],
-    done: RolledUp,
-) -> None:
-    """Take all that is sealed into the tables, and count it in ``done``.
+def ingest_log(run: Run, wal: Path, free_bytes: Callable[[], int], report: IngestReport) -> None:
+    """Ingest all sealed segments, and count in ``report``.
 
-    ``free_bytes`` tells how much may be written to the archive.
-
-    :raises JobFailed: it cannot go on; so do ArchiveUnavailable, TableConflict and OSError. What
-        is committed stays, and is in ``done``.
+    :param free_bytes: returns the free space of the archive.
+    :raises JobFailed: it cannot continue; so do ArchiveUnavailable, TableConflict and OSError.
+        Commits stay, and ``report`` counts them.
     """
-    rolling = _Rolling(run, wal, tables, free_bytes, done)
-    while done.stop is None:
-        rolling.next_lot()
+    ingest = _Ingest(run, wal, free_bytes, report)
+    while report.stop is None:
+        ingest.next_lot()
 
 
-class _Written(NamedTuple):
-    """What the tasks of a lot returned."""
+class _Output(NamedTuple):
+    """The results of a lot's tasks."""
 
     files: list[FileInfo]
-    problems: list[Problem]
+    problems: list[TaskProblem]
 
 
-class _Rolling:
-    """A run of `roll_up`."""
+class _Ingest:
+    """One call of `ingest_log`."""
 
     def __init__(
-        self,
-        run: Run,
-        wal: Path,
-        tables: Mapping[str, Table],
-        free_bytes: Callable[[], int],
-        done: RolledUp,
+        self, run: Run, wal: Path, free_bytes: Callable[[], int], report: IngestReport
     ) -> None:
-        self.done = done
         self._run = run
         self._wal = wal
-        self._records = tables[RECORDS.name]
-        self._events = tables[EVENTS.name]
         self._free_bytes = free_bytes
+        self._report = report
         self._lot_bytes = run.settings.lot_bytes
         self._before: Stop | None = None
         self._names: dict[int, str] = {}
         self._tries = 0
-        self._look()
+        self._update_lsns()
 
-    def _look(self) -> None:
-        """See what the tables have."""
-        self.done.records_lsn = self._records.transaction(ROLLUP_APP)
-        self.done.events_lsn = self._events.transaction(ROLLUP_APP)
-        if not self._run.store.is_local:
-            delete_copies(self._run.store, min(self.done.records_lsn, self.done.events_lsn))
+    def _update_lsns(self) -> None:
+        run, report = self._run, self._report
+        report.records_lsn = run.tables[RECORDS.name].transaction(ROLLUP_APP)
+        report.events_lsn = run.tables[EVENTS.name].transaction(ROLLUP_APP)
+        if not run.store.is_local:
+            delete_copies(run.store, min(report.records_lsn, report.events_lsn))
 
     def next_lot(self) -> None:
-        """Plan a lot, write it and commit it; or set why not."""
+        """Plan, write and commit a lot, or set the reason to stop."""
         try:
             lot = self._plan()
-        except FileNotFoundError as error:
-            self._go_round(Problem("gone", f"{error.filename} is gone"), 0)
-            return
-        self._run.at("planned")
-        if not lot.segments:
-            self.done.stop = lot.stop
-            return
-        try:
+            self._run.failpoint("planned")
+            if not lot.segments:
+                self._report.stop = lot.stop
+                return
             target = self._target(lot)
         except FileNotFoundError as error:
-            self._go_round(Problem("gone", f"{error.filename} is gone"), 0)
+            self._handle(TaskProblem("gone", f"{error.filename} is gone"), 0)
             return
         records = self._write("records", write_records, [(target, one) for one in lot.records])
         events = self._write("events", write_events, [(target, one) for one in lot.events])
@@ -125,60 +106,61 @@ class _Rolling:
         if problems:
             self._discard(RECORDS, records.files)
             self._discard(EVENTS, events.files)
-            self._go_round(min(problems, key=lambda one: one.lsn), len(lot.segments))
+            self._handle(min(problems, key=lambda one: one.lsn), len(lot.segments))
             return
         committed = [
-            self._commit(RECORDS, self._records, lot, records.files),
-            self._commit(EVENTS, self._events, lot, events.files),
+            self._commit(RECORDS, lot, records.files),
+            self._commit(EVENTS, lot, events.files),
         ]
         self._tries = 0
         if any(committed):
-            self.done.lots += 1
-            self.done.segments += len(lot.segments)
-            self.done.log_bytes += lot.bytes
-        self.done.stop = lot.stop
-        self._look()
+            self._report.lots += 1
+            self._report.segments += len(lot.segments)
+            self._report.log_bytes += lot.bytes
+        self._report.stop = lot.stop
+        self._update_lsns()
 
     def _plan(self) -> Lot:
         return plan_lot(
             self._wal,
             self._run.bounds,
-            self.done.records_lsn,
-            self.done.events_lsn,
-            lot_bytes=self._lot_bytes,
-            file_bytes=self._run.settings.file_bytes,
-            room_bytes=self._free_bytes(),
-            before=self._before,
-            names=self._names,
+            self._report.records_lsn,
+            self._report.events_lsn,
+            LotLimits(self._lot_bytes, self._run.settings.file_bytes, self._free_bytes()),
+            self._before,
+            self._names,
         )
 
     def _target(self, lot: Lot) -> Target:
-        """Where tasks write, and what they read if they may not have the journal."""
+        """Return the target of the tasks. If they cannot read the journal, send copies."""
         run = self._run
         if run.tasks_have_journal:
             return Target(run.root, run.bounds.log_id)
         copies = send_copies(run.store, lot.segments)
-        run.at("journal sent")
+        run.failpoint("journal sent")
         return Target(run.root, run.bounds.log_id, copies, run.settings.lot_bytes)
 
     def _write(
-        self, what: str, write: Callable[[Task], FileInfo | Problem | None], tasks: Sequence[Task]
-    ) -> _Written:
-        written = self._run.map(f"rollup {what}", write, tasks)
-        self._run.at(f"{what} written")
-        files = [one for one in written if isinstance(one, FileInfo)]
-        return _Written(files, [one for one in written if isinstance(one, Problem)])
+        self,
+        table: str,
+        write: Callable[[Task], FileInfo | TaskProblem | None],
+        tasks: Sequence[Task],
+    ) -> _Output:
+        results = self._run.spark.map(f"rollup {table}", write, tasks)
+        self._run.failpoint(f"{table} written")
+        files = [one for one in results if isinstance(one, FileInfo)]
+        return _Output(files, [one for one in results if isinstance(one, TaskProblem)])
 
     def _discard(self, layout: Layout, files: Sequence[FileInfo]) -> None:
         """Delete files that no commit will name: the disk may be short."""
         self._run.store.delete([f"{layout.name}/{info.path}" for info in files])
 
-    def _go_round(self, problem: Problem, segments: int) -> None:
-        """See to it that the next plan goes better, if one can."""
+    def _handle(self, problem: TaskProblem, segments: int) -> None:
+        """Change the next plan so that it avoids a problem. Raises JobFailed if none can."""
         if problem.kind == "damaged":
             reason = (
-                f"{problem.text}; nothing from there on is archived until the broker knows of the "
-                "damage: restart it, or run `brokerctl wal repair`"
+                f"{problem.text}; nothing after it is archived until the broker knows of the "
+                "damage: restart the broker, or run `brokerctl wal repair`"
             )
             self._before = Stop(problem.lsn, reason, True)
         elif problem.kind == "full":
@@ -189,33 +171,35 @@ class _Rolling:
             self._tries += 1
             if self._tries > TRIES:
                 raise JobFailed(
-                    f"{problem.text}: journal files go as fast as they are planned; run again"
+                    f"{problem.text}: the broker deletes files faster than they are planned; run "
+                    "again"
                 )
 
-    def _commit(self, layout: Layout, table: Table, lot: Lot, files: Sequence[FileInfo]) -> bool:
+    def _commit(self, layout: Layout, lot: Lot, files: Sequence[FileInfo]) -> bool:
         """Add files to a table, and count them.
 
         :return: False if the table held the lot already. Files are discarded then: another job
             was faster.
         """
-        self._run.at(f"before {layout.name} commit")
-        committed = table.commit(
+        run, report = self._run, self._report
+        run.failpoint(f"before {layout.name} commit")
+        committed = run.tables[layout.name].commit(
             [add_file(info) for info in files],
             (),
             {ROLLUP_APP: lot.end_lsn},
             marks={SEGMENT_APP: segment_mark(lot.segments[-1].segment_id)},
-            now_ms=self._run.now_ms(),
+            now_ms=run.now_ms(),
         )
-        self._run.at(f"after {layout.name} commit")
+        run.failpoint(f"after {layout.name} commit")
         if not committed:
             named = set(table.paths())
             self._discard(layout, [info for info in files if info.path not in named])
             return False
-        self.done.files += len(files)
-        self.done.file_bytes += sum(info.size for info in files)
+        report.files += len(files)
+        report.file_bytes += sum(info.size for info in files)
         rows = sum(info.rows for info in files)
         if layout is RECORDS:
-            self.done.records += rows
+            report.records += rows
         else:
-            self.done.events += rows
+            report.events += rows
         return True

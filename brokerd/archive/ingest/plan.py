@@ -1,12 +1,11 @@
 # Tests: tests/archive/test_plan.py
-"""What is archived in one go, and how the work is divided into tasks. No Spark.
+"""Plan a lot: the part of the log that is archived at once, divided into tasks. No Spark.
 
-:func:`plan_lot` takes as much of the log as may be done in one go, and divides it: each task writes
-one file. A lot is known by its partitions and segments; only one segment at a time is known by its
-batches. So the memory that a plan takes is bounded, however much there is to do.
+Each task writes one file. A lot lists partitions and segments; only one segment at a time is listed
+by its batches. So the memory of a plan is bounded, however much of the log is pending.
 
-Batches of deleted topics, and those wholly below the start offset of their partition, are left out:
-nobody can read them any more, and what bounds say of them stays true.
+Batches of deleted topics, and batches wholly below the start offset of their partition, are left
+out: no client can read them, and the bounds never take that back.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from brokerd.archive.contract.bounds import Bounds
 from brokerd.archive.contract.layout import BUCKETS, bucket_of
+from brokerd.archive.errors import JobFailed
 from brokerd.archive.journal.sealed import Batches, Segment, batches_of
 from brokerd.archive.journal.segment_list import (
     Damage,
@@ -30,15 +30,15 @@ from brokerd.archive.journal.segment_list import (
     sealed_segments,
 )
 from brokerd.archive.journal.topics import new_topics
-from brokerd.archive.run import JobFailed
+from brokerd.walformat.index import LoadedIndex
 
 PIECES_MAX = 1_000_000
-"""A lot is divided into no more pieces than this, and one segment's: 56 bytes each."""
+"""The most pieces of a lot, apart from those of one segment. A piece takes 56 bytes."""
 EVENTS_LOG_BYTES = 512 << 20
-"""Events of about so much of the log stand in one file."""
+"""A file of events covers about this much of the log."""
 SHARED_PART = 8
-"""A partition with less than an eighth of a file's size shares a file with others, and files are
-cut to an eighth of it."""
+"""A partition with less than an eighth of a file's size shares a file with others. Pieces are about
+an eighth of a file."""
 
 PIECE = np.dtype(
     [
@@ -52,15 +52,15 @@ PIECE = np.dtype(
         ("rows", np.int32),
     ]
 )
-"""A run of batches of one partition in one segment: offsets ``first`` to ``end``, exclusive,
-``bytes`` of bodies, the ``rows`` of the segment's index from ``row`` on. ``segment`` counts in the
-lot's, or in a task's."""
+"""A piece: neighbouring batches of one partition in one segment. It has the offsets ``first`` to
+``end``, exclusive, ``bytes`` of bodies, and ``rows`` rows of the segment's index from ``row`` on.
+``segment`` is the number of the segment in the lot or task."""
 
 Pieces = npt.NDArray[np.void]
 
 
 class RecordsSplit(NamedTuple):
-    """What one task writes into one file of records."""
+    """The input of a task that writes one file of records."""
 
     bucket: int
     segments: tuple[Segment, ...]
@@ -69,17 +69,17 @@ class RecordsSplit(NamedTuple):
     topics: Mapping[int, str]
     """Names by id."""
     gaps: Mapping[tuple[int, int], Sequence[tuple[int, int]]]
-    """Offsets of a topic id and partition that damage took."""
+    """Offsets that were lost to damage, by topic id and partition."""
     known_damage: Damage
 
     @property
     def bytes(self) -> int:
-        """Of bodies."""
+        """The size of the bodies."""
         return int(self.pieces["bytes"].sum())
 
 
 class EventsSplit(NamedTuple):
-    """What one task writes into one file of events, unless there are none."""
+    """The input of a task that writes one file of events, or none if there are no events."""
 
     segments: tuple[Segment, ...]
     first_lsn: int
@@ -89,7 +89,7 @@ class EventsSplit(NamedTuple):
 
 
 class Lot(NamedTuple):
-    """What is archived in one go, if ``segments`` are any: the log from one LSN to another."""
+    """A part of the log that is archived at once. Without ``segments`` there is nothing to do."""
 
     segments: tuple[Segment, ...]
     first_lsn: int
@@ -97,46 +97,41 @@ class Lot(NamedTuple):
     records: list[RecordsSplit]
     events: list[EventsSplit]
     stop: Stop | None
-    """Set if there is nothing after it for now."""
+    """Set if no lot can follow it for now."""
 
     @property
     def bytes(self) -> int:
-        """Of the segments."""
+        """The size of the segments."""
         return sum(segment.bytes for segment in self.segments)
 
 
-# -- Which pieces --------------------------------------------------------------------------------
+# -- Pieces --------------------------------------------------------------------------------------
 
 
-class _Wanted:
-    """Which batches are to be archived, by the bounds."""
+class _BatchFilter:
+    """Leaves out the batches that no client can read."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._next_topic_id = bounds.next_topic_id
         self._live = np.array(sorted(topic.id for topic in bounds.topics), np.int64)
-        self._starts = {
-            (topic.id, index): partition.start
-            for topic in bounds.topics
-            for index, partition in enumerate(topic.partitions)
-            if partition.start > 0
-        }
+        self._starts = bounds.start_offsets()
 
-    def rows(self, batches: Batches) -> npt.NDArray[np.bool_]:
-        """A mask of the batches that are not of deleted topics, nor below start offsets."""
+    def mask(self, batches: Batches) -> npt.NDArray[np.bool_]:
+        """Return a mask without deleted topics and without batches below start offsets."""
         topic_id = batches.topic_id
-        wanted = np.isin(topic_id, self._live) | (topic_id >= self._next_topic_id)
+        mask = np.isin(topic_id, self._live) | (topic_id >= self._next_topic_id)
         if self._starts:
-            # A start is looked up once for each partition, not for each batch.
+            # A start offset is looked up once for each partition, not for each batch.
             heads = _heads(topic_id, batches.partition)
             keys = zip(topic_id[heads].tolist(), batches.partition[heads].tolist(), strict=True)
             starts = np.array([self._starts.get(key, 0) for key in keys], np.int64)
             lengths = np.diff(np.append(heads, len(topic_id)))
-            wanted &= batches.base_offset + batches.count > np.repeat(starts, lengths)
-        return wanted
+            mask &= batches.base_offset + batches.count > np.repeat(starts, lengths)
+        return mask
 
 
 def _heads(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    """Where a new value of any of the columns begins."""
+    """Return the rows at which any of the columns has a new value."""
     new = np.zeros(len(columns[0]), np.bool_)
     new[:1] = True
     for column in columns:
@@ -144,23 +139,23 @@ def _heads(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     return np.flatnonzero(new)
 
 
-def _pieces(batches: Batches, wanted: npt.NDArray[np.bool_], ordinal: int, size: int) -> Pieces:
-    """The wanted batches of a segment as pieces of at most ``size`` bytes, or one batch."""
-    rows = np.flatnonzero(wanted)
+def _pieces(batches: Batches, mask: npt.NDArray[np.bool_], ordinal: int, size: int) -> Pieces:
+    """Group batches of a segment into pieces of at most ``size`` bytes, or of one batch."""
+    rows = np.flatnonzero(mask)
     if not len(rows):
         return np.empty(0, PIECE)
-    chosen = batches.select(rows)
-    total = np.cumsum(chosen.body_bytes)
-    # Rows that are left out lie between two of the same partition only where the latter is new.
-    part = _parts(chosen, total, size)
-    heads = _heads(chosen.topic_id, chosen.partition, part)
+    selected = batches.select(rows)
+    total = np.cumsum(selected.body_bytes)
+    # Rows that are left out come first in their partition, so the rows of a piece are neighbours.
+    part = _parts(selected, total, size)
+    heads = _heads(selected.topic_id, selected.partition, part)
     lasts = np.append(heads[1:], len(rows)) - 1
     pieces = np.empty(len(heads), PIECE)
-    pieces["topic_id"] = chosen.topic_id[heads]
-    pieces["partition"] = chosen.partition[heads]
-    pieces["first"] = chosen.base_offset[heads]
-    pieces["end"] = chosen.base_offset[lasts] + chosen.count[lasts]
-    pieces["bytes"] = total[lasts] - total[heads] + chosen.body_bytes[heads]
+    pieces["topic_id"] = selected.topic_id[heads]
+    pieces["partition"] = selected.partition[heads]
+    pieces["first"] = selected.base_offset[heads]
+    pieces["end"] = selected.base_offset[lasts] + selected.count[lasts]
+    pieces["bytes"] = total[lasts] - total[heads] + selected.body_bytes[heads]
     pieces["segment"] = ordinal
     pieces["row"] = rows[heads]
     pieces["rows"] = lasts - heads + 1
@@ -168,7 +163,7 @@ def _pieces(batches: Batches, wanted: npt.NDArray[np.bool_], ordinal: int, size:
 
 
 def _parts(batches: Batches, total: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
-    """For each batch, in which part of its partition it is, when a part has ``size`` bytes."""
+    """Return for each batch the number of its part, in parts of ``size`` bytes a partition."""
     heads = _heads(batches.topic_id, batches.partition)
     lengths = np.diff(np.append(heads, len(total)))
     before = np.repeat(total[heads] - batches.body_bytes[heads], lengths)
@@ -176,7 +171,18 @@ def _parts(batches: Batches, total: npt.NDArray[np.int64], size: int) -> npt.NDA
     return part
 
 
-# -- Dividing ------------------------------------------------------------------------------------
+# -- Planning ------------------------------------------------------------------------------------
+
+
+class LotLimits(NamedTuple):
+    """Limits of a lot, in bytes."""
+
+    lot_bytes: int
+    """Of the log; a lot has at least one segment."""
+    file_bytes: int
+    """The approximate size of a file."""
+    free_bytes: int
+    """Free space of the archive. A file takes at most what its records take in the log."""
 
 
 def plan_lot(
@@ -184,30 +190,24 @@ def plan_lot(
     bounds: Bounds,
     records_lsn: int,
     events_lsn: int,
-    lot_bytes: int,
-    file_bytes: int,
-    room_bytes: int,
+    limits: LotLimits,
     before: Stop | None = None,
     names: dict[int, str] | None = None,
 ) -> Lot:
-    """What is to be archived next. The tables hold the log up to the two LSNs.
+    """Plan the next lot.
 
-    At most ``lot_bytes`` of the log, but at least one segment. ``room_bytes`` is what may be
-    written: a file of the archive takes at most what its records take in the log. Files are of
-    about ``file_bytes``. Nothing is taken from ``before`` on, if it is given. ``names`` are those
-    of topics, by id, that lots before this one found in the log, and take what this one finds:
-    the broker deletes what tells them as soon as it is archived.
-
-    Raises JobFailed when there is no room for one segment, FileNotFoundError when the broker
-    deleted one meanwhile, and OSError.
+    :param records_lsn: the table of records has the log below it.
+    :param events_lsn: the table of events has the log below it.
+    :param before: where the log must not be taken further.
+    :param names: topic names, by id, that earlier lots found in the log. This lot adds its own:
+        the broker may delete the segments that have them once they are archived.
+    :raises JobFailed: there is no space for one segment.
+    :raises FileNotFoundError: the broker deleted a segment meanwhile; so does OSError.
     """
     since = min(records_lsn, events_lsn)
-    wanted = _Wanted(bounds)
     topics = _TopicNames(wal, bounds, {} if names is None else names)
-    segments: list[Segment] = []
-    pieces: list[Pieces] = []
+    planner = _LotPlanner(bounds, records_lsn, limits)
     stop = None
-    size = count = 0
     for found in sealed_segments(wal, bounds, since):
         if isinstance(found, Stop):
             stop = found
@@ -216,41 +216,70 @@ def plan_lot(
             stop = before
             break
         segment = Segment(found.path, found.segment_id, found.first_lsn, found.end_lsn)
-        if not segments and segment.bytes > room_bytes:
-            raise _no_room(segment, room_bytes)
-        if segments and size + segment.bytes > min(lot_bytes, room_bytes):
+        if not planner.has_space(segment):
             break
-        new = np.empty(0, PIECE)
-        if segment.first_lsn >= records_lsn:
-            batches = batches_of(found.index)
-            piece_bytes = max(1, file_bytes // SHARED_PART)
-            new = _pieces(batches, wanted.rows(batches), len(segments), piece_bytes)
-        nameless = topics.look_up(segment, new)
-        if nameless is not None:
-            stop = nameless
+        pieces = planner.pieces(segment, found.index)
+        stop = topics.look_up(segment, pieces)
+        if stop is not None or not planner.add(segment, pieces):
             break
-        if segments and count + len(new) > PIECES_MAX:
-            break
-        segments.append(segment)
-        pieces.append(new)
-        size += segment.bytes
-        count += len(new)
-    splitter = _Splitter(tuple(segments), bounds, topics.known)
-    return Lot(
-        tuple(segments),
-        since,
-        segments[-1].end_lsn if segments else since,
-        splitter.records(np.concatenate([np.empty(0, PIECE), *pieces]), file_bytes),
-        splitter.events(events_lsn),
-        stop,
-    )
+    return planner.lot(since, events_lsn, topics.names, stop)
 
 
-def _no_room(segment: Segment, room_bytes: int) -> JobFailed:
-    return JobFailed(
-        f"there are {room_bytes} bytes free for the archive, and {os.path.basename(segment.path)} "
-        f"may need {segment.bytes}: free some space"
-    )
+class _LotPlanner:
+    """Collects the segments of a lot."""
+
+    def __init__(self, bounds: Bounds, records_lsn: int, limits: LotLimits) -> None:
+        self._bounds = bounds
+        self._filter = _BatchFilter(bounds)
+        self._records_lsn = records_lsn
+        self._limits = limits
+        self._segments: list[Segment] = []
+        self._pieces: list[Pieces] = []
+        self._bytes = self._count = 0
+
+    def has_space(self, segment: Segment) -> bool:
+        """Return whether a segment fits the lot. Raises JobFailed if one alone does not fit."""
+        lot_bytes, _, free_bytes = self._limits
+        if self._segments:
+            return self._bytes + segment.bytes <= min(lot_bytes, free_bytes)
+        if segment.bytes > free_bytes:
+            raise JobFailed(
+                f"the archive has {free_bytes} bytes of free space, and "
+                f"{os.path.basename(segment.path)} may need {segment.bytes}: free some space"
+            )
+        return True
+
+    def pieces(self, segment: Segment, index: LoadedIndex) -> Pieces:
+        """Return the pieces of a segment; none if the table of records has them."""
+        if segment.first_lsn < self._records_lsn:
+            return np.empty(0, PIECE)
+        batches = batches_of(index)
+        size = max(1, self._limits.file_bytes // SHARED_PART)
+        return _pieces(batches, self._filter.mask(batches), len(self._segments), size)
+
+    def add(self, segment: Segment, pieces: Pieces) -> bool:
+        """Add a segment; return False if the lot would have too many pieces."""
+        if self._segments and self._count + len(pieces) > PIECES_MAX:
+            return False
+        self._segments.append(segment)
+        self._pieces.append(pieces)
+        self._bytes += segment.bytes
+        self._count += len(pieces)
+        return True
+
+    def lot(self, since: int, events_lsn: int, names: Mapping[int, str], stop: Stop | None) -> Lot:
+        """Return the lot."""
+        segments = tuple(self._segments)
+        splitter = _Splitter(segments, self._bounds, names)
+        pieces = np.concatenate([np.empty(0, PIECE), *self._pieces])
+        return Lot(
+            segments,
+            since,
+            segments[-1].end_lsn if segments else since,
+            splitter.records(pieces, self._limits.file_bytes),
+            splitter.events(events_lsn),
+            stop,
+        )
 
 
 class _Splitter:
@@ -264,17 +293,16 @@ class _Splitter:
         self._damage = damaged_places(bounds)
         self._gaps = {
             (topic.id, index): partition.gaps
-            for topic in bounds.topics
-            for index, partition in enumerate(topic.partitions)
+            for topic, index, partition in bounds.partitions()
             if partition.gaps
         }
 
     def records(self, pieces: Pieces, file_bytes: int) -> list[RecordsSplit]:
-        """The largest first, so that no task is alone at the end."""
+        """Divide pieces into tasks, the largest first, so that no large task runs alone last."""
         topic_id = pieces["topic_id"]
         order = np.lexsort((pieces["first"], pieces["partition"], topic_id, topic_id % BUCKETS))
         pieces = pieces[order]
-        splits = [self._records_split(part) for part in _files(pieces, file_bytes)]
+        splits = [self._records_split(part) for part in _divide(pieces, file_bytes)]
         return sorted(splits, key=lambda split: split.bytes, reverse=True)
 
     def _records_split(self, pieces: Pieces) -> RecordsSplit:
@@ -285,7 +313,7 @@ class _Splitter:
         heads = _heads(pieces["topic_id"], pieces["partition"])
         keys = pieces[["topic_id", "partition"]][heads].tolist()
         return RecordsSplit(
-            _bucket_of(pieces),
+            _bucket(pieces),
             segments,
             pieces,
             {topic_id: self._topics[topic_id] for topic_id, _ in keys},
@@ -294,7 +322,7 @@ class _Splitter:
         )
 
     def events(self, lsn: int) -> list[EventsSplit]:
-        """One for about `EVENTS_LOG_BYTES` of the log each, from ``lsn`` on."""
+        """Divide the segments from an LSN on into tasks of about `EVENTS_LOG_BYTES`."""
         splits: list[EventsSplit] = []
         group: list[Segment] = []
         for segment in (one for one in self._segments if one.first_lsn >= lsn):
@@ -316,8 +344,8 @@ class _Splitter:
         return {name: self._damage[name] for name in names if name in self._damage}
 
 
-def _files(pieces: Pieces, file_bytes: int) -> Iterator[Pieces]:
-    """Divide pieces, which are in order, into those of one file each."""
+def _divide(pieces: Pieces, file_bytes: int) -> Iterator[Pieces]:
+    """Divide sorted pieces into those of one file each."""
     shared: list[Pieces] = []
     shared_bytes = 0
     heads = _heads(pieces["topic_id"], pieces["partition"])
@@ -325,12 +353,12 @@ def _files(pieces: Pieces, file_bytes: int) -> Iterator[Pieces]:
         own = pieces[first:end]
         size = int(own["bytes"].sum())
         is_large = size >= file_bytes // SHARED_PART
-        is_other = bool(shared) and _bucket_of(shared[0]) != _bucket_of(own)
+        is_other = bool(shared) and _bucket(shared[0]) != _bucket(own)
         if shared and (is_other or (not is_large and shared_bytes + size > file_bytes)):
             yield np.concatenate(shared)
             shared, shared_bytes = [], 0
         if is_large:
-            yield from _cut(own, size, file_bytes)
+            yield from _divide_partition(own, size, file_bytes)
         else:
             shared.append(own)
             shared_bytes += size
@@ -338,50 +366,48 @@ def _files(pieces: Pieces, file_bytes: int) -> Iterator[Pieces]:
         yield np.concatenate(shared)
 
 
-def _bucket_of(pieces: Pieces) -> int:
+def _bucket(pieces: Pieces) -> int:
     return bucket_of(int(pieces["topic_id"][0]))
 
 
-def _cut(pieces: Pieces, size: int, file_bytes: int) -> Iterator[Pieces]:
-    """Cut the pieces of one partition into files of nearly equal size."""
+def _divide_partition(pieces: Pieces, size: int, file_bytes: int) -> Iterator[Pieces]:
+    """Divide the pieces of one partition into files of nearly equal size."""
     target = size / -(-size // file_bytes)
     before = np.cumsum(pieces["bytes"]) - pieces["bytes"]
     yield from np.split(pieces, _heads((before // target).astype(np.int64))[1:])
 
 
 class _TopicNames:
-    """Names of topics: those that bounds know, and those made in the log after the bounds.
+    """Names of topics, from the bounds and from the log after them."""
 
-    ``known`` is added to.
-    """
-
-    def __init__(self, wal: Path, bounds: Bounds, known: dict[int, str]) -> None:
+    def __init__(self, wal: Path, bounds: Bounds, names: dict[int, str]) -> None:
         self._wal = wal
         self._bounds = bounds
         self._has_read = False
-        self.known = known
-        known |= {topic.id: topic.name for topic in bounds.topics}
+        self.names = names
+        """By id. It is the caller's, and grows."""
+        names |= {topic.id: topic.name for topic in bounds.topics}
 
     def look_up(self, segment: Segment, pieces: Pieces) -> Stop | None:
-        """Make sure that the topics of a segment's pieces have names."""
+        """Make sure that the topics of a segment's pieces have names; else say why to stop."""
         if segment.end_lsn > self._bounds.lsn and not self._has_read:
             self._read()
         unknown = self._unknown(pieces)
-        if unknown:  # a segment may have been sealed since it was read
+        if unknown:  # a segment may have been sealed since the last read
             self._read()
             unknown = self._unknown(pieces)
         if not unknown:
             return None
         return Stop(
             segment.first_lsn,
-            f"nothing tells the name of topic id {unknown[0]}, of which {segment.path} has "
-            "records: start the broker, which says what it knows of it",
+            f"the name of topic id {unknown[0]} is unknown, and {segment.path} has records of it: "
+            "start the broker, which writes what it knows of the topic",
             True,
         )
 
     def _read(self) -> None:
         self._has_read = True
-        self.known |= new_topics(self._wal, self._bounds)
+        self.names |= new_topics(self._wal, self._bounds)
 
     def _unknown(self, pieces: Pieces) -> list[int]:
-        return [id for id in np.unique(pieces["topic_id"]).tolist() if id not in self.known]
+        return [id for id in np.unique(pieces["topic_id"]).tolist() if id not in self.names]

@@ -1,11 +1,10 @@
 # Tests: tests/archive/test_tasks.py
-"""What a task of a rollup does: reads its part of the log, writes one file, reads that back.
+"""The tasks of an ingest: read a part of the log, write one file and verify it.
 
-Runs in Spark's workers: no Spark, nothing of the broker. A task that is killed leaves a file that
-no commit names; it is done again from the start, under another name.
+They run in Spark's workers, without Spark and the broker. A killed task leaves a file that no
+commit names. It starts again under another file name.
 
-What planning again, or planning less, goes round is returned as a :class:`Problem`. Anything else
-is raised.
+A task returns a :class:`TaskProblem` if a new or smaller plan can avoid it. It raises other errors.
 """
 
 from __future__ import annotations
@@ -40,83 +39,82 @@ from brokerd.archive.storage.address import Place
 from brokerd.errors import DamagedData, NewerFormat
 
 _SORTED_ROWS = 64 << 10
-"""Sorted rows are copied so many at a time."""
+"""The number of sorted rows that are copied at a time."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Problem(NamedTuple):
-    """Why a task wrote nothing."""
+class TaskProblem(NamedTuple):
+    """The reason why a task wrote no file."""
 
     kind: Literal["damaged", "gone", "full"]
     """Damaged: nothing from the segment at ``lsn`` on can be archived. Gone: the broker deleted a
-    segment since the plan was made. Full: the disk is."""
+    segment after the plan. Full: the disk has no space."""
     text: str
     lsn: int = 0
 
 
 class Target(NamedTuple):
-    """Where files are written."""
+    """The archive that tasks write to, and copies of the journal that they read."""
 
     root: Place
-    """Where the archive is."""
     log_id: str
     copies: Mapping[bytes, SegmentCopy] | None = None
-    """By segment id, if tasks may not have the journal itself."""
+    """By segment id; None: tasks read the journal itself."""
     cache_bytes: int = 0
-    """How much of its disk a machine may take for what it fetches of them."""
+    """The disk space that a machine may use for fetched copies."""
 
 
-class _Ended(Exception):
-    """The task ends with a problem."""
+class _TaskAborted(Exception):
+    """A task stops with a problem."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: TaskProblem) -> None:
         super().__init__(problem)
         self.problem = problem
 
 
-def write_records(task: tuple[Target, RecordsSplit]) -> FileInfo | Problem | None:
-    """Write a file of records and prove it; None if known damage left nothing to write."""
-    return _guarded(_write_records, *task)
+def write_records(task: tuple[Target, RecordsSplit]) -> FileInfo | TaskProblem | None:
+    """Write and verify a file of records; None: all records were lost to known damage."""
+    return _run(_write_records, *task)
 
 
-def write_events(task: tuple[Target, EventsSplit]) -> FileInfo | Problem | None:
-    """Write a file of events and prove it; None if there are no events."""
-    return _guarded(_write_events, *task)
+def write_events(task: tuple[Target, EventsSplit]) -> FileInfo | TaskProblem | None:
+    """Write and verify a file of events; None: there are no events."""
+    return _run(_write_events, *task)
 
 
-def _guarded(
+def _run(
     write: Callable[[Target, Any], FileInfo | None], target: Target, split: Any
-) -> FileInfo | Problem | None:
+) -> FileInfo | TaskProblem | None:
     try:
         return write(target, split)
-    except _Ended as ended:
-        return ended.problem
+    except _TaskAborted as aborted:
+        return aborted.problem
     except OSError as error:
         if error.errno in _NO_SPACE:
-            return Problem("full", f"{error.filename or target.root}: {error.strerror}")
+            return TaskProblem("full", f"{error.filename or target.root}: {error.strerror}")
         raise
 
 
 @contextmanager
 def _reading(target: Target, segment: Segment) -> Iterator[Segment]:
-    """Have a segment on a disk of this machine; end the task when it cannot be read."""
+    """Give a segment on a disk of this machine. If reading it fails, the task stops."""
     path = segment.path
     try:
-        with _here(target, segment) as here:
-            path = here.path
-            yield here
+        with _local(target, segment) as local:
+            path = local.path
+            yield local
     except (DamagedData, NewerFormat) as error:
         text = str(error).replace(path, segment.path)
-        raise _Ended(Problem("damaged", text, segment.first_lsn)) from error
+        raise _TaskAborted(TaskProblem("damaged", text, segment.first_lsn)) from error
     except DamagedCopy as error:
-        raise _Ended(Problem("gone", str(error))) from error
+        raise _TaskAborted(TaskProblem("gone", str(error))) from error
     except FileNotFoundError as error:
         if str(error.filename).endswith((".wal", ".idx")):
-            raise _Ended(Problem("gone", f"{error.filename} is gone")) from error
+            raise _TaskAborted(TaskProblem("gone", f"{error.filename} is gone")) from error
         raise
 
 
-def _here(target: Target, segment: Segment) -> AbstractContextManager[Segment]:
+def _local(target: Target, segment: Segment) -> AbstractContextManager[Segment]:
     if target.copies is None:
         return nullcontext(segment)
     copy = target.copies[segment.segment_id]
@@ -126,7 +124,7 @@ def _here(target: Target, segment: Segment) -> AbstractContextManager[Segment]:
 def _open(segment: Segment) -> SealedSegment:
     opened = open_sealed(segment.path)
     if (opened.segment_id, opened.end_lsn) != (segment.segment_id, segment.end_lsn):
-        raise _Ended(Problem("gone", f"{segment.path} is another segment now"))
+        raise _TaskAborted(TaskProblem("gone", f"{segment.path} was replaced by another segment"))
     return opened
 
 
@@ -135,8 +133,8 @@ def _write(
 ) -> FileInfo:
     directory = target.root / layout.name
     with FileWriter(directory, layout, target.log_id, ranges) as writer:
-        for some in rows:
-            writer.write(some)
+        for part in rows:
+            writer.write(part)
         info = writer.close()
     verify_written(directory, info)
     return info
@@ -146,7 +144,7 @@ def _write(
 
 
 class _Part(NamedTuple):
-    """The batches of one segment that a task writes."""
+    """The batches of a segment that a task writes."""
 
     segment: Segment
     batches: Batches
@@ -158,18 +156,18 @@ def _write_records(target: Target, split: RecordsSplit) -> FileInfo | None:
     if not ranges:
         return None
     rows = _rows(target, parts, split)
-    if len({found[:2] for found in ranges}) > 1:
+    if len({covered[:2] for covered in ranges}) > 1:
         rows = _sorted(rows)
     return _write(target, RECORDS, ranges, rows)
 
 
 def _parts(target: Target, split: RecordsSplit) -> tuple[list[_Part], list[Batches]]:
-    """The batches of a task by segment, and those that are lost to damage that is known."""
+    """Return the batches of a task by segment, and the batches lost to known damage."""
     parts, lost = [], []
     for ordinal, segment in enumerate(split.segments):
         pieces = split.pieces[split.pieces["segment"] == ordinal]
-        with _reading(target, segment) as here:
-            opened = _open(here)
+        with _reading(target, segment) as local:
+            opened = _open(local)
             batches = batches_of(opened.index).select(_row_numbers(pieces))
             places = split.known_damage.get(Path(segment.path).name, ())
             read = partial(read_records, opened, names=split.topics)
@@ -185,19 +183,19 @@ def _row_numbers(pieces: Pieces) -> npt.NDArray[np.intp]:
 
 
 def _rows(target: Target, parts: Iterable[_Part], split: RecordsSplit) -> Iterator[pa.Table]:
-    """The records, segment by segment; those of one partition come in order."""
+    """Read the records segment by segment. The records of a partition are in order."""
     for segment, batches in parts:
-        with _reading(target, segment) as here:
-            for rows in read_records(_open(here), batches, split.topics):
+        with _reading(target, segment) as local:
+            for rows in read_records(_open(local), batches, split.topics):
                 yield pa.Table.from_batches([rows])
 
 
 def _sorted(rows: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """All of them by topic id, partition and offset."""
-    together = pa.concat_tables(rows).combine_chunks()
-    order = np.lexsort([together[name].to_numpy() for name in ("offset", "partition", "topic_id")])
+    """Sort rows by topic id, partition and offset."""
+    table = pa.concat_tables(rows).combine_chunks()
+    order = np.lexsort([table[name].to_numpy() for name in ("offset", "partition", "topic_id")])
     for first in range(0, len(order), _SORTED_ROWS):
-        yield together.take(pa.array(order[first : first + _SORTED_ROWS]))
+        yield table.take(pa.array(order[first : first + _SORTED_ROWS]))
 
 
 # -- Events --------------------------------------------------------------------------------------
@@ -215,7 +213,7 @@ def _write_events(target: Target, split: EventsSplit) -> FileInfo | None:
 def _event_rows(target: Target, split: EventsSplit) -> Iterator[pa.Table]:
     for segment in split.segments:
         places = split.known_damage.get(Path(segment.path).name, ())
-        with _reading(target, segment) as here:
-            for rows in read_events(_open(here), split.topics, places):
+        with _reading(target, segment) as local:
+            for rows in read_events(_open(local), split.topics, places):
                 if len(rows):
                     yield pa.Table.from_batches([rows])

@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_clean.py
-"""Looks at the keys of some partitions: which of their records a later one supersedes.
+"""Find the records of some partitions that compaction removes.
 
 The rules are `brokerd.archive.derive.transforms.superseded` and `old_tombstones`.
 """
@@ -9,87 +9,73 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from brokerd.archive.cluster.file_check import Checked
-from brokerd.archive.cluster.frames import (
-    FILE,
-    ROW,
-    StagedFile,
-    bounds_frame,
-    read_files,
-    read_staged,
-    stage_frame,
-)
+from brokerd.archive.cluster.file_check import FileCheck
+from brokerd.archive.cluster.frames import FILE, ROW
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.archive.derive.transforms import PARTITION, old_tombstones, removable, superseded
+from brokerd.archive.maintain.selection import Partition
+from brokerd.archive.parquet.plain_file import StagedFile
 from brokerd.archive.run import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Partition = tuple[int, int]
-"""(topic id, partition)"""
-
 _COLUMNS = ("topic_id", "partition", "offset", "key", "append_time")
 
 
 class Tombstones(NamedTuple):
-    """Tombstones that stay in a partition for now."""
+    """The tombstones that stay in a partition for now."""
 
     young_us: int = 0
-    """When the oldest of those was appended that are too young to go; 0: there is none."""
+    """The append time of the oldest one that is too young to go; 0: there is none."""
     wait: bool = False
     """Whether old ones wait for older records of their keys to go."""
 
 
-class Compacted(NamedTuple):
-    """What was found out of some partitions."""
+class CompactionDrops(NamedTuple):
+    """The records of some partitions that compaction removes."""
 
     drops: list[StagedFile]
-    """Which of their records go, by the file's name:
-    `brokerd.archive.maintain.merge_sort.read_drops`."""
+    """Dropped rows by file name: `brokerd.archive.maintain.merge_sort.read_drops`."""
     tombstones: Mapping[Partition, Tombstones] = {}
-    """Nothing of partitions without any."""
+    """Without partitions that have none."""
 
 
 def write_compaction_drops(
-    run: Run, files: Sequence[Checked], partitions: Collection[Partition], directory: str
-) -> Compacted:
-    """Write which records of some partitions go.
+    run: Run, files: Sequence[FileCheck], partitions: Collection[Partition], directory: str
+) -> CompactionDrops:
+    """Stage the records of some partitions that compaction removes.
 
-    :param files: all that hold records of the partitions.
+    :param files: all files with records of the partitions.
     """
+    from pyspark.sql import functions as F
+
     keyed = [file for file in files if file.keyed]
     if not keyed:
-        return Compacted([])
-    bounds = bounds_frame(run, partitions)
-    rows = _rows(run, keyed).join(_broadcast(bounds), [*PARTITION], "left_semi")
+        return CompactionDrops([])
+    bounds = run.frames.bounds(run.bounds, partitions)
+    rows = _rows(run, keyed).join(F.broadcast(bounds), [*PARTITION], "left_semi")
     reasons = {"superseded": superseded(rows, bounds)}
     has_tombstones = any(file.tombstones for file in keyed)
     now_us, old_seconds = run.bounds.time_us, run.settings.tombstone_seconds
     if has_tombstones and run.bounds.time_settled:
         reasons["tombstone"] = old_tombstones(rows, bounds, now_us, old_seconds)
-    drops = stage_frame(run, removable(reasons).repartition(FILE), directory, FILE)
+    drops = run.frames.stage(removable(reasons).repartition(FILE), directory, FILE)
     if not has_tombstones:
-        return Compacted(drops)
+        return CompactionDrops(drops)
     paths = [one.path for one in drops]
-    gone = read_staged(run, f"{ROW} long, {FILE} string", directory, paths)
-    return Compacted(drops, _tombstones(run, rows, bounds, gone))
+    dropped = run.frames.read_staged(f"{ROW} long, {FILE} string", directory, paths)
+    return CompactionDrops(drops, _tombstones(run, rows, bounds, dropped))
 
 
-def _broadcast(bounds: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    return F.broadcast(bounds)
-
-
-def _rows(run: Run, files: Sequence[Checked]) -> DataFrame:
-    """What rules look at. Values are read only where some are empty."""
+def _rows(run: Run, files: Sequence[FileCheck]) -> DataFrame:
+    """Read the columns that the rules need. Values are read only from files with tombstones."""
     from pyspark.sql import functions as F
 
     without = [file.path for file in files if not file.tombstones]
     others = [file.path for file in files if file.tombstones]
-    plain = read_files(run, RECORDS, without, _COLUMNS, placed=True)
-    valued = read_files(run, RECORDS, others, (*_COLUMNS, "value"), placed=True)
+    plain = run.frames.read(RECORDS, without, _COLUMNS, row_ids=True)
+    valued = run.frames.read(RECORDS, others, (*_COLUMNS, "value"), row_ids=True)
     is_tombstone = F.col("key").isNotNull() & (F.length("value") == 0)
     return plain.withColumn("tombstone", F.lit(False)).unionByName(
         valued.withColumn("tombstone", is_tombstone).drop("value")
@@ -97,14 +83,14 @@ def _rows(run: Run, files: Sequence[Checked]) -> DataFrame:
 
 
 def _tombstones(
-    run: Run, rows: DataFrame, bounds: DataFrame, gone: DataFrame
+    run: Run, rows: DataFrame, bounds: DataFrame, dropped: DataFrame
 ) -> Mapping[Partition, Tombstones]:
     from pyspark.sql import functions as F
 
     old_us = run.bounds.time_us - run.settings.tombstone_seconds * 1_000_000
     if not run.bounds.time_settled:
-        old_us = -1  # nobody knows which are old
-    stays = rows.where("tombstone").join(gone, [FILE, ROW], "left_anti")
+        old_us = -1  # the age of tombstones is unknown
+    stays = rows.where("tombstone").join(dropped, [FILE, ROW], "left_anti")
     time = F.unix_micros("append_time")
     found = (
         stays.join(F.broadcast(bounds), [*PARTITION])

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_compaction_state.py
-"""What was looked at already, so that a run does not look at everything again.
+"""The state of compaction, so that a run examines only what is new.
 
-A note in the file ``compaction`` beside the tables: docs/archive-tables.rst. It is never more than
-that. Without it all is looked at again, and nothing that it says can remove a record.
+It is the file ``compaction`` beside the tables: docs/archive-tables.rst. It only saves work:
+without it a run examines everything, and nothing in it can remove a record.
 """
 
 from __future__ import annotations
@@ -22,54 +22,57 @@ VERSION = 1
 _MAGIC = b"brokerd compaction "
 
 
-class PartitionLook(NamedTuple):
-    """How far compaction has looked at a partition."""
+class PartitionState(NamedTuple):
+    """How far compaction has examined a partition."""
 
     topic_id: int
     partition: int
     end: int
-    """All records below this offset were known."""
+    """The end offset of its records."""
     below: int
-    """``compact_below`` then."""
+    """Its ``compact_below``."""
     tombstone_us: int
-    """When the oldest tombstone was appended that was too young to go; 0: there was none."""
+    """The append time of the oldest tombstone that was too young to go; 0: there was none."""
     again: bool
-    """Whether tombstones wait for older records of their keys, of which some went."""
+    """Whether old tombstones wait for older records of their keys, some of which went."""
 
 
 class CompactionState(Struct, frozen=True):
-    """All of the note."""
+    """The content of the file."""
 
     log_id: str = ""
     version: int = 0
-    """Of the table of records, when it was written."""
+    """The version of the table of records."""
     expiry: dict[int, int] = {}
-    """By the footer's checksum of a file: when the next of its records expires; 0 never."""
-    partitions: list[PartitionLook] = []
+    """The next expiry time of each file, by its footer's checksum; 0: no record expires."""
+    partitions: list[PartitionState] = []
 
 
-def read_looked(root: Place, log_id: str, version: int) -> CompactionState:
-    """The note, or an empty one if there is none that can be used. Raises ArchiveUnavailable.
+def read_state(root: Place, log_id: str, version: int) -> CompactionState:
+    """Read the file, or return an empty state if it is missing or unusable.
 
-    :param version: of the table of records. A note of a later one is of a table that is gone.
+    :param version: of the table of records. A state of a later version is unusable: the table was
+        restored.
+    :raises ArchiveUnavailable: the archive cannot be read.
     """
+    empty = CompactionState(log_id)
     try:
         data = open_store(root).read(FILE_NAME, FILE_BYTES_MAX)
     except FileNotFoundError:
-        return CompactionState(log_id)
+        return empty
     head, _, body = data.partition(b"\n")
     if head != _head(body):
-        return CompactionState(log_id)
+        return empty
     try:
-        found = msgspec.msgpack.decode(body, type=CompactionState)
+        state = msgspec.msgpack.decode(body, type=CompactionState)
     except msgspec.MsgspecError:
-        return CompactionState(log_id)
-    return found if found.log_id == log_id and found.version <= version else CompactionState(log_id)
+        return empty
+    return state if state.log_id == log_id and state.version <= version else empty
 
 
-def write_looked(root: Place, looked: CompactionState) -> None:
-    """Replace the note. Raises ArchiveUnavailable."""
-    body = msgspec.msgpack.encode(looked)
+def write_state(root: Place, state: CompactionState) -> None:
+    """Replace the file. Raises ArchiveUnavailable."""
+    body = msgspec.msgpack.encode(state)
     open_store(root).put(FILE_NAME, _head(body) + b"\n" + body, durable=False)
 
 

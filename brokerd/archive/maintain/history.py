@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_history.py
-"""Keeps the tables ``events`` and ``deliveries`` in few files, and as long as it is configured.
+"""Merge the files of the tables ``events`` and ``deliveries``, and remove old ones.
 
-What goes, and what is merged, is docs/archive-tables.rst. Each is a commit of its own.
+The rules are docs/archive-tables.rst. Each change is a commit of its own.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from brokerd.archive.cluster.frames import added_plain
 from brokerd.archive.contract.layout import DELIVERIES, EVENTS, HOURLY, arrow_schema
-from brokerd.archive.delta.actions import AddFile, add_file
+from brokerd.archive.delta.actions import AddFile, add_file, add_plain_file
 from brokerd.archive.delta.table import Table
 from brokerd.archive.derive.deliveries import DELIVERIES_APP
 from brokerd.archive.derive.hourly import DAY_US, HOURLY_APP
+from brokerd.archive.errors import JobFailed
 from brokerd.archive.maintain.merge_policy import neighbours_to_merge, pieces
-from brokerd.archive.maintain.rewrite import Refused, Rewritten, Unit, rewrite
+from brokerd.archive.maintain.rewrite import RewriteFailure, RewriteResult, RewriteUnit, rewrite
 from brokerd.archive.parquet.plain_file import PlainFileReader, PlainFileWriter
-from brokerd.archive.run import JobFailed, Run, StepReport, counted
-from brokerd.archive.storage.store import Place, open_store
+from brokerd.archive.run import Run, StepReport, count_text
+from brokerd.archive.storage.address import Place
+from brokerd.archive.storage.store import open_store
 
 NO_LSN = 1 << 63
 
 
-class File(NamedTuple):
+class HistoryFile(NamedTuple):
     """A live file of a table whose rows are in the order of the log."""
 
     path: str
@@ -36,10 +37,10 @@ class File(NamedTuple):
     last_time_us: int
 
 
-def keep_history(run: Run) -> StepReport:
-    """Remove what is too old, and merge small files; nothing if only some topics are meant.
+def maintain_history(run: Run) -> StepReport:
+    """Remove old files and merge small ones. It does nothing if the run is limited to topics.
 
-    What cannot be merged stays as it is, and is told at the end, when all else is done.
+    A failed merge leaves its files as they are, and raises JobFailed after everything else.
 
     Raises JobFailed, ArchiveUnavailable, ForeignArchive, NewerFormat, TableConflict, OSError.
     """
@@ -50,10 +51,10 @@ def keep_history(run: Run) -> StepReport:
         (EVENTS, DELIVERIES, DELIVERIES_APP),
         (DELIVERIES, HOURLY, HOURLY_APP),
     ):
-        table = Table(run.root, layout, run.bounds.log_id)
+        table = run.tables.newest(layout)
         used_lsn = NO_LSN
         if run.settings.derived:
-            used_lsn = Table(run.root, used_by, run.bounds.log_id).transaction(app)
+            used_lsn = run.tables.newest(used_by).transaction(app)
         rows = _remove_old(run, table, used_lsn)
         try:
             files = _merge(run, table, problems) if run.settings.merge else 0
@@ -62,24 +63,25 @@ def keep_history(run: Run) -> StepReport:
             files = 0
         report.numbers |= {f"old_{layout.name}": rows, f"merged_{layout.name}": files}
         if rows:
-            report.lines.append(f"removed {rows:,} {layout.name} that are too old")
+            report.lines.append(f"removed {rows:,} old {layout.name}")
         if files:
-            report.lines.append(f"merged {counted(files, 'file')} of {layout.name}")
+            report.lines.append(f"merged {count_text(files, 'file')} of {layout.name}")
     if problems:
         raise JobFailed("; ".join(problems[:3]))
     return report
 
 
-def _files(table: Table) -> list[File]:
-    """Live files by LSN."""
-    rows = table.files.select(list(File._fields)).to_pylist()
-    return sorted((File(**row) for row in rows), key=lambda file: (file.first_lsn, file.path))
+def _files(table: Table) -> list[HistoryFile]:
+    """Return the live files by LSN."""
+    rows = table.files.select(list(HistoryFile._fields)).to_pylist()
+    files = [HistoryFile(**row) for row in rows]
+    return sorted(files, key=lambda file: (file.first_lsn, file.path))
 
 
 def _remove_old(run: Run, table: Table, used_lsn: int) -> int:
-    """Remove files whose rows are all too old, unless a derived table needs them; gives the rows.
+    """Remove files whose rows are all too old, and return the number of rows.
 
-    :param used_lsn: no derived table needs what is below.
+    :param used_lsn: the derived table has the rows below it.
     """
     days, bounds = run.settings.events_days, run.bounds
     if not (days and bounds.time_settled):
@@ -87,7 +89,7 @@ def _remove_old(run: Run, table: Table, used_lsn: int) -> int:
     cutoff_us = bounds.time_us - days * DAY_US
     old = [f for f in _files(table) if f.last_time_us < cutoff_us and f.last_lsn < used_lsn]
     if old:
-        run.at(f"before {table.layout.name} are removed")
+        run.failpoint(f"before {table.layout.name} are removed")
         paths = [file.path for file in old]
         table.commit([], paths, now_ms=run.now_ms(), operation="DELETE")
     return sum(file.rows for file in old)
@@ -96,62 +98,62 @@ def _remove_old(run: Run, table: Table, used_lsn: int) -> int:
 # -- Merging -------------------------------------------------------------------------------------
 
 
-class _Merged(NamedTuple):
-    """What became of files that were to be merged."""
+class _MergeResult(NamedTuple):
+    """The result of merging several groups of files."""
 
     paths: list[str]
-    """Those that were."""
+    """Files that were merged."""
     added: list[AddFile]
-    """What takes their place."""
+    """Files to add instead."""
     problems: list[str]
-    """Why others were not."""
+    """Why other groups were not merged."""
 
 
 def _merge(run: Run, table: Table, problems: list[str]) -> int:
-    """Merge neighbours that are worth it; gives how many files there were of them.
+    """Merge neighbours that are worth it, and return how many files were merged.
 
-    Adds to ``problems`` why some stay as they are.
+    It adds to ``problems`` why a group was not merged.
     """
     files = _files(table)
     runs = neighbours_to_merge([file.size for file in files], run.settings.file_bytes)
-    some = [[files[at].path for at in piece] for piece in pieces(runs)]
-    if not some:
+    groups = [[files[at].path for at in piece] for piece in pieces(runs)]
+    if not groups:
         return 0
     merge = _merge_events if table.layout is EVENTS else _merge_deliveries
-    merged = merge(run, some)
-    problems += merged.problems
-    if merged.paths:
-        run.at(f"before {table.layout.name} are merged")
-        table.commit(merged.added, merged.paths, now_ms=run.now_ms(), operation="OPTIMIZE")
-    return len(merged.paths)
+    result = merge(run, groups)
+    problems += result.problems
+    if result.paths:
+        run.failpoint(f"before {table.layout.name} are merged")
+        table.commit(result.added, result.paths, now_ms=run.now_ms(), operation="OPTIMIZE")
+    return len(result.paths)
 
 
-def _merge_events(run: Run, some: Sequence[Sequence[str]]) -> _Merged:
+def _merge_events(run: Run, groups: Sequence[Sequence[str]]) -> _MergeResult:
     log_id = run.bounds.log_id
-    units = [Unit(run.root, EVENTS.name, log_id, tuple(paths)) for paths in some]
-    results = run.map("merge events", rewrite, units)
-    done = [one for one in results if isinstance(one, Rewritten)]
-    return _Merged(
+    units = [RewriteUnit(run.root, EVENTS.name, log_id, tuple(paths)) for paths in groups]
+    results = run.spark.map("merge events", rewrite, units)
+    done = [one for one in results if isinstance(one, RewriteResult)]
+    return _MergeResult(
         [path for one in done for path in one.paths],
         [add_file(info) for one in done for info in one.added],
-        [one.text for one in results if isinstance(one, Refused)],
+        [one.text for one in results if isinstance(one, RewriteFailure)],
     )
 
 
-class _Join(NamedTuple):
-    """Files of deliveries that one takes the place of."""
+class _MergeTask(NamedTuple):
+    """Files of deliveries to merge into one."""
 
     root: Place
     paths: tuple[str, ...]
 
 
-def _merge_deliveries(run: Run, some: Sequence[Sequence[str]]) -> _Merged:
-    tasks = [_Join(run.root, tuple(paths)) for paths in some]
-    new = run.map("merge deliveries", _join, tasks)
-    return _Merged([path for paths in some for path in paths], new, [])
+def _merge_deliveries(run: Run, groups: Sequence[Sequence[str]]) -> _MergeResult:
+    tasks = [_MergeTask(run.root, tuple(paths)) for paths in groups]
+    added = run.spark.map("merge deliveries", _merge_task, tasks)
+    return _MergeResult([path for paths in groups for path in paths], added, [])
 
 
-def _join(task: _Join) -> AddFile:
+def _merge_task(task: _MergeTask) -> AddFile:
     """Write the rows of some files into one, in their order."""
     store, table = open_store(task.root), DELIVERIES.name
     schema, statistics = arrow_schema(DELIVERIES), DELIVERIES.statistics
@@ -161,4 +163,4 @@ def _join(task: _Join) -> AddFile:
                 writer.write(rows)
         name = f"d-merged-{secrets.token_hex(8)}.parquet"
         info = writer.close(f"{table}/{name}")
-    return added_plain(info._replace(path=name), "outcome_time")
+    return add_plain_file(info._replace(path=name), "outcome_time")

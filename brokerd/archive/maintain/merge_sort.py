@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_rewrite.py
-"""Rows of several files of a table in its order, each once, without those that go. No Spark."""
+"""Merge the rows of several files in the table's order, without dropped rows. No Spark."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from brokerd.errors import DamagedData
 
 Integers = npt.NDArray[np.int64]
 Key = tuple[int, ...]
-"""Topic id, partition and offset; in the table of events the LSN."""
+"""Topic id, partition and offset; the LSN in the table of events."""
 
 
-# -- Rows that go --------------------------------------------------------------------------------
+# -- Dropped rows --------------------------------------------------------------------------------
 
 REASONS = ("deleted", "trimmed", "expired", "superseded", "tombstone")
-"""Why a record goes: docs/archive-tables.rst."""
+"""Why a record is removed: docs/archive-tables.rst."""
 
 
 _DROPS = pa.schema([("row", pa.int64()), ("offset", pa.int64()), ("reason", pa.string())])
 
 
-class Drops(NamedTuple):
-    """Rows of a file that go."""
+class DroppedRows(NamedTuple):
+    """Rows of a file to drop."""
 
     rows: Integers
     """Their numbers in the file, in order, each once."""
     offsets: Integers
-    """Their offsets, by which they are known again."""
+    """Their offsets, to check that the file is the same."""
     reasons: npt.NDArray[np.object_]
 
 
-def read_drops(store: Store, paths: Iterable[str]) -> Drops:
-    """Which rows of a file go, from files with ``row``, ``offset``, ``reason``.
+def read_drops(store: Store, paths: Iterable[str]) -> DroppedRows:
+    """Read the dropped rows of a file from files with ``row``, ``offset``, ``reason``.
 
-    A row that is there more than once goes for the first of its reasons as `REASONS` has them.
-    Raises as the store does, and DamagedData.
+    A row with several reasons gets the first in the order of `REASONS`. Raises as the store does,
+    and DamagedData.
     """
     parts = [part for path in paths for part in PlainFileReader(store, path).read(_DROPS)]
 
@@ -56,25 +56,27 @@ def read_drops(store: Store, paths: Iterable[str]) -> Drops:
     ranks = np.array([REASONS.index(reason) for reason in reasons], np.int64)
     order = np.lexsort((ranks, rows))
     rows, first = np.unique(rows[order], return_index=True)
-    return Drops(rows, every("offset", np.int64)[order][first], reasons[order][first])
+    return DroppedRows(rows, every("offset", np.int64)[order][first], reasons[order][first])
 
 
 class Source:
-    """A file, row group by row group, without the rows that go."""
+    """A file, read row group by row group without its dropped rows."""
 
-    def __init__(self, file: ArchiveFile, layout: Layout, drops: Drops, gone: Counter[str]) -> None:
+    def __init__(
+        self, file: ArchiveFile, layout: Layout, drops: DroppedRows, removed: Counter[str]
+    ) -> None:
         self._file = file
         self._drops = drops
-        self._gone = gone
+        self._removed = removed
         self._names = ("topic_id", "partition", "offset") if layout is RECORDS else ("lsn",)
         self._group = 0
         self._row = 0
         self.rows: pa.Table | None = None
-        """Rows that were read and not taken yet, None if there are none."""
+        """Rows that were read and not taken; None: there are none."""
         self.first = self._key("first", 0) if len(file.groups) else None
-        """The first key; None if it has no rows."""
+        """The first key; None: the file has no rows."""
         self.last: Key = ()
-        """The last key that was read, whether its row goes or not."""
+        """The last key that was read, dropped or not."""
 
     def _key(self, end: str, group: int) -> Key:
         key: Key = self._file.groups[end][group].item()
@@ -82,31 +84,31 @@ class Source:
 
     @property
     def is_read(self) -> bool:
-        """Whether all of it was."""
+        """Whether the whole file was read."""
         return self._group == len(self._file.groups)
 
     def fill(self) -> None:
-        """Read on until there are rows to take, or no more."""
+        """Read on until there are rows to take, or the file ends."""
         while not self.rows and not self.is_read:
             rows = self._file.read_table([self._group])
             self.last = self._key("last", self._group)
-            self.rows = rows.filter(pa.array(self._stays(rows)))
+            self.rows = rows.filter(pa.array(self._retained(rows)))
             self._group += 1
             self._row += len(rows)
 
-    def _stays(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+    def _retained(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
         drops = self._drops
         low, high = np.searchsorted(drops.rows, [self._row, self._row + len(rows)])
-        places = drops.rows[low:high] - self._row
-        if len(places) and (rows["offset"].to_numpy()[places] != drops.offsets[low:high]).any():
-            raise DamagedData(f"{self._file.path} has other records than those looked at")
-        self._gone.update(drops.reasons[low:high].tolist())
-        stays = np.ones(len(rows), bool)
-        stays[places] = False
-        return stays
+        dropped = drops.rows[low:high] - self._row
+        if len(dropped) and (rows["offset"].to_numpy()[dropped] != drops.offsets[low:high]).any():
+            raise DamagedData(f"{self._file.path} changed since its records were examined")
+        self._removed.update(drops.reasons[low:high].tolist())
+        mask = np.ones(len(rows), bool)
+        mask[dropped] = False
+        return mask
 
     def take(self, key: Key) -> pa.Table | None:
-        """Rows up to a key, None if there are none."""
+        """Take the rows up to a key; None: there are none."""
         rows = self.rows
         if not rows:
             return None
@@ -121,10 +123,10 @@ class Source:
         return rows.slice(0, count) if count else None
 
 
-def in_order(sources: Sequence[Source], layout: Layout) -> Iterator[pa.Table]:
-    """All rows of some files, in the order of the table, each once.
+def merge_sorted(sources: Sequence[Source], layout: Layout) -> Iterator[pa.Table]:
+    """Yield the rows of files in the order of the table, each once.
 
-    Files may overlap. In memory is a row group of each file of which some rows come next.
+    Files may overlap. It holds a row group of each file that has the next rows.
     """
     waiting = [
         one
@@ -150,7 +152,7 @@ def in_order(sources: Sequence[Source], layout: Layout) -> Iterator[pa.Table]:
 
 
 def _sorted(parts: Sequence[pa.Table], layout: Layout) -> pa.Table:
-    """Rows of several files, sorted; of rows with one key, only the first."""
+    """Sort the rows of several files, and keep the first of rows with one key."""
     if len(parts) == 1:
         return parts[0]
     rows = pa.concat_tables(parts).combine_chunks()

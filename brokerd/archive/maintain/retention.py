@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_clean.py
-"""Looks at the offsets and expiry of some files: which of their records need not be kept.
+"""Find the records of some files that retention removes.
 
 The rules are `brokerd.archive.derive.transforms.of_deleted`, `below_start` and `expired`.
 """
@@ -9,54 +9,53 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from brokerd.archive.cluster.frames import FILE, StagedFile, bounds_frame, read_files, stage_frame
+from brokerd.archive.cluster.frames import FILE
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.archive.derive.transforms import below_start, expired, of_deleted, removable
+from brokerd.archive.parquet.plain_file import StagedFile
 from brokerd.archive.run import Run
 
 _COLUMNS = ("topic_id", "partition", "offset")
 
 
-class Retained(NamedTuple):
-    """What was found out of some files."""
+class RetentionDrops(NamedTuple):
+    """The records of some files that retention removes."""
 
     drops: list[StagedFile]
-    """Which of their records go, by the file's name:
-    `brokerd.archive.maintain.merge_sort.read_drops`."""
+    """Dropped rows by file name: `brokerd.archive.maintain.merge_sort.read_drops`."""
     expiry: Mapping[str, int] = {}
-    """When the next record expires, by the file's name; not in it: none does."""
+    """The next expiry time, by file name. A file without an entry has none."""
 
 
 def write_retention_drops(
     run: Run, trimmed: Sequence[str], expiring: Sequence[str], directory: str
-) -> Retained:
-    """Write which records of some files go.
+) -> RetentionDrops:
+    """Stage the records of some files that retention removes.
 
-    :param trimmed: paths of files with records of deleted topics, or below start offsets.
-    :param expiring: paths of files with records that expire.
+    :param trimmed: files with records of deleted topics or below start offsets.
+    :param expiring: files with records that expire.
     """
     partitions = None
     if run.only is not None:
-        topics = [topic for topic in run.bounds.topics if topic.id in run.only]
         partitions = {
-            (topic.id, index) for topic in topics for index in range(len(topic.partitions))
+            (topic.id, index) for topic, index, _ in run.bounds.partitions() if topic.id in run.only
         }
-    bounds = bounds_frame(run, partitions)
-    rows = read_files(run, RECORDS, trimmed, _COLUMNS, placed=True)
+    bounds = run.frames.bounds(run.bounds, partitions)
+    rows = run.frames.read(RECORDS, trimmed, _COLUMNS, row_ids=True)
     reasons = {"trimmed": below_start(rows, bounds)}
     if run.only is None:
         reasons = {"deleted": of_deleted(rows, bounds, run.bounds.next_topic_id), **reasons}
     if expiring:
-        timed = read_files(run, RECORDS, expiring, (*_COLUMNS, "expires_at"), placed=True)
+        timed = run.frames.read(RECORDS, expiring, (*_COLUMNS, "expires_at"), row_ids=True)
         reasons["expired"] = expired(timed, bounds, run.bounds.time_us)
-    drops = stage_frame(run, removable(reasons).repartition(FILE), directory, FILE)
-    return Retained(drops, _next_expiry(run, expiring) if expiring else {})
+    drops = run.frames.stage(removable(reasons).repartition(FILE), directory, FILE)
+    return RetentionDrops(drops, _next_expiry(run, expiring) if expiring else {})
 
 
 def _next_expiry(run: Run, paths: Sequence[str]) -> Mapping[str, int]:
     from pyspark.sql import functions as F
 
-    rows = read_files(run, RECORDS, paths, ["expires_at"], placed=True)
+    rows = run.frames.read(RECORDS, paths, ["expires_at"], row_ids=True)
     later = rows.where(F.col("expires_at") > run.bounds.time_us)
-    found = later.groupBy(FILE).agg(F.min("expires_at").alias("next")).collect()
-    return {row[FILE]: row["next"] for row in found}
+    first = later.groupBy(FILE).agg(F.min("expires_at").alias("next")).collect()
+    return {row[FILE]: row["next"] for row in first}

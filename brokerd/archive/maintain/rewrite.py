@@ -1,16 +1,15 @@
 # Tests: tests/archive/test_rewrite.py
-"""Writes files of the archive anew, with fewer records or several in one. No Spark.
+"""Rewrite files of the archive: merge them, and drop rows. No Spark.
 
-Rows come in the order of the table, whatever the order of the files, and each once. What the files
-covered stays covered, but for what `Trims` says. Files that are written are proved by reading them
-back; those that they replace are not touched.
+Rows are written in the order of the table, each once. The new files cover what the old files
+covered, except for offsets outside the retention bounds. New files are verified; old files stay.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
 from typing import NamedTuple
@@ -21,7 +20,8 @@ import pyarrow as pa
 from brokerd.archive.contract.layout import LAYOUTS, Layout, Range
 from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.contract.view import ArchiveUnavailable
-from brokerd.archive.maintain.merge_sort import Source, in_order, read_drops
+from brokerd.archive.maintain.merge_sort import Source, merge_sorted, read_drops
+from brokerd.archive.maintain.retention_bounds import RetentionBounds
 from brokerd.archive.parquet.reader import AHEAD_BYTES, ArchiveFile, open_file
 from brokerd.archive.parquet.writer import FileInfo, FileWriter, verify_written
 from brokerd.archive.storage.address import Place
@@ -29,118 +29,87 @@ from brokerd.archive.storage.store import open_store
 from brokerd.errors import DamagedData
 
 
-class Trims(NamedTuple):
-    """Which offsets nobody has to know of any more, as far as some files are concerned."""
-
-    next_topic_id: int = 0
-    """A smaller id that is not ``live`` is that of a deleted topic."""
-    live: frozenset[int] = frozenset()
-    starts: Mapping[tuple[int, int], int] = {}
-    """Start offsets above 0, by topic id and partition."""
-
-    def is_deleted(self, topic_id: int) -> bool:
-        """Whether the topic is gone."""
-        return topic_id < self.next_topic_id and topic_id not in self.live
-
-    def of_partition(self, topic_id: int, partition: int) -> Trims:
-        """The same, for files of one partition."""
-        start = self.starts.get((topic_id, partition), 0)
-        live = self.live & {topic_id}
-        return Trims(self.next_topic_id, live, {(topic_id, partition): start} if start else {})
-
-    def kept(self, ranges: Iterable[Range]) -> list[Range]:
-        """What has to stay covered."""
-        found = []
-        for one in ranges:
-            if self.is_deleted(one.topic_id):
-                continue
-            first = max(one.first, self.starts.get(one[:2], 0))
-            if first < one.end:
-                found.append(one._replace(first=first))
-        return found
-
-
-class Unit(NamedTuple):
-    """Files that are written anew together."""
+class RewriteUnit(NamedTuple):
+    """Files that are rewritten together."""
 
     root: Place
-    """Where the archive is."""
+    """The archive."""
     table: str
     log_id: str
     paths: tuple[str, ...]
     """Relative to the table."""
     drops: Mapping[str, tuple[str, ...]] = {}
-    """Files that say which rows of one go, by the one's path: `read_drops`."""
-    trims: Trims = Trims()
+    """Files with the dropped rows of each file, by its path: `read_drops`."""
+    bounds: RetentionBounds = RetentionBounds()
     file_bytes: int = 1 << 62
-    """Shared files are about so large at most."""
+    """The approximate size limit of a shared file."""
     own_bytes: int = 1 << 62
-    """A partition of which there is so much gets a file of its own."""
+    """A partition of this size or more gets a file of its own."""
 
 
-class Rewritten(NamedTuple):
-    """What became of a unit."""
+class RewriteResult(NamedTuple):
+    """The result of rewriting a unit."""
 
     paths: tuple[str, ...]
-    """Files that are to be removed from the table."""
+    """Files to remove from the table."""
     added: tuple[FileInfo, ...]
-    """Those that take their place."""
-    gone: dict[str, int]
-    """Rows that went, by reason."""
+    """Files to add instead."""
+    removed: dict[str, int]
+    """The number of dropped rows, by reason."""
 
 
-class Refused(NamedTuple):
-    """Why a unit is as it was: the disk has no room for it, or one of its files is damaged."""
+class RewriteFailure(NamedTuple):
+    """The reason why a unit was not rewritten: the disk is full, or a file is damaged."""
 
     text: str
 
 
-def rewrite(unit: Unit) -> Rewritten | Refused:
-    """Write a unit anew."""
+def rewrite(unit: RewriteUnit) -> RewriteResult | RewriteFailure:
+    """Rewrite a unit."""
     try:
         return _rewrite(unit)
     except (DamagedData, ArchiveUnavailable) as error:
-        return Refused(str(error))
+        return RewriteFailure(str(error))
     except OSError as error:
-        return Refused(f"{error.filename or unit.root}: {error.strerror or error}")
+        return RewriteFailure(f"{error.filename or unit.root}: {error.strerror or error}")
 
 
-def _rewrite(unit: Unit) -> Rewritten:
+def _rewrite(unit: RewriteUnit) -> RewriteResult:
     layout = LAYOUTS[unit.table]
     table, store = unit.root / unit.table, open_store(unit.root)
     files = [open_file(table, path, ahead_bytes=AHEAD_BYTES) for path in unit.paths]
-    gone: Counter[str] = Counter()
+    removed: Counter[str] = Counter()
     drops = [read_drops(store, unit.drops.get(path, ())) for path in unit.paths]
-    sources = [Source(file, layout, rows, gone) for file, rows in zip(files, drops, strict=True)]
+    sources = [Source(file, layout, rows, removed) for file, rows in zip(files, drops, strict=True)]
     outputs = plan_outputs(files, unit)
-    with _Outputs(table, layout, unit.log_id, outputs) as writing:
-        for rows in in_order(sources, layout):
-            writing.write(rows)
-        added = writing.close()
+    with _Outputs(table, layout, unit.log_id, outputs) as writer:
+        for rows in merge_sorted(sources, layout):
+            writer.write(rows)
+        added = writer.close()
     for info in added:
         verify_written(table, info)
-    return Rewritten(unit.paths, tuple(added), dict(gone))
+    return RewriteResult(unit.paths, tuple(added), dict(removed))
 
 
-# -- Into which files they go --------------------------------------------------------------------
+# -- Output files --------------------------------------------------------------------------------
 
 
 def ranges_of(file: ArchiveFile) -> list[Range]:
-    """What a file covers."""
+    """Return the ranges that a file covers."""
     return [Range(*numbers) for numbers in file.ranges.tolist()]
 
 
-def plan_outputs(files: Sequence[ArchiveFile], unit: Unit) -> list[list[Range]]:
-    """What each file covers that takes the place of some; none if nothing has to stay covered.
+def plan_outputs(files: Sequence[ArchiveFile], unit: RewriteUnit) -> list[list[Range]]:
+    """Return the ranges of each new file; no file if no range must stay covered.
 
-    A file of one partition has one range, a shared one has whole partitions.
+    A file of one partition has one range. A shared file has whole partitions.
     """
-    kept = unit.trims.kept(merge_ranges(one for file in files for one in ranges_of(file)))
+    retained = unit.bounds.retained(merge_ranges(one for file in files for one in ranges_of(file)))
     sizes = _bytes_by_partition(files)
     outputs: list[list[Range]] = []
     shared: list[Range] = []
     shared_bytes = 0
-    for partition, ranges in groupby(kept, key=lambda one: one[:2]):
+    for partition, ranges in groupby(retained, key=lambda one: one[:2]):
         if sizes[partition] >= unit.own_bytes:
             outputs += [[one] for one in ranges]
             continue
@@ -153,7 +122,7 @@ def plan_outputs(files: Sequence[ArchiveFile], unit: Unit) -> list[list[Range]]:
 
 
 def _bytes_by_partition(files: Sequence[ArchiveFile]) -> dict[tuple[int, int], int]:
-    """About how much of some files is of each partition: as much as of the offsets they cover."""
+    """Estimate the bytes of each partition in some files from its share of their offsets."""
     sizes: Counter[tuple[int, int]] = Counter()
     for file in files:
         ranges = ranges_of(file)
@@ -164,9 +133,9 @@ def _bytes_by_partition(files: Sequence[ArchiveFile]) -> dict[tuple[int, int], i
 
 
 class _Outputs:
-    """Files that are written, each row to the one that covers it. Leaves none if it is not closed.
+    """Writes each row to the file that covers it. Without `close` it leaves no file.
 
-    A file is complete, and takes no memory any more, when a row comes that lies above all of it.
+    A file is completed, and its memory freed, when a row above all of its ranges comes.
     """
 
     def __init__(
@@ -177,7 +146,7 @@ class _Outputs:
         every = sorted((one, at) for at, ranges in enumerate(outputs) for one in ranges)
         self._ranges = [one for one, _ in every]
         self._output_of = [at for _, at in every]
-        self._last_of = {at: place for place, at in enumerate(self._output_of)}
+        self._last_of = {at: index for index, at in enumerate(self._output_of)}
         self._writers: dict[int, FileWriter] = {}
         self._done: dict[int, FileInfo] = {}
 
@@ -189,17 +158,17 @@ class _Outputs:
             writer.abandon()
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows, which follow those before them."""
+        """Add rows, which follow the last ones."""
         if len(self._outputs) == 1:
             self._writer(0).write(rows)
             return
-        for place, first, end in self._runs(rows):
-            for at in [at for at in self._writers if self._last_of[at] < place]:
+        for index, first, end in self._runs(rows):
+            for at in [at for at in self._writers if self._last_of[at] < index]:
                 self._close(at)
-            self._writer(self._output_of[place]).write(rows.slice(first, end - first))
+            self._writer(self._output_of[index]).write(rows.slice(first, end - first))
 
     def close(self) -> list[FileInfo]:
-        """Complete all files, those without rows too."""
+        """Complete all files, also those without rows."""
         for at in range(len(self._outputs)):
             if at not in self._done:
                 self._close(at)
@@ -215,7 +184,7 @@ class _Outputs:
         del self._writers[at]
 
     def _runs(self, rows: pa.Table) -> Iterator[tuple[int, int, int]]:
-        """Runs of rows of one file: the last range that they are of, first row, end."""
+        """Yield runs of rows of one file: the index of their last range, first row, end."""
         topic_id, partition, offset = (
             rows[name].to_numpy() for name in ("topic_id", "partition", "offset")
         )
@@ -224,11 +193,11 @@ class _Outputs:
         for first, end in pairwise([0, *changes.tolist(), len(rows)]):
             while first < end:
                 key = (int(topic_id[first]), int(partition[first]), int(offset[first]))
-                place = bisect_right(self._ranges, (*key, 1 << 63)) - 1
-                if before >= 0 and self._output_of[place] != self._output_of[before]:
+                index = bisect_right(self._ranges, (*key, 1 << 63)) - 1
+                if before >= 0 and self._output_of[index] != self._output_of[before]:
                     yield before, start, first
                     start = first
-                before = place
-                last = self._ranges[place].end
+                before = index
+                last = self._ranges[index].end
                 first += max(1, int(np.searchsorted(offset[first:end], last)))
         yield before, start, len(rows)

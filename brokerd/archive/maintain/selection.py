@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_selection.py
-"""Which files are merged, and which partitions compaction looks at. Pure: facts in, choices out.
+"""Select the files to merge and the partitions to compact, by docs/archive-tables.rst.
 
-The rules are docs/archive-tables.rst.
+Pure functions of file statistics.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from brokerd.archive.contract.bounds import Bounds
-from brokerd.archive.maintain.compaction_state import PartitionLook
+from brokerd.archive.maintain.compaction_state import PartitionState
+from brokerd.archive.maintain.file_stats import RecordsFile
 from brokerd.archive.maintain.merge_policy import FILES_MAX, deepest, neighbours_to_merge, pieces
-from brokerd.archive.maintain.survey import RecordsFile
 
 DEPTH_MAX = 8
-"""So many large shared files may hold one partition before they are sorted into each other."""
+"""Large shared files are merged when this many hold the same partition."""
 SMALL_ROWS = 8192
-"""A partition with no more records is looked at whenever there is anything new."""
+"""A partition of up to this many records is compacted whenever it has new records."""
 
 Partition = tuple[int, int]
 """(topic id, partition)"""
@@ -30,9 +30,9 @@ Partition = tuple[int, int]
 def files_to_merge(
     files: Iterable[RecordsFile], file_bytes: int, only: Collection[int] | None = None
 ) -> list[list[RecordsFile]]:
-    """Files of records that become one, or as few as can be.
+    """Return groups of files; each group becomes as few files as possible.
 
-    :param only: ids of the topics that this is limited to; files that others share are left.
+    :param only: ids of the topics to maintain; None: all, and shared files.
     """
     units: list[list[RecordsFile]] = []
     own: dict[Partition, list[RecordsFile]] = {}
@@ -42,18 +42,19 @@ def files_to_merge(
             shared.setdefault(file.name.bucket, []).append(file)
         elif only is None or file.name.only.topic_id in only:
             own.setdefault(file.name.only[:2], []).append(file)
-    for one in own.values():
-        for run in _touching(one):
-            units += _merged(run, file_bytes)
-    for one in () if only is not None else shared.values():
-        units += _merged(sorted(one, key=lambda file: (file.first_lsn, file.path)), file_bytes)
-        taken = {file.path for unit in units for file in unit}
-        units += _sorted_into_each_other([f for f in one if f.path not in taken], file_bytes)
+    for files_of_one in own.values():
+        for run in _contiguous_runs(files_of_one):
+            units += _worth_merging(run, file_bytes)
+    for bucket in () if only is not None else shared.values():
+        by_lsn = sorted(bucket, key=lambda file: (file.first_lsn, file.path))
+        units += _worth_merging(by_lsn, file_bytes)
+        merged = {file.path for unit in units for file in unit}
+        units += _overlapping([file for file in bucket if file.path not in merged], file_bytes)
     return units
 
 
-def _touching(files: Iterable[RecordsFile]) -> list[list[RecordsFile]]:
-    """Runs of files of one partition in which each begins where the one before ends."""
+def _contiguous_runs(files: Iterable[RecordsFile]) -> list[list[RecordsFile]]:
+    """Return runs of a partition's files in which each file begins where the last one ends."""
     ordered = sorted(files, key=lambda file: file.name.only or ())
     runs = [ordered[:1]]
     for before, file in pairwise(ordered):
@@ -65,16 +66,14 @@ def _touching(files: Iterable[RecordsFile]) -> list[list[RecordsFile]]:
     return runs
 
 
-def _merged(run: Sequence[RecordsFile], file_bytes: int) -> list[list[RecordsFile]]:
-    """Parts of a run that are worth merging."""
+def _worth_merging(run: Sequence[RecordsFile], file_bytes: int) -> list[list[RecordsFile]]:
+    """Return the parts of a run that are worth merging."""
     runs = neighbours_to_merge([file.size for file in run], file_bytes)
     return [[run[at] for at in piece] for piece in pieces(runs)]
 
 
-def _sorted_into_each_other(
-    files: Sequence[RecordsFile], file_bytes: int
-) -> list[list[RecordsFile]]:
-    """Large shared files of a bucket, if many hold the same partition."""
+def _overlapping(files: Sequence[RecordsFile], file_bytes: int) -> list[list[RecordsFile]]:
+    """Return the large shared files of a bucket that hold the same partition, if they are many."""
     large = [file for file in files if file.size * 2 >= file_bytes]
     deep = deepest([((n[1], n[2]), (n[3], n[4])) for n in (file.name for file in large)])
     return [[large[at] for at in deep[:FILES_MAX]]] if len(deep) >= DEPTH_MAX else []
@@ -83,58 +82,58 @@ def _sorted_into_each_other(
 # -- Compaction ----------------------------------------------------------------------------------
 
 
-class Extent(NamedTuple):
-    """What the archive holds of a partition that may be compacted."""
+class PartitionExtent(NamedTuple):
+    """The part of a compacted partition that the archive holds."""
 
     first: int
     end: int
     rows: int
 
 
-def compactable(bounds: Bounds, only: Collection[int] | None = None) -> dict[Partition, int]:
-    """``compact_below`` of the partitions of which anything may be compacted."""
+def compaction_bounds(bounds: Bounds, only: Collection[int] | None = None) -> dict[Partition, int]:
+    """Return the ``compact_below`` of each partition that can be compacted."""
     return {
         (topic.id, index): partition.compact_below
-        for topic in bounds.topics
+        for topic, index, partition in bounds.partitions()
         if topic.compact and (only is None or topic.id in only)
-        for index, partition in enumerate(topic.partitions)
         if partition.compact_below > partition.start
     }
 
 
-def held_of(files: Iterable[RecordsFile]) -> dict[Partition, Extent]:
-    """What files hold of partitions, as far as it was asked."""
-    found: dict[Partition, Extent] = {}
+def partition_extents(files: Iterable[RecordsFile]) -> dict[Partition, PartitionExtent]:
+    """Add up the extents of files by partition."""
+    extents: dict[Partition, PartitionExtent] = {}
     for file in files:
-        for topic_id, partition, first, end, rows in file.held:
-            before = found.get((topic_id, partition), Extent(first, end, 0))
-            found[topic_id, partition] = Extent(
+        for topic_id, partition, first, end, rows in file.extents:
+            before = extents.get((topic_id, partition), PartitionExtent(first, end, 0))
+            extents[topic_id, partition] = PartitionExtent(
                 min(first, before.first), max(end, before.end), before.rows + rows
             )
-    return found
+    return extents
 
 
-def partitions_to_look_at(
-    held: Mapping[Partition, Extent],
+def partitions_to_compact(
+    extents: Mapping[Partition, PartitionExtent],
     below: Mapping[Partition, int],
-    looked: Mapping[Partition, PartitionLook],
+    states: Mapping[Partition, PartitionState],
     percent: int,
     old_us: int,
 ) -> set[Partition]:
-    """Partitions of which enough is new, or of which a tombstone is due.
+    """Return the partitions with enough new records, or with a tombstone that is due.
 
-    :param below: ``compact_below`` of those that may be compacted.
-    :param old_us: tombstones that were appended by then are old.
+    :param below: `compaction_bounds`.
+    :param percent: the share of new records that is enough.
+    :param old_us: a tombstone appended at this time or earlier is old.
     """
-    found = set()
-    for partition, (first, end, rows) in held.items():
-        bound, look = below[partition], looked.get(partition)
+    selected = set()
+    for partition, (first, end, rows) in extents.items():
+        bound, state = below[partition], states.get(partition)
         if bound <= first:
             continue
-        if look is None or look.again or 0 < look.tombstone_us <= old_us:
-            found.add(partition)
+        if state is None or state.again or 0 < state.tombstone_us <= old_us:
+            selected.add(partition)
             continue
-        new = max(0, end - look.end) + max(0, min(bound, end) - look.below)
+        new = max(0, end - state.end) + max(0, min(bound, end) - state.below)
         if new and (rows <= SMALL_ROWS or new * 100 >= rows * percent):
-            found.add(partition)
-    return found
+            selected.add(partition)
+    return selected

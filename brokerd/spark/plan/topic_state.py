@@ -35,12 +35,7 @@ class TopicState:
         }
         self.next_topic_id = bounds.next_topic_id
         """A smaller id that ``topics`` lacks is that of a deleted topic."""
-        self.starts: dict[Key, int] = {
-            (topic.id, index): partition.start
-            for topic in bounds.topics
-            for index, partition in enumerate(topic.partitions)
-            if partition.start > 0
-        }
+        self.starts: dict[Key, int] = bounds.start_offsets()
         """Records below these offsets are removed. A partition without an entry starts at 0."""
 
     def apply(self, changes: Iterable[TopicChange]) -> None:

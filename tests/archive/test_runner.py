@@ -7,23 +7,23 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from brokerd.archive.contract.bounds import Bounds
-from brokerd.archive.run import JobFailed, Progress, Quiet, Run, Settings
+from brokerd.archive.cluster.progress import Progress
+from brokerd.archive.cluster.runner import SparkRunner
+from brokerd.archive.errors import JobFailed
 from brokerd.errors import DamagedData
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BOUNDS = Bounds("00" * 16, 0, 0, True, 1, [])
 
-
-def run_of(spark: SparkSession, root: Path, progress: Progress | None = None) -> Run:
-    return Run(root, BOUNDS, Settings(), lambda: spark, lambda: 0, progress=progress or Quiet())
+def runner(spark: SparkSession, progress: Progress | None = None) -> SparkRunner:
+    return SparkRunner(lambda: nullcontext(spark), progress)
 
 
 def double(number: int) -> int:
@@ -64,8 +64,8 @@ def spared(item: int) -> int:
 
 def test_results_come_in_the_order_of_the_items(spark: SparkSession, tmp_path: Path) -> None:
     """One task an item, and nothing is started for none."""
-    assert run_of(spark, tmp_path).map("double", double, range(5)) == [0, 2, 4, 6, 8]
-    assert run_of(spark, tmp_path).map("double", double, []) == []
+    assert runner(spark).map("double", double, range(5)) == [0, 2, 4, 6, 8]
+    assert runner(spark).map("double", double, []) == []
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_what_goes_wrong_in_a_task_is_one_line(
 ) -> None:
     """It names the step and the reason, whether the error was foreseen or not."""
     with pytest.raises(JobFailed) as caught:
-        run_of(spark, tmp_path).map("step", function, items)
+        runner(spark).map("step", function, items)
     assert str(caught.value) == line
 
 
 def test_a_task_whose_process_is_killed_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
     """The result is there as if nothing had happened."""
-    assert run_of(spark, tmp_path).map("again", die_once, [str(tmp_path / "mark")]) == [7]
+    assert runner(spark).map("again", die_once, [str(tmp_path / "mark")]) == [7]
 
 
 def test_a_task_whose_process_is_always_killed_fails_the_job(
@@ -95,8 +95,8 @@ def test_a_task_whose_process_is_always_killed_fails_the_job(
 ) -> None:
     """After four attempts the job says so in one line."""
     mark = tmp_path / "mark"
-    with pytest.raises(JobFailed, match=r"^fatal: a task's process was killed each time"):
-        run_of(spark, tmp_path).map("fatal", die, [str(mark)])
+    with pytest.raises(JobFailed, match=r"^fatal: a task's process was killed in each attempt"):
+        runner(spark).map("fatal", die, [str(mark)])
     assert mark.read_text() == "xxxx"
 
 
@@ -104,16 +104,16 @@ def test_what_a_worker_imports_is_not_looked_at_after_each_task(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark's workers collect garbage then; most of what there is are modules, which stay."""
-    assert min(run_of(spark, tmp_path).map("counting", spared, range(3))) > 1000
+    assert min(runner(spark).map("counting", spared, range(3))) > 1000
 
 
 def test_stages_have_the_name_of_their_step(
     spark: SparkSession, tmp_path: Path, event_log: Path
 ) -> None:
     """Spark's event log tells which step ran; what runs outside of one has no name."""
-    run = run_of(spark, tmp_path)
+    run = runner(spark)
     run.map("count by tasks", double, [1])
-    with run.described("count by frames"):
+    with run.job_group("count by frames"):
         assert spark.range(3).count() == 3
     spark.range(4).count()
     named = [
@@ -132,8 +132,8 @@ def test_progress_is_shown_while_tasks_run(spark: SparkSession, tmp_path: Path) 
     shown: list[object] = []
 
     class Shown:
-        def begin(self, what: str, tasks: int) -> None:
-            shown.append((what, tasks))
+        def begin(self, name: str, tasks: int) -> None:
+            shown.append((name, tasks))
 
         def advance(self, tasks: int) -> None:
             assert 0 <= tasks <= 2
@@ -141,8 +141,8 @@ def test_progress_is_shown_while_tasks_run(spark: SparkSession, tmp_path: Path) 
         def end(self) -> None:
             shown.append("end")
 
-    run = run_of(spark, tmp_path, Shown())
+    run = runner(spark, Shown())
     run.map("double", double, [1, 2])
     with pytest.raises(JobFailed):
         run.map("refuse", refuse, [2])
-    assert shown == [("double", 2), "end", ("refuse", 1), "end"]
+    assert shown == [("starting Spark", 0), "end", ("double", 2), "end", ("refuse", 1), "end"]

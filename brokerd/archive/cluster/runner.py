@@ -1,0 +1,179 @@
+# Tests: tests/archive/test_runner.py
+"""Run the tasks of a job on Spark, in named job groups, with one line for each error.
+
+Spark's page and its event log show the name of the job group.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from brokerd.archive.cluster.master_url import is_local
+from brokerd.archive.cluster.progress import NoProgress, Progress, show_progress
+from brokerd.archive.cluster.shipping import package, portable_task
+from brokerd.archive.errors import JobFailed
+from brokerd.errors import BrokerdError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class SparkRunner:
+    """A Spark session that starts on first use: a run with nothing to do needs no Spark.
+
+    As a context manager it stops Spark at the end.
+    """
+
+    def __init__(
+        self,
+        open_spark: Callable[[], AbstractContextManager[SparkSession]],
+        progress: Progress | None = None,
+    ) -> None:
+        self._open_spark = open_spark
+        self._progress = progress or NoProgress()
+        self._stack = ExitStack()
+        self._session: SparkSession | None = None
+
+    def __enter__(self) -> SparkRunner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def session(self) -> SparkSession:
+        """Return the session. The first call starts Spark."""
+        if self._session is None:
+            self._progress.begin("starting Spark", 0)
+            try:
+                self._session = self._stack.enter_context(self._open_spark())
+            finally:
+                self._progress.end()
+        return self._session
+
+    def is_local(self) -> bool:
+        """Return whether tasks run on this machine, beside the driver."""
+        return is_local(str(self.session().sparkContext.master))
+
+    def map(
+        self, name: str, function: Callable[[Item], Result], items: Sequence[Item]
+    ) -> list[Result]:
+        """Call a function for each item in Spark tasks, and return the results in order.
+
+        A task whose process died is tried again. A `BrokerdError` or OSError of a task ends the
+        run at once.
+
+        :param name: names the job group.
+        :param function: a module's function. It and the items are pickled.
+        :raises JobFailed: a task failed; the text names the group and the cause.
+        """
+        if not items:
+            return []
+        with self.job_group(name, len(items)) as context:
+            pickled = [pickle.dumps(item) for item in items]
+            expected = None if self.is_local() else package()
+            task = portable_task(_Guard(function), expected)
+            answers = context.parallelize(pickled, len(items)).map(task).collect()
+        errors = [text for _, text in answers if text]
+        errors += [result.text for result, _ in answers if isinstance(result, _TaskError)]
+        if errors:
+            raise JobFailed(f"{name}: {errors[0]}")
+        return [result for result, _ in answers]
+
+    @contextmanager
+    def job_group(self, name: str, tasks: int = 0) -> Iterator[SparkContext]:
+        """Name the jobs that Spark runs meanwhile, and show their progress.
+
+        :raises JobFailed: Spark raised an error.
+        """
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        context = self.session().sparkContext
+        try:
+            context.setJobGroup(name, name)
+            with show_progress(context, name, tasks, self._progress):
+                yield context
+        except (Py4JError, PySparkException, ConnectionError) as error:
+            raise JobFailed(f"{name}: {_error_line(error)}") from error
+        finally:
+            _clear_job_group(context)
+
+
+def _clear_job_group(context: SparkContext) -> None:
+    from py4j.protocol import Py4JError
+
+    try:
+        for name in ("spark.jobGroup.id", "spark.job.description"):
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]  # it unsets the property
+    except (Py4JError, ConnectionError):
+        return  # Java died: the caller has the error
+
+
+# -- Tasks ---------------------------------------------------------------------------------------
+
+
+class _TaskError(NamedTuple):
+    """The result of a task that failed."""
+
+    text: str
+
+
+class _Guard(Generic[Item, Result]):
+    """A function that returns foreseen errors as values: another attempt would fail likewise."""
+
+    def __init__(self, function: Callable[[Item], Result]) -> None:
+        self._function = function
+
+    def __call__(self, item: Item) -> Result | _TaskError:
+        _freeze_modules()
+        try:
+            return self._function(item)
+        except BrokerdError as error:
+            return _TaskError(str(error))
+        except OSError as error:
+            return _TaskError(f"{error.filename or 'a file'}: {error.strerror or error}")
+
+
+def _freeze_modules() -> None:
+    """Exclude the imported modules of this worker from garbage collection.
+
+    Spark's workers collect after each task, which would take 20 ms (pyspark.daemon).
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+
+
+# -- Spark's errors ------------------------------------------------------------------------------
+
+
+def _error_line(error: Exception) -> str:
+    """Return the cause in one line: the last line of a task's traceback, or of Java's error."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    if isinstance(error, Py4JJavaError):
+        text = str(error.java_exception)
+    elif isinstance(error, Py4JError | ConnectionError):
+        return (
+            "Spark's Java process died; if it ran out of memory, raise archive.driver_memory_bytes"
+        )
+    else:
+        text = str(error)
+    if "Python worker exited unexpectedly" in text or "Python worker failed to" in text:
+        return "a task's process was killed in each attempt; is the machine short of memory?"
+    if "ExecutorLostFailure" in text:
+        return "a task's executor was lost in each attempt; is it short of memory?"
+    no_python = re.search(r"Cannot run program .+", text)
+    if no_python is not None:
+        return f"tasks have no Python: {no_python[0]}; set PYSPARK_PYTHON"
+    lines = [line.strip() for line in text.split("Driver stacktrace:")[0].splitlines()]
+    lines = [line for line in lines if line and not line.startswith("at ")]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,78 @@
+# Tests: tests/archive/test_job.py
+"""A data directory as the job sees it: the bounds of its log and the lock on its archive.
+
+The lock is ``run/rollup.lock``, held by fcntl, so it is free once the process has ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from brokerd.archive.contract.bounds import FILE_BYTES_MAX, FILE_NAME, Bounds, decode_bounds
+from brokerd.archive.errors import JobFailed
+from brokerd.archive.storage.regular_file import read_regular
+from brokerd.errors import BrokerdError, DamagedData
+
+WAL = "wal"
+LOCK_NAME = "rollup.lock"
+
+
+class RollupLocked(BrokerdError):
+    """Another job holds the lock."""
+
+    retryable = True
+
+
+def check_data_dir(data_dir: Path) -> None:
+    """Raise JobFailed if a directory is not the data directory of a broker."""
+    if not (data_dir / WAL).is_dir():
+        raise JobFailed(f"{data_dir} is not a broker's data directory; name one with --data-dir")
+
+
+def read_bounds(data_dir: Path) -> tuple[Bounds, bytes]:
+    """Read the bounds that the broker wrote last, and return their bytes too.
+
+    :raises JobFailed: the file is missing or damaged; the text says what to do.
+    :raises NewerFormat: a later version of brokerd wrote it.
+    """
+    check_data_dir(data_dir)
+    path = data_dir / "state" / FILE_NAME
+    try:
+        data = read_regular(path, FILE_BYTES_MAX)
+        return decode_bounds(data), data
+    except FileNotFoundError:
+        raise JobFailed(
+            f"{path} does not exist: start a broker of this version once, which writes it"
+        ) from None
+    except DamagedData as error:
+        raise JobFailed(
+            f"{path} is damaged: {error}; start the broker, which writes it again"
+        ) from None
+
+
+@contextmanager
+def rollup_lock(data_dir: Path) -> Iterator[None]:
+    """Hold the lock on a data directory's archive.
+
+    :raises RollupLocked: another process holds it; the text names its id.
+    """
+    directory = data_dir / "run"
+    directory.mkdir(exist_ok=True)
+    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+            raise RollupLocked(
+                f"another brokerd-rollup is at work in {data_dir}, process {owner}"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        yield
+    finally:
+        os.close(descriptor)
