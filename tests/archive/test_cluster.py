@@ -224,11 +224,11 @@ def run_late(data: Data, master: str, mark: Path, **settings: str) -> subprocess
         settings = {{name.replace("_", "."): value for name, value in {settings!r}.items()}}
         options = SparkOptions({master!r}, settings=settings)
         open_spark = partial(spark_session, "late", options, data / "run" / "rollup", os.environ)
-        summary = run_job(Job(
+        report = run_job(Job(
             data, Path({str(data.root)!r}), SETTINGS, open_spark,
             lambda: {NOW_MS}, lambda path: {NO_LIMIT},
         ))
-        print(summary.problems)
+        print(report.problems)
     """
     return subprocess.Popen(
         [sys.executable, "-c", dedent(script)],

@@ -219,7 +219,7 @@ def test_a_plan_changes_nothing(data: Data, spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("bounds", "expected"),
     [
-        (None, r"state/bounds is not there: no broker that knows of archives has run here yet"),
+        (None, r"state/bounds does not exist: start a broker of this version once"),
         (b"", "state/bounds is damaged: the first line is not that of a bounds file; start"),
         (
             MAGIC + b"1 0123456789abcdef\n{}\n",
@@ -443,7 +443,7 @@ def test_workers_that_are_killed_are_made_again(
             timers.append(Timer(delay_seconds, kill))
             timers[0].start() if delay_seconds else kill()
 
-    report = run(data, spark, at=at, settings=TAKE_ONLY._replace(lot_bytes=1))
+    report = run(data, spark, failpoint=at, settings=TAKE_ONLY._replace(lot_bytes=1))
     assert report.problems == []
     if delay_seconds:
         timers[0].join()

@@ -554,7 +554,7 @@ def stopped_at(data: Data, point: str, action: str) -> subprocess.CompletedProce
                 {action}
 
         make = rollup._job
-        rollup._job = lambda *given: make(*given)._replace(at=at)
+        rollup._job = lambda *given: make(*given)._replace(failpoint=at)
         rollup.main()
     """
     return subprocess.run(

@@ -224,7 +224,7 @@ def test_outcomes_are_those_of_a_plain_loop_wherever_runs_begin_and_end(
         part = events_frame(spark, [h for h in log if begin <= h.lsn < end])
         attempted = transforms.attempts(part, open_frame(spark, open_rows)).cache()
         found += delivery_rows(transforms.deliveries(attempted))
-        open_rows = transforms.still_open(attempted, no_bounds(spark), 0, 0, end).collect()
+        open_rows = transforms.open_attempts(attempted, no_bounds(spark), 0, 0, end).collect()
         attempted.unpersist()
     assert sorted(found, key=in_order) == deliveries(log)
 
@@ -237,7 +237,7 @@ def test_open_attempts_are_dropped_when_no_outcome_can_come(spark: SparkSession)
     bounds = spark.createDataFrame([(1, 0, 0, 6, False)], frames.BOUNDS)
 
     def left(frame: DataFrame, below: DataFrame, bounds_lsn: int, lsn: int) -> list[Any]:
-        return transforms.still_open(frame, below, 3, bounds_lsn, lsn).collect()
+        return transforms.open_attempts(frame, below, 3, bounds_lsn, lsn).collect()
 
     (waits,) = left(attempted, bounds, 40, 30)
     assert (waits.topic_id, waits.offset, waits.over_lsn, waits.owner) == (1, 5, 40, "ann")
@@ -252,7 +252,7 @@ def test_a_lease_after_the_bound_passed_makes_an_attempt_anew(spark: SparkSessio
     leased = (int(EventKind.LEASED), 5, 30, 2, 1, "bob", "")
     log = [Happened(1, 0, "g", 41, 0, leased)]
     attempted = transforms.attempts(events_frame(spark, log), open_frame(spark, [begun]))
-    (row,) = transforms.still_open(attempted, no_bounds(spark), 0, 50, 50).collect()
+    (row,) = transforms.open_attempts(attempted, no_bounds(spark), 0, 50, 50).collect()
     assert (row.owner, row.over_lsn, row.lsn) == ("bob", None, 41)
 
 

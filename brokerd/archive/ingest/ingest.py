@@ -192,7 +192,7 @@ class _Ingest:
         )
         run.failpoint(f"after {layout.name} commit")
         if not committed:
-            named = set(table.paths())
+            named = set(run.tables[layout.name].paths())
             self._discard(layout, [info for info in files if info.path not in named])
             return False
         report.files += len(files)
