@@ -1,7 +1,9 @@
 # Tests: tests/archive/test_rollup.py
-"""``brokerd-rollup``: ingest the log into the archive, and maintain the archive (docs/rollup.rst).
+"""The command ``brokerd-rollup`` (docs/rollup.rst): options, output and exit codes.
 
-It also runs as ``spark-submit .../brokerd/rollup.py``, with the Spark settings of spark-submit.
+`brokerd.archive.job` does the work. The command also runs as ``spark-submit
+.../brokerd/rollup.py``, with the Spark settings of spark-submit.
+
 Exit codes: 0 done, or nothing to do; 1 a problem, one line each on stderr; 2 wrong usage; 75
 another rollup is at work.
 """

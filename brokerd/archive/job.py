@@ -1,9 +1,12 @@
 # Tests: tests/archive/test_job.py
 """The job that maintains an archive: ingest, derive, clean, vacuum. Needs Spark.
 
-It runs with or without a broker, and reads only ``state`` and ``wal`` of a data directory. One job
-at a time works on the archive of a data directory. Each step commits its own work and starts from
-what the archive has, so the next job continues a stopped one.
+`run_job` holds the lock, checks that log and archive belong together, and calls the steps in order.
+`brokerd.rollup` is its command line. Each step gets a `brokerd.archive.run.Run`.
+
+The job runs with or without a broker, and reads only ``state`` and ``wal`` of a data directory. One
+job at a time works on the archive of a data directory. Each step commits its own work and starts
+from what the archive has, so the next job continues a stopped one.
 """
 
 from __future__ import annotations

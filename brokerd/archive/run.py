@@ -1,5 +1,9 @@
 # Tests: tests/archive/test_job.py
-"""The context of the job's steps: each step is a function of a :class:`Run`."""
+"""The context of the job's steps. A step takes a `Run` and returns a `StepReport`.
+
+It holds the inputs of one run: archive, bounds, settings, tables and Spark. `brokerd.archive.job`
+makes it and calls the steps.
+"""
 
 from __future__ import annotations
 
