@@ -7,13 +7,15 @@ rows, arrays are gathered; Python executes no step for a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
+
+from brokerd.walformat import ARRAY, ARRAY_WITH_VALIDITY
 
 Integers = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
@@ -78,6 +80,43 @@ class Bodies:
         some = np.flatnonzero(end > first)
         places = zip(first[some].tolist(), end[some].tolist(), strict=True)
         return b"".join([view[start:stop] for start, stop in places])
+
+
+class ColumnStarts(NamedTuple):
+    """The layout of the columns of bodies."""
+
+    kinds: list[npt.NDArray[np.intp]]
+    """By column: the kind in each body."""
+    starts: list[Integers]
+    """By column: where its array begins in each body, behind the validity."""
+    end: Integers
+    """The end of the columns of each body."""
+    allowed: Mask
+    """Which bodies have only allowed kinds."""
+
+
+def find_columns(
+    kinds: npt.NDArray[np.uint32],
+    start: Integers,
+    count: Integers,
+    types: Sequence[np.dtype[Any]],
+    allowed: npt.NDArray[np.bool_],
+) -> ColumnStarts:
+    """Compute where the columns of bodies begin.
+
+    :param kinds: of each body, 4 bits a column.
+    :param start: of the first column of each body.
+    :param count: the rows of each body.
+    :param allowed: a table of columns and kinds.
+    """
+    found = ColumnStarts([], [], start, np.ones(len(count), np.bool_))
+    for column, dtype in enumerate(types):
+        kind = (kinds >> np.uint32(4 * column) & 15).astype(np.intp)
+        is_allowed = found.allowed & allowed[column][kind]
+        first = found.end + np.where(kind == ARRAY_WITH_VALIDITY, padded(count), 0)
+        end = first + np.where(kind >= ARRAY, padded(count * dtype.itemsize), 0)
+        found = ColumnStarts([*found.kinds, kind], [*found.starts, first], end, is_allowed)
+    return found
 
 
 class RowColumns:

@@ -24,6 +24,7 @@ from brokerd.archive.journal.columns import (
     RowColumns,
     byte_strings,
     fields,
+    find_columns,
     padded,
 )
 from brokerd.archive.journal.entry_scan import EntryChunk, EntryScan
@@ -42,6 +43,7 @@ from brokerd.walformat import (
 
 _CODES = ("u1", "<i8", "<i8", "<u8", "<u4", "<u4", "<u4")
 _TYPES = tuple(map(np.dtype, _CODES))
+_KINDS_ALLOWED = np.isin(np.arange(16), (CONSTANT, ARRAY))[None, :].repeat(len(_TYPES), 0)
 _HEADERS = fields(
     {
         "kinds": ("<u4", 0),
@@ -167,19 +169,13 @@ class _Decoder:
 
     def _find_columns(self, end: Integers) -> Mask:
         """Compute the starts of columns and strings; returns a mask of bodies that they fill."""
-        heads, count = self._heads, self._columns.count
-        self._kinds = [(heads["kinds"] >> np.uint32(4 * c) & 15).astype(np.intp) for c in range(7)]
-        self._starts = []
-        allowed = heads["texts"] >= 1
-        start = self._at + EVENTS_HEADER_BYTES
-        for kind, dtype in zip(self._kinds, _TYPES, strict=True):
-            allowed &= (kind == CONSTANT) | (kind == ARRAY)
-            self._starts.append(start)
-            start = start + np.where(kind == ARRAY, padded(count * dtype.itemsize), 0)
-        self._lengths_start = start
-        self._strings_start = start + padded(heads["texts"].astype(np.int64) * 4)
+        heads, start = self._heads, self._at + EVENTS_HEADER_BYTES
+        found = find_columns(heads["kinds"], start, self._columns.count, _TYPES, _KINDS_ALLOWED)
+        self._kinds, self._starts, self._lengths_start, allowed = found
+        texts = heads["texts"].astype(np.int64)
+        self._strings_start = self._lengths_start + padded(texts * 4)
         self._strings_end = self._strings_start + heads["text_bytes"]
-        filled: Mask = allowed & (self._strings_end == end)
+        filled: Mask = allowed & (texts >= 1) & (self._strings_end == end)
         return filled
 
     def _numbers(self, column: int) -> npt.NDArray[Any]:

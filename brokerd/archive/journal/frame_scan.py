@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from brokerd.archive.journal.columns import ENTRY_FIELDS, Bodies, Integers, fields
-from brokerd.archive.journal.sealed import Batches, DamagedSegment
+from brokerd.archive.journal.sealed import Batches, DamagedSegment, read_header
 from brokerd.archive.journal.topics import TopicChange
 from brokerd.archive.storage.local import READ_ONLY, sync_directory
 from brokerd.archive.storage.regular_file import open_regular
@@ -39,7 +39,6 @@ from brokerd.walformat import (
     FormatError,
     FrameHeader,
     UnsupportedFormat,
-    decode_segment_header,
     iter_entries,
     parse_frame_header,
     segment_salt,
@@ -99,14 +98,8 @@ def open_journal(path: str | Path) -> tuple[int, JournalFile]:
     """
     fd = open_regular(path)
     try:
-        header = decode_segment_header(os.pread(fd, SEGMENT_HEADER_BYTES, 0))
-    except UnsupportedFormat as error:
-        os.close(fd)
-        raise NewerFormat(f"{path}: {error}; upgrade brokerd to read it") from None
-    except FormatError as error:
-        os.close(fd)
-        raise DamagedSegment(str(path), 0, str(error)) from None
-    except OSError:
+        header = read_header(fd, path)
+    except BaseException:
         os.close(fd)
         raise
     return fd, JournalFile(str(path), header.segment_id, header.first_lsn)

@@ -11,10 +11,10 @@ from pathlib import Path
 from brokerd.archive.contract.pairing import RESTORE_LOG, SegmentEnd, TableState, log_problem
 from brokerd.archive.contract.pin import FILE_BYTES_MAX, FILE_NAME, Pin, decode_pin
 from brokerd.archive.contract.view import ForeignArchive
+from brokerd.archive.journal.sealed import DamagedSegment, read_header
 from brokerd.archive.journal.segment_list import first_lsns
 from brokerd.archive.storage.regular_file import open_regular, read_regular
-from brokerd.errors import DamagedData
-from brokerd.walformat import SEGMENT_HEADER_BYTES, FormatError, decode_segment_header
+from brokerd.errors import DamagedData, NewerFormat
 
 
 def read_pin(data_dir: Path) -> Pin | None:
@@ -47,10 +47,11 @@ def _segment_at(wal: Path, lsn: int) -> SegmentEnd | None:
     at = bisect_left(firsts, lsn) - 1
     if at < 0:
         return None
-    # The broker deletes segments meanwhile; the reader of a damaged one reports it.
-    with suppress(FileNotFoundError, FormatError):
-        with open(open_regular(wal / f"{firsts[at]:020d}.wal"), "rb") as file:
-            header = decode_segment_header(file.read(SEGMENT_HEADER_BYTES))
+    # The broker may delete a segment meanwhile. A damaged one is reported when it is archived.
+    path = wal / f"{firsts[at]:020d}.wal"
+    with suppress(FileNotFoundError, DamagedSegment, NewerFormat):
+        with open(open_regular(path), "rb") as file:
+            header = read_header(file.fileno(), path)
             end_lsn = firsts[at] + os.fstat(file.fileno()).st_size
         return SegmentEnd(end_lsn, header.segment_id) if lsn <= end_lsn else None
     return None

@@ -27,6 +27,7 @@ from brokerd.archive.journal.columns import (
     RowColumns,
     byte_strings,
     fields,
+    find_columns,
     padded,
 )
 from brokerd.archive.journal.sealed import (
@@ -285,18 +286,10 @@ class _Decoder:
 
     def _find_columns(self) -> None:
         """Compute the start of each column of each batch; check that they fill the bodies."""
-        heads, rows = self._headers, self._batches.count
-        self._kinds = [(heads["kinds"] >> np.uint32(4 * c) & 15).astype(np.intp) for c in range(8)]
-        self._starts = []
-        allowed = np.ones(len(rows), bool)
-        start = self._at + _HEADERS_BYTES
-        for kind, dtype, allow in zip(self._kinds, _TYPES, _KINDS_ALLOWED, strict=True):
-            allowed &= allow[kind]
-            start = start + np.where(kind == ARRAY_WITH_VALIDITY, padded(rows), 0)
-            self._starts.append(start)
-            start = start + np.where(kind >= ARRAY, padded(rows * dtype.itemsize), 0)
-        self._metadata_start = start
-        self._keys_start = start + heads["metadata_bytes"]
+        heads, start = self._headers, self._at + _HEADERS_BYTES
+        found = find_columns(heads["kinds"], start, self._batches.count, _TYPES, _KINDS_ALLOWED)
+        self._kinds, self._starts, self._metadata_start, allowed = found
+        self._keys_start = self._metadata_start + heads["metadata_bytes"]
         self._values_start = self._keys_start + heads["key_bytes"]
         values_end = self._values_start + heads["value_bytes"]
         self._require(allowed & (values_end == self._body_end))

@@ -23,6 +23,7 @@ from brokerd.errors import DamagedData, NewerFormat
 from brokerd.walformat import (
     SEGMENT_HEADER_BYTES,
     FormatError,
+    SegmentHeader,
     UnsupportedFormat,
     decode_segment_header,
     segment_salt,
@@ -146,6 +147,16 @@ class Segment(NamedTuple):
         return self.end_lsn - self.first_lsn
 
 
+def read_header(fd: int, path: str | Path) -> SegmentHeader:
+    """Read the header block of a segment. Raises OSError, `DamagedSegment` and NewerFormat."""
+    try:
+        return decode_segment_header(os.pread(fd, SEGMENT_HEADER_BYTES, 0))
+    except UnsupportedFormat as error:
+        raise NewerFormat(f"{path}: {error}; upgrade brokerd to read it") from None
+    except FormatError as error:
+        raise DamagedSegment(str(path), 0, str(error)) from None
+
+
 def open_sealed(path: str | Path) -> SealedSegment:
     """Read the header block of a segment, and its index file.
 
@@ -156,14 +167,8 @@ def open_sealed(path: str | Path) -> SealedSegment:
     """
     path = Path(path)
     with open(open_regular(path), "rb") as file:
-        block = file.read(SEGMENT_HEADER_BYTES)
+        header = read_header(file.fileno(), path)
         size = os.fstat(file.fileno()).st_size
-    try:
-        header = decode_segment_header(block)
-    except UnsupportedFormat as error:
-        raise NewerFormat(f"{path}: {error}; upgrade brokerd to read it") from None
-    except FormatError as error:
-        raise DamagedSegment(str(path), 0, str(error)) from None
     end_lsn = header.first_lsn + size
     with open(open_regular(path.with_suffix(".idx")), "rb") as file:
         data = file.read()

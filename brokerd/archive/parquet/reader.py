@@ -145,12 +145,12 @@ class ArchiveFile:
             name = parse_events_name(self.path)
             agrees = (name.first, name.end) == (first.first, last.end)
         else:
-            told = parse_records_name(self.path)
+            parts = parse_records_name(self.path)
             agrees = self.footer.table == RECORDS.name and (
-                (told.only or first) == first
-                and (told.only or last) == last
-                and (told.first_topic_id, told.first_partition) == first[:2]
-                and (told.last_topic_id, told.last_partition) == last[:2]
+                (parts.only or first) == first
+                and (parts.only or last) == last
+                and (parts.first_topic_id, parts.first_partition) == first[:2]
+                and (parts.last_topic_id, parts.last_partition) == last[:2]
             )
         if not agrees:
             raise DamagedData("its name contradicts its covered ranges")
