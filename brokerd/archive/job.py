@@ -30,7 +30,7 @@ from brokerd.archive.delta.vacuum import remove_temporaries
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.ingest.ingest import IngestReport, ingest_log
 from brokerd.archive.ingest.plan import Lot, LotLimits, plan_lot
-from brokerd.archive.journal.pairing import check_log, read_pin
+from brokerd.archive.journal.log_check import check_log, read_pin
 from brokerd.archive.journal.segment_list import end_of_log
 from brokerd.archive.run import Run, Settings, StepReport, count_text
 from brokerd.archive.storage.address import Place

@@ -24,7 +24,7 @@ from brokerd.archive.contract.bounds import (
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.archive.contract.pairing import check_pin
 from brokerd.archive.delta.log_files import COMMITS
-from brokerd.archive.journal.pairing import check_log, read_pin
+from brokerd.archive.journal.log_check import check_log, read_pin
 from brokerd.archive.journal.segment_list import (
     end_of_damage,
     end_of_known_gap,
