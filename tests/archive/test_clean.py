@@ -526,6 +526,32 @@ def test_a_file_that_cannot_be_opened_is_named(world: World, damage: str) -> Non
     assert offsets_of_sound(world, path) == [(0, 6)]
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("damage", ["footer", "gone"])
+def test_a_deleted_key_does_not_return_with_a_file(world: World, damage: str, shared: bool) -> None:
+    """A tombstone stays while a file cannot be opened that may hold its key."""
+    beside = plain(0, topic_id=33) if shared else []
+    roll(world, keyed(b"a") + beside)
+    roll(world, keyed(b"a", first=1, value=b"", append_time=OLD_US))
+    world.topic(1, (0, 2), compact=True)
+    world.topic(33, (0, 0))
+    (path,) = [path for path in world.files("records") if ("s-" if shared else "p-1-0-0-1") in path]
+    file = world.root / "records" / path
+    whole = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(whole[:-9])
+    for _ in range(2):
+        with pytest.raises(JobFailed, match=rf"{path}.*compaction waits .* in 1 partition"):
+            clean(world)
+    file.write_bytes(whole)
+    assert offsets(world) == [0, 1]
+    clean(world)
+    clean(world)
+    assert offsets(world) == []
+
+
 def test_what_a_rollup_adds_meanwhile_is_kept(world: World) -> None:
     """A commit that comes between the look and the commit is not lost."""
     roll(world, keyed(b"a", b"a"))

@@ -197,6 +197,12 @@ class RecordsName(NamedTuple):
     """The covered range of a file of one partition; None: the footer lists several ranges."""
     footer_hash: int
 
+    def may_hold(self, topic_id: int, partition: int) -> bool:
+        """Tell whether a file of this name may hold records of a partition."""
+        first = (self.first_topic_id, self.first_partition)
+        last = (self.last_topic_id, self.last_partition)
+        return self.bucket == bucket_of(topic_id) and first <= (topic_id, partition) <= last
+
 
 class EventsName(NamedTuple):
     """The parts of the name of a file of ``events``: LSNs, end exclusive."""

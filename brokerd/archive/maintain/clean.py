@@ -47,6 +47,7 @@ from brokerd.archive.maintain.selection import (
     compaction_bounds,
     files_to_merge,
     partition_extents,
+    partitions_of_unreadable,
     partitions_to_compact,
 )
 from brokerd.archive.parquet.plain_file import StagedFile
@@ -180,9 +181,11 @@ class _Cleaner:
         if run.settings.retention:
             self._bounds = bounds_by_bucket(run.bounds, run.only)
             self._now_us = run.bounds.time_us if run.bounds.time_settled else 0
-        self._files, self._problems = read_file_stats(
+        self._files, unreadable = read_file_stats(
             run, self._table, self._bounds, self._below, self._state.expiry
         )
+        self._problems = list(unreadable.values())
+        self._blocked = partitions_of_unreadable(unreadable, self._below)
         self._expiry = {one.name.footer_hash: one.expires_us for one in self._files.values()}
 
     def clean(self) -> None:
@@ -200,7 +203,7 @@ class _Cleaner:
             rewritten = self._rewrite(self._units(selection, drops))
         self._save_state(selection, compaction.tombstones, rewritten)
         if self._problems:
-            raise JobFailed("; ".join(self._problems[:3]))
+            raise JobFailed("; ".join([*self._problems[:3], *self._blocked_text()]))
 
     # -- Selecting and examining ---------------------------------------------------------------
 
@@ -211,7 +214,8 @@ class _Cleaner:
         selection = _Selection(
             files_to_merge(files, settings.file_bytes, self._run.only) if settings.merge else [],
             extents,
-            partitions_to_compact(extents, self._below, states, percent, self._old_us()),
+            partitions_to_compact(extents, self._below, states, percent, self._old_us())
+            - self._blocked,
         )
         for file in files:
             if 0 < file.expires_us <= self._now_us:
@@ -355,6 +359,12 @@ class _Cleaner:
             if info.expiring:
                 expires_us = max(EXPIRY_UNKNOWN, info.minimum["expires_at"])
             self._expiry[parse_records_name(info.path).footer_hash] = expires_us
+
+    def _blocked_text(self) -> list[str]:
+        if not self._blocked:
+            return []
+        count = count_text(len(self._blocked), "partition")
+        return [f"compaction waits for unreadable files in {count}"]
 
     # -- State -------------------------------------------------------------------------------
 

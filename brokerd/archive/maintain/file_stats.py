@@ -70,8 +70,8 @@ def read_file_stats(
     bounds: Sequence[RetentionBounds],
     compacted: Collection[tuple[int, int]],
     expiry: Mapping[int, int],
-) -> tuple[dict[str, RecordsFile], list[str]]:
-    """Return the live files of records by path, without unreadable ones, and their problems.
+) -> tuple[dict[str, RecordsFile], dict[str, str]]:
+    """Return the live files of records by path, and the problems of unreadable files by path.
 
     :param bounds: by bucket.
     :param compacted: the partitions to find extents of.
@@ -87,10 +87,10 @@ def read_file_stats(
             _add_ranges(file, [file.name.only], bounds[file.name.bucket], compacted)
         if file.name.only is None or file.name.footer_hash not in expiry:
             unread[file.name.bucket][file.path] = file.size
-    problems = []
+    problems: dict[str, str] = {}
     for footer in _read_footers(run, table, unread, bounds, compacted):
         if footer.problem:
-            problems.append(footer.problem)
+            problems[footer.path] = footer.problem
             del files[footer.path]
             continue
         file = files[footer.path]

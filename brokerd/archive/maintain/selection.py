@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from brokerd.archive.contract.bounds import Bounds
+from brokerd.archive.contract.layout import parse_records_name
 from brokerd.archive.maintain.compaction_state import PartitionState
 from brokerd.archive.maintain.file_stats import RecordsFile
 from brokerd.archive.maintain.merge_policy import FILES_MAX, deepest, neighbours_to_merge, pieces
@@ -97,6 +98,21 @@ def compaction_bounds(bounds: Bounds, only: Collection[int] | None = None) -> di
         for topic, index, partition in bounds.partitions()
         if topic.compact and (only is None or topic.id in only)
         if partition.compact_below > partition.start
+    }
+
+
+def partitions_of_unreadable(
+    paths: Iterable[str], partitions: Iterable[Partition]
+) -> set[Partition]:
+    """Return the partitions of which unreadable files may hold records, by the files' names.
+
+    A tombstone in another file must not go before the older records of its key in these files.
+    """
+    names = [parse_records_name(path) for path in paths]
+    owned = {name.only[:2] for name in names if name.only is not None}
+    shared = [name for name in names if name.only is None]
+    return {
+        one for one in partitions if one in owned or any(name.may_hold(*one) for name in shared)
     }
 
 
