@@ -187,6 +187,25 @@ def test_what_does_not_fit_on_the_disk_leaves_what_was_there(tmp_path: Path, dur
     assert store.read("a", MANY) == b"before"
 
 
+@pytest.mark.parametrize("made", ["archive", "archive/records", "archive/records/_delta_log"])
+def test_a_directory_that_another_one_made_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    """A job was killed between mkdir and fsync. The next one syncs the entry of its directory."""
+    (tmp_path / made).mkdir(parents=True)
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    open_store(tmp_path / "archive").make_directory("records/_delta_log")
+    assert str((tmp_path / made).parent) in synced
+    assert str(tmp_path / "archive/records") in synced
+
+
 def test_two_jobs_that_write_one_file_do_not_mix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

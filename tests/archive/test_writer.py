@@ -405,10 +405,16 @@ def test_a_full_disk_leaves_no_half_file(
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+@pytest.mark.parametrize("exists", [False, True])
 def test_a_written_file_is_durable_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
 ) -> None:
-    """fsync, rename, fsync of the directories: in this order."""
+    """fsync, rename, fsync of the directories: in this order.
+
+    The writer that made the directory may have died before it synced the parent.
+    """
+    if exists:
+        (tmp_path / "bucket=3").mkdir()
     calls: list[str] = []
     fsync, rename = os.fsync, os.rename
 

@@ -146,7 +146,6 @@ def _save_open(store: Store, lsn: int, path: str) -> None:
         output.publish(target)
     finally:
         output.discard()
-    store.sync_directory(DELIVERIES.name)
 
 
 def _delete_other_open(store: Store, lsn: int) -> None:

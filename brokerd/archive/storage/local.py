@@ -230,7 +230,6 @@ class LocalOutputFile:
     def __init__(self, root: Path, directory: str) -> None:
         self._root = root
         self._directory = root / directory
-        self._is_new = not self._directory.is_dir()
         self._directory.mkdir(parents=True, exist_ok=True)
         self._path = self._directory / f"{UNFINISHED}{os.urandom(8).hex()}.parquet"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -248,7 +247,11 @@ class LocalOutputFile:
             os.fsync(self._descriptor)
         os.rename(self._path, self._root / path)
         self._close()
-        for directory in (self._directory, *((self._root,) if self._is_new else ())):
+        # The writer that made a directory may have died before it synced the parent.
+        directory = self._directory
+        sync_strictly(directory)
+        while directory != self._root:
+            directory = directory.parent
             sync_strictly(directory)
 
     def discard(self) -> None:
@@ -293,8 +296,12 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def _make_directories(path: Path) -> None:
-    if not path.parent.exists():
-        _make_directories(path.parent)
+    """Make a directory and its parents durable. The newest may be that of a writer that died."""
+    if path.exists():
+        with suppress(PermissionError):  # of a parent that is not ours
+            sync_directory(path.parent)
+        return
+    _make_directories(path.parent)
     path.mkdir(exist_ok=True)
     sync_directory(path.parent)
 

@@ -62,7 +62,8 @@ class OutputFile(Protocol):
     def publish(self, path: str) -> None:
         """Give the file its path, complete and durable, and close it.
 
-        The path begins with the directory that the file was created in.
+        The path begins with the directory that the file was created in. The names of the
+        directories above it, up to the store's address, are durable too.
         """
 
     def discard(self) -> None:
