@@ -30,7 +30,7 @@ from brokerd.archive.journal.segment_list import (
     sealed_segments,
 )
 from brokerd.archive.journal.topics import new_topics
-from brokerd.walformat.index import LoadedIndex
+from brokerd.walformat.index import FileIndex
 
 PIECES_MAX = 1_000_000
 """The most pieces of a lot, apart from those of one segment. A piece takes 56 bytes."""
@@ -249,7 +249,7 @@ class _LotPlanner:
             )
         return True
 
-    def pieces(self, segment: Segment, index: LoadedIndex) -> Pieces:
+    def pieces(self, segment: Segment, index: FileIndex) -> Pieces:
         """Return the pieces of a segment; none if the table of records has them."""
         if segment.first_lsn < self._records_lsn:
             return np.empty(0, PIECE)
