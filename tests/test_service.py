@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from brokerd.errors import (
     StorageFailed,
     UnsafeFileSystem,
 )
-from brokerd.server import service
+from brokerd.server import host, service
 from brokerd.server.endpoints import parse
 from brokerd.server.process_exit import ProcessExit
 from brokerd.server.service import DRAIN_SECONDS, BrokerdService, Listener, write_json
@@ -198,6 +200,70 @@ def test_a_stop_ends_the_tries_to_write_listeners_json(
 
 def _no_room(path: Path, value: Any) -> None:
     raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+
+def test_a_hung_disk_does_not_block_the_stop_at_listeners_json(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop continues after a limit, and the log names the file."""
+    monkeypatch.setattr(service, "REMOVE_SECONDS", 0.05)
+    house = build()
+    house.service.startService()
+    back = threading.Event()
+    unlink = Path.unlink
+
+    def hang(path: Path, missing_ok: bool = False) -> None:
+        back.wait(20)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", hang)
+    with capturedLogs() as captured:
+        assert house.stop()
+    assert not back.is_set()
+    back.set()
+    (event,) = [event for event in captured if event.get("event_id") == "listeners-kept"]
+    assert event["path"] == str(house.listeners_file)
+    assert house.core.calls[-1] == "close"
+
+
+def test_a_disk_that_fails_at_listeners_json_does_not_break_the_stop(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = build()
+    house.service.startService()
+
+    def broken(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "unlink", broken)
+    with capturedLogs() as captured:
+        assert house.stop()
+    (event,) = [event for event in captured if event.get("event_id") == "listeners-kept"]
+    assert event["reason"] == "Input/output error"
+    assert house.core.calls[-1] == "close"
+
+
+def test_a_hung_disk_does_not_block_the_release_of_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release returns after a limit; once the disk answers, the lock is free."""
+    monkeypatch.setattr(host, "RELEASE_SECONDS", 0.05)
+    lock = host.BoundedLock(str(tmp_path))
+    lock.acquire()
+    back, closed = threading.Event(), threading.Event()
+    close = os.close
+
+    def hang(descriptor: int) -> None:
+        back.wait(20)
+        close(descriptor)
+        closed.set()
+
+    monkeypatch.setattr("os.close", hang)
+    lock.release()
+    assert not closed.is_set()
+    back.set()
+    assert closed.wait(20)
+    lock.release()
 
 
 def test_listeners_json_of_another_broker_is_left_alone(build: Build) -> None:

@@ -19,12 +19,15 @@ from brokerd.archive.contract.view import Archive
 from brokerd.archive.serve.lazy import LazyArchive
 from brokerd.archive.storage.address import Place
 from brokerd.schemas.checker import CheckProcesses, CheckRunner
+from brokerd.server.bounded_call import bounded_call
 from brokerd.server.garbage import GarbageFreezer
 from brokerd.wal import Committer, DirectoryLock, Disk, RealDisk, ThreadCommitter
 from brokerd.wal.committer import STOP_SECONDS, Mutex
 
 SWITCH_INTERVAL_SECONDS = 0.0005
-"""How long a thread that finished a sync waits for a busy reactor to let it say so."""
+"""Longest time for which a busy reactor keeps a thread with a finished sync waiting."""
+RELEASE_SECONDS = 5.0
+"""Longest time for which the release of the lock blocks the reactor. A hung disk never ends it."""
 
 
 OpenArchive = Callable[[Place, str], Archive]
@@ -93,6 +96,13 @@ class Host(Protocol):
         """Where schemas are looked at."""
 
 
+class BoundedLock(DirectoryLock):
+    """A `DirectoryLock` whose release does not block a stop: the kernel releases it at the exit."""
+
+    def release(self) -> None:
+        bounded_call(super().release, RELEASE_SECONDS)
+
+
 class RealHost:
     """This process, its files and its threads."""
 
@@ -115,7 +125,7 @@ class RealHost:
         self._garbage.end()
 
     def lock(self, data_dir: Path) -> Lock:
-        return DirectoryLock(str(data_dir))
+        return BoundedLock(str(data_dir))
 
     def threads(self, name: str, count: int = 1) -> Threads:
         return ThreadCommitter(self.reactor.callFromThread, count, name=name)

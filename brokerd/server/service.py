@@ -34,6 +34,7 @@ from twisted.python.failure import Failure
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.http.routing import Api
 from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
+from brokerd.server.bounded_call import bounded_call
 from brokerd.server.endpoints import address_text
 from brokerd.server.listeners import ADMIN, speaks_tls
 from brokerd.server.notify import Notifier
@@ -44,7 +45,9 @@ SPEAK_TLS = "tls"
 LISTENERS_RETRY_SECONDS = 1.0
 """When to try again to write listeners.json on a full disk."""
 DRAIN_SECONDS = 10.0
-"""How long a stop waits for commits in flight and for answers to leave."""
+"""Longest time for which a stop waits for commits in flight and for answers to leave."""
+REMOVE_SECONDS = 5.0
+"""Longest time for which the removal of listeners.json at a stop blocks the reactor."""
 
 
 class Core(Protocol):
@@ -304,9 +307,24 @@ class BrokerdService(Service):
             )
 
     def _remove_listeners_file(self) -> None:
+        self._listeners_file.unlink(missing_ok=True)
+
+    def _remove_listeners_file_at_stop(self) -> None:
+        """Remove it within REMOVE_SECONDS; a disk that hangs or fails must not block the stop."""
         if self._rewriting is not None and self._rewriting.active():
             self._rewriting.cancel()
-        self._listeners_file.unlink(missing_ok=True)
+        reason = f"it takes more than {REMOVE_SECONDS:g} s"
+        try:
+            if bounded_call(self._remove_listeners_file, REMOVE_SECONDS):
+                return
+        except OSError as error:
+            reason = error.strerror or str(error)
+        self._log.warn(
+            "{path} cannot be removed: {reason}; the next start removes it",
+            event_id="listeners-kept",
+            path=str(self._listeners_file),
+            reason=reason,
+        )
 
     # Down.
 
@@ -348,7 +366,7 @@ class BrokerdService(Service):
             await maybeDeferred(port.stopListening)
 
     async def _close_core(self) -> None:
-        self._remove_listeners_file()
+        self._remove_listeners_file_at_stop()
         if not self._opened or self._health.phase is Phase.FAILED:
             self._core.abandon()
             return

@@ -59,6 +59,6 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Release the lock, if it is held."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
