@@ -20,9 +20,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from brokerd.cli.formats import FORMATS, BenchFailed
-from brokerd.cli.machine import describe
-from brokerd.cli.measure import Plan, measure, prepare
+from brokerd.cli.bench.formats import FORMATS, BenchFailed
+from brokerd.cli.bench.machine import describe
+from brokerd.cli.bench.measure import Plan, measure, prepare
 
 from . import holes, key_order, memory, schedule, size, stalls, suite
 from .admin import AdminFailed, fetch_status

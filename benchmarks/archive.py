@@ -47,7 +47,7 @@ from brokerd.archive.parquet.row_groups import GROUP_ROWS
 from brokerd.archive.parquet.writer import parquet_options
 from brokerd.archive.run import Settings
 from brokerd.archive.serve.delta_archive import DeltaArchive
-from brokerd.cli.machine import describe
+from brokerd.cli.bench.machine import describe
 from brokerd.codecs.flymq import Fetch, Opcode, encode_request
 
 from .admin import fetch_status

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.cli.formats import BenchFailed
+from brokerd.cli.bench.formats import BenchFailed
 from brokerd.errors import BrokerdError
 
 from .inside import InsideFailed

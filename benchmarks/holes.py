@@ -27,10 +27,10 @@ from typing import Any
 
 from twisted.internet.threads import deferToThread
 
-from brokerd.cli.formats import LoadTarget
-from brokerd.cli.machine import describe, sync_rate
-from brokerd.cli.measure import Plan
-from brokerd.cli.measure import measure as measure_load
+from brokerd.cli.bench.formats import LoadTarget
+from brokerd.cli.bench.machine import describe, sync_rate
+from brokerd.cli.bench.measure import Plan
+from brokerd.cli.bench.measure import measure as measure_load
 from brokerd.groups import GroupSettings, LeaseStore
 
 from . import states

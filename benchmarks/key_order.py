@@ -32,7 +32,7 @@ from typing import Any
 from twisted.internet.threads import deferToThread
 
 from brokerd.broker import GroupSettings
-from brokerd.cli.machine import describe, sync_rate
+from brokerd.cli.bench.machine import describe, sync_rate
 
 from .admin import fetch_status
 from .children import ChildFailed, answer, run_child

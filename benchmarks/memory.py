@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from brokerd.cli.formats import BenchFailed, LoadTarget
-from brokerd.cli.formats.base import connect
-from brokerd.cli.formats.mamamia import fill
-from brokerd.cli.measure import Plan, measure, new_log
+from brokerd.cli.bench.formats import BenchFailed, LoadTarget
+from brokerd.cli.bench.formats.base import connect
+from brokerd.cli.bench.formats.mamamia import fill
+from brokerd.cli.bench.measure import Plan, measure, new_log
 from brokerd.server.config import load as load_config
 
 from .admin import fetch_status

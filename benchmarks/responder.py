@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from struct import Struct
 from typing import NamedTuple
 
-from brokerd.cli.scenarios import ACQUIRE, PRODUCE, SETTLE, request
+from brokerd.cli.bench.scenarios import ACQUIRE, PRODUCE, SETTLE, request
 
 _LENGTH = Struct(">I")
 _PRODUCED = request(PRODUCE, {"message_id": 100_000})

@@ -29,10 +29,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
 from brokerd.broker import Partition
-from brokerd.cli.formats import LoadTarget
-from brokerd.cli.machine import describe, sync_rate
-from brokerd.cli.measure import Figures, Plan, new_log
-from brokerd.cli.measure import measure as measure_load
+from brokerd.cli.bench.formats import LoadTarget
+from brokerd.cli.bench.machine import describe, sync_rate
+from brokerd.cli.bench.measure import Figures, Plan, new_log
+from brokerd.cli.bench.measure import measure as measure_load
 from brokerd.values import Record
 
 from .children import ChildFailed, answer, run_child

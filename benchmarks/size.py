@@ -28,7 +28,7 @@ from typing import Any
 
 from twisted.internet.threads import deferToThread
 
-from brokerd.cli.machine import describe, sync_rate
+from brokerd.cli.bench.machine import describe, sync_rate
 
 from .children import ChildFailed, answer, run_child
 from .inside import Inside, rss_bytes, run

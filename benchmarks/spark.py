@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.archive.cluster.session import SparkOptions, spark_session
-from brokerd.cli.machine import describe
+from brokerd.cli.bench.machine import describe
 from brokerd.spark.location import open_location
 from brokerd.spark.options import batch_request, parse_options
 from brokerd.spark.plan.query_plan import Plan, Split, plan_query

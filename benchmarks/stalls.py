@@ -23,7 +23,7 @@ from typing import Any
 from twisted.internet.threads import deferToThread
 
 from brokerd.broker import Congested, GroupPartition
-from brokerd.cli.machine import describe, sync_rate
+from brokerd.cli.bench.machine import describe, sync_rate
 from brokerd.client.mamamia import MamamiaClient
 from simulator.machine.bare import TakesAnything
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from brokerd.cli.bench import commit_bytes, commits
-from brokerd.cli.formats import FORMATS, LoadSpec, LoadTarget
-from brokerd.cli.machine import sync_rate
-from brokerd.cli.measure import Figures, Plan, measure, prepare
+from brokerd.cli.bench.command import commit_bytes, commits
+from brokerd.cli.bench.formats import FORMATS, LoadSpec, LoadTarget
+from brokerd.cli.bench.machine import sync_rate
+from brokerd.cli.bench.measure import Figures, Plan, measure, prepare
 from brokerd.codecs import flymq, mega, rustlog
 
 from .admin import fetch_status

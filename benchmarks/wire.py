@@ -17,8 +17,8 @@ from typing import Any
 
 import msgpack
 
-from brokerd.cli.formats.base import parse_address
-from brokerd.cli.scenarios import (
+from brokerd.cli.bench.formats.base import parse_address
+from brokerd.cli.bench.scenarios import (
     ACQUIRE,
     ACQUIRE_BATCH,
     PRODUCE,

@@ -22,12 +22,12 @@ from benchmarks.__main__ import main as bench_main
 from benchmarks.process import BrokerProcess
 from benchmarks.responder import Responder
 from benchmarks.suite import SHAPES
-from brokerd.cli import load, machine
-from brokerd.cli.bench import bench_command, commit_bytes, find_listeners
-from brokerd.cli.formats import FORMATS, BenchFailed, LoadSpec, LoadTarget, base
-from brokerd.cli.formats.mamamia import fill, probe, produce_frame
-from brokerd.cli.measure import Plan, default_backlog, measure, new_log, worker_specs
-from brokerd.cli.scenarios import (
+from brokerd.cli.bench import load, machine
+from brokerd.cli.bench.command import bench_command, commit_bytes, find_listeners
+from brokerd.cli.bench.formats import FORMATS, BenchFailed, LoadSpec, LoadTarget, base
+from brokerd.cli.bench.formats.mamamia import fill, probe, produce_frame
+from brokerd.cli.bench.measure import Plan, default_backlog, measure, new_log, worker_specs
+from brokerd.cli.bench.scenarios import (
     ACQUIRE,
     ACQUIRE_BATCH,
     PRODUCE,

@@ -15,12 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.process import BrokerProcess
-from brokerd.cli.bench import bench_command
-from brokerd.cli.formats import FORMATS, SCENARIOS, BenchFailed, LoadSpec, LoadTarget, TargetSpec
-from brokerd.cli.formats.blipmq import PollRole, PublishRole
-from brokerd.cli.formats.roles import spread
-from brokerd.cli.measure import Plan, measure, prepare
-from brokerd.cli.scenarios import Role
+from brokerd.cli.bench.command import bench_command
+from brokerd.cli.bench.formats import (
+    FORMATS,
+    SCENARIOS,
+    BenchFailed,
+    LoadSpec,
+    LoadTarget,
+    TargetSpec,
+)
+from brokerd.cli.bench.formats.blipmq import PollRole, PublishRole
+from brokerd.cli.bench.formats.roles import spread
+from brokerd.cli.bench.measure import Plan, measure, prepare
+from brokerd.cli.bench.scenarios import Role
 from brokerd.codecs import blipmq, flymq, mega, rustlog
 from brokerd.values import Record
 from tests.codecs.flymq_answers import fetched_sdk

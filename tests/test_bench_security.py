@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.process import BrokerProcess
+from brokerd.cli.bench.formats.connect_options import ConnectOptions, connect_options_of
 from brokerd.cli.credentials import Credentials
-from brokerd.cli.formats.connect_options import ConnectOptions, connect_options_of
 from brokerd.cli.main import cli
 from brokerd.cli.server import Server, find
 from tests.certificates import Authority

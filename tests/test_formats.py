@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from brokerd.cli.formats import FORMATS as LOADED
+from brokerd.cli.bench.formats import FORMATS as LOADED
 from brokerd.server.assembly import FACTORIES
 from brokerd.server.sections import DEFAULT_LISTENERS, FORMATS
 from demo.readers import READERS

@@ -1,1 +1,1 @@
-"""The command line tool `brokerctl`: one module for each verb."""
+"""The command line tool `brokerctl`."""

@@ -1,8 +1,8 @@
 # Tests: tests/cli/test_credentials.py
-"""Who ``brokerctl`` says it is, and how it trusts the broker: from options, files and environment.
+"""Credentials of ``brokerctl`` and its trust in the broker: options, files and environment.
 
-Secrets come from a file, the environment or a prompt, and never from the command line, where every
-user of the machine could read them. No value here shows a secret in its `repr`.
+Secrets come from a file, the environment or a prompt. The command line is visible to every user of
+the machine, so it never carries one. No `repr` here shows a secret.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from brokerd.cli.options import on_terminal
 from brokerd.errors import ConfigError
 
 PASSWORD, KEY = "BROKERCTL_PASSWORD", "BROKERCTL_KEY"
-"""Variables of the environment that hold a secret."""
+"""Environment variables with secrets."""
 
 SECRET_BYTES_MAX = 4_096
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """A login, and the files of TLS; empty where there is none."""
+    """A login and TLS files; empty strings where there is none."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -36,7 +36,7 @@ class Credentials:
     certificate_key_file: str = ""
 
     def headers(self) -> dict[str, str]:
-        """The header of a request that says who asks, if anybody does."""
+        """Return the Authorization header, or no header without a login."""
         if self.key:
             return {"Authorization": f"Bearer {self.key}"}
         if self.user:
@@ -50,7 +50,7 @@ class Credentials:
         return {}
 
     def context(self) -> ssl.SSLContext:
-        """How TLS is spoken. Raises `ConfigError` for files that cannot be used."""
+        """Return the TLS context. Raises `ConfigError` for unusable files."""
         try:
             context = ssl.create_default_context(cafile=self.ca_file or None)
             if self.certificate_file:
@@ -79,10 +79,10 @@ def credentials(
     certificate_file: str = "",
     certificate_key_file: str = "",
 ) -> Credentials:
-    """Put together what is given, and ask for a password that is not.
+    """Combine options and environment; prompt for a missing password.
 
-    :raises ConfigError: if a file cannot be read, nobody can be asked for a password, or what is
-        given cannot be sent; the message does not show it.
+    :raises ConfigError: if a file is unreadable, a prompt needs a terminal, or a value cannot be
+        sent. The message never contains the secret.
     """
     key = read_secret(key_file) if key_file else "" if user else environment.get(KEY, "")
     password = ""
@@ -94,7 +94,7 @@ def credentials(
             f"--password-file FILE or {PASSWORD}, or a key by --key-file FILE or {KEY}",
         )
     if not (key.isascii() and key.isprintable()):
-        raise ConfigError("the API key has characters that no key has: it is one line of ASCII")
+        raise ConfigError("the API key must be one line of ASCII without spaces")
     try:
         f"{user}{password}".encode()
     except UnicodeEncodeError:
@@ -103,7 +103,7 @@ def credentials(
 
 
 def read_secret(path: str) -> str:
-    """The first line of a file, or of standard input for ``-``. Raises `ConfigError`."""
+    """Return the first line of a file, or of standard input for ``-``. Raises `ConfigError`."""
     try:
         with click.open_file(path, encoding="utf-8") as file:
             line: str = file.readline(SECRET_BYTES_MAX + 2).rstrip("\r\n")
@@ -118,9 +118,9 @@ def read_secret(path: str) -> str:
 
 
 def prompt(question: str, otherwise: str, twice: bool = False) -> str:
-    """Ask on the terminal, without an echo. Raises `ConfigError` if there is none.
+    """Prompt on the terminal, without an echo. Raises `ConfigError` if there is none.
 
-    ``otherwise`` is what can be given instead.
+    ``otherwise`` names the alternatives.
     """
     if not on_terminal():
         raise ConfigError(f"{question}: there is no terminal to ask on; give {otherwise}")
@@ -129,5 +129,5 @@ def prompt(question: str, otherwise: str, twice: bool = False) -> str:
 
 
 def from_environment(name: str) -> str:
-    """A secret of the environment; empty if there is none."""
+    """Return a secret from the environment, or ""."""
     return os.environ.get(name, "")

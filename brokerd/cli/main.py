@@ -1,12 +1,12 @@
 # Tests: tests/cli/test_main.py
-"""``brokerctl``: asks and changes a running broker, looks at its data, checks its configuration.
+"""``brokerctl``: query and change a running broker, read its data, check its configuration.
 
 Global options come before the verb: ``brokerctl --json --data-dir DIR wal verify``; ``--json`` may
-stand anywhere. Verbs find them in ``context.obj``: ``data_dir`` (text), ``server`` (text or None),
-``json`` (bool) and ``login``, what `brokerd.cli.credentials` makes a login of.
-``BROKERD_DATA_DIR`` names the directory when ``--data-dir`` does not, as it does for the broker.
+come anywhere. Verbs find them in ``context.obj``: ``data_dir`` (text), ``server`` (text or None),
+``json`` (bool) and ``login``, the arguments of `brokerd.cli.credentials.credentials`.
+``BROKERD_DATA_DIR`` is the default of ``--data-dir``, as for the broker.
 
-Exit codes: 0 done, 1 refused or something is wrong (one line on stderr), 2 wrong usage.
+Exit codes: 0 done, 1 refused or failed (one line on stderr), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from brokerd import __version__
 from brokerd.errors import BrokerdError
 
 VERBS = {
-    "acl": "brokerd.cli.access_lists:acl_group",
-    "archive": "brokerd.cli.archive:archive_group",
-    "audit": "brokerd.cli.audit:audit_command",
-    "bench": "brokerd.cli.bench:bench_command",
-    "config": "brokerd.cli.config:config_group",
-    "dlq": "brokerd.cli.dead_letters:dlq_group",
-    "group": "brokerd.cli.groups:group_group",
-    "key": "brokerd.cli.keys:key_group",
-    "lease": "brokerd.cli.leases:lease_group",
-    "produce": "brokerd.cli.produce:produce_command",
-    "schedule": "brokerd.cli.schedules:schedule_group",
-    "schema": "brokerd.cli.schemas:schema_group",
-    "tail": "brokerd.cli.tail:tail_command",
-    "topic": "brokerd.cli.topics:topic_group",
-    "user": "brokerd.cli.users:user_group",
-    "wal": "brokerd.cli.wal:wal_group",
-    "whoami": "brokerd.cli.users:whoami_command",
+    "acl": "brokerd.cli.verbs.access_lists:acl_group",
+    "archive": "brokerd.cli.verbs.archive:archive_group",
+    "audit": "brokerd.cli.verbs.audit:audit_command",
+    "bench": "brokerd.cli.bench.command:bench_command",
+    "config": "brokerd.cli.verbs.config:config_group",
+    "dlq": "brokerd.cli.verbs.dead_letters:dlq_group",
+    "group": "brokerd.cli.verbs.groups:group_group",
+    "key": "brokerd.cli.verbs.keys:key_group",
+    "lease": "brokerd.cli.verbs.leases:lease_group",
+    "produce": "brokerd.cli.verbs.produce:produce_command",
+    "schedule": "brokerd.cli.verbs.schedules:schedule_group",
+    "schema": "brokerd.cli.verbs.schemas:schema_group",
+    "tail": "brokerd.cli.verbs.tail:tail_command",
+    "topic": "brokerd.cli.verbs.topics:topic_group",
+    "user": "brokerd.cli.verbs.users:user_group",
+    "wal": "brokerd.cli.wal.commands:wal_group",
+    "whoami": "brokerd.cli.verbs.users:whoami_command",
 }
-"""Where each verb is, imported when it is used, so that none waits for the others' imports."""
+"""The module and function of each verb. A verb is imported when it runs."""
 
 
 class CommandGroup(click.Group):
-    """The verbs, found by name. ``--json`` may stand anywhere."""
+    """The group of all verbs. ``--json`` may come anywhere."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take ``--json`` from behind the verb, unless a ``--`` comes before it."""
+        """Accept ``--json`` after the verb, but not after ``--``."""
         end = args.index("--") if "--" in args else len(args)
         rest = [one for one in args[:end] if one != "--json"]
         if len(rest) < end:
@@ -56,7 +56,7 @@ class CommandGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; global options behind it are told where they belong."""
+        """Run the verb; an error names the right place of a global option."""
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
@@ -69,7 +69,7 @@ class CommandGroup(click.Group):
             raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name every verb."""
+        """Return the names of all verbs."""
         return sorted(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -82,7 +82,7 @@ class CommandGroup(click.Group):
 
 
 def _login(name: str, **options: Any) -> Callable[[Any], Any]:
-    """An option about who one is, or how the broker is trusted; never a secret itself."""
+    """Make an option for credentials or trust; the value is never a secret itself."""
     variable = f"BROKERCTL_{name.removeprefix('--').replace('-', '_').upper()}"
     return click.option(name, default="", envvar=variable, show_envvar=True, **options)
 
@@ -96,20 +96,26 @@ def _login(name: str, **options: Any) -> Callable[[Any], Any]:
     default="./brokerd-data",
     show_default=True,
     show_envvar=True,
-    help="The data directory to look at.",
+    help="The broker's data directory.",
 )
-@_login("--user", metavar="NAME", help="The account to log in as; its password is asked for.")
-@_login("--password-file", metavar="FILE", help="Its password: the first line; - is stdin.")
-@_login("--key-file", metavar="FILE", help="An API key instead: the first line; - is stdin.")
-@_login("--ca-file", metavar="FILE", help="Who signs the broker's certificate (PEM).")
-@_login("--certificate-file", metavar="FILE", help="A certificate to show to the broker (PEM).")
-@_login("--certificate-key-file", metavar="FILE", help="Its key, if not in the same file.")
+@_login("--user", metavar="NAME", help="Log in as this account; prompts for the password.")
+@_login(
+    "--password-file", metavar="FILE", help="Read the password from the first line; - is stdin."
+)
+@_login("--key-file", metavar="FILE", help="Read an API key from the first line; - is stdin.")
+@_login("--ca-file", metavar="FILE", help="CA certificates that sign the broker's (PEM).")
+@_login("--certificate-file", metavar="FILE", help="Client certificate (PEM).")
+@_login(
+    "--certificate-key-file",
+    metavar="FILE",
+    help="Key of the client certificate, if in another file.",
+)
 @click.version_option(__version__, prog_name="brokerctl")
 @click.pass_context
 def cli(
     context: click.Context, /, as_json: bool, server: str | None, data_dir: str, **login: str
 ) -> None:
-    """Look at a broker and its data, and check its configuration."""
+    """Query and change a broker, read its data, check its configuration."""
     context.obj = {
         "json": as_json,
         "server": server,
@@ -119,7 +125,7 @@ def cli(
 
 
 def main() -> None:
-    """Run ``brokerctl``; what is refused becomes one line on stderr and exit code 1."""
+    """Run ``brokerctl``; print an error as one line on stderr and exit with 1."""
     try:
         cli(prog_name="brokerctl")
     except BrokerdError as error:

@@ -1,5 +1,5 @@
 # Tests: tests/cli/test_options.py
-"""Options that verbs share: durations, sizes, times, ``--yes``; and the question before harm."""
+"""Options and types that verbs share: durations, sizes, times, ``--yes``, confirmation."""
 
 from __future__ import annotations
 
@@ -27,57 +27,57 @@ _SECONDS = {
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT = "default"
-"""The word for a setting that goes back to the broker's configuration."""
+"""Value that resets a setting to the broker's configuration."""
 NONE = "none"
-"""The word for no limit."""
+"""Value for no limit."""
 
 
 def duration(text: str) -> float:
-    """Seconds: ``90``, ``1.5s``, ``10m``, ``12h``, ``7d``, ``2w``."""
+    """Parse a duration into seconds: ``90``, ``1.5s``, ``10m``, ``12h``, ``7d``, ``2w``."""
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|m|h|d|w|)", text, re.ASCII)
     if match is None:
-        raise click.BadParameter(f"{text!r} is no duration such as 90, 1.5s, 10m, 12h, 7d or 2w")
+        raise click.BadParameter(f"{text!r} is not a duration like 90, 1.5s, 10m, 12h, 7d or 2w")
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def size(text: str) -> int:
-    """Bytes: ``4096``, ``64MiB``, ``10GiB``."""
+    """Parse a size into bytes: ``4096``, ``64MiB``, ``10GiB``."""
     try:
         return parse_size(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no size such as 4096, 64MiB or 10GiB") from None
+        raise click.BadParameter(f"{text!r} is not a size like 4096, 64MiB or 10GiB") from None
 
 
 def now() -> datetime:
-    """The time, UTC, that a time ago is counted from."""
+    """Return the current time in UTC; ages count back from it."""
     return datetime.now(UTC)
 
 
 def time(text: str) -> str:
-    """An ISO 8601 time, UTC unless it says otherwise, or one so long ago: as the API takes it."""
+    """Parse an ISO 8601 time (default UTC) or an age into the API's text."""
     if (ago := re.fullmatch(r"-?(\d[\d.]*(?:ms|s|m|h|d|w))", text, re.ASCII)) is not None:
         try:
             return (now() - timedelta(seconds=duration(ago[1]))).isoformat()
         except OverflowError:
-            raise click.BadParameter(f"{text!r} is before all times") from None
+            raise click.BadParameter(f"{text!r} is before the year 1") from None
     try:
         given = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no time such as 2026-11-21T11:38:31Z, nor one ago such as 10m or -10m"
+            f"{text!r} is not a time like 2026-11-21T11:38:31Z, nor an age like 10m or -10m"
         ) from None
     return (given if given.tzinfo is not None else given.replace(tzinfo=UTC)).isoformat()
 
 
 def integer(text: str) -> int:
-    """A number, not negative."""
+    """Parse a number from 0 up."""
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
-        raise click.BadParameter(f"{text!r} is no number such as 0 or 17")
+        raise click.BadParameter(f"{text!r} is not a number like 0 or 17")
     return int(text)
 
 
 def integer_from(first: int, last: int) -> Callable[[str], int]:
-    """A number from ``first`` to ``last``."""
+    """Make a type for numbers from ``first`` to ``last``."""
 
     def convert(text: str) -> int:
         value = integer(text)
@@ -90,17 +90,17 @@ def integer_from(first: int, last: int) -> Callable[[str], int]:
 
 
 def boolean(text: str) -> bool:
-    """``yes`` or ``no``."""
+    """Parse ``yes`` or ``no``."""
     if text not in ("yes", "no"):
         raise click.BadParameter(f"{text!r} is neither yes nor no")
     return text == "yes"
 
 
 def setting(inner: Callable[[str], Any], none: Any = None) -> Callable[[str], list[Any]]:
-    """A type of values that may also be ``default``, which the API knows as null.
+    """Make a type that also accepts ``default``, which is null in the API.
 
-    ``none`` is what the word ``none`` means, if it may be said. The value is in a list, so that
-    null is told from an option that was not given.
+    ``none`` is the value of the word ``none``, if that word is allowed. The result is a list of one
+    value, which differs from an absent option.
     """
 
     def convert(text: str) -> list[Any]:
@@ -115,27 +115,27 @@ def setting(inner: Callable[[str], Any], none: Any = None) -> Callable[[str], li
 
 
 def changes(**given: list[Any] | None) -> dict[str, Any]:
-    """The settings that were named on the command line."""
+    """Return the settings from the command line."""
     return {name: value[0] for name, value in given.items() if value is not None}
 
 
 def yes_option(command: Command) -> Command:
-    """``--yes``, for a verb that calls `confirm`."""
+    """Add ``--yes`` to a verb that calls `confirm`."""
     return click.option("--yes", is_flag=True, help="Do not ask.")(command)
 
 
 def some(count: int, what: str) -> str:
-    """``1 lease``, ``2 leases``."""
+    """Format a count with its noun: ``1 lease``, ``2 leases``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def on_terminal() -> bool:
-    """Whether somebody can be asked."""
+    """Return whether stdin and stdout are a terminal."""
     return sys.stdin.isatty()
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before harm is done; raises `InvalidRequest` if nobody can be asked, else may abort."""
+    """Ask for confirmation; raise `InvalidRequest` without a terminal, abort on no."""
     if yes:
         return
     if not on_terminal():

@@ -1,8 +1,8 @@
 # Tests: tests/cli/test_output.py
-"""What verbs print: aligned tables, sizes and ages that can be read, or JSON.
+"""Output of verbs: aligned tables, readable sizes and ages, or JSON.
 
-Whatever comes from a client (names, reasons, payloads) is printed without control characters, so
-that no record can drive a terminal.
+Text from clients (names, reasons, payloads) is printed without control characters, so that no
+record can control a terminal.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def show(context: click.Context, answer: Any, lines: Iterable[str]) -> None:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], none: str = "none") -> list[str]:
-    """Lines of aligned columns; numbers stand right. ``none`` is what no rows look like.
+    """Format rows as aligned columns; a column that contains numbers aligns right.
 
-    A column in which a row has a number is one of numbers.
+    ``none`` is the text for an empty table.
     """
     body = list(rows)
     if not body:
@@ -51,7 +51,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]], none: str = "non
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> list[str]:
-    """Lines of a name and a value each."""
+    """Format one line for each name and value."""
     pairs = list(pairs)
     width = max(len(name) for name, _ in pairs)
     return [f"{name.ljust(width)}  {_cell(value)}".rstrip() for name, value in pairs]
@@ -62,7 +62,7 @@ def _cell(value: Any) -> str:
 
 
 def plain(text: str) -> str:
-    """Text without control characters, which are escaped; nothing else is changed."""
+    """Escape control characters; keep the rest of the text."""
     if text.isprintable():
         return text
     return "".join(
@@ -72,7 +72,7 @@ def plain(text: str) -> str:
 
 
 def size(count: int) -> str:
-    """``1.5 MiB``."""
+    """Format bytes as in ``1.5 MiB``."""
     value, unit = float(count), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -80,7 +80,7 @@ def size(count: int) -> str:
 
 
 def age(seconds: float | None) -> str | None:
-    """``2d 3h``, ``4m 5s``, ``1.5s``: the two largest units that are not nothing."""
+    """Format seconds as in ``2d 3h``, ``4m 5s`` or ``1.5s``: the two largest units."""
     if seconds is None:
         return None
     if seconds < 60:
@@ -94,7 +94,7 @@ def age(seconds: float | None) -> str | None:
 
 
 def time(text: str | None) -> str | None:
-    """A time of the API for people: UTC, to the millisecond."""
+    """Format a time of the API in UTC, to the millisecond."""
     if text is None:
         return None
     return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"

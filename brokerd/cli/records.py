@@ -1,5 +1,5 @@
 # Tests: tests/cli/test_tail.py
-"""One record as one line: MessagePack as JSON, bytes that are no text escaped, all of it cut."""
+"""A record as one line: MessagePack as JSON, binary data escaped, long text cut."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from brokerd.cli import output
 from brokerd.cli.server import Answer
 
 SHOWN_CHARACTERS = 4_000
-"""Of a key and of a value: records have up to 32 MiB, and terminals no patience."""
+"""Characters shown of a key or a value; a record may have up to 32 MiB."""
 
 
 def record_line(record: Answer) -> str:
-    """``PARTITION:OFFSET  TIME  [KEY  ]VALUE``."""
+    """Format a record as ``PARTITION:OFFSET TIME [KEY ]VALUE``."""
     parts = [f"{record['partition']}:{record['offset']}", output.time(record["append_time"]) or "-"]
     if record["key"] is not None or record["key_base64"] is not None:
         parts.append(f"key={_cut(_text(record['key'], record['key_base64']))}")
@@ -47,12 +47,12 @@ def _text(text: str | None, raw: str | None) -> str:
 
 
 def _escaped(value: bytes) -> str:
-    """Bytes as ``b'...'``."""
+    """Format bytes as ``b'...'``."""
     return repr(value)
 
 
 def _unpacked(raw: bytes) -> str:
-    """MessagePack that JSON cannot say, as near to it as can be."""
+    """Convert a MessagePack value to the nearest JSON value."""
     try:
         value = msgpack.unpackb(raw, strict_map_key=False, use_list=False)
     except (ValueError, msgpack.UnpackException):

@@ -1,8 +1,8 @@
 # Tests: tests/cli/test_server.py
-"""The admin API of a running broker, as verbs call it (docs/admin-api.rst).
+"""Client of the admin API (docs/admin-api.rst).
 
-Where it is comes from ``--server``, else from ``DATA_DIR/run/listeners.json``. Whatever goes wrong
-is a `BrokerdError` with one line that says what, where and what to do.
+The address comes from ``--server``, or from ``DATA_DIR/run/listeners.json``. Every failure is a
+`BrokerdError` with one line: the fault, the address and a remedy.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ NOT_FOUND = 404
 ADVICE = {
     401: "; say who you are: --user NAME with --password-file FILE, or --key-file FILE "
     "(docs/cli.rst, Credentials)",
-    403: "; whom the broker takes you for, and what that one may do, says: brokerctl whoami",
+    403: "; brokerctl whoami shows your account and its permissions",
 }
-"""What a refusal says besides, by its status."""
+"""HTTP status -> hint that the error text of a refusal ends with."""
 PAGE = 1_000
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where a broker of this machine is found that listens on all addresses."""
+"""Address to reach a broker of this machine that listens on all addresses."""
 _MISNAMED = (62, 64)
 _TIMED_OUT = (9, 10)
-"""OpenSSL's codes for a certificate of another name or address; not valid yet, or any more."""
+"""OpenSSL error codes: wrong name, wrong address; not yet valid, expired."""
 
 NOBODY = Credentials()
 
@@ -43,13 +43,13 @@ Answer = dict[str, Any]
 
 
 class NoBroker(BrokerdError):
-    """No broker answers where one was looked for."""
+    """No broker answers at the address."""
 
     retryable = True
 
 
 class Refused(BrokerdError):
-    """The broker refused; the text is its own."""
+    """The broker refused; the text is the broker's."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -57,17 +57,17 @@ class Refused(BrokerdError):
 
 
 class Place(NamedTuple):
-    """Where an admin site is, and how that is known."""
+    """The address of an admin site and its source."""
 
     address: Address
     tls: bool
     told_by: str
     name: str = ""
-    """What the certificate has to name, if it is not the address."""
+    """The name that the certificate must have, if not the address."""
 
 
 def find(server: str | None, data_dir: str) -> Place:
-    """The admin site that is meant. Raises `ConfigError`, `AddressError` and `NoBroker`."""
+    """Find the admin site. Raises `ConfigError`, `AddressError` and `NoBroker`."""
     if server is not None:
         return _named(server)
     path = os.path.join(data_dir, "run", "listeners.json")
@@ -109,19 +109,19 @@ def _named(server: str) -> Place:
 
 
 class Server:
-    """Makes requests, each on a connection of its own."""
+    """Client of the admin API; each request has its own connection."""
 
     def __init__(self, place: Place, credentials: Credentials = NOBODY) -> None:
         self._place = place
         self._credentials = credentials
 
     def get(self, *parts: str | int, **query: Any) -> Answer:
-        """What a path shows. ``parts`` are names; a query of None is left out."""
+        """GET a path. ``parts`` are names in the path; query values of None are left out."""
         given = {name: value for name, value in query.items() if value is not None}
         return self._exchange("GET", _path(parts) + (f"?{urlencode(given)}" if given else ""), None)
 
     def pages(self, *parts: str | int, key: str, **query: Any) -> Iterator[Answer]:
-        """The entries of a list by offset, page after page."""
+        """Iterate over a list that pages by offset."""
         place: Mapping[str, int] | None = {}
         while place is not None:
             page = self.get(*parts, **{"limit": PAGE, **query, **place})
@@ -129,7 +129,7 @@ class Server:
             place = page["next"]
 
     def all(self, *parts: str | int, key: str) -> Iterator[Answer]:
-        """The entries of a list by number, page after page."""
+        """Iterate over a list that pages by number."""
         first: int | None = 0
         while first is not None:
             page = self.get(*parts, first=first, limit=PAGE)
@@ -188,7 +188,7 @@ class Server:
         reason = f"no answer within {TIMEOUT_SECONDS:.0f} s"
         advice = "try again"
         if method != "GET":
-            advice = "the change may or may not have been made: look before you try again"
+            advice = "the broker may have made the change: check before you try again"
         if _wants_certificate(error):
             return NoBroker(
                 f"{self._place.address}: the broker wants a certificate that it trusts: "
@@ -197,7 +197,7 @@ class Server:
         if not isinstance(error, TimeoutError):
             reason = f"the connection ended without an answer ({error or type(error).__name__})"
         if isinstance(error, RemoteDisconnected | BadStatusLine):
-            advice += "; or is that no admin site, but the address of a wire format?"
+            advice += "; is it the address of a wire format instead of the admin site?"
         if not self._place.tls and isinstance(error, ConnectionError | BadStatusLine):
             advice += f" or does it speak TLS: --server https://{self._place.address}?"
         return NoBroker(f"{self._place.address}: {reason}; {advice}")
@@ -220,9 +220,9 @@ class Server:
 
 
 def tls_trouble(error: OSError, name: str, option: str = "--server https://NAME:PORT") -> str:
-    """Why a handshake with a broker failed that was to be ``name``, and what to do.
+    """Explain a failed TLS handshake with the broker ``name`` and name a remedy.
 
-    ``option`` names it otherwise.
+    ``option`` is the option that sets the name.
     """
     if not isinstance(error, ssl.SSLCertVerificationError):
         if _wants_certificate(error):
@@ -234,17 +234,21 @@ def tls_trouble(error: OSError, name: str, option: str = "--server https://NAME:
         return f"the TLS handshake failed ({reason}); {advice}"
     if error.verify_code in _MISNAMED:
         what = f"is not one for {name}"
-        advice = f"say {option} with a name that it has, or make one that has this"
+        advice = (
+            f"use {option} with a name of the certificate, or make a certificate with this name"
+        )
     elif error.verify_code in _TIMED_OUT:
         what, advice = f"cannot be trusted: {error.verify_message}", "renew it, or set the clock"
     else:
         what = f"cannot be trusted: {error.verify_message}"
-        advice = "say with --ca-file FILE who signed it"
+        advice = "name the CA with --ca-file FILE"
     return f"the broker's certificate {what}; {advice}"
 
 
 def _told(sock: Any, error: Exception) -> Exception:
-    """Why a connection ended: what the broker said before by TLS, if it did, else ``error``."""
+    """Return the reason for a lost connection: the TLS alert of the broker, if any, else
+    ``error``.
+    """
     if isinstance(sock, ssl.SSLSocket) and not isinstance(error, TimeoutError):
         try:
             sock.recv(1)
@@ -254,7 +258,9 @@ def _told(sock: Any, error: Exception) -> Exception:
 
 
 def _wants_certificate(error: Exception) -> bool:
-    """Whether the broker ended a connection for the certificate that was shown, or not shown."""
+    """Return whether the broker ended a connection because of a wrong or missing client
+    certificate.
+    """
     reason = str(getattr(error, "reason", "") or "")
     return isinstance(error, ssl.SSLError) and "ALERT" in reason and "CERTIFICATE" in reason
 
@@ -268,15 +274,16 @@ def _path(parts: tuple[str | int, ...]) -> str:
 
 
 def server_of(context: click.Context) -> Server:
-    """The broker that the global options mean, and who they say we are."""
+    """Make the client for the global options and credentials."""
     place = find(context.obj["server"], context.obj["data_dir"])
     return Server(place, credentials_of(context))
 
 
 def credentials_of(context: click.Context) -> Credentials:
-    """Who the global options say we are; asked for once. Raises as `credentials`, and
+    """Return the credentials of the global options; prompt at most once. Raises as `credentials`,
+    and
 
-    :raises ConfigError: for a password without a name.
+    :raises ConfigError: for a password without an account.
     """
     known: Credentials | None = context.obj.get("credentials")
     if known is None:
@@ -285,6 +292,6 @@ def credentials_of(context: click.Context) -> Credentials:
         given = login["password_file"] or login["environment"].get(PASSWORD)
         if given and not known.user and not known.key:
             raise ConfigError(
-                "there is a password, but no account: say --user NAME, or BROKERCTL_USER"
+                "there is a password, but no account: use --user NAME, or BROKERCTL_USER"
             )
     return known

@@ -143,7 +143,7 @@ def test_a_value_that_is_not_what_it_should_be_is_refused(
 
 def test_what_no_broker_takes_is_not_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a file nor a line without end fills memory."""
-    monkeypatch.setattr("brokerd.cli.produce.MAX_RECORD_BYTES", 10)
+    monkeypatch.setattr("brokerd.cli.verbs.produce.MAX_RECORD_BYTES", 10)
     assert "longer than a record" in shell.refused("produce", "t", "--file", "-", input=b"x" * 11)
     assert "longer than a record" in shell.refused("produce", "t", "--lines", input=b"x" * 11)
 
@@ -153,7 +153,7 @@ def test_a_line_may_be_as_long_as_a_record(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, end: bytes
 ) -> None:
     """Its end does not count."""
-    monkeypatch.setattr("brokerd.cli.produce.MAX_RECORD_BYTES", 10)
+    monkeypatch.setattr("brokerd.cli.verbs.produce.MAX_RECORD_BYTES", 10)
     lines = (b"x" * 10 + end, b"y" * 11 + end)
     shell.run("produce", "orders", "--lines", input=lines[0])
     assert [record["value"] for record in records(shell)] == ["x" * 10]

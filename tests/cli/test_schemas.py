@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.cli.schemas import MODES, TYPES
+from brokerd.cli.verbs.schemas import MODES, TYPES
 from brokerd.schemas.values import Mode, SchemaType, type_named
 from tests.cli.shell import Shell
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.cli.users import ROLES
+from brokerd.cli.verbs.users import ROLES
 from brokerd.security.accounts import ROLES as BUILT_IN
 from tests.admin.caller import Caller
 from tests.cli.shell import Shell

@@ -10,7 +10,7 @@ import msgpack
 import pytest
 from click.testing import CliRunner, Result
 
-from brokerd.cli.wal import wal_group
+from brokerd.cli.wal.commands import wal_group
 from brokerd.errors import ConfigError
 from brokerd.wal import RealDisk, SnapshotChunk, Snapshots, Wal
 from brokerd.walformat import Entry, EntryKind

@@ -1,0 +1,1 @@
+"""``brokerctl bench``: the load generator, its wire formats and its figures."""

@@ -1,0 +1,76 @@
+# Tests: tests/test_bench.py
+"""The machine of a benchmark: cores, file system, sync rate of the disk."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from brokerd.wal.disk import RealDisk
+
+_SYNC_FILE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine on which a benchmark ran."""
+
+    cpu: str
+    cores: int
+    """Cores this process may use."""
+    python: str
+    system: str
+    file_system: str
+    """Type of the file system of the directory."""
+
+
+def describe(directory: Path) -> Machine:
+    """Describe this machine and the file system under ``directory``."""
+    return Machine(
+        cpu=_cpu_name(),
+        cores=len(os.sched_getaffinity(0)),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()}",
+        file_system=RealDisk().file_system(str(directory)) or "unknown",
+    )
+
+
+def sync_rate(directory: Path, block_bytes: int, seconds: float) -> float:
+    """Measure how often per second one writer can write a block and ``fdatasync`` it.
+
+    The blocks go one after the other into a file filled with zeros, as in the broker's journal. So
+    no sync allocates space.
+
+    :param directory: place of a temporary file.
+    :param block_bytes: size of one write.
+    :return: syncs per second.
+    :raises OSError: when the directory is not writable.
+    """
+    block = os.urandom(block_bytes)
+    size = max(_SYNC_FILE_BYTES, block_bytes)
+    with tempfile.TemporaryFile(dir=directory, prefix="sync-rate-") as file:
+        descriptor = file.fileno()
+        os.pwrite(descriptor, bytes(size), 0)
+        os.fsync(descriptor)
+        done = at = 0
+        begin = time.monotonic()
+        while (spent := time.monotonic() - begin) < seconds:
+            os.pwrite(descriptor, block, at)
+            os.fdatasync(descriptor)
+            done += 1
+            at = at + block_bytes if at + 2 * block_bytes <= size else 0
+    return done / spent
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass  # other systems than Linux
+    return platform.processor() or platform.machine()

@@ -1,0 +1,1 @@
+"""``brokerctl wal``: verify, dump and repair a write-ahead log."""
