@@ -102,7 +102,7 @@ def test_a_listener_whose_certificate_is_not_trusted_is_told(broker: Broker) -> 
     """The last option counts, so that the authority is another one here."""
     other = Authority(broker.process.data_dir.parent, "others")
     result = broker.bench("mamamia", "produce", "--ca-file", str(other.certificate))
-    assert result.exit_code == 1 and "say with --ca-file FILE" in result.output
+    assert result.exit_code == 1 and "name the CA with --ca-file FILE" in result.output
 
 
 def test_a_way_travels_as_json_and_shows_no_secret() -> None:

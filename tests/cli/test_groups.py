@@ -102,7 +102,7 @@ def test_a_seek_of_a_group_that_commits_says_what_consumers_do(busy: Shell) -> N
     busy.caller.house.broker.groups.commit_offset("orders", "readers", 0, 4)
     result = busy.run("group", "seek", "orders", "readers", "--to-start", "--yes")
     assert result.exit_code == 0
-    assert "the committed offset is set too; a consumer that runs goes on" in result.stderr
+    assert "the committed offset moves too; a running consumer keeps" in result.stderr
     (group_partition,) = busy.json("group", "describe", "orders", "readers")["by_partition"]
     assert (group_partition["floor"], group_partition["committed"], group_partition["lag"]) == (
         0,
@@ -151,7 +151,7 @@ def test_a_seek_needs_one_place(busy: Shell) -> None:
         ["--to-offset", "1", "--to-time", "2026-01-01"],
     ):
         assert "name one of --to-offset" in busy.misused("group", "seek", *ON, *options)
-    assert "no time" in busy.misused("group", "seek", *ON, "--to-time", "noon")
+    assert "not a time" in busy.misused("group", "seek", *ON, "--to-time", "noon")
     assert "no partition 7" in busy.refused(
         "group", "seek", *ON, "--to-start", "--partition", "7", "--yes"
     )

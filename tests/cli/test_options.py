@@ -29,13 +29,13 @@ def test_durations(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1y", "1 s", "1e3", "٣", "9" * 40])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="such as 90"):
+    with pytest.raises(click.BadParameter, match="like 90"):
         duration(text)
 
 
 def test_sizes() -> None:
     assert [size("4096"), size("64MiB"), size("1 GiB")] == [4096, 64 << 20, 1 << 30]
-    with pytest.raises(click.BadParameter, match="such as 4096"):
+    with pytest.raises(click.BadParameter, match="like 4096"):
         size("10XB")
 
 
@@ -61,7 +61,7 @@ def test_a_time_may_be_one_ago(monkeypatch: pytest.MonkeyPatch, text: str) -> No
 
 
 def test_a_time_ago_is_one_of_the_calendar() -> None:
-    with pytest.raises(click.BadParameter, match="before all times"):
+    with pytest.raises(click.BadParameter, match="before the year 1"):
         time("9999999999d")
 
 

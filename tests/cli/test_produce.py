@@ -121,8 +121,8 @@ def test_a_failure_in_the_middle_says_how_far_it_came(
         (["x", "--lines"], "name a VALUE"),
         (["x", "--metadata", "[]"], "must be a JSON object"),
         (["x", "--metadata", "{"], "is not JSON"),
-        (["x", "--delay", "soon"], "no duration"),
-        (["x", "--partition", "-1"], "no number"),
+        (["x", "--delay", "soon"], "not a duration"),
+        (["x", "--partition", "-1"], "not a number"),
         (["--file", "/not/there"], "/not/there"),
     ],
 )

@@ -179,7 +179,7 @@ def test_a_broker_that_listens_everywhere_is_known_by_localhost(
 
 def test_who_signed_a_certificate_has_to_be_said(authority: Authority) -> None:
     port, thread = answering_with_tls(server_context(authority.issue("broker")))
-    with pytest.raises(NoBroker, match=r"cannot be trusted: .*say with --ca-file FILE"):
+    with pytest.raises(NoBroker, match=r"cannot be trusted: .*name the CA with --ca-file FILE"):
         Server(find(f"https://localhost:{port}", "")).get("topics")
     thread.join()
 
@@ -188,7 +188,7 @@ def test_a_certificate_of_another_name_is_told(authority: Authority) -> None:
     context = server_context(authority.issue("broker", hosts=("broker.example",)))
     port, thread = answering_with_tls(context)
     login = Credentials(ca_file=str(authority.certificate))
-    with pytest.raises(NoBroker, match="is not one for localhost; say --server https://NAME:PORT"):
+    with pytest.raises(NoBroker, match="is not one for localhost; use --server https://NAME:PORT"):
         Server(find(f"https://localhost:{port}", ""), login).get("topics")
     thread.join()
 
@@ -232,7 +232,7 @@ def test_where_nothing_comes_back_there_may_be_tls() -> None:
 def test_a_change_without_an_answer_may_have_been_made() -> None:
     """It is not tried again by itself, and the operator is told to look."""
     address, thread = answering(b"")
-    with pytest.raises(NoBroker, match="may or may not have been made: look before"):
+    with pytest.raises(NoBroker, match="the broker may have made the change: check before"):
         Server(find(address, "")).post("topics", name="t")
     thread.join()
 

@@ -57,7 +57,7 @@ def test_settings_change_one_by_one(shell: Shell) -> None:
     assert "compact          yes" in shell.lines("topic", "describe", "orders")
     assert "neither yes nor no" in shell.misused("topic", "configure", "orders", "--compact", "1")
     assert "name a setting" in shell.misused("topic", "configure", "orders")
-    assert "no duration" in shell.misused("topic", "configure", "orders", "--ttl", "soon")
+    assert "not a duration" in shell.misused("topic", "configure", "orders", "--ttl", "soon")
 
 
 def test_a_topic_is_trimmed_and_deleted(shell: Shell) -> None:
@@ -120,7 +120,7 @@ def test_names_may_hold_anything(shell: Shell) -> None:
 
 def test_a_topic_without_a_name_is_not_made_by_mistake(shell: Shell) -> None:
     """An empty variable in a script must not make a topic that is hard to name."""
-    assert "must have a name" in shell.misused("topic", "create", "")
+    assert "must not be empty" in shell.misused("topic", "create", "")
     assert shell.lines("topic", "list") == ["no topics"]
 
 

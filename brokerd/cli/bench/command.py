@@ -185,7 +185,9 @@ def bench_command(
     data_dir = Path(root.get("data_dir") or "./brokerd-data")
     form = FORMATS[wire]
     if scenario not in form.scenarios:
-        raise click.UsageError(f"{wire} has no scenario {scenario}; it has")
+        raise click.UsageError(
+            f"{wire} has no scenario {scenario}; it has {', '.join(form.scenarios)}"
+        )
     address = address or f"127.0.0.1:{form.port}"
     listeners = find_listeners(data_dir, wire, address)
     credentials = server.credentials_of(context) if "login" in root else server.NOBODY

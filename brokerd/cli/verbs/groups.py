@@ -122,7 +122,7 @@ def seek_command(
         _warn_retained(answer, to_offset, partition)
     if any(group_partition["committed"] is not None for group_partition in answer["by_partition"]):
         _note(
-            "the committed offset moves too; a running consumer keeps its own position"
+            "the committed offset moves too; a running consumer keeps its own position "
             "until it asks for it, and its next commit overwrites this"
         )
     _show(context, answer)
