@@ -178,7 +178,8 @@ def _note_roles(roles: tuple[str, ...]) -> None:
     for role in roles:
         if role not in ROLES:
             click.echo(
-                f"note: the role {role!r} has no permissions of its own, unlike {', '.join(ROLES)}; "
+                f"note: the role {role!r} has no permissions of its own, unlike "
+                f"{', '.join(ROLES)}; "
                 f"access lists may grant to it: brokerctl acl grant TOPIC --role {role}",
                 err=True,
             )
