@@ -109,7 +109,7 @@ def test_who_leaves_while_he_logs_in_is_forgotten(house: GuardedHouse) -> None:
     client = house.client()
     client.send(flymq.Auth("pat", PASSWORD), flymq.Produce("t", None, b"x"))
     client.disconnect()
-    assert client.protocol.in_hand is None
+    assert client.protocol.pending_request is None
     house.threads.finish()
     house.run()
     assert house.log_in_at_once("root").ask(flymq.ListTopics()) == [flymq.Topics(())]

@@ -222,7 +222,7 @@ def test_an_export_has_limits(house: GuardedHouse, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(audit, "EXPORT_BYTES_MAX", 10)
     assert count() == 1_000
     monkeypatch.setattr(audit, "EXPORT_BYTES_MAX", 1 << 24)
-    monkeypatch.setattr(audit, "EXPORT_QUESTIONS_MAX", 1)
+    monkeypatch.setattr(audit, "EXPORT_QUERIES_MAX", 1)
     assert count() == 1_000
 
 

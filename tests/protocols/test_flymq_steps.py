@@ -20,7 +20,7 @@ class Work:
 
     def __init__(self, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = steps
-        monkeypatch.setattr(group_admin, "_listed", lambda broker: self.steps(broker))
+        monkeypatch.setattr(group_admin, "_collect", lambda broker: self.steps(broker))
 
     def steps(self, broker: Any) -> Steps[list[flymq.Group]]:
         while self.left:

@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_flymq_accounts.py
 """FlyMQ's logins, users, access lists and roles (docs/protocols/flymq.rst, 0x70 to 0x7D).
 
-Texts of refusals are those of flymq-payloads, 5.70 to 5.7C. A permission is asked for before it is
-looked whether there is what the request names.
+Texts of refusals are those of flymq-payloads, 5.70 to 5.7C. A permission is checked before the
+existence of the named object.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from brokerd.security.accounts import ROLES, AccessList, Account
 
 SECOND_US = 1_000_000
 
-# -- who somebody is --------------------------------------------------------------------------
+# -- login ------------------------------------------------------------------------------------
 
 
 def auth(connection: RequestConnection, request: Auth, layout: AuthLayout) -> bytes:
-    """AUTH: be somebody from now on. A login that fails leaves what was."""
+    """AUTH: log in. A failed login leaves the connection's access unchanged."""
     factory = connection.factory
     peer = peer_text(connection.transport)
     log_in = partial(factory.guard.log_in, factory.name, peer, request.user, request.password)
@@ -62,7 +62,7 @@ def auth(connection: RequestConnection, request: Auth, layout: AuthLayout) -> by
 
 
 def who_am_i(connection: RequestConnection, request: WhoAmI) -> bytes:
-    """WHOAMI: nobody, unless somebody has logged in and is let in now."""
+    """WHOAMI: the account of the connection, or no account."""
     access = connection.access
     if not access.name or not access.is_known:
         return flymq.identity(Identity(False))
@@ -73,7 +73,7 @@ def who_am_i(connection: RequestConnection, request: WhoAmI) -> bytes:
 
 
 def create_user(connection: RequestConnection, request: CreateUser) -> bytes:
-    """USER_CREATE: enabled, whatever the request says."""
+    """USER_CREATE: create an enabled account."""
 
     def create(done: Done[Account]) -> None:
         connection.access.require_server(ADMIN)
@@ -92,7 +92,7 @@ def create_user(connection: RequestConnection, request: CreateUser) -> bytes:
 
 
 def delete_user(connection: RequestConnection, request: DeleteUser) -> bytes:
-    """USER_DELETE: anybody but oneself."""
+    """USER_DELETE: delete an account other than the client's own."""
     connection.access.require_server(ADMIN)
     _existing(connection.broker, request.user)
     connection.broker.accounts.delete_account(connection.access, request.user)
@@ -100,7 +100,7 @@ def delete_user(connection: RequestConnection, request: DeleteUser) -> bytes:
 
 
 def update_user(connection: RequestConnection, request: UpdateUser) -> bytes:
-    """USER_UPDATE: roles and whether it is enabled, both as they are given."""
+    """USER_UPDATE: set an account's roles and whether it is enabled."""
     connection.access.require_server(ADMIN)
     _existing(connection.broker, request.user)
     connection.broker.accounts.update_account(
@@ -110,7 +110,7 @@ def update_user(connection: RequestConnection, request: UpdateUser) -> bytes:
 
 
 def change_password(connection: RequestConnection, request: ChangePassword) -> bytes:
-    """PASSWORD_CHANGE: one's own with the old one, or anybody's with ADMIN."""
+    """PASSWORD_CHANGE: the client's own, with the old password, or any with ADMIN."""
     change = partial(
         connection.broker.accounts.change_password,
         connection.access,
@@ -126,21 +126,21 @@ def change_password(connection: RequestConnection, request: ChangePassword) -> b
 
 
 def list_users(connection: RequestConnection, request: ListUsers) -> bytes:
-    """USER_LIST: sorted, without permissions."""
+    """USER_LIST: all accounts, sorted, without permissions."""
     connection.access.require_server(ADMIN)
     found = [_user(account, ()) for account in connection.broker.accounts.accounts()]
     return fitting(flymq.users(found), "the list of all users")
 
 
 def get_user(connection: RequestConnection, request: GetUser) -> bytes:
-    """USER_GET."""
+    """USER_GET: one account with its permissions."""
     connection.access.require_server(ADMIN)
     account = _existing(connection.broker, request.user)
     return flymq.user(Opcode.USER_GET, _user(account, names_of(account.permissions)))
 
 
 def _existing(broker: Broker, name: str) -> Account:
-    """The account of this name. Raises `UnknownAccount`."""
+    """Return the account of this name. Raises `UnknownAccount`."""
     try:
         return broker.accounts.account(name)
     except UnknownAccount:
@@ -166,7 +166,7 @@ def _user(account: Account, permissions: tuple[str, ...]) -> User:
 
 
 def set_acl(connection: RequestConnection, request: SetAcl) -> bytes:
-    """ACL_SET: this is the topic's list from now on, whether or not there is the topic."""
+    """ACL_SET: replace a topic's access list. The topic need not exist."""
     connection.access.require_server(ADMIN)
     accounts = connection.broker.accounts
     if request.public and not accounts.directory.policy.allow_anonymous:
@@ -181,7 +181,7 @@ def set_acl(connection: RequestConnection, request: SetAcl) -> bytes:
 
 
 def get_acl(connection: RequestConnection, request: GetAcl) -> bytes:
-    """ACL_GET: the topic's own list, not those of prefixes."""
+    """ACL_GET: the access list of the topic itself, not of prefixes."""
     connection.access.require_server(ADMIN)
     accounts = connection.broker.accounts
     found = accounts.access_list(request.topic)
@@ -190,14 +190,14 @@ def get_acl(connection: RequestConnection, request: GetAcl) -> bytes:
 
 
 def delete_acl(connection: RequestConnection, request: DeleteAcl) -> bytes:
-    """ACL_DELETE: one that is not there is success."""
+    """ACL_DELETE: delete a topic's access list; succeeds without one."""
     connection.access.require_server(ADMIN)
     connection.broker.accounts.delete_access_list(connection.access, request.topic)
     return flymq.ok(Opcode.ACL_DELETE, request.topic)
 
 
 def list_acls(connection: RequestConnection, request: ListAcls) -> bytes:
-    """ACL_LIST: sorted; those of prefixes have no place in it."""
+    """ACL_LIST: the access lists of topics, sorted, without those of prefixes."""
     connection.access.require_server(ADMIN)
     accounts = connection.broker.accounts
     found = [_acl(one) for one in accounts.access_lists() if not one.prefix]
@@ -210,12 +210,12 @@ def _acl(found: AccessList) -> Acl:
 
 
 def _granted(grants: Mapping[str, int]) -> tuple[str, ...]:
-    """Who may read or write; this format knows no difference."""
+    """Return the names that may read or write. FlyMQ has one permission for both."""
     return tuple(sorted(name for name, bits in grants.items() if bits & (READ | WRITE)))
 
 
 def list_roles(connection: RequestConnection, request: ListRoles) -> bytes:
-    """ROLE_LIST: those that give something by themselves."""
+    """ROLE_LIST: the roles, sorted by name."""
     connection.access.require_known()
     roles = sorted(ROLES.values())
     return flymq.roles(
@@ -237,4 +237,4 @@ ANSWERS: dict[type, Callable[[RequestConnection, Any], bytes]] = {
     ChangePassword: change_password,
     ListRoles: list_roles,
 }
-"""Carries a request out, other than AUTH, and returns its answer."""
+"""Functions that carry out a request other than AUTH and return its answer."""

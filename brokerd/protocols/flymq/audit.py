@@ -1,9 +1,8 @@
 # Tests: tests/protocols/test_flymq_audit.py
-"""FlyMQ's questions about the audit trail (docs/protocols/flymq.rst, 0x80, 0x81, 0xA0, 0xA1).
+"""FlyMQ's queries of the audit trail (docs/protocols/flymq.rst, 0x80, 0x81, 0xA0, 0xA1).
 
-A question is answered in bounded work (`brokerd.broker.security.audit_search`). An export asks
-several, one after the other, so that others come in between; it ends with the trail, or at one of
-its limits.
+A query does bounded work (`brokerd.broker.security.audit_search`). An export runs several queries,
+one after the other, with other work between them. It ends with the trail or at one of its limits.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from brokerd.security.audit import LIMIT_DEFAULT, LIMIT_MAX, SKIP_MAX, AuditFilt
 
 EXPORT_EVENTS_MAX = 10_000
 EXPORT_BYTES_MAX = 16 * 1024 * 1024
-"""An export ends behind the first thousand events that reach this."""
-EXPORT_QUESTIONS_MAX = 20
-"""Each looks at a part of the trail: so far an export goes for events that hardly any match."""
+"""An export ends after the query whose events reach this size."""
+EXPORT_QUERIES_MAX = 20
+"""Largest number of queries of an export, which bounds a search for rare events."""
 SECOND_US = 1_000_000
 SECONDS_MAX = 253_402_300_799
 """The end of the year 9999."""
 
 
 def query(connection: RequestConnection, request: QueryAudit, node_id: str) -> bytes:
-    """AUDIT_QUERY: some of the events that match, newest first."""
+    """AUDIT_QUERY: one page of matching events, newest first."""
     limit = request.limit if request.limit > 0 else LIMIT_DEFAULT
     wanted = replace(_filter(request), limit=min(limit, LIMIT_MAX))
 
@@ -45,10 +44,10 @@ def query(connection: RequestConnection, request: QueryAudit, node_id: str) -> b
 
 
 def export(connection: RequestConnection, request: ExportAudit, node_id: str) -> bytes:
-    """AUDIT_EXPORT: all that match, as JSON or CSV."""
+    """AUDIT_EXPORT: all matching events, as JSON or CSV."""
 
     def ask(done: Done[list[bytes]]) -> None:
-        _Export(connection, request, node_id, done).ask()
+        _Export(connection, request, node_id, done).run_query()
 
     connection.access.require_server(ADMIN)  # when it is asked, and when it is answered
     pieces = connection.await_result(request, ask)
@@ -56,7 +55,7 @@ def export(connection: RequestConnection, request: ExportAudit, node_id: str) ->
 
 
 class _Export:
-    """An export under way: pieces of it, each what a question brought."""
+    """An export in progress, one piece per query."""
 
     def __init__(
         self,
@@ -73,13 +72,13 @@ class _Export:
         limit = request.query.limit
         self._events_left = min(limit if limit > 0 else EXPORT_EVENTS_MAX, EXPORT_EVENTS_MAX)
         self._bytes_left = EXPORT_BYTES_MAX
-        self._questions_left = EXPORT_QUESTIONS_MAX
+        self._queries_left = EXPORT_QUERIES_MAX
         self._pieces: list[bytes] = []
 
-    def ask(self) -> None:
-        """Ask for what comes next. Raises as `AuditTrail.query`, and if one may not any more."""
+    def run_query(self) -> None:
+        """Run the next query. Raises as `AuditTrail.query`, and `Denied` without ADMIN."""
         self._connection.access.require_server(ADMIN)
-        self._questions_left -= 1
+        self._queries_left -= 1
         self._wanted = replace(self._wanted, limit=min(self._events_left, LIMIT_MAX))
         taken = partial(self._connection.guarded, self._take)
         self._connection.broker.audit.query(self._wanted, taken)
@@ -94,20 +93,20 @@ class _Export:
         self._pieces.append(flymq.export_piece(events, self._form))
         self._events_left -= len(events)
         self._bytes_left -= len(self._pieces[-1])
-        left = min(self._events_left, self._bytes_left, self._questions_left)
+        left = min(self._events_left, self._bytes_left, self._queries_left)
         if page.next_before is None or left <= 0:
             self._done(self._pieces, None)
             return
         skip = max(0, self._wanted.skip - page.total)
         self._wanted = replace(self._wanted, before=page.next_before, skip=skip)
         try:
-            self.ask()
+            self.run_query()
         except BrokerdError as refusal:
             self._done(None, refusal)
 
 
 def _filter(request: QueryAudit) -> AuditFilter:
-    """All but the limit; numbers that make no sense are taken for the nearest that do."""
+    """Return the filter of a request without its limit. Numbers out of range are clamped."""
     end_us = _microseconds(request.end_seconds)
     return AuditFilter(
         start_us=_microseconds(request.start_seconds),
@@ -126,7 +125,7 @@ def _microseconds(seconds: int) -> int:
 
 
 def _event(found: trail.AuditEvent, node_id: str) -> AuditEvent:
-    """As this format has it: the wire format that somebody came in by is a detail."""
+    """Convert an event to FlyMQ's layout. The client's wire format becomes a detail."""
     details = tuple(found.details.items())
     if found.form:
         details += (("format", found.form),)

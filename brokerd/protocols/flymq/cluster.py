@@ -1,5 +1,5 @@
 # Tests: tests/protocols/test_flymq_cluster.py
-"""What FlyMQ's clients are told of the cluster: there is one node (0x50 to 0x52)."""
+"""FlyMQ's cluster requests (0x50 to 0x52): the cluster has one node."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from brokerd.protocols.flymq.topics import ONLINE
 from brokerd.security import ADMIN, Access
 
 PEER_LETTERS = 255
-"""Of a peer that a refusal repeats."""
+"""Longest part of a peer's name that a refusal repeats."""
 
 
 def answer(
     access: Access, request: JoinCluster | LeaveCluster | ClusterStatus, name: str, address: str
 ) -> bytes:
-    """CLUSTER_STATUS: the only node, which leads, of this name. To join and to leave is refused."""
+    """Answer CLUSTER_STATUS with one node, the leader; refuse to join and to leave."""
     if isinstance(request, ClusterStatus):
         access.require_known()
         node = ClusterNode(name, address, ONLINE, True)

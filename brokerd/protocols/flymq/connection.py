@@ -1,9 +1,8 @@
 # Tests: tests/protocols/test_flymq.py, tests/protocols/test_flymq_sockets.py
 """FlyMQ on the wire: docs/protocols/flymq.rst.
 
-Frames and fields are the codec's work, order and durability the connection's; here each request
-becomes calls of the broker, and what it says becomes an answer. Reads, groups and topics have
-modules of their own.
+The codec parses frames and fields. The base class keeps order and durability. This module
+dispatches each request to a module of its subject, which calls the broker and makes the answer.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class FlymqConnection(ProduceConnection):
         self._max_length = min(frame_bytes, MAX_LENGTH)
         super().__init__(broker, FrameReader(self._max_length), settings)
         self._in_front = False
-        """Whether this connection is first in the `DecompressionQueue`, and others wait for it."""
+        """Whether this connection is first in the `DecompressionQueue`, so that others wait."""
         self._sdk = settings.error_layout == "sdk"
         self._memberships = Memberships()
         self._transactions = ConnectionTransactions(broker, settings.partitions)
@@ -90,26 +89,26 @@ class FlymqConnection(ProduceConnection):
     # -- frames -------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> bool:
-        """Take frames in, and notice meanwhile when the peer leaves."""
+        """Store frames, and notice if the peer closes while a request is in progress."""
         completed = super().feed(data)
         if self.holds:
             self.listen()
         return completed
 
     def run(self) -> None:
-        """Handle the frames taken in, until one has to wait."""
+        """Handle the received frames until one has to wait."""
         super().run()
         self.queue_receipts()
-        if self.in_hand is None:
+        if self.pending_request is None:
             self._leave_front()
 
     def handle(self, frame: Frame) -> None:
-        """Carry a request out, which may have been read before."""
+        """Decode a request, unless it was decoded before, and carry it out."""
         opcode, flags, payload = frame
-        if self.in_hand is not None:
-            request = self._from_hand()
+        if self.pending_request is not None:
+            request = self._take_request()
         elif flags & COMPRESSION_MASK:
-            request = self._decompressed(opcode, flags, payload)
+            request = self._decompress(opcode, flags, payload)
         else:
             request = decode_request(opcode, flags, payload, self._max_length)
         try:
@@ -122,11 +121,11 @@ class FlymqConnection(ProduceConnection):
                     self.access.require(permission, request.topic)
                 carry_out(self, request)
         except Congested:
-            self.in_hand = request
+            self.pending_request = request
             raise
 
     def frame_to_retry(self, frame: Frame) -> Frame:
-        """Not the payload: the request that it says is in hand."""
+        """Return the frame without its payload: the decoded request is kept."""
         opcode, flags, _ = frame
         return opcode, flags, b""
 
@@ -136,14 +135,14 @@ class FlymqConnection(ProduceConnection):
         self.answers.append(self._error(str(refusal)))
 
     def handle_stream_error(self, error: FrameError) -> None:
-        """Answer ERROR, if the peer can be expected to read it."""
+        """Answer ERROR if the error has a text for the peer, and close."""
         if error.answer:
             self.queue_receipts()
             self.answers.append(self._error(str(error)))
         self.close_after_answers()
 
     def forget(self) -> None:
-        """Let go of what was asked."""
+        """Drop the frames, the request in progress, memberships and transactions."""
         super().forget()
         self._memberships.leave()
         self._fits = None
@@ -154,20 +153,20 @@ class FlymqConnection(ProduceConnection):
         return flymq.error(text, self._sdk)
 
     def _shows(self, sdk: bool) -> None:
-        """A request came in an SDK's layout, or in one that tells nothing."""
+        """Note the layout of a request, which selects the layout of ERROR frames."""
         if sdk and self.settings.error_layout == "auto":
             self._sdk = True
 
     # -- requests that are read before they are carried out ------------------------------------
 
-    def _from_hand(self) -> Any:
-        """The request in hand. Raises `RequestError` if it is refused."""
-        request, self.in_hand = self.in_hand, None
+    def _take_request(self) -> Any:
+        """Return the decoded request of the first frame. Raises `RequestError` if it is refused."""
+        request, self.pending_request = self.pending_request, None
         if isinstance(request, RequestError):
             raise request
         return request
 
-    def _decompressed(self, opcode: int, flags: int, payload: bytes) -> Any:
+    def _decompress(self, opcode: int, flags: int, payload: bytes) -> Any:
         """Return the request of a compressed payload. Raises `FrameOnHold` for a large one."""
         most = self._max_length
         if self.access.is_stranger:
@@ -178,25 +177,25 @@ class FlymqConnection(ProduceConnection):
             return request.decoded()
         self._leave_front()
         self.hold(Hold.READING)
-        queue.add(self, request, self._take_in_hand)
+        queue.add(self, request, self._on_decompressed)
         raise FrameOnHold
 
-    def _take_in_hand(self, outcome: Request | RequestError) -> None:
-        """Continue with a request that was decompressed in slices. It may have to wait again."""
-        self.in_hand = outcome
+    def _on_decompressed(self, outcome: Request | RequestError) -> None:
+        """Continue with a request that was decompressed in slices. It may wait again."""
+        self.pending_request = outcome
         self._in_front = True
         self.release(Hold.READING)
         if not self.holds & Hold.CONGESTED:
             self._leave_front()
 
     def _leave_front(self) -> None:
-        """Let those go on that wait for this request, if any do."""
+        """Let the next connection of the `DecompressionQueue` go on."""
         if self._in_front:
             self._in_front = False
             self.factory.decompression.leave(self)
 
     def pauseProducing(self) -> None:
-        """The peer does not read: others must not wait for it."""
+        """Hold the connection, which does not read, and leave the `DecompressionQueue`."""
         super().pauseProducing()
         self._leave_front()
 
@@ -278,7 +277,7 @@ class FlymqConnection(ProduceConnection):
         self.answers.append(cluster.answer(self.access, request, name, self._address()))
 
     def _address(self) -> str:
-        """Where clients reach this broker."""
+        """Return the address at which clients reach this broker."""
         return self.settings.advertised or address_text(self.transport.getHost())
 
     # -- schemas ------------------------------------------------------------------------------
@@ -344,7 +343,7 @@ class FlymqConnection(ProduceConnection):
         Opcode.AUDIT_QUERY_JAVA: (0, _query_audit),
         Opcode.AUDIT_EXPORT_JAVA: (0, _export_audit),
     }
-    """What a request needs of its topic, and what carries it out; 0: that asks for itself."""
+    """The permission on the topic that a request needs, and its method. 0: the method checks."""
 
 
 _ANSWERS: dict[type[Any], Callable[[Any, Any], bytes]] = {

@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_flymq_dead_letter_envelope.py
-"""What a record of a topic for dead letters says (flymq-payloads, 6.3): JSON, or anything.
+"""Records of a dead-letter topic (flymq-payloads, 6.3): JSON envelopes, or any bytes.
 
-FlyMQ's programs write JSON objects there that hold the record's value in base64, where it came
-from, and why it is there. What is no such object is a dead letter all the same.
+FlyMQ's clients write JSON objects with the record's value in base64, its original topic and the
+reason. Any other value is a dead letter without these.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import msgspec
 from brokerd.values import Record
 
 ID_BYTES_MAX = 65_535
-"""Of an id that an answer can have."""
+"""Longest id that an answer can hold."""
 
 
 class Envelope(NamedTuple):
-    """A dead letter, and where it goes when it is replayed."""
+    """A dead letter, and the topic to which a replay produces it."""
 
     message_id: str
     payload: bytes
     error: str = ""
     retries: int = 0
     topic: str = ""
-    """Empty: the topic that the dead letters are of."""
+    """Empty: the topic ``NAME`` of the dead-letter topic ``NAME.dlq``."""
 
 
 class _Json(msgspec.Struct):
-    """Members that count; others may be there."""
+    """Members of the JSON object that are read."""
 
     id: str
     payload: bytes | None = None
@@ -43,9 +43,9 @@ _DECODER = msgspec.json.Decoder(_Json)
 
 
 def envelope_of(partition: int, record: Record) -> Envelope:
-    """What a record says. One that is no such JSON is called by its offset.
+    """Decode a record. The id of a record without an envelope is its offset.
 
-    Behind a partition that is not the first, and a colon.
+    In partitions other than 0 it is ``PARTITION:OFFSET``.
     """
     try:
         found = _DECODER.decode(record.value)

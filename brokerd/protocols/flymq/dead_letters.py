@@ -1,9 +1,9 @@
 # Tests: tests/protocols/test_flymq_dead_letters.py
 """FlyMQ's dead letters (docs/protocols/flymq.rst, 0x20 to 0x22; flymq-payloads, 5.20 and 6.3).
 
-A topic's dead letters are those of its groups, which the leases of other formats bring about, and
-the records of the topic ``NAME.dlq``, which FlyMQ's programs write themselves. The former are
-replayed to their group; of the latter what they hold is produced to the topic it came from.
+A topic has two kinds of dead letters: those of its groups, from leases of other formats, and the
+records of its dead-letter topic ``NAME.dlq``, which FlyMQ's clients write. A replay returns the
+first kind to their group, and produces the payload of the second kind to its original topic.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from brokerd.values import Format, Record
 
 SUFFIX = ".dlq"
 LETTERS = 10
-"""What a FETCH_DLQ means that asks for 0 dead letters or less."""
+"""Dead letters of an answer to a FETCH_DLQ that asks for 0 or less."""
 LETTERS_MAX = 10_000
 ANSWER_BYTES = 4 << 20
-"""What an answer with more than one dead letter takes at most, for who does not read it."""
+"""Largest answer with more than one dead letter: the peer may not read it."""
 STEP_LETTERS = 200
 STEP_RECORDS = 500
 STEP_BYTES = 1 << 20
 SEARCH_RECORDS = 10_000
-"""A search goes on no further for who is about to leave."""
+"""A search ends after this many records if the peer has closed its side."""
 ERROR_LETTERS = 2_000
-"""Longest text in an answer of why a record became a dead letter."""
+"""Longest reason of a dead letter in an answer."""
 RETRIES_MAX = (1 << 31) - 1
 OFFSET_BITS = 48
-"""Of a message id; the partition is above them."""
+"""Bits of the offset in a message id. The partition is above them."""
 DIGITS_MAX = 19
 
 Take = Callable[[Partition, Record], bool]
@@ -63,12 +63,12 @@ Take = Callable[[Partition, Record], bool]
 
 
 def fetch(connection: RequestConnection, request: FetchDlq) -> bytes:
-    """FETCH_DLQ: of the groups, by name, and then of the topic for dead letters."""
-    letters = connection.run_steps(request, partial(_fetched, connection, request))
+    """FETCH_DLQ: dead letters of the groups, by name, then those of the dead-letter topic."""
+    letters = connection.run_steps(request, partial(_collect, connection, request))
     return flymq.fetched_dlq(letters)
 
 
-def _fetched(connection: RequestConnection, request: FetchDlq) -> Steps[list[DeadLetter]]:
+def _collect(connection: RequestConnection, request: FetchDlq) -> Steps[list[DeadLetter]]:
     broker = connection.broker
     most = request.max_messages
     page = DeadLetterPage(min(most, LETTERS_MAX) if most > 0 else LETTERS)
@@ -86,7 +86,7 @@ def _fetched(connection: RequestConnection, request: FetchDlq) -> Steps[list[Dea
 
 
 class DeadLetterPage:
-    """Dead letters for one answer: so many at most, of `ANSWER_BYTES` together, or a larger one."""
+    """Dead letters of one answer: at most `ANSWER_BYTES` together, or a larger one alone."""
 
     def __init__(self, most: int) -> None:
         self.letters: list[DeadLetter] = []
@@ -95,7 +95,7 @@ class DeadLetterPage:
         self._bytes = FETCHED_DLQ_BYTES
 
     def take(self, partition: Partition, record: Record, envelope: Envelope) -> bool:
-        """Take a dead letter if there is room; whether there is none any more."""
+        """Take a dead letter if there is room; return True if the page is full."""
         error = envelope.error[:ERROR_LETTERS]
         retries = min(max(envelope.retries, 0), RETRIES_MAX)
         letter = DeadLetter(envelope.message_id, envelope.payload, error, retries)
@@ -142,7 +142,7 @@ def _of_groups(broker: Broker, topic: Topic, page: DeadLetterPage) -> Steps[None
 
 
 def _record(broker: Broker, partition: Partition, offset: int) -> Steps[tuple[Record, str]]:
-    """The record of a dead letter, or an empty one and why it cannot be had."""
+    """Return a dead letter's record and "", or an empty record and a text that says why."""
     records, _, error = yield partial(broker.reader.fetch, partition, offset, 1, 0)
     if records and records[0].offset == offset:
         return records[0], ""
@@ -154,15 +154,15 @@ def _record(broker: Broker, partition: Partition, offset: int) -> Steps[tuple[Re
 
 
 def replay(connection: RequestConnection, request: ReplayDlq) -> bytes:
-    """REPLAY_DLQ: a dead letter of a group by its id, or what the topic for dead letters has."""
+    """REPLAY_DLQ: replay a dead letter of a group, or produce a dead-letter record again."""
     topic, message = request.topic, request.message
     if isinstance(message, str) and _replay_named(connection, topic, message):
         return flymq.replayed(request)
-    envelope = connection.run_steps(request, partial(_found, connection, request))
+    envelope = connection.run_steps(request, partial(_find, connection, request))
     if isinstance(envelope, Envelope):
         try:
             _produce_again(connection, topic, envelope)
-        except Congested:  # it keeps its place among those that wait, and searches no more
+        except Congested:  # the retry does not search again
             connection.keep_result(request, envelope)
             raise
     elif not envelope:
@@ -171,7 +171,7 @@ def replay(connection: RequestConnection, request: ReplayDlq) -> bytes:
 
 
 def _replay_named(connection: RequestConnection, topic: str, message: str) -> bool:
-    """Replay the dead letter ``PARTITION:OFFSET:GROUP``, if it is one."""
+    """Replay the dead letter ``PARTITION:OFFSET:GROUP``; return False if there is none."""
     place = message.split(":", 2)
     if len(place) < 3 or not all(map(_is_number, place[:2])):
         return False
@@ -187,7 +187,7 @@ def _is_number(text: str) -> bool:
 
 
 def _replay_at(connection: RequestConnection, topic: str, message_id: int) -> Steps[int]:
-    """Replay a record to all groups of which it is a dead letter; how many."""
+    """Replay a record to all groups in which it is a dead letter; return their number."""
     broker, count = connection.broker, 0
     place = broker.topics.find(topic)
     partition_index, offset = message_id >> OFFSET_BITS, message_id & (1 << OFFSET_BITS) - 1
@@ -216,10 +216,10 @@ def _replay_letter(
     _carry_out(connection, EventType.DEAD_LETTERS_REPLAYED, f"{topic}/{group}", change)
 
 
-def _found(connection: RequestConnection, request: ReplayDlq) -> Steps[Envelope | int]:
-    """What the topic for dead letters has of this id, or at this offset of partition 0.
+def _find(connection: RequestConnection, request: ReplayDlq) -> Steps[Envelope | int]:
+    """Return the record of the dead-letter topic with this id, or at this offset of partition 0.
 
-    Else how many dead letters of groups were replayed.
+    If there is none, replay dead letters of groups and return their number.
     """
     own = _own_topic(connection, WRITE, request.topic)
     message = request.message
@@ -233,7 +233,7 @@ def _found(connection: RequestConnection, request: ReplayDlq) -> Steps[Envelope 
 
 
 def _search(connection: RequestConnection, own: Topic, message: str) -> Steps[Envelope | int]:
-    """The first dead letter of this id in the topic for them; 0 if there is none."""
+    """Return the first record of the dead-letter topic with this id; 0 if there is none."""
     found: list[Envelope] = []
     count = 0
 
@@ -250,7 +250,7 @@ def _search(connection: RequestConnection, own: Topic, message: str) -> Steps[En
 
 
 def _produce_again(connection: RequestConnection, name: str, envelope: Envelope) -> None:
-    """Produce what a dead letter holds to the topic that it names, which may not be there yet."""
+    """Produce a dead letter's payload to the topic that it names, and create that if missing."""
     broker, access = connection.broker, connection.access
     target = envelope.topic or name
     access.require(WRITE, target)
@@ -272,17 +272,17 @@ def _produce_again(connection: RequestConnection, name: str, envelope: Envelope)
 
 
 def purge(connection: RequestConnection, request: PurgeDlq) -> bytes:
-    """PURGE_DLQ: forget the dead letters of all groups, and delete the topic for dead letters."""
-    connection.run_steps(request, partial(_purged, connection, request.topic))
+    """PURGE_DLQ: purge the dead letters of all groups and delete the dead-letter topic."""
+    connection.run_steps(request, partial(_purge_all, connection, request.topic))
     return flymq.ok(Opcode.PURGE_DLQ, "OK")
 
 
-def _purged(connection: RequestConnection, name: str) -> Steps[None]:
+def _purge_all(connection: RequestConnection, name: str) -> Steps[None]:
     broker = connection.broker
-    own_name = name + SUFFIX
-    own = broker.topics.find(own_name)
-    if own is not None and connection.access.may(ANY, own_name):
-        connection.access.require(ADMIN, own_name)
+    dead_letter_topic_name = name + SUFFIX
+    own = broker.topics.find(dead_letter_topic_name)
+    if own is not None and connection.access.may(ANY, dead_letter_topic_name):
+        connection.access.require(ADMIN, dead_letter_topic_name)
     topic = named_topic(broker, name)
     groups = sorted(topic.groups.values(), key=lambda one: one.name) if topic is not None else []
     for group in groups:
@@ -292,8 +292,8 @@ def _purged(connection: RequestConnection, name: str) -> Steps[None]:
             _purge_group(connection, name, group.name)
         yield None
     if _own_topic(connection, ADMIN, name) is not None:
-        delete = partial(broker.topics.delete, own_name)
-        _carry_out(connection, EventType.TOPIC_DELETED, own_name, delete)
+        delete = partial(broker.topics.delete, dead_letter_topic_name)
+        _carry_out(connection, EventType.TOPIC_DELETED, dead_letter_topic_name, delete)
 
 
 def _purge_group(connection: RequestConnection, topic: str, group: str) -> None:
@@ -318,13 +318,13 @@ ANSWERS: dict[type[Any], Callable[[Any, Any], bytes]] = {
 
 
 def _own_topic(connection: RequestConnection, permission: int, name: str) -> Topic | None:
-    """The topic ``NAME.dlq``, if there is one and this permission on it is given."""
+    """Return the dead-letter topic ``NAME.dlq``, or None if missing or not permitted."""
     own = connection.broker.topics.find(name + SUFFIX)
     return own if own is not None and connection.access.may(permission, own.name) else None
 
 
 def _walk(broker: Broker, topic: Topic, take: Take) -> Steps[None]:
-    """Look at all records of a topic until it is enough; damage is passed over."""
+    """Pass all readable records of a topic to ``take`` until it returns True."""
     for partition in topic.partitions:
         offset = partition.start_offset
         while not topic.deleted:

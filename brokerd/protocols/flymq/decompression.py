@@ -1,10 +1,10 @@
 # Tests: tests/protocols/test_flymq_decompression.py
 """Compressed requests: small ones are decompressed at once, large ones in slices.
 
-Thirty kilobytes may become 32 MiB, and as many connections as there are may send such. So a turn of
-the reactor decompresses so much and no more, whoever sent it; and large requests wait compressed
-for one another. Who has the place in front keeps it until its request is carried out: what does
-not find room in the log is in memory once, not once a connection.
+Thirty kilobytes may decompress to 32 MiB, and every connection may send such a request. One reactor
+turn decompresses a bounded number of bytes for all connections. Large requests wait compressed in a
+queue. The first one stays first until it is carried out, so that at most one large request per
+listener waits decompressed for room in the log.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from brokerd.protocols.base.connection import Connection
 from brokerd.protocols.base.slices import SLICE_SECONDS, SliceQueue
 
 AT_ONCE_BYTES = 131_072
-"""What is read and made at once in a turn, of all connections together; a step may be added."""
+"""Bytes that all connections may decompress at once in one reactor turn, plus one step."""
 SLICE_STEPS = 32
-"""Steps of a slice, at most."""
+"""Largest number of steps of a slice."""
 
 OnDecompressed = Callable[[Request | RequestError], None]
-"""Takes the request that was decompressed, or why it is refused."""
+"""Takes the decompressed request or its refusal."""
 
 
 class _LargeRequest(NamedTuple):
-    """A large request, waiting or under way."""
+    """A large request that waits or is being decompressed."""
 
     connection: Connection
     request: CompressedRequest
@@ -37,17 +37,17 @@ class _LargeRequest(NamedTuple):
 
 
 class DecompressionQueue:
-    """Decompresses the requests of a listener."""
+    """Decompresses the requests of a listener's connections."""
 
     def __init__(self, clock: Clock, slices: SliceQueue) -> None:
         self._clock = clock
         self._slices = slices
         self._left = AT_ONCE_BYTES
         self._waiting: dict[Connection, _LargeRequest | None] = {}
-        """In order; None is one in front that has been decompressed."""
+        """Large requests in order; None stands for the first one when it is decompressed."""
 
     def at_once(self, request: CompressedRequest) -> bool:
-        """Decompress a request if it is a small one; False if it is not done.
+        """Decompress a small request; return False if a part of it is left.
 
         Raises `RequestError`.
         """
@@ -66,16 +66,16 @@ class DecompressionQueue:
         self._left = AT_ONCE_BYTES
 
     def add(self, connection: Connection, request: CompressedRequest, done: OnDecompressed) -> None:
-        """Decompress a large request when it is its turn, and call ``done``.
+        """Decompress a large request after those before it, and call ``done``.
 
-        The connection says by `leave` when the next may be begun.
+        The connection calls `leave` when its request is carried out. Then the next one begins.
         """
         self._waiting[connection] = _LargeRequest(connection, request, done)
         if len(self._waiting) == 1:
             self._go_on_later()
 
     def leave(self, connection: Connection) -> None:
-        """The request of this connection is carried out, or it never will be."""
+        """Remove the connection's request, which is carried out or dropped."""
         if connection not in self._waiting:
             return
         was_in_front = next(iter(self._waiting)) is connection
@@ -85,7 +85,7 @@ class DecompressionQueue:
 
     def _go_on_later(self) -> None:
         large = next(iter(self._waiting.values()))
-        assert large is not None, "it is there only until it leaves"
+        assert large is not None, "a decompressed request leaves before the next begins"
         self._slices.add(partial(large.connection.guarded, self._go_on, large))
 
     def _go_on(self, large: _LargeRequest) -> None:
@@ -104,7 +104,7 @@ class DecompressionQueue:
         large.done(outcome)
 
     def _slice(self, request: CompressedRequest) -> bool:
-        """Decompress some more; whether that was the last."""
+        """Decompress for one slice; return True at the end."""
         end_seconds = self._clock.seconds() + SLICE_SECONDS
         for _ in range(SLICE_STEPS):
             if request.step():

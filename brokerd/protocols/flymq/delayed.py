@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_flymq_delayed.py
-"""FlyMQ's records that come later, or live for a time (docs/protocols/flymq.rst, 0x30 to 0x35).
+"""FlyMQ's delayed records (docs/protocols/flymq.rst, 0x30 to 0x35).
 
-A delayed record has a number that is given once in the broker: the id of its topic, and behind that
-the schedule's own id. So a number alone never means another's record.
+The number of a delayed record is unique in the broker: the id of its topic in the upper bits, the
+schedule's own id in the lower bits.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ TOPIC_SHIFT = 40
 AT_ONCE_US = 1
 PREFIX = "delayed-"
 DIGITS_MAX = 20
-"""Of the largest number."""
+"""Digits of the largest number."""
 
 
 def number_of(topic: Topic, schedule_id: int) -> int:
-    """What the schedule's id of a topic is called here."""
+    """Return the number of a schedule id of a topic."""
     return topic.topic_id << TOPIC_SHIFT | schedule_id
 
 
 def produce_delayed(
     broker: Broker, access: Access, request: ProduceDelayed, partitions: int, most_ms: int
 ) -> tuple[Topic, int]:
-    """PRODUCE_DELAYED: the topic, and the schedule's id of the record.
+    """PRODUCE_DELAYED: schedule a record and return its topic and schedule id.
 
-    An unknown topic gets so many ``partitions``. Raises `InvalidRequest`, `InvalidName`, `NoSpace`
-    and others before anything is changed.
+    An unknown topic is created with ``partitions`` partitions. Raises `InvalidRequest`,
+    `InvalidName`, `NoSpace` and others before any change.
     """
     name, value, delay_ms = request
     if delay_ms > most_ms:
@@ -53,7 +53,7 @@ def produce_delayed(
 
 
 def cancel_delayed(broker: Broker, access: Access, request: CancelDelayed) -> bytes:
-    """CANCEL_DELAYED."""
+    """CANCEL_DELAYED: cancel a scheduled record."""
     if request.topic is None:
         access.require_known()
     else:
@@ -74,7 +74,7 @@ def cancel_delayed(broker: Broker, access: Access, request: CancelDelayed) -> by
 
 
 def _number(message: int | str) -> int:
-    """The number that a text says, too."""
+    """Return the number that a request names as number or text."""
     if isinstance(message, int):
         return message
     digits = message.removeprefix(PREFIX)

@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_flymq_fetch.py
-"""FlyMQ's reads: CONSUME, FETCH and their binary kin (flymq-payloads, 5.2, 5.7, 5.9a).
+"""FlyMQ's reads: CONSUME, FETCH and their binary variants (flymq-payloads, 5.2, 5.7, 5.9a).
 
-They show durable records, and those that their own connection produced before. An answer is at most
-as large as a frame may be, and always holds one record.
+They return durable records, and wait for earlier produces of their own connection. An answer is at
+most as large as a frame, and holds at least one record.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from brokerd.protocols.flymq.topics import existing_partition, existing_topic
 from brokerd.values import Record
 
 FETCH_RECORDS = 10
-"""What a FETCH means that asks for 0 records or less."""
+"""Records of an answer to a FETCH that asks for 0 or less."""
 FETCH_RECORDS_MAX = 10_000
-"""Records in one answer, so that small ones do not make it slow; ``next`` tells where to go on."""
+"""Largest number of records in one answer, which bounds its time."""
 
 Refuse = Callable[[str], bytes]
-"""Makes the ERROR frame of a text."""
+"""Returns the ERROR frame of a text."""
 
 
 def consume(connection: FetchConnection, request: Consume, refuse: Refuse) -> None:
-    """CONSUME and CONSUME_ZERO_COPY: one record, or why there is none at that offset."""
+    """CONSUME and CONSUME_ZERO_COPY: the record at an offset, or an error."""
     partitions = existing_topic(connection.broker, request.topic).partitions
     if not 0 <= request.partition < len(partitions):
         raise UnknownPartition(f"partition {request.partition} out of range")
@@ -46,10 +46,10 @@ def consume(connection: FetchConnection, request: Consume, refuse: Refuse) -> No
         raise RecordRemoved(
             f"offset {request.offset} is removed; the records begin at {partition.start_offset}"
         )
-    connection.fetch(partition, request.offset, 1, 0, partial(_consumed, request, refuse))
+    connection.fetch(partition, request.offset, 1, 0, partial(_consume_answer, request, refuse))
 
 
-def _consumed(
+def _consume_answer(
     request: Consume,
     refuse: Refuse,
     records: Sequence[Record],
@@ -66,7 +66,7 @@ def _consumed(
         return flymq.consumed_parts(record.key, record.value, request.opcode)
     if next_offset == offset:
         return refuse(f"offset {offset} out of range")
-    return refuse(f"offset {offset} holds no record any more: it was removed or has expired")
+    return refuse(f"offset {offset} has no record: it was removed or has expired")
 
 
 def fetch(connection: FetchConnection, request: Fetch, refuse: Refuse, slices: SliceQueue) -> None:
@@ -76,7 +76,7 @@ def fetch(connection: FetchConnection, request: Fetch, refuse: Refuse, slices: S
     if most <= 0:
         most = FETCH_RECORDS
     room = MAX_LENGTH - FETCHED_BYTES - most * RECORD_BYTES
-    answer = partial(_fetched, request, refuse)
+    answer = partial(_fetch_answer, request, refuse)
     if request.filter:
         chosen = compile_filter(request.filter)
         filtered = FilteredFetch(connection, slices, partition, request.offset, most, room, chosen)
@@ -85,7 +85,7 @@ def fetch(connection: FetchConnection, request: Fetch, refuse: Refuse, slices: S
         connection.fetch(partition, request.offset, most, room, answer)
 
 
-def _fetched(
+def _fetch_answer(
     request: Fetch,
     refuse: Refuse,
     records: Sequence[Record],
@@ -100,7 +100,7 @@ def _fetched(
 
 
 def _is_too_large(record: Record) -> bool:
-    """Whether no FETCH answer could carry it; such a record came from elsewhere."""
+    """Return whether a record of another format does not fit an answer to FETCH."""
     return flymq.fetched_size(record) > MAX_LENGTH - FETCHED_BYTES
 
 

@@ -1,17 +1,16 @@
 # Tests: tests/protocols/test_flymq_filter.py
-"""FlyMQ's filters: which records a FETCH shows (docs/protocols/flymq.rst, FETCH).
+"""FlyMQ's filters of a FETCH (docs/protocols/flymq.rst, FETCH).
 
-A record passes if one of three rules lets it (flymq-payloads, 5.7): a path that is there in a JSON
-object, text that occurs whatever its case, a regular expression that matches. A filter comes from a
-client and meets values of any size, so its work is cut into steps of a few milliseconds at most:
+A record passes by one of three rules (flymq-payloads, 5.7): a path exists in its JSON object, a
+text occurs in any case, or a regular expression matches. Filters come from clients and values have
+any size, so the work is cut into steps of a few milliseconds at most:
 
-* A value larger than a *window* is searched window by window. Windows overlap, so that text is
-  found wherever it is; of a regular expression in such a value, a match is surely found if it is
-  no longer than half a window.
-* Regular expressions are RE2's, whose time is at most proportional to the product of program and
-  text. The larger the program the smaller the window; one of more than `PROGRAM_MAX` instructions
-  or `REGEX_LETTERS_MAX` letters is not searched for, as one that cannot be read.
-* A path is looked for without making values of the rest of the JSON.
+* A value larger than a *window* is searched window by window. Windows overlap, so that every text
+  is found. A match of a regular expression is found if it is no longer than half a window.
+* RE2 takes time proportional to the product of program and text at most. A larger program gets a
+  smaller window. An expression of more than `PROGRAM_MAX` instructions or `REGEX_LETTERS_MAX`
+  letters is not used, like a malformed one.
+* A path is searched for without decoding the rest of the JSON.
 """
 
 from __future__ import annotations
@@ -28,33 +27,33 @@ from brokerd.values import Record
 
 PATH_BEGIN = "$."
 PATH_NAMES_MAX = 100
-"""A path of more names leads nowhere; few JSON readers follow one so deep."""
+"""A path of more names never passes; few JSON readers parse objects of such depth."""
 
 WINDOW_BYTES = 256 * 1024
-"""Text is searched for in so many bytes a step: a third of a millisecond."""
+"""Bytes of a step of a text search: a third of a millisecond."""
 
 REGEX_LETTERS_MAX = 500
-"""Longest regular expression: to read one of 60,000 letters may take RE2 two seconds."""
+"""Longest regular expression: RE2 may take two seconds to compile 60,000 letters."""
 PROGRAM_MAX = 1_500
 """Largest program of a regular expression, in RE2's instructions; ``\\pL`` alone takes 1,200."""
 PROGRAM_BYTES = 256 * 1024
-"""What RE2 may use for a program and the states it makes of it; `re2` keeps 128 of them."""
+"""Memory that RE2 may use for a program and its states; `re2` caches 128 programs."""
 STEP_INSTRUCTIONS = 1_000_000
-"""A window's bytes times the program's instructions: 7 ms in the worst case, as a rule far less."""
+"""Window bytes times program instructions of a step: 7 ms in the worst case, mostly far less."""
 REGEX_WINDOW_BYTES = (1024, 64 * 1024)
 """Smallest and largest window of a regular expression."""
 
 FILTERS_KEPT = 64
-"""A consumer sends the same filter again and again."""
+"""Compiled filters in the cache: a consumer repeats its filter in every FETCH."""
 
 _SPECIAL = re.compile(r"[\\.+*?()|\[\]{}^$]")
 
 
 @lru_cache(maxsize=1024)
 def _member(name: str) -> msgspec.json.Decoder[Any] | None:
-    """A decoder of objects that skips all members but one, which becomes ``value``.
+    """Return a decoder of objects that decodes only this member, as ``value``.
 
-    None for names that it cannot look for. A member that is not there is empty.
+    None for a name that msgspec cannot use. A missing member is empty.
     """
     try:
         member = ("value", msgspec.Raw, msgspec.Raw())
@@ -65,7 +64,7 @@ def _member(name: str) -> msgspec.json.Decoder[Any] | None:
 
 
 class Path:
-    """Names, separated by dots, that lead from a JSON object through others to something."""
+    """Member names, separated by dots, of nested JSON objects."""
 
     def __init__(self, text: str) -> None:
         names = text.split(".", PATH_NAMES_MAX)
@@ -74,7 +73,7 @@ class Path:
         self._leads_nowhere = len(self._members) < len(names)
 
     def leads_to_something(self, value: bytes) -> bool:
-        """Whether ``value`` is a JSON object and the path is there; null is something."""
+        """Return whether ``value`` is a JSON object in which the path exists; null counts."""
         if self._leads_nowhere or value[:1] != b"{":
             return False
         found: Any = value
@@ -87,7 +86,7 @@ class Path:
 
 
 class Filter:
-    """One filter, not empty; its ``steps`` tell whether a record passes."""
+    """A non-empty filter. The iterator ``steps`` tells whether a record passes."""
 
     def __init__(self, text: str) -> None:
         self._path = Path(text[len(PATH_BEGIN) :]) if text.startswith(PATH_BEGIN) else None
@@ -101,7 +100,7 @@ class Filter:
             self._regex_window = self._whole_bytes = max(least, min(most, wanted))
 
     def steps(self, record: Record) -> Iterator[bool]:
-        """Look at a record, a step of work at a time: it passes as soon as a step gives True."""
+        """Examine a record, one step of work at a time. It passes when a step yields True."""
         if self._path is not None:
             yield self._path.leads_to_something(record.value)
         for data in (record.value, record.key):
@@ -115,7 +114,7 @@ class Filter:
                 yield from self._windows(data)
 
     def _windows(self, data: bytes) -> Iterator[bool]:
-        """Look at a large value."""
+        """Examine a large value window by window."""
         for start in range(0, len(data), WINDOW_BYTES):
             yield self._occurs(data[start : start + WINDOW_BYTES + self._text_overlap])
         if self._regex is not None:
@@ -125,11 +124,11 @@ class Filter:
 
 
 compile_filter = lru_cache(maxsize=FILTERS_KEPT)(Filter)
-"""The filter of a text that is not empty, made anew only if it was not asked for lately."""
+"""Return the filter of a non-empty text, from the cache if it was used lately."""
 
 
 def _finder(text: str) -> tuple[Callable[[bytes], bool], int]:
-    """Finds a text whatever its case, and how far windows must overlap for that."""
+    """Return a case-insensitive search for a text, and the overlap of windows that it needs."""
     if text.isascii():
         needle = text.lower().encode()
         return lambda data: needle in data.lower(), len(needle) - 1
@@ -138,7 +137,7 @@ def _finder(text: str) -> tuple[Callable[[bytes], bool], int]:
 
 
 def _regex(text: str) -> re2._Regexp | None:
-    """The regular expression, if it is one and not a plain text, which `_finder` finds anyway."""
+    """Return the regular expression, or None if malformed, too large or plain text."""
     if len(text) > REGEX_LETTERS_MAX or not _SPECIAL.search(text):
         return None
     options = re2.Options()

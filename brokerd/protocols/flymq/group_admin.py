@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_flymq_group_admin.py
-"""FlyMQ's groups as administrators see them: lists, descriptions, deletion (0x62, 0x63, 0x65).
+"""Administration of FlyMQ's groups: list, describe, delete (0x62, 0x63, 0x65).
 
-A group belongs to a topic. Who names none means a group of that name wherever it is, and needs
-ADMIN by role (flymq-payloads, 5.62 to 5.65).
+A group belongs to a topic. A request without a topic means all groups of that name, and needs ADMIN
+by role (flymq-payloads, 5.62 to 5.65).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from brokerd.security.audit import EventType
 from brokerd.values import RESERVED_PREFIX
 
 GROUP_BYTES_MIN, OFFSET_BYTES = 14, 12
-"""What an answer has for a group, and for each of its offsets."""
+"""Smallest size of a group in an answer, and the size of each of its offsets."""
 MEMBERS, NO_MEMBERS = "Stable", "Empty"
-"""States of a group in the Java SDK's layout: Kafka's words for one with members, and without."""
+"""Kafka's states of a group with and without members, for the Java SDK's layout."""
 
 
 def list_groups(connection: RequestConnection, request: ListGroups) -> bytes:
-    """LIST_GROUPS: by topic, then by name. One without a name has none here either."""
+    """LIST_GROUPS: all groups with a name, by topic, then by name."""
     connection.access.require_server(ADMIN)
-    found = connection.run_steps(request, partial(_listed, connection.broker))
+    found = connection.run_steps(request, partial(_collect, connection.broker))
     return fitting(flymq.listed_groups(found), "the list of all groups")
 
 
-def _listed(broker: Broker) -> Steps[list[Group]]:
+def _collect(broker: Broker) -> Steps[list[Group]]:
     found: list[Group] = []
     size = 0
     for topic in _topics(broker):
@@ -60,10 +60,10 @@ def _listed(broker: Broker) -> Steps[list[Group]]:
 
 
 def describe_group(connection: RequestConnection, request: DescribeGroup) -> bytes:
-    """DESCRIBE_GROUP, in the layout of its request."""
+    """DESCRIBE_GROUP: one group, in the layout of the request."""
     topic, name = request.topic, request.group
     _require(connection, topic)
-    found = list(_named(connection.broker, topic, name))
+    found = list(_groups_of_name(connection.broker, topic, name))
     if not found:
         raise _not_found(topic, name)
     one: Group | JavaGroup = _group(found[0]) if topic is not None else _java_group(found)
@@ -71,17 +71,17 @@ def describe_group(connection: RequestConnection, request: DescribeGroup) -> byt
 
 
 def delete_group(connection: RequestConnection, request: DeleteGroup) -> bytes:
-    """DELETE_GROUP: of a topic, or of all that have it, one after the other."""
+    """DELETE_GROUP: delete the group of a topic, or of all topics that have it."""
     _require(connection, request.topic)
-    if not connection.run_steps(request, partial(_deleted, connection, request)):
+    if not connection.run_steps(request, partial(_delete_groups, connection, request)):
         raise _not_found(request.topic, request.group)
     return flymq.ok(Opcode.DELETE_GROUP)
 
 
-def _deleted(connection: RequestConnection, request: DeleteGroup) -> Steps[int]:
-    """How many."""
+def _delete_groups(connection: RequestConnection, request: DeleteGroup) -> Steps[int]:
+    """Delete groups and return their number."""
     broker, count = connection.broker, 0
-    for group in list(_named(broker, request.topic, request.group)):
+    for group in list(_groups_of_name(broker, request.topic, request.group)):
         if group.deleted:
             continue
         topic = group.topic.name
@@ -108,7 +108,7 @@ def _require(connection: RequestConnection, topic: str | None) -> None:
 
 
 def _topics(broker: Broker) -> list[Topic]:
-    """Those that this format can name, but the broker's own; sorted."""
+    """Return the topics that FlyMQ can name, sorted, without the broker's own."""
     found = [
         topic
         for topic in broker.topics.all()
@@ -117,8 +117,8 @@ def _topics(broker: Broker) -> list[Topic]:
     return sorted(found, key=lambda topic: topic.name)
 
 
-def _named(broker: Broker, topic_name: str | None, name: str) -> Iterator[ConsumerGroup]:
-    """The groups of a name, of one topic or of all."""
+def _groups_of_name(broker: Broker, topic_name: str | None, name: str) -> Iterator[ConsumerGroup]:
+    """Yield the groups of a name, of one topic or of all topics."""
     topic = broker.topics.find(topic_name) if topic_name else None
     if not name or (topic_name and topic is None):
         return

@@ -1,8 +1,8 @@
 # Tests: tests/protocols/test_flymq_groups.py
-"""FlyMQ's consumer groups: a number per (topic, group, partition), stored as given.
+"""FlyMQ's consumer groups: one committed offset per (topic, group, partition), stored as given.
 
-Flymq-payloads, 5.5, 5.6 and 5.60 to 5.64. There is no assignment and no heartbeat: whoever
-fetches says where.
+Flymq-payloads, 5.5, 5.6 and 5.60 to 5.64. There is no assignment and no heartbeat: every FETCH
+names its offset.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from brokerd.security import Access
 from brokerd.security.audit import EventType
 
 NOTHING_COMMITTED = -1
-"""Brings a group about without a committed offset."""
+"""Creates a group without a committed offset."""
 TIME_MS_MAX = 253_402_300_799_999
 """The end of the year 9999."""
 
 
 def subscribe(broker: Broker, memberships: Memberships, address: str, request: Subscribe) -> bytes:
-    """SUBSCRIBE: where to begin; joins the group, and brings it about. An empty group is none.
+    """SUBSCRIBE: create and join the group, and return the offset to begin at.
 
-    The member is called by ``address``.
+    The member's name is ``address``. An empty group name means no group.
     """
     topic_name, group, index, mode, _ = request
     partition = existing_partition(broker, topic_name, index)
@@ -59,7 +59,7 @@ def subscribe(broker: Broker, memberships: Memberships, address: str, request: S
 
 
 def commit(broker: Broker, request: Commit) -> bytes:
-    """COMMIT: the number as it is, forward or back."""
+    """COMMIT: commit an offset, forward or back."""
     existing_partition(broker, request.topic, request.partition)
     checked_name(request.group, "group name")
     broker.groups.commit_offset(*request)
@@ -87,14 +87,14 @@ def reset_offset(broker: Broker, access: Access, request: ResetOffset) -> bytes:
 
 
 def get_offset(broker: Broker, request: GetOffset) -> bytes:
-    """GET_OFFSET: the committed offset, 0 when there is none."""
+    """GET_OFFSET: the committed offset, 0 without one."""
     partition = existing_partition(broker, request.topic, request.partition)
     committed = _committed_of_existing(broker, partition, request.group)
     return flymq.position(Opcode.GET_OFFSET, committed)
 
 
 def get_lag(broker: Broker, request: GetLag) -> bytes:
-    """GET_LAG: how far the committed offset is behind the next one."""
+    """GET_LAG: the number of records after the committed offset."""
     partition = existing_partition(broker, request.topic, request.partition)
     committed = _committed_of_existing(broker, partition, request.group)
     latest = partition.next_offset
@@ -102,7 +102,7 @@ def get_lag(broker: Broker, request: GetLag) -> bytes:
 
 
 def seek_to_timestamp(connection: RequestConnection, request: SeekToTimestamp) -> bytes:
-    """SEEK_TO_TIMESTAMP: the first offset since then; with a group, which is created, commit it."""
+    """SEEK_TO_TIMESTAMP: the first offset since a time; commit it if a group is named."""
     broker = connection.broker
     partition = existing_partition(broker, request.topic, request.partition)
     group = request.group
@@ -118,7 +118,7 @@ def seek_to_timestamp(connection: RequestConnection, request: SeekToTimestamp) -
 
 
 def _committed(broker: Broker, partition: Partition, group: str) -> int | None:
-    """The committed offset, if there is the group and it has one."""
+    """Return the committed offset; None without the group or a commit."""
     topic = partition.topic
     if not group or group not in topic.groups:
         return None
@@ -126,7 +126,7 @@ def _committed(broker: Broker, partition: Partition, group: str) -> int | None:
 
 
 def _committed_of_existing(broker: Broker, partition: Partition, group: str) -> int:
-    """The committed offset, 0 without one. Raises `UnknownGroup`."""
+    """Return the committed offset, 0 without one. Raises `UnknownGroup`."""
     topic = partition.topic
     if not group or group not in topic.groups:
         raise UnknownGroup(f"consumer group not found: {topic.name}:{group}")

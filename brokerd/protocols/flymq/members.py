@@ -1,7 +1,7 @@
 # Tests: tests/protocols/test_flymq_members.py
-"""Which FlyMQ connections are members of a group: those that subscribed and are still open.
+"""Group members: the open FlyMQ connections that subscribed to a group.
 
-Nothing is assigned to members, and they are not durable (flymq-payloads, 6.2).
+Members have no assigned partitions and are not durable (flymq-payloads, 6.2).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Memberships:
     def __init__(self) -> None:
         self._joined: dict[ConsumerGroup, None] = {}
         self._joined_max = JOINED_MIN
-        """With more of them, those that were deleted are forgotten."""
+        """At this number of groups the deleted ones are dropped."""
 
     def join(self, group: ConsumerGroup, address: str) -> None:
-        """Be a member of a group, called by this address, until `leave`, or until it is deleted."""
+        """Add a member of this address to a group, until `leave` or the group's deletion."""
         if group not in self._joined:
             if len(self._joined) >= self._joined_max:
                 self._joined = {one: None for one in self._joined if not one.deleted}
@@ -35,16 +35,16 @@ class Memberships:
             group.members = members
 
     def leave(self) -> None:
-        """Be a member of none."""
+        """Leave all groups."""
         for group in self._joined:
-            assert group.members is not None, "this one has joined it"
+            assert group.members is not None, "this connection is a member"
             del group.members[self]
             group.members = group.members or None
         self._joined.clear()
 
 
 def address_text(address: object) -> str:
-    """One end of a connection: ``host:port``, ``[v6]:port`` or ``unix:PATH``."""
+    """Return the text of an address: ``host:port``, ``[v6]:port`` or ``unix:PATH``."""
     if isinstance(address, IPv4Address):
         return f"{address.host}:{address.port}"
     if isinstance(address, IPv6Address):

@@ -1,7 +1,7 @@
 # Tests: tests/protocols/test_flymq.py, tests/protocols/test_flymq_delayed.py
-"""What a FlyMQ connection does to append a record: PRODUCE and its kin (docs/protocols/flymq.rst).
+"""FlyMQ's PRODUCE and its variants (docs/protocols/flymq.rst).
 
-Their answers tell the time of the stored record, so they are made when it is durable.
+An answer contains the append time of its record, so it is made when the record is durable.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from brokerd.security import WRITE
 from brokerd.values import Encoding, Format
 
 CONTENT_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
-"""Key and value of a record together, so that every record fits a FETCH answer."""
+"""Largest key and value together: every record fits an answer to FETCH."""
 
 PRODUCE = int(Opcode.PRODUCE)
 PRODUCED_BYTES = 38
-"""An answer to PRODUCE without the topic's name."""
+"""Size of an answer to PRODUCE without the topic's name."""
 
 
 @dataclass(frozen=True)
 class FlymqSettings:
-    """What an operator says about FlyMQ listeners."""
+    """Options of FlyMQ listeners."""
 
     partitions: int = 1
-    """Of topics that a PRODUCE brings about."""
+    """Partitions of topics that a PRODUCE creates."""
     error_layout: Literal["auto", "seed", "sdk"] = "auto"
-    """Layout of ERROR frames: the document's, the SDKs', or by what the peer has shown to be."""
+    """Layout of ERROR frames: the document's, the SDKs', or as the requests of the peer show."""
     cluster_id: str = "standalone"
     """Cluster and node in CLUSTER_METADATA."""
     advertised: str = ""
     """Address in CLUSTER_METADATA, ``host:port``; empty: the connection's own end."""
     principal: str = ""
-    """Who a client is that has not logged in, which the guard says; empty: anonymous."""
+    """Account of clients before their login; empty: anonymous."""
     auth_success_layout: AuthLayout = "seed"
     """Layout of a successful AUTH: the document's, the SDKs', one without names, or both."""
     delay_max_seconds: int = 86_400
@@ -60,40 +60,40 @@ class FlymqSettings:
 
 
 class ProduceReceipt(NamedTuple):
-    """An answer to PRODUCE, or one of its kin, before its time is known."""
+    """An answer to PRODUCE or a variant, before its time is known."""
 
     topic: str
     partition: int
     number: int
-    """The offset, or what a delayed record is called."""
+    """The offset, or the number of a delayed record."""
     chunk: Chunk
     offset: int
-    """Of the record in the chunk's partition."""
+    """Offset of the record in the chunk's partition."""
     key_size: int
     value_size: int
     opcode: int
 
 
 class ProduceConnection(RequestConnection):
-    """A connection that appends records; the subclass says when."""
+    """A connection with the requests that append records."""
 
     def __init__(self, broker: Broker, reader: FrameReader, settings: FlymqSettings) -> None:
         super().__init__(broker, reader, settings.partitions)
         self.settings = settings
-        self._fits: ProduceWithSchema | None = None
-        """One that waits for room in the log, and whose value was looked at."""
+        self._validated: ProduceWithSchema | None = None
+        """A request with a valid value that waits for room in the log."""
         self._receipts: list[ProduceReceipt] = []
-        """Of PRODUCE requests whose answers are not queued yet."""
+        """PRODUCE requests whose answers are not queued yet."""
 
     def forget(self) -> None:
-        """Let go of what was asked."""
+        """Drop the requests in progress."""
         super().forget()
         self._receipts.clear()
 
     def produce(
         self, request: Any, expires_at_us: int | None = None, opcode: int = PRODUCE
     ) -> None:
-        """PRODUCE, or one of its kin: ``request`` is (topic, key, value, partition).
+        """PRODUCE or a variant: ``request`` is (topic, key, value, partition).
 
         ``expires_at_us`` as in `brokerd.broker.records.append.RecordAppender.append`.
         """
@@ -132,29 +132,29 @@ class ProduceConnection(RequestConnection):
         )
 
     def produce_with_ttl(self, request: ProduceWithTtl) -> None:
-        """PRODUCE_WITH_TTL."""
+        """PRODUCE_WITH_TTL: produce a record that expires."""
         ttl_ms = request.ttl_ms
         expires_at_us = self.broker.records.expiry_us(ttl_ms * 1000) if ttl_ms > 0 else 0
         plain = Produce(request.topic, None, request.value)
         self.produce(plain, expires_at_us, Opcode.PRODUCE_WITH_TTL)
 
     def produce_with_schema(self, request: ProduceWithSchema) -> None:
-        """PRODUCE_WITH_SCHEMA: the value is looked at elsewhere first."""
+        """PRODUCE_WITH_SCHEMA: validate the value in the pool, then produce it."""
         self.access.require(WRITE, request.topic)
         if len(request.value) > CONTENT_BYTES_MAX:
             raise too_large(len(request.value))
-        fits, self._fits = self._fits, None
+        fits, self._validated = self._validated, None
         if fits is not request:
             schemas.check_value(self, request)
         try:
             plain = Produce(request.topic, None, request.value)
             self.produce(plain, None, Opcode.PRODUCE_WITH_SCHEMA)
         except Congested:
-            self._fits = request
+            self._validated = request
             raise
 
     def produce_delayed(self, request: ProduceDelayed) -> None:
-        """PRODUCE_DELAYED."""
+        """PRODUCE_DELAYED: schedule a record."""
         size = len(request.value)
         if size > CONTENT_BYTES_MAX:
             raise too_large(size)
@@ -166,7 +166,7 @@ class ProduceConnection(RequestConnection):
             settings.partitions,
             settings.delay_max_seconds * 1000,
         )
-        assert topic.internal is not None, "it holds the record that was just scheduled"
+        assert topic.internal is not None, "the record was just scheduled in it"
         chunk = topic.internal.partitions[0].chunks.open
         assert chunk is not None, "the record was just appended to it"
         number = delayed.number_of(topic, schedule_id)
@@ -177,24 +177,24 @@ class ProduceConnection(RequestConnection):
         )
 
     def queue_receipts(self) -> None:
-        """Queue the answers to the PRODUCE requests up to here: they tell the records' times."""
+        """Queue the answers to all PRODUCE requests so far, to be made when they are durable."""
         stored = self._receipts
         if stored:
             self._receipts = []
             self.wrote()
             size = len(stored) * PRODUCED_BYTES + sum(len(one[0]) for one in stored)
-            self.answer_durable(partial(_produced, stored), len(stored), size)
+            self.answer_durable(partial(_produce_answers, stored), len(stored), size)
 
 
 def too_large(size: int) -> RecordTooLarge:
-    """The refusal of a record that no FETCH could carry."""
+    """Return the refusal of a record that does not fit an answer to FETCH."""
     return RecordTooLarge(
         f"key and value have {size} bytes together, and {CONTENT_BYTES_MAX} is the limit"
     )
 
 
-def _produced(stored: list[ProduceReceipt]) -> bytes:
-    """The answers of PRODUCE requests whose records are in the log."""
+def _produce_answers(stored: list[ProduceReceipt]) -> bytes:
+    """Return the answers to PRODUCE requests whose records are durable."""
     return b"".join(
         [
             flymq.produced(

@@ -29,7 +29,7 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
         super().__init__(broker, reader)
         self.new_partitions = new_partitions
         """Partitions of topics that a produce creates."""
-        self.in_hand: Any = None
+        self.pending_request: Any = None
         """The decoded request of the first frame, or its refusal."""
         self._outcome: tuple[object, Any, Exception | None] | None = None
         """A request with its result or error."""
@@ -75,7 +75,7 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
         self._outcome = request, given, None
 
     def _ask(self, request: object, ask: Callable[[Done[T]], None]) -> None:
-        self.in_hand = request
+        self.pending_request = request
         self.hold(Hold.READING)
         done = partial(self._take_outcome, request)
         try:
@@ -91,4 +91,4 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
     def forget(self) -> None:
         """Drop the request and its result."""
         super().forget()
-        self.in_hand = self._outcome = None
+        self.pending_request = self._outcome = None

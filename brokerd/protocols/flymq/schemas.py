@@ -1,7 +1,7 @@
 # Tests: tests/protocols/test_flymq_schemas.py
-"""FlyMQ's schemas (docs/protocols/flymq.rst, 0x10 to 0x15). docs/schemas.rst says what they are.
+"""FlyMQ's schema requests (docs/protocols/flymq.rst, 0x10 to 0x15; docs/schemas.rst).
 
-A permission is asked for before it is looked whether there is what the request names.
+A permission is checked before the existence of the named schema.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SECOND_US = 1_000_000
 
 
 def register(connection: RequestConnection, request: RegisterSchema) -> bytes:
-    """REGISTER_SCHEMA: the next version of a name."""
+    """REGISTER_SCHEMA: register the next version of a name."""
     begin = partial(_register, connection, request)
     made = connection.await_result(request, partial(_ask, connection, begin))
     return flymq.schema_registered(SchemaInfo(made.name, request.type, made.version))
@@ -76,12 +76,12 @@ def list_all(connection: RequestConnection, request: ListSchemas) -> bytes:
     schemas = connection.broker.schemas
     if request.name:
         return flymq.schemas(_infos(schemas.versions(request.name)))
-    found = connection.run_steps(request, partial(_listed, schemas))
+    found = connection.run_steps(request, partial(_collect, schemas))
     return fitting(flymq.schemas(found), "the list of all schemas")
 
 
-def _listed(schemas: Schemas) -> Steps[list[SchemaInfo]]:
-    """As they were when it began."""
+def _collect(schemas: Schemas) -> Steps[list[SchemaInfo]]:
+    """List the versions that exist at the first step."""
     found: list[SchemaInfo] = []
     for known in schemas.names():
         found += _infos(known.versions.values())
@@ -90,20 +90,20 @@ def _listed(schemas: Schemas) -> Steps[list[SchemaInfo]]:
 
 
 def validate(connection: RequestConnection, request: ValidateSchema) -> bytes:
-    """VALIDATE_SCHEMA: why a message does not fit the latest version."""
+    """VALIDATE_SCHEMA: the errors of a message under the latest version."""
     connection.access.require_known()
-    faults = _faults(connection, request, request.name, request.message)
+    faults = _find_errors(connection, request, request.name, request.message)
     return flymq.validity(faults)
 
 
 def check_value(connection: RequestConnection, request: ProduceWithSchema) -> None:
-    """Raises `InvalidRequest` if the value does not fit, and `FrameOnHold` and others."""
-    faults = _faults(connection, request, request.schema, request.value)
+    """Check a value. Raises `InvalidRequest` if it does not fit, and `FrameOnHold` at first."""
+    faults = _find_errors(connection, request, request.schema, request.value)
     if faults:
         raise InvalidRequest(f"schema validation failed: [{' '.join(faults)}]")
 
 
-def _faults(
+def _find_errors(
     connection: RequestConnection, request: object, schema: str, message: bytes
 ) -> list[str]:
     validate = connection.broker.schemas.validate
@@ -112,7 +112,7 @@ def _faults(
 
 
 def _ask(connection: RequestConnection, begin: Callable[[Done[T]], None], done: Done[T]) -> None:
-    """Have something looked at, and notice meanwhile when the peer leaves."""
+    """Begin a validation, and notice meanwhile if the peer closes."""
     begin(done)
     connection.listen()
 
@@ -123,7 +123,7 @@ def _requester(connection: RequestConnection) -> Requester:
 
 
 def delete(connection: RequestConnection, request: DeleteSchema) -> bytes:
-    """DELETE_SCHEMA: one version, or all."""
+    """DELETE_SCHEMA: delete one version, or all."""
     connection.access.require(ADMIN, request.name)
     connection.broker.schemas.delete(connection.access, request.name, request.version)
     return flymq.ok(Opcode.DELETE_SCHEMA, "OK")
@@ -144,4 +144,4 @@ ANSWERS: dict[type, Callable[[RequestConnection, Any], bytes]] = {
     ValidateSchema: validate,
     DeleteSchema: delete,
 }
-"""Carries a request out and returns its answer."""
+"""Functions that carry out a request and return its answer."""

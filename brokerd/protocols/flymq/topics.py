@@ -1,5 +1,5 @@
 # Tests: tests/protocols/test_flymq_topics.py
-"""FlyMQ's topics: names, lookups, creation, deletion, and what METADATA and its kin tell.
+"""FlyMQ's topics: names, lookups, creation, deletion, METADATA and CLUSTER_METADATA.
 
 Texts of refusals are those of flymq-payloads, section 7; names follow its section 6.1.
 """
@@ -31,7 +31,7 @@ from brokerd.security import Access
 from brokerd.security.audit import EventType
 
 NO_NAMES = frozenset(("", ".", ".."))
-"""What names no topic and no group here, although another format may have one of that name."""
+"""Names that FlyMQ allows for no topic or group. Other formats may use them."""
 NO_LEVELS = frozenset((".", ".."))
 HIDDEN_PREFIX = "__"
 
@@ -40,7 +40,7 @@ LEADER = 0
 EPOCH = 1
 ONLINE = "online"
 PLACES_MAX = 20_000
-"""Partitions in one answer to CLUSTER_METADATA, so that nobody waits long for it to be made."""
+"""Largest number of partitions in an answer to CLUSTER_METADATA: it is made in one turn."""
 
 
 def checked_name(name: str, what: str) -> str:
@@ -58,10 +58,10 @@ def checked_name(name: str, what: str) -> str:
 
 
 def named_topic(broker: Broker, name: str) -> Topic | None:
-    """The topic of this name, if there is one; else the name must be one that a topic may have.
+    """Return the topic of this name, or None if a new topic may have the name.
 
-    Names with ``.`` or ``..`` as levels are refused where a topic would begin with them. One that
-    another format began so is served as any. Raises `InvalidName`.
+    Names with the levels ``.`` or ``..`` are refused for new topics only: a topic of another format
+    may have such a name. Raises `InvalidName`.
     """
     topic = broker.topics.find(name)
     if topic is None or name in NO_NAMES:
@@ -70,7 +70,7 @@ def named_topic(broker: Broker, name: str) -> Topic | None:
 
 
 def existing_topic(broker: Broker, name: str) -> Topic:
-    """The topic of this name. Raises `UnknownTopic` and `InvalidName`."""
+    """Return the topic of this name. Raises `UnknownTopic` and `InvalidName`."""
     topic = named_topic(broker, name)
     if topic is None:
         raise UnknownTopic(f"topic not found: {name}")
@@ -78,7 +78,7 @@ def existing_topic(broker: Broker, name: str) -> Topic:
 
 
 def existing_partition(broker: Broker, topic_name: str, partition_index: int) -> Partition:
-    """A partition of a topic. Raises `UnknownTopic`, `InvalidName` and `UnknownPartition`."""
+    """Return a partition. Raises `UnknownTopic`, `InvalidName` and `UnknownPartition`."""
     partitions = existing_topic(broker, topic_name).partitions
     if not 0 <= partition_index < len(partitions):
         raise UnknownPartition(f"partition {partition_index} not found")
@@ -86,7 +86,7 @@ def existing_partition(broker: Broker, topic_name: str, partition_index: int) ->
 
 
 def create_topic(broker: Broker, access: Access, request: CreateTopic) -> bytes:
-    """CREATE_TOPIC: 0 partitions means 1; a topic that exists is left as it is."""
+    """CREATE_TOPIC: 0 partitions mean 1. An existing topic is not changed."""
     name = request.topic
     is_new = named_topic(broker, name) is None
     if request.partitions < 0:
@@ -103,7 +103,7 @@ def create_topic(broker: Broker, access: Access, request: CreateTopic) -> bytes:
 
 
 def delete_topic(broker: Broker, access: Access, request: DeleteTopic) -> bytes:
-    """DELETE_TOPIC: one that is not there is success."""
+    """DELETE_TOPIC: delete a topic; succeeds without one."""
     name = request.topic
     if named_topic(broker, name) is not None:
         delete = partial(broker.topics.delete, name)
@@ -112,13 +112,13 @@ def delete_topic(broker: Broker, access: Access, request: DeleteTopic) -> bytes:
 
 
 def list_topics(topics: Sequence[Topic]) -> bytes:
-    """LIST_TOPICS: sorted, without those that this format hides."""
+    """LIST_TOPICS: sorted names, without those that begin with ``__``."""
     names = sorted([one.name for one in topics if not one.name.startswith(HIDDEN_PREFIX)])
     return fitting(flymq.topics(names), "the list of all topics")
 
 
 def metadata(broker: Broker, request: Metadata) -> bytes:
-    """METADATA: where each partition begins, and the offset its next record gets."""
+    """METADATA: the start offset and next offset of each partition."""
     topic = existing_topic(broker, request.topic)
     return flymq.topic_metadata(
         topic.name,
@@ -139,7 +139,7 @@ def cluster_metadata(topics: Sequence[Topic], cluster_id: str, address: str) -> 
     partitions = sum(len(topic.partitions) for topic in topics)
     if partitions > PLACES_MAX:
         raise LimitExceeded(
-            f"all topics together have {partitions} partitions, and an answer tells of at most "
+            f"all topics together have {partitions} partitions, and an answer has room for "
             f"{PLACES_MAX}; ask for one topic"
         )
     return fitting(

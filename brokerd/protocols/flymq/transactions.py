@@ -1,8 +1,9 @@
 # Tests: tests/protocols/test_flymq_transactions.py
 """The transactions of one FlyMQ connection (docs/protocols/flymq.rst, 0x40 to 0x43).
 
-Texts of refusals are those of flymq-payloads, 5.40. Ids say when the transaction began, and are
-given once: a client that has lost its connection names nobody else's.
+Texts of refusals are those of flymq-payloads, 5.40. An id contains the time at which the
+transaction began and is never used again, so a client that reconnects cannot name another's
+transaction.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ from brokerd.security.audit import topic_auto_created
 from brokerd.values import Format
 
 OPEN_MAX = 100
-"""Open transactions of a connection. So many that are over are remembered, at most."""
+"""Largest number of open and remembered ended transactions of a connection."""
 
 
 class ConnectionTransactions:
-    """What one connection has begun. ``partitions`` are those of topics that a commit makes."""
+    """Transactions of one connection. A commit creates topics with ``partitions`` partitions."""
 
     def __init__(self, broker: Broker, partitions: int) -> None:
         self._broker = broker
         self._partitions = partitions
-        self._known: dict[str, Transaction] = {}
-        """By id: those that are open, and the last ones that are over."""
+        self._by_id: dict[str, Transaction] = {}
+        """Open transactions and the last ended ones."""
 
     def begin(self) -> bytes:
-        """TXN_BEGIN."""
-        if len(self._known) >= OPEN_MAX:
+        """TXN_BEGIN: begin a transaction and return its id."""
+        if len(self._by_id) >= OPEN_MAX:
             self._forget_one()
         transaction = self._broker.transactions.begin()
         name = f"txn-{self._broker.time.time_us()}-{transaction.number}"
-        self._known[name] = transaction
+        self._by_id[name] = transaction
         return flymq.transaction_answer(Opcode.TXN_BEGIN, name)
 
     def _forget_one(self) -> None:
-        """Forget the oldest that is over. Raises `LimitExceeded` if none is."""
-        for name, transaction in self._known.items():
+        """Forget the oldest ended transaction. Raises `LimitExceeded` without one."""
+        for name, transaction in self._by_id.items():
             if transaction.state != ACTIVE:
-                del self._known[name]
+                del self._by_id[name]
                 return
         raise LimitExceeded(
             f"{OPEN_MAX} transactions of this connection are open, and no more may be; commit or "
@@ -57,7 +58,7 @@ class ConnectionTransactions:
         )
 
     def produce(self, request: ProduceInTransaction) -> bytes:
-        """TXN_PRODUCE."""
+        """TXN_PRODUCE: add a record to a transaction."""
         transaction = self._find(request.transaction)
         transaction.check_active()
         if len(request.value) > CONTENT_BYTES_MAX:
@@ -72,7 +73,7 @@ class ConnectionTransactions:
         )
 
     def commit(self, access: Access, request: CommitTransaction) -> bytes:
-        """TXN_COMMIT. Raises `Congested`: then commit again."""
+        """TXN_COMMIT: append all records. After `Congested` the caller commits again."""
         name, broker = request.transaction, self._broker
         transaction = self._find(name)
         for topic in transaction.topics:
@@ -83,8 +84,8 @@ class ConnectionTransactions:
         return flymq.transaction_answer(Opcode.TXN_COMMIT, name)
 
     def roll_back(self, request: RollBackTransaction) -> bytes:
-        """TXN_ROLLBACK: one that is over stays as it is, and that is no error."""
-        transaction = self._known.get(request.transaction)
+        """TXN_ROLLBACK: drop the records of an open transaction; leave an ended one as it is."""
+        transaction = self._by_id.get(request.transaction)
         if transaction is None:
             return flymq.transaction_answer(Opcode.TXN_ROLLBACK, request.transaction, False)
         self._broker.transactions.roll_back(transaction)
@@ -92,13 +93,13 @@ class ConnectionTransactions:
         return flymq.transaction_answer(Opcode.TXN_ROLLBACK, request.transaction, is_gone)
 
     def end(self) -> None:
-        """Roll back what is open: the connection is gone."""
-        for transaction in self._known.values():
+        """Roll back all open transactions of a closed connection."""
+        for transaction in self._by_id.values():
             self._broker.transactions.roll_back(transaction)
-        self._known.clear()
+        self._by_id.clear()
 
     def _find(self, name: str) -> Transaction:
-        transaction = self._known.get(name)
+        transaction = self._by_id.get(name)
         if transaction is None:
             raise InvalidRequest(f"transaction not found: {name}")
         return transaction

@@ -128,7 +128,7 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
         elif not 0 <= offset < partition.next_offset:
             self.answer_of(partition.topic, refused(correlation_id, Code.INVALID_OFFSET))
         else:
-            answer = partial(_consumed, correlation_id)
+            answer = partial(_consume_answer, correlation_id)
             self.fetch(partition, offset, 1, MAX_PAYLOAD_BYTES, answer)
 
     def _partition(self, topic_name: str) -> Partition | None:
@@ -144,7 +144,7 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
     }
 
 
-def _consumed(
+def _consume_answer(
     correlation_id: int, records: Sequence[Record], next_offset: int, error: Exception | None
 ) -> bytes:
     """Return the answer to a CONSUME with the records that were read."""

@@ -50,7 +50,7 @@ from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.fetching import FetchConnection
 from brokerd.protocols.base.framing import FrameConnection
 from brokerd.protocols.base.steps import Steps, StepsRun
-from brokerd.protocols.rustlog.fetch import JSON_BYTES_MAX, LIMITS, check_sizes, fetched
+from brokerd.protocols.rustlog.fetch import JSON_BYTES_MAX, LIMITS, check_sizes, fetch_answer
 from brokerd.protocols.rustlog.metrics import metrics_text
 from brokerd.protocols.rustlog.offset_commits import OffsetCommits
 from brokerd.protocols.rustlog.refusals import (
@@ -195,10 +195,10 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
             raise out_of_range(topic_name, partition_index, offset, partition.start_offset)
         else:
             records_max, bytes_max = LIMITS[dialect]
-            answer = partial(self._fetched, dialect, offset)
+            answer = partial(self._fetch_answer, dialect, offset)
             self.fetch(partition, offset, records_max, min(max_bytes, bytes_max), answer)
 
-    def _fetched(
+    def _fetch_answer(
         self,
         dialect: Dialect,
         offset: int,
@@ -208,7 +208,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
     ) -> bytes:
         """Return the answer to a Fetch with the records that were read."""
         try:
-            answer = fetched(dialect, offset, records, next_offset, error)
+            answer = fetch_answer(dialect, offset, records, next_offset, error)
         except _REFUSED as problem:
             return _refused(problem, dialect)
         self.factory.count_fetched(answer)

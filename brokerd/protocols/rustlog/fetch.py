@@ -36,7 +36,7 @@ LIMITS = {
 """Largest number of records and bytes of one answer. The first record alone may be larger."""
 
 
-def fetched(
+def fetch_answer(
     dialect: Dialect,
     offset: int,
     records: Sequence[Record],
