@@ -438,9 +438,9 @@ class _Run:
 
     def _verify(self) -> None:
         report = verify(self._disk.fork(), WAL_DIR, STATE_DIR)
-        if report.sound or self._broken_modes():
+        if self._broken_modes():
             return
-        for problem in (*report.damages, *report.bad_indexes, *report.bad_snapshots):
+        for problem in report.problems:
             self._violate("P6-verify", f"after a clean stop: {problem}")
 
     def _count(self) -> None:

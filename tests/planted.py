@@ -118,6 +118,15 @@ BUGS = (
         ),
     ),
     bug(
+        "topics-in-between",
+        "entries of topics come after other kinds in a frame",
+        "broker/journal.py",
+        (
+            "entries = sorted(self._entries, key=_comes_after_topics)",
+            "entries = list(self._entries)",
+        ),
+    ),
+    bug(
         "reuse-offset",
         "the second of several small batches begins at the offset of the first",
         "broker/journal.py",

@@ -6,7 +6,7 @@ of the turn, or as soon as the commit in flight is done, all of it becomes one f
 write-ahead log. Every commit has a *ticket*, a growing number; an answer that depends on
 changes leaves when their ticket is durable.
 
-Order inside a frame: control entries (topics created), then records by partition, then events
+Order inside a frame: TOPIC entries, other control entries, then records by partition, then events
 by group_partition. Who adds a control entry that must come after records or events already gathered
 calls `Journal.split` first.
 """
@@ -390,7 +390,7 @@ class Journal:
 
     def _cut(self) -> None:
         self.frame_time_us = self._time.time_us()
-        entries = self._entries
+        entries = sorted(self._entries, key=_comes_after_topics)
         ticket = self._wal.next_ticket
         for partition in self._partitions:
             self._add_records(entries, partition, ticket)
@@ -533,6 +533,10 @@ class Journal:
 
 def _mark(fields: dict[str, Any]) -> Entry:
     return Entry(EntryKind.MARK, 0, 0, 0, 0, msgpack.packb(fields) if fields else b"")
+
+
+def _comes_after_topics(entry: Entry) -> bool:
+    return entry.kind != EntryKind.TOPIC
 
 
 def _batch(partition: Partition, base_offset: int, count: int, body: bytes) -> Entry:

@@ -319,5 +319,5 @@ def _stop(house: BareBroker) -> Iterator[str]:
     """Stop cleanly, and read every byte that is left."""
     house.stop()
     report = verify(house.disk, WAL_DIR, STATE_DIR)
-    for problem in (*report.damages, *report.bad_indexes, *report.bad_snapshots):
+    for problem in report.problems:
         yield f"after a clean stop: {problem}"

@@ -9,6 +9,7 @@ import pytest
 from brokerd.archive.contract.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
 from brokerd.archive.journal.segment_list import Stop, end_of_log, sealed_segments
 from brokerd.archive.journal.topics import new_topics
+from brokerd.walformat import Entry, EntryKind
 from tests.archive.making import KINDS, LOG_ID, LogMaker, damage, make_no_file, topic_entry
 
 
@@ -206,6 +207,7 @@ def test_names_of_topics_made_after_the_bounds_are_read_from_the_log(tmp_path: P
     lsn = maker.first_lsn
     maker.append(1, 0, [b"y"])
     maker.frame()
+    maker.add(Entry(EntryKind.PRODUCER, 1, 0, 0, 0, b"\x80"))  # as earlier versions ordered it
     maker.add(topic_entry(2, "created", name="new", partitions=1))
     maker.add(topic_entry(1, "configured", settings={}))
     maker.append(2, 0, [b"z"])

@@ -34,6 +34,20 @@ def frames(house: House) -> Iterator[list[tuple[EntryKind, int]]]:
         yield [(EntryKind(entry.header.kind), entry.header.count) for entry in found.entries]
 
 
+def test_entries_of_topics_come_first_in_a_frame() -> None:
+    """The format promises it, and a topic may be created after a batch of another one."""
+    house = House()
+    broker = house.broker
+    first = broker.topics.create("first")
+    house.run()
+    ids = produce(house, "first", b"x")
+    broker.producers.remember(first, "p", 1, ids)
+    produce(house, "second", b"y")
+    house.run()
+    kinds = [[kind for kind, _ in entries] for entries in frames(house)]
+    assert [EntryKind.TOPIC, EntryKind.PRODUCER, *[EntryKind.RECORDS] * 2] in kinds
+
+
 class TestAnswers:
     def test_no_answer_leaves_before_the_sync_that_makes_it_durable_has_returned(self) -> None:
         house = House()

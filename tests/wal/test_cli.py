@@ -39,7 +39,7 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def append(data_dir: Path, entry: Entry) -> None:
+def append(data_dir: Path, *entries: Entry) -> None:
     """Go on with the log by one frame."""
     commits, background = InlineCommitter(), InlineCommitter()
     wal = Wal(
@@ -52,7 +52,7 @@ def append(data_dir: Path, entry: Entry) -> None:
         lambda: 0.0,
     )
     wal.open(0, lambda frame: None)
-    wal.append([entry], 1_700_000_002_000_000)
+    wal.append(entries, 1_700_000_002_000_000)
     commits.run()
     wal.close(lambda error: None)
     commits.run()
@@ -80,6 +80,18 @@ class TestVerify:
         assert result.exit_code == 0
         assert "1 segments, 2 frames, 4 entries, 4 records" in result.output
         assert result.output.endswith("sound\n")
+
+    def test_a_late_topic_entry_is_told_and_is_no_damage(self, data_dir: Path) -> None:
+        topic = Entry(EntryKind.TOPIC, 2, 0, 0, 0, msgpack.packb({"op": "created", "name": "t"}))
+        append(data_dir, records(3), topic)
+        result = run(data_dir, "verify")
+        assert result.exit_code == 0
+        [line] = [line for line in result.output.splitlines() if line.startswith("no damage")]
+        assert line.endswith(
+            "a TOPIC entry follows an entry of another kind, as older versions wrote it"
+        )
+        fields = json.loads(run(data_dir, "verify", as_json=True).output)
+        assert fields["sound"] and len(fields["late_topics"]) == 1
 
     def test_what_was_deleted_on_purpose_is_told_and_is_no_damage(self, data_dir: Path) -> None:
         wal = Wal(

@@ -43,6 +43,19 @@ def test_a_sound_log_is_counted() -> None:
     assert (report.segments, report.indexes, report.snapshots) == (3, 2, 1)
 
 
+def test_a_topic_entry_behind_another_kind_is_named_and_is_no_damage() -> None:
+    """Earlier versions wrote PRODUCER entries before those of topics."""
+    rig = Rig()
+    topic = Entry(EntryKind.TOPIC, 2, 0, 0, 0, msgpack.packb({"op": "created", "name": "t"}))
+    producer = Entry(EntryKind.PRODUCER, 1, 0, 0, 0, msgpack.packb({"producer_id": "p"}))
+    rig.put(topic, topic, producer, records(0))
+    rig.put(producer, topic, records(1))
+    report = check(rig.disk.copy())
+    second = [found.position for _, found in scan_log(rig.disk, PATH)][1]
+    assert report.late_topics == [(rig.files()[0], second)]
+    assert report.sound and report.problems == report.late_topics
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

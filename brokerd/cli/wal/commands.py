@@ -99,6 +99,7 @@ def _report_fields(report: VerifyReport) -> dict[str, Any]:
         "torn": None if report.torn is None else report.torn._asdict(),
         "damages": [_damage_fields(damage) for damage in report.damages],
         "recorded": [_damage_fields(damage) for damage in report.recorded],
+        "late_topics": [one._asdict() for one in report.late_topics],
         "indexes": report.indexes,
         "bad_indexes": [str(bad) for bad in report.bad_indexes],
         "snapshots": report.snapshots,
@@ -130,6 +131,8 @@ def _report_lines(report: VerifyReport, names: TopicNames) -> Iterator[str]:
         yield f"BAD INDEX {problem} (rebuilt at the next start)"
     for problem in report.bad_snapshots:
         yield f"BAD SNAPSHOT {problem}"
+    for late in report.late_topics:
+        yield f"no damage: {late}, as older versions wrote it"
     if report.torn is not None:
         yield (
             f"unfinished write at the end, {report.torn.name} at {report.torn.position}: "

@@ -44,6 +44,16 @@ class BadFile(NamedTuple):
         return f"{self.name}: {self.problem}"
 
 
+class LateTopic(NamedTuple):
+    """A frame with a TOPIC entry after an entry of another kind."""
+
+    name: str
+    position: int
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.position}: a TOPIC entry follows an entry of another kind"
+
+
 @dataclass
 class VerifyReport:
     """The result of a verification."""
@@ -67,11 +77,18 @@ class VerifyReport:
     """Damage without a record in the log."""
     recorded: list[Damage] = field(default_factory=list)
     """Damage that a repair recorded in the log."""
+    late_topics: list[LateTopic] = field(default_factory=list)
+    """TOPIC entries after entries of other kinds. Older versions wrote them; all readers work."""
     indexes: int = 0
     bad_indexes: list[BadFile] = field(default_factory=list)
     """The next start makes them again."""
     snapshots: int = 0
     bad_snapshots: list[BadFile] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[Damage | BadFile | LateTopic]:
+        """All that a log which this version wrote cannot have, after a clean stop."""
+        return [*self.damages, *self.bad_indexes, *self.bad_snapshots, *self.late_topics]
 
     @property
     def sound(self) -> bool:
@@ -193,6 +210,8 @@ class _Verification:
         for frame in scan.frames():
             yield frame
             report.frames += 1
+            if _has_late_topic(frame):
+                report.late_topics.append(LateTopic(found.name, frame.lsn - found.first_lsn))
             report.last_time_us = max(report.last_time_us, frame.time_us)
             report.bytes += frame.end - frame.lsn
             report.entries += len(frame.entries)
@@ -258,6 +277,11 @@ class _Verification:
         self._assigned = assigned or self._assigned
         for key, offset in starts.items():
             self._raise_log_start(key, offset)
+
+
+def _has_late_topic(frame: Frame) -> bool:
+    kinds = [entry.kind for entry in frame.entries]
+    return EntryKind.TOPIC in kinds[kinds.count(EntryKind.TOPIC) :]
 
 
 def _are_equal(stored: Rows | None, scanned: Rows | None, damaged: list[tuple[int, int]]) -> bool:
