@@ -22,6 +22,11 @@ def escaped(text: str) -> str:
     return text if text.isprintable() else text.translate(_CONTROL)
 
 
+def error_text(error: BaseException) -> str:
+    """Return the text of an error, or the name of its class if it has none, as a MemoryError."""
+    return str(error) or type(error).__name__
+
+
 class BrokerdError(Exception):
     """Base of every error that brokerd raises on purpose."""
 

@@ -202,8 +202,8 @@ class Journal:
 
     def _schedule(self) -> None:
         if not self._turn_end_scheduled and not self._wal.busy:
-            self._turn_end_scheduled = True
             self._clock.callLater(0, self._turn_end)
+            self._turn_end_scheduled = True
 
     # -- room ---------------------------------------------------------------------------------
 
@@ -361,8 +361,12 @@ class Journal:
     def _commit(self) -> None:
         touched, self._split_off = self._split_off, Touched({}, {})
         touched.add(self._partitions, self._group_partitions)
-        self._before_frame(touched)
-        self.cut()
+        try:
+            self._before_frame(touched)
+        except Exception as error:
+            self._fail(error)
+        else:
+            self.cut()
 
     def split(self) -> None:
         """Hand over what has gathered although its turn is not over.
@@ -379,14 +383,18 @@ class Journal:
             return
         try:
             self._cut()
-        except Exception as error:
-            # What was applied can neither be written nor taken back, so nobody may be answered:
-            # stop, and replay at the next start. NoSpace is one of these: admission rules it out.
-            self._log.failure("a frame could not be made", event_id="frame-failed")
-            self._wal.fail(f"a frame could not be made: {type(error).__name__}", error)
-            self._set_limit()
-        else:
             self._after_frame()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Stop the broker: applied changes can neither be written nor taken back.
+
+        The next start replays the log. NoSpace comes here too, but admission rules it out.
+        """
+        self._log.failure("a frame could not be made", event_id="frame-failed")
+        self._wal.fail(f"a frame could not be made: {type(error).__name__}", error)
+        self._set_limit()
 
     def _cut(self) -> None:
         self.frame_time_us = self._time.time_us()

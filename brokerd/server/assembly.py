@@ -29,6 +29,7 @@ from brokerd.broker import (
     RetentionSettings,
     TopicSettings,
 )
+from brokerd.broker.callbacks import guarded
 from brokerd.errors import StorageFailed
 from brokerd.groups import GroupSettings
 from brokerd.protocols.base.connection import Limits
@@ -319,7 +320,7 @@ class BrokerCore:
         return Deferred.fromCoroutine(prepare_accounts(self._config, self.broker))
 
     def _loop(self, seconds: float, function: Callable[[], None]) -> None:
-        loop = LoopingCall(function)
+        loop = LoopingCall(guarded, function)
         loop.clock = self._reactor
         loop.start(seconds, now=False)
         self._loops.append(loop)
@@ -371,9 +372,11 @@ class BrokerCore:
     # -- down ---------------------------------------------------------------------------------
 
     def _failed(self, error: BaseException) -> None:
-        for factory in self._factories.values():
-            factory.abort_all()
-        self.on_fatal(error)
+        try:
+            for factory in self._factories.values():
+                factory.abort_all()
+        finally:
+            self.on_fatal(error)
 
     def drain(self) -> Deferred[None]:
         """Take no new requests; fires when every answer that is owed has left.

@@ -335,10 +335,12 @@ class BrokerdService(Service):
     def _give_up(self, code: int, line: str) -> None:
         if self._health.phase is not Phase.FAILED:
             self._health.fail(line)
-            self._log.critical("{reason}", event_id="failed", reason=line, exit_code=code)
-            self._process_exit.fail(code, line)
-            if self.running:
-                self._reactor.stop()
+            try:
+                self._process_exit.fail(code, line)
+                self._log.critical("{reason}", event_id="failed", reason=line, exit_code=code)
+            finally:
+                if self.running:
+                    self._reactor.stop()
 
     def stopService(self) -> Deferred[None]:
         """Stop in order; fires when all is closed, and never fails."""

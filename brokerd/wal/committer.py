@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 STOP_SECONDS = 10.0
+MEMORY_SECONDS = 0.1
+"""Pause before a thread without memory tries again to report."""
 
 Work = Callable[[], Any]
 Done = Callable[[Any, Exception | None], None]
@@ -46,6 +48,48 @@ class Mutex(Protocol):
     ) -> None: ...
 
 
+class FailingCommitter:
+    """Submits to another committer. ``failed(what, error)`` is called for an error in a ``done``.
+
+    The caller of ``done`` could only log the error, and what waits for the work would wait forever.
+    """
+
+    def __init__(self, committer: Committer, failed: Callable[[str, Exception], None]) -> None:
+        self._committer = committer
+        self._failed = failed
+
+    def submit(self, work: Work, done: Done) -> None:
+        def report(result: Any, error: Exception | None) -> None:
+            try:
+                done(result, error)
+            except Exception as failure:
+                self._failed("the log cannot go on after disk work", failure)
+
+        self._committer.submit(work, report)
+
+
+class _Task:
+    """Work, and the report of its end, which is made once."""
+
+    def __init__(self, work: Work, done: Done) -> None:
+        self._work = work
+        self._done: Done | None = done
+        self._result: Any = None
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._result = self._work()
+        except Exception as error:
+            self._error = error
+
+    def report(self) -> None:
+        """Call ``done``. The second call does nothing."""
+        done, self._done = self._done, None
+        if done is not None:
+            done(self._result, self._error)
+
+
 class ThreadCommitter:
     """Threads that take work from one queue. One thread keeps the order of work.
 
@@ -62,7 +106,7 @@ class ThreadCommitter:
         self._call_from_thread = call_from_thread
         self._count = threads
         self._name = name
-        self._work: queue.SimpleQueue[tuple[Work, Done] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._at_work: set[str] = set()
         """Names of the threads that run work now."""
@@ -88,18 +132,23 @@ class ThreadCommitter:
         return sorted(self._at_work)
 
     def submit(self, work: Work, done: Done) -> None:
-        self._work.put((work, done))
+        self._work.put(_Task(work, done))
 
     def _run(self) -> None:
         name = threading.current_thread().name
-        while (item := self._work.get()) is not None:
-            work, done = item
+        while (task := self._work.get()) is not None:
             self._at_work.add(name)
-            try:
-                result = work()
-            except Exception as error:
-                self._call_from_thread(done, None, error)
-            else:
-                self._call_from_thread(done, result, None)
+            task.run()
+            self._report(task)
             self._at_work.discard(name)
-            del item, work, done
+            del task
+
+    def _report(self, task: _Task) -> None:
+        """Report until it works: the reactor waits for it. Memory may be short for a moment."""
+        while True:
+            try:
+                self._call_from_thread(task.report)
+            except MemoryError:
+                time.sleep(MEMORY_SECONDS)
+            else:
+                return

@@ -8,8 +8,9 @@ Methods raise OSError as the operating system does, and do not retry.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -63,12 +64,15 @@ class Disk(Protocol):
         """Return the type of the file system of ``path``, such as ``ext4``, or "" if unknown."""
 
 
-def write_zeros(file: File, size: int) -> None:
+def write_zeros(file: File, size: int, is_cancelled: Callable[[], bool]) -> None:
     """Fill a new file with ``size`` zero bytes, and sync it slice by slice.
 
-    The sync of a commit then does not wait for a whole segment of dirty pages.
+    The sync of a commit then does not wait for a whole segment of dirty pages. Raises OSError, also
+    if ``is_cancelled()`` before a slice.
     """
     for position in range(0, size, ZERO_SLICE_BYTES):
+        if is_cancelled():
+            raise OSError(errno.ECANCELED, "the segment is not needed any more")
         file.pwrite(_ZEROS[: size - position], position)
         file.sync()
 

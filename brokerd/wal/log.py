@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Sequence
 
 from twisted.logger import Logger
 
-from brokerd.errors import NoSpace, StorageFailed
+from brokerd.errors import NoSpace, StorageFailed, error_text
 from brokerd.wal.catalog import Catalog
-from brokerd.wal.committer import Committer, Mutex
+from brokerd.wal.committer import Committer, FailingCommitter, Mutex
 from brokerd.wal.deletion.deleted_ranges import deleted_ranges
 from brokerd.wal.deletion.segment_deleter import SegmentDeleter
 from brokerd.wal.disk import Disk
@@ -94,8 +94,8 @@ class Wal:
         self._syncing = False
         self._disk = disk
         self._path = path
-        self._committer = committer
-        self._background = background
+        self._committer = committer = FailingCommitter(committer, self.fail)
+        self._background = background = FailingCommitter(background, self.fail)
         self._seconds = seconds
         self.bad_indexes = 0
         """Number of damaged or missing index files that were made again."""
@@ -452,9 +452,8 @@ class Wal:
             return
         self.failed = self.deleter.stopped = True
         self._queue.clear()
-        problem = str(error) or type(error).__name__
         failure = StorageFailed(
-            f"{what}: {problem}; the broker stops and replays at its next start"
+            f"{what}: {error_text(error)}; the broker stops and replays at its next start"
         )
         failure.__cause__ = error
         self.on_fatal(failure)
@@ -601,8 +600,9 @@ class Wal:
             self._committer.submit(self._close_files, self._files_closed)
 
     def _close_files(self) -> None:
-        if self._active is not None and self._active.file is not None:
-            self._active.file.sync()
+        active = self._active
+        if active is not None and active.file is not None and self._synced_lsn < self.durable_lsn:
+            active.file.sync()
         for spare in self._allocator.spares:
             self._disk.unlink(os.path.join(self._path, spare.name))
         for name in self._spare_names.values():

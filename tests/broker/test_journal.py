@@ -48,6 +48,21 @@ def test_entries_of_topics_come_first_in_a_frame() -> None:
     assert [EntryKind.TOPIC, EntryKind.PRODUCER, *[EntryKind.RECORDS] * 2] in kinds
 
 
+def test_a_frame_that_cannot_be_prepared_stops_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    house = House()
+    produce(house, "t", b"x")
+    done = acknowledged(house)
+    monkeypatch.setattr(house.broker.journal, "_before_frame", fail)
+    house.run()
+    assert not done
+    assert [str(error)[:48] for error in house.failures] == [
+        "a frame could not be made: MemoryError: MemoryEr"
+    ]
+
+
 class TestAnswers:
     def test_no_answer_leaves_before_the_sync_that_makes_it_durable_has_returned(self) -> None:
         house = House()

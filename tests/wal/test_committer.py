@@ -6,6 +6,8 @@ import queue
 import threading
 from typing import Any
 
+import pytest
+
 from brokerd.wal import ThreadCommitter
 from simulator.machine.inline import InlineCommitter
 
@@ -46,6 +48,35 @@ def test_one_thread_keeps_the_order_and_answers_in_the_reactor_thread() -> None:
     committer.stop()
     assert results == [(number, threading.get_ident()) for number in range(5)]
     assert len(threads) == 1 and threading.get_ident() not in threads
+
+
+def test_a_thread_without_memory_reports_each_end_once_as_soon_as_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("brokerd.wal.committer.MEMORY_SECONDS", 0.0)
+    reactor = Reactor()
+    calls = 0
+
+    def call_from_thread(function: Any) -> None:
+        """Fail twice, the second time after the call is queued."""
+        nonlocal calls
+        calls += 1
+        if calls != 1:
+            reactor.call_from_thread(function)
+        if calls < 3:
+            raise MemoryError
+
+    def work() -> None:
+        raise MemoryError
+
+    committer = ThreadCommitter(call_from_thread)
+    committer.start()
+    answers: list[Any] = []
+    committer.submit(work, lambda result, error: answers.append(type(error)))
+    committer.submit(lambda: 7, lambda result, error: answers.append(result))
+    reactor.run(3)
+    committer.stop()
+    assert answers == [MemoryError, 7]
 
 
 def test_an_error_is_the_answer_and_the_thread_goes_on() -> None:

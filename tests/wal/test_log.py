@@ -36,6 +36,10 @@ def no_space_for_indexes(rig: Rig) -> Iterator[None]:
     rig.disk.enter = before
 
 
+def fail(*_: object) -> None:
+    raise MemoryError
+
+
 class TestGroupCommit:
     def test_tickets_count_frames_and_become_durable_in_order(self) -> None:
         rig = Rig()
@@ -231,14 +235,22 @@ class TestFailures:
     def test_whatever_stops_the_indexing_of_a_commit_is_fatal(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def fail(*_: object) -> None:
-            raise MemoryError
-
         rig = Rig()
         rig.wal.append([records(0)], 1)
         monkeypatch.setattr("brokerd.wal.catalog.Catalog.add_partition", fail)
         rig.run()
         assert len(rig.fatal) == 1 and rig.durable == [] and rig.wal.durable_ticket == 0
+
+    def test_an_error_after_disk_work_is_fatal(self) -> None:
+        """The reactor would only log it, and whatever waits for the work would wait forever."""
+        for name in ("on_durable", "on_room"):
+            rig = Rig()
+            setattr(rig.wal, name, fail)
+            rig.put(records(0))
+            assert [str(error) for error in rig.fatal] == [
+                "the log cannot go on after disk work: MemoryError; "
+                "the broker stops and replays at its next start"
+            ]
 
     def test_a_frame_over_the_limit_is_refused_and_the_log_goes_on(self) -> None:
         rig = Rig()
@@ -420,6 +432,41 @@ class TestRoom:
         rig.put(records(0))
         assert rig.files(".tmp") == []
 
+    def test_an_allocation_without_memory_has_a_reason_leaves_no_file_and_is_tried_again(
+        self,
+    ) -> None:
+        rig = Rig()
+
+        def enter(call: Call) -> None:
+            if call.name == "pwrite" and call.length > 200 << 10:
+                raise MemoryError
+
+        rig.put(records(0))
+        rig.disk.enter = enter
+        rig.wal.request_room(200 << 10)
+        rig.run()
+        assert rig.wal.allocation_error == "MemoryError"
+        assert len(rig.files(".tmp")) == 1
+        rig.disk.enter = lambda call: None
+        rig.wal.retry_allocation()
+        rig.wal.request_room(200 << 10)
+        rig.run()
+        assert rig.wal.allocation_error is None
+        assert rig.wal.room >= 200 << 10
+
+    def test_an_allocation_that_no_thread_took_is_not_under_way(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.background, "submit", fail)
+            with pytest.raises(MemoryError):
+                rig.wal.request_room(200 << 10)
+        rig.wal.request_room(200 << 10)
+        rig.run()
+        assert rig.wal.room >= 200 << 10
+
     def test_an_allocation_that_would_eat_the_reserve_of_others_is_refused(self) -> None:
         options = WalOptions(64 << 10, free_bytes_min=100 << 10)
         rig = Rig(SimDisk(capacity=200 << 10), options)
@@ -578,6 +625,23 @@ class TestClose:
         rig.run()
         assert closed == [None]
         assert rig.files(".tmp") == []
+
+    def test_close_ends_an_allocation_after_one_more_sync(self) -> None:
+        """A disk may take seconds for each sync, and a segment has a sync for each MiB."""
+        rig = Rig()
+        rig.put(records(0))
+        closed: list[StorageFailed | None] = []
+        rig.wal.request_room(20 << 20)
+
+        def enter(call: Call) -> None:
+            if call.name == "sync" and not closed:
+                rig.wal.close(closed.append)
+
+        rig.disk.enter = enter
+        before = rig.disk.calls["sync"]
+        rig.run()
+        assert closed == [None] and rig.disk.calls["sync"] == before + 1
+        assert rig.files(".tmp") == [] and rig.fatal == []
 
     def test_closing_a_log_that_failed_says_so(self) -> None:
         rig = Rig()

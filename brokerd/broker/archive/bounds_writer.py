@@ -31,6 +31,7 @@ from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, DelayedCall, Journal
 from brokerd.broker.model.log_id import LogId, find_log_id
 from brokerd.broker.model.state import State
+from brokerd.errors import error_text
 from brokerd.wal import Committer, Wal
 from brokerd.wal.disk import write_atomically
 
@@ -292,4 +293,4 @@ class BoundsWriter:
                 event_id="bounds-failed",
                 error=error,
             )
-        self.last_error = str(error)
+        self.last_error = error_text(error)

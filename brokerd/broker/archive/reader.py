@@ -23,7 +23,7 @@ from brokerd.broker.journal import Clock, DelayedCall
 from brokerd.broker.model.topics import Partition
 from brokerd.broker.records.archive_chunks import chunks_of
 from brokerd.broker.records.chunks import Chunk
-from brokerd.errors import DamagedData
+from brokerd.errors import DamagedData, error_text
 from brokerd.wal import Committer
 
 Refreshed = Callable[[Exception | None], None]
@@ -224,7 +224,7 @@ class ArchiveReader:
             self._log.error(
                 "the archive cannot be used: {error}; nothing is deleted because of it, and it is "
                 "tried again every {seconds} s",
-                error=_words(error),
+                error=error_text(error),
                 seconds=self._poll_us / 1e6,
                 event_id="archive-unusable",
             )
@@ -330,7 +330,7 @@ class ArchiveReader:
             if view is None and self._error is not None:
                 error = _unusable(self._error)
             elif not isinstance(error, ArchiveUnavailable):
-                error = ArchiveUnavailable(f"the archive cannot be read: {_words(error)}")
+                error = ArchiveUnavailable(f"the archive cannot be read: {error_text(error)}")
             self._tell_reads(error)
             done(None, error)
 
@@ -341,7 +341,7 @@ class ArchiveReader:
         if error is not None and not self._reads_fail:
             self._log.error(
                 "records cannot be read: {error}; who asks for them is told to try again",
-                error=_words(error),
+                error=error_text(error),
                 event_id="archive-read-failed",
             )
         self._reads_fail = error is not None
@@ -369,7 +369,7 @@ class ArchiveReader:
             "bytes": 0 if view is None else view.bytes,
             "records_lsn": 0 if view is None else view.records_lsn,
             "events_lsn": 0 if view is None else view.events_lsn,
-            "error": None if self._error is None else _words(self._error),
+            "error": None if self._error is None else error_text(self._error),
             "looked_seconds_ago": None if looked is None else self._clock.seconds() - looked,
             "refreshes": self.refreshes,
             "failed_refreshes": self.failed_refreshes,
@@ -381,8 +381,4 @@ class ArchiveReader:
 
 
 def _unusable(error: Exception) -> ArchiveUnavailable:
-    return ArchiveUnavailable(f"the archive cannot be used: {_words(error)}")
-
-
-def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return ArchiveUnavailable(f"the archive cannot be used: {error_text(error)}")

@@ -27,6 +27,7 @@ from brokerd.broker.model.snapshot_capture import (
 )
 from brokerd.broker.model.state import SNAPSHOT_META, Capture, Encode, State, known_damage
 from brokerd.broker.model.topics import GroupPartition, Topic
+from brokerd.errors import error_text
 from brokerd.wal import (
     Committer,
     DamageFingerprint,
@@ -270,7 +271,8 @@ class Snapshotter:
             self._log.info("snapshot written at {lsn}", lsn=start_lsn, event_id="snapshot-written")
             self.on_written()
         else:
-            self.last_error = str(error)
+            assert error is not None, "a snapshot that has no size has an error"
+            self.last_error = error_text(error)
             self._log.error(
                 "cannot write the snapshot at {lsn}: {error}; the log keeps everything, "
                 "but the next start takes longer",

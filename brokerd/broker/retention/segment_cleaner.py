@@ -29,7 +29,7 @@ from brokerd.broker.journal import BATCH_FRAME_BYTES, Journal
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.model.state import State
 from brokerd.broker.retention.archived_segments import ArchivedSegmentCleaner, Basis, MarkArchived
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, error_text
 from brokerd.wal import Committer, RemovableSegment, RemovalPlan, Wal
 
 
@@ -218,7 +218,7 @@ class SegmentCleaner:
 
     def _tell(self, error: Exception) -> None:
         self.errors += 1
-        self.last_error = str(error)
+        self.last_error = error_text(error)
         self._log.error(
             "segments that are not needed cannot be deleted now: {error}",
             error=error,

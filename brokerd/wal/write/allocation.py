@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
+from brokerd.errors import error_text
 from brokerd.wal.committer import Committer
 from brokerd.wal.disk import Disk, File, write_zeros
 from brokerd.walformat import SEGMENT_HEADER_BYTES
@@ -64,6 +65,7 @@ class Allocator:
         self.allocating = False
         self.error: str | None = None
         self.closed = False
+        """Set to end the allocation under way and to begin no other."""
 
     @property
     def capacity(self) -> int:
@@ -71,7 +73,10 @@ class Allocator:
         return max((spare.capacity for spare in self.spares), default=0)
 
     def prepare(self, size: int, free_bytes_min: int | None = None) -> SpareSegment:
-        """Allocate one segment, and block. Raises OSError, and then leaves no file."""
+        """Allocate one segment, and block. Raises OSError or MemoryError, and then leaves no file.
+
+        Ends early with an OSError if the log is closed meanwhile.
+        """
         size += -size % _SIZE_STEP
         keep = self._free_bytes_min if free_bytes_min is None else free_bytes_min
         free = self._disk.free_bytes(self._path)
@@ -85,8 +90,8 @@ class Allocator:
         path = os.path.join(self._path, name)
         file = self._disk.create(path)
         try:
-            write_zeros(file, size)
-        except OSError:
+            write_zeros(file, size, lambda: self.closed)
+        except Exception:
             file.close()
             self._disk.unlink(path)
             raise
@@ -138,15 +143,16 @@ class Allocator:
         return spare
 
     def _allocate(self, size: int) -> None:
-        self.allocating = True
         self._background.submit(lambda: self.prepare_any(size), self._allocated)
+        self.allocating = True
 
     def _allocated(self, spare: SpareSegment | None, error: Exception | None) -> None:
         self.allocating = False
         if spare is not None:
             self.spares.append(spare)
-        else:
-            self.error = getattr(error, "strerror", None) or str(error)
+        elif not self.closed:
+            assert error is not None, "work without a result has an error"
+            self.error = getattr(error, "strerror", None) or error_text(error)
         if spare is None or spare.capacity >= self._wanted:
             self._wanted = 0
         self.ensure()
