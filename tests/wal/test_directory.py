@@ -169,13 +169,16 @@ def make_odd(path: Path, kind: str) -> None:
 class TestOddEntries:
     """On a real file system."""
 
-    def start(self, path: Path) -> tuple[Wal, RecoveryReport, list[Frame]]:
+    def start(
+        self, path: Path, thread: InlineCommitter | None = None
+    ) -> tuple[Wal, RecoveryReport, list[Frame]]:
+        thread = thread or InlineCommitter()
         wal = Wal(
             RealDisk(),
             str(path),
             SMALL,
-            InlineCommitter(),
-            InlineCommitter(),
+            thread,
+            thread,
             random.Random(str(sorted(os.listdir(path)) if path.exists() else 0)).randbytes,
             lambda: 0.0,
         )
@@ -184,11 +187,11 @@ class TestOddEntries:
 
     def log(self, path: Path) -> int:
         """A log of some segments; where it ends."""
-        wal, _, _ = self.start(path)
+        thread = InlineCommitter()
+        wal, _, _ = self.start(path, thread)
         for offset in range(20):
             wal.append([records(offset, size=4000)], 1)
-            wal._committer.run()  # type: ignore[attr-defined]
-            wal._background.run()  # type: ignore[attr-defined]
+            thread.run()
         return wal.appended_lsn
 
     def test_names_that_are_none_of_the_logs_are_told_and_left_alone(self, tmp_path: Path) -> None:
