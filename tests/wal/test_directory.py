@@ -172,7 +172,7 @@ class TestOddEntries:
     def start(
         self, path: Path, thread: InlineCommitter | None = None
     ) -> tuple[Wal, RecoveryReport, list[Frame]]:
-        thread = thread or InlineCommitter()
+        thread = InlineCommitter() if thread is None else thread
         wal = Wal(
             RealDisk(),
             str(path),
