@@ -1,5 +1,6 @@
 # Tests: tests/admin/test_api.py
-"""The JSON API below ``/api/v1``: topics, records, groups, leases, dead letters, the archive.
+"""The JSON API below ``/api/v1``: topics, records, groups, leases, dead letters, the archive,
+the clocks.
 
 docs/admin-api.rst is the contract; ``/api/v1/openapi.json`` describes it to programs.
 """
@@ -11,6 +12,7 @@ from twisted.web import http
 from brokerd.admin.calls import (
     archive,
     audit,
+    clock,
     effective_access,
     groups,
     leases,
@@ -31,6 +33,7 @@ ROUTES = [
     *groups.ROUTES,
     *leases.ROUTES,
     *archive.ROUTES,
+    *clock.ROUTES,
     *security.ROUTES,
     *effective_access.ROUTES,
     *schemas.ROUTES,

@@ -25,6 +25,7 @@ from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.read_ahead import ReadAhead
 from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.clock import BrokerTime, ClockSettings
+from brokerd.broker.clock_admin import ClockAdmin
 from brokerd.broker.delayed.delivery import DelayedDelivery
 from brokerd.broker.delayed.prefetch import DelayedPrefetch
 from brokerd.broker.delayed.schedule import Schedule, ScheduleCounters
@@ -236,6 +237,7 @@ class Broker:
             self.segment_cleaner,
             self._bounds,
         )
+        self.clock_admin = ClockAdmin(self.time, self.journal, wal, self._snapshotter)
         self._recovery: RecoveryReport | None = None
         self.ready = False
 

@@ -2,7 +2,7 @@
 """Broker time, and the time by which records are removed (docs/broker.rst, "Clocks").
 
 Broker time is ``max(wall clock, last value + monotonic time elapsed since)``: microseconds since
-the Unix epoch that never go backwards. Frames and records carry it.
+the Unix epoch that go backwards only when an operator sets them. Frames and records carry it.
 
 A wall clock that is wrong for a moment leaves broker time ahead for good. So removal by age goes
 by `BrokerTime.removal_us`, which a wall clock advances only if the monotonic clock confirms it.
@@ -108,6 +108,13 @@ class BrokerTime:
         """Return ``ahead_us`` as of now."""
         self.time_us()
         return self.ahead_us
+
+    def set_to_wall(self) -> None:
+        """Trust the wall clock, and go on from it: broker time may go back."""
+        reading = Reading(self._wall_us(), self.now_us())
+        self._last = self._trusted = self._steady = reading
+        self._judge(*reading)
+        self._logged_us = 0
 
     @property
     def problem(self) -> str:

@@ -515,6 +515,13 @@ class Journal:
         self._append([_mark({})])
         self._after_frame()
 
+    def mark_clock_set(self) -> None:
+        """Note in the frame being gathered that an operator set broker time.
+
+        ``BATCH_FRAME_BYTES`` must be admitted.
+        """
+        self.add_entry(_mark({"ahead_us": 0, "set": True}))
+
     def mark_damage(self) -> None:
         """Note that the log is served although part of it is damaged.
 

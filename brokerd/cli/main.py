@@ -27,6 +27,7 @@ VERBS = {
     "archive": "brokerd.cli.verbs.archive:archive_group",
     "audit": "brokerd.cli.verbs.audit:audit_command",
     "bench": "brokerd.cli.bench.command:bench_command",
+    "clock": "brokerd.cli.verbs.clock:clock_group",
     "config": "brokerd.cli.verbs.config:config_group",
     "dlq": "brokerd.cli.verbs.dead_letters:dlq_group",
     "group": "brokerd.cli.verbs.groups:group_group",

@@ -80,6 +80,7 @@ class EventType(StrEnum):
     SCHEMA_CONFIGURED = "schema.configure"
     KEY_CREATED = "key.create"
     KEY_DELETED = "key.delete"
+    CLOCK_SET = "clock.set"
 
 
 class Result(StrEnum):

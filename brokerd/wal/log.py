@@ -461,18 +461,22 @@ class Wal:
 
     # -- sealing -----------------------------------------------------------------------------
 
-    def seal(self) -> None:
-        """Seal the active segment as soon as there is a spare, unless it is empty."""
+    def seal(self) -> bool:
+        """Seal the active segment as soon as there is a spare, unless it is empty.
+
+        Returns whether the next frame begins a segment.
+        """
         active = self._active
         if active is None or active.position == SEGMENT_HEADER_BYTES or self.failed:
-            return
+            return True
         spare = self._allocator.take(0)
         if spare is None:
             self._seal_wanted = True
             self._allocator.ensure()
-            return
+            return False
         self._roll(spare)
         self._sealer.complete_below(self.durable_lsn)
+        return True
 
     @property
     def sealed_lsn(self) -> int:

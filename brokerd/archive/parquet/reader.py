@@ -211,16 +211,16 @@ class ArchiveFile:
     def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
         """Find the first offset of a record appended at or after a time; None: there is none.
 
-        Append times of a partition grow with its offsets. Raises as `read` does.
+        Raises as `read` does.
         """
         for group in self.groups_of(topic_id, partition):
             if self.groups["time_max"][group] < time_us:
                 continue
             rows = self._rows(group, topic_id, partition, 0, OFFSET_MAX)
             low, high = rows.rows_of(topic_id, partition)
-            at = low + int(np.searchsorted(rows.append_times[low:high], time_us))
-            if at < high:
-                return int(rows.offsets[at])
+            (found,) = np.nonzero(rows.append_times[low:high] >= time_us)
+            if len(found):
+                return int(rows.offsets[low + found[0]])
         return None
 
     def _group_at(self, key: tuple[int, int, int], covered: Range) -> tuple[int, int]:

@@ -174,6 +174,11 @@ class Snapshotter:
         if self._tick_call is None:
             self._tick_later()
 
+    def take_anew(self) -> None:
+        """Take a snapshot at the next frame boundary, in place of one being captured."""
+        self._todo, self._captured = None, _Captured()
+        self.wanted = True
+
     def _things(self, topics: list[Topic]) -> Iterator[Topic | GroupPartition | Capture]:
         """All there is to capture; what comes later is in the log above the beginning."""
         yield from topics

@@ -132,6 +132,8 @@ FORM = Form(
         operation("MONITOR", "GET", "/archive"),
         operation("MONITOR", "POST", "/archive/refresh"),
         operation(BY_ROLE, "POST", "/wal/seal"),
+        operation("MONITOR", "GET", "/clock"),
+        operation(BY_ROLE, "POST", "/clock/set"),
         operation(BY_ROLE, "GET", "/users"),
         operation(BY_ROLE, "POST", "/users", {"name": "new"}),
         operation(BY_ROLE, "GET", "/users/spare"),

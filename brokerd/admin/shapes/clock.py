@@ -1,0 +1,25 @@
+# Tests: tests/admin/test_openapi.py
+"""What the API answers about the clocks; see `brokerd.admin.shapes.common`."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from brokerd.admin.shapes.common import Time
+
+
+class ClockShape(Struct):
+    """The broker's clocks (docs/broker.rst, "Clocks")."""
+
+    time: Time
+    """Broker time."""
+    wall_time: Time
+    """The wall clock."""
+    removal_time: Time
+    """The time by which records are old."""
+    skew_seconds: float
+    """How far broker time is ahead of the wall clock."""
+    ahead_seconds: float
+    """How far broker time is ahead of the time for removal; 0 while broker time is trusted."""
+    degraded: str
+    """Why broker time is not trusted; "" if it is."""

@@ -1,0 +1,42 @@
+# Tests: tests/broker/test_clock_admin.py
+"""Sets broker time to the wall clock, when an operator says that the wall clock is right."""
+
+from __future__ import annotations
+
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested, Journal
+from brokerd.broker.model.snapshotter import Snapshotter
+from brokerd.errors import NoSpace
+from brokerd.wal import Wal
+
+
+class ClockAdmin:
+    """Changes broker time, in the log and in memory."""
+
+    def __init__(
+        self, time: BrokerTime, journal: Journal, wal: Wal, snapshotter: Snapshotter
+    ) -> None:
+        self._time = time
+        self._journal = journal
+        self._wal = wal
+        self._snapshotter = snapshotter
+
+    def set_to_wall(self) -> None:
+        """Trust the wall clock, and have broker time go on from it (docs/broker.rst, "Clocks").
+
+        The catalog searches times by those of the segments' first frames. So the change begins a
+        segment, whose first frame, a mark, still has the time before. Delays of a snapshot count
+        from its time, so a new snapshot follows. Raises `Congested` and `NoSpace` before anything
+        changes.
+        """
+        self._journal.admit_events(BATCH_FRAME_BYTES)
+        self._journal.split()
+        if not self._wal.seal():
+            error = self._wal.allocation_error
+            if error is not None:
+                raise NoSpace(f"the disk has no room for another segment ({error})")
+            raise Congested("log space is being allocated; try again")
+        self._journal.mark()
+        self._time.set_to_wall()
+        self._journal.mark_clock_set()
+        self._snapshotter.take_anew()
