@@ -303,7 +303,7 @@ BUGS = (
         "groups/snapshot.py",
         (
             "        yield from _block_sections(Section.DELAYED, "
-            "moved(self.delays, -self.now_us))\n",
+            "shift_times(self.delays, -self.now_us))\n",
             "",
         ),
     ),
@@ -380,8 +380,8 @@ BUGS = (
         "a failure that is told again counts again",
         "groups/state.py",
         (
-            "self._come_back(offset, attempts, True, now_us",
-            "self._come_back(offset, attempts, False, now_us",
+            "self._return_record(offset, attempts, True, now_us",
+            "self._return_record(offset, attempts, False, now_us",
         ),
     ),
     # -- connections and stopping --------------------------------------------------------------
@@ -428,7 +428,7 @@ BUGS = (
         "a snapshot forgets the keys of leased records and of those that came back",
         "groups/snapshot.py",
         (
-            "        {} if state._order is None else frozen(state._order.keys),",
+            "        {} if state._order is None else freeze_table(state._order.keys),",
             "        {} if state._order is None else dict.fromkeys(state._order.keys, 0),",
         ),
     ),

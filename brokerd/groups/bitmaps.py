@@ -2,10 +2,9 @@
 """Sets of offsets as sparse bitmaps.
 
 A bitmap is a dict of words: ``offset >> 10`` to a Python integer of up to 1024 bits. The integers
-never change, so a frozen table of them is a snapshot of the set, and a word costs the same
-(about 260 bytes with its dict slot, 100 when full, because all full words are one object) whether
-it holds one offset or a thousand. The full words of a range that is added as a whole are one *run*,
-however long it is.
+are immutable, so a copy of the table is a snapshot of the set. A word takes about 260 bytes with
+its dict slot, and 100 bytes if full, because all full words are one object. The full words of a
+range that is added as a whole are one *run* of any length.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import NamedTuple
 
-from brokerd.groups.tables import Table, frozen, grown
+from brokerd.groups.tables import Table, freeze_table, grow
 
 WORD_SHIFT = 10
 WORD_BITS = 1 << WORD_SHIFT
 WORD_MASK = WORD_BITS - 1
 FULL = (1 << WORD_BITS) - 1
-"""The one object that stands for every full word."""
+"""The object of every full word."""
 
 BIT = tuple(1 << position for position in range(WORD_BITS))
 
 
 def keys_between(keys: Iterable[int], size: int, first: int, end: int) -> list[int]:
-    """Those of ``size`` dict keys that lie in [first, end), by the shorter of the two ways.
+    """Return the keys in [first, end) of a dict with ``size`` keys.
 
-    The caller must expect keys that do not exist: a short range is returned as it is.
+    A range shorter than the dict is returned as it is, with keys that may be missing.
     """
     if end - first <= size:
         return list(range(first, end))
@@ -38,11 +37,11 @@ def keys_between(keys: Iterable[int], size: int, first: int, end: int) -> list[i
 
 
 Run = tuple[int, int]
-"""Words from the first key to the second, exclusive, that are full."""
+"""Full words from the first key to the second, exclusive."""
 
 
 class FrozenSet(NamedTuple):
-    """A `FloorSet` at one moment. Nothing in it changes."""
+    """An immutable copy of a `FloorSet`."""
 
     floor: int
     words: Mapping[int, int]
@@ -50,11 +49,10 @@ class FrozenSet(NamedTuple):
 
 
 class FloorSet:
-    """A set of offsets that holds everything below ``floor``, which itself is not in it.
+    """A set of offsets with every offset below ``floor`` and without the floor itself.
 
-    Adding the floor moves it over the members that follow. Used for the settled records (their
-    floor is the lease floor) and for the touched ones (their floor is the cursor: the lowest record
-    never leased).
+    Adding the floor moves it past the members that follow. The settled records are such a set with
+    the lease floor, and the touched records with the cursor: the lowest offset never leased.
     """
 
     __slots__ = ("above", "floor", "runs", "words")
@@ -62,11 +60,11 @@ class FloorSet:
     def __init__(self) -> None:
         self.floor = 0
         self.above = 0
-        """How many members lie above the floor."""
+        """Number of members above the floor."""
         self.words: Table[int] = {}
-        """Members above the floor; bits below the floor mean nothing."""
+        """Members above the floor. Bits below the floor are ignored."""
         self.runs: list[Run] = []
-        """More members above the floor: disjoint, in order, and no key of them is in ``words``."""
+        """More members above the floor: disjoint and in order, with keys that ``words`` lacks."""
 
     def __contains__(self, offset: int) -> bool:
         if offset < self.floor:
@@ -78,27 +76,27 @@ class FloorSet:
         return bool(word & BIT[offset & WORD_MASK])
 
     def add(self, offset: int) -> None:
-        """Make ``offset`` a member. O(1) amortised: the floor passes each word once."""
+        """Add ``offset``. O(1) amortised: the floor passes each word once."""
         if offset == self.floor:
             if self.above:
-                self._rise(offset + 1)
+                self._raise_floor(offset + 1)
             else:
                 self.floor = offset + 1
         elif offset > self.floor:
             self._merge_word(offset >> WORD_SHIFT, BIT[offset & WORD_MASK])
 
     def add_range(self, first: int, end: int) -> None:
-        """Make [first, end) members. O(words and runs held), however long the range is."""
+        """Add [first, end). O(words and runs of the set), whatever the length of the range."""
         if end <= max(first, self.floor):
             return
         if first <= self.floor:
             self._drop_below(end)
-            self._rise(end)
+            self._raise_floor(end)
             return
         self._merge_range(first, end)
 
     def _merge_range(self, first: int, end: int) -> None:
-        """Make [first, end), none of it below the floor, members. The floor stays."""
+        """Add [first, end), which is not below the floor. The floor stays."""
         low, high = first >> WORD_SHIFT, end >> WORD_SHIFT
         below_end = (1 << (end & WORD_MASK)) - 1
         from_first = FULL ^ ((1 << (first & WORD_MASK)) - 1)
@@ -114,7 +112,7 @@ class FloorSet:
             self._add_run(low, high)
 
     def word(self, key: int) -> int:
-        """The members of word ``key``, those below the floor included."""
+        """Return the members of word ``key``, including those below the floor."""
         below = min(max(self.floor - (key << WORD_SHIFT), 0), WORD_BITS)
         word = self.words.get(key)
         if word is None:
@@ -122,7 +120,7 @@ class FloorSet:
         return word | (1 << below) - 1
 
     def next_absent(self, offset: int) -> int:
-        """The first offset from ``offset`` on that is no member. O(1) a full word or run."""
+        """Return the first offset from ``offset`` on that is not a member. O(full words, runs)."""
         offset = max(offset, self.floor)
         words, runs = self.words, self.runs
         while True:
@@ -141,14 +139,14 @@ class FloorSet:
         return offset
 
     def discard_words(self, gone: dict[int, int]) -> None:
-        """Make the offsets of these words and bits, all of them members, no members.
+        """Remove the offsets of these words and bits, all of them members.
 
-        The floor goes down to the lowest of them. O(words given and runs held).
+        The floor moves down to the lowest of them. O(words of ``gone`` and runs of the set).
         """
         if not gone:
             return
         lowest = min(gone)
-        self._sink((lowest << WORD_SHIFT) + (gone[lowest] & -gone[lowest]).bit_length() - 1)
+        self._lower_floor((lowest << WORD_SHIFT) + (gone[lowest] & -gone[lowest]).bit_length() - 1)
         self._split_runs(sorted(gone))
         for key, bits in gone.items():
             old = self.words[key]
@@ -159,16 +157,16 @@ class FloorSet:
                 del self.words[key]
         self._tidy()
 
-    def frozen(self) -> FrozenSet:
-        """A copy that stays as it is, in O(runs), none of which is looked into."""
-        return FrozenSet(self.floor, frozen(self.words), self.runs.copy())
+    def freeze(self) -> FrozenSet:
+        """Return an immutable copy in O(runs)."""
+        return FrozenSet(self.floor, freeze_table(self.words), self.runs.copy())
 
     def load(self, floor: int, words: dict[int, int], runs: Iterable[Run] = ()) -> None:
-        """Become the set of everything below ``floor`` and the members of ``words`` and ``runs``.
+        """Replace the set by the offsets below ``floor`` and the members of ``words`` and ``runs``.
 
-        No key is in two of them. Bits below the floor mean nothing.
+        No key may be in both. Bits below the floor are ignored.
         """
-        self.words = grown(words)
+        self.words = grow(words)
         self.runs = sorted(runs)
         if not words and not self.runs:
             self.above = 0
@@ -180,10 +178,10 @@ class FloorSet:
             max((end << WORD_SHIFT) - max(first << WORD_SHIFT, floor), 0)
             for first, end in self.runs
         )
-        self._rise(floor)
+        self._raise_floor(floor)
 
-    def _sink(self, offset: int) -> None:
-        """Put the floor at ``offset`` if that is lower; what was below it stays a member."""
+    def _lower_floor(self, offset: int) -> None:
+        """Lower the floor to ``offset``, if lower; offsets below the old floor stay members."""
         old = self.floor
         if offset >= old:
             return
@@ -195,7 +193,7 @@ class FloorSet:
         self._merge_range(offset, old)
 
     def _split_runs(self, keys: list[int]) -> None:
-        """Make words of those of the runs that have these keys, which are in order."""
+        """Replace the parts of runs with these sorted keys by words."""
         if not self.runs:
             return
         runs: list[Run] = []
@@ -212,14 +210,14 @@ class FloorSet:
             if first < end:
                 runs.append((first, end))
         self.runs = runs
-        self.words = grown(self.words)
+        self.words = grow(self.words)
 
     def _in_run(self, key: int) -> bool:
         at = bisect_right(self.runs, key, key=_first) - 1
         return at >= 0 and key < self.runs[at][1]
 
     def _merge_word(self, key: int, bits: int) -> None:
-        """Make the offsets of these bits of word ``key``, all above the floor, members."""
+        """Add the offsets of these bits of word ``key``, all above the floor."""
         if self.runs and self._in_run(key):
             return
         old = self.words.get(key, 0)
@@ -228,10 +226,10 @@ class FloorSet:
             self.above += (new ^ old).bit_count()
             self.words[key] = FULL if new == FULL else new
             if not old:
-                self.words = grown(self.words)
+                self.words = grow(self.words)
 
     def _add_run(self, low: int, high: int) -> None:
-        """Make all offsets of the words from ``low`` to ``high``, above the floor, members."""
+        """Add all offsets of the words from ``low`` to ``high``, above the floor."""
         words, runs = self.words, self.runs
         for key in keys_between(words, len(words), low, high):
             self.above -= words.pop(key, 0).bit_count()
@@ -243,8 +241,8 @@ class FloorSet:
         runs[at:stop] = [(low, high)]
         self.above += (high - low) << WORD_SHIFT
 
-    def _rise(self, offset: int) -> None:
-        """Put the floor at the first offset from ``offset`` on that is no member."""
+    def _raise_floor(self, offset: int) -> None:
+        """Raise the floor to the first offset from ``offset`` on that is not a member."""
         words, runs = self.words, self.runs
         if not offset & WORD_MASK:
             words.pop((offset >> WORD_SHIFT) - 1, None)
@@ -272,12 +270,12 @@ class FloorSet:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Keep no word of which all bits are below the floor, when that is all there is."""
+        """Drop the last word if all its bits are below the floor."""
         if not self.above and self.words:
             self.words = {}
 
     def _drop_below(self, end: int) -> None:
-        """Take the members in [floor, end) out of the words and runs, and out of the count."""
+        """Remove the members in [floor, end) from the words, the runs and the count."""
         words, runs = self.words, self.runs
         low, high = self.floor >> WORD_SHIFT, end >> WORD_SHIFT
         for key in keys_between(words, len(words), low, high + 1):
@@ -301,9 +299,9 @@ class FloorSet:
 
 
 def missing_words(of: FloorSet, among: FloorSet, first: int) -> dict[int, int]:
-    """The members of ``of``, from ``first`` on, that are none of ``among``, as words.
+    """Return the members of ``of`` from ``first`` on that are not in its subset ``among``.
 
-    Every member of ``among`` is one of ``of``. O(words and runs of both, and of the result).
+    The result maps keys to words. O(words and runs of both, and of the result).
     """
     keys: set[int] = {key for key in of.words if key << WORD_SHIFT >= of.floor}
     keys.update(key for key in among.words if key << WORD_SHIFT >= of.floor)
@@ -320,7 +318,7 @@ def missing_words(of: FloorSet, among: FloorSet, first: int) -> dict[int, int]:
 
 
 def _outside(runs: list[Run], low: int, high: int) -> Iterator[int]:
-    """The keys from ``low`` to ``high``, exclusive, that are in none of the runs."""
+    """Yield the keys from ``low`` to ``high``, exclusive, that are in no run."""
     at = bisect_right(runs, low, key=_first) - 1
     if at >= 0:
         low = max(low, runs[at][1])
@@ -341,10 +339,10 @@ def _end(run: Run) -> int:
 
 
 class LowestFirst:
-    """A set of offsets that names its lowest member at once; every operation is O(log words).
+    """A set of offsets with its lowest member at hand; every operation is O(log words).
 
-    The heap holds exactly the keys of ``words``; a word that became empty leaves both when it comes
-    up, or when empty ones are more than half.
+    The heap holds exactly the keys of ``words``. An empty word leaves both when it comes up, or
+    when more than half of the words are empty.
     """
 
     __slots__ = ("_empty", "_heap", "count", "words")
@@ -360,11 +358,11 @@ class LowestFirst:
         return word is not None and bool(word & BIT[offset & WORD_MASK])
 
     def add(self, offset: int) -> None:
-        """Make ``offset``, which is no member, a member."""
+        """Add ``offset``, which must not be a member."""
         self.add_word(offset >> WORD_SHIFT, BIT[offset & WORD_MASK])
 
     def add_word(self, key: int, bits: int) -> None:
-        """Make the offsets of these bits of word ``key``, which are no members, members."""
+        """Add the offsets of these bits of word ``key``. None may be a member."""
         word = self.words.get(key)
         if word is None:
             heappush(self._heap, key)
@@ -375,11 +373,11 @@ class LowestFirst:
         self.count += bits.bit_count()
 
     def discard(self, offset: int) -> None:
-        """Make ``offset``, which is a member, no member."""
+        """Remove ``offset``, which must be a member."""
         self._clear(offset >> WORD_SHIFT, BIT[offset & WORD_MASK])
 
     def discard_range(self, first: int, end: int) -> None:
-        """Make [first, end) no members. O(the words of the range, or all words if fewer)."""
+        """Remove [first, end). O(the words of the range, or all words if fewer)."""
         if first >= end:
             return
         low, high = first >> WORD_SHIFT, ((end - 1) >> WORD_SHIFT) + 1
@@ -391,7 +389,7 @@ class LowestFirst:
                 self._clear(key, below_end ^ below_first)
 
     def lowest(self) -> int:
-        """The lowest member. The set must not be empty."""
+        """Return the lowest member. The set must not be empty."""
         heap, words = self._heap, self.words
         while not (word := words[heap[0]]):
             del words[heappop(heap)]
@@ -399,7 +397,7 @@ class LowestFirst:
         return (heap[0] << WORD_SHIFT) + (word & -word).bit_length() - 1
 
     def members(self, first: int = 0) -> Iterator[int]:
-        """The members from ``first`` on, in order, while none changes."""
+        """Yield the members from ``first`` on, in order. The set must not change meanwhile."""
         for key in sorted(key for key in self.words if key >= first >> WORD_SHIFT):
             base = key << WORD_SHIFT
             word = self.words[key] >> max(first - base, 0) << max(first - base, 0)
@@ -408,7 +406,7 @@ class LowestFirst:
                 word &= word - 1
 
     def clear(self) -> None:
-        """Forget all members."""
+        """Remove all members."""
         self.words.clear()
         self._heap.clear()
         self.count = self._empty = 0

@@ -1,9 +1,8 @@
 # Tests: tests/groups/test_dead_letters.py, tests/groups/test_model.py
-"""The dead letters of a partition, chosen and taken out by the block.
+"""The dead letters of a group partition, selected and removed in blocks of 256 offsets.
 
-An operator may replay or purge a million of them at once. What is done here to a block of 256
-offsets of which all letters are chosen takes microseconds; blocks of which some are chosen are
-looked through.
+An operator may replay or purge a million of them at once. A block of which every letter is selected
+takes microseconds. In other blocks each letter is examined.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from brokerd.groups.attempts import DEAD_LAYOUT
 from brokerd.groups.rows import BLOCK_OFFSETS, BLOCK_SHIFT, Block, OffsetRows, Row
 
 _REASON_AT = 2
-"""Where in a row of `DEAD_LAYOUT` the reason is, in columns of four bytes."""
+"""Position of the reason in a row of `DEAD_LAYOUT`, in units of four bytes."""
 _ROW_COLUMNS = calcsize(DEAD_LAYOUT) // 4
 _INDEX_MAX = (1 << 32) - 1
 _ALL = (1 << BLOCK_OFFSETS) - 1
 _DIGITS = bytes.maketrans(b"\0\1", b"01")
 
 
-class Chosen(NamedTuple):
-    """Of one block, the letters that were chosen, and those of the same reason that were not."""
+class Selection(NamedTuple):
+    """The selected letters of one block, and the ``others`` of the same reason."""
 
     block: int
     bits: int
@@ -37,7 +36,7 @@ class Chosen(NamedTuple):
 
 
 class Reasons:
-    """The reasons of dead letters, each once. A letter names its reason by index."""
+    """The distinct reasons of dead letters. A letter refers to its reason by index."""
 
     __slots__ = ("_indexes", "_letters", "_next", "texts")
 
@@ -52,11 +51,11 @@ class Reasons:
         return len(self.texts)
 
     def index_of(self, reason: str) -> int | None:
-        """The index of a reason, None if no letter has it."""
+        """Return the index of a reason; None if no letter has it."""
         return self._indexes.get(reason)
 
     def add(self, reason: str) -> int:
-        """Count one more letter with ``reason``; returns the index of the reason."""
+        """Count a letter with ``reason`` and return the index of the reason."""
         index = self._indexes.get(reason)
         if index is None:
             while self._next in self.texts:
@@ -67,7 +66,7 @@ class Reasons:
         return index
 
     def discard(self, letters: Counter[int]) -> None:
-        """Take off so many letters of each index. A reason without letters is forgotten."""
+        """Subtract the number of letters of each index. Drop reasons without letters."""
         for index, count in letters.items():
             self._letters[index] -= count
             if not self._letters[index]:
@@ -75,7 +74,7 @@ class Reasons:
                 del self._indexes[self.texts.pop(index)]
 
     def load(self, texts: list[str], letters: Counter[int]) -> None:
-        """Replace all by ``texts``, of which so many letters have each. Raises IndexError."""
+        """Replace all reasons. ``letters`` counts the letters of each index. Raises IndexError."""
         self.texts = {index: texts[index] for index in sorted(letters)}
         self._indexes = {text: index for index, text in self.texts.items()}
         self._letters = letters
@@ -91,29 +90,30 @@ class DeadLetters(OffsetRows):
         super().__init__(DEAD_LAYOUT)
         self.reasons = Reasons()
         self._keys: list[int] = []
-        """The keys of ``blocks``, in order: a page of letters does not look at all of them."""
+        """The keys of ``blocks`` in order, so that a page reads only its own blocks."""
 
     def add(
         self, offset: int, grants: int, failures: int, reason: str, first_us: int, last_us: int
     ) -> None:
-        """Make a record, which is not one yet, a dead letter."""
+        """Add a dead letter. The record must not be one already."""
         if offset >> BLOCK_SHIFT not in self.blocks:
             insort(self._keys, offset >> BLOCK_SHIFT)
         self.put(offset, grants, failures, self.reasons.add(reason), first_us, last_us)
 
     def items(self, first: int = 0, end: int = 1 << 63) -> Iterator[tuple[int, Row]]:
-        """(offset, row) of [first, end), in offset order. O(log n) and what is taken."""
+        """Yield (offset, row) of [first, end) in offset order. O(log n) and the rows taken."""
         for key in self._keys_between(first, end):
             for offset, row in self.block_items(key):
                 if first <= offset < end:
                     yield offset, row
 
-    def chosen(
+    def select(
         self, first: int, end: int, reason: str = "", before_us: int | None = None
-    ) -> Iterator[Chosen]:
-        """The letters of [first, end) with ``reason`` whose last attempt was before ``before_us``.
+    ) -> Iterator[Selection]:
+        """Yield the letters of [first, end) with ``reason`` whose last attempt is before a time.
 
-        An empty reason, or None, does not matter. One for each block with letters, in order.
+        An empty reason, or a ``before_us`` of None, matches every letter. Yields one value per
+        block with letters, in order.
         """
         index = self.reasons.index_of(reason) if reason else None
         if reason and index is None:
@@ -124,18 +124,18 @@ class DeadLetters(OffsetRows):
             base = key << BLOCK_SHIFT
             inside = (1 << min(end - base, BLOCK_OFFSETS)) - (1 << max(first - base, 0))
             bits, others = self._matching(key, index, before_us)
-            yield Chosen(key, bits & inside, others & inside)
+            yield Selection(key, bits & inside, others & inside)
 
-    def take_out(self, letters: list[tuple[int, int]]) -> None:
+    def remove(self, letters: list[tuple[int, int]]) -> None:
         """Remove these letters, as (block, bits) in order."""
         for key, gone in letters:
-            self._take_out(key, gone)
+            self._remove_bits(key, gone)
         if letters:
             self._drop_keys(letters[0][0], letters[-1][0])
 
     def drop_range(self, first: int, end: int) -> None:
         """Remove the letters of [first, end). O(the blocks of the range)."""
-        self.take_out([(key, bits) for key, bits, _ in self.chosen(first, end)])
+        self.remove([(key, bits) for key, bits, _ in self.select(first, end)])
 
     def clear(self) -> None:
         """Remove all letters."""
@@ -144,7 +144,10 @@ class DeadLetters(OffsetRows):
         self.reasons = Reasons()
 
     def load(self, reasons: list[str]) -> None:
-        """Make what is not in ``blocks``, whose rows name ``reasons``. Raises IndexError."""
+        """Derive the other attributes from ``blocks``, whose rows index ``reasons``.
+
+        Raises IndexError.
+        """
         self._keys = sorted(self.blocks)
         letters: Counter[int] = Counter()
         for _, rows in self.blocks.values():
@@ -152,7 +155,10 @@ class DeadLetters(OffsetRows):
         self.reasons.load(reasons, letters)
 
     def _keys_between(self, first: int, end: int) -> Iterator[int]:
-        """The keys of the blocks of [first, end), in order; letters may leave meanwhile."""
+        """Yield the keys of the blocks of [first, end) in order.
+
+        Blocks may be removed meanwhile.
+        """
         low, high = first >> BLOCK_SHIFT, (end - 1) >> BLOCK_SHIFT
         while first < end and (at := bisect_left(self._keys, low)) < len(self._keys):
             key = self._keys[at]
@@ -162,11 +168,11 @@ class DeadLetters(OffsetRows):
             low = key + 1
 
     def _drop_keys(self, low: int, high: int) -> None:
-        """Drop the keys from ``low`` to ``high`` that have no block any more."""
+        """Drop the keys from ``low`` to ``high`` whose block was removed."""
         at, stop = bisect_left(self._keys, low), bisect_right(self._keys, high)
         self._keys[at:stop] = [key for key in self._keys[at:stop] if key in self.blocks]
 
-    def _take_out(self, key: int, gone: int) -> None:
+    def _remove_bits(self, key: int, gone: int) -> None:
         """Remove letters of one block."""
         bits, rows = self.blocks[key]
         reasons = _reason_column(rows)
@@ -181,7 +187,7 @@ class DeadLetters(OffsetRows):
         self.reasons.discard(Counter(reasons))
 
     def _matching(self, key: int, reason: int | None, before_us: int | None) -> tuple[int, int]:
-        """The bits of a block that match, and those that only have the reason."""
+        """Return the bits of a block that match, and the other bits with the same reason."""
         bits, rows = self.blocks[key]
         if reason is None and before_us is None:
             return bits, 0
@@ -201,14 +207,14 @@ class DeadLetters(OffsetRows):
 
 
 def _reason_column(rows: bytes) -> list[int]:
-    """The indexes of the reasons in some rows of `DEAD_LAYOUT`."""
+    """Return the reason indexes of packed rows of `DEAD_LAYOUT`."""
     return memoryview(rows).cast("I")[_REASON_AT::_ROW_COLUMNS].tolist()
 
 
-def renumbered(
+def renumber_reasons(
     blocks: Mapping[int, Block], reasons: Collection[int]
 ) -> Iterator[tuple[int, Block]]:
-    """(key, block) of blocks of letters, which name ``reasons`` by their rank among these."""
+    """Yield (key, block) with each reason index replaced by its rank in ``reasons``."""
     ranks = {index: rank for rank, index in enumerate(reasons)}
     if len(ranks) == max(ranks, default=-1) + 1:
         yield from blocks.items()
@@ -221,12 +227,12 @@ def renumbered(
 
 @lru_cache(BLOCK_OFFSETS)
 def _times(count: int) -> Struct:
-    """The times of the last attempts in so many rows of `DEAD_LAYOUT`."""
+    """Return a struct that unpacks the last attempts of ``count`` rows of `DEAD_LAYOUT`."""
     return Struct("<" + "20xq" * count)
 
 
 def _where(bits: int, flags: bytes) -> int:
-    """Those of the bits whose flag, in order, is 1."""
+    """Return the bits whose flag, in order, is 1."""
     if 1 not in flags:
         return 0
     if bits == _ALL:
@@ -241,7 +247,7 @@ def _where(bits: int, flags: bytes) -> int:
 
 
 def _ranks(bits: int, some: int) -> Iterator[bool]:
-    """Whether each of the bits, in order, is one of these."""
+    """Yield for each of the bits, in order, whether it is in ``some``."""
     while bits:
         low = bits & -bits
         bits ^= low

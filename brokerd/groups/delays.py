@@ -1,9 +1,9 @@
 # Tests: tests/groups/test_delays.py
-"""Records that wait, and when each is ready again.
+"""Delayed records, and the time at which each is ready again.
 
-A heap entry for every record would cost several times what the record does. Here each block of 256
-offsets has one entry, for its earliest record; whoever takes that record finds the next one of the
-block by looking through it. Records of a batch that failed together leave together.
+A heap entry for every record would cost several times the memory of its row. Here each block of 256
+offsets has one entry, for its earliest record. When that record is ready, the block is searched for
+the next one. Records with the same time leave together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brokerd.groups.due_queue import DueQueue
 from brokerd.groups.rows import BLOCK_OFFSETS, BLOCK_SHIFT, Block, OffsetRows
 
 LAYOUT = "<q"
-"""When the record is ready, microseconds."""
+"""Time at which the record is ready, in microseconds."""
 
 _TIME = Struct(LAYOUT)
 
@@ -33,11 +33,11 @@ class Delays:
 
     @property
     def count(self) -> int:
-        """How many records wait."""
+        """Number of delayed records."""
         return self.rows.count
 
     def put(self, offset: int, ready_us: int) -> None:
-        """Let ``offset``, which does not wait yet, wait until ``ready_us``."""
+        """Delay ``offset`` until ``ready_us``. It must not be delayed already."""
         self.rows.put(offset, ready_us)
         key = offset >> BLOCK_SHIFT
         earliest_us = self._earliest_us.get(key)
@@ -45,26 +45,29 @@ class Delays:
             self._expect(key, ready_us)
 
     def discard(self, offset: int) -> bool:
-        """Let ``offset`` wait no longer; False when it did not."""
+        """Remove ``offset``; return False if it was not delayed."""
         row = self.rows.pop(offset)
         if row is None:
             return False
         key = offset >> BLOCK_SHIFT
         if row[0] == self._earliest_us[key]:
-            self._look_through(key)
+            self._push_earliest(key)
         return True
 
     def discard_range(self, first: int, end: int) -> None:
-        """Let the records of [first, end) wait no longer. O(the blocks of the range, or all)."""
+        """Remove the records of [first, end).
+
+        O(the blocks of the range, or all blocks if fewer).
+        """
         blocks = self.rows.blocks
         low, high = first >> BLOCK_SHIFT, (end >> BLOCK_SHIFT) + 1
         touched = [key for key in keys_between(blocks, len(blocks), low, high) if key in blocks]
         self.rows.drop_range(first, end)
         for key in touched:
-            self._look_through(key)
+            self._push_earliest(key)
 
     def pop_before(self, bound_us: int) -> tuple[int, int] | None:
-        """Take out records that are ready before ``bound_us``: (block, bits), or None."""
+        """Remove and return records ready before ``bound_us`` as (block, bits), or None."""
         key = self._queue.pop_before(bound_us)
         if key < 0:
             return None
@@ -80,15 +83,15 @@ class Delays:
             position = _position(bits, rank)
             self.rows.pop(first + position)
             ready |= BIT[position]
-        self._look_through(key)
+        self._push_earliest(key)
         return key, ready
 
     def blocks_before(self, bound_us: int) -> list[int]:
-        """The blocks in which something is ready before ``bound_us``, in order. O(blocks)."""
+        """Return the blocks with a record ready before ``bound_us``, in order. O(blocks)."""
         return sorted(key for key, ready_us in self._earliest_us.items() if ready_us < bound_us)
 
     def block_before(self, key: int, bound_us: int) -> list[tuple[int, int]]:
-        """(time, offset) of the records of a block that are ready before ``bound_us``."""
+        """Return (time, offset) of the records of a block that are ready before ``bound_us``."""
         if key not in self.rows.blocks:
             return []
         bits, packed = self.rows.blocks[key]
@@ -99,22 +102,25 @@ class Delays:
         ]
 
     def may_be_due(self, bound_us: int) -> bool:
-        """Whether ``pop_before`` may find something; cheap, and True for nothing at times."""
+        """Return False if ``pop_before`` would find nothing.
+
+        A cheap test that may be wrong if True.
+        """
         return self._queue.may_be_due(bound_us)
 
     def next_us(self) -> int | None:
-        """When the first record is ready, or None."""
+        """Return the time at which the first record is ready, or None."""
         return self._queue.earliest_us()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all records."""
         self.rows.clear()
         self._earliest_us.clear()
         self._queue.refill([])
 
     def load(self, by_us: int) -> None:
         """Move every time in ``rows`` by ``by_us`` and expect all its blocks."""
-        self.rows.blocks.update(list(moved(self.rows.blocks, by_us)))
+        self.rows.blocks.update(list(shift_times(self.rows.blocks, by_us)))
         for key, (_, packed) in self.rows.blocks.items():
             self._expect(key, min(_times(packed)))
 
@@ -122,8 +128,8 @@ class Delays:
         self._earliest_us[key] = ready_us
         self._queue.push(ready_us, key)
 
-    def _look_through(self, key: int) -> None:
-        """Expect the earliest record that is left in a block, if any is."""
+    def _push_earliest(self, key: int) -> None:
+        """Push an entry for the earliest record of a block, if it has one."""
         block = self.rows.blocks.get(key)
         if block is None:
             del self._earliest_us[key]
@@ -131,15 +137,15 @@ class Delays:
             self._expect(key, min(_times(block[1])))
 
 
-def moved(blocks: Mapping[int, Block], by_us: int) -> Iterator[tuple[int, Block]]:
-    """(key, block) of blocks of delays, with every time moved by ``by_us``."""
+def shift_times(blocks: Mapping[int, Block], by_us: int) -> Iterator[tuple[int, Block]]:
+    """Yield (key, block) with every time moved by ``by_us``."""
     for key, (bits, packed) in blocks.items():
         times = [ready_us + by_us for ready_us in _times(packed)]
         yield key, (bits, pack(f"<{len(times)}q", *times))
 
 
 def _position(bits: int, rank: int) -> int:
-    """Where in a block the bit is before which ``rank`` others are set."""
+    """Return the position of the set bit that has ``rank`` set bits below it."""
     position, width = 0, BLOCK_OFFSETS
     while width > 1:
         width >>= 1

@@ -1,10 +1,9 @@
 # Tests: tests/groups/test_store.py, tests/groups/test_model.py
-"""Which record an acquire gives next: the lowest eligible one that is still there.
+"""The search of an acquire for the next record: the lowest eligible one that exists.
 
-What is removed or expired is settled on the way, and neighbours share one event; a hole of any
-length is passed over in one go. In a key-ordered
-group, records whose key is busy are passed over and held (`brokerd.groups.key_order`). All of it is
-bounded, so that a call takes milliseconds whatever lies in its way.
+The search settles removed and expired records; neighbours share one event, and a hole of any length
+is one step. In a key-ordered group it passes over records with a busy key and holds them
+(`brokerd.groups.key_order`). Its work is bounded, so that one call takes milliseconds.
 """
 
 from __future__ import annotations
@@ -17,17 +16,19 @@ from brokerd.groups.view import NO_OFFSET
 from brokerd.walformat import EventKind, GroupEvent
 
 STOP = 0
-"""Nothing more is to be leased in this call."""
+"""End the acquire."""
 TAKE = 1
-"""The record is to be leased."""
+"""Lease the record."""
 GONE = 2
-"""The record is removed or expired: it is settled, and the next one is looked at. As `gone_until`
-says, all that follow up to some offset may be gone with it."""
+"""The record is removed or expired: settle it and go on.
+
+`gone_until` makes the answer for a range.
+"""
 
 LOOKS_MAX = 10_000
-"""Records that one call may pass over."""
+"""Largest number of records that one call passes over."""
 RANGES_MAX = 64
-"""Events about removed and expired records that one call may cause."""
+"""Largest number of events about removed and expired records in one call."""
 
 Accept = Callable[[int], int]
 """offset -> STOP, TAKE, GONE or `gone_until`."""
@@ -39,18 +40,18 @@ _SETTLED_RANGE = int(EventKind.SETTLED_RANGE)
 
 
 def gone_until(end: int) -> int:
-    """The answer that all records from the one asked for up to offset ``end``, exclusive, are gone.
+    """Return the answer that the record and all later ones below ``end`` are gone.
 
-    Leases among them end.
+    Leases of these records end.
     """
     return -end
 
 
 class EligibleSearch:
-    """The records that one acquire may give, one after the other.
+    """Finds the records that one acquire may lease, one after the other.
 
-    Whoever takes one leases it before asking for the next. `flush` comes before each further event,
-    and last.
+    The caller leases a record before it asks for the next. It calls `flush` before each event of
+    its own, and at the end.
     """
 
     __slots__ = (
@@ -76,9 +77,9 @@ class EligibleSearch:
         key_of: KeyOf | None,
     ) -> None:
         self.key = 0
-        """The key of the record that `next` gave, in a key-ordered group."""
+        """In a key-ordered group, the key of the record that `next` returned."""
         self.cut_short = False
-        """Whether a bound ended it, so that there may be more."""
+        """Whether a bound ended the search before its end."""
         self._state = state
         self._events = events
         self._end = end
@@ -88,18 +89,18 @@ class EligibleSearch:
         self._gone_first = self._gone_end = NO_OFFSET
 
     def next(self) -> int:
-        """The next record to lease, or -1."""
+        """Return the offset of the next record to lease, or -1."""
         while (offset := self._candidate()) >= 0:
             answer = TAKE if self._accept is None else self._accept(offset)
             if answer == TAKE:
                 return offset
             if answer == STOP:
                 break
-            self.pass_over(offset, answer)
+            self.settle_gone(offset, answer)
         return NO_OFFSET
 
-    def pass_over(self, offset: int, answer: int) -> None:
-        """Settle a record that may be given, because it is gone, and those gone with it."""
+    def settle_gone(self, offset: int, answer: int) -> None:
+        """Settle an eligible record that is gone, and the range that is gone with it."""
         self._looks += 1
         if self._gone_end < 0 or self._state._settled.next_absent(self._gone_end) != offset:
             self.flush()
@@ -113,13 +114,13 @@ class EligibleSearch:
             self._state.apply((_SETTLED_RANGE, offset, self._gone_end, 0, 0, "", ""), 0)
 
     def flush(self) -> None:
-        """Write down what was passed over."""
+        """Write the event that settles the records passed over so far."""
         if self._gone_end >= 0:
             self._events.append((_SETTLED_RANGE, self._gone_first, self._gone_end, 0, 0, "", ""))
             self._gone_first = self._gone_end = NO_OFFSET
 
     def _candidate(self) -> int:
-        """The lowest record that may be given, or -1."""
+        """Return the lowest eligible offset, or -1."""
         if self._is_cut_short():
             return NO_OFFSET
         state = self._state

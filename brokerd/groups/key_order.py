@@ -1,14 +1,13 @@
 # Tests: tests/groups/test_key_order.py, tests/groups/test_model.py
-"""Key order: of the records of one key, one at a time and the lowest first.
+"""Key order: records of one key are leased one at a time, the lowest offset first.
 
-The *line* of a key is its open records as far as they are known: leased, come back, or held. A
-held record was never leased; it was looked at when its turn came, and passed over because of its
-key. The *front* of a line is the record that is leased, else the lowest. Only fronts may be given,
-and of those only the free ones: neither leased nor delayed. Records without a key are free whenever
-they are ready.
+The *line* of a key holds its known open records: leased, returned or held. A *held* record was
+never leased: the search passed over it because its key was busy. The *front* of a line is its
+leased record, else the lowest one. Only a front may be leased, and only if it is *free*: neither
+leased nor delayed. Records without a key are free when they are ready.
 
-The keys of leased and returned records come from the journal and from snapshots. Held records are
-known to this object alone: after a restart the look ahead begins again at the cursor.
+The keys of leased and returned records come from the journal and from snapshots. Held records exist
+in this object only: after a restart the search begins again at the cursor.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 
 from brokerd.groups.bitmaps import LowestFirst, keys_between
-from brokerd.groups.tables import Table, grown
+from brokerd.groups.tables import Table, grow
 
 NO_KEY = 0
-"""What the record of an offset has that has no key, or that is gone."""
+"""The key of a record that has none or is gone."""
 UNKNOWN = -1
 """The key of a record that is not in memory."""
 
 HELD_MAX = 10_000
-"""Records of one partition that may be held. With so many, nothing that is new is looked at."""
+"""Largest number of held records of one partition. At this number no new record is examined."""
 SLACK = 64
-"""Entries of the lines that are always tolerated, so that they are not rebuilt all the time."""
+"""Stale entries that are always tolerated, so that small lines are not rebuilt often."""
 
 
 class KeyOrder:
-    """Which records of a key-ordered partition may be given.
+    """The free records of a key-ordered partition.
 
-    ``is_leased`` and ``is_delayed`` tell the state of an offset, after what is being reported.
+    ``is_leased`` and ``is_delayed`` return the state of an offset after the reported change.
     """
 
     __slots__ = (
@@ -54,62 +53,62 @@ class KeyOrder:
         self._is_leased = is_leased
         self._is_delayed = is_delayed
         self.keys: Table[int] = {}
-        """Key hashes of leased and returned records, as far as they are known; 0 means no key."""
+        """Known key hashes of leased and returned records; 0 means no key."""
         self.held: dict[int, int] = {}
-        """Key hashes of the records that were passed over."""
+        """Key hashes of held records."""
         self.free = LowestFirst()
-        """Records that may be given."""
+        """Records that may be leased."""
         self.unresolved = LowestFirst()
-        """Leased and returned records that are not in line yet; of most, nobody said the key."""
+        """Leased and returned records that are in no line yet, mostly because of an unknown key."""
         self.scan = 0
-        """Below this, every untouched record is held."""
+        """Every untouched record below this offset is held."""
         self._front: dict[int, int] = {}
         self._behind: dict[int, list[int]] = {}
-        """Heaps of the others in line. Records that left stay until they come up."""
+        """Heaps of the records behind each front. Stale entries stay until they come up."""
         self._waiting = 0
-        """How many entries these heaps have."""
+        """Number of entries in these heaps."""
         self._limit = SLACK
-        """Number of entries at which more than half may be of records that left."""
+        """Number of entries at which more than half may be stale."""
 
     def is_busy(self, key: int) -> bool:
-        """Whether a record of ``key`` is leased, came back, or is held."""
+        """Return whether a record of ``key`` is leased, returned or held."""
         return key in self._front
 
     def key_of(self, offset: int) -> int:
-        """The key of a free record."""
+        """Return the key of a free record."""
         key = self.keys.get(offset)
         return self.held[offset] if key is None else key
 
     def load(self, words: dict[int, int], keys: Mapping[int, int]) -> None:
-        """All leased and returned records, as words of bits, and the keys of some.
+        """Replace everything by these leased and returned records and the keys of some.
 
-        They get in line when their turn to be resolved comes. Other keys are forgotten.
+        ``words`` are bitmap words. The records join a line when they are resolved.
         """
         for word, bits in words.items():
             self.unresolved.add_word(word, bits)
         is_open = self.unresolved.__contains__
-        self.keys = grown({offset: key for offset, key in keys.items() if is_open(offset)})
+        self.keys = grow({offset: key for offset, key in keys.items() if is_open(offset)})
 
     def resolve(self, offset: int, key: int) -> None:
-        """Put an unresolved record in line, now that its key is known."""
+        """Add an unresolved record, whose key is known now, to its line."""
         self.unresolved.discard(offset)
         self._join(offset, key)
 
     def hold(self, offset: int, key: int) -> None:
-        """Look at an untouched record whose key, which is one, is busy: it gets in line."""
+        """Add an untouched record with a busy key to the line of this key."""
         self.held[offset] = key
         self._line_up(offset, key)
 
     def lease(self, offset: int, key: int) -> None:
-        """The record was leased, and this is its key."""
+        """Report a lease of a record with this key."""
         self._unfree(offset)
         if offset in self.unresolved:
             self.unresolved.discard(offset)
         self.held.pop(offset, None)
         self._join(offset, key)
 
-    def come_back(self, offset: int) -> None:
-        """The record failed, or its lease is over; it is ready, or waits."""
+    def return_record(self, offset: int) -> None:
+        """Report the end of a lease. The record is ready or delayed."""
         self._unfree(offset)
         if offset in self.unresolved:
             return
@@ -122,14 +121,14 @@ class KeyOrder:
             self._join(offset, key)
 
     def end_delay(self, offset: int) -> None:
-        """The record waited, and is ready now."""
+        """Report the end of a delay. The record is ready."""
         if offset not in self.unresolved:
             key = self.keys[offset]
             if not key or self._front[key] == offset:
                 self.free.add(offset)
 
     def leave(self, offset: int) -> None:
-        """The record is settled, dead, or gone."""
+        """Remove a record that is settled, dead or gone."""
         self._unfree(offset)
         key = self.keys.pop(offset, None)
         if offset in self.unresolved:
@@ -141,7 +140,7 @@ class KeyOrder:
             self._next_in_line(key)
 
     def leave_range(self, first: int, end: int) -> None:
-        """The records of [first, end) are gone. O(the range, or all records if fewer)."""
+        """Remove the records of [first, end). O(the range, or all records if fewer)."""
         tables: tuple[Table[int], ...] = (self.keys, self.held)
         for table in tables:
             for offset in keys_between(table, len(table), first, end):
@@ -150,9 +149,9 @@ class KeyOrder:
         self.unresolved.discard_range(first, end)
 
     def _join(self, offset: int, key: int) -> None:
-        """Know the key of a leased or returned record; put it in line, or in order there."""
+        """Store the key of a leased or returned record, and add it to its line."""
         self.keys[offset] = key
-        self.keys = grown(self.keys)
+        self.keys = grow(self.keys)
         if key:
             self._line_up(offset, key)
         else:
@@ -171,7 +170,7 @@ class KeyOrder:
         self._choose(key)
 
     def _choose(self, key: int) -> None:
-        """Let the lowest of the line be its front unless the front is leased."""
+        """Make the lowest record of the line its front, unless the front is leased."""
         front = self._front[key]
         if self._is_leased(front):
             return
@@ -191,7 +190,7 @@ class KeyOrder:
             self._free_if_ready(lowest)
 
     def _lowest_behind(self, key: int) -> int | None:
-        """The lowest record behind the front, or None."""
+        """Return the lowest record behind the front, or None."""
         behind, front = self._behind.get(key), self._front[key]
         while behind:
             offset = behind[0]

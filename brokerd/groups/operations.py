@@ -1,7 +1,7 @@
 # Tests: tests/groups/test_store.py, tests/groups/test_model.py
-"""What an operator or the broker itself does to a group's way through a partition.
+"""Commands of operators and of the broker itself to a group partition.
 
-Each command writes down what it did as an event. What workers do is in `brokerd.groups.store`.
+Each command writes an event. The commands of workers are in `brokerd.groups.store`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from brokerd.groups.rows import BLOCK_SHIFT
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.state import GroupState
-from brokerd.groups.tables import grown
+from brokerd.groups.tables import grow
 from brokerd.groups.view import END_OF_OFFSETS
 from brokerd.walformat import EventKind, GroupEvent
 
@@ -19,14 +19,14 @@ MAX_COUNT = (1 << 31) - 1
 """Counters stop here; they never wrap."""
 
 DeadRun = tuple[int, int]
-"""From the first offset to the second, exclusive."""
+"""First offset and end offset, exclusive."""
 
 LOOKS_A_BLOCK = 10
 LOOKS_A_FILTERED_BLOCK = 24
 LOOKS_A_RUN = 80
 LOOKS_A_KEY = 8
-"""What it takes to replay dead letters, in half microseconds: a block of 256 offsets, the same when
-letters are chosen by reason or time, a run, and in a key-ordered group a letter."""
+"""Cost of a replay of dead letters in half microseconds: per block of 256 offsets, per block with a
+filter by reason or time, per run, and in a key-ordered group per letter."""
 
 _FAILED = int(EventKind.FAILED)
 _COMMITTED = int(EventKind.COMMITTED)
@@ -41,41 +41,41 @@ _PURGED = int(EventKind.PURGED)
 
 
 class GroupOperations(GroupState):
-    """Settings, pauses, seeks, dead letters, deletion, and what comes after a replay."""
+    """Settings, pauses, seeks, dead letters, deletion, and the end of a replay."""
 
     __slots__ = ("events",)
 
     def __init__(self, settings: GroupSettings) -> None:
         super().__init__(settings)
         self.events: list[GroupEvent] = []
-        """What happened since the caller last took the events out, oldest first."""
+        """Events since the caller last took them, oldest first."""
 
     def settle_range(self, first: int, end: int) -> None:
-        """Settle every record of [first, end), ending the leases in it: the records are gone.
+        """Settle every record of [first, end) and end its lease: the records are gone.
 
-        O(what is kept about the partition), however long the range is.
+        O(state), whatever the length of the range.
         """
         first = max(first, self._settled.floor)
         if first < end:
             self._record((_SETTLED_RANGE, first, end, 0, 0, "", ""), 0)
 
     def delay(self, now_us: int, offset: int, delay_us: int) -> None:
-        """Let a record that nobody ever leased wait for ``delay_us``; that is no failure."""
+        """Delay a record that was never leased by ``delay_us``, without a failure."""
         self._record((_FAILED, offset, delay_us, 0, 0, "", ""), now_us)
 
     def leave_out(self, first: int, end: int) -> None:
-        """As `settle_range`, but no event: every start finds again that nothing is there."""
+        """Settle [first, end) without an event: every start finds the hole again."""
         if self._settled.floor < end:
             self.apply((_SETTLED_RANGE, first, end, 0, 0, "", ""), 0)
 
     def skip_tokens(self, last: int) -> None:
-        """Give no token up to ``last`` any more. No event: every start finds again why."""
+        """Use no token up to ``last``. No event: every start computes ``last`` again."""
         self._token = max(self._token, last)
 
     def seek(self, floor: int) -> None:
-        """End all leases and go on from ``floor``: below all settled, from there on all open.
+        """End all leases and set the floor: records below are settled, all others open.
 
-        Records that were open keep their attempts, settled and dead ones begin anew. O(all state).
+        Open records keep their attempts, settled and dead ones lose them. O(state).
         """
         self._record((_SEEK, max(floor, 0), 0, 0, 0, "", ""), 0)
 
@@ -84,15 +84,15 @@ class GroupOperations(GroupState):
         self._record((_COMMITTED, offset, 0, 0, 0, "", ""), 0)
 
     def configure(self, settings: GroupSettings) -> None:
-        """Take other settings from now on, whatever the configuration says at later starts.
+        """Change the settings. They take precedence over the configuration at later starts.
 
-        Records that are dead already stay so. A change of ``key_ordered`` ends all leases and
-        delays, without a failure. O(all state) then.
+        Dead letters stay dead. A change of ``key_ordered`` ends all leases and delays without a
+        failure, in O(state).
         """
         self._record((_CONFIGURED, 0, 0, 0, 0, "", settings.to_json()), 0)
 
     def pause(self) -> None:
-        """Lease nothing until `unpause`. All else goes on."""
+        """Lease no record until `unpause`. Other commands work."""
         if not self.paused:
             self._record((_PAUSED, 0, 0, 0, 0, "", ""), 0)
 
@@ -108,16 +108,16 @@ class GroupOperations(GroupState):
         reason: str = "",
         before_us: int | None = None,
     ) -> int:
-        """Make dead letters of [first, end) ready again, with counters at zero; returns how many.
+        """Make dead letters of [first, end) ready, counters at zero; return their number.
 
-        Only those with ``reason``, unless it is empty, whose last attempt was before ``before_us``,
-        unless it is None. One event for each of `dead_runs`.
+        A non-empty ``reason`` selects by reason, ``before_us`` by the time of the last attempt.
+        Writes one event for each run of `dead_runs`.
         """
         runs, _ = self.dead_runs(first, end, reason, before_us)
         return self.replay_runs(runs, reason)
 
     def replay_runs(self, runs: list[DeadRun], reason: str = "") -> int:
-        """Replay what `dead_runs` found for this reason; returns how many."""
+        """Replay the runs that `dead_runs` found for this reason; return the number of letters."""
         return self._bury_runs(_REPLAYED, runs, reason)
 
     def purge_dead(
@@ -127,12 +127,12 @@ class GroupOperations(GroupState):
         reason: str = "",
         before_us: int | None = None,
     ) -> int:
-        """Forget dead letters, which stay settled; chosen and counted as by `replay_dead`."""
+        """Remove dead letters; they stay settled. Arguments and result as of `replay_dead`."""
         runs, _ = self.dead_runs(first, end, reason, before_us)
         return self.purge_runs(runs, reason)
 
     def purge_runs(self, runs: list[DeadRun], reason: str = "") -> int:
-        """Purge what `dead_runs` found for this reason; returns how many."""
+        """Purge the runs that `dead_runs` found for this reason; return the number of letters."""
         return self._bury_runs(_PURGED, runs, reason)
 
     def dead_runs(
@@ -143,21 +143,21 @@ class GroupOperations(GroupState):
         before_us: int | None = None,
         looks: int = MAX_COUNT,
     ) -> tuple[list[DeadRun], int]:
-        """Ranges between whose ends all dead letters with ``reason`` match, and ``looks`` left.
+        """Return ranges in which every dead letter with ``reason`` matches, and the ``looks`` left.
 
-        Replaying or purging them takes about half a microsecond for each look. When that is more
-        than ``looks``, zero or less are left, and the ranges end where that was noticed.
+        A look is half a microsecond of the replay or purge. When the ranges take more than
+        ``looks``, the result is cut and zero or less are left.
         """
         before = None if before_us is None else before_us - self._epoch_us
         is_whole = before is None and len(self._dead.reasons) <= 1
         runs: list[DeadRun] = []
         is_open = False
-        for block, bits, others in self._dead.chosen(first, end, reason, before):
-            looks -= self._looks_at(block, bits, is_whole)
+        for block, bits, others in self._dead.select(first, end, reason, before):
+            looks -= self._cost(block, bits, is_whole)
             if looks <= 0:
                 break
             base = block << BLOCK_SHIFT
-            for low, high in _stretches(bits, others):
+            for low, high in _ranges(bits, others):
                 if low < high:
                     if is_open:
                         runs[-1] = (runs[-1][0], base + high)
@@ -167,8 +167,8 @@ class GroupOperations(GroupState):
                 is_open = low < high
         return runs, looks
 
-    def _looks_at(self, block: int, bits: int, is_whole: bool) -> int:
-        """What it takes to choose these letters of a block, and to take them out."""
+    def _cost(self, block: int, bits: int, is_whole: bool) -> int:
+        """Return the cost of selecting and removing these letters of a block, in looks."""
         letters = self._dead.blocks[block][0]
         looks = LOOKS_A_BLOCK if is_whole else LOOKS_A_FILTERED_BLOCK
         if bits and bits != letters:
@@ -178,13 +178,13 @@ class GroupOperations(GroupState):
         return looks
 
     def delete(self) -> None:
-        """Forget everything but the last token; the caller drops the store, and its settings."""
+        """Clear everything but the last token. The caller drops the store and its settings."""
         self._record((_DELETED, 0, 0, self._token, 0, "", ""), 0)
 
     def resume(self, now_us: int, behind_us: int = 0) -> None:
-        """After replay: every lease gets its full duration again, counted from ``now_us``.
+        """Restart every lease after a replay, with its full duration from ``now_us``.
 
-        Delays end, and attempts were, ``behind_us`` earlier than replay had to assume.
+        Move the times of delays and attempts back by ``behind_us``: the replay assumed later ones.
         """
         if behind_us and self._delays.count:
             self._delays.load(-behind_us)
@@ -195,14 +195,14 @@ class GroupOperations(GroupState):
             deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
             first = self._first_us(row)
             self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first)
-        self._leases = grown(self._leases)
+        self._leases = grow(self._leases)
         self._epoch_us -= behind_us
         self._deadlines.refill([(lease[0], offset) for offset, lease in self._leases.items()])
 
     def set_deadline(self, offset: int, token: int, deadline_us: int) -> bool:
-        """Let the lease with this token end at another time; False if it is over.
+        """Set the deadline of the lease with this token; return False if it has ended.
 
-        No event tells of it, because a restart gives each lease its full duration anyway.
+        Writes no event, because a restart gives each lease its full duration.
         """
         lease = self._leases.get(offset)
         if lease is None or lease[2] != token:
@@ -224,8 +224,8 @@ class GroupOperations(GroupState):
         return before - self._dead.count
 
 
-def _stretches(bits: int, others: int) -> Iterator[tuple[int, int]]:
-    """Between which positions only ``bits`` are set; (0, 0) for each stretch of ``others``."""
+def _ranges(bits: int, others: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of positions with ``bits`` only; (0, 0) for each stretch of ``others``."""
     while bits or others:
         if not others:
             yield (bits & -bits).bit_length() - 1, bits.bit_length()

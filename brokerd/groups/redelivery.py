@@ -1,8 +1,8 @@
 # Tests: tests/groups/test_redelivery.py, tests/groups/test_model.py
-"""The attempts of records that came back.
+"""The attempts of returned records, whose lease ended without a settle.
 
-When all leases end at once, by a seek for instance, a row for each of a million would take a second
-to write. So a large table of leases is kept as it is, and looked into for a record without a row.
+A seek ends all leases at once. A row for each of a million leases would take a second to write, so
+a large table of ended leases is kept as it is, for records without a row.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from brokerd.groups.tables import Table
 
 
 def _never_us(lease: LeaseRow) -> int:
-    """The first attempt of a lease in a table that was let go."""
+    """First attempt of a lease in a disposed table."""
     return NEVER_US
 
 
 class Redeliveries(OffsetRows):
     """Rows of `RETURNED_LAYOUT`. ``first_us`` gives a lease's first attempt, relative to the epoch.
 
-    `put` is for an offset of which nothing is known.
-    ``count`` may be too high while there are former leases, never too low. `items` knows only rows.
+    `put` expects an offset without attempts. While there are former leases, ``count`` is an upper
+    bound, and `items` yields only rows.
     """
 
     __slots__ = ("_first_us", "first", "former")
@@ -34,16 +34,17 @@ class Redeliveries(OffsetRows):
         super().__init__(RETURNED_LAYOUT)
         self._first_us = first_us
         self.former: Table[LeaseRow] | None = None
-        """Leases that ended together. From ``first`` on, each is what is known of its record."""
+        """Leases that ended together. From ``first`` on they hold their records' attempts."""
         self.first = 0
 
-    def let_go(self) -> None:
-        """Be of no use any more, and refer to nobody."""
+    def dispose(self) -> None:
+        """Drop references to other objects, so that memory is freed at once."""
         self._first_us = _never_us
 
-    def take_over(self, leases: Table[LeaseRow]) -> None:
-        """All these leases end; the table is not used again. O(1) for a large one after small ones,
-        else O(the former leases)."""
+    def add_ended(self, leases: Table[LeaseRow]) -> None:
+        """Store the attempts of these ended leases. The caller must not use the table again.
+
+        O(1) for a large table after small ones, else O(former leases)."""
         self.write_rows()
         self.former = leases
         self.count += len(leases)
@@ -51,7 +52,7 @@ class Redeliveries(OffsetRows):
             self.write_rows()
 
     def write_rows(self) -> None:
-        """Have a row for each record, and no former leases."""
+        """Write a row for each former lease and drop these."""
         former, self.former = self.former, None
         if former is not None:
             self.count -= len(former)
@@ -64,7 +65,7 @@ class Redeliveries(OffsetRows):
         return self.get(offset) is not None
 
     def get(self, offset: int) -> Row | None:
-        """What is known of ``offset``, or None."""
+        """Return the attempts of ``offset``, or None."""
         row = super().get(offset)
         if row is None and self.former is not None and offset >= self.first:
             lease = self.former.get(offset)
@@ -72,7 +73,7 @@ class Redeliveries(OffsetRows):
         return row
 
     def pop(self, offset: int) -> Row | None:
-        """Know nothing of ``offset`` any more; returns what was known, or None."""
+        """Remove and return the attempts of ``offset``, or None."""
         if self.former is None or super().__contains__(offset):
             return super().pop(offset)
         row = self.get(offset)
@@ -80,7 +81,7 @@ class Redeliveries(OffsetRows):
         return row
 
     def drop_range(self, first: int, end: int) -> None:
-        """Know nothing of [first, end) any more. O(the range, or all that is kept if less)."""
+        """Remove the attempts of [first, end). O(the range, or all records if fewer)."""
         super().drop_range(first, end)
         if first <= self.first:
             self.first = max(self.first, 0 if self.former is None else end)
@@ -89,7 +90,7 @@ class Redeliveries(OffsetRows):
                 self._forget(self.former, offset)
 
     def clear(self) -> None:
-        """Know nothing."""
+        """Remove all attempts."""
         super().clear()
         self.former = None
         self.first = 0

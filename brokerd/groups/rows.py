@@ -1,9 +1,9 @@
 # Tests: tests/groups/test_rows.py
 """A sparse table from offsets to rows of fixed size, in blocks of 256 offsets.
 
-A block is (which offsets have a row, the packed rows in offset order); the index of a row is the
-number of set bits below its own. Blocks never change, a write makes a new one (at most a few
-kilobytes to copy), so a frozen table of them is a snapshot. A row costs its packed size, a
+A block is (bits of the offsets with a row, the packed rows in offset order). The index of a row is
+the number of set bits below its own. Blocks are immutable: a write makes a new one and copies at
+most a few kilobytes. So a copy of the table of blocks is a snapshot. A row takes its packed size, a
 block about 250 bytes.
 """
 
@@ -14,7 +14,7 @@ from functools import cache
 from struct import Struct
 
 from brokerd.groups.bitmaps import BIT, keys_between
-from brokerd.groups.tables import Table, grown
+from brokerd.groups.tables import Table, grow
 
 BLOCK_SHIFT = 8
 BLOCK_OFFSETS = 1 << BLOCK_SHIFT
@@ -25,7 +25,7 @@ Row = tuple[int, ...]
 
 
 _struct = cache(Struct)
-"""Of each layout there is one, however many tables have it."""
+"""All tables of a layout share its Struct."""
 
 
 class OffsetRows:
@@ -48,7 +48,7 @@ class OffsetRows:
         return block is not None and bool(block[0] & BIT[offset & BLOCK_MASK])
 
     def get(self, offset: int) -> Row | None:
-        """The row of ``offset``, or None."""
+        """Return the row of ``offset``, or None."""
         block = self.blocks.get(offset >> BLOCK_SHIFT)
         if block is None:
             return None
@@ -59,7 +59,7 @@ class OffsetRows:
         return self.layout.unpack_from(rows, (bits & (bit - 1)).bit_count() * self.layout.size)
 
     def put(self, offset: int, *row: int) -> None:
-        """Set the row of ``offset``, replacing the one it has."""
+        """Set the row of ``offset``."""
         bits, rows = self.blocks.get(offset >> BLOCK_SHIFT, (0, b""))
         bit = BIT[offset & BLOCK_MASK]
         start = (bits & (bit - 1)).bit_count() * self.layout.size
@@ -71,15 +71,15 @@ class OffsetRows:
         packed = self.layout.pack(*row)
         self.blocks[offset >> BLOCK_SHIFT] = (bits | bit, rows[:start] + packed + rows[rest:])
         if not bits:
-            self.blocks = grown(self.blocks)
+            self.blocks = grow(self.blocks)
 
     def fill(self, key: int, bits: int, *row: int) -> None:
-        """Set the row of these offsets of a block, none of which has one."""
+        """Set one row for several offsets of a block. None of them may have a row."""
         base = key << BLOCK_SHIFT
         if key not in self.blocks:
             self.count += bits.bit_count()
             self.blocks[key] = (bits, self.layout.pack(*row) * bits.bit_count())
-            self.blocks = grown(self.blocks)
+            self.blocks = grow(self.blocks)
             return
         while bits:
             low = bits & -bits
@@ -87,7 +87,7 @@ class OffsetRows:
             self.put(base + low.bit_length() - 1, *row)
 
     def pop(self, offset: int) -> Row | None:
-        """Remove the row of ``offset`` and return it; None when it has none."""
+        """Remove and return the row of ``offset``, or None."""
         row = self.get(offset)
         if row is not None:
             self._remove(offset >> BLOCK_SHIFT, BIT[offset & BLOCK_MASK])
@@ -110,7 +110,7 @@ class OffsetRows:
         self.count = 0
 
     def items(self, first: int = 0, end: int = 1 << 63) -> Iterator[tuple[int, Row]]:
-        """(offset, row) of [first, end), in offset order."""
+        """Yield (offset, row) of [first, end) in offset order."""
         low, high = first >> BLOCK_SHIFT, (end - 1) >> BLOCK_SHIFT
         for key in sorted(key for key in self.blocks if low <= key <= high):
             for offset, row in self.block_items(key):
@@ -118,7 +118,7 @@ class OffsetRows:
                     yield offset, row
 
     def block_items(self, key: int) -> Iterator[tuple[int, Row]]:
-        """(offset, row) of one block as it is now, in offset order."""
+        """Yield (offset, row) of one block as of the call, in offset order."""
         bits, rows = self.blocks[key]
         for row in self.layout.iter_unpack(rows):
             low = bits & -bits

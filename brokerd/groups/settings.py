@@ -1,8 +1,8 @@
 # Tests: tests/groups/test_settings.py
-"""How one consumer group treats its records: attempts, back-off, default lease.
+"""Settings of a consumer group: attempts, back-off, default lease.
 
-Settings travel in the journal as JSON text (event CONFIGURED) and in snapshots, so every field is
-an integer, a word, or true or false.
+The journal (event CONFIGURED) and snapshots store settings as JSON text, so every field is an
+integer, a word or a boolean.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ MAX_DURATION_US = 100 * 365 * 86_400 * 1_000_000
 
 @dataclass(frozen=True)
 class GroupSettings:
-    """Settings of a consumer group. Raises InvalidRequest for values that make no sense."""
+    """Settings of a consumer group. Raises InvalidRequest for values out of range."""
 
     max_attempts: int = 3
-    """The attempt that makes a record a dead letter when it fails."""
+    """A record becomes a dead letter when this attempt fails."""
     attempts: Literal["failures", "grants"] = "failures"
-    """The counter that is compared with ``max_attempts``."""
+    """The counter to compare with ``max_attempts``."""
     backoff_base_us: int = 0
-    """Wait after the first failure; doubles with each further one. 0 means none."""
+    """Delay after the first failure. It doubles with each further failure. 0: no delay."""
     backoff_max_us: int = 600_000_000
     default_duration_us: int = 30_000_000
-    """Lease duration when a request names none."""
+    """Lease duration of requests without one."""
     key_ordered: bool = False
-    """Whether records of one key are given one at a time, in offset order."""
+    """Whether records of one key are leased one at a time, in offset order."""
     lease_doubling: bool = False
     """Whether each further lease of a record lasts twice as long as the one before."""
 
@@ -53,24 +53,25 @@ class GroupSettings:
                 )
 
     def backoff_us(self, failures: int) -> int:
-        """Wait of a record that came back with so many failures: base * 2 ** (failures - 1)."""
+        """Return the delay after this number of failures: base * 2 ** (failures - 1)."""
         if failures <= 0 or not self.backoff_base_us:
             return 0
         return min(self.backoff_base_us << min(failures - 1, 63), self.backoff_max_us)
 
     def lease_us(self, duration_us: int, grants: int) -> int:
-        """How long the lease lasts that is a record's ``grants``-th, if the first is to last so.
+        """Return the duration of a record's ``grants``-th lease; ``duration_us`` is the first's.
 
-        It doubles up to ``backoff_max_us``, and never below what was asked for.
+        With ``lease_doubling`` it doubles up to ``backoff_max_us``. It is never below
+        ``duration_us``.
         """
         if grants <= 1 or not self.lease_doubling:
             return duration_us
         return min(duration_us << min(grants - 1, 63), max(duration_us, self.backoff_max_us))
 
     def to_json(self) -> str:
-        """The settings as one line of JSON; ``from_json`` reads it back.
+        """Return the settings as one line of JSON for ``from_json``.
 
-        ``lease_doubling`` is left out when it is false: earlier versions do not know it.
+        Omits ``lease_doubling`` if it is false, for versions without this setting.
         """
         values = asdict(self)
         if not self.lease_doubling:

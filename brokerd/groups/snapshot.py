@@ -1,15 +1,15 @@
 # Tests: tests/groups/test_snapshot.py, tests/groups/test_model.py
-"""A group partition at one moment: taken in milliseconds, encoded at leisure.
+"""The snapshot of a group partition: a fast freeze, and an encoder for any thread.
 
-Freezing copies or shares the tables of words, blocks and leases; what they hold never changes.
-`brokerd.groups.snapshot_decode` decodes. The encoding is a sequence of sections, little-endian,
-each of at most about a megabyte::
+A freeze takes milliseconds: it copies or shares the tables of words, blocks and leases, whose
+values are immutable. `brokerd.groups.snapshot_decode` decodes. The encoding is a sequence of
+sections, little-endian, each of at most about a megabyte::
 
     u8 section, u32 payload bytes, payload
 
      1 HEADER         u16 version, i64 floor, i64 cursor, u64 last token, i64 committed, i64 epoch,
-                      u8 paused, settings as JSON if the group was given any, else nothing
-     2 REASONS        JSON array of [reason]; a dead letter names its reason by position
+                      u8 paused, the group's own settings as JSON if it has any
+     2 REASONS        JSON array of [reason]; a dead letter refers to its reason by position
      3 SETTLED        words (u64 key, 128 bytes of bits)
      4 SETTLED_FULL   u64 keys of full words
     12 SETTLED_RUNS   pairs of u64 keys: full words from the first to the second, exclusive
@@ -19,22 +19,22 @@ each of at most about a megabyte::
      8 DELAYED        blocks, row: i64 until ready
     15 DEAD           blocks, row: u32 grants, u32 failures, u32 reason, i64 first attempt,
                       i64 last attempt
-    17 OWNERS         JSON array of [owner]; a lease names its owner by position
+    17 OWNERS         JSON array of [owner]; a lease refers to its owner by position
     16 LEASES         u32 count, then columns: i64 offset, i64 until the deadline, u32 owner,
                       u64 token, u32 grants, u32 failures, i64 duration, i64 first attempt
     18 KEYS           u32 count, then columns: u64 offset, u64 key of a leased or returned record
                       of a key-ordered group, 0 for none
     11 END            u32 number of sections before it
 
-Times are microseconds. The epoch is relative to the moment of the freeze, attempts are relative to
-the epoch. HEADER comes first, END last; the others may repeat, their parts add up. OWNERS come
-before the LEASES that name them. The snapshot file around it carries checksums; this encoding only
-notices what does not fit together.
+Times are microseconds. The epoch is relative to the time of the freeze, attempts are relative to
+the epoch. HEADER is first, END last. The other sections may repeat, and their parts add up. OWNERS
+precede the LEASES that refer to them. The snapshot file contains checksums. The decoder checks only
+that the sections fit together.
 
-Older versions are read. Version 1 had no runs. Versions 1 and 2 always had settings, as a rule
-those of the configuration; they are passed over. Up to version 3 the header ended with
-``committed``, and there were, without the times of attempts, 7 RETURNED, 9 DEAD, and 10 LEASES, a
-JSON array of [offset, until the deadline, owner, token, grants, failures, duration].
+The decoder reads older versions. Version 1 had no runs. Versions 1 and 2 always had settings,
+mostly those of the configuration; the decoder ignores them. Up to version 3 the header ended with
+``committed``, and there were these sections without times of attempts: 7 RETURNED, 9 DEAD, and 10
+LEASES, a JSON array of [offset, until the deadline, owner, token, grants, failures, duration].
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from typing import Any, NamedTuple, TypeVar
 
 from brokerd.groups.attempts import LeaseRow, first_attempt_us
 from brokerd.groups.bitmaps import FULL, WORD_BITS, FrozenSet, Run
-from brokerd.groups.dead_letters import renumbered
-from brokerd.groups.delays import moved
+from brokerd.groups.dead_letters import renumber_reasons
+from brokerd.groups.delays import shift_times
 from brokerd.groups.redelivery import Redeliveries
 from brokerd.groups.rows import BLOCK_OFFSETS, Block
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.state import GroupState
-from brokerd.groups.tables import frozen
+from brokerd.groups.tables import freeze_table
 
 VERSION = 4
 CHUNK_BYTES = 1 << 20
-"""A section is closed when it has grown to this size."""
+"""Size at which the encoder begins another section."""
 ROWS_PER_CHUNK = 4096
 LEASE_COLUMNS = "qqIQIIqq"
 KEY_COLUMNS = "QQ"
@@ -77,7 +77,7 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Section(IntEnum):
-    """What a section holds."""
+    """The kinds of sections."""
 
     HEADER = 1
     REASONS = 2
@@ -100,11 +100,11 @@ class Section(IntEnum):
 
 
 class FrozenGroup(NamedTuple):
-    """A group partition as it was at ``now_us``. Nothing in it changes; any thread may read it."""
+    """An immutable copy of a group partition at ``now_us``, which any thread may read."""
 
     now_us: int
     settings: GroupSettings | None
-    """Those that the group was given, if any."""
+    """The group's own settings, if any."""
     token: int
     committed: int
     epoch_us: int
@@ -121,7 +121,7 @@ class FrozenGroup(NamedTuple):
     keys: Mapping[int, int]
 
     def encode(self) -> Iterator[bytes]:
-        """The encoding, in sections of at most about a megabyte."""
+        """Yield the encoding in sections of at most about a megabyte."""
         sections = 0
         for chunk in self._sections():
             sections += 1
@@ -147,14 +147,14 @@ class FrozenGroup(NamedTuple):
         yield from _word_sections(Section.TOUCHED, Section.TOUCHED_FULL, self.touched.words)
         yield from _run_sections(Section.TOUCHED_RUNS, self.touched.runs)
         yield from _block_sections(Section.RETURNED, self._all_returned().items())
-        yield from _block_sections(Section.DELAYED, moved(self.delays, -self.now_us))
-        yield from _block_sections(Section.DEAD, renumbered(self.dead, self.reasons))
+        yield from _block_sections(Section.DELAYED, shift_times(self.delays, -self.now_us))
+        yield from _block_sections(Section.DEAD, renumber_reasons(self.dead, self.reasons))
         yield from self._lease_sections()
         for keys in _parts(self.keys.items(), ROWS_PER_CHUNK):
             yield _section(Section.KEYS, _columns(KEY_COLUMNS, *zip(*keys, strict=True)))
 
     def _all_returned(self) -> Mapping[int, Block]:
-        """Rows of the former leases too."""
+        """Return the rows of returned records, including the former leases."""
         if self.former is None:
             return self.returned
         table = Redeliveries(self._first_us)
@@ -186,7 +186,7 @@ class FrozenGroup(NamedTuple):
 
 
 def freeze(state: GroupState, now_us: int) -> FrozenGroup:
-    """A copy of ``state``, in milliseconds whatever it holds."""
+    """Return an immutable copy of ``state`` in milliseconds, whatever its size."""
     return FrozenGroup(
         now_us,
         state.settings if state.configured else None,
@@ -194,16 +194,16 @@ def freeze(state: GroupState, now_us: int) -> FrozenGroup:
         state.committed,
         state._epoch_us,
         state.paused,
-        state._settled.frozen(),
-        state._touched.frozen(),
-        frozen(state._returned.blocks),
-        None if state._returned.former is None else frozen(state._returned.former),
+        state._settled.freeze(),
+        state._touched.freeze(),
+        freeze_table(state._returned.blocks),
+        None if state._returned.former is None else freeze_table(state._returned.former),
         state._returned.first,
-        frozen(state._delays.rows.blocks),
-        frozen(state._dead.blocks),
+        freeze_table(state._delays.rows.blocks),
+        freeze_table(state._dead.blocks),
         dict(state._dead.reasons.texts),
-        frozen(state._leases),
-        {} if state._order is None else frozen(state._order.keys),
+        freeze_table(state._leases),
+        {} if state._order is None else freeze_table(state._order.keys),
     )
 
 
@@ -212,7 +212,7 @@ def _section(section: Section, payload: bytes) -> bytes:
 
 
 def _columns(codes: str, *columns: Sequence[int]) -> bytes:
-    """u32 count, then the columns, each of integers of one struct code."""
+    """Return a u32 count and the columns, each of integers of one struct code."""
     count = len(columns[0])
     return COUNT_FIELDS.pack(count) + b"".join(
         [pack(f"<{count}{code}", *column) for code, column in zip(codes, columns, strict=True)]
@@ -230,7 +230,7 @@ def _parts(items: Iterable[Part], size: int) -> Iterator[list[Part]]:
 
 
 def _gather(section: Section, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Sections made of these pieces, each closed when it is large enough."""
+    """Yield sections of about `CHUNK_BYTES` made of these pieces."""
     gathered: list[bytes] = []
     size = 0
     for piece in pieces:

@@ -1,7 +1,7 @@
 # Tests: tests/groups/test_snapshot.py, tests/groups/test_model.py
-"""A group partition from its snapshot, of this version or an older one.
+"""Decodes the snapshot of a group partition, of this version or an older one.
 
-`brokerd.groups.snapshot` gives the layout.
+`brokerd.groups.snapshot` describes the layout.
 """
 
 from __future__ import annotations
@@ -39,36 +39,38 @@ OLD_DEAD_LAYOUT = Struct("<III")
 OLD_LEASE_TYPES = (int, int, str, int, int, int, int)
 
 SETTINGS_KEPT = LAYOUTS_KEPT = 64
-"""What many groups have alike is worked out once."""
+"""Sizes of caches of decoded values that many groups share."""
 
 
 def load(state: GroupState, data: bytes | Iterable[bytes], now_us: int) -> None:
-    """Make ``state``, a new one, what was frozen and encoded, with times counted from ``now_us``.
+    """Load a snapshot into a new ``state``, with times relative to ``now_us``.
 
-    It keeps its settings if the group was not given any. Attempts of which an older version kept no
-    times are taken for ones at ``now_us``.
-    Raises DamagedData when the sections do not fit together, NewerFormat for a later version.
+    The state keeps its settings if the snapshot has none. Attempts from an older version without
+    times count as attempts at ``now_us``.
+    Raises DamagedData for sections that do not fit together, NewerFormat for a later version.
     """
-    thaw: _Thaw | None = None
+    decoder: _Decoder | None = None
     found = 0
     for section, payload in _split(data):
         if section == Section.HEADER:
-            thaw = _Thaw(state, payload, now_us)
-        elif thaw is None:
+            decoder = _Decoder(state, payload, now_us)
+        elif decoder is None:
             raise DamagedData(f"group snapshot: section {section} comes before the header")
         elif section == Section.END:
             if payload != COUNT_FIELDS.pack(found):
-                raise DamagedData(f"group snapshot: {found} sections, its end mark says otherwise")
-            thaw.finish()
+                raise DamagedData(
+                    f"group snapshot: {found} sections, its end mark has another count"
+                )
+            decoder.finish()
             return
         else:
-            thaw.add(section, payload)
+            decoder.add(section, payload)
         found += 1
-    raise DamagedData(f"group snapshot: it stops after {found} sections, before its end mark")
+    raise DamagedData(f"group snapshot: it ends after {found} sections without an end mark")
 
 
-class _Thaw:
-    """A state that is being read, section by section."""
+class _Decoder:
+    """Reads a state, section by section."""
 
     def __init__(self, state: GroupState, header: bytes, now_us: int) -> None:
         self.state = state
@@ -84,23 +86,21 @@ class _Thaw:
         self._read_header(header)
 
     def add(self, section: int, payload: bytes) -> None:
-        """Take over one section between the header and the end."""
+        """Read one section between the header and the end."""
         reader = _READERS.get(section)
         if reader is None:
             raise DamagedData(f"group snapshot: section {section} is unknown")
         reader(self, payload)
 
     def finish(self) -> None:
-        """Make what is not written: the queues, the owners, and which records are ready."""
+        """Derive the queues, the owners and the ready records."""
         state = self.state
         state._settled.load(self._floor, self.settled, self.settled_runs)
         state._touched.load(self._cursor, self.touched, self.touched_runs)
         try:
             state._dead.load(self._reasons)
         except IndexError:
-            raise DamagedData(
-                "group snapshot: a dead letter names a reason that is not there"
-            ) from None
+            raise DamagedData("group snapshot: a dead letter has an unknown reason") from None
         leases = state._leases
         if leases:
             state._deadlines.refill([(lease[0], offset) for offset, lease in leases.items()])
@@ -155,7 +155,7 @@ class _Thaw:
     def read_leases(self, payload: bytes) -> None:
         offsets, left_us, owners, *columns = _columns(LEASE_COLUMNS, payload)
         if owners and max(owners) >= len(self._owners):
-            raise DamagedData("group snapshot: a lease names an owner that is not there")
+            raise DamagedData("group snapshot: a lease has an unknown owner")
         deadlines = [self.now_us + left for left in left_us]
         rows = zip(deadlines, map(self._owners.__getitem__, owners), *columns, strict=True)
         self.state._leases.update(zip(offsets, rows, strict=True))
@@ -168,27 +168,27 @@ class _Thaw:
             self.state._leases[offset] = (self.now_us + left_us, *rest, self.now_us)
 
 
-_READERS: dict[int, Callable[[_Thaw, bytes], None]] = {
-    Section.REASONS: _Thaw.read_reasons,
-    Section.SETTLED: lambda thaw, payload: thaw.settled.update(_words(payload)),
-    Section.SETTLED_FULL: lambda thaw, payload: thaw.settled.update(_full_words(payload)),
-    Section.SETTLED_RUNS: lambda thaw, payload: thaw.settled_runs.extend(_runs(payload)),
-    Section.TOUCHED: lambda thaw, payload: thaw.touched.update(_words(payload)),
-    Section.TOUCHED_FULL: lambda thaw, payload: thaw.touched.update(_full_words(payload)),
-    Section.TOUCHED_RUNS: lambda thaw, payload: thaw.touched_runs.extend(_runs(payload)),
-    Section.RETURNED: lambda thaw, payload: _read_blocks(thaw.state._returned, payload),
-    Section.DELAYED: lambda thaw, payload: _read_blocks(thaw.state._delays.rows, payload),
-    Section.DEAD: lambda thaw, payload: _read_blocks(thaw.state._dead, payload),
-    Section.OWNERS: _Thaw.read_owners,
-    Section.LEASES: _Thaw.read_leases,
-    Section.KEYS: _Thaw.read_keys,
-    Section.OLD_RETURNED: lambda thaw, payload: _read_old_blocks(
-        thaw.state._returned, OLD_RETURNED_LAYOUT, payload, (thaw.now_us,)
+_READERS: dict[int, Callable[[_Decoder, bytes], None]] = {
+    Section.REASONS: _Decoder.read_reasons,
+    Section.SETTLED: lambda decoder, payload: decoder.settled.update(_words(payload)),
+    Section.SETTLED_FULL: lambda decoder, payload: decoder.settled.update(_full_words(payload)),
+    Section.SETTLED_RUNS: lambda decoder, payload: decoder.settled_runs.extend(_runs(payload)),
+    Section.TOUCHED: lambda decoder, payload: decoder.touched.update(_words(payload)),
+    Section.TOUCHED_FULL: lambda decoder, payload: decoder.touched.update(_full_words(payload)),
+    Section.TOUCHED_RUNS: lambda decoder, payload: decoder.touched_runs.extend(_runs(payload)),
+    Section.RETURNED: lambda decoder, payload: _read_blocks(decoder.state._returned, payload),
+    Section.DELAYED: lambda decoder, payload: _read_blocks(decoder.state._delays.rows, payload),
+    Section.DEAD: lambda decoder, payload: _read_blocks(decoder.state._dead, payload),
+    Section.OWNERS: _Decoder.read_owners,
+    Section.LEASES: _Decoder.read_leases,
+    Section.KEYS: _Decoder.read_keys,
+    Section.OLD_RETURNED: lambda decoder, payload: _read_old_blocks(
+        decoder.state._returned, OLD_RETURNED_LAYOUT, payload, (decoder.now_us,)
     ),
-    Section.OLD_DEAD: lambda thaw, payload: _read_old_blocks(
-        thaw.state._dead, OLD_DEAD_LAYOUT, payload, (thaw.now_us, thaw.now_us)
+    Section.OLD_DEAD: lambda decoder, payload: _read_old_blocks(
+        decoder.state._dead, OLD_DEAD_LAYOUT, payload, (decoder.now_us, decoder.now_us)
     ),
-    Section.OLD_LEASES: _Thaw.read_old_leases,
+    Section.OLD_LEASES: _Decoder.read_old_leases,
 }
 
 
@@ -198,7 +198,7 @@ def _settings(text: str) -> GroupSettings:
 
 
 def _split(data: bytes | Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """(section, payload) of each."""
+    """Yield (section, payload) of each section."""
     for chunk in (data,) if isinstance(data, bytes) else data:
         position = 0
         while position < len(chunk):
@@ -242,7 +242,7 @@ def _check_step(what: str, payload: bytes, step: int) -> None:
 
 
 def _columns(codes: str, payload: bytes) -> list[tuple[int, ...]]:
-    """Columns of integers of these struct codes, behind their count."""
+    """Return columns of integers of these struct codes; the payload begins with their count."""
     count = COUNT_FIELDS.unpack_from(payload)[0] if len(payload) >= COUNT_FIELDS.size else -1
     layouts, size = _column_layouts(codes, count)
     if size != len(payload):
@@ -252,7 +252,7 @@ def _columns(codes: str, payload: bytes) -> list[tuple[int, ...]]:
 
 @lru_cache(LAYOUTS_KEPT)
 def _column_layouts(codes: str, count: int) -> tuple[list[tuple[str, int]], int]:
-    """(struct format, position) of each column of so many rows, and where the last one ends."""
+    """Return (struct format, position) of each column of ``count`` rows, and the end position."""
     layouts = []
     position = COUNT_FIELDS.size
     for code in codes if count >= 0 else "":
@@ -263,7 +263,7 @@ def _column_layouts(codes: str, count: int) -> tuple[list[tuple[str, int]], int]
 
 
 def _array(payload: bytes, types: tuple[type, ...]) -> list[Any]:
-    """The rows of a JSON section, each with items of these types."""
+    """Return the rows of a JSON section, each with items of these types."""
     try:
         rows = json.loads(payload)
     except ValueError as error:
@@ -277,7 +277,7 @@ def _array(payload: bytes, types: tuple[type, ...]) -> list[Any]:
 
 
 def _blocks(row_bytes: int, payload: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(key, bits, packed rows) of each block."""
+    """Yield (key, bits, packed rows) of each block."""
     position = 0
     while position < len(payload):
         start = position + KEY_FIELDS.size + BLOCK_BITS_BYTES
@@ -298,7 +298,7 @@ def _read_blocks(table: OffsetRows, payload: bytes) -> None:
 def _read_old_blocks(
     table: OffsetRows, layout: Struct, payload: bytes, times: tuple[int, ...]
 ) -> None:
-    """Blocks whose rows end before the times of the attempts."""
+    """Read blocks whose rows end before the times of the attempts."""
     for key, bits, rows in _blocks(layout.size, payload):
         whole = [table.layout.pack(*row, *times) for row in layout.iter_unpack(rows)]
         table.blocks[key] = (bits, b"".join(whole))

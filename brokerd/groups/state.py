@@ -1,9 +1,8 @@
 # Tests: tests/groups/test_store.py, tests/groups/test_model.py
-"""The state of one (topic, group, partition), and what each event does to it.
+"""The state of one group partition, and its change by each event.
 
-Nothing here decides: an event is a fact, and applying the same events in the same order gives the
-same state, live or at replay. docs/leases.rst tabulates the events and the states.
-
+An event is a fact. The same events in the same order give the same state, live or at replay.
+docs/leases.rst tabulates the events and the states.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ BLOCKS_PER_WORD_SHIFT = WORD_SHIFT - BLOCK_SHIFT
 
 
 class GroupState(GroupView):
-    """What is kept about one group and partition, changed by events."""
+    """The state of one group partition. Only events change it."""
 
     __slots__ = ()
 
@@ -42,10 +41,10 @@ class GroupState(GroupView):
         self._reorder()
 
     def apply(self, event: GroupEvent, now_us: int) -> None:
-        """Do what ``event`` says, at ``now_us``.
+        """Apply ``event`` at ``now_us``.
 
-        Raises NewerFormat for a kind of event that this version does not know, and DamagedData for
-        an event that cannot follow the ones before it.
+        Raises NewerFormat for an unknown kind of event, and DamagedData for an event that cannot
+        follow the events before it.
         """
         transition = _TRANSITIONS.get(event[0])
         if transition is None:
@@ -58,7 +57,7 @@ class GroupState(GroupView):
     # Parts of a transition
 
     def _end_lease(self, offset: int) -> LeaseRow | None:
-        """Take the record out of the leases; None when it has none."""
+        """Remove and return the lease of a record, or None."""
         leases = self._leases
         if type(leases) is Shards:
             leases = leases.shards[offset >> NEIGHBOURS_SHIFT & SHARD_MASK]
@@ -70,8 +69,8 @@ class GroupState(GroupView):
                 del self._owners[lease[1]]
         return lease
 
-    def _take_back(self, offset: int) -> Attempts | None:
-        """Take the record out of those that came back; None when it is none of them."""
+    def _remove_returned(self, offset: int) -> Attempts | None:
+        """Remove a returned record; return its attempts, or None if it is not one."""
         row = self._returned.pop(offset) if self._returned.count else None
         if row is None:
             return None
@@ -79,21 +78,21 @@ class GroupState(GroupView):
             self._ready.discard(offset)
         return row[0], row[1] >> 1, row[2], row[3]
 
-    def _leave(self, offset: int) -> Attempts:
-        """Take the record out of wherever it is: its attempts so far."""
+    def _remove(self, offset: int) -> Attempts:
+        """Remove a record from the leases or the returned records; return its attempts."""
         lease = self._end_lease(offset)
         if lease is not None:
             return lease[3], lease[4], lease[2], self._first_us(lease)
-        row = self._take_back(offset)
+        row = self._remove_returned(offset)
         if row is not None:
             return row
         self._touched.add(offset)
         return NO_ATTEMPTS
 
-    def _come_back(
+    def _return_record(
         self, offset: int, attempts: Attempts, counted: bool, due_us: int, now_us: int
     ) -> None:
-        """Keep the attempts of a record and make it eligible at ``due_us``."""
+        """Store the attempts of a record and make it eligible at ``due_us``."""
         grants, failures, token, first_us = attempts
         self._returned.put(offset, grants, failures << 1 | counted, token, first_us)
         if due_us > now_us:
@@ -101,13 +100,13 @@ class GroupState(GroupView):
         else:
             self._ready.add(offset)
         if self._order is not None:
-            self._order.come_back(offset)
+            self._order.return_record(offset)
 
     # One transition per kind of event
 
     def _apply_leased(self, event: GroupEvent, now_us: int) -> None:
         _, offset, duration_us, token, grants, owner, key = event
-        row = self._take_back(offset) if self._returned.count else None
+        row = self._remove_returned(offset) if self._returned.count else None
         failures, first_us = 0, None
         if row is None:
             self._touched.add(offset)
@@ -145,32 +144,32 @@ class GroupState(GroupView):
     def _apply_settled(self, event: GroupEvent, now_us: int) -> None:
         offset = event[1]
         if self._end_lease(offset) is None:
-            self._leave(offset)
+            self._remove(offset)
         self._settled.add(offset)
         if self._order is not None:
             self._order.leave(offset)
 
     def _apply_failed(self, event: GroupEvent, now_us: int) -> None:
         _, offset, delay_us, _, failures, _, _ = event
-        grants, _, token, first_us = self._leave(offset)
+        grants, _, token, first_us = self._remove(offset)
         if first_us == NEVER_US:
             first_us = now_us - self._epoch_us
         attempts = (grants, failures, token, first_us)
-        self._come_back(offset, attempts, True, now_us + delay_us, now_us)
+        self._return_record(offset, attempts, True, now_us + delay_us, now_us)
 
     def _apply_ended(self, event: GroupEvent, now_us: int) -> None:
-        """RELEASED or EXPIRED: the lease is over and no failure is counted."""
+        """RELEASED or EXPIRED: end the lease and count no failure."""
         offset, delay_us = event[1], event[2]
         lease = self._end_lease(offset)
         if lease is None:
             raise _no_lease(event)
         _, _, token, grants, failures, _, _ = lease
         attempts = (grants, failures, token, self._first_us(lease))
-        self._come_back(offset, attempts, False, now_us + delay_us, now_us)
+        self._return_record(offset, attempts, False, now_us + delay_us, now_us)
 
     def _apply_dead(self, event: GroupEvent, now_us: int) -> None:
         _, offset, ended_us, _, failures, _, reason = event
-        grants, _, _, first_us = self._leave(offset)
+        grants, _, _, first_us = self._remove(offset)
         last_us = now_us - ended_us - self._epoch_us
         if first_us == NEVER_US:
             first_us = last_us
@@ -217,7 +216,7 @@ class GroupState(GroupView):
         self.paused = False
 
     def _apply_replayed(self, event: GroupEvent, now_us: int) -> None:
-        """The dead letters of the range are open again, as if they were never tried."""
+        """Make the dead letters of the range open again, without attempts."""
         open_again: dict[int, int] = {}
         for block, bits in self._bury(event):
             self._returned.fill(block, bits, 0, 0, 0, NEVER_US)
@@ -226,7 +225,7 @@ class GroupState(GroupView):
             while self._order is not None and bits:
                 low = bits & -bits
                 bits ^= low
-                self._order.come_back((block << BLOCK_SHIFT) + low.bit_length() - 1)
+                self._order.return_record((block << BLOCK_SHIFT) + low.bit_length() - 1)
         for word, bits in open_again.items():
             self._ready.add_word(word, bits)
         self._settled.discard_words(open_again)
@@ -250,19 +249,19 @@ class GroupState(GroupView):
     # Parts of more than one
 
     def _bury(self, event: GroupEvent) -> list[tuple[int, int]]:
-        """List the dead letters of an event's range and reason no longer; returns blocks, bits."""
+        """Remove the dead letters of an event's range and reason; return (block, bits) pairs."""
         _, first, end, _, _, _, reason = event
-        found = [(block, bits) for block, bits, _ in self._dead.chosen(first, end, reason) if bits]
-        self._dead.take_out(found)
+        found = [(block, bits) for block, bits, _ in self._dead.select(first, end, reason) if bits]
+        self._dead.remove(found)
         return found
 
     def _end_all(self, floor: int) -> dict[int, int]:
-        """End all leases and delays. Of the records from ``floor`` on, keep the attempts.
+        """End all leases and delays. Keep the attempts of the records from ``floor`` on.
 
-        Returns the words of those that are ready now. O(words); O(leases) if they are few.
+        Return the bitmap words of the ready records. O(words), or O(leases) if they are few.
         """
         open_again = missing_words(self._touched, self._settled, floor)
-        self._returned.take_over(self._leases)
+        self._returned.add_ended(self._leases)
         self._clear_leases()
         self._returned.drop_range(0, floor)
         self._delays.clear()
@@ -272,7 +271,7 @@ class GroupState(GroupView):
         return open_again
 
     def _make_ready(self, key: int, bits: int) -> None:
-        """The delays of these records of a block are over."""
+        """End the delays of these records of a block."""
         self._ready.add_word(*word_of_block(key, bits))
         if self._order is not None:
             while bits:
@@ -286,9 +285,9 @@ class GroupState(GroupView):
         self._deadlines.refill([])
 
     def _reorder(self, keys: Mapping[int, int] | None = None) -> None:
-        """Let all open records get in line again, if the group is key-ordered.
+        """Rebuild the key order of all open records, if the group is key-ordered.
 
-        ``keys`` are those known of them; by default, those that were known so far. O(words, keys).
+        ``keys`` are their known keys, by default those of the present order. O(words, keys).
         """
         if keys is None and self._order is not None:
             keys = self._order.keys
@@ -306,7 +305,7 @@ def _no_lease(event: GroupEvent) -> DamagedData:
 
 
 def word_of_block(key: int, bits: int) -> tuple[int, int]:
-    """The bitmap word, and the bits in it, of a row block and its bits."""
+    """Convert a row block and its bits to a bitmap word and its bits."""
     position = key & ((1 << BLOCKS_PER_WORD_SHIFT) - 1)
     return key >> BLOCKS_PER_WORD_SHIFT, bits << (position << BLOCK_SHIFT)
 

@@ -18,16 +18,16 @@ from brokerd.groups.attempts import LeaseRow
 from brokerd.groups.eligible import STOP, TAKE, Accept, EligibleSearch, KeyOf
 from brokerd.groups.operations import MAX_COUNT, GroupOperations
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
-from brokerd.groups.tables import LARGE, NEIGHBOURS_SHIFT, SHARD_MASK, Shards, grown
+from brokerd.groups.tables import LARGE, NEIGHBOURS_SHIFT, SHARD_MASK, Shards, grow
 from brokerd.values import Grant
 from brokerd.walformat import EventKind
 
 STALE_PER_LAPSE = 8
-"""Deadlines of leases that were extended or are over which `expire` passes over for each lapse."""
+"""Stale deadlines that `expire` passes over for each lapse."""
 
 MAX_ATTEMPTS_REASON = "max_attempts"
 GIVEN_UP_REASON = "given_up"
-"""Of a record that its worker made a dead letter, and did not say why."""
+"""Reason of a record that its worker made a dead letter without a reason."""
 
 # Plain integers: looking a member up in its enum costs more than the rest of an event.
 _LEASED = int(EventKind.LEASED)
@@ -45,7 +45,7 @@ Failure = tuple[int | None, str, bool]
 
 
 class LeaseStore(GroupOperations):
-    """Lease store of one topic, group and partition.
+    """Lease store of one group partition.
 
     An ``owner`` or ``token`` of None is not checked.
     """
@@ -55,7 +55,7 @@ class LeaseStore(GroupOperations):
     def __init__(self, settings: GroupSettings) -> None:
         super().__init__(settings)
         self.cut_short = False
-        """Whether the last `acquire` passed over so many records that it stopped: ask again."""
+        """Whether the last `acquire` stopped at its bound of passed records: acquire again."""
 
     def acquire(
         self,
@@ -70,17 +70,17 @@ class LeaseStore(GroupOperations):
     ) -> list[Grant]:
         """Lease up to ``limit`` eligible records below ``end`` to ``owner``, lowest offset first.
 
-        ``accept(offset)`` is asked before each lease: TAKE; STOP ends the call; GONE says that the
-        record is removed or expired, which settles it by an event, and the next one is looked at;
-        ``gone_until(end)`` says so of all records up to an offset, whatever became of them.
-        ``key_of(offset)``, which a key-ordered group needs, gives the 64-bit hash of the record's
-        key; NO_KEY when it has none or is gone; UNKNOWN, which ends the call, when it is not in
-        memory. `cut_short` is True afterwards if LOOKS_MAX records or RANGES_MAX ranges were passed
-        over, so that there may be more.
+        ``accept(offset)`` is called before each lease and returns TAKE, STOP, which ends the call,
+        or GONE for a removed or expired record, which is settled by an event. ``gone_until(end)``
+        is GONE for all records below ``end``.
+        ``key_of(offset)``, which a key-ordered group needs, returns the 64-bit hash of the record's
+        key, NO_KEY for a record without a key or a gone one, or UNKNOWN for a record that is not in
+        memory, which ends the call. `cut_short` is True afterwards if LOOKS_MAX records or
+        RANGES_MAX ranges were passed over; then more records may be eligible.
 
-        A duration of zero or less lapses at once; with ``lease_doubling`` it is that of a record's
-        first lease. ``expire`` False: the caller has called `expire`,
-        as far as it wants to go now. A paused group gives nothing. O(log n) a record.
+        A lease with a duration of zero or less lapses at once. With ``lease_doubling`` the duration
+        is that of a record's first lease. ``expire`` is False if the caller has called `expire`
+        before. A paused group leases nothing. O(log n) per record.
         """
         if expire and (
             self._deadlines.may_be_due(now_us)
@@ -91,7 +91,7 @@ class LeaseStore(GroupOperations):
         if self.paused:
             return []
         if type(self._leases) is dict and len(self._leases) >= LARGE:
-            self._leases = grown(self._leases)
+            self._leases = grow(self._leases)
         duration_us = _bounded(duration_us)
         granted: list[Grant] = []
         if self._order is not None:
@@ -116,7 +116,7 @@ class LeaseStore(GroupOperations):
             if accept is not None and (answer := accept(offset)) != TAKE:
                 if answer != STOP:
                     choice = EligibleSearch(self, self.events, end, accept, None)
-                    choice.pass_over(offset, answer)
+                    choice.settle_gone(offset, answer)
                     self._grant(choice, now_us, owner, duration_us, limit, granted)
                 break
             token += 1
@@ -138,13 +138,13 @@ class LeaseStore(GroupOperations):
         reason: str = "",
         dead: bool = False,
     ) -> bool:
-        """Settle a record: done, or failed (``delay_us`` None means the group's back-off).
+        """Settle a record as done or failed (``delay_us`` None means the group's back-off).
 
-        A failure with ``dead`` makes it a dead letter, however many attempts it has left.
+        A failure with ``dead`` makes the record a dead letter, whatever its attempts.
 
-        True when it changed something, False when it was so already. Raises NotLeaseOwner while
-        another owner's lease lives, LeaseLost for a token that is not the latest of the record, and
-        UnknownOffset for an offset that was never assigned.
+        Return True if the state changed, False if the record was settled so before. Raises
+        NotLeaseOwner during the lease of another owner, LeaseLost for a token that is not the
+        record's latest, and UnknownOffset for an offset that was never assigned.
         """
         leases = self._leases
         if type(leases) is Shards:
@@ -168,9 +168,9 @@ class LeaseStore(GroupOperations):
     def settle_leased(
         self, now_us: int, offset: int, owner: str | None = None, token: int | None = None
     ) -> None:
-        """Settle a record as done while its lease lives.
+        """Settle a record as done during its lease.
 
-        Raises NotLeaseOwner and, when no such lease lives, LeaseLost, however it ended.
+        Raises NotLeaseOwner, and LeaseLost without a live lease.
         """
         self._live_lease(now_us, offset, owner, token)
         self._record((_SETTLED, offset, 0, 0, 0, "", ""), now_us)
@@ -183,9 +183,9 @@ class LeaseStore(GroupOperations):
         owner: str | None = None,
         token: int | None = None,
     ) -> int:
-        """Let the live lease run ``duration_us`` from now instead; returns what remains of it.
+        """Set the live lease to end ``duration_us`` from now; return the remaining time.
 
-        Raises NotLeaseOwner and, when no such lease lives, LeaseLost.
+        Raises NotLeaseOwner, and LeaseLost without a live lease.
         """
         lease = self._live_lease(now_us, offset, owner, token)
         duration_us = _bounded(duration_us)
@@ -202,15 +202,15 @@ class LeaseStore(GroupOperations):
     ) -> None:
         """End the live lease without a failure; the record is eligible again after ``delay_us``.
 
-        Raises NotLeaseOwner and, when no such lease lives, LeaseLost.
+        Raises NotLeaseOwner, and LeaseLost without a live lease.
         """
         lease = self._live_lease(now_us, offset, owner, token)
         self._record((_RELEASED, offset, _bounded(delay_us), lease[2], 0, "", ""), now_us)
 
     def release_owner(self, now_us: int, owner: str, limit: int = MAX_COUNT) -> int:
-        """End live leases of ``owner``, at most ``limit`` of them; returns how many.
+        """End at most ``limit`` live leases of ``owner``; return their number.
 
-        O(log n) a lease. `owned` tells whether that was all.
+        O(log n) per lease. `owned` is 0 afterwards if no lease is left.
         """
         held = sorted(islice(self._owners.get(owner, ()), limit))
         released = 0
@@ -222,7 +222,7 @@ class LeaseStore(GroupOperations):
         return released
 
     def dead_letter(self, now_us: int, end: int, offset: int, reason: str) -> bool:
-        """Make a record a dead letter, whoever holds it. False when it is settled or dead already.
+        """Make a record a dead letter, even if it is leased; return False if settled or dead.
 
         Raises UnknownOffset for an offset that was never assigned.
         """
@@ -234,10 +234,11 @@ class LeaseStore(GroupOperations):
         return True
 
     def expire(self, now_us: int, limit: int = MAX_COUNT) -> int:
-        """End the leases that lapsed and ready the records whose delay is over; returns how many.
+        """End lapsed leases, and make records ready whose delay has ended; return their number.
 
-        O(log n) a record. Only the former are events, at most ``limit`` of them; delays end by the
-        block, until about ``limit`` have changed in all. `next_due_us` tells whether that was all.
+        Ends at most ``limit`` leases, with an event each, and then delays, in blocks, until about
+        ``limit`` records have changed. `next_due_us` tells whether more are due. O(log n) per
+        record.
         """
         changed = 0
         self._deadlines.looks = STALE_PER_LAPSE * limit
@@ -250,9 +251,9 @@ class LeaseStore(GroupOperations):
         return changed
 
     def freeze(self, now_us: int = 0) -> snapshot.FrozenGroup:
-        """A copy that stays as it is, taken in milliseconds; ``encode`` it at leisure.
+        """Return an immutable copy, taken in milliseconds, which any thread may ``encode``.
 
-        Times are kept relative to ``now_us``.
+        Its times are relative to ``now_us``.
         """
         return snapshot.freeze(self, now_us)
 
@@ -263,17 +264,17 @@ class LeaseStore(GroupOperations):
         now_us: int = 0,
         settings: GroupSettings | None = None,
     ) -> LeaseStore:
-        """The store that was frozen and encoded, times counted from ``now_us``; no events.
+        """Return the store of an encoded snapshot, with times relative to ``now_us``, no events.
 
-        ``data`` is the chunks of ``encode``, in order, or all of them joined; ``settings`` are for
-        a group that was given none (`configure`). Raises DamagedData and NewerFormat.
+        ``data`` is the chunks of ``encode``, in order or joined. ``settings`` are for a group
+        without settings of its own (`configure`). Raises DamagedData and NewerFormat.
         """
         store = cls(settings or GroupSettings())
         store.load(data, now_us)
         return store
 
     def load(self, data: bytes | Iterable[bytes], now_us: int = 0) -> None:
-        """Become, as a new store, the one that was frozen and encoded; as `decode`."""
+        """Load an encoded snapshot into this new store; arguments as of `decode`."""
         snapshot_decode.load(self, data, now_us)
 
     def _grant(
@@ -285,7 +286,7 @@ class LeaseStore(GroupOperations):
         limit: int,
         granted: list[Grant],
     ) -> None:
-        """Lease what ``choice`` gives until ``limit`` are ``granted``."""
+        """Lease the records that ``choice`` finds until ``limit`` are ``granted``."""
         try:
             while len(granted) < limit and (offset := choice.next()) >= 0:
                 grants, failures = self.attempts(offset)
@@ -309,7 +310,7 @@ class LeaseStore(GroupOperations):
         token: int | None,
         failure: Failure,
     ) -> bool:
-        """Settle a record that has no live lease: late, resent, or never leased."""
+        """Settle a record without a live lease: late, repeated or never leased."""
         _check_offset(offset, end)
         self._lapse_if_due(now_us, offset)
         if offset in self._settled:
@@ -319,7 +320,7 @@ class LeaseStore(GroupOperations):
             raise _lease_lost(offset)
         if success:
             self._record((_SETTLED, offset, 0, 0, 0, "", ""), now_us)
-        elif row is not None and row[1] & 1:  # this grant's failure was counted
+        elif row is not None and row[1] & 1:  # the failure of this grant is counted
             if not failure[2]:
                 return False
             self.dead_letter(now_us, end, offset, failure[1] or GIVEN_UP_REASON)
@@ -336,7 +337,7 @@ class LeaseStore(GroupOperations):
         failures: int,
         failure: Failure,
     ) -> None:
-        """Count one more failure of a record that had so many attempts."""
+        """Count a failure of a record with these attempts."""
         delay_us, reason, dead = failure
         failures = min(failures + 1, MAX_COUNT)
         if dead:
@@ -362,7 +363,7 @@ class LeaseStore(GroupOperations):
         self._record(event, now_us)
 
     def _lapse_if_due(self, now_us: int, offset: int) -> bool:
-        """End the record's lease if it lapsed, whether or not a timer has seen it."""
+        """End the record's lease if its deadline has passed."""
         lease = self._leases.get(offset)
         if lease is None or lease[0] >= now_us:
             return False

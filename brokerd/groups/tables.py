@@ -1,10 +1,9 @@
 # Tests: tests/groups/test_tables.py, tests/groups/test_model.py
-"""Tables from integers that are frozen at once, however large they are.
+"""Tables with integer keys and a fast freeze.
 
-A small table is a dict, and freezing it copies the dict. From `LARGE` entries on it is a `Shards`:
-many dicts, of which a frozen table and the live one share those that were not written to since.
-Freezing then takes less than a millisecond, and the first write to a shard after it copies that
-shard.
+A small table is a dict, and a freeze copies it. A table of `LARGE` entries or more is a `Shards`:
+many dicts. A frozen table shares all shards with the live one. The freeze takes less than a
+millisecond, and the first write to a shard after it copies that shard.
 """
 
 from __future__ import annotations
@@ -15,36 +14,35 @@ from typing import Any, TypeVar
 from weakref import ref
 
 LARGE = 65_536
-"""Entries from which on a table is in shards."""
+"""Number of entries from which a table is in shards."""
 SHARD_COUNT = 1_024
 NEIGHBOURS_SHIFT = 6
-"""Neighbouring keys, which are written to one after the other, share a shard."""
+"""Keys that are equal after this shift share a shard: neighbours are written together."""
 SHARD_MASK = SHARD_COUNT - 1
 
 _EMPTY: Mapping[int, Any] = {}
-"""Of many small groups, most tables are empty."""
+"""Most tables of small groups are empty and share this object."""
 
 Value = TypeVar("Value")
 Table = MutableMapping[int, Value]
 
 
-def grown(table: Table[Value]) -> Table[Value]:
-    """The table itself, or its entries in shards when it has become large. O(LARGE), once."""
+def grow(table: Table[Value]) -> Table[Value]:
+    """Return the table, converted to `Shards` once it is large. O(LARGE), once."""
     return Shards(table) if type(table) is dict and len(table) >= LARGE else table
 
 
-def frozen(table: Table[Value]) -> Mapping[int, Value]:
-    """The entries as they are now; whatever happens to the table, they stay."""
+def freeze_table(table: Table[Value]) -> Mapping[int, Value]:
+    """Return the present entries. Later writes to the table do not change them."""
     if isinstance(table, Shards):
-        return table.frozen()
+        return table.freeze()
     return dict(table) if table else _EMPTY
 
 
 class Shards(MutableMapping[int, Value]):
-    """A large table.
+    """A large table. ``len`` visits every shard.
 
-    ``len`` looks at every shard. Where each microsecond counts, use
-    ``shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK]``, which has all methods of a dict that are used.
+    Fast paths use the dict ``shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK]`` itself.
     """
 
     __slots__ = ("__weakref__", "shards")
@@ -54,8 +52,8 @@ class Shards(MutableMapping[int, Value]):
         for key, value in entries.items():
             self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK][key] = value
 
-    def frozen(self) -> Mapping[int, Value]:
-        """A copy that shares every shard."""
+    def freeze(self) -> Mapping[int, Value]:
+        """Return a copy that shares every shard."""
         copy: Shards[Value] = Shards.__new__(Shards)
         copy.shards = [getattr(shard, "entries", shard) for shard in self.shards]
         table = ref(self)
@@ -75,14 +73,14 @@ class Shards(MutableMapping[int, Value]):
         return key in self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK]
 
     def items(self) -> Any:
-        """(key, value) of each entry."""
+        """Yield (key, value) of each entry."""
         return chain.from_iterable([shard.items() for shard in self.shards])
 
     def __getitem__(self, key: int) -> Value:
         return self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK][key]
 
     def get(self, key: int, default: Any = None) -> Any:
-        """The value of ``key``, or ``default``."""
+        """Return the value of ``key``, or ``default``."""
         return self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK].get(key, default)
 
     def __setitem__(self, key: int, value: Value) -> None:
@@ -92,14 +90,14 @@ class Shards(MutableMapping[int, Value]):
         del self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK][key]
 
     def pop(self, key: int, default: Any = None) -> Any:
-        """Take out ``key``: its value, or ``default`` when it is not there."""
+        """Remove ``key`` and return its value, or ``default`` if missing."""
         return self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK].pop(key, default)
 
 
 class _Shared(MutableMapping[int, Value]):
-    """A shard that a frozen copy knows. The first write puts a copy of it in its place.
+    """A shard that a frozen copy shares. The first write replaces it by a copy.
 
-    It must not keep its table in memory, which would then be one only the collector takes away.
+    Its reference to the table is weak: a cycle would keep the table until the collector runs.
     """
 
     __slots__ = ("_at", "_table", "entries")
@@ -137,7 +135,7 @@ class _Shared(MutableMapping[int, Value]):
         return self._own().pop(key, default) if key in self.entries else default
 
     def _own(self) -> Table[Value]:
-        """A copy, in the place of this one, that no frozen copy knows."""
+        """Replace this shard by a copy of its own and return that."""
         self.entries = dict(self.entries)
         table = self._table()
         if table is not None:

@@ -1,14 +1,14 @@
 # Tests: tests/groups/test_store.py, tests/groups/test_model.py
-"""What is kept about one (topic, group, partition), and what can be seen of it.
+"""The attributes of a group partition's state, and the queries of it.
 
-Where a record is kept:
+The attributes that hold a record, by its state:
 
-- untouched: nowhere; it is not in ``_touched``, whose floor is the cursor
-- leased: ``_leases``, by owner in ``_owners``, its deadline in ``_deadlines``
-- came back: its attempts in ``_returned`` and either in ``_ready`` or in ``_delays``
-- settled or dead: ``_settled``, whose floor is the lease floor; a dead one in ``_dead`` too
+- untouched: none; it is not in ``_touched``, whose floor is the cursor
+- leased: ``_leases``, ``_owners`` by owner, and ``_deadlines``
+- returned: its attempts in ``_returned``, and either ``_ready`` or ``_delays``
+- settled or dead: ``_settled``, whose floor is the lease floor; ``_dead`` for a dead one
 
-In a key-ordered group ``_order`` says which records may be given; else it is None.
+In a key-ordered group ``_order`` holds the records that may be leased; else it is None.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class GroupView:
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
         self.configured = False
-        """Whether the group was given its settings; else they are those of the configuration."""
+        """Whether the settings were set for this group; else they come from the configuration."""
         self.committed = NO_OFFSET
-        """The committed offset as given; -1 when there is none."""
+        """The committed offset as given; -1 without one."""
         self.paused = False
-        """Whether nothing is to be leased until the group is resumed."""
+        """Whether the group is paused and leases no records."""
         self._token = 0
         self._epoch_us = 0
-        """What the kept times of attempts are counted from."""
+        """The time from which stored times of attempts count."""
         self._settled = FloorSet()
         self._touched = FloorSet()
         self._leases: Table[LeaseRow] = {}
@@ -84,7 +84,7 @@ class GroupView:
 
     @property
     def floor(self) -> int:
-        """The lease floor: every record below it is settled or dead, the one at it is not."""
+        """The lease floor: the lowest offset that is neither settled nor dead."""
         return self._settled.floor
 
     @property
@@ -94,21 +94,21 @@ class GroupView:
 
     @property
     def leased(self) -> int:
-        """Number of leases, those included that lapsed and were not yet noticed."""
+        """Number of leases, including lapsed ones that are still to be ended."""
         return len(self._leases)
 
     def owned(self, owner: str) -> int:
-        """Number of leases of ``owner``, those included that lapsed and were not yet noticed."""
+        """Number of leases of ``owner``, including lapsed ones that are still to be ended."""
         return len(self._owners.get(owner, ()))
 
     @property
     def ready(self) -> int:
-        """Number of records that came back and are eligible now."""
+        """Number of returned records that are eligible now."""
         return self._ready.count
 
     @property
     def delayed(self) -> int:
-        """Number of records that came back and still wait."""
+        """Number of returned records that are delayed."""
         return self._delays.count
 
     @property
@@ -118,11 +118,14 @@ class GroupView:
 
     @property
     def held(self) -> int:
-        """Number of records that were passed over because their key is busy."""
+        """Number of records that are held because their key is busy."""
         return 0 if self._order is None else len(self._order.held)
 
     def leases(self, first: int = 0, end: int = END_OF_OFFSETS) -> Iterator[Lease]:
-        """The leases of [first, end), in offset order. O(those offsets, or all leases if fewer)."""
+        """Yield the leases of [first, end) in offset order.
+
+        O(the range, or all leases if fewer).
+        """
         for offset in sorted(keys_between(self._leases, len(self._leases), first, end)):
             row = self._leases.get(offset)
             if row is None:
@@ -130,30 +133,30 @@ class GroupView:
             yield Lease(offset, *row[:6], self._epoch_us + self._first_us(row))
 
     def delays(self, first: int = 0) -> Iterator[tuple[int, int]]:
-        """(offset, time at which it is ready) of the records that wait, from ``first`` on."""
+        """Yield (offset, time at which it is ready) of delayed records from ``first`` on."""
         return ((offset, ready_us) for offset, (ready_us,) in self._delays.rows.items(first))
 
     def delayed_blocks(self, bound_us: int) -> list[int]:
-        """Blocks of offsets in which a delay is over before ``bound_us``, in order. O(blocks)."""
+        """Return the blocks in which a delay ends before ``bound_us``, in order. O(blocks)."""
         return self._delays.blocks_before(bound_us)
 
     def delayed_in(self, block: int, bound_us: int) -> list[tuple[int, int]]:
-        """(time, offset) of the records of a block whose delay is over before ``bound_us``."""
+        """Return (time, offset) of the records of a block whose delay ends before ``bound_us``."""
         return self._delays.block_before(block, bound_us)
 
     def is_delayed(self, offset: int) -> bool:
-        """Whether a record came back and still waits."""
+        """Return whether a record is delayed."""
         return offset in self._delays.rows
 
     def next_open(self, end: int) -> int:
-        """The offset below ``end`` that is next, ready or never touched; -1 when there is none."""
+        """Return the lowest offset below ``end`` that is ready or untouched; -1 without one."""
         offset = self._touched.floor
         if self._ready.count and (lowest := self._ready.lowest()) < offset:
             offset = lowest
         return offset if offset < end else -1
 
     def open(self, first: int, end: int) -> Iterator[int]:
-        """The offsets of [first, end) that are ready or never touched, in order. O(words)"""
+        """Yield the offsets of [first, end) that are ready or untouched, in order. O(words)."""
         return takewhile(
             lambda offset: offset < end, merge(self._ready.members(first), self._untouched(first))
         )
@@ -165,7 +168,10 @@ class GroupView:
             first += 1
 
     def dead_letters(self, first: int = 0, end: int = END_OF_OFFSETS) -> Iterator[DeadLetter]:
-        """The dead letters of [first, end), in offset order. O(log n) and the letters taken."""
+        """Yield the dead letters of [first, end) in offset order.
+
+        O(log n) and the letters taken.
+        """
         reasons, epoch_us = self._dead.reasons.texts, self._epoch_us
         for offset, (grants, failures, reason, first_us, last_us) in self._dead.items(first, end):
             yield DeadLetter(
@@ -173,7 +179,7 @@ class GroupView:
             )
 
     def attempts(self, offset: int) -> tuple[int, int]:
-        """(grants, failures) of a record that is not settled; dead ones included."""
+        """Return (grants, failures) of a record that is not settled, or is dead."""
         lease = self._leases.get(offset)
         if lease is not None:
             return lease[3], lease[4]
@@ -184,18 +190,18 @@ class GroupView:
         return (row[0], row[1]) if row is not None else (0, 0)
 
     def lag(self, end: int) -> int:
-        """Number of records below ``end`` that are neither settled nor dead."""
+        """Return the number of records below ``end`` that are neither settled nor dead."""
         return max(end - self._settled.floor - self._settled.above, 0)
 
     def oldest_unsettled(self, end: int) -> int | None:
-        """Offset of the first record below ``end`` that is neither settled nor dead, or None."""
+        """Return the first offset below ``end`` that is neither settled nor dead, or None."""
         floor = self._settled.floor
         return floor if floor < end else None
 
     def next_due_us(self) -> int | None:
-        """When ``expire`` next has something to do, or None: the earliest end of a lease or delay.
+        """Return the time of the earliest end of a lease or delay, or None.
 
-        A lease lapses strictly after its deadline, so for a lease this is one past it.
+        A lease lapses strictly after its deadline, so for a lease this is its deadline plus one.
         """
         deadline = self._deadlines.earliest_us()
         due = self._delays.next_us()
@@ -203,13 +209,13 @@ class GroupView:
             return due
         return deadline + 1 if due is None or deadline < due else due
 
-    def let_go(self) -> None:
-        """Be used no more: reference counts free a store, which refers to itself, only after this.
+    def dispose(self) -> None:
+        """Break the reference cycles of the store, so that its memory is freed at once.
 
-        Events that wait may still be taken out.
+        The caller may still take the waiting events.
         """
-        self._deadlines.let_go()
-        self._returned.let_go()
+        self._deadlines.dispose()
+        self._returned.dispose()
         self._order = None
 
     # Parts
@@ -222,6 +228,6 @@ class GroupView:
         return None if lease is None else lease[0]
 
     def _first_us(self, lease: LeaseRow) -> int:
-        """When the record of a lease was first attempted, relative to the epoch."""
+        """Return the first attempt of a lease's record, relative to the epoch."""
         first_us = lease[6]
         return first_attempt_us(lease) - self._epoch_us if first_us is None else first_us

@@ -81,7 +81,7 @@ def test_ranges_of_many_words_are_runs_and_their_offsets_members(steps: list) ->
         assert sorted({*keys, *found.words}) == sorted([*keys, *found.words]), "each key once"
         assert all(key >= floor >> 10 for key in keys), "runs below the floor are gone"
         again = FloorSet()
-        again.load(*found.frozen())
+        again.load(*found.freeze())
         assert (again.floor, again.above) == (found.floor, found.above)
 
 

@@ -35,7 +35,7 @@ def test_choosing_and_taking_out_is_what_a_look_at_each_letter_gives(
         if first <= offset < end and reason in (None, its_reason)
     }
     wanted = "" if reason is None else f"reason {reason}"
-    chosen = list(table.chosen(first, end, wanted, before_us))
+    chosen = list(table.select(first, end, wanted, before_us))
     found = {}
     for block, bits, others in chosen:
         for position in range(256):
@@ -46,7 +46,7 @@ def test_choosing_and_taking_out_is_what_a_look_at_each_letter_gives(
     assert found == asked
     assert {offset >> 8 for offset in asked} <= {one.block for one in chosen}
     assert [one.block for one in chosen] == sorted({one.block for one in chosen})
-    table.take_out([(block, bits) for block, bits, _ in chosen if bits])
+    table.remove([(block, bits) for block, bits, _ in chosen if bits])
     left = {offset: row for offset, row in rows.items() if not asked.get(offset)}
     texts = table.reasons.texts
     found_left = [(offset, (texts[row[2]], row[4])) for offset, row in table.items()]

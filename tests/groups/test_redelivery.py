@@ -48,7 +48,7 @@ def test_former_leases_are_rows(steps: list, large: int) -> None:
                 assert found.count == len(model)
             else:
                 fresh = value - set(model)
-                found.take_over({offset: lease(number) for offset in fresh})
+                found.add_ended({offset: lease(number) for offset in fresh})
                 model.update(dict.fromkeys(fresh, (3, 8, number, number * 2)))
             assert found.count >= len(model)
             for offset in some.BOUNDARIES:
@@ -58,7 +58,7 @@ def test_former_leases_are_rows(steps: list, large: int) -> None:
 
 def test_a_seek_keeps_the_attempts_of_a_million_leases_without_touching_them() -> None:
     table = Redeliveries(lambda row: row[6] or 0)
-    leases: tables.Table[LeaseRow] = tables.grown({n: lease(n) for n in range(tables.LARGE)})
-    table.take_over(leases)
+    leases: tables.Table[LeaseRow] = tables.grow({n: lease(n) for n in range(tables.LARGE)})
+    table.add_ended(leases)
     assert table.former is leases
     assert not table.blocks

@@ -143,7 +143,7 @@ def test_a_missing_or_misplaced_section_is_damage() -> None:
     chunks = list(a_busy_store().freeze().encode())
     with pytest.raises(DamagedData, match="before the header"):
         LeaseStore.decode(chunks[1:])
-    with pytest.raises(DamagedData, match="end mark says otherwise"):
+    with pytest.raises(DamagedData, match="end mark has another count"):
         LeaseStore.decode(chunks[:2] + chunks[3:])
     with pytest.raises(DamagedData, match="section 77 is unknown"):
         LeaseStore.decode([chunks[0], b"\x4d\0\0\0\0", *chunks[1:]])

@@ -766,7 +766,7 @@ class TestTakenFromTheDead:
         store.dead_letter(0, END, 3, "bad")
         chunks = [chunk for chunk in store.freeze().encode() if b'"bad"' not in chunk]
         chunks[-1] = chunks[-1][:-4] + bytes([len(chunks) - 1, 0, 0, 0])
-        with pytest.raises(DamagedData, match="names a reason that is not there"):
+        with pytest.raises(DamagedData, match="a dead letter has an unknown reason"):
             LeaseStore.decode(chunks)
 
     def test_a_page_of_dead_letters_copies_no_more_than_the_page(self) -> None:

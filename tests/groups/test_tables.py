@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.groups import tables
-from brokerd.groups.tables import LARGE, Shards, frozen, grown
+from brokerd.groups.tables import LARGE, Shards, freeze_table, grow
 
 keys = st.integers(0, 5).map(lambda n: n * 37) | st.integers(0, 1 << 40)
 steps = st.lists(st.tuples(st.sampled_from(["put", "del", "pop", "freeze"]), keys), max_size=60)
@@ -26,7 +26,7 @@ def test_shards_do_what_a_dict_does(entries: dict[int, int], steps: list[tuple[s
         elif what == "pop":
             assert table.pop(key, None) == model.pop(key, None)
         elif what == "freeze":
-            copies.append((frozen(table), dict(model)))
+            copies.append((freeze_table(table), dict(model)))
         elif key in model:
             del table[key]
             del model[key]
@@ -43,19 +43,19 @@ def test_shards_do_what_a_dict_does(entries: dict[int, int], steps: list[tuple[s
 
 def test_a_small_table_is_a_dict_and_a_large_one_is_in_shards() -> None:
     small, large = dict.fromkeys(range(LARGE - 1), 0), dict.fromkeys(range(LARGE), 0)
-    assert grown(small) is small
-    table = grown(large)
+    assert grow(small) is small
+    table = grow(large)
     assert isinstance(table, Shards)
-    assert grown(table) is table
+    assert grow(table) is table
 
 
 def test_freezing_copies_no_entry() -> None:
     """And a write copies the entries of one shard, once."""
     table = Shards(dict.fromkeys(range(200_000), 0))
-    copy = table.frozen()
+    copy = table.freeze()
     assert isinstance(copy, Shards)
     assert table.pop(-1, None) is None
-    again = table.frozen()
+    again = table.freeze()
     assert isinstance(again, Shards)
     shared = [one is other for one, other in zip(copy.shards, again.shards, strict=True)]
     assert shared == [True] * tables.SHARD_COUNT
@@ -70,7 +70,7 @@ def test_freezing_copies_no_entry() -> None:
 
 def test_a_shard_that_was_looked_up_before_its_first_write_stays_the_same_table() -> None:
     table = Shards({5: 1})
-    copy = table.frozen()
+    copy = table.freeze()
     shard = table.shards[0]
     shard[5] = 2
     shard[6] = 3
@@ -82,7 +82,7 @@ def test_a_shard_that_was_looked_up_before_its_first_write_stays_the_same_table(
 def test_a_table_that_nobody_uses_any_more_is_gone_at_once() -> None:
     """Without the garbage collector, frozen or not."""
     table: Shards[int] = Shards({1: 1})
-    copy = table.frozen()
+    copy = table.freeze()
     alive = weakref.ref(table)
     del table
     assert alive() is None

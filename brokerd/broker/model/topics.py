@@ -233,7 +233,7 @@ class ConsumerGroup:
         self._deleted = True
         for group_partition in self.partitions:
             group_partition.scheduled_us = None
-            group_partition.store.let_go()
+            group_partition.store.dispose()
         self.partitions = []
 
 

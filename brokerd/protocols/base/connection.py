@@ -569,7 +569,7 @@ class Connection(Protocol):
 
     def abort(self) -> None:
         """Close now and drop all queued answers."""
-        self._let_go()
+        self._drop_references()
         self.transport.abortConnection()
 
     def _fault(self) -> None:
@@ -580,7 +580,7 @@ class Connection(Protocol):
         )
         self.abort()
 
-    def _let_go(self) -> None:
+    def _drop_references(self) -> None:
         self.gone = self.ending = True
         self.holds |= Hold.CLOSING
         self._queue.clear()
@@ -590,5 +590,5 @@ class Connection(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Drop all state of the connection. Leases belong to client ids and stay."""
-        self._let_go()
+        self._drop_references()
         self.factory.closed(self)
