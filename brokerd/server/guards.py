@@ -22,6 +22,7 @@ from brokerd.security.directory import Policy
 from brokerd.security.login import AccountGuard
 from brokerd.server.certificate_log import CertificateLog
 from brokerd.server.config import Config
+from brokerd.server.sections import FORMATS
 
 _log = Logger(namespace="brokerd")
 
@@ -64,14 +65,8 @@ def make_guard(
 
 
 def principals_of_listeners(config: Config) -> dict[str, str]:
-    """The account that everybody acts as who comes in there, by format; empty: anonymous."""
-    return {
-        "mamamia": config.mamamia.principal,
-        "mega": config.mega.principal,
-        "rustlog": config.rustlog.principal,
-        "flymq": config.flymq.principal,
-        "blipmq": config.blipmq.principal,
-    }
+    """Return the account of clients that have not logged in, by format; empty: anonymous."""
+    return {form: getattr(config, form).principal for form in FORMATS}
 
 
 async def prepare_accounts(config: Config, broker: Broker) -> None:

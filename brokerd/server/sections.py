@@ -6,7 +6,7 @@ etc/brokerd.toml says the reason of each; :mod:`brokerd.server.config` reads the
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_type_hints
 
 from msgspec import Meta, Struct, field
 
@@ -237,10 +237,10 @@ class Config(Struct, frozen=True):
     listen: dict[str, str] = field(default_factory=lambda: dict(DEFAULT_LISTENERS))
     wal: Wal = Wal()
     broker: Broker = Broker()
+    archive: Archive = Archive()
     groups: Groups = Groups()
     retention: Retention = Retention()
     clock: Clock = Clock()
-    archive: Archive = Archive()
     limits: Limits = Limits()
     mamamia: Mamamia = Mamamia()
     blipmq: Blipmq = Blipmq()
@@ -261,20 +261,7 @@ SECRETS = {
 FIRST_LINES = ("security.admin_password",)
 """Those of them whose file has just one, its first line, whatever stands there."""
 SECTIONS: dict[str, type[Struct]] = {
-    "wal": Wal,
-    "broker": Broker,
-    "archive": Archive,
-    "groups": Groups,
-    "retention": Retention,
-    "clock": Clock,
-    "limits": Limits,
-    "mamamia": Mamamia,
-    "blipmq": Blipmq,
-    "mega": Mega,
-    "flymq": Flymq,
-    "rustlog": Rustlog,
-    "log": Log,
-    "admin": Admin,
-    "security": Security,
-    "tls": Tls,
+    name: kind
+    for name, kind in get_type_hints(Config).items()
+    if isinstance(kind, type) and issubclass(kind, Struct)
 }
