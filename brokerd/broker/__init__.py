@@ -1,7 +1,7 @@
 """The broker core: topics, partitions, groups and the journal; values in, values out."""
 
 from brokerd.broker.archive.access import ArchiveAccess, ArchiveSettings
-from brokerd.broker.broker import Broker, BrokerSettings
+from brokerd.broker.broker import Broker
 from brokerd.broker.clock import ClockSettings
 from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
 from brokerd.broker.leases.service import key_hash
@@ -16,7 +16,9 @@ from brokerd.broker.model.topics import (
 from brokerd.broker.records.chunks import Chunk
 from brokerd.broker.records.fetch import Fetched
 from brokerd.broker.retention.retention import RetentionSettings
+from brokerd.broker.settings import BrokerSettings
 from brokerd.broker.status.overview import GroupInfo
+from brokerd.broker.wiring import build_broker
 from brokerd.groups import (
     GONE,
     NO_KEY,
@@ -57,6 +59,7 @@ __all__ = [
     "TopicSettings",
     "UNKNOWN",
     "Waiter",
+    "build_broker",
     "gone_until",
     "key_hash",
 ]

@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested, Journal
+from brokerd.broker.context import Context
+from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.errors import NoSpace
-from brokerd.wal import Wal
 
 
 class ClockAdmin:
     """Changes broker time, in the log and in memory."""
 
-    def __init__(
-        self, time: BrokerTime, journal: Journal, wal: Wal, snapshotter: Snapshotter
-    ) -> None:
-        self._time = time
-        self._journal = journal
-        self._wal = wal
+    def __init__(self, context: Context, snapshotter: Snapshotter) -> None:
+        self._time = context.time
+        self._journal = context.journal
+        self._wal = context.wal
         self._snapshotter = snapshotter
 
     def set_to_wall(self) -> None:

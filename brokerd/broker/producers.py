@@ -20,8 +20,8 @@ from typing import Any
 
 import msgpack
 
-from brokerd.broker.journal import Journal
-from brokerd.broker.model.state import Encode, State
+from brokerd.broker.context import Context
+from brokerd.broker.model.state import Encode
 from brokerd.broker.model.topics import Topic
 from brokerd.errors import InvalidRequest, OldSequence
 from brokerd.values import MAX_NAME_BYTES, PARTITION_SHIFT
@@ -53,15 +53,15 @@ class Producers:
     partition.
     """
 
-    def __init__(self, state: State, journal: Journal, producers_max: int) -> None:
-        self._journal = journal
+    def __init__(self, context: Context, producers_max: int) -> None:
+        self._journal = context.journal
         self._producers_max = producers_max
         self._known: OrderedDict[Known, bytes] = OrderedDict()
         self._bytes = 0
         self._fresh_from = 0
-        state.appliers[EntryKind.PRODUCER] = self._apply
-        state.loaders[SNAPSHOT_PRODUCERS] = self._load
-        state.captures.append(self._captures)
+        context.state.appliers[EntryKind.PRODUCER] = self._apply
+        context.state.loaders[SNAPSHOT_PRODUCERS] = self._load
+        context.state.captures.append(self._captures)
 
     @property
     def count(self) -> int:

@@ -21,17 +21,15 @@ from typing import Any
 
 import msgpack
 
-from brokerd.broker.clock import BrokerTime
+from brokerd.broker.context import Context
 from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
     GROUP_PARTITION_FRAME_BYTES,
-    Clock,
     DelayedCall,
-    Journal,
 )
 from brokerd.broker.leases.service import LeaseService
-from brokerd.broker.model.state import Encode, State
+from brokerd.broker.model.state import Encode
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Partition, Topic
 from brokerd.errors import BrokerdError, LimitExceeded, NewerFormat
 from brokerd.groups import GroupSettings
@@ -90,20 +88,17 @@ class Subscriptions:
 
     def __init__(
         self,
-        state: State,
-        journal: Journal,
+        context: Context,
         leases: LeaseService,
-        clock: Clock,
-        time: BrokerTime,
         create_topic: Callable[[str], Topic],
         offset_at_time: FindOffset,
         subscriptions_max: int,
     ) -> None:
-        self._state = state
-        self._journal = journal
+        self._state = context.state
+        self._journal = context.journal
         self._leases = leases
-        self._clock = clock
-        self._time = time
+        self._clock = context.clock
+        self._time = context.time
         self._create_topic = create_topic
         self._offset_at_time = offset_at_time
         self._subscriptions_max = subscriptions_max
@@ -111,9 +106,9 @@ class Subscriptions:
         self._next_id = 1
         self._to_look_at: deque[int] = deque()
         self._sweep_call: DelayedCall | None = None
-        state.appliers[EntryKind.SUBSCRIPTION] = self._apply
-        state.loaders[SNAPSHOT_SUBSCRIPTIONS] = self._load
-        state.captures.append(self._captures)
+        context.state.appliers[EntryKind.SUBSCRIPTION] = self._apply
+        context.state.loaders[SNAPSHOT_SUBSCRIPTIONS] = self._load
+        context.state.captures.append(self._captures)
 
     # -- life ---------------------------------------------------------------------------------
 

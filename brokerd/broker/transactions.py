@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from brokerd.broker.context import Context
 from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
     RECORD_FRAME_BYTES,
-    Clock,
     Congested,
     DelayedCall,
-    Journal,
 )
 from brokerd.broker.model.topic_admin import OWN_TOPIC_BYTES, TopicAdmin, check_topic_name
 from brokerd.broker.model.topics import Partition, Topic
@@ -115,16 +114,15 @@ class Transactions:
 
     def __init__(
         self,
-        journal: Journal,
-        clock: Clock,
+        context: Context,
         appender: RecordAppender,
         topics: TopicAdmin,
         topic: Callable[[str], Topic | None],
         most_bytes: int,
         timeout_us: int,
     ) -> None:
-        self._journal = journal
-        self._clock = clock
+        self._journal = context.journal
+        self._clock = context.clock
         self._appender = appender
         self._topics = topics
         self._topic = topic

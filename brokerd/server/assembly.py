@@ -28,6 +28,7 @@ from brokerd.broker import (
     ClockSettings,
     RetentionSettings,
     TopicSettings,
+    build_broker,
 )
 from brokerd.broker.callbacks import guarded
 from brokerd.errors import StorageFailed
@@ -228,7 +229,7 @@ class BrokerCore:
             host.make_lock,
         )
         self._wal.on_fatal = self._failed
-        self.broker = Broker(
+        self.broker = build_broker(
             self._wal,
             Snapshots(
                 host.disk,

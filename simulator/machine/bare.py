@@ -22,6 +22,7 @@ from brokerd.broker import (
     Chunk,
     GroupPartition,
     Partition,
+    build_broker,
     gone_until,
     key_hash,
 )
@@ -106,7 +107,7 @@ class BareBroker:
         )
         self.wal.on_fatal = self.failures.append
         self.snapshots = Snapshots(disk, STATE_DIR, ids)
-        self.broker = Broker(
+        self.broker = build_broker(
             self.wal,
             self.snapshots,
             self.readers,

@@ -60,7 +60,7 @@ def take_snapshot(house: House) -> None:
     """Two of them vouch for what groups and topics are, so that their log may go."""
     written = house.broker.status()["snapshots_written"]
     while house.broker.status()["snapshots_written"] == written:
-        house.broker._snapshotter.wanted = True
+        house.broker.snapshotter.wanted = True
         house.broker.journal.mark()
         house.pass_time(0.05)
 

@@ -116,7 +116,7 @@ def archive_and_delete(house: House, archive: FakeArchive) -> None:
     house.append("t", bytes(100_000))
     seal(house)
     for _ in range(2):
-        house.broker._snapshotter.begin()
+        house.broker.snapshotter.begin()
         house.append("t", bytes(100_000))
         house.pass_time(1)
         seal(house)
@@ -163,7 +163,7 @@ def test_a_refresh_deletes_what_went_meanwhile(house: House) -> None:
     seal(house)
     house.broker.topics.trim("t", 0, 1)
     for _ in range(2):
-        house.broker._snapshotter.begin()
+        house.broker.snapshotter.begin()
         house.pass_time(1)
         house.append("u", b"x")
         house.pass_time(1)

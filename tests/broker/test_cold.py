@@ -319,7 +319,7 @@ class TestReadingOn:
                     partition_of(house, f"t{number}"), offset, 10, 1 << 20, lambda *found: None
                 )
                 house.run()
-        assert len(house.broker._cold_reader._archive._aheads) <= AHEAD_MAX
+        assert len(house.broker.cold_reader._archive._aheads) <= AHEAD_MAX
         for number in range(20):
             values = [one.value for one in fetch_of(house, f"t{number}")]
             assert values == [value(offset) for offset in range(50)]

@@ -398,7 +398,7 @@ class TestDeletion:
         for name in ("a", "b", "c"):
             lease(house, group=name, limit=6)
         house.run()
-        house.broker._snapshotter.begin()
+        house.broker.snapshotter.begin()
         for _ in range(step):
             house.pass_time(0.006, 0.006)
         house.broker.leases.release(house.broker.leases.group_partition("t", "b", 1, 2), 2)
@@ -411,7 +411,7 @@ class TestDeletion:
             lease(house, group="b", owner="bob")
         house.run()
         house.pass_time(1)
-        assert house.broker._snapshotter.written == 1
+        assert house.broker.snapshotter.written == 1
         names = ["a", "b", "c"] if comes_again else ["a", "c"]
         tokens = last_tokens(house)
         before = [house.broker.overview.group_info("t", name)[:-3] for name in names]

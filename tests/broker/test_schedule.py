@@ -181,8 +181,8 @@ class TestFiring:
         house.run()
         fired = []
         house.broker.journal.when_durable(0, lambda: None)
-        turn = house.broker._delivery._turn
-        house.broker._delivery._turn = lambda: (  # type: ignore[method-assign]
+        turn = house.broker.delivery._turn
+        house.broker.delivery._turn = lambda: (  # type: ignore[method-assign]
             turn(),
             fired.append(house.broker.delayed.counters.fired),
         )

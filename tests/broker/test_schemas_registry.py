@@ -286,11 +286,11 @@ class TestDurability:
         register(house, "order")
         house.broker.schemas.set_mode(OPEN, "order", Mode.FULL)
         house.run()
-        house.broker._snapshotter.begin()
+        house.broker.snapshotter.begin()
         register(house, "order")
         house.broker.schemas.delete(OPEN, "order", 1)
         house.pass_time(1.0, step=0.01)
-        assert house.broker._snapshotter.written == 1
+        assert house.broker.snapshotter.written == 1
         before = everything(house)
         house = house.crash()
         assert everything(house) == before

@@ -110,7 +110,7 @@ class TestDamage:
         repair(house.disk, rooms, plan, "20231114T221320Z", lambda count: b"\7" * count)
         again = house.again(open_archive=None)
         assert again.report.damages == []
-        assert again.broker._state.recorded
+        assert again.broker.context.state.recorded
 
     def test_an_archived_record_that_came_back_damaged_is_not_lost(self) -> None:
         """Somebody brought the segment back, and the archive has what cannot be read of it."""
@@ -177,7 +177,7 @@ class TestLostState:
 
     def test_after_a_repair_nothing_is_given_again_and_no_topic_passes_for_deleted(self) -> None:
         house = self.shrunk()
-        before = house.broker._state.next_topic_id
+        before = house.broker.context.state.next_topic_id
         self.lose_snapshots(house, "flipped")
         rooms = DataPaths.of("/data")
         plan = plan_repair(house.disk, rooms)
@@ -185,7 +185,7 @@ class TestLostState:
         house = house.again()
         for name in ("new", "newer"):
             assert house.report.damages == []
-            old = house.broker._state.partition(1, 0)
+            old = house.broker.context.state.partition(1, 0)
             assert old is None or old.next_offset >= 31
             new = house.broker.topics.create(name)
             assert new.topic_id >= before

@@ -118,7 +118,7 @@ class TestTaking:
     def test_a_topic_that_is_deleted_meanwhile_stands_in_it_as_deleted(self) -> None:
         house = working(3 * STEP_THINGS, NEVER)
         house.run()
-        house.broker._snapshotter.begin()
+        house.broker.snapshotter.begin()
         for name in ("t0", f"t{3 * STEP_THINGS - 1}"):
             house.broker.topics.delete(name)
         house.run()
@@ -148,7 +148,7 @@ class TestTaking:
 
         house.clock.seconds = slow  # type: ignore[method-assign]
         frozen: list[int] = []
-        snapshotter = house.broker._snapshotter
+        snapshotter = house.broker.snapshotter
         add = snapshotter._add
         snapshotter._add = lambda thing: (frozen.append(1), add(thing))[1]  # type: ignore
         snapshotter.begin()
@@ -258,7 +258,7 @@ class TestSizes:
         for name in names:
             lease(house, group=name)
         acknowledged(house)
-        house.broker._snapshotter.begin()
+        house.broker.snapshotter.begin()
         for name in names:
             settle(house, 0, group=name)
             lease(house, group=name)

@@ -695,7 +695,7 @@ class TestASnapshotAheadOfTheLog:
             produce_each(house, f"late{topic}", b"0")
             lease(house, f"late{topic}", seconds=1)
             house.run()
-        house.broker._snapshotter.begin()
+        house.broker.snapshotter.begin()
         return house
 
     def test_is_told_and_no_offset_is_given_twice(self) -> None:

@@ -30,7 +30,7 @@ TOPICS = 12
 
 def seen(house: House) -> list[Any]:
     """All there is to see of topics and groups, but times."""
-    topics = house.broker._state.by_id.values()
+    topics = house.broker.context.state.by_id.values()
     return [
         (
             topic.topic_id,
@@ -196,10 +196,10 @@ class TestDeletion:
         internal_topic(house, "t")
         house.run()
         for again in every_start(house):
-            assert len(again.broker._state.by_id) == 2
+            assert len(again.broker.context.state.by_id) == 2
             again.broker.topics.delete("t")
             for last in every_start(again):
-                assert last.broker._state.by_id == {}
+                assert last.broker.context.state.by_id == {}
 
     def test_a_topic_that_serves_another_has_no_name_to_ask_for(self) -> None:
         house = House()
@@ -348,11 +348,11 @@ class TestArchivedMarks:
         archived(house, (partition, 1))
         house.broker.topics.delete("t")
         archived(house, (partition, 2))
-        assert house.broker._state.archived == {}
+        assert house.broker.context.state.archived == {}
         produce(house, "t", b"new")
         for again in every_start(house):
             assert self.marks(again) == [[0]]
-            assert again.broker._state.archived == {}
+            assert again.broker.context.state.archived == {}
 
 
 def archived(house: House, *ends: tuple[Partition, int]) -> None:
@@ -450,7 +450,7 @@ def test_changes_while_a_snapshot_is_taken_are_neither_lost_nor_undone(
         lease(house, f"t{index}", limit=2)
         settle(house, 1, topic=f"t{index}")
     house.run()
-    house.broker._snapshotter.begin()
+    house.broker.snapshotter.begin()
     for _ in range(steps):
         produce(house, "t1", b"more")
         for name in ("t0", f"t{TOPICS - 1}"):
@@ -481,7 +481,7 @@ def test_tokens_of_a_topic_deleted_while_a_snapshot_is_taken_are_not_given_again
     produce(house, "u", b"0")
     [(old, _)] = grants(house)
     house.run()
-    house.broker._snapshotter.begin()
+    house.broker.snapshotter.begin()
     house.broker.topics.delete("t")
     house.run()
     house.pass_time(1)

@@ -9,11 +9,9 @@ from typing import Any
 from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.broker.archive.bounds_writer import BoundsWriter
 from brokerd.broker.archive.reader import ArchiveReader
-from brokerd.broker.journal import Clock, Journal
-from brokerd.broker.model.state import State
+from brokerd.broker.context import Context
 from brokerd.broker.retention.sealing import Sealed, Sealing
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
-from brokerd.wal import Wal
 
 Refreshed = Callable[[Exception | None], None]
 
@@ -23,22 +21,19 @@ class ArchiveAdmin:
 
     def __init__(
         self,
+        context: Context,
         access: ArchiveAccess | None,
-        state: State,
-        wal: Wal,
-        journal: Journal,
-        clock: Clock,
         archived: ArchiveReader,
         sweep: SegmentCleaner,
         bounds: BoundsWriter | None,
     ) -> None:
         self._access = access
-        self._state = state
-        self._wal = wal
+        self._state = context.state
+        self._wal = context.wal
         self._archived = archived
         self._sweep = sweep
         self._bounds = bounds
-        self._sealing = Sealing(wal, journal, clock, self._changed)
+        self._sealing = Sealing(context.wal, context.journal, context.clock, self._changed)
 
     def start(self) -> None:
         """Begin to look at the archive and to write bounds; when the broker serves."""

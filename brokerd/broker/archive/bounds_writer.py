@@ -27,12 +27,11 @@ from brokerd.archive.contract.bounds import (
 )
 from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.broker.archive.bounds import CommitPlace, capture
-from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import Clock, DelayedCall, Journal
+from brokerd.broker.context import Context
+from brokerd.broker.journal import DelayedCall
 from brokerd.broker.model.log_id import LogId, find_log_id
-from brokerd.broker.model.state import State
 from brokerd.errors import error_text
-from brokerd.wal import Committer, Wal
+from brokerd.wal import Committer
 from brokerd.wal.disk import write_atomically
 
 STEP_PIECES = 200
@@ -77,23 +76,19 @@ class BoundsWriter:
 
     def __init__(
         self,
+        context: Context,
         access: ArchiveAccess,
-        state: State,
-        wal: Wal,
-        journal: Journal,
         writer: Committer,
-        clock: Clock,
-        time: BrokerTime,
         commit_place: CommitPlace,
         places: Callable[[], set[DamagedPlace]],
     ) -> None:
         self._access = access
-        self._state = state
-        self._wal = wal
-        self._journal = journal
+        self._state = context.state
+        self._wal = context.wal
+        self._journal = context.journal
         self._writer = writer
-        self._clock = clock
-        self._time = time
+        self._clock = context.clock
+        self._time = context.time
         self._commit_place = commit_place
         self._places = places
         self.log_id: str | None = None

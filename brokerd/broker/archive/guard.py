@@ -13,17 +13,16 @@ from __future__ import annotations
 from brokerd.archive.contract.pairing import RESTORE_LOG, SegmentEnd, TableState, log_problem
 from brokerd.archive.contract.view import ArchiveView, ForeignArchive
 from brokerd.broker.archive.pin import ArchivePin
-from brokerd.broker.model.state import State
-from brokerd.wal import Wal
+from brokerd.broker.context import Context
 
 
 class ArchiveGuard:
     """Looks at each new version of an archive before it is used."""
 
-    def __init__(self, state: State, wal: Wal, pin: ArchivePin) -> None:
+    def __init__(self, context: Context, pin: ArchivePin) -> None:
         self._pin = pin
-        self._state = state
-        self._wal = wal
+        self._state = context.state
+        self._wal = context.wal
         self._refused_lsn: int | None = None
         """Up to where an archive knew the log that was refused."""
         self._refused = ""

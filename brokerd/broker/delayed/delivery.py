@@ -16,7 +16,7 @@ from functools import partial
 
 from twisted.logger import Logger
 
-from brokerd.broker.clock import BrokerTime
+from brokerd.broker.context import Context
 from brokerd.broker.delayed.prefetch import DelayedPrefetch, Message, message_of
 from brokerd.broker.delayed.schedule import (
     ScheduleCounters,
@@ -28,14 +28,11 @@ from brokerd.broker.journal import (
     EVENT_FRAME_BYTES,
     GROUP_PARTITION_FRAME_BYTES,
     RECORD_FRAME_BYTES,
-    Clock,
     Congested,
     DelayedCall,
-    Journal,
 )
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.leases.timers import LeaseTimers
-from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import GroupPartition, Partition, Topic
 from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.records.chunks import Chunk
@@ -92,10 +89,7 @@ class DelayedDelivery:
 
     def __init__(
         self,
-        state: State,
-        journal: Journal,
-        clock: Clock,
-        time: BrokerTime,
+        context: Context,
         appender: RecordAppender,
         leases: LeaseService,
         reader: ColdReader,
@@ -104,10 +98,10 @@ class DelayedDelivery:
         prefetch: DelayedPrefetch,
         remove: Callable[[list[tuple[Partition, int]], str], int],
     ) -> None:
-        self._state = state
-        self._journal = journal
-        self._clock = clock
-        self._time = time
+        self._state = context.state
+        self._journal = context.journal
+        self._clock = context.clock
+        self._time = context.time
         self._appender = appender
         self._leases = leases
         self._reader = reader
@@ -115,7 +109,7 @@ class DelayedDelivery:
         self._counters = counters
         self._prefetch = prefetch
         self._remove = remove
-        self._timers = LeaseTimers(clock, time, self._due)
+        self._timers = LeaseTimers(context.clock, context.time, self._due)
         self._ready: OrderedDict[GroupPartition, None] = OrderedDict()
         """Schedules of which something may be due, in turns."""
         self._reading: set[GroupPartition] = set()

@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 from brokerd.archive.contract.view import ArchiveView
 from brokerd.broker.archive.reader import ArchiveReader
-from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import Clock, DelayedCall
+from brokerd.broker.context import Context
+from brokerd.broker.journal import DelayedCall
 from brokerd.broker.model.topics import GroupPartition, Partition
 from brokerd.broker.records.archive_chunks import chunks_of
 from brokerd.broker.records.chunks import Chunk
 from brokerd.broker.records.cold_reader import READ_AHEAD_BYTES, run_plan
 from brokerd.errors import DamagedData
-from brokerd.wal import Committer, Wal
+from brokerd.wal import Committer
 
 AHEAD_US = 20_000_000
 """How far ahead is looked."""
@@ -147,14 +147,12 @@ def earliest(wanted: list[tuple[int, int]], count: int) -> tuple[list[tuple[int,
 class DelayedPrefetch:
     """Holds delayed messages that were read ahead. ``pool`` runs the reading."""
 
-    def __init__(
-        self, wal: Wal, pool: Committer, archived: ArchiveReader, clock: Clock, time: BrokerTime
-    ) -> None:
-        self._wal = wal
+    def __init__(self, context: Context, pool: Committer, archived: ArchiveReader) -> None:
+        self._wal = context.wal
         self._archived = archived
         self._pool = pool
-        self._clock = clock
-        self._time = time
+        self._clock = context.clock
+        self._time = context.time
         self._held: dict[GroupPartition, dict[int, Message]] = {}
         self.held_bytes = 0
         self._planned: dict[GroupPartition, int] = {}

@@ -22,13 +22,12 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from brokerd.broker.clock import BrokerTime
+from brokerd.broker.context import Context
 from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
     GROUP_PARTITION_FRAME_BYTES,
     RECORD_FRAME_BYTES,
-    Journal,
 )
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.model.state import State
@@ -130,9 +129,7 @@ class Schedule:
 
     def __init__(
         self,
-        state: State,
-        journal: Journal,
-        time: BrokerTime,
+        context: Context,
         appender: RecordAppender,
         leases: LeaseService,
         counters: ScheduleCounters,
@@ -140,9 +137,9 @@ class Schedule:
         added: Callable[[GroupPartition], None],
         over: Callable[[GroupPartition, int], None],
     ) -> None:
-        self._state = state
-        self._journal = journal
-        self._time = time
+        self._state = context.state
+        self._journal = context.journal
+        self._time = context.time
         self._appender = appender
         self._leases = leases
         self.counters = counters

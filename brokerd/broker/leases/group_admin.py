@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import EVENT_FRAME_BYTES, GROUP_PARTITION_FRAME_BYTES, Journal
+from brokerd.broker.context import Context
+from brokerd.broker.journal import EVENT_FRAME_BYTES, GROUP_PARTITION_FRAME_BYTES
 from brokerd.broker.leases.service import LeaseService
-from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Partition, unknown_group
 from brokerd.errors import InvalidRequest, LimitExceeded
 from brokerd.groups import GroupSettings, Lease, LeaseStore
@@ -52,17 +51,15 @@ class GroupAdmin:
 
     def __init__(
         self,
-        state: State,
-        journal: Journal,
+        context: Context,
         leases: LeaseService,
-        time: BrokerTime,
         went_back: Callable[[], None],
         end_subscription: Callable[[str, str], bool],
     ) -> None:
-        self._state = state
-        self._journal = journal
+        self._state = context.state
+        self._journal = context.journal
         self._leases = leases
-        self._time = time
+        self._time = context.time
         self._went_back = went_back
         self._end_subscription = end_subscription
 

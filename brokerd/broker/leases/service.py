@@ -12,19 +12,15 @@ from typing import Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from brokerd.broker.clock import BrokerTime
+from brokerd.broker.context import Context
 from brokerd.broker.journal import (
     EVENT_FRAME_BYTES,
     GROUP_PARTITION_FRAME_BYTES,
-    Clock,
-    Journal,
     Touched,
 )
 from brokerd.broker.leases.timers import LeaseTimers
 from brokerd.broker.leases.waiters import Waiter, Waiters
-from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Topic, check_name
-from brokerd.broker.status.overview import Counters
 from brokerd.errors import BrokerdError, LimitExceeded, UnknownGroup, UnknownOffset, UnknownTopic
 from brokerd.groups import NO_KEY, RANGES_MAX, DeadLetter
 from brokerd.values import Grant
@@ -79,28 +75,20 @@ class LeaseService:
     """
 
     def __init__(
-        self,
-        state: State,
-        journal: Journal,
-        clock: Clock,
-        time: BrokerTime,
-        waiters: Waiters,
-        counters: Counters,
-        events_max: int,
-        max_groups: int,
+        self, context: Context, waiters: Waiters, events_max: int, max_groups: int
     ) -> None:
-        self._state = state
-        self._journal = journal
-        self._time = time
+        self._state = context.state
+        self._journal = context.journal
+        self._time = context.time
         self._waiters = waiters
-        self._counters = counters
+        self._counters = context.counters
         self.events_max = events_max
         """How many events one request may cause: a frame takes them, whatever its segment."""
         self._max_groups = max_groups
         self._groups_left = 0
         """So many groups may begin before all are counted again."""
         self._counted_us = -COUNT_US
-        self.timers = LeaseTimers(clock, time, self._due)
+        self.timers = LeaseTimers(context.clock, context.time, self._due)
 
     def start(self, now_us: int) -> None:
         """Give every lease its full duration again, and begin to end what is over."""

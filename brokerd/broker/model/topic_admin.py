@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 
 from twisted.logger import Logger
 
-from brokerd.broker.journal import BATCH_FRAME_BYTES, Journal
+from brokerd.broker.context import Context
+from brokerd.broker.journal import BATCH_FRAME_BYTES
 from brokerd.broker.leases.waiters import Waiters
 from brokerd.broker.model.snapshotter import Snapshotter
-from brokerd.broker.model.state import State, last_token
+from brokerd.broker.model.state import last_token
 from brokerd.broker.model.topic_entries import (
     topic_archived_entry,
     topic_configured_entry,
@@ -31,7 +32,6 @@ from brokerd.broker.model.topics import (
     check_settings,
 )
 from brokerd.broker.records.chunks import ChunkCache
-from brokerd.broker.status.overview import Counters
 from brokerd.errors import InvalidName, LimitExceeded, UnknownOffset
 from brokerd.values import RESERVED_PREFIX
 
@@ -55,24 +55,22 @@ class TopicAdmin:
 
     def __init__(
         self,
-        state: State,
-        journal: Journal,
+        context: Context,
         snapshotter: Snapshotter,
         waiters: Waiters,
         tail: ChunkCache,
         cold: ChunkCache,
-        counters: Counters,
         max_topics: int,
         max_partitions: int,
         configured: Callable[[], None],
     ) -> None:
-        self._state = state
-        self._journal = journal
+        self._state = context.state
+        self._journal = context.journal
         self._snapshotter = snapshotter
         self._waiters = waiters
         self._tail = tail
         self._cold = cold
-        self._counters = counters
+        self._counters = context.counters
         self._max_topics = max_topics
         self._max_partitions = max_partitions
         self._configured = configured

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import RECORD_FRAME_BYTES, Journal
+from brokerd.broker.context import Context
+from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.chunks import ChunkCache, DenseChunk
-from brokerd.broker.status.overview import Counters
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format
 
@@ -23,18 +22,11 @@ class RecordAppender:
     ``ttl_us`` is how long the records of a topic live that says nothing of it; 0: for ever.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        time: BrokerTime,
-        tail: ChunkCache,
-        counters: Counters,
-        ttl_us: int = 0,
-    ) -> None:
-        self._journal = journal
-        self._time = time
+    def __init__(self, context: Context, tail: ChunkCache, ttl_us: int = 0) -> None:
+        self._journal = context.journal
+        self._time = context.time
         self._tail = tail
-        self._counters = counters
+        self._counters = context.counters
         self._ttl_us = ttl_us
 
     def produce(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import Clock, Journal
+from brokerd.broker.context import Context
 from brokerd.broker.model.topics import Partition
 from brokerd.broker.records.chunks import Chunk, Rows
 from brokerd.broker.records.cold_reader import ColdReader, Loaded, Unreadable
@@ -20,7 +20,7 @@ from brokerd.broker.records.fetch_result import FetchedRecords
 from brokerd.broker.records.offset_at_time import Found, offset_at_time
 from brokerd.errors import InvalidRequest, UnknownTopic
 from brokerd.values import Record
-from brokerd.wal import Committer, Wal
+from brokerd.wal import Committer
 
 LOOKS = 1024
 """Records, and holes between them, that a fetch looks at in one turn of the reactor."""
@@ -59,18 +59,16 @@ class RecordReader:
 
     def __init__(
         self,
-        wal: Wal,
-        journal: Journal,
-        clock: Clock,
+        context: Context,
         expiry: Expiry,
         cold: ColdReader,
         pool: Committer,
         archive: ArchiveReader,
     ) -> None:
-        self.journal = journal
-        self.clock = clock
+        self.journal = context.journal
+        self.clock = context.clock
         self.expiry = expiry
-        self._wal = wal
+        self._wal = context.wal
         self._cold = cold
         self._pool = pool
         self._archive = archive

@@ -7,8 +7,8 @@ topics append to a partition with `RecordAppender.produce` or `RecordAppender.pr
 
 from __future__ import annotations
 
-from brokerd.broker.journal import RECORD_FRAME_BYTES, Journal
-from brokerd.broker.model.state import State
+from brokerd.broker.context import Context
+from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.model.topic_admin import TopicAdmin
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.append import RecordAppender
@@ -21,15 +21,10 @@ class RecordWriter:
     """Appends records by topic name and creates topics that do not exist."""
 
     def __init__(
-        self,
-        state: State,
-        journal: Journal,
-        topics: TopicAdmin,
-        records: RecordAppender,
-        audit: AuditTrail,
+        self, context: Context, topics: TopicAdmin, records: RecordAppender, audit: AuditTrail
     ) -> None:
-        self._state = state
-        self._journal = journal
+        self._state = context.state
+        self._journal = context.journal
         self._topics = topics
         self._records = records
         self._audit = audit

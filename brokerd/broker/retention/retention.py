@@ -19,9 +19,8 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
-from brokerd.broker.model.state import State
+from brokerd.broker.context import Context
+from brokerd.broker.journal import Congested, DelayedCall
 from brokerd.broker.model.topics import Partition, TopicSettings
 from brokerd.broker.retention.limits import Answer, Beginning, Look, RetentionLimits
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
@@ -71,20 +70,17 @@ class Retention:
 
     def __init__(
         self,
-        state: State,
-        journal: Journal,
+        context: Context,
         limits: RetentionLimits,
-        clock: Clock,
-        time: BrokerTime,
         remove: Remove,
         sweep: SegmentCleaner,
         settings: RetentionSettings,
     ) -> None:
-        self._state = state
-        self._journal = journal
+        self._state = context.state
+        self._journal = context.journal
         self._limits = limits
-        self._clock = clock
-        self._time = time
+        self._clock = context.clock
+        self._time = context.time
         self._remove = remove
         self._sweep = sweep
         self._settings = settings

@@ -25,12 +25,12 @@ from twisted.logger import Logger
 from brokerd.broker.archive.access import ArchiveSettings
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.reader import ArchiveReader
-from brokerd.broker.journal import BATCH_FRAME_BYTES, Journal
+from brokerd.broker.context import Context
+from brokerd.broker.journal import BATCH_FRAME_BYTES
 from brokerd.broker.model.snapshotter import Snapshotter
-from brokerd.broker.model.state import State
 from brokerd.broker.retention.archived_segments import ArchivedSegmentCleaner, Basis, MarkArchived
 from brokerd.errors import BrokerdError, error_text
-from brokerd.wal import Committer, RemovableSegment, RemovalPlan, Wal
+from brokerd.wal import Committer, RemovableSegment, RemovalPlan
 
 
 class SegmentCleaner:
@@ -40,9 +40,7 @@ class SegmentCleaner:
 
     def __init__(
         self,
-        state: State,
-        journal: Journal,
-        wal: Wal,
+        context: Context,
         snapshotter: Snapshotter,
         readers: Committer,
         snapshot_thread: Committer,
@@ -52,17 +50,17 @@ class SegmentCleaner:
         mark_archived: MarkArchived,
         settings: ArchiveSettings,
     ) -> None:
-        self._state = state
-        self._journal = journal
-        self._wal = wal
+        self._state = context.state
+        self._journal = context.journal
+        self._wal = context.wal
         self._snapshotter = snapshotter
         self._readers = readers
         self._snapshot_thread = snapshot_thread
         self._archived = archived
         self._archive_sweep = ArchivedSegmentCleaner(
-            state,
-            journal,
-            wal,
+            context.state,
+            context.journal,
+            context.wal,
             archive_thread,
             archived,
             pin,

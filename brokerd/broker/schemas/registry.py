@@ -13,10 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested, Journal
+from brokerd.broker.context import Context
+from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested
 from brokerd.broker.model.map_entries import Map
-from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import check_name
 from brokerd.broker.schemas.entries import (
     SchemaName,
@@ -56,22 +55,15 @@ Registered = Callable[[SchemaVersion | None, BrokerdError | None], None]
 class Schemas:
     """All schemas, and what fits them."""
 
-    def __init__(
-        self,
-        state: State,
-        journal: Journal,
-        time: BrokerTime,
-        audit: AuditTrail,
-        checker: Checker,
-    ) -> None:
+    def __init__(self, context: Context, audit: AuditTrail, checker: Checker) -> None:
         self._registry = SchemaRegistry()
-        self._journal = journal
-        self._time = time
+        self._journal = context.journal
+        self._time = context.time
         self._audit = audit
         self._checker = checker
         self._parked = 0
         """Registrations that were looked at and wait for room in the log."""
-        SchemaReplay(state, self._registry)
+        SchemaReplay(context.state, self._registry)
 
     # -- what there is ------------------------------------------------------------------------
 

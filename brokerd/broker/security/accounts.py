@@ -17,10 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested, Journal
+from brokerd.broker.context import Context
+from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested
 from brokerd.broker.model.map_entries import Map
-from brokerd.broker.model.state import State
 from brokerd.broker.security.audit import AuditTrail
 from brokerd.broker.security.entries import (
     SecurityReplay,
@@ -69,9 +68,7 @@ class Accounts:
 
     def __init__(
         self,
-        state: State,
-        journal: Journal,
-        time: BrokerTime,
+        context: Context,
         audit: AuditTrail,
         passwords: Passwords,
         policy: Policy,
@@ -80,11 +77,11 @@ class Accounts:
         self.directory = Directory(policy)
         self.passwords = passwords
         self.throttle = Throttle()
-        self._journal = journal
-        self._time = time
+        self._journal = context.journal
+        self._time = context.time
         self._audit = audit
         self._each_max = each_max
-        SecurityReplay(state, self.directory)
+        SecurityReplay(context.state, self.directory)
 
     # -- accounts -----------------------------------------------------------------------------
 

@@ -17,14 +17,12 @@ from typing import Any, TypeVar
 from msgspec import structs
 from twisted.logger import Logger
 
-from brokerd.broker.clock import BrokerTime
+from brokerd.broker.context import Context
 from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
     RECORD_FRAME_BYTES,
-    Clock,
     Congested,
     DelayedCall,
-    Journal,
 )
 from brokerd.broker.model.topic_admin import OWN_TOPIC_BYTES
 from brokerd.broker.model.topics import Topic, TopicSettings
@@ -67,19 +65,17 @@ class AuditTrail:
 
     def __init__(
         self,
-        journal: Journal,
+        context: Context,
         appender: RecordAppender,
         searches: Searches,
-        clock: Clock,
-        time: BrokerTime,
         open_topic: Callable[[str, TopicSettings], Topic],
         keep_us: int | None,
     ) -> None:
-        self._journal = journal
+        self._journal = context.journal
         self._appender = appender
         self._searches = searches
-        self._clock = clock
-        self._time = time
+        self._clock = context.clock
+        self._time = context.time
         self._open_topic = open_topic
         self._settings = TopicSettings(keep_us, 0, 0, False)
         self.enabled = keep_us is not None

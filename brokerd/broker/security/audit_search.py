@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from brokerd.broker.journal import Clock, Journal
+from brokerd.broker.context import Context
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.cold_reader import Unreadable
 from brokerd.broker.records.fetch import Fetched
@@ -48,14 +48,13 @@ class Searches:
 
     def __init__(
         self,
-        journal: Journal,
-        clock: Clock,
+        context: Context,
         topic: Callable[[str], Topic | None],
         fetch: Fetch,
         find_time: FindTime,
     ) -> None:
-        self.journal = journal
-        self.clock = clock
+        self.journal = context.journal
+        self.clock = context.clock
         self.fetch = fetch
         self.find_time = find_time
         self._topic = topic

@@ -7,23 +7,15 @@ docs/leases.rst, section "Rules".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from brokerd.broker.archive.append_times import ArchiveAppendTimes
-from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import Clock
-from brokerd.broker.model.state import State
+from brokerd.broker.context import Context
 from brokerd.broker.model.topics import GroupPartition
 from brokerd.broker.status.group_listing import Listing
 from brokerd.errors import DamagedData
 from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET
 from brokerd.values import Format
-from brokerd.wal import Wal
-
-REMOVALS = ("trimmed", "retention_time", "retention_bytes", "fired")
-"""Why records are removed: asked for; too old; too many bytes; delayed messages that are over,
-because they fired, were cancelled, had expired or were lost."""
 
 
 class GroupInfo(NamedTuple):
@@ -42,41 +34,19 @@ class GroupInfo(NamedTuple):
     partitions: int
 
 
-@dataclass
-class Counters:
-    """What the broker has done since it started; numbers for metrics."""
-
-    records_produced: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Format, 0))
-    bytes_produced: int = 0
-    leases_granted: int = 0
-    settled: int = 0
-    failed: int = 0
-    expired: int = 0
-    records_removed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REMOVALS, 0))
-    """Offsets below start offsets, by why these moved."""
-    dead_letters_removed: int = 0
-
-
 class Overview:
     """Looks at the state and changes nothing."""
 
     def __init__(
-        self,
-        state: State,
-        wal: Wal,
-        time: BrokerTime,
-        counters: Counters,
-        max_attempts: int,
-        clock: Clock,
-        archived_times: ArchiveAppendTimes,
+        self, context: Context, max_attempts: int, archived_times: ArchiveAppendTimes
     ) -> None:
-        self._state = state
-        self._wal = wal
-        self._time = time
-        self._counters = counters
+        self._state = context.state
+        self._wal = context.wal
+        self._time = context.time
+        self._counters = context.counters
         self._max_attempts = max_attempts
         self._archived_times = archived_times
-        self._listing = Listing(state, clock, self._group_partition, self.lag)
+        self._listing = Listing(context.state, context.clock, self._group_partition, self.lag)
         self.groups = self._listing.rows
         self.stop = self._listing.stop
 

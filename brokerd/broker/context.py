@@ -1,0 +1,25 @@
+# Tests: tests/broker/test_broker.py
+"""The parts of one broker that most of its services use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import Clock, Journal
+from brokerd.broker.model.state import State
+from brokerd.broker.status.counters import Counters
+from brokerd.wal import Wal
+
+
+@dataclass(frozen=True)
+class Context:
+    """State, journal and clocks of one broker; `wiring` makes it and hands it to each service."""
+
+    state: State
+    journal: Journal
+    wal: Wal
+    clock: Clock
+    """Monotonic, and it schedules calls: the reactor, or a test's clock."""
+    time: BrokerTime
+    counters: Counters

@@ -1,0 +1,27 @@
+# Tests: tests/broker/test_overview.py
+"""Numbers that the services of a broker add to and the metrics show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from brokerd.values import Format
+
+REMOVALS = ("trimmed", "retention_time", "retention_bytes", "fired")
+"""Why records are removed: asked for; too old; too many bytes; delayed messages that are over,
+because they fired, were cancelled, had expired or were lost."""
+
+
+@dataclass
+class Counters:
+    """Counts since the broker started."""
+
+    records_produced: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Format, 0))
+    bytes_produced: int = 0
+    leases_granted: int = 0
+    settled: int = 0
+    failed: int = 0
+    expired: int = 0
+    records_removed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REMOVALS, 0))
+    """Records below the start offsets, by the reason why the start offset moved."""
+    dead_letters_removed: int = 0

@@ -1,0 +1,390 @@
+# Tests: tests/broker/test_broker.py
+"""Build a broker from its settings, its log and its threads.
+
+Each service is a property of `_Wiring`, which makes it when another one needs it first. A cycle of
+services is closed by a lambda, which looks the later one up when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from brokerd.broker.archive.access import ArchiveAccess
+from brokerd.broker.archive.admin import ArchiveAdmin
+from brokerd.broker.archive.append_times import ArchiveAppendTimes
+from brokerd.broker.archive.bounds_writer import BoundsWriter
+from brokerd.broker.archive.guard import ArchiveGuard
+from brokerd.broker.archive.pin import ArchivePin
+from brokerd.broker.archive.read_ahead import ReadAhead
+from brokerd.broker.archive.reader import ArchiveReader
+from brokerd.broker.broker import Broker
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.clock_admin import ClockAdmin
+from brokerd.broker.context import Context
+from brokerd.broker.delayed.delivery import DelayedDelivery
+from brokerd.broker.delayed.prefetch import DelayedPrefetch
+from brokerd.broker.delayed.schedule import Schedule, ScheduleCounters
+from brokerd.broker.journal import EVENT_FRAME_BYTES, Clock, Journal
+from brokerd.broker.leases.group_admin import GroupAdmin
+from brokerd.broker.leases.reaper import GroupReaper
+from brokerd.broker.leases.service import LeaseService
+from brokerd.broker.leases.waiters import Waiters
+from brokerd.broker.model.snapshotter import Snapshotter
+from brokerd.broker.model.state import State
+from brokerd.broker.model.topic_admin import TopicAdmin
+from brokerd.broker.producers import Producers
+from brokerd.broker.records.append import RecordAppender
+from brokerd.broker.records.chunks import Chunk, ChunkCache
+from brokerd.broker.records.cold_reader import ColdReader
+from brokerd.broker.records.fetch import Expiry, RecordReader
+from brokerd.broker.records.writer import RecordWriter
+from brokerd.broker.retention.limits import RetentionLimits
+from brokerd.broker.retention.retention import Retention
+from brokerd.broker.retention.segment_cleaner import SegmentCleaner
+from brokerd.broker.schemas.registry import Schemas
+from brokerd.broker.security.accounts import Accounts
+from brokerd.broker.security.audit import AuditTrail
+from brokerd.broker.security.audit_search import Searches
+from brokerd.broker.settings import BrokerSettings
+from brokerd.broker.status.clock_events import report_ahead, report_jump
+from brokerd.broker.status.counters import Counters
+from brokerd.broker.status.damage import DamageRegistry
+from brokerd.broker.status.damage_report import DamageReport
+from brokerd.broker.status.overview import Overview
+from brokerd.broker.subscriptions import Subscriptions
+from brokerd.broker.transactions import Transactions
+from brokerd.schemas.checker import Checker, InlineCheckRunner, at_once
+from brokerd.security.passwords import Passwords, passwords_at_once
+from brokerd.wal import Committer, Snapshots, Wal
+
+
+def build_broker(
+    wal: Wal,
+    snapshots: Snapshots,
+    readers: Committer,
+    snapshot_writer: Committer,
+    clock: Clock,
+    wall: Callable[[], float],
+    settings: BrokerSettings,
+    data_dir: str = "DATA_DIR",
+    archive: ArchiveAccess | None = None,
+    passwords: Passwords | None = None,
+    checker: Checker | None = None,
+) -> Broker:
+    """Return a broker that has replayed nothing yet.
+
+    ``wall`` returns seconds since 1970. ``data_dir`` is the directory that messages name.
+    """
+    wiring = _Wiring(
+        wal,
+        snapshots,
+        readers,
+        snapshot_writer,
+        clock,
+        wall,
+        settings,
+        data_dir,
+        archive,
+        passwords or passwords_at_once(),
+        checker or Checker(at_once, InlineCheckRunner().check),
+    )
+    return wiring.broker()
+
+
+@dataclass
+class _Wiring:
+    wal: Wal
+    snapshots: Snapshots
+    readers: Committer
+    snapshot_writer: Committer
+    clock: Clock
+    wall: Callable[[], float]
+    settings: BrokerSettings
+    data_dir: str
+    access: ArchiveAccess | None
+    passwords: Passwords
+    checker: Checker
+
+    def __post_init__(self) -> None:
+        self.state = State(self.settings.groups)
+        self.counters = Counters()
+        self.damage = DamageRegistry(self.data_dir)
+        self.damage_report = DamageReport(self.state, self.damage)
+        self.waiters = Waiters(self.clock)
+        self.reaper = GroupReaper(self.clock)
+        self.tail = ChunkCache(self.settings.tail_cache_bytes, self._is_durable)
+        self.read_cache = ChunkCache(self.settings.read_cache_bytes, lambda chunk: True)
+        self.frame_bytes = min(self.settings.frame_bytes, self.wal.options.segment_bytes // 4)
+        self.archive_threads = self.readers if self.access is None else self.access.threads
+
+    def broker(self) -> Broker:
+        """Make the broker. Snapshots hold the parts in the order of these arguments."""
+        return Broker(
+            settings=self.settings,
+            context=self.context,
+            journal=self.context.journal,
+            records=self.records,
+            producers=self.producers,
+            reader=self.reader,
+            leases=self.leases,
+            groups=self.groups,
+            topics=self.topics,
+            transactions=self.transactions,
+            audit=self.audit,
+            writer=self.writer,
+            subscriptions=self.subscriptions,
+            delivery=self.delivery,
+            delayed=self.delayed,
+            accounts=Accounts(self.context, self.audit, self.passwords, self.settings.security),
+            schemas=Schemas(self.context, self.audit, self.checker),
+            overview=self.overview,
+            damage=self.damage,
+            archive=ArchiveAdmin(
+                self.context, self.access, self.archive_reader, self.segment_cleaner, self.bounds
+            ),
+            archive_reader=self.archive_reader,
+            segment_cleaner=self.segment_cleaner,
+            clock_admin=ClockAdmin(self.context, self.snapshotter),
+            snapshotter=self.snapshotter,
+            waiters=self.waiters,
+            retention=self.retention,
+            reaper=self.reaper,
+            cold_reader=self.cold_reader,
+            tail=self.tail,
+            read_cache=self.read_cache,
+            pin=self.pin,
+            bounds=self.bounds,
+            damage_report=self.damage_report,
+        )
+
+    # -- state and journal --------------------------------------------------------------------
+
+    @cached_property
+    def context(self) -> Context:
+        return Context(self.state, self.journal, self.wal, self.clock, self.time, self.counters)
+
+    @cached_property
+    def time(self) -> BrokerTime:
+        return BrokerTime(
+            self.wall,
+            self.clock.seconds,
+            report_jump,
+            lambda: report_ahead(self.time),
+            self.settings.clock,
+        )
+
+    @cached_property
+    def journal(self) -> Journal:
+        return Journal(
+            self.wal,
+            self.clock,
+            self.time,
+            self.tail,
+            frame_bytes=self.frame_bytes,
+            max_uncommitted_bytes=self.settings.max_uncommitted_bytes,
+            mark_quiet_us=self.settings.mark_quiet_us,
+            before_frame=lambda touched: self.leases.serve_touched(touched),
+            after_frame=self.snapshotter.step,
+        )
+
+    @cached_property
+    def snapshotter(self) -> Snapshotter:
+        return Snapshotter(
+            self.state,
+            self.wal,
+            self.snapshots,
+            self.snapshot_writer,
+            self.clock,
+            self.time,
+            self.settings.snapshot_interval_bytes,
+            idle=lambda: not self.journal.gathered_bytes,
+        )
+
+    def _is_durable(self, chunk: Chunk) -> bool:
+        is_framed = len(chunk.times_us) == len(chunk.values)
+        return is_framed and chunk.ticket <= self.journal.durable_ticket
+
+    # -- records ------------------------------------------------------------------------------
+
+    @cached_property
+    def records(self) -> RecordAppender:
+        return RecordAppender(self.context, self.tail, self.settings.retention.topics.ttl_us or 0)
+
+    @cached_property
+    def writer(self) -> RecordWriter:
+        return RecordWriter(self.context, self.topics, self.records, self.audit)
+
+    @cached_property
+    def expiry(self) -> Expiry:
+        return Expiry(self.time)
+
+    @cached_property
+    def reader(self) -> RecordReader:
+        return RecordReader(
+            self.context, self.expiry, self.cold_reader, self.readers, self.archive_reader
+        )
+
+    @cached_property
+    def cold_reader(self) -> ColdReader:
+        read_ahead = ReadAhead(self.archive_reader, self.clock, self.settings.read_cache_bytes)
+        return ColdReader(self.wal, self.readers, self.read_cache, self.damage, read_ahead)
+
+    # -- topics, groups and clients -----------------------------------------------------------
+
+    @cached_property
+    def topics(self) -> TopicAdmin:
+        return TopicAdmin(
+            self.context,
+            self.snapshotter,
+            self.waiters,
+            self.tail,
+            self.read_cache,
+            self.settings.max_topics,
+            self.settings.max_partitions,
+            self._bounds_changed,
+        )
+
+    @cached_property
+    def leases(self) -> LeaseService:
+        events_max = self.frame_bytes // (2 * EVENT_FRAME_BYTES)
+        return LeaseService(self.context, self.waiters, events_max, self.settings.max_groups)
+
+    @cached_property
+    def groups(self) -> GroupAdmin:
+        return GroupAdmin(
+            self.context,
+            self.leases,
+            self._bounds_changed,
+            lambda topic, group: self.subscriptions.end_with_group(topic, group),
+        )
+
+    @cached_property
+    def subscriptions(self) -> Subscriptions:
+        return Subscriptions(
+            self.context,
+            self.leases,
+            self.topics.create,
+            self.reader.offset_at_time,
+            self.settings.max_subscriptions,
+        )
+
+    @cached_property
+    def producers(self) -> Producers:
+        return Producers(self.context, self.settings.max_producers)
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        return Transactions(
+            self.context,
+            self.records,
+            self.topics,
+            self.topics.find,
+            self.settings.max_transaction_bytes,
+            self.settings.transaction_us,
+        )
+
+    @cached_property
+    def audit(self) -> AuditTrail:
+        return AuditTrail(
+            self.context,
+            self.records,
+            Searches(self.context, self.topics.find, self.reader.fetch, self.reader.offset_at_time),
+            self.topics.own_topic,
+            self.settings.audit_keep_us,
+        )
+
+    @cached_property
+    def overview(self) -> Overview:
+        return Overview(
+            self.context,
+            self.settings.groups.max_attempts,
+            ArchiveAppendTimes(self.archive_reader),
+        )
+
+    # -- delayed messages ---------------------------------------------------------------------
+
+    @cached_property
+    def schedule_counters(self) -> ScheduleCounters:
+        return ScheduleCounters()
+
+    @cached_property
+    def delivery(self) -> DelayedDelivery:
+        return DelayedDelivery(
+            self.context,
+            self.records,
+            self.leases,
+            self.cold_reader,
+            self.expiry,
+            self.schedule_counters,
+            DelayedPrefetch(self.context, self.readers, self.archive_reader),
+            self.topics.remove,
+        )
+
+    @cached_property
+    def delayed(self) -> Schedule:
+        return Schedule(
+            self.context,
+            self.records,
+            self.leases,
+            self.schedule_counters,
+            self.topics.internal_topic,
+            self.delivery.added,
+            self.delivery.over,
+        )
+
+    # -- archive and removal ------------------------------------------------------------------
+
+    @cached_property
+    def pin(self) -> ArchivePin:
+        return ArchivePin(self.access, self.snapshot_writer)
+
+    @cached_property
+    def archive_reader(self) -> ArchiveReader:
+        return ArchiveReader(
+            self.archive_threads,
+            self.clock,
+            self.settings.archive.poll_us,
+            ArchiveGuard(self.context, self.pin).check,
+        )
+
+    @cached_property
+    def bounds(self) -> BoundsWriter | None:
+        if self.access is None:
+            return None
+        return BoundsWriter(
+            self.context,
+            self.access,
+            self.snapshot_writer,
+            self.overview.commit_place,
+            self.damage_report.places,
+        )
+
+    def _bounds_changed(self) -> None:
+        if self.bounds is not None:
+            self.bounds.changed()
+
+    @cached_property
+    def segment_cleaner(self) -> SegmentCleaner:
+        return SegmentCleaner(
+            self.context,
+            self.snapshotter,
+            self.readers,
+            self.snapshot_writer,
+            self.archive_threads,
+            self.archive_reader,
+            self.pin,
+            self.topics.mark_archived,
+            self.settings.archive,
+        )
+
+    @cached_property
+    def retention(self) -> Retention:
+        return Retention(
+            self.context,
+            RetentionLimits(self.wal, self.readers, self.archive_reader),
+            self.topics.remove,
+            self.segment_cleaner,
+            self.settings.retention,
+        )
