@@ -501,7 +501,7 @@ BUGS = (
         "forget-producers",
         "a snapshot forgets which batches may be sent again",
         "broker/producers.py",
-        ("        state.captures.append(self._captures)\n", ""),
+        ("        context.state.captures.append(self._captures)\n", ""),
     ),
     bug(
         "resend-stored-again",
