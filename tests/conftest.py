@@ -9,8 +9,8 @@ Logging starts here, without an observer. Before it starts, Twisted keeps every 
 with the event the broker and the disk it mentions: gigabytes in a run of all tests.
 
 All tests share one Spark session with two tasks at a time, on loopback, without a page. Its tasks
-reach the S3 server of the fixtures `s3_server` and `bucket`. Under pytest-xdist, the tests that use
-the session run in one process, so that only one Java starts.
+reach the S3 server of the fixtures `s3_server` and `bucket`. Under pytest-xdist, a run without slow
+tests has the files that mention `SparkSession` in one process, so that only one Java starts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,9 @@ __all__ = ["bucket", "s3_server"]
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.remote import Producer
-    from xdist.scheduler.loadgroup import LoadGroupScheduling
+    from xdist.scheduler.loadscope import LoadScopeScheduling
+
+ROOT = Path(__file__).resolve().parents[1]
 
 NOBODYS_CHEAP_HASH = re.sub("m=.*,t=.*,", "m=8,t=1,", passwords.NOBODYS_HASH)
 
@@ -53,8 +56,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
 
 # -- Processes -----------------------------------------------------------------------------------
-
-SPARK_GROUP = "spark"
 
 _is_worker = False
 """Whether another process hands out the tests of this one."""
@@ -86,32 +87,45 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that use Spark in one group, and start the longest pieces of work first."""
+    """Mark `soak` tests `slow`, too, and start the longest pieces of work first."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(SPARK_GROUP))
+        if item.get_closest_marker("soak") is not None:
+            item.add_marker("slow")
     if _is_worker:
         items.sort(key=_turn)
 
 
 def _turn(item: pytest.Item) -> int:
-    """Return 0 for tests that use Spark, then the position in `FIRST`, then the rest."""
-    if item.get_closest_marker("xdist_group") is not None:
+    """Return 0 for files that use Spark, then the position in `FIRST`, then the rest."""
+    path = item.nodeid.partition("::")[0]
+    if _uses_spark(path):
         return 0
-    path = item.nodeid.split("::")[0]
     return next((at for at, start in enumerate(FIRST, 1) if path.startswith(start)), len(FIRST) + 1)
 
 
+@cache
+def _uses_spark(path: str) -> bool:
+    """Return whether a file of tests has the type of the fixture `spark`."""
+    file = ROOT / path
+    return file.is_file() and "SparkSession" in file.read_text()
+
+
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadGroupScheduling:
-    """Hand out tests to processes by group, and without a group by file."""
-    from xdist.scheduler.loadgroup import LoadGroupScheduling
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Hand out tests to processes by file, and those that use Spark to one process.
 
-    class GroupOrFile(LoadGroupScheduling):
+    Slow tests start Javas of their own, so a run with slow tests keeps to files.
+    """
+    from xdist.scheduler.loadscope import LoadScopeScheduling
+
+    has_one_java = "not slow" in config.option.markexpr
+
+    class FileScheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return super()._split_scope(nodeid).split("::")[0]
+            path = nodeid.partition("::")[0]
+            return "spark" if has_one_java and _uses_spark(path) else path
 
-    return GroupOrFile(config, log)
+    return FileScheduling(config, log)
 
 
 # -- Passwords -----------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_sigterm_ends_the_session(tmp_path: Path, body: str) -> None:
     ids=["the process of a test", "the process that deals out the tests"],
 )
 def test_sigterm_ends_a_session_of_several_processes(tmp_path: Path, body: str, code: int) -> None:
-    result = session(tmp_path, body, "-n1", "--dist=loadgroup", "-v")
+    result = session(tmp_path, body, "-n1", "--dist=loadfile", "-v")
     assert result.returncode == code
     assert "PASSED" in result.stdout
     assert "test_that_comes_after_it" not in result.stdout

@@ -47,7 +47,9 @@ def days_archive(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) 
     """The archive of four runs, a day apart."""
     world = World(tmp_path_factory.mktemp("days"), spark)
     for day in range(DAYS):
-        roll(world, *place(day))
+        roll(world, *place(day), derive=False)
+        derived.derive_deliveries(world.run())
+    hours.derive_hourly(world.run())
     return world.root
 
 
