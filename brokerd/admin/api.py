@@ -43,7 +43,7 @@ OPENAPI = describe(ROUTES)
 
 
 def make_api(broker: Broker, authenticator: Authenticator) -> Api:
-    """The resource to be hung up at ``/api/v1``."""
+    """Make the resource for ``/api/v1``."""
     api = Api(broker, ROUTES, authenticator)
     api.putChild(b"openapi.json", JSONResource(lambda request: (http.OK, OPENAPI)))
     return api

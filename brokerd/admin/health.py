@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_site.py
-"""Where the broker is in its life, as health checks ask for it."""
+"""The phase of the broker, for health checks."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ class Phase(Enum):
 
 
 class Health:
-    """The phase now, and the reason if it is FAILED. Set by the service, read by the admin site.
+    """The current phase, and the reason if it is FAILED. The service sets it, the admin site reads
+    it.
 
-    A broker that is *degraded* is ready all the same: what is sound is served, and taking it out
-    of service would only keep that away too. So it changes no status code, and always says why.
+    A *degraded* broker is ready and serves all sound data. To take it out of service would make
+    that unavailable too. So degradation changes no status code; the answer always has its reason.
     """
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING
         self.reason = ""
         self.degradation: Callable[[], str] = lambda: ""
-        """Says why the broker is degraded, "" if it is not."""
+        """Returns why the broker is degraded, "" if it is not."""
 
     def describe(self) -> dict[str, str]:
-        """The phase, and what is wrong, if anything is."""
+        """Return the phase and the reason for a failure or degradation."""
         described = {"phase": self.phase.value}
         if self.reason:
             described["reason"] = self.reason
@@ -42,7 +43,7 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether the broker takes requests of clients."""
+        """Return whether the broker serves clients."""
         return self.phase is Phase.READY
 
     def fail(self, reason: str) -> None:

@@ -1,8 +1,8 @@
 # Tests: tests/admin/test_metrics.py
-"""Metrics for Prometheus, computed from one status at scrape time, so nothing is counted twice.
+"""Metrics for Prometheus, computed from one status at scrape time. docs/monitoring.rst lists them.
 
-docs/monitoring.rst lists them. There is no process-global registry: each scrape gets a registry of
-its own around a frozen status, which another thread may then format without a lock.
+There is no process-global registry. Each scrape builds its own registry around a frozen status,
+which another thread can format without a lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROUP_LABELS = ("topic", "group", "partition")
 
 
 class Definition(NamedTuple):
-    """One metric: its place in the status, name, kind and meaning."""
+    """One metric: its key in the status, name, type and help text."""
 
     path: str
     """Dotted keys of the status."""
@@ -33,7 +33,7 @@ class Definition(NamedTuple):
     kind: type[CounterMetricFamily] | type[GaugeMetricFamily]
     meaning: str
     label: str = ""
-    """If given, the status has a map there, and its keys are the values of this label."""
+    """If given, the value is a map, and its keys are the values of this label."""
 
 
 C, G = CounterMetricFamily, GaugeMetricFamily
@@ -310,7 +310,7 @@ GROUP_DEFINITIONS = (
 
 
 class StatusCollector:
-    """Turns one status into metric families; keys that the status lacks are left out."""
+    """Makes metric families from a status; skips keys that the status lacks."""
 
     def __init__(self, status: Mapping[str, Any]) -> None:
         self._status = status

@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_openapi.py
-"""The description of the API for programs (OpenAPI 3.1), made from the table that serves it."""
+"""The OpenAPI 3.1 description of the API, generated from the table of routes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from brokerd.admin.shapes.common import Refusal
 
 _TEMPLATE = "#/components/schemas/{name}"
 _REFUSED = {
-    "400": "a value that makes no sense",
-    "403": "a write that a browser sends for a page",
+    "400": "an invalid value",
+    "403": "missing permission, or a write that a browser sends for a page",
     "404": "there is no such thing",
-    "409": "it is so already, or a limit is reached, or somebody else holds it",
+    "409": "a conflict: it exists already, a limit is reached, or another client holds it",
     "413": "the body or a record is too large",
     "415": "a write without Content-Type: application/json",
     "500": "a failed write, damage, or a bug",
-    "503": "the broker is starting or stopping, or the archive cannot be used now",
+    "503": "the broker is starting or stopping, or the archive is unusable",
     "507": "the disk is full",
 }
 _READ_REFUSED = ("400", "404", "500", "503")
 
 
 def describe(routes: list[Route]) -> dict[str, Any]:
-    """The whole document."""
+    """Return the document."""
     types: list[type[Struct]] = [Refusal]
     for route in routes:
         types += [kind for kind in (route.answer, route.body) if kind is not None]
@@ -86,7 +86,7 @@ def _status() -> dict[str, Any]:
     answer = {"schema": {"type": "object"}}
     return {
         "get": {
-            "summary": "Counts and sizes of the whole broker",
+            "summary": "Show counts and sizes of the whole broker",
             "operationId": "status",
             "parameters": [],
             "responses": {

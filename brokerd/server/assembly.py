@@ -1,8 +1,8 @@
 # Tests: tests/test_assembly.py
-"""The core of a broker put together from its parts: disk, threads, log, broker, factories.
+"""Assembles the core of a broker: disk, threads, log, broker, factories.
 
-What `brokerd.server.service` starts and stops. `make_core` opens nothing; the lock, files and
-threads begin with the methods of `BrokerCore`, in the order the service calls them.
+`brokerd.server.service` starts and stops it. `make_core` opens nothing. The methods of `BrokerCore`
+take the lock, open files and start threads; the service calls them in order.
 """
 
 from __future__ import annotations
@@ -52,29 +52,31 @@ from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 
 READ_THREADS = 2
 ARCHIVE_THREADS = 2
-"""One reads while the other looks for a newer version."""
+"""One reads while the other checks for a newer version."""
 CLOSE_SECONDS = 60.0
-"""How long a stop waits for the last commit, sync and snapshot. A hung disk never ends them."""
+"""Longest wait of a stop for the last commit, sync and snapshot. A hung disk never ends them."""
 JOIN_SECONDS = 5.0
-"""How long a stop then waits for the threads."""
+"""Longest wait of a stop for the threads after that."""
 ARCHIVE_STOP_SECONDS = 5.0
-"""How long each of them may take to end: whoever asked has been answered, or told to ask again."""
+"""Longest wait for the archive's threads; their requests are already answered or refused."""
 PASSWORD_THREADS = 2
-"""How many cores logins may take at once."""
+"""Cores that logins may use at once."""
 SCHEMA_THREADS = 2
-"""How many schemas and messages are looked at at once, each in a process of its own."""
+"""Schemas and messages that are checked at once, each in its own process."""
 TICK_SECONDS = 1.0
-"""How often a segment's age is looked at and a failed allocation is tried again."""
+"""Interval at which the broker checks the age of the open segment and retries a failed
+allocation.
+"""
 
 RESERVED_DESCRIPTORS = 128
-"""Files that connections never use up: segments, indexes, snapshots, the admin site.
+"""File descriptors reserved for segments, indexes, snapshots and the admin site.
 
-Without them a segment could not be begun, and a broker with too many clients would have to stop.
+Otherwise a broker with too many clients could not begin a segment and would have to stop.
 """
 
 
 class FactoryContext(NamedTuple):
-    """What a format's listener is made of."""
+    """The arguments of a factory of a wire format."""
 
     broker: Broker
     clock: Any
@@ -101,16 +103,16 @@ FACTORIES: dict[str, Callable[[FactoryContext], ConnectionFactory]] = {
     ),
     "mega": lambda context: MegaFactory(context.broker, context.clock, context.limits),
 }
-"""The wire formats of this version: a new one is one line here."""
+"""Wire format -> its factory."""
 
 
 def make_core(config: Config, data_dir: Path, reactor: Any) -> BrokerCore:
-    """The core for ``config``; opens nothing."""
+    """Make the core for ``config``; open nothing."""
     return BrokerCore(config, data_dir, RealHost(reactor))
 
 
 def broker_settings(config: Config) -> BrokerSettings:
-    """The broker's settings, in its units."""
+    """Convert the configuration into the broker's settings."""
     return BrokerSettings(
         tail_cache_bytes=config.broker.tail_cache_bytes,
         read_cache_bytes=config.broker.read_cache_bytes,
@@ -155,7 +157,7 @@ def broker_settings(config: Config) -> BrokerSettings:
 
 
 def blipmq_settings(section: Blipmq) -> BlipmqSettings:
-    """What is BlipMQ's alone, in its units."""
+    """Convert the section ``blipmq`` into its settings."""
     return BlipmqSettings(
         api_keys=section.api_keys,
         max_deliveries=section.max_deliveries,
@@ -167,9 +169,9 @@ def blipmq_settings(section: Blipmq) -> BlipmqSettings:
 
 
 def connection_limits(config: Config, descriptors: int | None = None) -> Limits:
-    """The limits of a listener, in its units.
+    """Convert the section ``limits`` into limits of a listener.
 
-    ``descriptors`` is how many files the process may have open: connections leave the log some.
+    ``descriptors`` is the process's limit on open files; connections leave some for the log.
     """
     connections = config.limits.connections
     if descriptors is not None:
@@ -185,7 +187,7 @@ def connection_limits(config: Config, descriptors: int | None = None) -> Limits:
 
 
 class BrokerCore:
-    """Everything behind the listeners; see `brokerd.server.service.Core` for the contract."""
+    """The core of the broker; `brokerd.server.service.Core` is its contract."""
 
     _log = Logger(namespace="brokerd")
 
@@ -251,16 +253,16 @@ class BrokerCore:
         self.guard = make_guard(
             config, self.broker, lambda: self.recovery is not None, self._certificate_log
         )
-        """Says who connects."""
+        """Authenticates connections."""
         self._limits = connection_limits(config)
-        """As configured, until `lock` has seen what the process may open."""
+        """As configured; `lock` lowers them to the limit on open files."""
         self._factories: dict[str, ConnectionFactory] = {}
         self._loops: list[LoopingCall] = []
         self.recovery: RecoveryReport | None = None
-        """What the replay found, once it is done."""
+        """Report of the replay, once it is done."""
 
     def _archive_access(self) -> ArchiveAccess | None:
-        """How to come to the archive; None on a host that has none. Raises ConfigError."""
+        """Make the access to the archive; None on a host without archives. Raises ConfigError."""
         root = address(self._config.archive.uri, self._data_dir)
         open_archive = self._host.open_archive
         if open_archive is None:
@@ -299,7 +301,7 @@ class BrokerCore:
         replayed: Deferred[RecoveryReport] = Deferred()
 
         def done(report: RecoveryReport | None, error: Exception | None) -> None:
-            if replayed.called:  # given up meanwhile
+            if replayed.called:  # cancelled meanwhile
                 return
             if report is None:
                 replayed.errback(error)
@@ -347,7 +349,9 @@ class BrokerCore:
             )
 
     def factory(self, form: str) -> ConnectionFactory:
-        """The factory of a listener: of a wire format, or of several, as in ``flymq+rustlog``."""
+        """Make the factory of a listener: of one wire format, or of several as in
+        ``flymq+rustlog``.
+        """
         if "+" in form:
             factory: ConnectionFactory = FirstByteFactory(
                 form,
@@ -367,7 +371,7 @@ class BrokerCore:
         return factory
 
     def _count_open(self) -> int:
-        """How many connections there are at all listeners."""
+        """Return the number of connections at all listeners."""
         return sum(len(factory.connections) for factory in self._factories.values())
 
     # -- down ---------------------------------------------------------------------------------
@@ -380,9 +384,9 @@ class BrokerCore:
             self.on_fatal(error)
 
     def drain(self) -> Deferred[None]:
-        """Take no new requests; fires when every answer that is owed has left.
+        """Take no new requests; fire when every answer that is due has left.
 
-        May be cancelled, and fails with CancelledError then.
+        Cancelling makes it fail with CancelledError.
         """
         for factory in self._factories.values():
             factory.close_all()
@@ -411,14 +415,14 @@ class BrokerCore:
             )
         if self._archive_threads.stop(ARCHIVE_STOP_SECONDS):
             self._log.warn(
-                "the archive does not answer; the stop waits no longer for it than {seconds} s",
+                "the archive did not answer within {seconds} s; the stop goes on without it",
                 event_id="archive-hangs",
                 seconds=ARCHIVE_STOP_SECONDS,
             )
         self._lock.release()
 
     def _stop_threads(self) -> str:
-        """End the threads within JOIN_SECONDS; name those that are still at work."""
+        """End the threads within JOIN_SECONDS; return which are still running, "" if none."""
         end = self._reactor.seconds() + JOIN_SECONDS
         names = [
             name
@@ -451,7 +455,7 @@ class BrokerCore:
         return Deferred.fromCoroutine(self._close())
 
     def abandon(self) -> None:
-        """Let go at once, as a crash would; nothing more is written."""
+        """Release everything at once, as a crash would; write nothing."""
         self._stop_timers()
         self._schema_check_runner.end()
         self._host.end_serving()
@@ -459,24 +463,24 @@ class BrokerCore:
             factory.abort_all()
         if self.recovery is not None:
             self._lock.release()
-        # Else a thread may still be replaying: the lock stays until the process ends.
+        # Otherwise a thread may still replay: the lock stays until the process ends.
 
     def _stop_timers(self) -> None:
         for loop in self._loops:
             if loop.running:
                 loop.stop()
 
-    # -- what can be seen ---------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------
 
     def api(self) -> Api:
-        """The JSON API of topics, groups, dead letters and the archive."""
+        """Make the JSON API."""
         return make_api(
             self.broker,
             Authenticator(self.guard, self._reactor.seconds, self._host.random_bytes(32)),
         )
 
     def degraded(self) -> str:
-        """Say why what is served is not all there was; "" if nothing is known to be missing."""
+        """Return why some data is not served; "" if nothing is known to be missing."""
         reasons = (self.broker.damage.reason, self.broker.archive.reason, self.broker.time.problem)
         return "; ".join(reason for reason in reasons if reason)
 

@@ -1,8 +1,8 @@
 # Tests: tests/test_certificate_log.py
-"""Certificates that are valid and let nobody in: a line of the log each, and a count.
+"""A log and a counter of valid client certificates that match no account.
 
-Without a line nobody finds out why a client is anonymous. There are no more of them than
-`brokerd.server.log_limit` has; all are counted.
+Without the log line an operator cannot see why a client is anonymous. `brokerd.server.log_limit`
+limits the lines; the counter has all.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from brokerd.errors import escaped
 from brokerd.server.log_limit import WINDOW_SECONDS, LogLimit
 
 SUBJECT_MAX = 200
-"""Of a subject so many characters are told."""
+"""Characters of a subject in the log."""
 
 
 class CertificateLog:
-    """Tells of certificates that let nobody in, of all listeners.
+    """Logs such certificates of all listeners.
 
     :param seconds: a monotonic clock.
     """
@@ -28,13 +28,13 @@ class CertificateLog:
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self.count = 0
-        """How many there were."""
+        """Number of such certificates."""
         self._seconds = seconds
         self._ends = 0.0
         self._limits: dict[str, LogLimit] = {}
 
     def tell(self, form: str, peer: str, subject: str, reason: str) -> None:
-        """Whoever showed this certificate is not let in by it."""
+        """Log and count a connection whose certificate matches no account."""
         self.count += 1
         now = self._seconds()
         if now >= self._ends:

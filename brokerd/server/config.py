@@ -1,14 +1,14 @@
 # Tests: tests/test_config.py
-"""The configuration: what was said of each option, and where.
+"""The configuration: values and sources of all options.
 
-Four layers, later ones win: the defaults, a TOML file, ``BROKERD_SECTION_KEY`` variables of
-the environment, and options of the command line (``--set section.key=value`` and the named ones).
-Unknown keys and wrong types are refused with :class:`brokerd.errors.ConfigError`, which names the
-key, what is wanted, what was found and its source. ``etc/brokerd.toml`` gives each option's reason;
-a test keeps it equal to :mod:`brokerd.server.sections`.
+Four layers, later ones win: defaults, a TOML file, ``BROKERD_SECTION_KEY`` environment variables,
+and command line options (``--set section.key=value`` and the named ones). Unknown keys and wrong
+types raise :class:`brokerd.errors.ConfigError` with the key, the expected and the actual value, and
+the source.
 
-Nothing here touches the disk except :func:`read_file`, :func:`with_secrets` and
-:func:`secret_warnings`, and nothing reads the environment by itself.
+``etc/brokerd.toml`` explains each option; a test keeps it equal to :mod:`brokerd.server.sections`.
+Only :func:`read_file`, :func:`with_secrets` and :func:`secret_warnings` read the disk. No function
+reads the environment by itself.
 """
 
 from __future__ import annotations
@@ -70,28 +70,28 @@ __all__ = [
 LISTEN = "listen"
 ENVIRONMENT_PREFIX = "BROKERD_"
 ORCHESTRATOR_PREFIXES = ("BROKERD_SERVICE_", "BROKERD_PORT")
-"""Kubernetes and Docker set these by themselves for a service called brokerd; they mean nothing."""
+"""Variables that Kubernetes and Docker set for a service called brokerd; they are ignored."""
 
 
 class Setting(NamedTuple):
-    """One value as it was given, before its type is known to be right."""
+    """One value as given, before its type is checked."""
 
     name: str
-    """Dotted, such as ``wal.segment_bytes``."""
+    """Dotted, for example ``wal.segment_bytes``."""
     raw: Any
     source: str
-    """Where it stands, for people: a file and key, a variable, or an option."""
+    """Source for messages: a file and key, a variable, or an option."""
     is_text: bool
-    """True if only text could be given there, so that ``"3"`` may mean the number."""
+    """True if the source has only text, so that ``"3"`` may mean the number."""
 
 
 class LoadedConfig(NamedTuple):
-    """A sound configuration, and the source of each value that is not a default."""
+    """A valid configuration, and the source of each value that is not a default."""
 
     config: Config
     sources: dict[str, str]
     warnings: tuple[str, ...] = ()
-    """What is better done otherwise, a line each."""
+    """Warnings, one line each."""
 
 
 def read_file(path: Path) -> list[Setting]:
@@ -125,9 +125,9 @@ def _settings_of_document(document: Mapping[str, Any], path: Path) -> Iterable[S
 
 
 def read_environment(environment: Mapping[str, str]) -> list[Setting]:
-    """Pick the ``BROKERD_*`` variables. Those that orchestrators set by themselves are left out.
+    """Read the ``BROKERD_*`` variables, except those of orchestrators.
 
-    :raises ConfigError: if a variable names nothing that exists.
+    :raises ConfigError: if a variable names no option.
     """
     names = {_variable(name): name for name in _all_names()}
     settings = []
@@ -146,9 +146,9 @@ def read_environment(environment: Mapping[str, str]) -> list[Setting]:
 
 
 def read_assignments(assignments: Iterable[str]) -> list[Setting]:
-    """Read the values of ``--set``, such as ``wal.durability=os``.
+    """Read the values of ``--set``, for example ``wal.durability=os``.
 
-    :raises ConfigError: if there is no ``=`` in one.
+    :raises ConfigError: if one has no ``=``.
     """
     settings = []
     for assignment in assignments:
@@ -160,9 +160,9 @@ def read_assignments(assignments: Iterable[str]) -> list[Setting]:
 
 
 def read_listeners(listeners: Sequence[str]) -> list[Setting]:
-    """Read the values of ``--listen``, such as ``mamamia=tcp:9000``.
+    """Read the values of ``--listen``, for example ``mamamia=tcp:9000``.
 
-    :raises ConfigError: if one has no ``=`` or a format stands in two of them.
+    :raises ConfigError: if one has no ``=`` or two have the same format.
     """
     settings: dict[str, Setting] = {}
     for listener in listeners:
@@ -170,7 +170,9 @@ def read_listeners(listeners: Sequence[str]) -> list[Setting]:
         if not equals or not endpoint:
             raise ConfigError(f"--listen {listener}: expected FORMAT=ENDPOINT")
         if form == "admin":
-            raise ConfigError(f"--listen {listener}: say --admin {endpoint}; it is no wire format")
+            raise ConfigError(
+                f"--listen {listener}: use --admin {endpoint}; admin is not a wire format"
+            )
         if form in settings:
             raise ConfigError(f"--listen {listener}: {form} has an endpoint already")
         settings[form] = Setting(f"{LISTEN}.{form}", endpoint, f"--listen {listener}", True)
@@ -184,12 +186,12 @@ def load(
     listeners: Sequence[str] = (),
     options: Iterable[Setting] = (),
 ) -> LoadedConfig:
-    """Put the four layers on top of each other.
+    """Merge the four layers.
 
     A ``[listen]`` table in the file replaces the default listeners, and any ``--listen`` replaces
-    all others; elsewhere one listener is added or changed at a time, and ``none`` removes it.
+    all others. Variables and ``--set`` add or change one listener at a time; ``none`` removes it.
 
-    :raises ConfigError: for the first thing that is wrong.
+    :raises ConfigError: for the first mistake.
     """
     layers = [
         read_file(file) if file is not None else [],
@@ -239,7 +241,7 @@ def _build(listen: dict[str, str], settings: Iterable[Setting]) -> LoadedConfig:
 
 
 def _shown(sources: Mapping[str, str]) -> Iterable[str]:
-    """A warning for each secret that every user of the machine can read."""
+    """Warn about each secret that every user of the machine can read."""
     for name, file in SECRETS.items():
         if sources.get(name, "").startswith("--set"):
             yield (
@@ -249,9 +251,9 @@ def _shown(sources: Mapping[str, str]) -> Iterable[str]:
 
 
 def with_secrets(config: Config) -> Config:
-    """The configuration with the secrets that stand in files of their own.
+    """Return the configuration with the secrets from their files.
 
-    :raises ConfigError: if one of the files cannot be read, or has no line.
+    :raises ConfigError: if a file is unreadable or empty.
     """
     for name, file_name, path in _secret_files(config):
         section, _, key = name.partition(".")
@@ -264,9 +266,9 @@ def with_secrets(config: Config) -> Config:
 
 
 def secret_warnings(config: Config) -> tuple[str, ...]:
-    """A line for each file of secrets that others than its owner may read.
+    """Return a warning for each secrets file that other users may read.
 
-    :raises ConfigError: if one of the files is not there.
+    :raises ConfigError: if a file is missing.
     """
     warnings = []
     files = [(file_name, path) for _, file_name, path in _secret_files(config)]
@@ -286,7 +288,7 @@ def secret_warnings(config: Config) -> tuple[str, ...]:
 
 
 def _secret_files(config: Config) -> Iterable[tuple[str, str, Path]]:
-    """The option of each secret that stands in a file, that which names the file, and the file."""
+    """Iterate over (option of a secret, option of its file, path of the file)."""
     for name, file_name in SECRETS.items():
         section, _, key = file_name.partition(".")
         path = getattr(getattr(config, section), key)
@@ -295,7 +297,7 @@ def _secret_files(config: Config) -> Iterable[tuple[str, str, Path]]:
 
 
 def _read_lines(name: str, path: Path) -> list[str]:
-    """The lines of a file of secrets, without blank ones and comments."""
+    """Read the lines of a secrets file, without blank lines and comments."""
     lines = [line.strip() for line in _read(name, path).splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if not lines:
@@ -304,7 +306,7 @@ def _read_lines(name: str, path: Path) -> list[str]:
 
 
 def _read_first_line(name: str, path: Path) -> list[str]:
-    """The first line of a file, as it is: any letter may be of a password."""
+    """Read the first line of a file unchanged: a password may have any character."""
     line = _read(name, path).partition("\n")[0]
     if not line:
         raise ConfigError(f"{name}: the first line of {path} is empty; write the secret there")
@@ -321,7 +323,7 @@ def _read(name: str, path: Path) -> str:
 
 
 def _set_listener(listen: dict[str, str], name: str, setting: Setting) -> None:
-    """Add, change or (``none``) remove a listener; its formats listen nowhere else any more."""
+    """Add, change or (``none``) remove a listener; remove its formats from other listeners."""
     formats = name.split("+")
     for form in formats:
         if form not in FORMATS:
@@ -343,7 +345,7 @@ def _set_listener(listen: dict[str, str], name: str, setting: Setting) -> None:
 
 
 def _check_formats(formats: list[str], setting: Setting) -> None:
-    """Refuse a listener whose formats cannot be told from one another."""
+    """Refuse a listener whose formats are not distinguishable by the first byte."""
     for form, other in combinations(formats, 2):
         first, others = FIRST_BYTES.get(form), FIRST_BYTES.get(other)
         if first is None or others is None or set(first) & set(others):
@@ -354,7 +356,7 @@ def _check_formats(formats: list[str], setting: Setting) -> None:
 
 
 def _check_layer(layer: Iterable[Setting]) -> None:
-    """Refuse two endpoints of one format in one place."""
+    """Refuse two endpoints of one format in the same layer."""
     seen: dict[str, Setting] = {}
     for setting in layer:
         section, _, name = setting.name.partition(".")
@@ -417,7 +419,7 @@ def _convert(kind: Any, setting: Setting) -> Any:
 
 
 def _listed(text: str, mark: str) -> Iterable[str]:
-    """The parts of a list between its commas. A part goes on until it has the mark."""
+    """Split a list at its commas; a part with ``mark`` missing joins the next one."""
     part = ""
     for piece in text.split(","):
         part += f",{piece}" if part else piece.strip()
@@ -429,7 +431,7 @@ def _listed(text: str, mark: str) -> Iterable[str]:
 
 
 def _check(setting: Setting, value: Any) -> None:
-    """Refuse values of the right type that mean nothing here."""
+    """Refuse values that have the right type and no valid meaning."""
     if setting.name == "wal.durability":
         try:
             parse_durability(value)

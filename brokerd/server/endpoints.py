@@ -1,16 +1,16 @@
 # Tests: tests/test_endpoints.py
-"""Twisted endpoint strings, made safe, and the addresses they turn into.
+"""Twisted endpoint strings with safe defaults, and the text of addresses.
 
-``tcp:`` and ``ssl:`` without an interface mean loopback here, because nothing checks who connects
-by default; relative paths of ``unix:`` are made absolute, because a daemon may change
-its directory. The syntax is that of :func:`twisted.internet.endpoints.serverFromString`: parts are
-separated by colons, and a backslash takes the meaning from the character after it.
+``tcp:`` and ``ssl:`` without an interface mean loopback, because by default the broker has no
+authentication. Relative paths of ``unix:`` become absolute, because a daemon may change its
+directory. The syntax is that of :func:`twisted.internet.endpoints.serverFromString`: colons
+separate parts, and a backslash escapes the next character.
 
-``haproxy:`` before another endpoint takes where a client comes from from the PROXY header that a
-proxy sends first. Whoever reaches it may say what he likes there.
+``haproxy:`` before an endpoint takes the client's address from the PROXY header of a proxy. Anyone
+who can reach the endpoint can forge that header.
 
-TLS is brokerd's own (:mod:`brokerd.server.tls`), for ``ssl:`` as for what ``[tls]`` names. ``ssl:``
-takes two more arguments: ``clientCA``, who signs the certificates of clients, and ``clientAuth``.
+brokerd implements TLS itself (:mod:`brokerd.server.tls`), for ``ssl:`` and for ``[tls]``. ``ssl:``
+has two more arguments: ``clientCA``, the CA of client certificates, and ``clientAuth``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "interface=127.0.0.1"
 
-# Where the interface stands if it is given by position, counted from the first argument; the
+# Index of a positional interface, counted from the first argument; the backlog follows it.
 # backlog comes after it.
 _INTERFACE_POSITION = {"tcp": 1, "ssl": 4}
 
@@ -49,14 +49,15 @@ SSL_ARGUMENTS = (
     *("port", "privateKey", "certKey", "sslmethod", "interface", "backlog"),
     *("extraCertChain", "dhParameters"),
 )
-"""The arguments of ``ssl:`` by their position, as Twisted has them."""
+"""Positional arguments of ``ssl:``, as in Twisted."""
 SSL_BY_NAME = ("clientCA", "clientAuth")
-"""Those that brokerd adds."""
+"""Arguments that brokerd adds."""
 CLIENT_AUTH = ("none", "optional", "required")
 
 BACKLOG = 1024
-"""Connections that may wait to be accepted. Twisted's 50 make a crowd of clients wait for TCP's
-second try, a second and more."""
+"""Backlog of a listening socket. With Twisted's 50, many clients at once wait a second and more for
+TCP's retry.
+"""
 
 
 def split(description: str) -> list[str]:
@@ -91,10 +92,7 @@ def localise(description: str) -> str:
 
 
 class Endpoints:
-    """Makes the endpoints of the listeners of one configuration.
-
-    Those that speak TLS with the same files share them.
-    """
+    """Makes the endpoints of one configuration; endpoints with the same TLS files share them."""
 
     def __init__(self, reactor: Any, config: Config) -> None:
         self._reactor = reactor
@@ -102,11 +100,10 @@ class Endpoints:
         self._credentials: dict[Any, Any] = {}
 
     def parse(self, name: str, description: str) -> IStreamServerEndpoint:
-        """Make the endpoint, without opening it.
+        """Make the endpoint without opening it.
 
-        :param name: what listens there: a format, several joined by ``+``, or ``admin``.
-        :raises ConfigError: if the string is not an endpoint, or a file that it, or ``[tls]``,
-            names cannot be used.
+        :param name: the listener: a format, several joined by ``+``, or ``admin``.
+        :raises ConfigError: for an invalid string or an unusable TLS file.
         """
         try:
             _check(description)
@@ -114,7 +111,7 @@ class Endpoints:
             endpoint: IStreamServerEndpoint = serverFromString(self._reactor, plain)
             if is_behind_proxy(plain):
                 endpoint = ProxyEndpoint(endpoint)
-        except Exception as error:  # plugins of endpoints raise what they like; all of it is told
+        except Exception as error:  # endpoint plugins may raise any exception
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ConfigError(
                 f"{name}: {description!r} is not a server endpoint such as tcp:9000 "
@@ -131,7 +128,7 @@ class Endpoints:
         endpoint: IStreamServerEndpoint,
         own: dict[str, str] | None,
     ) -> IStreamServerEndpoint:
-        from brokerd.server.handshakes import TlsEndpoint  # OpenSSL is large, and only TLS needs it
+        from brokerd.server.handshakes import TlsEndpoint  # only TLS needs OpenSSL, which is large
         from brokerd.server.tls import ClientCaUnusable, Credentials
 
         where = "tls" if own is None else f"{name}: {description!r}"
@@ -150,7 +147,7 @@ class Endpoints:
 class ProxyEndpoint:
     """A ``haproxy:`` endpoint whose factory may refuse connections.
 
-    Twisted's makes a fault of that, and keeps the connection.
+    Twisted's own endpoint logs a fault then, and keeps the connection.
     """
 
     def __init__(self, endpoint: IStreamServerEndpoint) -> None:
@@ -163,7 +160,7 @@ class ProxyEndpoint:
 
 
 class _ClosingFactory(WrappingFactory):
-    """Has a connection closed where the factory below has none."""
+    """Closes a connection that the wrapped factory refuses."""
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         inner = self.wrappedFactory.buildProtocol(addr)
@@ -176,25 +173,25 @@ class _Closed(Protocol):
 
 
 def parse(reactor: Any, name: str, description: str) -> IStreamServerEndpoint:
-    """Make one endpoint, of a configuration without ``[tls]``; raises as `Endpoints.parse`."""
+    """Make one endpoint for a configuration without ``[tls]``; raises as `Endpoints.parse`."""
     return Endpoints(reactor, Config()).parse(name, description)
 
 
 def is_behind_proxy(description: str) -> bool:
-    """Whether who connects says where from."""
+    """Return whether the endpoint trusts a PROXY header."""
     return _unescaped(split(description)[0]) == "haproxy"
 
 
 def is_in_tls(name: str, tls: Tls) -> bool:
-    """Whether ``[tls]`` is for a listener."""
+    """Return whether ``[tls]`` applies to a listener."""
     named = not tls.listeners or not set(tls.listeners).isdisjoint([name, *name.split("+")])
     return bool(tls.certificate_file) and named
 
 
 def without_tls(description: str) -> tuple[str, dict[str, str] | None]:
-    """The endpoint below an ``ssl:`` one, and the arguments that are of TLS; None for others.
+    """Split an ``ssl:`` endpoint into the plain endpoint and its TLS arguments; None for others.
 
-    :raises ValueError: an argument is none of ``ssl``'s.
+    :raises ValueError: for an unknown argument.
     """
     kind, *parts = split(description)
     if kind == "haproxy":
@@ -209,7 +206,7 @@ def without_tls(description: str) -> tuple[str, dict[str, str] | None]:
         if not equals or not name.isalpha():
             name, value = next(by_position, ""), part
         if name not in SSL_ARGUMENTS + SSL_BY_NAME or name in given:
-            raise ValueError(f"ssl takes no {part!r} there")
+            raise ValueError(f"ssl has no argument {part!r}")
         given[name] = value
     below = [f"{name}={given.pop(name)}" for name in ("interface", "backlog") if name in given]
     plain = ":".join(["tcp", given.pop("port"), *below])
@@ -217,11 +214,11 @@ def without_tls(description: str) -> tuple[str, dict[str, str] | None]:
 
 
 def tls_files(where: str, own: dict[str, str], tls: Tls) -> TlsFiles:
-    """The files of a listener: its own, and those of ``[tls]`` where it names none.
+    """Return the TLS files of a listener: its own, else those of ``[tls]``.
 
-    :param where: for the message.
+    :param where: prefix of messages.
     :param own: the arguments of an ``ssl:`` endpoint.
-    :raises ConfigError: if they contradict one another.
+    :raises ConfigError: for contradictory files.
     """
     from brokerd.server.tls import TlsFiles
 
@@ -268,9 +265,9 @@ def _advice(own: dict[str, str] | None, about_clients: bool) -> str:
 
 
 def interface_of(description: str) -> str | None:
-    """The interface that an endpoint listens on, as it is written.
+    """Return the interface of an endpoint, as written.
 
-    None for a socket in the file system; empty where all are meant, or it cannot be told.
+    None for a Unix socket; "" for all interfaces, or an unknown one.
     """
     kind, *parts = split(localise(description))
     if kind == "haproxy":
@@ -291,7 +288,7 @@ def _unescaped(text: str) -> str:
 
 
 def _check(description: str) -> None:
-    """Find the mistakes that would only show when the endpoint is opened."""
+    """Find mistakes that would otherwise show when the endpoint opens."""
     kind, *arguments = split(description)
     if kind == "haproxy":
         _check(description.partition(":")[2])
@@ -304,7 +301,7 @@ def _check(description: str) -> None:
 
 
 def _check_names(arguments: list[str]) -> None:
-    """Refuse an argument that is given twice: of two interfaces only one would be looked at."""
+    """Refuse a repeated argument: the checks would see only one of two interfaces."""
     seen: set[str] = set()
     for part in arguments:
         named = re.match(r"((?:[^=\\]|\\.)*)=", part, re.DOTALL)
@@ -315,7 +312,7 @@ def _check_names(arguments: list[str]) -> None:
 
 
 def address_text(address: IAddress) -> str:
-    """Write a bound address as ``host:port``, ``[v6]:port`` or ``unix:PATH``."""
+    """Format a bound address as ``host:port``, ``[v6]:port`` or ``unix:PATH``."""
     if isinstance(address, IPv6Address):
         return f"[{address.host}]:{address.port}"
     if isinstance(address, IPv4Address):

@@ -1,17 +1,17 @@
 # Tests: tests/test_garbage.py
-"""Python's cyclic garbage collector, so that it never looks through the whole heap of a broker.
+"""Freezes long-lived objects, so that the garbage collector never traverses the whole heap.
 
-A full collection looks through every container there is: a second and more with 100,000 groups.
-But nearly all of it lives long, and what dies is freed by reference counts: topics, groups and
-connections break their cycles when they go. So what has just been proven alive is *frozen*, that
-is, never looked through again:
+A full collection traverses every container: with 100,000 groups it takes over a second. Nearly all
+of these live long, and reference counts free the rest, because topics, groups and connections break
+their cycles. So the objects that have just been found alive are *frozen*, that is, excluded from
+later collections:
 
-* what the replay built, when the broker begins to serve;
-* what survives a full collection that took long. The next one then sees only what is new.
+* the state that the replay built, when the broker begins to serve;
+* the survivors of a full collection that took long.
 
-So how long one takes depends on what came since the last one, not on the heap. What cannot be
-freed is a cycle that was frozen while it was in use and that nothing breaks: at most what is under
-way at such a moment.
+The duration of a collection then depends on the objects since the last one, not on the heap. A
+cycle that is frozen while in use and that no code breaks is never freed. That is at most the work
+in progress at such a moment.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 THRESHOLDS = (5_000, 2, 1)
-"""New containers before a collection of the youngest; such collections before one of the next
-generation; and those before a full one, which so sees about 30,000 new containers."""
+"""Thresholds of the collector: new containers before a collection of generation 0, such collections
+before generation 1, and those before a full one. A full collection then sees about 30,000 new
+containers.
+"""
 
 LONG_SECONDS = 0.005
-"""Processor time of a full collection whose survivors are frozen."""
+"""Processor time from which the survivors of a full collection are frozen."""
 
 _OLDEST = 2
 
@@ -34,7 +36,7 @@ Phase = Literal["start", "stop"]
 
 
 class Collector(Protocol):
-    """What is used of the module `gc`."""
+    """The functions of the module `gc` that are used here."""
 
     callbacks: list[Callable[[Phase, dict[str, int]], object]]
 
@@ -52,9 +54,9 @@ class Collector(Protocol):
 
 
 class GarbageFreezer:
-    """Keeps long-lived objects away from ``collector``, which is the whole process's.
+    """Freezes long-lived objects of ``collector``, which is global to the process.
 
-    ``processor_seconds`` is the processor time of the calling thread.
+    ``processor_seconds`` returns the processor time of the calling thread.
     """
 
     def __init__(
@@ -68,11 +70,11 @@ class GarbageFreezer:
         self._thresholds: tuple[int, int, int] | None = None
 
     def pause(self) -> None:
-        """Collect nothing until `begin`: what is rebuilt now is many objects and no garbage."""
+        """Disable the collector until `begin`: a replay makes many objects and no garbage."""
         self._collector.disable()
 
     def begin(self) -> None:
-        """Freeze all there is now, and what long full collections leave from now on."""
+        """Freeze all objects now, and later the survivors of long full collections."""
         if self._thresholds is None:
             collector = self._collector
             self._thresholds = collector.get_threshold()
@@ -82,7 +84,7 @@ class GarbageFreezer:
         self._collector.enable()
 
     def end(self) -> None:
-        """Let the collector be as it was before `pause` and `begin`."""
+        """Restore the collector's state from before `pause` and `begin`."""
         self._collector.enable()
         if self._thresholds is not None:
             collector = self._collector

@@ -1,8 +1,8 @@
 # Tests: tests/test_guards.py
-"""Who is let in, as configured: the guard of all listeners, and the first administrator.
+"""Authentication as configured: the guard of all listeners, and the first administrator.
 
-With ``security.auth = "off"`` everybody is let in, whatever accounts there are: they can be made
-before they are asked for.
+With ``security.auth = "off"`` the broker lets every client in. Accounts can be created before
+security is turned on.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _log = Logger(namespace="brokerd")
 
 
 def policy(config: Config) -> Policy:
-    """What holds where no access list says otherwise."""
+    """Return the permissions without access lists."""
     return Policy(config.security.allow_anonymous, config.security.default_public)
 
 
 def audit_keep_us(config: Config) -> int | None:
-    """How long events of the audit trail are kept; None: there is no trail."""
+    """Return the retention of the audit trail; None: no trail."""
     if config.security.auth == "off" or not config.security.audit:
         return None
     return config.security.audit_seconds * 1_000_000
@@ -42,10 +42,10 @@ def audit_keep_us(config: Config) -> int | None:
 def make_guard(
     config: Config, broker: Broker, is_open: Callable[[], bool], lines: CertificateLog
 ) -> Guard:
-    """Says who connects, once ``is_open()`` says that the log has been read.
+    """Make the guard of all listeners; it authenticates once ``is_open()`` is true.
 
-    ``lines`` are told of certificates that let nobody in. Raises `ConfigError` for
-    ``tls.principals`` that cannot be read.
+    ``lines`` logs certificates that match no account. Raises `ConfigError` for an invalid
+    ``tls.principals``.
     """
     certificates = read_principals(config.tls.principals)
     if config.security.auth == "off":
@@ -70,21 +70,21 @@ def principals_of_listeners(config: Config) -> dict[str, str]:
 
 
 async def prepare_accounts(config: Config, broker: Broker) -> None:
-    """Make the first administrator if there is to be one, and tell what is odd.
+    """Create the first administrator if configured, and log security warnings.
 
-    The broker has started, and nobody else has been let in yet. Raises `ConfigError` for a name or
-    a password that no account may have.
+    The broker has started and serves no client yet. Raises `ConfigError` for an invalid name or
+    password.
     """
     accounts = broker.accounts
     if config.security.auth == "off":
-        _log.info("security is off: everybody may do everything", event_id="security-off")
+        _log.info("security is off: every client may do everything", event_id="security-off")
         return
     name = config.security.admin_user
     if config.security.admin_password and name not in accounts.directory.accounts:
         await _make_admin(broker, name, config.security.admin_password[0])
     if not any(one.enabled and one.permissions & ADMIN for one in accounts.accounts()):
         _log.warn(
-            "no account that is enabled has the role admin, so nobody can make accounts; {advice}",
+            "no enabled account has the role admin, so nobody can create accounts; {advice}",
             event_id="admin-missing",
             advice=_way_back(name, name in accounts.directory.accounts),
         )
@@ -97,8 +97,8 @@ async def prepare_accounts(config: Config, broker: Broker) -> None:
     for form, principal in principals_of_listeners(config).items():
         if principal and principal not in accounts.directory.accounts:
             _log.warn(
-                "{form}.principal is {principal}, and there is no such account: who comes in there "
-                "is as anonymous until there is one",
+                "{form}.principal is {principal}, and this account does not exist: clients of this "
+                "format are anonymous until it does",
                 form=form,
                 principal=principal,
                 event_id="principal-unknown",
@@ -106,11 +106,11 @@ async def prepare_accounts(config: Config, broker: Broker) -> None:
 
 
 def _way_back(name: str, is_there: bool) -> str:
-    """What to do without an administrator, by whether the account of `admin_user` is there."""
+    """Return the advice for a broker without an administrator, by whether `admin_user` exists."""
     if not is_there:
         return "set security.admin_password_file and start again"
     return (
-        f"the account {name} is there, so it is not made anew: start once with another name as "
+        f"the account {name} exists, so it is not created again: start once with another name as "
         "security.admin_user, and security.admin_password_file"
     )
 
@@ -130,11 +130,11 @@ async def _make_admin(broker: Broker, name: str, password: str) -> None:
         raise ConfigError(f"security.admin_user, security.admin_password: {error}")
     if error is None:
         _log.info(
-            "the account {name} was made, with the role admin", event_id="admin-made", name=name
+            "created the account {name} with the role admin", event_id="admin-made", name=name
         )
     else:
         _log.error(
-            "the account {name} cannot be made: {reason}",
+            "cannot create the account {name}: {reason}",
             event_id="admin-failed",
             name=name,
             reason=str(error),

@@ -1,10 +1,9 @@
 # Tests: tests/test_handshakes.py, tests/protocols/test_freed.py
-"""TLS around whatever listens: connections whose handshake fails, or does not end, are told of.
+"""TLS for listeners, with a log of failed and unfinished handshakes.
 
-One line of the log for each, with the peer's address and the reason, but no more than
-`brokerd.server.log_limit` has; the others are counted, and the count is told when that time is
-over. Who connects and says nothing is no matter, because that is how supervisors look whether
-somebody listens.
+Each failure is one log line with the peer's address and the reason. `brokerd.server.log_limit`
+limits the lines; the rest is counted, and the count is logged at the end of the window. A
+connection without any data is not logged: supervisors probe a port that way.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from brokerd.server.log_limit import WINDOW_SECONDS, LogLimit
 from brokerd.server.tls import Credentials
 
 REFRESH_SECONDS = 5.0
-"""How often it is looked whether files have changed."""
+"""Interval of checks for changed files."""
 NO_TLS = "what came is not TLS"
 REASONS = {
     "peer did not return a certificate": "no certificate was shown",
@@ -44,11 +43,11 @@ REASONS = {
     "packet length too long": NO_TLS,
     "unexpected message": NO_TLS,
 }
-"""What went wrong, by OpenSSL's words."""
+"""OpenSSL's error text -> text for operators."""
 
 
 class HandshakeLog:
-    """Tells of the failed handshakes of one listener, and not without end."""
+    """Logs the failed handshakes of one listener, with a limit."""
 
     _log = Logger(namespace="brokerd")
 
@@ -56,12 +55,12 @@ class HandshakeLog:
         self._listener = listener
         self._clock = clock
         self.count = 0
-        """How many failed."""
+        """Number of failed handshakes."""
         self._limit = LogLimit()
         self._window: IDelayedCall | None = None
 
     def tell(self, peer: str, reason: str) -> None:
-        """A handshake with this peer has failed."""
+        """Log and count a failed handshake."""
         self.count += 1
         if self._window is None:
             self._window = self._clock.callLater(WINDOW_SECONDS, self.end)
@@ -76,7 +75,7 @@ class HandshakeLog:
         )
 
     def end(self) -> None:
-        """Begin anew, and tell how many were left out."""
+        """Start a new window and log the count of the last one."""
         if self._window is not None and self._window.active():
             self._window.cancel()
         left_out = self._limit.reset()
@@ -91,16 +90,16 @@ class HandshakeLog:
 
 
 class TlsConnection(BufferingTLSTransport):
-    """The transport of a connection that speaks TLS.
+    """The transport of a TLS connection.
 
-    It reads two private attributes of Twisted's, which has no public word for either: whether the
-    handshake is done, and why the connection ends. And it breaks two cycles that Twisted leaves, so
-    that a connection is freed when it ends, with all that waited to be sent.
+    It reads two private attributes of Twisted, which has no public ones: whether the handshake is
+    done, and why the connection ends. It also breaks two reference cycles of Twisted, so that a
+    connection and its unsent data are freed when it ends.
     """
 
     factory: TlsFactory
     problem = ""
-    """What is wrong with the client's certificate, or else with this handshake."""
+    """Fault of the client's certificate, or of the handshake."""
     _began = False
     _deadline: IDelayedCall | None = None
 
@@ -130,17 +129,17 @@ class TlsConnection(BufferingTLSTransport):
                 peer, self.problem or reason_text(self._reason or reason)
             )
         super().connectionLost(reason)
-        self._producer = None  # whose transport this is
+        self._producer = None  # the protocol of this transport
 
     def _tlsShutdownFinished(self, reason: Any) -> None:
-        if reason is not None:  # its traceback leads to a frame that holds it, and this
+        if reason is not None:  # its traceback refers to a frame with this object
             reason.value.with_traceback(None)
             reason.tb = None
         super()._tlsShutdownFinished(reason)
 
 
 def reason_text(reason: Failure) -> str:
-    """Why a handshake failed, in words for an operator."""
+    """Return the reason for a failed handshake as text for an operator."""
     error: Any = reason.value
     if not isinstance(error, SSL.Error) or not error.args or not error.args[0]:
         return "the client ended the connection"
@@ -151,7 +150,7 @@ def reason_text(reason: Failure) -> str:
 
 @implementer(IOpenSSLServerConnectionCreator)
 class _Creator:
-    """Begins each connection with what the files say then."""
+    """Starts each connection with the current files."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -161,9 +160,9 @@ class _Creator:
 
 
 class TlsFactory(TLSMemoryBIOFactory):
-    """Makes the connections of ``factory`` speak TLS.
+    """Makes the connections of ``factory`` use TLS.
 
-    :param handshake_seconds: how long a handshake may take; 0 is for ever.
+    :param handshake_seconds: longest handshake; 0 means no limit.
     """
 
     protocol = TlsConnection
@@ -184,12 +183,12 @@ class TlsFactory(TLSMemoryBIOFactory):
         self._refresh.clock = clock
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """A connection, or None when the factory takes no more."""
+        """Make a connection; None if the factory refuses it."""
         inner = self.wrappedFactory.buildProtocol(addr)
         return None if inner is None else self.protocol(self, inner)
 
     def startFactory(self) -> None:
-        """The first port listens."""
+        """Called when the first port listens."""
         self._refresh.start(REFRESH_SECONDS)
 
     def stopFactory(self) -> None:
@@ -200,7 +199,7 @@ class TlsFactory(TLSMemoryBIOFactory):
 
 @implementer(IStreamServerEndpoint)
 class TlsEndpoint:
-    """Another endpoint, spoken to in TLS."""
+    """Wraps an endpoint in TLS."""
 
     def __init__(
         self,
@@ -218,7 +217,7 @@ class TlsEndpoint:
         self._clock = clock
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
-        """Listen for connections that speak TLS."""
+        """Listen for TLS connections."""
         self._factory = TlsFactory(
             self._name, protocolFactory, self.credentials, self._handshake_seconds, self._clock
         )
@@ -227,5 +226,5 @@ class TlsEndpoint:
 
     @property
     def refused(self) -> int:
-        """How many handshakes have failed."""
+        """Number of failed handshakes."""
         return 0 if self._factory is None else self._factory.handshake_log.count

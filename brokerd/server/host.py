@@ -1,7 +1,7 @@
 # Tests: tests/test_assembly.py
-"""The computer a broker runs on: its disk, threads, clocks and chance, as one argument.
+"""The computer of a broker as one argument: disk, threads, clocks, randomness.
 
-`RealHost` is the operating system. The simulator has another, on which nothing happens by itself.
+`RealHost` is the operating system. The simulator has a deterministic one.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ OpenArchive = Callable[[Place, str], Archive]
 
 
 class Threads(Committer, Protocol):
-    """Threads that run what is submitted, once started."""
+    """Threads that run submitted work, once started."""
 
     def start(self) -> None: ...
 
     def stop(self, seconds: float = STOP_SECONDS) -> list[str]:
-        """Let the threads finish what was submitted, and wait for them ``seconds`` at most.
+        """Let the threads finish the submitted work; wait ``seconds`` at most.
 
-        Returns the names of the threads that are still at work.
+        Returns the names of the threads that still run.
         """
 
 
@@ -49,29 +49,29 @@ class Lock(Protocol):
     """The lock on a data directory."""
 
     def acquire(self, file_system: str = "", allow_network: bool = False) -> None:
-        """Take it, or raise DirectoryLocked or UnsafeFileSystem."""
+        """Take the lock, or raise DirectoryLocked or UnsafeFileSystem."""
 
     def release(self) -> None: ...
 
 
 class Host(Protocol):
-    """What a broker needs of its computer."""
+    """The interface between a broker and its computer."""
 
     @property
     def reactor(self) -> Any:
-        """The clock and the calls into its own thread: ``seconds`` is monotonic."""
+        """The reactor; its ``seconds`` is monotonic."""
 
     @property
     def disk(self) -> Disk: ...
 
     def prepare(self) -> int:
-        """Get the process ready; returns how many files it may have open."""
+        """Prepare the process; return its limit on open files."""
 
     def begin_replay(self) -> None:
-        """The state is about to be rebuilt."""
+        """Prepare for the replay."""
 
     def begin_serving(self) -> None:
-        """The state is rebuilt, and nearly all that there is in memory stays."""
+        """Prepare for serving: nearly all objects in memory are long-lived now."""
 
     def end_serving(self) -> None:
         """Undo `begin_replay` and `begin_serving`, if they were called."""
@@ -81,19 +81,19 @@ class Host(Protocol):
     def threads(self, name: str, count: int = 1) -> Threads: ...
 
     def make_lock(self) -> Mutex:
-        """A lock between those threads."""
+        """Make a lock between those threads."""
 
     def random_bytes(self, count: int) -> bytes: ...
 
     def wall_seconds(self) -> float:
-        """Seconds since the Unix epoch, as the wall clock has it; it may jump."""
+        """Return wall clock seconds since the Unix epoch; they may jump."""
 
     @property
     def open_archive(self) -> OpenArchive | None:
-        """Gives the archive at a place, of the log with an id; None: there are no archives."""
+        """Opens the archive of a log id at a place; None: this host has no archives."""
 
     def schema_check_runner(self) -> CheckRunner:
-        """Where schemas are looked at."""
+        """Make the runner of schema checks."""
 
 
 class BoundedLock(DirectoryLock):
@@ -148,7 +148,7 @@ class RealHost:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit on open files to the hard one; returns what it is then."""
+    """Raise the soft limit on open files to the hard one; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,9 +1,9 @@
 # Tests: tests/test_listeners.py
-"""All listeners of a configuration: their endpoints, and whether they may be opened like that.
+"""The listeners of a configuration: their endpoints and their security.
 
-A listener is *open* if other machines can reach it: anything but loopback and UNIX sockets. Then it
-must speak TLS, and ask who connects, unless ``security.allow_insecure`` says otherwise
-(docs/security.rst, section "Open listeners").
+A listener is *open* if other machines can reach it: all but loopback and UNIX sockets. An open
+listener needs TLS and authentication, unless ``security.allow_insecure`` is set (docs/security.rst,
+section "Open listeners").
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from brokerd.server.endpoints import Endpoints, interface_of, is_behind_proxy
 from brokerd.server.sections import FORMATS, Config
 
 ADMIN = "admin"
-"""The admin site, as it is called among the listeners."""
+"""Name of the admin site among the listeners."""
 
 
 def descriptions(config: Config) -> dict[str, str]:
-    """Where each listener listens, the admin site too if there is one."""
+    """Return listener -> endpoint string, including the admin site."""
     if config.admin.endpoint == "none":
         return dict(config.listen)
     return {**config.listen, ADMIN: config.admin.endpoint}
 
 
 def endpoints_of(reactor: Any, config: Config) -> dict[str, IStreamServerEndpoint]:
-    """The endpoints of all listeners, none of them open yet.
+    """Make the endpoints of all listeners without opening them.
 
-    :param reactor: opens them; None if nobody will.
-    :raises ConfigError: one is none, ``[tls]`` is wrong, or one would be insecure.
+    :param reactor: opens them later; None for a check.
+    :raises ConfigError: for an invalid endpoint, an invalid ``[tls]``, or an insecure listener.
     """
     check_tls(config)
     _check_proxies(config)
@@ -54,12 +54,12 @@ def endpoints_of(reactor: Any, config: Config) -> dict[str, IStreamServerEndpoin
 
 
 def _check_proxies(config: Config) -> None:
-    """Refuse to ask who connects where whoever connects says where from."""
+    """Refuse authentication on an endpoint whose clients can forge their address."""
     for name, description in descriptions(config).items():
         if config.security.auth != "off" and is_behind_proxy(description):
             raise ConfigError(
-                f"{name}: with security.auth there is no {description!r}: whoever reaches it says "
-                "where he comes from, and the throttle of logins and the audit trail would believe "
+                f"{name}: security.auth does not allow {description!r}: a client can forge "
+                "its address, and the login throttle and the audit trail would believe "
                 "it; let the proxy connect to a tcp:, ssl: or unix: endpoint"
             )
 
@@ -67,7 +67,7 @@ def _check_proxies(config: Config) -> None:
 def insecure_listeners(
     config: Config, endpoints: Mapping[str, IStreamServerEndpoint]
 ) -> dict[str, str]:
-    """What each listener lacks that others can reach; those that lack nothing are left out."""
+    """Return open listener -> its missing protection; safe listeners are left out."""
     found = {}
     for name, description in descriptions(config).items():
         if not is_open(description):
@@ -82,20 +82,22 @@ def insecure_listeners(
 
 
 def listener_warnings(config: Config, endpoints: Mapping[str, IStreamServerEndpoint]) -> list[str]:
-    """What is given and means nothing, or may mean something else; a line each."""
+    """Return warnings about options without effect, one line each."""
     found = []
     is_off = config.security.auth == "off"
     for form in FORMATS:
         if is_off and getattr(config, form).principal:
-            found.append(f'{form}.principal: it means nothing while security.auth is "off"')
+            found.append(f'{form}.principal has no effect while security.auth is "off"')
     if not is_off and config.blipmq.principal and not config.blipmq.api_keys:
-        found.append("blipmq.principal: it is who shows a key of blipmq.api_keys: there is none")
+        found.append("blipmq.principal is the account of blipmq.api_keys: there is no such key")
     if not config.tls.principals:
         return found
     if is_off:
-        found.append('tls.principals: they mean nothing while security.auth is "off"')
+        found.append('tls.principals has no effect while security.auth is "off"')
     elif not {*map(_client_auth, endpoints.values())} & {"optional", "required"}:
-        found.append("tls.principals: no client is asked for a certificate; give tls.client_auth")
+        found.append(
+            "tls.principals has no effect: clients need no certificate; set tls.client_auth"
+        )
     for subject in read_principals(config.tls.principals):
         parts = subject.split(",")
         if not parts[0].startswith("CN=") and any(part.startswith("CN=") for part in parts):
@@ -107,7 +109,7 @@ def listener_warnings(config: Config, endpoints: Mapping[str, IStreamServerEndpo
 
 
 def is_open(description: str) -> bool:
-    """Whether other machines may reach an endpoint. Who does not know takes it that they may."""
+    """Return whether other machines may reach an endpoint; True if unknown."""
     interface = interface_of(description)
     if interface is None:
         return False
@@ -118,9 +120,9 @@ def is_open(description: str) -> bool:
 
 
 def check_tls(config: Config) -> None:
-    """See whether ``[tls]`` makes sense.
+    """Check ``[tls]``.
 
-    :raises ConfigError: for the first thing that does not.
+    :raises ConfigError: for the first mistake.
     """
     tls = config.tls
     known = [*FORMATS, ADMIN, *config.listen]
@@ -151,11 +153,11 @@ def check_tls(config: Config) -> None:
 
 
 def speaks_tls(endpoint: Any) -> bool:
-    """Whether who connects to an endpoint must speak TLS."""
+    """Return whether an endpoint requires TLS."""
     return bool(_client_auth(endpoint))
 
 
 def _client_auth(endpoint: Any) -> str:
-    """Whether clients are asked for certificates; empty without TLS."""
+    """Return the mode of client certificates; "" without TLS."""
     credentials = getattr(endpoint, "credentials", None)
     return "" if credentials is None else str(credentials.files.client_auth)

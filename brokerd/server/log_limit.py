@@ -1,8 +1,8 @@
 # Tests: tests/test_log_limit.py
-"""Lines of the log that strangers can cause, and not without end: so many for each, then a count.
+"""A limit on log lines that unauthenticated peers can cause; the rest is counted.
 
-Whoever writes such lines asks `LogLimit.allow` first, and begins a new window of `WINDOW_SECONDS`
-by the clock that it has.
+The writer of such lines calls `LogLimit.allow` first, and starts a new window every
+`WINDOW_SECONDS` by its own clock.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ LISTENER_LINES = 30
 
 
 class LogLimit:
-    """No more than `PEER_LINES` of one address and `LISTENER_LINES` of one listener in a window."""
+    """Allows `PEER_LINES` of an address and `LISTENER_LINES` of a listener in a window."""
 
     def __init__(self) -> None:
         self._lines: dict[str, int] = {}
-        """How many lines were written, by peer."""
+        """Peer -> lines written in this window."""
         self._left_out = 0
 
     def allow(self, peer: str) -> bool:
-        """Whether a line about this peer may be written; if not, it is counted."""
+        """Return whether a line about this peer may be written; count it if not."""
         lines = self._lines.get(peer, 0)
         if lines >= PEER_LINES or sum(self._lines.values()) >= LISTENER_LINES:
             self._left_out += 1
@@ -30,7 +30,7 @@ class LogLimit:
         return True
 
     def reset(self) -> int:
-        """Begin another window; how many lines were left out of the one before."""
+        """Start a new window; return the count of the last one."""
         left_out, self._left_out = self._left_out, 0
         self._lines.clear()
         return left_out

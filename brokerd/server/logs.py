@@ -1,9 +1,9 @@
 # Tests: tests/test_logs.py
-"""The operator's log: one event a line, as text for people or as JSON for machines.
+"""The operator's log: one event per line, as text or JSON.
 
-Every event that means something to an operator has a stable ``event_id`` and its facts as fields;
-docs/monitoring.rst lists them. No event carries a payload. Control characters are escaped, so that
-a name sent by a client cannot forge a line. Times are wall-clock time in UTC.
+Events for operators have a stable ``event_id`` and their facts as fields; docs/monitoring.rst lists
+them. No event has a payload. Control characters are escaped, so that a client's name cannot forge a
+line. Times are wall clock time in UTC.
 """
 
 from __future__ import annotations

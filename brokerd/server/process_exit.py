@@ -1,10 +1,10 @@
 # Tests: tests/test_process_exit.py
-"""How the process ends: one line on stderr and one exit code, also when it is a daemon.
+"""The end of the process: one line on stderr and one exit code, also for a daemon.
 
 ``twistd`` exits with 0 whenever the reactor stops, and its daemon mode reports success before the
-reactor runs. An :class:`ProcessExit` mends both. It sets the exit code at the very end, after every
-orderly step of the shutdown. And it follows the daemon: a process stays behind until the daemon is
-ready or has failed, prints the daemon's line, and exits with the daemon's code.
+reactor runs. :class:`ProcessExit` corrects both. It sets the exit code after all steps of the
+shutdown. With a daemon, the parent process stays until the daemon is ready or has failed, prints
+the daemon's line, and exits with its code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _LONGEST_REPORT = 4096
 
 
 class ProcessExit:
-    """Collects the end of one process. The first failure counts; later ones are only said."""
+    """Records the exit code of the process. The first failure counts; later ones are only
+    printed.
+    """
 
     def __init__(self, at_exit: Callable[[Callable[[], None]], Any] = atexit.register) -> None:
         self.code = CLEAN
@@ -41,17 +43,17 @@ class ProcessExit:
         at_exit(self._leave)
 
     def fail(self, code: int, line: str) -> None:
-        """Say why the process will end, and remember its exit code. Does not stop anything."""
+        """Print why the process will end, and record its exit code. Does not stop anything."""
         self.code = self.code or code
         print_error(line)
         self._report(code, line)
 
     def ready(self) -> None:
-        """Let the process that was left behind go home."""
+        """Let the parent process exit with 0."""
         self._report(CLEAN, "")
 
     def follow_daemon(self, reactor: Any) -> None:
-        """Stay behind when ``twistd`` forks, by the hooks that it offers to reactors."""
+        """Keep the parent process when ``twistd`` forks, by its reactor hooks."""
         before = getattr(reactor, "beforeDaemonize", None)
         after = getattr(reactor, "afterDaemonize", None)
 
@@ -69,7 +71,7 @@ class ProcessExit:
         alsoProvides(reactor, IReactorDaemonize)
 
     def stop_on_signals(self, reactor: Any) -> None:
-        """Turn SIGTERM and SIGINT into a clean stop, whose exit code is 0.
+        """Make SIGTERM and SIGINT stop the service with exit code 0.
 
         Twisted's own handlers would end the process by the same signal after the stop. Call this
         when the reactor runs, because it installs its handlers when it starts.
@@ -93,7 +95,7 @@ class ProcessExit:
     def _report(self, code: int, line: str) -> None:
         if self._status_pipe is not None:
             pipe, self._status_pipe = self._status_pipe, None
-            # A broken pipe means that nobody waits any more; the line is in the log too.
+            # A broken pipe means that the parent has exited; the log has the line too.
             with contextlib.suppress(BrokenPipeError):
                 os.write(pipe, f"{code} {line}".encode()[:_LONGEST_REPORT])
             os.close(pipe)
@@ -102,7 +104,7 @@ class ProcessExit:
         if self.code != CLEAN:
             for stream in (sys.__stdout__, sys.__stderr__):
                 if stream is not None:
-                    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                    with contextlib.suppress(OSError, ValueError):  # stderr is closed
                         stream.flush()
             os._exit(self.code)
 
@@ -110,7 +112,7 @@ class ProcessExit:
 def print_error(line: str) -> None:
     """Print one line to the real stderr, which ``twistd`` hides behind its log.
 
-    If nobody reads it any more, the line is in the log all the same, and the process must end.
+    The log has the line too, so a closed stderr is ignored.
     """
     if sys.__stderr__ is not None:
         with contextlib.suppress(OSError, ValueError):
@@ -120,14 +122,14 @@ def print_error(line: str) -> None:
 def _wait_for_daemon(read_end: int) -> int:
     """Wait for the daemon's report.
 
-    :return: the exit code for the process that was left behind.
+    :return: the exit code for the parent process.
     """
     report = b""
     try:
         while chunk := os.read(read_end, _LONGEST_REPORT):
             report += chunk
     except KeyboardInterrupt:
-        print_error("the daemon goes on starting; see its log")
+        print_error("the daemon is still starting; see its log")
         return _INTERRUPTED
     code, _, line = report.decode(errors="replace").partition(" ")
     if not code:

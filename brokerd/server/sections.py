@@ -1,7 +1,7 @@
 # Tests: tests/test_config.py
 """The sections of the configuration: every option, its type and its default.
 
-etc/brokerd.toml says the reason of each; :mod:`brokerd.server.config` reads them.
+etc/brokerd.toml explains each option; :mod:`brokerd.server.config` reads them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ FIRST_BYTES = {
     "blipmq": b"\0\1",
     "rustlog": b"\0",
 }
-"""What a client's first byte may be: FlyMQ's magic, or the top of a length. In MEGA it is any."""
+"""Possible first bytes of a client: FlyMQ's magic, or the high byte of a length. MEGA's can be
+any.
+"""
 
 COUNT_MAX = 1_000_000_000
 SECONDS_MAX = MAX_DURATION_US // 1_000_000
-"""A hundred years, as everywhere: what is longer would not fit the broker's own units."""
+"""A hundred years; longer times overflow the broker's units."""
 
 Positive = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 Attempts = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS_LIMIT)]
@@ -42,7 +44,7 @@ PositiveMilliseconds = Annotated[int, Meta(ge=1, le=SECONDS_MAX * 1000)]
 Size = Annotated[int, Meta(ge=0, le=TIB, extra={"unit": "bytes"})]
 GatheredSize = Annotated[int, Meta(ge=64 * KIB, le=GIB, extra={"unit": "bytes"})]
 FrameSize = Annotated[int, Meta(ge=64 * KIB, le=FRAME_BYTES_MAX // 2, extra={"unit": "bytes"})]
-"""Half of what the journal takes: the last request may go beyond the target."""
+"""Half of the journal's limit, because the last request may exceed the target."""
 RetainedSize = Annotated[int, Meta(ge=0, le=1024 * TIB, extra={"unit": "bytes"})]
 SegmentSize = Annotated[int, Meta(ge=MIB, le=GIB, extra={"unit": "bytes"})]
 
@@ -69,7 +71,7 @@ class Broker(Struct, frozen=True):
 
 
 class Groups(Struct, frozen=True):
-    """What a consumer group does unless it was told otherwise."""
+    """Defaults of consumer groups."""
 
     max_attempts: Attempts = 3
     attempts: Literal["failures", "grants"] = "failures"
@@ -78,7 +80,7 @@ class Groups(Struct, frozen=True):
 
 
 class Retention(Struct, frozen=True):
-    """What a topic keeps unless it was told otherwise; 0 is no limit."""
+    """Defaults of a topic's retention; 0 is no limit."""
 
     seconds: Seconds = 0
     bytes: RetainedSize = 0
@@ -88,14 +90,14 @@ class Retention(Struct, frozen=True):
 
 
 class Clock(Struct, frozen=True):
-    """When the broker trusts the wall clock to say that records are old."""
+    """When the broker trusts the wall clock for the age of records."""
 
     tolerance_seconds: PositiveSeconds = 60
     grace_seconds: PositiveSeconds = 3_600
 
 
 class Archive(Struct, frozen=True):
-    """The archive: where it is, what the broker does about it, and what ``brokerd-rollup`` does."""
+    """The archive: its place, and options of the broker and of ``brokerd-rollup`` for it."""
 
     uri: str = ""
     poll_seconds: PositiveSeconds = 5
@@ -119,7 +121,7 @@ class Archive(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """What one client, or all of them together, may ask for."""
+    """Limits of one client and of all clients together."""
 
     connections: Positive = 10_000
     frame_bytes: Annotated[int, Meta(ge=KIB, le=GIB, extra={"unit": "bytes"})] = 32 * MIB
@@ -137,7 +139,7 @@ class Limits(Struct, frozen=True):
 
 
 class Blipmq(Struct, frozen=True):
-    """What is BlipMQ's alone."""
+    """Options of BlipMQ."""
 
     api_keys: tuple[str, ...] = ()
     api_keys_file: str = ""
@@ -150,19 +152,19 @@ class Blipmq(Struct, frozen=True):
 
 
 class Mamamia(Struct, frozen=True):
-    """What is Mamamia's alone."""
+    """Options of Mamamia."""
 
     principal: str = ""
 
 
 class Mega(Struct, frozen=True):
-    """What is MEGA's alone."""
+    """Options of MEGA."""
 
     principal: str = ""
 
 
 class Flymq(Struct, frozen=True):
-    """What is FlyMQ's alone."""
+    """Options of FlyMQ."""
 
     partitions: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)] = 1
     error_layout: Literal["auto", "seed", "sdk"] = "auto"
@@ -174,7 +176,7 @@ class Flymq(Struct, frozen=True):
 
 
 class Rustlog(Struct, frozen=True):
-    """What is RustLog's alone."""
+    """Options of RustLog."""
 
     group_rules: Literal["seed", "reference"] = "seed"
     principal: str = ""
@@ -188,14 +190,14 @@ class Log(Struct, frozen=True):
 
 
 class Admin(Struct, frozen=True):
-    """Health, metrics and the page. The endpoint ``none`` switches it off."""
+    """The admin site. The endpoint ``none`` turns it off."""
 
     endpoint: str = "tcp:9644"
     hosts: tuple[str, ...] = ()
 
 
 class Security(Struct, frozen=True):
-    """Who may do what."""
+    """Authentication and authorization."""
 
     auth: Literal["off", "on"] = "off"
     admin_user: str = "admin"
@@ -209,7 +211,7 @@ class Security(Struct, frozen=True):
 
 
 class Tls(Struct, frozen=True):
-    """TLS on listeners, which needs a certificate and its key; without them there is none."""
+    """TLS of listeners; it needs a certificate and its key."""
 
     certificate_file: str = ""
     key_file: str = ""
@@ -230,7 +232,7 @@ DEFAULT_LISTENERS = {
 class Config(Struct, frozen=True):
     """The whole configuration.
 
-    ``listen`` maps a format to its endpoint, or several that share one, as in ``flymq+rustlog``.
+    ``listen`` maps a format, or several that share an endpoint as in ``flymq+rustlog``, to it.
     """
 
     data_dir: str = "./brokerd-data"
@@ -257,9 +259,9 @@ SECRETS = {
     "blipmq.api_keys": "blipmq.api_keys_file",
     "security.admin_password": "security.admin_password_file",
 }
-"""Options that others must not read, and those that name a file with the same, a line each."""
+"""Secret options -> the options that name a file with them, one per line."""
 FIRST_LINES = ("security.admin_password",)
-"""Those of them whose file has just one, its first line, whatever stands there."""
+"""Secrets whose file has only one, its first line."""
 SECTIONS: dict[str, type[Struct]] = {
     name: kind
     for name, kind in get_type_hints(Config).items()

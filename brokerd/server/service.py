@@ -1,12 +1,12 @@
 # Tests: tests/test_service.py
-"""The service ``twistd`` runs: everything in order up, and in the opposite order down.
+"""The service that ``twistd`` runs: an ordered start and an ordered stop.
 
-Up: lock, admin site, replay, listeners, ``run/listeners.json``, readiness. Down: listeners, the
-answers that are owed, the core (snapshot, mark, close, unlock), the admin site. Whatever fails is
-one line on stderr and one exit code (:mod:`brokerd.server.process_exit`); a core that failed is
-never closed as if it were well.
+Start: lock, admin site, replay, listeners, ``run/listeners.json``, readiness. Stop: listeners,
+pending answers, the core (snapshot, mark, close, unlock), the admin site. Every failure is one line
+on stderr and one exit code (:mod:`brokerd.server.process_exit`). A failed core is abandoned, not
+closed.
 
-The core is an argument: the journal, the broker and its Protocols, or a stand-in of the tests.
+The core is an argument: the broker with its journal, or a stand-in of the tests.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from brokerd.server.notify import Notifier
 from brokerd.server.process_exit import IN_USE, STORAGE_FAILED, USAGE, ProcessExit
 
 SPEAK_TLS = "tls"
-"""The key of listeners.json under which those stand that speak TLS."""
+"""Key of listeners.json with the names of the TLS listeners."""
 LISTENERS_RETRY_SECONDS = 1.0
-"""When to try again to write listeners.json on a full disk."""
+"""Interval of attempts to write listeners.json on a full disk."""
 DRAIN_SECONDS = 10.0
 """Longest time for which a stop waits for commits in flight and for answers to leave."""
 REMOVE_SECONDS = 5.0
@@ -51,41 +51,41 @@ REMOVE_SECONDS = 5.0
 
 
 class Core(Protocol):
-    """What the service starts and stops, in the order of these methods."""
+    """The interface of the core; the service calls the methods in this order."""
 
     on_fatal: Callable[[BaseException], None]
-    """Called once when a write or sync failed; the core acknowledges nothing from then on."""
+    """Called once after a failed write or sync; the core acknowledges nothing afterwards."""
 
     def lock(self) -> None:
         """Take the data directory, or raise DirectoryLocked or UnsafeFileSystem."""
 
     def open(self) -> Deferred[None]:
-        """Replay the journal, out of the reactor's thread; cancelling gives up at once."""
+        """Replay the journal in a thread; cancelling returns at once."""
 
     def factory(self, form: str) -> IProtocolFactory:
         """Make the factory of a wire format."""
 
     def drain(self) -> Deferred[None]:
-        """Take no new requests; fire when every answer that is owed has left."""
+        """Take no new requests; fire when every pending answer has left."""
 
     def close(self) -> Deferred[None]:
         """Write the snapshot and the mark, close and unlock."""
 
     def status(self) -> dict[str, Any]:
-        """Describe the core for the admin site, in values that JSON can hold, at any moment."""
+        """Return the status for the admin site, in JSON values; valid at any time."""
 
     def degraded(self) -> str:
-        """Say why what is served is not all there was, "" if it is; asked at any moment."""
+        """Return why some data is not served, "" if all is; valid at any time."""
 
     def api(self) -> Api:
-        """Make what hangs below ``/api/v1`` of the admin site, besides the status."""
+        """Make the resource for ``/api/v1``, without the status."""
 
     def abandon(self) -> None:
-        """Let go at once, as a crash would; nothing more is written."""
+        """Release everything at once, as a crash would; write nothing."""
 
 
 class Listener:
-    """One thing that listens: its name in listeners.json, where, and for whom."""
+    """A listener: its name in listeners.json, its endpoint and its factory."""
 
     def __init__(
         self,
@@ -100,17 +100,17 @@ class Listener:
         self.endpoint = endpoint
         self.factory = factory
         self.lacks = lacks
-        """What keeps it from being safe to open to others, if it is open to them."""
+        """Protection that an open listener lacks, else ""."""
         self.speaks_tls = speaks_tls(endpoint)
 
     @property
     def refused(self) -> int:
-        """How many handshakes of TLS have failed."""
+        """Number of failed TLS handshakes."""
         return int(getattr(self.endpoint, "refused", 0))
 
 
 class StartFailed(Exception):
-    """The broker cannot start: an exit code and the line to say."""
+    """The broker cannot start: an exit code and the line for stderr."""
 
     def __init__(self, code: int, line: str) -> None:
         super().__init__(line)
@@ -120,10 +120,10 @@ class StartFailed(Exception):
 class BrokerdService(Service):
     """The broker as a service of ``twistd``.
 
-    :param reactor: runs the service; its clock is taken as it is.
-    :param data_dir: an absolute path; made if it is not there, with all that holds it.
-    :param listeners: opened in this order once the replay is done.
-    :param facts: what never changes and belongs into the status, such as the version.
+    :param reactor: runs the service and is its clock.
+    :param data_dir: an absolute path; created with its parents if missing.
+    :param listeners: opened in this order after the replay.
+    :param facts: constant entries of the status, for example the version.
     """
 
     def __init__(
@@ -158,17 +158,17 @@ class BrokerdService(Service):
         self._rewriting: IDelayedCall | None = None
 
     def setServiceParent(self, parent: Any) -> None:
-        """Join the application, and give it our log observer, which ``twistd`` then takes."""
+        """Join the application and set its log observer."""
         super().setServiceParent(parent)
         if self.log_observer is not None:
             parent.setComponent(ILogObserver, self.log_observer)
 
     def attach_admin(self, admin: Listener) -> None:
-        """Add the admin site, which opens before the replay, so that health can be asked for."""
+        """Add the admin site, which opens before the replay, so that health checks work."""
         self._admin = admin
 
     def status(self) -> dict[str, Any]:
-        """Describe the whole broker, in values that JSON can hold."""
+        """Return the status of the whole broker, in JSON values."""
         return {
             "phase": self._health.phase.value,
             "reason": self._health.reason,
@@ -182,14 +182,14 @@ class BrokerdService(Service):
         }
 
     def _tls_refused(self) -> dict[str, int]:
-        """How many handshakes failed, by listener; those without TLS are left out."""
+        """Return TLS listener -> failed handshakes."""
         everybody = [*self._listeners, *([] if self._admin is None else [self._admin])]
         return {one.name: one.refused for one in everybody if one.speaks_tls}
 
     # Up.
 
     def startService(self) -> None:
-        """Begin to start; the rest happens in the reactor."""
+        """Start the service; the rest runs in the reactor."""
         super().startService()
         self._core.on_fatal = self._fatal
         self._reactor.callWhenRunning(self._begin)
@@ -211,7 +211,7 @@ class BrokerdService(Service):
             self._give_up(exit_code(error), str(error))
         except OSError as error:
             self._give_up(exit_code(error), _os_error_text(error))
-        except Exception as error:  # a bug: its traceback belongs in the log, not on the terminal
+        except Exception as error:  # a bug: the traceback goes to the log
             self._log.failure("the start failed", event_id="start-failed")
             self._give_up(USAGE, f"unexpected {type(error).__name__}; see the log")
 
@@ -276,7 +276,7 @@ class BrokerdService(Service):
     # listeners.json
 
     def _described(self) -> dict[str, Any]:
-        """The addresses, and who of those that listen speaks TLS, if anybody does."""
+        """Return the addresses and the names of the TLS listeners."""
         addresses: dict[str, Any] = dict(self._addresses())
         everybody = [*self._listeners, *([] if self._admin is None else [self._admin])]
         speaking = {form for one in everybody if one.speaks_tls for form in one.name.split("+")}
@@ -289,7 +289,7 @@ class BrokerdService(Service):
         return self._data_dir / "run" / "listeners.json"
 
     def _write_listeners_file(self) -> None:
-        """Write it now or, on a full disk, which must not stop a start, as soon as that works."""
+        """Write listeners.json; on a full disk retry, because that must not stop a start."""
         try:
             write_json(self._listeners_file, self._described())
         except OSError as error:
@@ -310,7 +310,7 @@ class BrokerdService(Service):
         self._listeners_file.unlink(missing_ok=True)
 
     def _remove_listeners_file_at_stop(self) -> None:
-        """Remove it within REMOVE_SECONDS; a disk that hangs or fails must not block the stop."""
+        """Remove listeners.json within REMOVE_SECONDS; a failing disk must not block the stop."""
         if self._rewriting is not None and self._rewriting.active():
             self._rewriting.cancel()
         reason = f"it takes more than {REMOVE_SECONDS:g} s"
@@ -329,7 +329,7 @@ class BrokerdService(Service):
     # Down.
 
     def _fatal(self, error: BaseException) -> None:
-        """The core failed while it ran: acknowledge nothing more, and leave."""
+        """Stop after a failure of the core."""
         self._give_up(STORAGE_FAILED, str(error))
 
     def _give_up(self, code: int, line: str) -> None:
@@ -343,7 +343,7 @@ class BrokerdService(Service):
                     self._reactor.stop()
 
     def stopService(self) -> Deferred[None]:
-        """Stop in order; fires when all is closed, and never fails."""
+        """Stop in order; fire when all is closed. Never fails."""
         super().stopService()
         return Deferred.fromCoroutine(self._stop())
 
@@ -376,7 +376,7 @@ class BrokerdService(Service):
             await self._core.drain().addTimeout(DRAIN_SECONDS, self._reactor)
         except TimeoutError:
             self._log.warn(
-                "some answers did not leave within {seconds} s; their clients will ask again",
+                "some answers did not leave within {seconds} s; their clients have to ask again",
                 event_id="drain-timeout",
                 seconds=DRAIN_SECONDS,
             )
@@ -405,7 +405,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a small JSON file so that a reader sees all of it or none."""
+    """Write a small JSON file atomically: a reader sees all of it or none."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(value) + "\n", encoding="utf-8")
@@ -423,7 +423,7 @@ def _cannot_listen(listener: Listener, error: Exception) -> StartFailed:
 
 
 _OWN = "let the user that runs brokerd read and write it, and the directory it is in"
-_MOVE = "move it away: something of the broker's belongs in its place"
+_MOVE = "move it away: the broker needs this path"
 _ADVICE = {
     errno.EACCES: _OWN,
     errno.EPERM: _OWN,

@@ -280,7 +280,7 @@ def test_a_fault_is_500_and_logged() -> None:
     office = Office(reading(lambda call: 1 // 0))
     with capturedLogs() as captured:
         status, answer = office.get("/things/box")
-    assert (status, answer["error"]) == (500, "a fault in brokerd; its log says more")
+    assert (status, answer["error"]) == (500, "a fault in brokerd; see its log")
     (event,) = [event for event in captured if event.get("event_id") == "admin-fault"]
     assert event["log_failure"].type is ZeroDivisionError
 

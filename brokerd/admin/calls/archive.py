@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_archive_calls.py
-"""The API's calls about the archive and what it is made of: look, refresh, seal."""
+"""The API's calls about the archive: describe, refresh, seal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brokerd.security import ADMIN, MONITOR
 
 
 def describe_archive(call: Call) -> ArchiveShape:
-    """What there is to say of it. Raises `NotFound` if the broker has none."""
+    """Describe the archive. Raises `NotFound` if the broker has none."""
     status = call.broker.archive.status()
     if not status:
         raise NotFound("this broker has no archive")
@@ -20,7 +20,7 @@ def describe_archive(call: Call) -> ArchiveShape:
 
 
 async def refresh_archive(call: Call) -> ArchiveShape:
-    """As `describe_archive`, once the newest version is in use. Raises `ArchiveUnusable`."""
+    """Read the newest version, then describe the archive. Raises `ArchiveUnusable`."""
     looked: Deferred[Exception | None] = Deferred()
     call.broker.archive.refresh(looked.callback)
     error = await looked
@@ -30,7 +30,7 @@ async def refresh_archive(call: Call) -> ArchiveShape:
 
 
 async def seal_wal(call: Call) -> Sealed:
-    """Seal the journal's last file. Raises `NoSpace`."""
+    """Seal the open segment. Raises `NoSpace`."""
     sealed: Deferred[tuple[int, Exception | None]] = Deferred()
     call.broker.archive.seal(lambda lsn, error: sealed.callback((lsn, error)))
     lsn, error = await sealed
@@ -44,7 +44,7 @@ ROUTES = [
         "GET",
         "/archive",
         MONITOR,
-        "The archive, and what waits for it",
+        "Describe the archive and the journal files that wait for it",
         describe_archive,
         ArchiveShape,
     ),
@@ -60,7 +60,7 @@ ROUTES = [
         "POST",
         "/wal/seal",
         ADMIN,
-        "Seal the journal's last file, so that it can be archived",
+        "Seal the open segment, so that it can be archived",
         seal_wal,
         Sealed,
     ),

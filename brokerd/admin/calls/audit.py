@@ -27,25 +27,25 @@ RESULTS = [result.value for result in Result]
 
 
 class AuditQuery(Query, frozen=True):
-    """Which events are wanted; what is left out excludes nothing."""
+    """Filter for events; an absent field matches everything."""
 
     start: Time | None = None
     end: Time | None = None
-    """Events at this time and later are left out."""
+    """Exclusive end."""
     type: str = ""
-    """Types, separated by commas, such as ``auth.failure,access.denied``."""
+    """Types, separated by commas, for example ``auth.failure,access.denied``."""
     user: str = ""
     resource: str = ""
-    """A part of it."""
+    """Part of the resource name."""
     result: str = ""
     client_ip: str = ""
-    """The whole address."""
+    """The complete address."""
     format: str = ""
     """The wire format, or ``admin``."""
     search: str = ""
-    """A part of action, resource, address, format or a detail, whatever the case of its letters."""
+    """Part of action, resource, address, format or a detail; case-insensitive."""
     before: Offset | None = None
-    """Only events with a lower id."""
+    """Return only events with a lower id."""
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT
 
 
@@ -69,15 +69,15 @@ class AuditEvents(Struct):
 
     events: list[AuditEventShape]
     next: int | None
-    """Ask again with this as ``before``; null: there is nothing older."""
+    """``before`` of the next page; null: no older events."""
     unreadable: int
-    """Events that damage took, of those that were looked at."""
+    """Events in the searched range that are lost to damage."""
 
 
 async def query_audit(call: Call) -> AuditEvents:
-    """Events that match.
+    """Return the events that match.
 
-    Raises `NotFound` if there is no trail, `InvalidRequest` for what can match nothing,
+    Raises `NotFound` without an audit trail, `InvalidRequest` for a filter that cannot match,
     `ReadFailed` and `DamagedData`.
     """
     query: AuditQuery = call.query
@@ -108,10 +108,10 @@ async def query_audit(call: Call) -> AuditEvents:
 
 
 def _check(query: AuditQuery) -> None:
-    """Refuse a question that has no answer because of how it is asked."""
+    """Refuse a filter that cannot match."""
     for name in filter(None, query.type.split(",")):
         if name not in TYPES:
-            raise InvalidRequest(f"type: there is no {name!r}; there are {', '.join(TYPES)}")
+            raise InvalidRequest(f"type: {name!r} is not one of {', '.join(TYPES)}")
     if query.result and query.result not in RESULTS:
         raise InvalidRequest(f"result: {query.result!r} is none of {', '.join(RESULTS)}")
     if query.start is not None and query.end is not None and query.start >= query.end:
@@ -140,7 +140,7 @@ ROUTES = [
         "GET",
         "/audit",
         ADMIN,
-        "Who did what, newest first",
+        "List audit events, newest first",
         query_audit,
         AuditEvents,
         query=AuditQuery,

@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_effective_calls.py
-"""The API's call about who may do what with a topic, and why (docs/security.rst)."""
+"""The API's call about the effective permissions on a topic (docs/security.rst)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from brokerd.security import ADMIN
 
 
 class EffectiveQuery(Query, frozen=True):
-    """About whom it is."""
+    """The account to check."""
 
     user: Text = ""
-    """The name of an account; nobody, if that is empty."""
+    """Name of an account; empty: anonymous."""
 
 
 def effective_access(call: Call) -> EffectiveAccess:
-    """What holds for a topic. Raises `UnknownAccount`.
+    """Return the permissions on a topic. Raises `UnknownAccount`.
 
-    It is what security says when it is on, whether or not it is.
+    The answer assumes that security is on.
     """
     query: EffectiveQuery = call.query
     topic_name, accounts = call.path["name"], call.broker.accounts
@@ -45,7 +45,7 @@ ROUTES = [
         "GET",
         "/acls/effective/{name}",
         ADMIN,
-        "Who may do what with a topic, and by which lists",
+        "Show the permissions on a topic, and the access lists that grant them",
         effective_access,
         EffectiveAccess,
         query=EffectiveQuery,

@@ -37,11 +37,11 @@ from brokerd.security import ADMIN, READ
 from brokerd.security.audit import EventType
 
 GROUP_PARTITIONS_MAX = 1_000
-"""How many partitions a description of a group tells of."""
+"""Most partitions in the description of a group."""
 
 
 def existing_group(broker: Broker, topic: str, group: str) -> ConsumerGroup:
-    """A group. Raises `UnknownTopic` and `UnknownGroup`."""
+    """Return a group. Raises `UnknownTopic` and `UnknownGroup`."""
     place = broker.topics.existing(topic)
     found = place.groups.get(group)
     if found is None:
@@ -50,7 +50,7 @@ def existing_group(broker: Broker, topic: str, group: str) -> ConsumerGroup:
 
 
 def check_group(call: Call, create: bool) -> None:
-    """Refuse a group that is not there, unless it is to be made: a name may be misspelt.
+    """Refuse a group that does not exist, unless the call may create it.
 
     Raises `UnknownTopic` and `UnknownGroup`.
     """
@@ -59,7 +59,7 @@ def check_group(call: Call, create: bool) -> None:
 
 
 def list_groups(call: Call) -> GroupList:
-    """A page of a topic's groups. Raises `UnknownTopic`."""
+    """Return a page of a topic's groups. Raises `UnknownTopic`."""
     query: Page = call.query
     topic = call.broker.topics.existing(call.path["topic"])
     page, following = query.of(topic.groups.values(), len(topic.partitions))
@@ -89,7 +89,7 @@ def _committed(group_partition: GroupPartition) -> int | None:
 
 
 def describe_group(call: Call) -> GroupShape:
-    """Where a group stands. Raises `UnknownTopic` and `UnknownGroup`."""
+    """Describe a group. Raises `UnknownTopic` and `UnknownGroup`."""
     topic, name = call.path["topic"], call.path["group"]
     group = existing_group(call.broker, topic, name)
     info = call.broker.overview.group_info(topic, name)
@@ -117,10 +117,10 @@ def describe_group(call: Call) -> GroupShape:
 
 
 def _changed(call: Call, kind: EventType, change: Callable[[], None]) -> Deferred[GroupShape]:
-    """Change a group; fires once that is durable, with where the change left the group.
+    """Change a group; fires with its description once the change is durable.
 
-    That is described in the turn of the change: by the time it is durable others may have moved
-    or deleted the group.
+    The description is made in the reactor turn of the change: another client may change or delete
+    the group before the change is durable.
     """
 
     def change_and_describe() -> GroupShape:
@@ -131,7 +131,7 @@ def _changed(call: Call, kind: EventType, change: Callable[[], None]) -> Deferre
 
 
 async def configure_group(call: Call) -> GroupShape:
-    """Other settings. Raises as `Broker.groups.configure`."""
+    """Change a group's settings. Raises as `Broker.groups.configure`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
 
     def configure() -> None:
@@ -145,7 +145,7 @@ async def configure_group(call: Call) -> GroupShape:
 
 
 def changed(settings: GroupSettings, defaults: GroupSettings, changes: GroupAdmin) -> GroupSettings:
-    """Settings with what was said of them; null is the default."""
+    """Apply the changes to settings; null means the default."""
     values: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(changes).items():
         if value is UNSET or name == "create":
@@ -160,7 +160,7 @@ def changed(settings: GroupSettings, defaults: GroupSettings, changes: GroupAdmi
 
 
 async def pause_group(call: Call) -> GroupShape:
-    """No more records. Raises as `Broker.groups.pause`."""
+    """Pause a group. Raises as `Broker.groups.pause`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
 
     def pause() -> None:
@@ -171,14 +171,14 @@ async def pause_group(call: Call) -> GroupShape:
 
 
 async def resume_group(call: Call) -> GroupShape:
-    """Records again. Raises as `Broker.groups.resume`."""
+    """Resume a group. Raises as `Broker.groups.resume`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     resume = partial(broker.groups.resume, topic, group)
     return await _changed(call, EventType.GROUP_RESUMED, resume)
 
 
 async def seek_group(call: Call) -> GroupShape:
-    """Another place. Raises as `Broker.groups.seek`, and `InvalidRequest`."""
+    """Move a group. Raises as `Broker.groups.seek`, and `InvalidRequest`."""
     seek: Seek = call.body
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     if (seek.to is None) == (seek.to_time is None):
@@ -195,7 +195,7 @@ async def seek_group(call: Call) -> GroupShape:
 
 
 async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
-    """Look the offsets up, each partition's own, then seek to all of them at once."""
+    """Find the offset in each partition, then seek all partitions at once."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     assert seek.to_time is not None
     time_us = time_us_of(seek.to_time)
@@ -205,7 +205,7 @@ async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
     offsets = {one.index: await _offset_at_time(broker, one, time_us) for one in chosen}
 
     def go() -> None:
-        if found.deleted:  # and made anew, perhaps: these are no offsets of that one
+        if found.deleted:  # the offsets do not belong to a new topic of that name
             raise UnknownTopic(f"topic {topic!r} was deleted while offsets were looked up")
         check_group(call, seek.create)
         broker.groups.seek(topic, group, offsets)
@@ -214,7 +214,7 @@ async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
 
 
 async def _offset_at_time(broker: Broker, partition: Partition, time_us: int) -> int:
-    """`Broker.reader.offset_at_time`. Raises `ReadFailed` if the log cannot tell."""
+    """Return `Broker.reader.offset_at_time`. Raises `ReadFailed` if the log is unreadable."""
     found: Deferred[tuple[int | None, Exception | None]] = Deferred()
     broker.reader.offset_at_time(partition, time_us, lambda *answer: found.callback(answer))
     offset, error = await found
@@ -226,7 +226,7 @@ async def _offset_at_time(broker: Broker, partition: Partition, time_us: int) ->
 
 
 async def delete_group(call: Call) -> Deleted:
-    """No group. Raises as `Broker.groups.delete`."""
+    """Delete a group. Raises as `Broker.groups.delete`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     await call.audited(EventType.GROUP_DELETED, lambda: broker.groups.delete(topic, group))
     return Deleted(group)
@@ -277,7 +277,7 @@ ROUTES = [
         "POST",
         f"{GROUP}/pause",
         ADMIN,
-        "Give out no more records",
+        "Pause a group",
         pause_group,
         GroupShape,
         body=Pause,

@@ -34,14 +34,15 @@ from brokerd.security import ADMIN, READ, WRITE
 from brokerd.security.audit import EventType
 
 LOOKS_MAX = 20_000
-"""Dead letters, or offsets for leases, that one request looks at, so that it never holds up the
-broker: a page of few that fit may be short, and has a next."""
+"""Most dead letters, or offsets of leases, that one request examines. The limit bounds the time of
+a request. A filtered page may be short and still have a next page.
+"""
 
 # -- leases ---------------------------------------------------------------------------------------
 
 
 def list_leases(call: Call) -> LeaseList:
-    """A page of leases. Raises `UnknownTopic` and `UnknownGroup`."""
+    """Return a page of leases. Raises `UnknownTopic` and `UnknownGroup`."""
     broker, query = call.broker, call.query
     topic, group = call.path["topic"], call.path["group"]
     group_partitions = existing_group(broker, topic, group).partitions[query.partition :]
@@ -63,7 +64,9 @@ def list_leases(call: Call) -> LeaseList:
 def _stretches(
     group_partitions: list[GroupPartition], partition: int, offset: int
 ) -> Iterator[tuple[int, int, int]]:
-    """(partition, first, end) of offsets to look at: all, or a part where there are many leases."""
+    """Return (partition, first, end) of the offsets to examine: all, or a part if there are many
+    leases.
+    """
     for group_partition in group_partitions:
         index, end = group_partition.partition.index, group_partition.partition.next_offset
         first = max(offset if index == partition else 0, group_partition.store.floor)
@@ -87,7 +90,7 @@ def _lease(partition: int, lease: Lease, now_us: int) -> LeaseShape:
 
 
 async def release_leases(call: Call) -> Released:
-    """Records given out again. Raises `InvalidRequest`, and as `Broker.leases.release`."""
+    """Release leases. Raises `InvalidRequest`, and as `Broker.leases.release`."""
     release: Release = call.body
     if (release.client is None) == (release.offset is None):
         raise InvalidRequest("name either a client or an offset")
@@ -97,7 +100,7 @@ async def release_leases(call: Call) -> Released:
 
 
 async def _release_client(call: Call, client: str) -> int:
-    """End all leases of a client, as many in one commit as a frame takes."""
+    """Release all leases of a client, with full frames as commits."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     released, more = 0, True
     while more:
@@ -130,7 +133,7 @@ async def _release_one(call: Call, release: Release) -> int:
 
 
 def list_dead_letters(call: Call) -> LetterList:
-    """A page of dead letters that fit. Raises `UnknownTopic` and `UnknownGroup`."""
+    """Return a page of the matching dead letters. Raises `UnknownTopic` and `UnknownGroup`."""
     broker, query = call.broker, call.query
     topic, group = call.path["topic"], call.path["group"]
     existing_group(broker, topic, group)
@@ -146,7 +149,7 @@ def list_dead_letters(call: Call) -> LetterList:
 
 
 def _fits(broker: Broker, query: LetterQuery) -> Callable[[DeadLetter], bool]:
-    """Whether a dead letter is one that was asked for."""
+    """Return whether a dead letter matches the query."""
     reason, before_us = query.reason, None
     if query.before is not None:
         before_us = time_us_of(query.before) - _epoch_us(broker)
@@ -160,12 +163,12 @@ def _fits(broker: Broker, query: LetterQuery) -> Callable[[DeadLetter], bool]:
 
 
 def _epoch_us(broker: Broker) -> int:
-    """Broker time at which the monotonic clock, which times attempts, showed zero."""
+    """Return the broker time at which the monotonic clock of attempts was zero."""
     return broker.time.time_us() - broker.time.now_us()
 
 
 async def peek_dead_letter(call: Call) -> LetterWithRecord:
-    """One dead letter with its record. Raises `UnknownTopic`, `UnknownGroup` and `NotFound`."""
+    """Return a dead letter with its record. Raises `UnknownTopic`, `UnknownGroup`, `NotFound`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     index, offset = call.number("partition"), call.number("offset")
     partition = existing_group(broker, topic, group).topic.partition(index)
@@ -204,14 +207,14 @@ def _letter(broker: Broker, partition: int, letter: DeadLetter) -> LetterShape:
 
 
 async def replay_dead_letters(call: Call) -> Changed:
-    """Ready again. Raises as `Broker.groups.replay_dead_letters`."""
+    """Replay dead letters. Raises as `Broker.groups.replay_dead_letters`."""
     return await _change(
         call, EventType.DEAD_LETTERS_REPLAYED, call.broker.groups.replay_dead_letters
     )
 
 
 async def purge_dead_letters(call: Call) -> Changed:
-    """Forgotten. Raises as `Broker.groups.purge_dead_letters`."""
+    """Purge dead letters. Raises as `Broker.groups.purge_dead_letters`."""
     return await _change(call, EventType.DEAD_LETTERS_PURGED, call.broker.groups.purge_dead_letters)
 
 
@@ -241,7 +244,7 @@ ROUTES = [
         "GET",
         f"{GROUP}/leases",
         READ,
-        "A group's leases, by partition and offset",
+        "List a group's leases, by partition and offset",
         list_leases,
         LeaseList,
         query=Place,
@@ -259,7 +262,7 @@ ROUTES = [
         "GET",
         LETTERS,
         READ,
-        "A group's dead letters, by partition and offset",
+        "List a group's dead letters, by partition and offset",
         list_dead_letters,
         LetterList,
         query=LetterQuery,
@@ -268,7 +271,7 @@ ROUTES = [
         "GET",
         f"{LETTERS}/{{partition}}/{{offset}}",
         READ,
-        "A dead letter with its record",
+        "Show a dead letter with its record",
         peek_dead_letter,
         LetterWithRecord,
     ),
@@ -285,7 +288,7 @@ ROUTES = [
         "POST",
         f"{LETTERS}/purge",
         ADMIN,
-        "Forget dead letters",
+        "Delete dead letters",
         purge_dead_letters,
         Changed,
         body=LetterChoice,

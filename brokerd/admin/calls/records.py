@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_record_calls.py
-"""The API's calls about records: append some, read some; those that wait for their time."""
+"""The API's calls about records and delayed messages."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ from brokerd.security import READ, WRITE
 from brokerd.values import MAX_RECORD_BYTES, Format, Record
 
 PRODUCE_BODY_BYTES_MAX = 16 << 20
-"""Room for the largest record in base64."""
+"""Bytes of a body with the largest record in base64."""
 SCHEDULED_MAX = 1_000
-"""Most delayed messages that one page lists, whatever is asked for: 10,000 take 65 ms."""
+"""Most delayed messages of a page, whatever the limit of the request: 10,000 take 65 ms."""
 READ_BYTES_MAX = 512 << 10
-"""More than so many bytes of records are not read at once, whatever is asked for: to show a
-megabyte of MessagePack as JSON takes 90 ms."""
+"""Most bytes of records of one read, whatever the limit of the request: the JSON of 1 MB of
+MessagePack takes 90 ms.
+"""
 
 
 Batch = list[tuple[NewRecord, Payload]]
@@ -60,7 +61,7 @@ async def append_records(call: Call) -> AppendedList:
 
 
 def _append(call: Call, name: str, batch: Batch) -> list[Appended]:
-    """Append what is due now and schedule what is not, in one frame."""
+    """Append records that are due now and schedule the others, in one frame."""
     broker = call.broker
     expiries = [_expiry_us(broker, record) for record, _ in batch]
     delayed = sum(record.delay_seconds > 0 for record, _ in batch)
@@ -107,7 +108,7 @@ def _append_one(
 
 
 def _expiry_us(broker: Broker, record: NewRecord) -> int | None:
-    """When a record expires: 0 never, None as its topic says."""
+    """Return the expiry time of a record: 0 never, None as the topic's setting."""
     if not record.ttl_seconds:
         return None if record.ttl_seconds is None else 0
     return broker.records.expiry_us(us_of(record.ttl_seconds))
@@ -126,7 +127,7 @@ def _size(one: Payload) -> int:
 
 
 async def read_records(call: Call) -> RecordList:
-    """Records of a partition from an offset on. Raises `UnknownTopic`, `UnknownPartition`."""
+    """Return records of a partition from an offset. Raises `UnknownTopic`, `UnknownPartition`."""
     query: RecordQuery = call.query
     topic = call.broker.topics.existing(call.path["topic"])
     partition = topic.partition(query.partition)
@@ -142,7 +143,7 @@ async def read_records(call: Call) -> RecordList:
 def fetch(
     broker: Broker, partition: Partition, offset: int, max_records: int, max_bytes: int
 ) -> Deferred[tuple[Sequence[Record], int, Exception | None]]:
-    """`Fetcher.fetch` as a Deferred."""
+    """Return `Fetcher.fetch` as a Deferred."""
     fetched: Deferred[tuple[Sequence[Record], int, Exception | None]] = Deferred()
     broker.reader.fetch(
         partition, offset, max_records, max_bytes, lambda *found: fetched.callback(found)
@@ -153,7 +154,7 @@ def fetch(
 async def read_one(
     broker: Broker, partition: Partition, offset: int
 ) -> tuple[RecordShape | None, str | None]:
-    """(the record at an offset, why there is none)."""
+    """Return (the record at an offset, the reason if there is none)."""
     records, _, error = await fetch(broker, partition, offset, 1, 0)
     if records and records[0].offset == offset:
         return shown(records[0], partition.index), None
@@ -161,7 +162,7 @@ async def read_one(
 
 
 def list_scheduled(call: Call) -> ScheduledList:
-    """Messages that wait for their time. Raises `UnknownTopic`."""
+    """Return a page of delayed messages. Raises `UnknownTopic`."""
     query: ScheduleQuery = call.query
     limit = min(query.limit, SCHEDULED_MAX)
     found = call.broker.delayed.scheduled(call.path["topic"], query.first_id)
@@ -181,12 +182,12 @@ def list_scheduled(call: Call) -> ScheduledList:
 
 
 async def cancel_scheduled(call: Call) -> Cancelled:
-    """One less. Raises `UnknownTopic`, and `NotFound` if it was delivered or never was there."""
+    """Cancel a delayed message. Raises `UnknownTopic`, and `NotFound` if it is not waiting."""
     broker, name, schedule_id = call.broker, call.path["topic"], call.number("schedule_id")
     if not await ask(broker, lambda: broker.delayed.cancel(name, schedule_id)):
         raise NotFound(
             f"topic {name!r} has no delayed message {schedule_id}: it was delivered or cancelled "
-            "already, or there never was one"
+            "already, or never existed"
         )
     return Cancelled(schedule_id)
 
@@ -198,7 +199,7 @@ ROUTES = [
         "POST",
         RECORDS,
         WRITE,
-        "Append records, all or none; create the topic if there is none",
+        "Append records, all or none; create the topic if it does not exist",
         append_records,
         AppendedList,
         body=NewRecords,
@@ -209,7 +210,7 @@ ROUTES = [
         "GET",
         SCHEDULED,
         READ,
-        "Messages that wait for their time",
+        "List delayed messages",
         list_scheduled,
         ScheduledList,
         query=ScheduleQuery,

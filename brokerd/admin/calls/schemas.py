@@ -32,11 +32,11 @@ from brokerd.security import ADMIN, WRITE
 T = TypeVar("T")
 
 NAME_VERSIONS = 100
-"""Versions that a name counts for, of those that a page may have."""
+"""Number of versions that one name counts as, in the limit of a page."""
 
 
 def list_schemas(call: Call) -> SchemaList:
-    """A page of schemas."""
+    """Return a page of schemas."""
     call.access.require_known()
     query: Page = call.query
     page, following = query.of(call.broker.schemas.names(), NAME_VERSIONS)
@@ -44,20 +44,20 @@ def list_schemas(call: Call) -> SchemaList:
 
 
 def describe_schema(call: Call) -> SchemaShape:
-    """One schema. Raises `UnknownSchema`."""
+    """Return a schema. Raises `UnknownSchema`."""
     call.access.require_known()
     return _shape(call.broker.schemas.named(call.path["name"]))
 
 
 def describe_version(call: Call) -> SchemaTextShape:
-    """One version, 0 for the latest. Raises `UnknownSchema`."""
+    """Return one version, 0 for the latest. Raises `UnknownSchema`."""
     call.access.require_known()
     schemas, name, version = call.broker.schemas, call.path["name"], call.number("version")
     return _text(call, schemas.get(name, version) if version else schemas.named(name).latest)
 
 
 async def register(call: Call) -> SchemaTextShape:
-    """The next version. Raises as `Schemas.register`."""
+    """Register the next version. Raises as `Schemas.register`."""
     new: NewSchema = call.body
     name = call.path["name"]
     call.access.require(WRITE, name)
@@ -77,7 +77,7 @@ async def register(call: Call) -> SchemaTextShape:
 
 
 async def validate(call: Call) -> Verdict:
-    """Whether a message fits the latest version. Raises as `Schemas.validate`."""
+    """Validate a message against the latest version. Raises as `Schemas.validate`."""
     call.access.require_known()
     message: SchemaMessage = call.body
     data = message.base64 if message.text is None else message.text.encode("utf-8", "replace")
@@ -95,7 +95,7 @@ def _requester(call: Call) -> Requester:
 
 
 async def configure(call: Call) -> SchemaShape:
-    """Another mode. Raises as `Schemas.set_mode`."""
+    """Change the compatibility mode. Raises as `Schemas.set_mode`."""
     changes: SchemaChanges = call.body
     name = call.path["name"]
     call.access.require(ADMIN, name)
@@ -105,12 +105,12 @@ async def configure(call: Call) -> SchemaShape:
 
 
 async def delete_schema(call: Call) -> Deleted:
-    """No version any more. Raises as `Schemas.delete`."""
+    """Delete a schema. Raises as `Schemas.delete`."""
     return await _delete(call, 0)
 
 
 async def delete_version(call: Call) -> Deleted:
-    """One version less. Raises as `Schemas.delete`."""
+    """Delete a version. Raises as `Schemas.delete`."""
     version = call.number("version")
     if not version:
         raise InvalidRequest("versions begin with 1; to delete all, delete the schema")
@@ -125,7 +125,7 @@ async def _delete(call: Call, version: int) -> Deleted:
 
 
 async def _later(begin: Callable[[Callable[[T | None, BrokerdError | None], None]], None]) -> T:
-    """What a call tells ``done``."""
+    """Return the result of a call with a ``done`` callback as a Deferred."""
     answer: Deferred[T] = Deferred()
 
     def done(result: Any, error: BrokerdError | None) -> None:
@@ -161,12 +161,12 @@ SCHEMA = "/schemas/{name}"
 VERSIONS, VERSION = f"{SCHEMA}/versions", f"{SCHEMA}/versions/{{version}}"
 ROUTES = [
     Route("GET", "/schemas", 0, "All schemas, by name", list_schemas, SchemaList, query=Page),
-    Route("GET", SCHEMA, 0, "One schema and its versions", describe_schema, SchemaShape),
+    Route("GET", SCHEMA, 0, "Show a schema and its versions", describe_schema, SchemaShape),
     Route(
         "PATCH",
         SCHEMA,
         0,
-        "Compare new versions in another way",
+        "Change the compatibility mode",
         configure,
         SchemaShape,
         body=SchemaChanges,
@@ -182,13 +182,13 @@ ROUTES = [
         body=NewSchema,
         status=http.CREATED,
     ),
-    Route("GET", VERSION, 0, "One version with its text", describe_version, SchemaTextShape),
+    Route("GET", VERSION, 0, "Show a version with its text", describe_version, SchemaTextShape),
     Route("DELETE", VERSION, 0, "Delete a version", delete_version, Deleted),
     Route(
         "POST",
         f"{SCHEMA}/validate",
         0,
-        "Whether a message fits the latest version",
+        "Validate a message against the latest version",
         validate,
         Verdict,
         body=SchemaMessage,

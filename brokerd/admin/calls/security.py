@@ -42,7 +42,7 @@ _BITS = {name: bit for bit, name in access.NAMES.items()}
 
 
 def who_am_i(call: Call) -> WhoAmI:
-    """Who asks, and what he may do with everything."""
+    """Return the account of the request and its permissions by role."""
     access = call.access
     return WhoAmI(
         access.name,
@@ -57,19 +57,19 @@ def who_am_i(call: Call) -> WhoAmI:
 
 
 def list_accounts(call: Call) -> AccountList:
-    """A page of accounts."""
+    """Return a page of accounts."""
     query: Page = call.query
     page, following = query.of(call.broker.accounts.accounts(), 1)
     return AccountList([account_shape(one) for one in page], following)
 
 
 def describe_account(call: Call) -> AccountShape:
-    """One account. Raises `UnknownAccount`."""
+    """Return an account. Raises `UnknownAccount`."""
     return account_shape(call.broker.accounts.account(call.path["name"]))
 
 
 async def create_account(call: Call) -> AccountShape:
-    """A new account. Raises as `Accounts.create_account`."""
+    """Create an account. Raises as `Accounts.create_account`."""
     new: NewAccount = call.body
     made = await _later(
         call,
@@ -81,7 +81,7 @@ async def create_account(call: Call) -> AccountShape:
 
 
 async def update_account(call: Call) -> AccountShape:
-    """Other roles, or let in or not. Raises as `Accounts.update_account`."""
+    """Change roles, or enable or disable an account. Raises as `Accounts.update_account`."""
     changes: AccountChanges = call.body
     update = partial(
         call.broker.accounts.update_account,
@@ -94,7 +94,7 @@ async def update_account(call: Call) -> AccountShape:
 
 
 async def change_password(call: Call) -> AccountShape:
-    """Another password. Raises as `Accounts.change_password`."""
+    """Change a password. Raises as `Accounts.change_password`."""
     new: NewPassword = call.body
     changed = await _later(
         call,
@@ -106,14 +106,14 @@ async def change_password(call: Call) -> AccountShape:
 
 
 async def delete_account(call: Call) -> Deleted:
-    """No account any more. Raises as `Accounts.delete_account`."""
+    """Delete an account. Raises as `Accounts.delete_account`."""
     name = call.path["name"]
     await ask(call.broker, partial(call.broker.accounts.delete_account, call.access, name))
     return Deleted(name)
 
 
 async def _later(call: Call, begin: Callable[[Any], None]) -> Account:
-    """What a call gives whose password has to be hashed, once it is durable."""
+    """Return the result of a call that hashes a password, once it is durable."""
     changed: Deferred[Account] = Deferred()
 
     def done(account: Account | None, refusal: BrokerdError | None) -> None:
@@ -130,14 +130,14 @@ async def _later(call: Call, begin: Callable[[Any], None]) -> Account:
 
 
 def list_access_lists(call: Call) -> AccessLists:
-    """A page of access lists."""
+    """Return a page of access lists."""
     query: Page = call.query
     page, following = query.of(call.broker.accounts.access_lists(), 1)
     return AccessLists([access_list_shape(one) for one in page], following)
 
 
 def describe_access_list(call: Call, prefix: bool) -> AccessListShape:
-    """One access list. Raises `NotFound`."""
+    """Return an access list. Raises `NotFound`."""
     name = call.path["name"]
     found = call.broker.accounts.access_list(name, prefix)
     if found is None:
@@ -146,7 +146,7 @@ def describe_access_list(call: Call, prefix: bool) -> AccessListShape:
 
 
 async def set_access_list(call: Call, prefix: bool) -> AccessListShape:
-    """This list, whatever was before. Raises as `Accounts.set_access_list`."""
+    """Replace an access list. Raises as `Accounts.set_access_list`."""
     given: Grants = call.body
     wanted = AccessList(
         call.path["name"], prefix, given.public, _granted(given.users), _granted(given.roles)
@@ -156,9 +156,9 @@ async def set_access_list(call: Call, prefix: bool) -> AccessListShape:
 
 
 async def change_access_list(call: Call, prefix: bool) -> AccessListShape:
-    """More, or less, than before. Raises as `Accounts.set_access_list`.
+    """Grant and revoke. Raises as `Accounts.set_access_list`.
 
-    A list that grants nothing any more stays: without any list, a topic may be public.
+    A list that grants nothing stays: without any list, a topic may be public.
     """
     changes: GrantChanges = call.body
     accounts, name = call.broker.accounts, call.path["name"]
@@ -180,7 +180,7 @@ async def change_access_list(call: Call, prefix: bool) -> AccessListShape:
 
 
 async def delete_access_list(call: Call, prefix: bool) -> Deleted:
-    """No list any more; none before is all right."""
+    """Delete an access list, if it exists."""
     name = call.path["name"]
     await ask(
         call.broker, partial(call.broker.accounts.delete_access_list, call.access, name, prefix)
@@ -205,7 +205,7 @@ def _changed(
 
 
 def list_keys(call: Call) -> KeyList:
-    """A page of keys."""
+    """Return a page of keys."""
     query: Page = call.query
     page, following = query.of(call.broker.accounts.keys(), 1)
     shown = [KeyShape(one.key_id, one.owner, one.label, time_of(one.created_us)) for one in page]
@@ -213,7 +213,7 @@ def list_keys(call: Call) -> KeyList:
 
 
 async def make_key(call: Call) -> MadeKey:
-    """A new key. Raises as `Accounts.make_key`."""
+    """Create an API key. Raises as `Accounts.make_key`."""
     new: NewKeyOf = call.body
     made = await ask(
         call.broker,
@@ -223,7 +223,7 @@ async def make_key(call: Call) -> MadeKey:
 
 
 async def revoke_key(call: Call) -> Deleted:
-    """No key any more. Raises as `Accounts.revoke_key`."""
+    """Revoke an API key. Raises as `Accounts.revoke_key`."""
     key_id = call.path["key_id"]
     await ask(call.broker, partial(call.broker.accounts.revoke_key, call.access, key_id))
     return Deleted(key_id)
@@ -233,7 +233,7 @@ async def revoke_key(call: Call) -> Deleted:
 
 
 def account_shape(account: Account) -> AccountShape:
-    """An account, without its password."""
+    """Describe an account, without its password."""
     return AccountShape(
         name=account.name,
         roles=[*account.roles],
@@ -246,7 +246,7 @@ def account_shape(account: Account) -> AccountShape:
 
 
 def access_list_shape(found: AccessList) -> AccessListShape:
-    """An access list, with names in order."""
+    """Describe an access list, with sorted names."""
 
     def shown(grants: Mapping[str, int]) -> dict[str, list[Granted]]:
         return {name: names_of(permissions) for name, permissions in sorted(grants.items())}
@@ -257,7 +257,7 @@ def access_list_shape(found: AccessList) -> AccessListShape:
 
 
 def names_of(permissions: int) -> list[Any]:
-    """The names of permissions, as the shapes have them."""
+    """Return the names of permissions, as in the shapes."""
     return [*access.names_of(permissions)]
 
 
@@ -282,7 +282,7 @@ def _list_routes(prefix: bool) -> list[Route]:
             "GET",
             path,
             ADMIN,
-            f"The access list of {what}",
+            f"Show the access list of {what}",
             of(describe_access_list),
             AccessListShape,
         ),
@@ -290,7 +290,7 @@ def _list_routes(prefix: bool) -> list[Route]:
             "PUT",
             path,
             ADMIN,
-            f"Have this access list for {what}",
+            f"Replace the access list of {what}",
             of(set_access_list),
             AccessListShape,
             body=Grants,
@@ -308,7 +308,7 @@ def _list_routes(prefix: bool) -> list[Route]:
             "DELETE",
             path,
             ADMIN,
-            f"Have no access list for {what}",
+            f"Delete the access list of {what}",
             of(delete_access_list),
             Deleted,
         ),
@@ -316,13 +316,20 @@ def _list_routes(prefix: bool) -> list[Route]:
 
 
 ROUTES = [
-    Route("GET", "/whoami", 0, "Who asks, and what he may do", who_am_i, WhoAmI),
+    Route(
+        "GET",
+        "/whoami",
+        0,
+        "Show the account of this request and its permissions",
+        who_am_i,
+        WhoAmI,
+    ),
     Route("GET", "/users", ADMIN, "All accounts, by name", list_accounts, AccountList, query=Page),
     Route(
         "POST",
         "/users",
         ADMIN,
-        "Make an account",
+        "Create an account",
         create_account,
         AccountShape,
         body=NewAccount,
@@ -333,7 +340,7 @@ ROUTES = [
         "PATCH",
         ACCOUNT,
         ADMIN,
-        "Change roles, or let in or not",
+        "Change roles, or enable or disable an account",
         update_account,
         AccountShape,
         body=AccountChanges,
@@ -343,7 +350,7 @@ ROUTES = [
         "POST",
         f"{ACCOUNT}/password",
         0,
-        "Change a password: one's own, or as admin",
+        "Change a password: your own, or as admin any",
         change_password,
         AccountShape,
         body=NewPassword,
@@ -352,19 +359,19 @@ ROUTES = [
         "GET",
         "/acls",
         ADMIN,
-        "All access lists, by topic",
+        "List all access lists, by topic",
         list_access_lists,
         AccessLists,
         query=Page,
     ),
     *_list_routes(False),
     *_list_routes(True),
-    Route("GET", "/keys", ADMIN, "All API keys, oldest first", list_keys, KeyList, query=Page),
+    Route("GET", "/keys", ADMIN, "List all API keys, oldest first", list_keys, KeyList, query=Page),
     Route(
         "POST",
         "/keys",
         ADMIN,
-        "Make an API key, which is shown once",
+        "Create an API key; the answer shows it once",
         make_key,
         MadeKey,
         body=NewKeyOf,

@@ -33,13 +33,14 @@ from brokerd.security import ADMIN, ANY
 from brokerd.security.audit import EventType
 
 LOOKS_MAX = 2_000
-"""Topics that one request looks at, each for its permission: in some milliseconds."""
+"""Most topics that one request examines; it checks the permission of each, in some milliseconds."""
 
 
 def list_topics(call: Call) -> TopicList:
-    """A page of the topics that the asker may know; one with partitions by the thousand ends it.
+    """Return a page of the topics that the sender may see.
 
-    It tells nothing of topics that he may not know but how many were looked at.
+    Topics with thousands of partitions end a page early. Of other topics the answer reveals only
+    how many were examined.
     """
     call.access.require_lists()
     query: Page = call.query
@@ -58,12 +59,12 @@ def list_topics(call: Call) -> TopicList:
 
 
 def describe_topic(call: Call) -> TopicShape:
-    """One topic. Raises `UnknownTopic`."""
+    """Return a topic. Raises `UnknownTopic`."""
     return _shape(call.broker.topics.existing(call.path["topic"]))
 
 
 async def create_topic(call: Call) -> TopicShape:
-    """A new topic. Raises `AlreadyExists`, and as `Broker.topics.create`."""
+    """Create a topic. Raises `AlreadyExists`, and as `Broker.topics.create`."""
     new: NewTopic = call.body
     call.access.require(ADMIN, new.name)
     settings = changed(TopicSettings(), new.settings)
@@ -79,7 +80,7 @@ async def create_topic(call: Call) -> TopicShape:
 
 
 async def configure_topic(call: Call) -> TopicShape:
-    """Other settings. Raises as `Broker.topics.configure`."""
+    """Change a topic's settings. Raises as `Broker.topics.configure`."""
     broker, name = call.broker, call.path["topic"]
 
     def configure() -> Topic:
@@ -91,7 +92,7 @@ async def configure_topic(call: Call) -> TopicShape:
 
 
 async def trim_topic(call: Call) -> Trimmed:
-    """Fewer records. Raises as `Broker.topics.trim`."""
+    """Remove records below an offset. Raises as `Broker.topics.trim`."""
     trim: Trim = call.body
     broker, name = call.broker, call.path["topic"]
     start = await call.audited(
@@ -104,14 +105,14 @@ async def trim_topic(call: Call) -> Trimmed:
 
 
 async def delete_topic(call: Call) -> Deleted:
-    """No topic. Raises as `Broker.topics.delete`."""
+    """Delete a topic. Raises as `Broker.topics.delete`."""
     broker, name = call.broker, call.path["topic"]
     await call.audited(EventType.TOPIC_DELETED, lambda: broker.topics.delete(name))
     return Deleted(name)
 
 
 def changed(settings: TopicSettings, changes: TopicAdmin) -> TopicSettings:
-    """Settings with what was said of them."""
+    """Apply the changes to settings."""
     said: dict[str, Any] = {
         "retention_us": changes.retention_seconds,
         "retention_bytes": changes.retention_bytes,
@@ -148,7 +149,15 @@ def _seconds(duration_us: int | None) -> float | None:
 
 TOPICS, TOPIC = "/topics", "/topics/{topic}"
 ROUTES = [
-    Route("GET", TOPICS, 0, "All topics, in order of creation", list_topics, TopicList, query=Page),
+    Route(
+        "GET",
+        TOPICS,
+        0,
+        "List all topics, in order of creation",
+        list_topics,
+        TopicList,
+        query=Page,
+    ),
     Route(
         "POST",
         TOPICS,
@@ -160,7 +169,14 @@ ROUTES = [
         status=http.CREATED,
     ),
     Route("GET", TOPIC, ANY, "One topic", describe_topic, TopicShape),
-    Route("DELETE", TOPIC, ADMIN, "Delete a topic and all that is in it", delete_topic, Deleted),
+    Route(
+        "DELETE",
+        TOPIC,
+        ADMIN,
+        "Delete a topic with its records, groups and delayed messages",
+        delete_topic,
+        Deleted,
+    ),
     Route(
         "PATCH",
         f"{TOPIC}/settings",

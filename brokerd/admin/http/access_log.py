@@ -1,9 +1,8 @@
 # Tests: tests/admin/test_access_log.py
-"""One line of the log for each request to the admin site, and no flood of them.
+"""One log line for each request to the admin site, with a limit.
 
-Of requests that were refused, and of those where nobody was asked who he is or he is anonymous,
-at most `LINES` are written in `WINDOW_SECONDS`; the others are counted, and the count is told when
-that time is over.
+The log has at most `LINES` lines in `WINDOW_SECONDS` for refused requests and for requests without
+a login. Further ones are counted, and the count is logged at the end of the window.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from brokerd.security import Access
 WINDOW_SECONDS = 60.0
 LINES = 60
 SHOWN_MAX = 200
-"""Of a path so many characters are written."""
+"""Characters of a path in the log."""
 
 
 class AccessLog:
     """Writes the lines.
 
-    :param clock: a reactor; for the window alone, since the log has a time of its own.
+    :param clock: a reactor, for the window; the log has its own time.
     """
 
     def __init__(self, log: Logger, clock: Any) -> None:
@@ -36,7 +35,7 @@ class AccessLog:
         self._window: IDelayedCall | None = None
 
     def tell(self, request: Any, access: Access | None) -> None:
-        """A request was answered; ``access`` is who sent it, if anybody asked."""
+        """Log an answered request; ``access`` is its authenticated sender, or None."""
         is_known = access is not None and access.is_known
         if (request.code < http.BAD_REQUEST and is_known) or self._has_room():
             self._write(request)
@@ -51,12 +50,12 @@ class AccessLog:
         return True
 
     def end(self) -> None:
-        """Begin anew, and tell how many were left out."""
+        """Start a new window and log the count of the last one."""
         if self._window is not None and self._window.active():
             self._window.cancel()
         if self._left_out:
             self._log.info(
-                "{count} more requests, refused or of nobody who has logged in",
+                "{count} more requests that were refused or had no login",
                 event_id="admin-requests-more",
                 count=self._left_out,
             )

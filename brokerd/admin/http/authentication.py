@@ -1,12 +1,12 @@
 # Tests: tests/admin/test_authentication.py
-"""Who sends a request to the admin site: by HTTP Basic (RFC 7617), a Bearer key (RFC 6750), or not.
+"""Authentication of requests to the admin site: HTTP Basic (RFC 7617) or a Bearer key (RFC 6750).
 
-Without either it is whom the certificate of the client names, where TLS asks for one.
+A request without either has the identity of the TLS client certificate, if there is one.
 
-A right password is remembered for a while, because checking one is slow on purpose: with the
-address that it came from, by a keyed digest, in memory, and no longer than accounts and keys stay
-as they are. While too many logins from an address fail it does not count, or else each guess would
-be told whether it is right.
+Verifying a password is slow on purpose, so a right password is cached for a while. The cache holds
+a keyed digest of address and credentials, in memory, and is cleared by any change of accounts or
+keys. It is not used while logins from the address are throttled: otherwise each guess would reveal
+whether it is right.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from brokerd.security import OPEN, Access, Guard
 from brokerd.security.certificates import peer_subject
 
 REMEMBERED_MAX = 1_000
-"""Right passwords that are remembered."""
+"""Most cached passwords."""
 REMEMBERED_SECONDS = 300.0
 
 REALM = b'Basic realm="brokerd", charset="UTF-8"'
-"""What a request that lacks a login is told (RFC 7617, section 2.1)."""
+"""Header WWW-Authenticate of an answer that asks for a login (RFC 7617, section 2.1)."""
 
 
 def drop_frames(failure: Failure) -> None:
-    """Have a failure hold none of the frames that it went through: see `without_frames`."""
+    """Remove the frames from a failure: see `without_frames`."""
     error: Any = failure.value
     without_frames(error)
     failure.tb = None
 
 
 class Sender:
-    """Who sends one request: found out once, and told to all that ask."""
+    """The sender of one request; authenticated once, for all that ask."""
 
     def __init__(self) -> None:
         self._outcome: Access | Failure | None = None
@@ -50,11 +50,11 @@ class Sender:
 
     @property
     def access(self) -> Access | None:
-        """Who it is; None while that is not known, and if he was not let in."""
+        """The authenticated access; None before that, and after a failure."""
         return None if isinstance(self._outcome, Failure) else self._outcome
 
     def ask(self, find: Callable[[], Deferred[Access]]) -> Deferred[Access]:
-        """Have ``find`` called if nobody has asked, and fire with what it came to."""
+        """Authenticate at the first call; fire with the result."""
         answer: Deferred[Access] = Deferred()
         if self._outcome is not None:
             answer.callback(self._outcome)
@@ -66,7 +66,7 @@ class Sender:
         return answer
 
     def refuse(self, failure: Failure) -> None:
-        """The outcome is this, whatever is found."""
+        """Set the result to a refusal."""
         drop_frames(failure)
         self._outcome = failure
 
@@ -81,7 +81,7 @@ class Sender:
 
 
 class Authenticator:
-    """Makes somebody of each request.
+    """Authenticates requests.
 
     :param seconds: a monotonic clock.
     :param secret: 32 random bytes of this process.
@@ -120,7 +120,9 @@ class Authenticator:
             return fail(refusal)
 
     def _without_login(self, request: Request) -> Access:
-        """Whom the client's certificate names, asked once for each connection; else anonymous."""
+        """Return the access of the client's certificate, else anonymous; once for each
+        connection.
+        """
         channel: Any = request.channel
         if channel.certificate_access is None:
             subject = peer_subject(channel.transport)
@@ -135,7 +137,7 @@ class Authenticator:
     def _basic(self, request: Request, given: str) -> Deferred[Access]:
         name, password = _credentials(given)
         peer = peer_of(request)
-        shown = f"{peer} {given}"  # an address of its own has an event of its own
+        shown = f"{peer} {given}"  # a login by certificate logs its own event
         digest = blake2b(shown.encode("utf-8", "replace"), key=self._secret).digest()
         remembered = self._recall(digest)
         if remembered is not None:
@@ -157,7 +159,7 @@ class Authenticator:
         return answer
 
     def _recall(self, digest: bytes) -> Access | None:
-        """Who showed this a short while ago, if nothing has changed since."""
+        """Return the cached access for these credentials, unless accounts or keys changed."""
         found = self._remembered.get(digest)
         if found is None:
             return None
@@ -169,13 +171,13 @@ class Authenticator:
 
 
 def peer_of(request: Request) -> str:
-    """The address that a request came from, without a port."""
+    """Return the peer's address, without a port."""
     address: Any = request.getClientAddress()
     return getattr(address, "host", None) or "unix"
 
 
 def _credentials(given: str) -> tuple[str, str]:
-    """Name and password out of a Basic header. Raises `InvalidRequest`."""
+    """Decode name and password from a Basic header. Raises `InvalidRequest`."""
     try:
         text = b64decode(given, validate=True).decode()
     except (binascii.Error, ValueError):

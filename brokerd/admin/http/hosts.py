@@ -1,9 +1,9 @@
 # Tests: tests/admin/test_hosts.py
-"""For which names a site answers that asks nobody who he is.
+"""The host names that a site without authentication answers to.
 
-A web page may have its own name lead to this machine after it was loaded (DNS rebinding), and read
-then what the site answers, as if it came from there. Its name stands in the header Host (RFC 9110,
-section 7.2), so that only names are answered to which no stranger can have.
+A web page may let its own name resolve to this machine after it was loaded (DNS rebinding). Then it
+can read the answers of the site. The header Host (RFC 9110, section 7.2) has that name. So the site
+answers only to names that nobody else can own.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from twisted.web.server import Request
 from brokerd.admin.http.resources import json_answer, refusal
 
 SHOWN_MAX = 200
-"""Of a name so many characters are told."""
+"""Characters of a name in an error text."""
 
 
 class Hosts:
-    """Addresses, names without a dot (``localhost`` is one), and those that were given.
+    """Accepted hosts: addresses, names without a dot (for example ``localhost``), and given names.
 
-    :param names: of this machine, and others that lead to it.
+    :param names: names of this machine.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(map(_plain, names))
 
     def has(self, header: str) -> bool:
-        """Whether a header Host, with or without a port, names such a host."""
+        """Return whether a header Host, with or without a port, is accepted."""
         name = _plain(_without_port(header.strip()))
         return "." not in name or name in self._names or _is_address(name)
 
     def refused(self, request: Request) -> Resource | None:
-        """What a request is answered that is for another host; None for all others."""
+        """Return the refusal of a request for another host, None for an accepted one."""
         for raw in request.requestHeaders.getRawHeaders(b"host", []):
             header = raw.decode("utf-8", "replace")
             if not self.has(header):
@@ -53,8 +53,8 @@ class _Refused(Resource):
 
     def render(self, request: Request) -> bytes:
         said = (
-            f"nobody is asked who he is here, and so {self._header!r} is not answered to: add the "
-            "name to admin.hosts if it leads to this broker"
+            f"this admin site has no login and does not answer to {self._header!r}: add the "
+            "name to admin.hosts if it belongs to this broker"
         )
         return json_answer(request, http.FORBIDDEN, refusal(said))
 

@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_authentication.py
-"""Resources that need a permission on everything."""
+"""Resources that need a permission by role."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from brokerd.security import Access
 
 
 class PermissionResource(Resource):
-    """Serve a resource to users with a permission on everything; refuse all others as JSON."""
+    """Serves a resource to senders with a permission by role; refuses others in JSON."""
 
     isLeaf = True
 
@@ -30,7 +30,7 @@ class PermissionResource(Resource):
         self._resource = resource
 
     def render(self, request: Request) -> int:
-        """Answer when it is known who asks, which is now for most."""
+        """Answer once the sender is authenticated, usually at once."""
 
         def allowed(access: Access) -> Resource:
             access.require_server(self._permission)
@@ -50,7 +50,7 @@ def _refused(failure: Failure) -> Resource:
 
 
 class _Refused(Resource):
-    """A refusal, whatever the method."""
+    """A refusal for every method."""
 
     isLeaf = True
 

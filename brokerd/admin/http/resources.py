@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_site.py
-"""Resources that answer with one JSON object each, and what all of them have in common."""
+"""Base classes of resources that answer with one JSON object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METHODS = (b"GET", b"HEAD")
 
 
 def refusal(error: str) -> Answer:
-    """What a request is told that will be refused whenever it is sent."""
+    """Return the body of a permanent refusal."""
     return {"error": error, "retryable": False}
 
 
@@ -35,12 +35,12 @@ class NotFoundResource(Resource):
     isLeaf = True
 
     def render(self, request: Request) -> bytes:
-        """Answer 404, whatever the method."""
+        """Answer 404 to every method."""
         return json_answer(request, http.NOT_FOUND, refusal("there is nothing here"))
 
 
 class Branch(Resource):
-    """A place that is nothing itself; whatever has not been put below it is missing."""
+    """A path that has only children; unknown children are 404."""
 
     def render(self, request: Request) -> Any:
         """Answer to GET and HEAD, and refuse other methods as JSON."""
@@ -50,16 +50,16 @@ class Branch(Resource):
         return json_answer(request, http.NOT_ALLOWED, refusal("read only: use GET or HEAD"))
 
     def getChild(self, path: bytes, request: Request) -> Resource:
-        """Find nothing; children were looked at before."""
+        """Return 404; Twisted has looked for children before."""
         return NotFoundResource()
 
     def render_GET(self, request: Request) -> bytes:
-        """Answer that a branch itself is nothing."""
+        """Answer 404 for the branch itself."""
         return NotFoundResource().render(request)
 
 
 class JSONResource(Branch):
-    """Answers with one JSON object; a slash after its path makes no difference."""
+    """Answers with one JSON object, with or without a slash after its path."""
 
     def __init__(self, answer: Callable[[Request], tuple[int, Answer]]) -> None:
         super().__init__()

@@ -1,11 +1,10 @@
 # Tests: tests/admin/test_routing.py
-"""From an HTTP request to a call and back: one table of routes serves requests and describes them.
+"""Routing: from an HTTP request to a call and back, by one table of routes.
 
-A `Route` says which method and path lead to which function, what it takes and what it answers; the
-OpenAPI description (`brokerd.admin.openapi`) is made from the same table. Query strings and bodies
-are read by msgspec into the declared types. Each route says which permission it needs, and that is
-asked before anything of the request is looked at. What the broker refuses becomes the status of its
-error's class in `STATUSES`.
+A `Route` names method, path, function, and the types of query, body and answer. The OpenAPI
+description (`brokerd.admin.openapi`) comes from the same table. msgspec decodes query strings and
+bodies into the declared types. Each route names the permission it needs, which is checked before
+the request is decoded. `STATUSES` maps the errors of the broker to HTTP statuses.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from brokerd.security.audit import EventType
 Result = TypeVar("Result")
 
 BODY_BYTES_MAX = 1 << 20
-"""Largest body of a request that says nothing else."""
+"""Default of the largest body."""
 
 VALUES_MAX = 200_000
-"""About how many values a body's JSON may hold: more would hold up the broker while it is read."""
+"""Approximate limit of values in a JSON body: decoding more would block the broker."""
 
 TOO_MANY_REQUESTS = 429
 """RFC 6585, section 4."""
@@ -68,37 +67,37 @@ STATUSES: dict[type[BrokerdError], int] = {
     errors.Denied: http.FORBIDDEN,
     errors.LoginThrottled: TOO_MANY_REQUESTS,
 }
-"""The status of each refusal; one that is not named, nor its base, is 500."""
+"""Error class -> HTTP status; subclasses inherit it, all others are 500."""
 
 
 class AlreadyExists(BrokerdError):
-    """What should be created is there already."""
+    """The thing to create exists already."""
 
 
 class NotFound(BrokerdError):
-    """What the request is about does not exist."""
+    """The thing that the request names does not exist."""
 
 
 class ReadFailed(BrokerdError):
-    """The disk could not be read now."""
+    """A read from disk failed; a retry may succeed."""
 
     retryable = True
 
 
 class ArchiveUnusable(BrokerdError):
-    """The archive cannot be used now."""
+    """The archive is unusable at the moment."""
 
     retryable = True
 
 
 class Overloaded(BrokerdError):
-    """The bodies of other requests take up all that there is for them."""
+    """The bodies of other requests use all memory for bodies."""
 
     retryable = True
 
 
 class TooLarge(BrokerdError):
-    """The body is larger than this request may have."""
+    """The body is larger than the limit of the route."""
 
 
 class CrossOriginWrite(BrokerdError):
@@ -121,13 +120,13 @@ STATUSES |= {
 
 
 class Call(NamedTuple):
-    """What a route's function gets."""
+    """The argument of a route's function."""
 
     broker: Broker
     access: Access
-    """Who asks, and what else he may do."""
+    """The authenticated sender and its permissions."""
     path: dict[str, str]
-    """The names in the path, such as ``topic``."""
+    """Names in the path, for example ``topic``."""
     query: Any
     """The query string, as the route's type."""
     body: Any
@@ -136,16 +135,16 @@ class Call(NamedTuple):
     def audited(
         self, kind: EventType, change: Callable[[], Result], **details: str
     ) -> Deferred[Result]:
-        """Carry out a change and fire once it is durable, with the event that tells of it.
+        """Run a change and write its audit event; fire once both are durable.
 
-        It is told of the path's topic, or of ``topic/group``. Fails as `ask`.
+        The event's resource is the path's topic, or ``topic/group``. Fails as `ask`.
         """
         return self.audited_as(kind, "/".join(self.path.values()), change, **details)
 
     def audited_as(
         self, kind: EventType, resource: str, change: Callable[[], Result], **details: str
     ) -> Deferred[Result]:
-        """As `audited`, of something that the path does not name."""
+        """As `audited`, with a resource that is not in the path."""
         actor = self.access.actor
         return ask(
             self.broker,
@@ -153,7 +152,7 @@ class Call(NamedTuple):
         )
 
     def number(self, name: str) -> int:
-        """A name of the path that has to be a number. Raises `InvalidRequest`."""
+        """Return a number from the path. Raises `InvalidRequest`."""
         text = self.path[name]
         if not (text.isascii() and text.isdigit()) or len(text) > 18:
             raise InvalidRequest(f"the path's {name} must be a number, not {text[:40]!r}")
@@ -162,13 +161,14 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Route:
-    """One method of one path, such as ``/topics/{topic}``."""
+    """One method of one path, for example ``/topics/{topic}``."""
 
     method: str
     path: str
     need: int
-    """The permission that it takes: on the path's topic, or on everything where there is none. 0:
-    the function asks for it, because the topic stands elsewhere."""
+    """Required permission: on the path's topic, or by role if the path has none. 0: the function
+    checks it, because the topic is elsewhere.
+    """
     summary: str
     act: Callable[[Call], Struct | Coroutine[Deferred[Any], Any, Struct]]
     answer: type[Struct]
@@ -182,7 +182,7 @@ class Route:
         return self.method != "GET"
 
     def check(self, access: Access, names: dict[str, str]) -> None:
-        """Go on if the route's permission is given; raises as `Access.require`."""
+        """Check the route's permission; raises as `Access.require`."""
         if not self.need:
             return
         if self.need == ANY:
@@ -193,14 +193,14 @@ class Route:
             access.require_server(self.need)
 
     def check_sender(self, access: Access, names: dict[str, str]) -> None:
-        """`check`, before there is a body; where that has a say, be somebody at least."""
+        """Check the sender before the body arrives; if the body decides, require a login."""
         if self.need:
             self.check(access, names)
         else:
             access.require_known()
 
     def match(self, parts: list[str]) -> dict[str, str] | None:
-        """The names in a path, or None if it is not this route's."""
+        """Return the names in a path, or None if it does not match."""
         pattern = self.path.strip("/").split("/")
         if len(pattern) != len(parts):
             return None
@@ -214,7 +214,7 @@ class Route:
 
 
 class Api(Branch):
-    """Serves a table of routes; children that were put by hand come first."""
+    """Serves a table of routes; explicit children come first."""
 
     def __init__(self, broker: Broker, routes: list[Route], authenticator: Authenticator) -> None:
         super().__init__()
@@ -223,14 +223,14 @@ class Api(Branch):
         self.authenticator = authenticator
 
     def getChild(self, path: bytes, request: Request) -> Resource:
-        """The resource of a whole path; names in it were percent-decoded part by part."""
+        """Return the resource of a path; its parts are already percent-decoded."""
         found = self.find([path, *(request.postpath or [])])
         if not found:
             return super().getChild(path, request)
         return _Endpoint(self._broker, found, self.authenticator)
 
     def find(self, raw: list[bytes]) -> dict[str, tuple[Route, dict[str, str]]]:
-        """The routes of a path, by method, each with the names in it; most paths have none."""
+        """Return method -> (route, names) of a path."""
         if len(raw) > 1 and raw[-1] == b"":
             raw = raw[:-1]
         try:
@@ -245,7 +245,7 @@ class Api(Branch):
 
 
 class _Endpoint(Resource):
-    """One path of the API, whatever the method."""
+    """One path of the API, for all methods."""
 
     isLeaf = True
 
@@ -276,7 +276,7 @@ class _Endpoint(Resource):
 
 
 class _Reply:
-    """The answer to one request, unless its connection ends before."""
+    """Answers one request, unless its connection ends before."""
 
     _log = Logger()
 
@@ -285,7 +285,7 @@ class _Reply:
         self._authenticator = authenticator
 
     def begin(self, broker: Broker, route: Route, names: dict[str, str]) -> None:
-        """Make the call; the answer leaves when it is there."""
+        """Make the call; send the answer when it fires."""
         working = Deferred.fromCoroutine(self._work(broker, route, names))
         self._request.notifyFinish().addErrback(lambda _: working.cancel())
         working.addCallbacks(
@@ -326,7 +326,7 @@ class _Reply:
             failure,
             event_id="admin-fault",
         )
-        error = refusal("a fault in brokerd; its log says more")
+        error = refusal("a fault in brokerd; see its log")
         self._send(http.INTERNAL_SERVER_ERROR, msgspec.json.encode(error))
 
     def _send(self, status: int, body: bytes) -> None:
@@ -340,13 +340,13 @@ class _Reply:
 
 
 def status_of(refusal: BrokerdError) -> int:
-    """The HTTP status of a refusal."""
+    """Return the HTTP status of an error."""
     kinds = [kind for kind in type(refusal).__mro__ if kind in STATUSES]
     return STATUSES[kinds[0]] if kinds else http.INTERNAL_SERVER_ERROR
 
 
 def _query(request: Request, route: Route) -> Any:
-    """The query string as the route's type. Raises `InvalidRequest`."""
+    """Decode the query string into the route's type. Raises `InvalidRequest`."""
     given = {
         name.decode("utf-8", "replace"): values[-1].decode("utf-8", "replace")
         for name, values in (request.args or {}).items()
@@ -362,7 +362,7 @@ def _query(request: Request, route: Route) -> Any:
 
 
 def _body(request: Request, route: Route) -> Any:
-    """The body as the route's type.
+    """Decode the body into the route's type.
 
     Raises `InvalidRequest`, `UnsupportedMediaType`, `TooLarge` and `CrossOriginWrite`. Browsers
     send Origin with every write (Fetch standard, "append a request Origin header").
@@ -396,15 +396,16 @@ def _body(request: Request, route: Route) -> Any:
 
 
 def is_json(request: Request) -> bool:
-    """Whether a request says that its body is JSON."""
+    """Return whether the Content-Type of a request is JSON."""
     kind = (request.getHeader(b"content-type") or b"").partition(b";")[0]
     return kind.strip().lower() == b"application/json"
 
 
 def count_values(body: bytes) -> int:
-    """About how many values JSON holds, by its commas and opening brackets, without reading it.
+    """Estimate the number of values in JSON by its commas and opening brackets, without decoding.
 
-    Too many if most of them are in strings, of which there are more than `VALUES_MAX` can have.
+    If the estimate is too high because of characters in strings, those strings alone have more than
+    `VALUES_MAX`.
     """
     most = _marks_in(body)
     if most <= VALUES_MAX:
@@ -418,16 +419,16 @@ def _marks_in(text: bytes) -> int:
 
 
 class _Empty(Struct, forbid_unknown_fields=True):
-    """The body of a write that takes nothing."""
+    """The body of a write without arguments."""
 
 
 def error_text(error: Exception) -> str:
-    """What msgspec has to say, the field first: ``partitions: expected `int` >= 1``."""
+    """Return msgspec's message with the field first: ``partitions: expected `int` >= 1``."""
     text, at, place = str(error).partition(" - at `")
     field = place.removesuffix("`").removeprefix("$").removeprefix(".")
     return f"{field}: {text[:1].lower()}{text[1:]}" if at and field else text
 
 
 def parameters(path: str) -> Iterator[str]:
-    """The names in a route's path."""
+    """Return the names in a route's path."""
     return (part.strip("{}") for part in path.split("/") if part.startswith("{"))
