@@ -233,7 +233,7 @@ def test_listener_can_be_removed() -> None:
     [
         ("mamamia", "expected FORMAT=ENDPOINT"),
         ("mamamia=", "expected FORMAT=ENDPOINT"),
-        ("admin=tcp:0", "say --admin tcp:0"),
+        ("admin=tcp:0", "use --admin tcp:0"),
         ("mamama=tcp:0", "unknown wire format 'mamama', did you mean 'mamamia'?"),
         ("mamamia+mamamia=tcp:0", "names a format twice"),
     ],

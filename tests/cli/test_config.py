@@ -68,7 +68,7 @@ def test_check_refuses_and_warns_of_open_listeners_as_a_start_does(tmp_path: Pat
 def test_check_warns_of_what_means_nothing(tmp_path: Path) -> None:
     file = tmp_path / "brokerd.toml"
     file.write_text("[mamamia]\nprincipal = 'robots'\n")
-    said = 'mamamia.principal: it means nothing while security.auth is "off"'
+    said = 'mamamia.principal has no effect while security.auth is "off"'
     checked = brokerctl("config", "check", str(file))
     assert (checked.exit_code, checked.stderr) == (0, f"brokerctl: WARNING: {said}\n")
 
