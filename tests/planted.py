@@ -591,7 +591,7 @@ BUGS = (
     bug(
         "hole-delivered",
         "where the archive has no record any more, an empty one is given out",
-        "broker/records/archive_chunks.py",
+        "broker/archive/chunks.py",
         (
             "rows.expires_at_us or [0] * len(offsets), REMOVED)",
             "rows.expires_at_us or [0] * len(offsets), 0)",

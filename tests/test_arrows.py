@@ -31,6 +31,16 @@ STORED = WAIST | {"walformat", "archive.contract", "archive.storage"}
 SERVED = STORED | {"archive.parquet", "archive.delta"}
 ARCHIVED = SERVED | {"archive.journal", "archive.cluster", "archive.run", "archive.errors"}
 QUERIED = WAIST | {"archive", "walformat"}
+BROKERED = WAIST | {"groups", "wal", "walformat", "security", "schemas", "archive.contract"}
+BROKER_BASE = BROKERED | {
+    "broker.callbacks",
+    "broker.clock",
+    "broker.context",
+    "broker.journal",
+    "broker.model",
+    "broker.status.counters",
+}
+"""Every service of the broker may import these."""
 ARROWS: dict[str, set[str]] = {
     "values": set(),
     "errors": set(),
@@ -65,7 +75,24 @@ ARROWS: dict[str, set[str]] = {
     "spark.plan": QUERIED | {"spark.request", "spark.location"},
     "spark.read": QUERIED
     | {"spark.plan", "spark.request", "spark.location", "spark.options", "spark.errors"},
-    "broker": WAIST | {"groups", "wal", "walformat", "security", "schemas"} | {"archive.contract"},
+    "broker": BROKERED | {"broker"},
+    "broker.callbacks": BROKERED,
+    "broker.clock": BROKERED,
+    "broker.model": BROKERED | {"broker.clock", "broker.journal"},
+    "broker.journal": BROKERED | {"broker.callbacks", "broker.clock", "broker.model"},
+    "broker.context": BROKER_BASE,
+    "broker.archive": BROKER_BASE,
+    "broker.archive.admin": BROKER_BASE | {"broker.archive", "broker.retention"},
+    "broker.status": BROKER_BASE | {"broker.archive"},
+    "broker.records": BROKER_BASE | {"broker.archive", "broker.status.damage"},
+    "broker.records.writer": BROKER_BASE
+    | {"broker.records", "broker.security", "broker.topic_admin"},
+    "broker.leases": BROKER_BASE,
+    "broker.retention": BROKER_BASE | {"broker.archive"},
+    "broker.delayed": BROKER_BASE | {"broker.archive", "broker.leases", "broker.records"},
+    "broker.topic_admin": BROKER_BASE | {"broker.leases"},
+    "broker.security": BROKER_BASE | {"broker.records", "broker.topic_admin"},
+    "broker.schemas": BROKER_BASE | {"broker.security"},
     "protocols": WAIST | {"codecs", "broker", "security", "schemas"},
     "admin": WAIST | {"broker", "security", "schemas"},
     "client": WAIST | {"codecs"},

@@ -6,6 +6,7 @@ from brokerd.broker.clock import ClockSettings
 from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
 from brokerd.broker.leases.service import key_hash
 from brokerd.broker.leases.waiters import Waiter
+from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import (
     ConsumerGroup,
     GroupPartition,
@@ -13,7 +14,6 @@ from brokerd.broker.model.topics import (
     Topic,
     TopicSettings,
 )
-from brokerd.broker.records.chunks import Chunk
 from brokerd.broker.records.fetch import Fetched
 from brokerd.broker.retention.retention import RetentionSettings
 from brokerd.broker.settings import BrokerSettings

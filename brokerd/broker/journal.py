@@ -23,13 +23,13 @@ from twisted.logger import Logger
 
 from brokerd.broker.callbacks import guarded
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.model.topics import GroupPartition, Partition
-from brokerd.broker.records.chunks import (
+from brokerd.broker.model.chunks import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
     RECORD_OVERHEAD_BYTES,
     ChunkCache,
 )
+from brokerd.broker.model.topics import GroupPartition, Partition
 from brokerd.errors import BrokerdError, NoSpace, ShuttingDown, StorageFailed
 from brokerd.wal import Wal
 from brokerd.walformat import (

@@ -23,9 +23,9 @@ from brokerd.broker.journal import (
     Congested,
     DelayedCall,
 )
-from brokerd.broker.model.topic_admin import OWN_TOPIC_BYTES, TopicAdmin, check_topic_name
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.append import RecordAppender
+from brokerd.broker.topic_admin import OWN_TOPIC_BYTES, TopicAdmin, check_topic_name
 from brokerd.errors import InvalidRequest, LimitExceeded
 
 HELD_BYTES_MAX = 48 << 20

@@ -31,12 +31,11 @@ from brokerd.broker.leases.group_admin import GroupAdmin
 from brokerd.broker.leases.reaper import GroupReaper
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.leases.waiters import Waiters
+from brokerd.broker.model.chunks import Chunk, ChunkCache
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.model.state import State
-from brokerd.broker.model.topic_admin import TopicAdmin
 from brokerd.broker.producers import Producers
 from brokerd.broker.records.append import RecordAppender
-from brokerd.broker.records.chunks import Chunk, ChunkCache
 from brokerd.broker.records.cold_reader import ColdReader
 from brokerd.broker.records.fetch import Expiry, RecordReader
 from brokerd.broker.records.writer import RecordWriter
@@ -54,6 +53,7 @@ from brokerd.broker.status.damage import DamageRegistry
 from brokerd.broker.status.damage_report import DamageReport
 from brokerd.broker.status.overview import Overview
 from brokerd.broker.subscriptions import Subscriptions
+from brokerd.broker.topic_admin import TopicAdmin
 from brokerd.broker.transactions import Transactions
 from brokerd.schemas.checker import Checker, InlineCheckRunner, at_once
 from brokerd.security.passwords import Passwords, passwords_at_once

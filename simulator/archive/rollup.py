@@ -21,7 +21,7 @@ from brokerd.archive.contract.bounds import (
     TopicBounds,
     decode_bounds,
 )
-from brokerd.broker.records.chunks import DenseChunk
+from brokerd.broker.model.chunks import DenseChunk
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.values import Record
 from brokerd.walformat import (

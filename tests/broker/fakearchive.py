@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from brokerd.archive.contract.pin import segment_mark
 from brokerd.archive.contract.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
-from brokerd.broker.records.chunks import DenseChunk
+from brokerd.broker.model.chunks import DenseChunk
 from brokerd.values import Record
 from brokerd.walformat import (
     SEGMENT_HEADER_BYTES,

@@ -15,8 +15,8 @@ from brokerd.archive.contract.view import (
     ForeignArchive,
 )
 from brokerd.broker.archive.reader import SLOW_SECONDS, ArchiveReader
+from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import Topic
-from brokerd.broker.records.chunks import Chunk
 from brokerd.errors import NewerFormat
 from brokerd.values import Record
 from simulator.machine.inline import InlineCommitter

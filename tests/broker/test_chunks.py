@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.broker.records.chunks import RECORD_OVERHEAD_BYTES, ChunkCache, ChunkList, DenseChunk
+from brokerd.broker.model.chunks import RECORD_OVERHEAD_BYTES, ChunkCache, ChunkList, DenseChunk
 from brokerd.values import Encoding, Format, Record
 from brokerd.walformat import decode_records, encode_records
 

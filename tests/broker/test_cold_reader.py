@@ -8,7 +8,7 @@ import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.broker import BrokerSettings, Chunk
-from brokerd.broker.records.chunks import CHUNK_BYTES, CHUNK_RECORDS, RECORD_OVERHEAD_BYTES
+from brokerd.broker.model.chunks import CHUNK_BYTES, CHUNK_RECORDS, RECORD_OVERHEAD_BYTES
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal import WalOptions
 from tests.broker.desk import acknowledged, lease, produce, read

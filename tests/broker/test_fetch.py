@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.broker.records.chunks import CHUNK_BYTES
+from brokerd.broker.model.chunks import CHUNK_BYTES
 from brokerd.broker.records.cold_reader import Unreadable
 from brokerd.broker.records.fetch import LOOKS
 from brokerd.errors import InvalidRequest, UnknownTopic

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.broker.records.archive_chunks import chunks_of
+from brokerd.broker.archive.chunks import chunks_of
 from brokerd.broker.records.fetch_result import FetchedRecords
 from brokerd.codecs import flymq
 from brokerd.values import Columns, Record, columns_of, runs_of

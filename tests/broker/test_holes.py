@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from brokerd.archive.contract.view import ArchivedRows
 from brokerd.archive.parquet.arrow_bytes import ArrowBytes
-from brokerd.broker.records.archive_chunks import COMPACT_OVERHEAD_BYTES, chunks_of
-from brokerd.broker.records.chunks import CHUNK_RECORDS, REMOVED, Chunk
+from brokerd.broker.archive.chunks import COMPACT_OVERHEAD_BYTES, chunks_of
+from brokerd.broker.model.chunks import CHUNK_RECORDS, REMOVED, Chunk
 from brokerd.values import Format, Record
 from brokerd.walformat import RecordColumns
 from tests.broker.fakearchive import columns_of

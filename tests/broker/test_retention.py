@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from brokerd.broker import BrokerSettings, Congested
-from brokerd.broker.model.topic_admin import TopicAdmin
 from brokerd.broker.model.topics import Partition, TopicSettings
 from brokerd.broker.retention.retention import STEP_LOOKS, RetentionSettings
+from brokerd.broker.topic_admin import TopicAdmin
 from brokerd.errors import NoSpace
 from brokerd.wal import WalOptions
 from simulator.machine.bare import STATE_DIR, WAL_DIR

@@ -16,8 +16,8 @@ from functools import partial
 
 from brokerd.broker.archive.reader import ArchiveReader, Brought
 from brokerd.broker.journal import Clock
+from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import Partition
-from brokerd.broker.records.chunks import Chunk
 
 READ_BYTES_MAX = 8 << 20
 """A row group of the archive has no more, unless it is one record."""

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 from twisted.logger import Logger
 
 from brokerd.archive.contract.view import Archive, ArchiveUnavailable, ArchiveView, ForeignArchive
+from brokerd.broker.archive.chunks import chunks_of
 from brokerd.broker.callbacks import guarded
 from brokerd.broker.journal import Clock, DelayedCall
+from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import Partition
-from brokerd.broker.records.archive_chunks import chunks_of
-from brokerd.broker.records.chunks import Chunk
 from brokerd.errors import DamagedData, error_text
 from brokerd.wal import Committer
 

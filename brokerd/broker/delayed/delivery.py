@@ -33,9 +33,9 @@ from brokerd.broker.journal import (
 )
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.leases.timers import LeaseTimers
+from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import GroupPartition, Partition, Topic
 from brokerd.broker.records.append import RecordAppender
-from brokerd.broker.records.chunks import Chunk
 from brokerd.broker.records.cold_reader import READ_AHEAD_BYTES, ColdReader, Unreadable
 from brokerd.broker.records.fetch import Expiry
 from brokerd.errors import BrokerdError, UnknownPartition

@@ -18,12 +18,12 @@ from functools import partial
 from typing import NamedTuple
 
 from brokerd.archive.contract.view import ArchiveView
+from brokerd.broker.archive.chunks import chunks_of
 from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.context import Context
 from brokerd.broker.journal import DelayedCall
+from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import GroupPartition, Partition
-from brokerd.broker.records.archive_chunks import chunks_of
-from brokerd.broker.records.chunks import Chunk
 from brokerd.broker.records.cold_reader import READ_AHEAD_BYTES, run_plan
 from brokerd.errors import DamagedData
 from brokerd.wal import Committer

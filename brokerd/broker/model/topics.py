@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from brokerd.broker.records.chunks import Chunk, ChunkList
+from brokerd.broker.model.chunks import Chunk, ChunkList
 from brokerd.errors import (
     InvalidName,
     InvalidRequest,

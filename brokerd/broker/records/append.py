@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from brokerd.broker.context import Context
 from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.broker.model.chunks import ChunkCache, DenseChunk
 from brokerd.broker.model.topics import Partition, Topic
-from brokerd.broker.records.chunks import ChunkCache, DenseChunk
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format
 

@@ -15,8 +15,8 @@ from functools import partial
 from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive
 from brokerd.broker.archive.read_ahead import ReadAhead
 from brokerd.broker.callbacks import guarded
+from brokerd.broker.model.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache, DenseChunk
 from brokerd.broker.model.topics import Partition
-from brokerd.broker.records.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache, DenseChunk
 from brokerd.broker.status.damage import DamageRegistry, Place
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal import Committer, DamagedBatch, ReadPlan, Wal

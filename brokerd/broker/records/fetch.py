@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.context import Context
+from brokerd.broker.model.chunks import Chunk, Rows
 from brokerd.broker.model.topics import Partition
-from brokerd.broker.records.chunks import Chunk, Rows
 from brokerd.broker.records.cold_reader import ColdReader, Loaded, Unreadable
 from brokerd.broker.records.fetch_result import FetchedRecords
 from brokerd.broker.records.offset_at_time import Found, offset_at_time

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import overload
 
-from brokerd.broker.records.chunks import Rows
+from brokerd.broker.model.chunks import Rows
 from brokerd.values import Columns, Record, Records
 
 

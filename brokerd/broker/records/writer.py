@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from brokerd.broker.context import Context
 from brokerd.broker.journal import RECORD_FRAME_BYTES
-from brokerd.broker.model.topic_admin import TopicAdmin
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.security.audit import AuditTrail
+from brokerd.broker.topic_admin import TopicAdmin
 from brokerd.errors import UnknownPartition
 from brokerd.security.audit import Actor, topic_auto_created
 

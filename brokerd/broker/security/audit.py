@@ -24,10 +24,10 @@ from brokerd.broker.journal import (
     Congested,
     DelayedCall,
 )
-from brokerd.broker.model.topic_admin import OWN_TOPIC_BYTES
 from brokerd.broker.model.topics import Topic, TopicSettings
 from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.security.audit_search import Answered, Searches
+from brokerd.broker.topic_admin import OWN_TOPIC_BYTES
 from brokerd.errors import BrokerdError, InvalidRequest, NoSpace
 from brokerd.security.audit import (
     AUDIT_TOPIC,

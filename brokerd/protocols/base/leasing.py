@@ -20,7 +20,7 @@ from brokerd.broker import (
     gone_until,
     key_hash,
 )
-from brokerd.broker.records.chunks import REMOVED
+from brokerd.broker.model.chunks import REMOVED
 from brokerd.broker.records.cold_reader import Unreadable
 
 GONE_MAX = 2_000

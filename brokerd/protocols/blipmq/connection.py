@@ -15,8 +15,8 @@ from hmac import compare_digest
 from typing import ClassVar
 
 from brokerd.broker import Broker, Clock, Congested
-from brokerd.broker.model.topic_admin import check_topic_name
 from brokerd.broker.subscriptions import Floors
+from brokerd.broker.topic_admin import check_topic_name
 from brokerd.codecs.blipmq import (
     AUTH_TWICE,
     HELLO_MISSING,

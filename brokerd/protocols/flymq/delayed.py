@@ -10,7 +10,7 @@ from __future__ import annotations
 from brokerd.broker import Broker, Topic
 from brokerd.broker.delayed.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES
 from brokerd.broker.journal import BATCH_FRAME_BYTES
-from brokerd.broker.model.topic_admin import OWN_TOPIC_BYTES
+from brokerd.broker.topic_admin import OWN_TOPIC_BYTES
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import CancelDelayed, Opcode, ProduceDelayed
 from brokerd.errors import InvalidRequest

@@ -15,6 +15,7 @@ from twisted.logger import Logger
 from brokerd.broker.context import Context
 from brokerd.broker.journal import BATCH_FRAME_BYTES
 from brokerd.broker.leases.waiters import Waiters
+from brokerd.broker.model.chunks import ChunkCache
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.model.state import last_token
 from brokerd.broker.model.topic_entries import (
@@ -31,7 +32,6 @@ from brokerd.broker.model.topics import (
     check_name,
     check_settings,
 )
-from brokerd.broker.records.chunks import ChunkCache
 from brokerd.errors import InvalidName, LimitExceeded, UnknownOffset
 from brokerd.values import RESERVED_PREFIX
 

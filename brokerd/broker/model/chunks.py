@@ -5,7 +5,7 @@ A `Chunk` holds records of consecutive offsets of one partition as parallel colu
 chunk of a partition is the one being appended to; older ones stay cached until the `ChunkCache`,
 shared by all partitions, is over its budget and drops the oldest first. What has been dropped is
 read back from the log in chunks of the same kind, and from the archive, where records may be
-removed, in such as have holes (`brokerd.broker.records.archive_chunks`).
+removed, in such as have holes (`brokerd.broker.archive.chunks`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 from brokerd.archive.contract.view import ArchivedRows
-from brokerd.broker.records.chunks import (
+from brokerd.broker.model.chunks import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
     RECORD_OVERHEAD_BYTES,
