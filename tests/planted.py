@@ -480,11 +480,35 @@ BUGS = (
     ),
     bug(
         "expire-after-a-jump",
-        "records expire right after the wall clock jumped forward",
+        "records expire by broker time, which may be ahead",
         "broker/records/fetch.py",
         (
             "        return self._time.removal_us()",
             "        return self._time.time_us()",
+        ),
+    ),
+    bug(
+        "trust-at-once",
+        "a wall clock that jumped is trusted at the next look, not after the grace",
+        "broker/clock.py",
+        (
+            "        elif now_us - self._steady.monotonic_us >= grace_us:",
+            "        elif now_us - self._steady.monotonic_us >= 0:",
+        ),
+    ),
+    bug(
+        "forget-the-clock",
+        "the log does not say that broker time is ahead, so a start trusts a wrong clock",
+        "broker/journal.py",
+        ("        if clock:  # it fits", "        if clock is None:  # it fits"),
+    ),
+    bug(
+        "roll-up-by-broker-time",
+        "the bounds give the rollup broker time, which may be ahead",
+        "broker/archive/bounds_writer.py",
+        (
+            "            time_us=self._time.removal_us(),",
+            "            time_us=self._time.time_us(),",
         ),
     ),
     bug(
@@ -535,7 +559,7 @@ BUGS = (
     ),
     bug(
         "retain-by-a-jump",
-        "retention follows the wall clock right after it jumped",
+        "retention goes by broker time, which may be ahead",
         "broker/retention/retention.py",
         (
             "        time_us = self._time.removal_us()",

@@ -541,6 +541,14 @@ def test_a_core_is_degraded_without_an_archive_that_it_needs(
     assert "places: 1" in core.degraded() and core.degraded().endswith("; the archive is away")
 
 
+def test_a_core_is_degraded_while_broker_time_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make_core(CONFIG, tmp_path, reactor)
+    monkeypatch.setattr(core.broker.time, "ahead_us", 86_400_000_000)
+    assert "86400 s ahead of the time by which records are removed" in core.degraded()
+
+
 @pytest_twisted.ensureDeferred
 @pytest.mark.parametrize("repaired", [False, True], ids=["", "after a repair"])
 async def test_a_segment_that_is_brought_back_is_served_to_every_group(

@@ -54,6 +54,20 @@ def test_removed_records_are_counted_by_reason() -> None:
     assert "brokerd_removable_wal_bytes 9.0" in lines
 
 
+def test_a_clock_that_was_wrong_is_seen() -> None:
+    """Also once it is right again: broker time stays ahead."""
+    house = House()
+    assert "brokerd_clock_skew_seconds 0.0" in scraped(house.broker.status())
+    house.wall_seconds += 86_400
+    lines = scraped(house.broker.status())
+    assert "brokerd_clock_skew_seconds 0.0" in lines
+    assert "brokerd_clock_ahead_seconds 86400.0" in lines
+    house.wall_seconds -= 86_400
+    lines = scraped(house.broker.status())
+    assert "brokerd_clock_skew_seconds 86400.0" in lines
+    assert "brokerd_clock_ahead_seconds 86400.0" in lines
+
+
 def test_lateness_of_delayed_messages_is_a_histogram() -> None:
     """Each bucket counts those below its bound; the last one all."""
     house = House()

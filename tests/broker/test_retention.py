@@ -219,6 +219,16 @@ class TestDeadLetters:
         house.pass_time(10, step=0.5)
         assert start(house) == 6
 
+    def test_its_age_does_not_go_by_a_wrong_clock(self) -> None:
+        house = self.house(dead_letter_seconds=3600)
+        pass_rounds(house, 1)
+        assert start(house) == 2
+        house = house.crash(wall_seconds=house.wall_seconds + 86_400)
+        pass_rounds(house, 2)
+        house.wall_seconds -= 86_400
+        pass_rounds(house, 2)
+        assert start(house) == 2
+
     @pytest.mark.parametrize("groups", ["g", "gh", "ghijklmnopqr"])
     def test_many_old_ones_go_in_one_round_some_at_a_time(
         self, groups: str, monkeypatch: pytest.MonkeyPatch

@@ -110,6 +110,9 @@ def test_a_search_ends_with_the_first_violation(tmp_path: Path) -> None:
         ("replay-not-atomic", "replay-in-two-frames", "P4-atomic"),
         ("late-timer", "late-timer", "P5-served"),
         ("archive-seen-long-ago", "older-archive", "was not read"),
+        ("expire-after-a-jump", "wrong-clock", "P1-kept"),
+        ("trust-at-once", "wrong-clock", "P1-kept"),
+        ("forget-the-clock", "wrong-clock", "P1-kept"),
     ],
 )
 def test_a_plan_made_by_hand_finds_what_seeds_do_not(
