@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -15,8 +16,15 @@ import pytest
 
 from brokerd.archive.cluster.progress import Progress
 from brokerd.archive.cluster.runner import SparkRunner
+from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.errors import JobFailed
+from brokerd.archive.ingest import tasks
+from brokerd.archive.ingest.plan import RecordsSplit
+from brokerd.archive.ingest.tasks import Target
+from brokerd.archive.parquet.writer import FileInfo
 from brokerd.errors import DamagedData
+from tests.archive.making import LogMaker
+from tests.archive.test_tasks import bounds, plan, target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +64,43 @@ def die(path: str) -> int:
         file.write("x")
     os.kill(os.getpid(), signal.SIGKILL)
     return 7
+
+
+def fail_twice(path: str) -> int:
+    fail_often(path, 2)
+    return 7
+
+
+def fail_always(path: str) -> None:
+    fail_often(path, 1000)
+
+
+def fail_often(path: str, times: int) -> None:
+    """Fail as a disk and a server do."""
+    with open(path, "a") as file:
+        file.write("x")
+        attempts = file.tell()
+    if attempts <= times:
+        if attempts % 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), "/disk")
+        raise ArchiveUnavailable("s3://bucket/a cannot be read: 503")
+
+
+def short_of_room_once(item: tuple[str, Target, RecordsSplit]) -> object:
+    """Write records while the disk for temporary files is full, for one attempt."""
+    path, target, split = item
+    write = tasks._write
+
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/scratch")
+
+    if not os.path.exists(path):
+        Path(path).touch()
+        tasks._write = full  # type: ignore[assignment]
+    try:
+        return tasks.write_records((target, split))
+    finally:
+        tasks._write = write
 
 
 def spared(item: int) -> int:
@@ -98,6 +143,33 @@ def test_a_task_whose_process_is_always_killed_fails_the_job(
     with pytest.raises(JobFailed, match=r"^fatal: a task's process was killed in each attempt"):
         runner(spark).map("fatal", die, [str(mark)])
     assert mark.read_text() == "xxxx"
+
+
+def test_a_task_is_tried_again_after_an_error_that_may_pass(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of a disk and of a server; after four attempts, the last error is the reason."""
+    mark = tmp_path / "mark"
+    assert runner(spark).map("again", fail_twice, [str(mark)]) == [7]
+    assert mark.read_text() == "xxx"
+    mark.unlink()
+    with pytest.raises(JobFailed, match=r"^step: s3://bucket/a cannot be read: 503$"):
+        runner(spark).map("step", fail_always, [str(mark)])
+    assert mark.read_text() == "xxxx"
+
+
+def test_a_full_disk_of_an_executor_is_not_that_of_the_archive(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Another attempt may run where there is room."""
+    (tmp_path / "wal").mkdir()
+    maker = LogMaker(tmp_path / "wal")
+    maker.append(1, 0, [b"v"])
+    maker.seal()
+    (split,) = plan(tmp_path / "wal", bounds(1)).records
+    item = (str(tmp_path / "mark"), target(tmp_path / "wal"), split)
+    (info,) = runner(spark).map("records", short_of_room_once, [item])
+    assert isinstance(info, FileInfo) and info.rows == 1
 
 
 def test_what_a_worker_imports_is_not_looked_at_after_each_task(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from brokerd.archive.cluster.attempts import retry_later
 from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive
 from brokerd.archive.parquet.reader import open_file
@@ -76,5 +77,6 @@ def _check_file(table: Place, path: str) -> FileCheck:
         for group in range(len(file.groups)):
             file.read_table([group], ["lsn"])
     except (DamagedArchive, ArchiveUnavailable, NewerFormat) as error:
+        retry_later(error)
         return FileCheck(path, str(error))
     return FileCheck(path, "", file.footer.keyed, file.footer.tombstones)

@@ -69,6 +69,17 @@ def with_attempts(master: str) -> str:
     return f"local[{local[1] or 1},{TASK_ATTEMPTS}]"
 
 
+def attempts_of(master: str, limit: str | None) -> int:
+    """Return how often Spark tries a task of a master.
+
+    :param limit: ``spark.task.maxFailures``, which a local master ignores; None: Spark's default.
+    """
+    local = _LOCAL.fullmatch(master)
+    if local is None:
+        return int(limit or TASK_ATTEMPTS)
+    return int(local[2].strip(", ")) if local[2] else 1
+
+
 def settings_of(master: str, java_options: str, directory: Path) -> dict[str, str]:
     """Return the settings of Spark for a master.
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from brokerd.archive.cluster.master_url import is_local
+from brokerd.archive.cluster.attempts import ATTEMPTS, AttemptFailed, error_text, retry_later
+from brokerd.archive.cluster.master_url import attempts_of, is_local
 from brokerd.archive.cluster.progress import NoProgress, Progress, show_progress
 from brokerd.archive.cluster.shipping import package, portable_task
 from brokerd.archive.errors import JobFailed
@@ -68,8 +69,8 @@ class SparkRunner:
     ) -> list[Result]:
         """Call a function for each item in Spark tasks, and return the results in order.
 
-        A task whose process died is tried again. A `BrokerdError` or OSError of a task ends the
-        run at once.
+        Spark tries a task again if its process died, or by `retry_later`. Another `BrokerdError` or
+        OSError ends the run at once.
 
         :param name: names the job group.
         :param function: a module's function. It and the items are pickled.
@@ -100,6 +101,8 @@ class SparkRunner:
         context = self.session().sparkContext
         try:
             context.setJobGroup(name, name)
+            master, limit = str(context.master), context.getConf().get("spark.task.maxFailures")
+            context.setLocalProperty(ATTEMPTS, str(attempts_of(master, limit)))
             with show_progress(context, name, tasks, self._progress):
                 yield context
         except (Py4JError, PySparkException, ConnectionError) as error:
@@ -112,7 +115,7 @@ def _clear_job_group(context: SparkContext) -> None:
     from py4j.protocol import Py4JError
 
     try:
-        for name in ("spark.jobGroup.id", "spark.job.description"):
+        for name in ("spark.jobGroup.id", "spark.job.description", ATTEMPTS):
             context.setLocalProperty(name, None)  # type: ignore[arg-type]  # it unsets the property
     except (Py4JError, ConnectionError):
         return  # Java died: the caller has the error
@@ -128,7 +131,7 @@ class _TaskError(NamedTuple):
 
 
 class _Guard(Generic[Item, Result]):
-    """A function that returns foreseen errors as values: another attempt would fail likewise."""
+    """A function that returns foreseen errors as values, unless another attempt may succeed."""
 
     def __init__(self, function: Callable[[Item], Result]) -> None:
         self._function = function
@@ -137,10 +140,9 @@ class _Guard(Generic[Item, Result]):
         _freeze_modules()
         try:
             return self._function(item)
-        except BrokerdError as error:
-            return _TaskError(str(error))
-        except OSError as error:
-            return _TaskError(f"{error.filename or 'a file'}: {error.strerror or error}")
+        except (BrokerdError, OSError) as error:
+            retry_later(error)
+            return _TaskError(error_text(error))
 
 
 def _freeze_modules() -> None:
@@ -176,4 +178,5 @@ def _error_line(error: Exception) -> str:
         return f"tasks have no Python: {no_python[0]}; set PYSPARK_PYTHON"
     lines = [line.strip() for line in text.split("Driver stacktrace:")[0].splitlines()]
     lines = [line for line in lines if line and not line.startswith("at ")]
-    return lines[-1] if lines else type(error).__name__
+    line = lines[-1] if lines else type(error).__name__
+    return line.removeprefix(f"{AttemptFailed.__module__}.{AttemptFailed.__name__}: ")

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from brokerd.archive.cluster.attempts import retry_later
 from brokerd.archive.contract.layout import EVENTS, RECORDS, Layout, Range
 from brokerd.archive.ingest.plan import EventsSplit, Pieces, RecordsSplit
 from brokerd.archive.journal.copies import DamagedCopy, SegmentCopy, fetch_copy
@@ -90,9 +91,17 @@ def _run(
     except _TaskAborted as aborted:
         return aborted.problem
     except OSError as error:
-        if error.errno in _NO_SPACE:
-            return TaskProblem("full", f"{error.filename or target.root}: {error.strerror}")
-        raise
+        if error.errno not in _NO_SPACE:
+            raise
+        if not _is_of_archive(error, target.root):
+            retry_later(error)  # in another executor, which has another disk
+        return TaskProblem("full", f"{error.filename or target.root}: {error.strerror}")
+
+
+def _is_of_archive(error: OSError, root: Place) -> bool:
+    """Return whether a file of the archive has an error. Without a name it is one of these."""
+    name = error.filename
+    return isinstance(root, Path) and (name is None or Path(name).is_relative_to(root))
 
 
 @contextmanager

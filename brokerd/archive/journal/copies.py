@@ -134,7 +134,9 @@ def _fetch_files(store: Store, copy: SegmentCopy, target: Path) -> None:
     target.parent.mkdir()
     try:
         _download(store, copy, target)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(target.parent)
         shutil.rmtree(target.parent, ignore_errors=True)
         raise
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -85,8 +86,17 @@ def first_lsns(wal: Path) -> list[int]:
 
 
 def end_of_log(wal: Path, bounds: Bounds) -> int:
-    """Return an LSN that the log has reached for certain. Raises OSError."""
-    return max([bounds.lsn, *first_lsns(wal)])
+    """Return an LSN that the log has reached for certain. Raises OSError.
+
+    The broker may have ended after it sealed the last segment, and before it wrote the bounds.
+    """
+    segments = first_lsns(wal)
+    if not segments:
+        return bounds.lsn
+    end_lsn = max(bounds.lsn, segments[-1])
+    with suppress(FileNotFoundError, DamagedSegment, NewerFormat):  # without an index: not sealed
+        end_lsn = max(end_lsn, open_sealed(wal / f"{segments[-1]:020d}.wal").end_lsn)
+    return end_lsn
 
 
 def sealed_segments(wal: Path, bounds: Bounds, lsn: int) -> Iterator[SealedSegment | Stop]:

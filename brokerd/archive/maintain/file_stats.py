@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
+from brokerd.archive.cluster.attempts import retry_later
 from brokerd.archive.cluster.file_check import FileTask, file_tasks
 from brokerd.archive.contract.layout import (
     BUCKETS,
@@ -148,6 +149,7 @@ def _read_task(task: _FooterTask) -> list[_Footer]:
         try:
             file = open_file(task.files.table, path)
         except (DamagedArchive, ArchiveUnavailable, NewerFormat) as error:
+            retry_later(error)
             footers.append(_Footer(path, problem=str(error)))
             continue
         footer = _Footer(path, file.footer.rows, expires_us=_expires_us(file))

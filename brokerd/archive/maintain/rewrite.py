@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from brokerd.archive.cluster.attempts import error_text, retry_later
 from brokerd.archive.contract.layout import LAYOUTS, Layout, Range
 from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.contract.view import ArchiveUnavailable
@@ -68,10 +69,9 @@ def rewrite(unit: RewriteUnit) -> RewriteResult | RewriteFailure:
     """Rewrite a unit."""
     try:
         return _rewrite(unit)
-    except (DamagedData, ArchiveUnavailable) as error:
-        return RewriteFailure(str(error))
-    except OSError as error:
-        return RewriteFailure(f"{error.filename or unit.root}: {error.strerror or error}")
+    except (DamagedData, ArchiveUnavailable, OSError) as error:
+        retry_later(error)
+        return RewriteFailure(error_text(error))
 
 
 def _rewrite(unit: RewriteUnit) -> RewriteResult:
