@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_job.py
-"""A data directory as the job sees it: the bounds of its log and the lock on its archive.
+"""The inputs of the job in a data directory, and the locks on it and on its archive.
 
-The lock is ``run/rollup.lock``, held by fcntl, so it is free once the process has ended.
+A lock is a file ``rollup.lock``, held by fcntl, so it is free once the process has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pathlib import Path
 
 from brokerd.archive.contract.bounds import FILE_BYTES_MAX, FILE_NAME, Bounds, decode_bounds
 from brokerd.archive.errors import JobFailed
+from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.regular_file import read_regular
+from brokerd.archive.storage.store import open_store
 from brokerd.errors import BrokerdError, DamagedData
 
 WAL = "wal"
@@ -56,12 +58,35 @@ def read_bounds(data_dir: Path) -> tuple[Bounds, bytes]:
 
 @contextmanager
 def rollup_lock(data_dir: Path) -> Iterator[None]:
-    """Hold the lock on a data directory's archive.
+    """Hold the lock of the job in a data directory, ``run/rollup.lock``.
 
     :raises RollupLocked: another process holds it; the text names its id.
     """
     directory = data_dir / "run"
     directory.mkdir(exist_ok=True)
+    with _lock(directory, data_dir):
+        yield
+
+
+@contextmanager
+def archive_lock(root: Place) -> Iterator[None]:
+    """Hold the lock of the job in an archive, which a copy of the data directory shares.
+
+    A directory is made, and has the lock ``rollup.lock``. A bucket has none.
+
+    :raises RollupLocked: another process holds it; the text names its id.
+    """
+    if not isinstance(root, Path):
+        yield
+        return
+    open_store(root).make_directory("")
+    with _lock(root, root):
+        yield
+
+
+@contextmanager
+def _lock(directory: Path, where: Path) -> Iterator[None]:
+    """Hold the lock file of a directory. ``where`` is for the error text."""
     descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         try:
@@ -69,7 +94,7 @@ def rollup_lock(data_dir: Path) -> Iterator[None]:
         except (BlockingIOError, PermissionError):
             owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
             raise RollupLocked(
-                f"another brokerd-rollup is at work in {data_dir}, process {owner}"
+                f"another brokerd-rollup is at work in {where}, process {owner}"
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)

@@ -23,8 +23,16 @@ from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.contract.bounds import FILE_NAME, Bounds
 from brokerd.archive.contract.layout import EVENTS, LAYOUTS, RECORDS, ROLLUP_APP
 from brokerd.archive.contract.pairing import check_pin
+from brokerd.archive.contract.pin import Pin
 from brokerd.archive.contract.view import ArchiveUnavailable
-from brokerd.archive.data_dir import WAL, check_data_dir, read_bounds, rollup_lock
+from brokerd.archive.data_dir import (
+    WAL,
+    archive_lock,
+    check_data_dir,
+    read_bounds,
+    rollup_lock,
+)
+from brokerd.archive.delta.table import TableConflict
 from brokerd.archive.delta.tables import Tables, ensure_tables, open_tables
 from brokerd.archive.delta.vacuum import remove_temporaries
 from brokerd.archive.errors import JobFailed
@@ -41,6 +49,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NO_LIMIT = 1 << 62
+CONFLICT = (
+    "the run has stopped. If no other brokerd-rollup uses this archive, a copy of the data "
+    "directory does: give each copy an archive of its own"
+)
 
 
 class Job(NamedTuple):
@@ -84,10 +96,15 @@ class JobReport:
 
     @contextmanager
     def collect_problems(self, root: Place) -> Iterator[None]:
-        """Add an error to the problems. ``root`` stands for the file if the error names none."""
+        """Add an error to the problems. ``root`` stands for the file if the error names none.
+
+        Raises TableConflict, which ends the run.
+        """
         problem = ""
         try:
             yield
+        except TableConflict:
+            raise
         except BrokerdError as error:
             problem = str(error)
         except OSError as error:
@@ -100,9 +117,9 @@ def run_job(job: Job) -> JobReport:
     """Run all steps. Errors of steps are in the report.
 
     The other steps also follow a failed ingest: they need only the archive, and may free the space
-    that the ingest lacks.
+    that the ingest lacks. A conflict with another job ends the run.
 
-    :raises RollupLocked: another job is at work.
+    :raises RollupLocked: another job is at work on the data directory or the archive.
     :raises BrokerdError: the data directory or its bounds are missing, or the archive is foreign,
         or does not belong to the log as it is now.
     """
@@ -113,29 +130,41 @@ def run_job(job: Job) -> JobReport:
         bounds, data = read_bounds(job.data_dir)
         only = _topic_ids(job.only, bounds)
         tables = open_paired_tables(job.data_dir, job.root, bounds)
-        run = Run(
-            root=job.root,
-            bounds=bounds,
-            settings=job.settings,
-            tables=ensure_tables(job.root, bounds.log_id, job.now_ms(), tables),
-            spark=spark,
-            now_ms=job.now_ms,
-            only=only,
-            failpoint=job.failpoint,
-        )
-        with report.collect_problems(job.root):
-            publish_bounds(run.store, data)
-            ingest_log(run, job.data_dir / WAL, partial(_free_bytes, job), report.ingest)
-        with report.collect_problems(job.root):
-            for step in steps(job.settings):
-                report.steps.append(step(run))
-        if job.settings.vacuum:
-            with report.collect_problems(job.root):
-                report.steps.append(vacuum(run))
+        with archive_lock(job.root):
+            check_pairing(job.data_dir, job.root, bounds, tables)  # a job may have ended meanwhile
+            run = Run(
+                root=job.root,
+                bounds=bounds,
+                settings=job.settings,
+                tables=ensure_tables(job.root, bounds.log_id, job.now_ms(), tables),
+                spark=spark,
+                now_ms=job.now_ms,
+                only=only,
+                failpoint=job.failpoint,
+            )
+            try:
+                _run_steps(job, run, data, report)
+            except TableConflict as error:
+                report.problems.append(f"{error}; {CONFLICT}")
     stop = report.ingest.stop
     if stop is not None and stop.is_problem:
         report.problems.append(stop.reason)
     return report
+
+
+def _run_steps(job: Job, run: Run, bounds: bytes, report: JobReport) -> None:
+    """Ingest the log, and maintain the archive. Raises TableConflict."""
+    with report.collect_problems(job.root):
+        publish_bounds(run.store, bounds)
+        ingest_log(run, job.data_dir / WAL, partial(_free_bytes, job), report.ingest)
+    with report.collect_problems(job.root):
+        for step in steps(job.settings):
+            check_pairing(job.data_dir, job.root, run.bounds, run.tables)
+            report.steps.append(step(run))
+    if job.settings.vacuum:
+        with report.collect_problems(job.root):
+            check_pairing(job.data_dir, job.root, run.bounds, run.tables)
+            report.steps.append(vacuum(run))
 
 
 def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
@@ -202,6 +231,25 @@ def open_paired_tables(data_dir: Path, root: Place, bounds: Bounds) -> Tables:
     """
     pin = read_pin(data_dir)  # before the tables: the broker raises it at any time
     tables = open_tables(root, bounds.log_id)
+    _check_tables(data_dir, root, bounds, tables, pin)
+    return tables
+
+
+def check_pairing(data_dir: Path, root: Place, bounds: Bounds, tables: Tables) -> None:
+    """Read the newest version of the open tables, and check again that they belong to the log.
+
+    :raises BrokerdError: they do not, or cannot be read. Another log has changed the archive.
+    """
+    pin = read_pin(data_dir)
+    for layout in (RECORDS, EVENTS):
+        if layout.name in tables:
+            tables.newest(layout)
+    _check_tables(data_dir, root, bounds, tables, pin)
+
+
+def _check_tables(
+    data_dir: Path, root: Place, bounds: Bounds, tables: Tables, pin: Pin | None
+) -> None:
     end_lsn = end_of_log(data_dir / WAL, bounds)
     states = {name: tables[name].state for name in (RECORDS.name, EVENTS.name) if name in tables}
     archive_id = states[RECORDS.name].archive_id if RECORDS.name in states else ""
@@ -211,7 +259,6 @@ def open_paired_tables(data_dir: Path, root: Place, bounds: Bounds) -> Tables:
             state = state._replace(archive_id=archive_id)
             check_log(data_dir / WAL, end_lsn, state, where)
         check_pin(pin, state, where)
-    return tables
 
 
 def publish_bounds(store: Store, data: bytes) -> None:

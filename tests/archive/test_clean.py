@@ -11,13 +11,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from brokerd.archive.contract.layout import Range
+from brokerd.archive.contract.layout import RECORDS, Range
 from brokerd.archive.contract.ranges import merge_ranges
+from brokerd.archive.delta.table import Table, TableConflict
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.maintain.rewrite import ranges_of
 from brokerd.archive.parquet.reader import open_file
 from brokerd.archive.run import Settings
-from tests.archive.world import NOW_US, Record, World, record
+from tests.archive.world import LOG_ID, NOW_US, Record, World, record
 from tests.strategies.archive import on_spark
 
 if TYPE_CHECKING:
@@ -570,8 +571,8 @@ def test_what_a_rollup_adds_meanwhile_is_kept(world: World) -> None:
     assert offsets(world) == [1, 2]
 
 
-def test_all_is_begun_again_when_somebody_else_removed_a_file(world: World) -> None:
-    """Nothing that is gone comes back."""
+def test_clean_stops_when_another_job_removed_a_file(world: World) -> None:
+    """Nothing that is gone comes back; the next run does the rest."""
     infos = [*world.roll_records([keyed(b"a", b"a"), keyed(b"x", partition=1)], 100)]
     world.lsn = 100
     world.topic(1, (0, 2), (0, 1), compact=True)
@@ -579,9 +580,12 @@ def test_all_is_begun_again_when_somebody_else_removed_a_file(world: World) -> N
     def remove(point: str) -> None:
         if point == "before clean commit":
             world.stop_at = world.points.append
-            world.tables["records"].commit([], [infos[0].path], now_ms=0)
+            other = Table(world.root, RECORDS, LOG_ID)
+            other.commit([], [infos[0].path], now_ms=0)
 
     world.stop_at = remove
+    with pytest.raises(TableConflict, match="another process removed"):
+        clean(world)
     clean(world)
     assert (offsets(world), offsets(world, 1, 1)) == ([], [0])
 

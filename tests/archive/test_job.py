@@ -19,13 +19,13 @@ import pytest
 from deltalake import DeltaTable
 
 from brokerd.archive.cluster.session import NoSpark
-from brokerd.archive.contract.bounds import MAGIC
+from brokerd.archive.contract.bounds import FILE_NAME, MAGIC, encode_bounds
 from brokerd.archive.contract.pin import Pin, archive_id, encode_pin
 from brokerd.archive.contract.view import ForeignArchive
 from brokerd.archive.data_dir import RollupLocked, rollup_lock
 from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.errors import JobFailed
-from brokerd.archive.job import Job, JobReport, plan_job, run_job
+from brokerd.archive.job import CONFLICT, Job, JobReport, plan_job, run_job
 from brokerd.archive.run import Run, Settings, StepReport
 from brokerd.errors import BrokerdError, NewerFormat
 from brokerd.walformat import (
@@ -168,33 +168,109 @@ def test_a_problem_of_the_log_is_told_and_the_rest_is_done(data: Data, spark: Sp
     assert "deliveries" in [step.name for step in report.steps]
 
 
-def test_two_at_once_is_one(data: Data) -> None:
-    """The second one leaves at once, and names the first."""
-    data.fill()
-    data.publish()
+@contextmanager
+def locked(lock: str) -> Iterator[int]:
+    """Hold a lock of `brokerd.archive.data_dir` in another process, and return its id."""
     script = f"""
         import sys
         from pathlib import Path
-        from brokerd.archive.data_dir import rollup_lock
-        with rollup_lock(Path({str(data.path)!r})):
+        from brokerd.archive.data_dir import archive_lock, rollup_lock
+        with {lock}:
             print("locked", flush=True)
             sys.stdin.read()
     """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         [sys.executable, "-c", dedent(script)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as other:
         assert other.stdout is not None and other.stdout.readline() == b"locked\n"
-        with pytest.raises(RollupLocked, match=f"process {other.pid}$") as caught:
+        yield other.pid
+        other.send_signal(signal.SIGKILL)
+
+
+def test_two_at_once_is_one(data: Data) -> None:
+    """The second one leaves at once, and names the first."""
+    data.fill()
+    data.publish()
+    with locked(f"rollup_lock(Path({str(data.path)!r}))") as pid:
+        with pytest.raises(RollupLocked, match=f"process {pid}$") as caught:
             run_job(job_of(data))
         assert caught.value.retryable
-        other.send_signal(signal.SIGKILL)
     assert not data.root.exists()
     with rollup_lock(data.path):
         pass
+
+
+def copy_of(data: Data) -> Path:
+    """A copy of the data directory, which uses the same archive. Its broker lets all records go."""
+    copy = data.path.with_name("copy")
+    shutil.copytree(data.path, copy, ignore=shutil.ignore_patterns("archive"))
+    kept, data.starts = data.starts, dict.fromkeys(data.starts, 1 << 30)
+    (copy / "state" / FILE_NAME).write_bytes(encode_bounds(data.bounds()))
+    data.starts = kept
+    return copy
+
+
+def test_a_job_of_a_copy_stops_when_another_one_is_faster(data: Data, spark: SparkSession) -> None:
+    """The copy's bounds remove nothing from the archive."""
+    data.fill()
+    copy = copy_of(data)
+
+    def meanwhile(point: str) -> None:
+        if point == "before records commit":
+            data.roll_up()
+
+    job = job_of(data, spark, data_dir=copy, settings=ALL_STEPS, failpoint=meanwhile)
+    report = run_job(job)
+    (problem,) = report.problems
+    assert problem.endswith(f"another job ingested this log first; {CONFLICT}")
+    assert report.steps == []
+    data.check()
+
+
+def test_a_job_of_a_copy_stops_when_the_archive_goes_ahead(data: Data) -> None:
+    """Nothing conflicts, for the copy has nothing to ingest. It removes nothing all the same."""
+    data.fill()
+    data.roll_up()
+    copy = copy_of(data)
+
+    def meanwhile(point: str) -> None:
+        if point == "planned":
+            data.fill(1)
+            data.roll_up()
+
+    settings = ALL_STEPS._replace(derived=False, vacuum_hours=0)
+    report = run_job(job_of(data, data_dir=copy, settings=settings, failpoint=meanwhile))
+    (problem,) = report.problems
+    assert "but the log ends at" in problem
+    assert report.steps == []
+    data.check()
+
+
+def test_a_copy_and_its_original_do_not_use_the_archive_at_once(data: Data) -> None:
+    """The archive has a lock of its own."""
+    data.fill()
+    copy = copy_of(data)
+    with (
+        locked(f"archive_lock(Path({str(data.root)!r}))") as pid,
+        pytest.raises(RollupLocked, match=f"at work in {data.root}, process {pid}$"),
+    ):
+        run_job(job_of(data, data_dir=copy))
+
+
+def test_a_log_that_ends_with_a_sealed_segment_is_no_older_copy(
+    data: Data, spark: SparkSession
+) -> None:
+    """The broker ended after it sealed a segment, and before it wrote the bounds."""
+    data.fill(1)
+    data.publish()
+    data.fill(1)
+    assert run_job(job_of(data, spark)).problems == []
+    data.check()
+    again = run_job(job_of(data))
+    assert (again.problems, again.has_committed) == ([], False)
 
 
 def test_a_plan_changes_nothing(data: Data, spark: SparkSession) -> None:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.held_rollup import CLUSTER, HeldRollup
 from benchmarks.held_rollup import SETTINGS as HELD
 from brokerd.archive.contract.layout import LAYOUTS, RECORDS, Range, arrow_schema
-from brokerd.archive.delta.table import Table
+from brokerd.archive.delta.table import Table, TableConflict
 from brokerd.archive.job import Job, JobReport, run_job
 from brokerd.archive.parquet import row_groups
 from brokerd.archive.parquet.plain_file import PlainFileReader
@@ -172,7 +172,7 @@ def test_large_files_are_read_in_parts(
 
 
 def test_of_two_runs_at_once_one_counts(data: Data, bucket: ObjectAddress, tmp_path: Path) -> None:
-    """A copy of the machine is at work, too. The second job adds nothing and leaves nothing."""
+    """A copy of the machine is at work, too. The second job stops, adds and leaves nothing."""
     data.root = bucket  # type: ignore[assignment]
     data.fill()
     others = []
@@ -182,7 +182,8 @@ def test_of_two_runs_at_once_one_counts(data: Data, bucket: ObjectAddress, tmp_p
             others.append(point)
             data.roll_up()
 
-    data.roll_up(at=meanwhile)
+    with pytest.raises(TableConflict, match="another job ingested this log first"):
+        data.roll_up(at=meanwhile)
     data.check()
     assert others
     assert unnamed(bucket) == set()

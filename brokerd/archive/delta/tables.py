@@ -17,7 +17,7 @@ from brokerd.archive.delta.table import Table
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import Store, open_store
 
-BESIDE_TABLES = ("bounds", "compaction", "lost+found", "wal")
+BESIDE_TABLES = ("bounds", "compaction", "lost+found", "rollup.lock", "wal")
 """Names that may exist beside the tables before the first table is created."""
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 from brokerd.archive.contract.layout import EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP, Layout
 from brokerd.archive.contract.pin import segment_mark
 from brokerd.archive.delta.actions import add_file
+from brokerd.archive.delta.table import TableConflict
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.ingest.plan import Lot, LotLimits, plan_lot
 from brokerd.archive.ingest.tasks import Target, TaskProblem, write_events, write_records
@@ -108,10 +109,15 @@ class _Ingest:
             self._discard(EVENTS, events.files)
             self._handle(min(problems, key=lambda one: one.lsn), len(lot.segments))
             return
-        committed = [
-            self._commit(RECORDS, lot, records.files),
-            self._commit(EVENTS, lot, events.files),
-        ]
+        try:
+            committed = [
+                self._commit(RECORDS, lot, records.files, self._report.records_lsn),
+                self._commit(EVENTS, lot, events.files, self._report.events_lsn),
+            ]
+        except TableConflict:
+            self._discard(RECORDS, self._uncommitted(RECORDS, records.files))
+            self._discard(EVENTS, self._uncommitted(EVENTS, events.files))
+            raise
         self._tries = 0
         if any(committed):
             self._report.lots += 1
@@ -175,11 +181,17 @@ class _Ingest:
                     "again"
                 )
 
-    def _commit(self, layout: Layout, lot: Lot, files: Sequence[FileInfo]) -> bool:
+    def _uncommitted(self, layout: Layout, files: Sequence[FileInfo]) -> list[FileInfo]:
+        """Return the files that the newest version of a table does not name."""
+        named = set(self._run.tables.newest(layout).paths())
+        return [info for info in files if info.path not in named]
+
+    def _commit(self, layout: Layout, lot: Lot, files: Sequence[FileInfo], lsn: int) -> bool:
         """Add files to a table, and count them.
 
-        :return: False if the table held the lot already. Files are discarded then: another job
-            was faster.
+        :param lsn: of the table when the lot was planned.
+        :return: False if the table held the lot already, because a run stopped between the tables.
+        :raises TableConflict: another job was faster.
         """
         run, report = self._run, self._report
         run.failpoint(f"before {layout.name} commit")
@@ -191,10 +203,10 @@ class _Ingest:
             now_ms=run.now_ms(),
         )
         run.failpoint(f"after {layout.name} commit")
-        if not committed:
-            named = set(run.tables[layout.name].paths())
-            self._discard(layout, [info for info in files if info.path not in named])
+        if not committed and lsn >= lot.end_lsn:
             return False
+        if not committed and (not files or self._uncommitted(layout, files)):
+            raise TableConflict(f"{run.root / layout.name}: another job ingested this log first")
         report.files += len(files)
         report.file_bytes += sum(info.size for info in files)
         rows = sum(info.rows for info in files)

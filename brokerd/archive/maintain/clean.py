@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from brokerd.archive.cluster.file_check import FileCheck, check_files
 from brokerd.archive.contract.layout import BUCKETS, RECORDS, parse_records_name
 from brokerd.archive.delta.actions import add_file
-from brokerd.archive.delta.table import TableConflict
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.maintain.compaction import (
     CompactionDrops,
@@ -54,8 +53,6 @@ from brokerd.archive.parquet.plain_file import StagedFile
 from brokerd.archive.parquet.writer import FileInfo
 from brokerd.archive.run import Run, StepReport, count_text
 
-TRIES = 3
-"""How often the step starts again because another job changed the table."""
 SMALL_PART = 32
 """A file below this part of a file's size is rewritten if any of its rows go."""
 OWN_PART = 8
@@ -77,13 +74,7 @@ def clean(run: Run) -> StepReport:
     Commits stay.
     """
     totals = _Totals()
-    for attempt in range(TRIES):
-        try:
-            _Cleaner(run, totals).clean()
-            break
-        except TableConflict:
-            if attempt == TRIES - 1:
-                raise
+    _Cleaner(run, totals).clean()
     return totals.report()
 
 
