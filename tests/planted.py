@@ -669,6 +669,44 @@ BUGS = (
             "            group_partition.store.skip_tokens(self.token_base)",
         ),
     ),
+    # -- the rollup: tests/archive finds these ---------------------------------------------------
+    bug(
+        "compact-beside-unreadable",
+        "a tombstone goes while a file that may hold its key cannot be opened",
+        "archive/maintain/clean.py",
+        ("self._old_us())\n            - self._blocked,", "self._old_us()),"),
+    ),
+    bug(
+        "unsynced-bucket-directory",
+        "a file is committed whose directory has an entry that was never synced",
+        "archive/storage/local.py",
+        ("        while directory != self._root:\n", "        while directory == self._root:\n"),
+    ),
+    bug(
+        "maintain-after-a-conflict",
+        "a job that another one overtook goes on with its own bounds",
+        "archive/job.py",
+        (
+            "        except TableConflict:\n            raise\n        except BrokerdError",
+            "        except BrokerdError",
+        ),
+    ),
+    bug(
+        "paired-once",
+        "log and archive are not compared again before records are removed",
+        "archive/job.py",
+        (
+            "            check_pairing(job.data_dir, job.root, run.bounds, run.tables)\n"
+            "            report.steps.append(step(run))",
+            "            report.steps.append(step(run))",
+        ),
+    ),
+    bug(
+        "error-of-a-moment-is-final",
+        "a task is not tried again after an error of a disk or a server",
+        "archive/cluster/attempts.py",
+        ("and _attempts_left() > 0:", "and _attempts_left() > 3:"),
+    ),
     # -- other formats -------------------------------------------------------------------------
     bug(
         "fetch-the-undurable",
