@@ -1,8 +1,8 @@
 # Tests: tests/test_values.py, tests/protocols/test_refused_freed.py
-"""Named errors. Each says what went wrong, where, and what to do, in one sentence.
+"""Named errors. The message is one sentence with the fault, its place and a remedy.
 
-``retryable`` tells a client that the same request may succeed later, unchanged.
-Wire formats map these to their own codes; nothing below a Protocol knows a wire code.
+``retryable`` means that the same request may succeed later, unchanged. Wire formats map these
+errors to their codes; only Protocols know wire codes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 
 
 def escaped(text: str) -> str:
-    """The text with ``\\x`` and two hexadecimal digits for each control character (C0, DEL, C1).
+    """Escape each control character (C0, DEL, C1) as ``\\x`` and two hexadecimal digits.
 
-    For what errors repeat of a request, so that logs and terminals may show it.
+    Error messages that quote a request use it, so that logs and terminals can show them.
     """
     return text if text.isprintable() else text.translate(_CONTROL)
 
@@ -34,10 +34,11 @@ class BrokerdError(Exception):
 
 
 def without_frames(error: AnyError) -> AnyError:
-    """The error, which holds none of the frames any more that it went through.
+    """Return the error without its traceback frames.
 
-    For who keeps an error, and for who has answered one: a frame that knows the error is held by
-    it, and both stay until the cycle collector comes, with the request and all else in the frames.
+    A frame that holds the error is in a cycle with it. Both would stay, with the request and all
+    locals, until the garbage collector runs. Use it for an error that is stored, or that has been
+    answered.
     """
     error.__traceback__ = error.__context__ = None
     return error
@@ -48,7 +49,7 @@ class InvalidName(BrokerdError):
 
 
 class InvalidRequest(BrokerdError):
-    """A request's values make no sense, whatever the state of the broker."""
+    """A request has invalid values, whatever the state of the broker."""
 
 
 class UnknownTopic(BrokerdError):
@@ -64,19 +65,19 @@ class UnknownPartition(BrokerdError):
 
 
 class UnknownOffset(BrokerdError):
-    """The offset is not one that has been assigned."""
+    """The offset has not been assigned."""
 
 
 class RecordRemoved(BrokerdError):
-    """The record was there once and is removed: by retention, a trim, or its topic's deletion."""
+    """The record existed and was removed: by retention, a trim, or the deletion of its topic."""
 
 
 class OldSequence(BrokerdError):
-    """A producer's sequence is older than its newest, and not remembered any more."""
+    """A producer's sequence is older than the ones that the broker remembers."""
 
 
 class NotLeaseOwner(BrokerdError):
-    """Somebody else holds the live lease of the record."""
+    """Another client holds the live lease of the record."""
 
 
 class LeaseLost(BrokerdError):
@@ -100,55 +101,57 @@ class LimitExceeded(BrokerdError):
 
 
 class ShuttingDown(BrokerdError):
-    """The broker is stopping and takes no new work."""
+    """The broker is stopping and accepts no work."""
 
     retryable = True
 
 
 class AuthenticationRequired(BrokerdError):
-    """Anonymous may not do this; somebody who logs in might."""
+    """Anonymous lacks the permission; a login may help."""
 
 
 class Denied(BrokerdError):
-    """The principal may not do this. The message never says whether what it names exists."""
+    """The principal lacks the permission. The message never reveals whether the resource exists."""
 
 
 class LoginFailed(BrokerdError):
-    """A name, password, key or certificate does not let anybody in."""
+    """A wrong name, password, key or certificate."""
 
 
 class LoginThrottled(BrokerdError):
-    """Too many logins failed of late; the message says when the next is looked at."""
+    """Too many logins failed recently; the message has the time of the next attempt."""
 
     retryable = True
 
 
 class UnknownAccount(BrokerdError):
-    """There is no account of this name."""
+    """The account does not exist."""
 
 
 class AccountExists(BrokerdError):
-    """There is an account of this name already."""
+    """The account exists already."""
 
 
 class UnknownKey(BrokerdError):
-    """There is no API key with this id."""
+    """The API key does not exist."""
 
 
 class UnknownSchema(BrokerdError):
-    """There is no schema, or no version of it, of this name."""
+    """The schema or its version does not exist."""
 
 
 class InvalidSchema(BrokerdError):
-    """A definition of a schema is none, or of a type that there is not."""
+    """The definition of a schema is invalid, or its type is unknown."""
 
 
 class IncompatibleSchema(BrokerdError):
-    """A new version of a schema does not go together with those that are there."""
+    """A new version of a schema is incompatible with the existing ones."""
 
 
 class SchemaCheckFailed(BrokerdError):
-    """A schema or a message could not be looked at: it takes too much, or a package is missing."""
+    """The check of a schema or message failed: it takes too much time or memory, or a package is
+    missing.
+    """
 
 
 class StorageFailed(BrokerdError):

@@ -1,8 +1,8 @@
 # Tests: tests/test_values.py
-"""The narrow waist: frozen values that every room may hold, and nothing that acts.
+"""Frozen values that every package may use; they have no behaviour.
 
-Times are integers in microseconds. ``*_time_us`` is broker time (microseconds since the Unix
-epoch, never going backwards); ``now_us`` arguments elsewhere are monotonic time.
+Times are integers in microseconds. ``*_time_us`` is broker time (microseconds since the Unix epoch,
+never going backwards). ``now_us`` arguments elsewhere are monotonic time.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ MAX_NAME_BYTES = 255
 """Longest topic or group name, in bytes of UTF-8."""
 
 RESERVED_PREFIX = "__brokerd."
-"""Topics whose names begin so are the broker's own."""
+"""Prefix of the broker's internal topics."""
 
 MAX_PARTITIONS = 32_767
 """Most partitions of a topic: with more, a message id of Mamamia would not hold the offset."""
 
 PARTITION_SHIFT = 48
-"""Bits of a message id that are the offset; the partition stands above them."""
+"""Bits of the offset in a message id; the partition is above them."""
 _OFFSET_MASK = (1 << PARTITION_SHIFT) - 1
 
 MAX_RECORD_BYTES = (10 << 20) - (64 << 10)
-"""Value, key and metadata of the largest record that the admin API takes: with it a frame of the
-Mamamia format is full."""
+"""Largest value, key and metadata of a record of the admin API; they fill a frame of Mamamia."""
 
 
 class Encoding(IntEnum):
-    """How a record's value bytes are to be read, so that it comes back as it went in."""
+    """Type of a record's value, so that it comes back as it was sent."""
 
     BYTES = 0
     TEXT = 1
@@ -41,7 +40,7 @@ class Encoding(IntEnum):
 
 
 class Format(IntEnum):
-    """The wire format a record was produced through."""
+    """Wire format of a record's producer."""
 
     UNKNOWN = 0
     MAMAMIA = 1
@@ -69,57 +68,59 @@ class Record(NamedTuple):
 
 
 class PackedBytes(Sequence[bytes]):
-    """Byte strings that stand behind one another in memory; a slice of them copies nothing."""
+    """Byte strings that are adjacent in memory; a slice of them copies nothing."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """Bytes of all of them together."""
+        """Total size in bytes."""
 
     @abstractmethod
     def copy(self) -> PackedBytes:
-        """The same in memory of its own, where there are no others."""
+        """Return a copy in memory of its own."""
 
     @abstractmethod
     def behind(self, numbers: Sequence[int]) -> bytes:
-        """Each of them behind its number and its length, two big-endian integers of 64 bits."""
+        """Return the strings packed: each after its number and its length, two big-endian 64-bit
+        integers.
+        """
 
 
 def total_bytes(strings: Sequence[bytes]) -> int:
-    """Bytes of all of them together."""
+    """Return the total size of the strings in bytes."""
     return strings.size if isinstance(strings, PackedBytes) else sum(map(len, strings))
 
 
 class Columns(NamedTuple):
-    """Records as columns, for who wants no more of them."""
+    """Records as columns: offsets, keys and values only."""
 
     offsets: Sequence[int]
     keys: Sequence[bytes | None] | None
-    """None if no record has one."""
+    """None if no record has a key."""
     values: Sequence[bytes]
 
 
 class Records(Sequence[Record]):
-    """Records that are columns, and become `Record` values where these are wanted."""
+    """Records stored as columns; an item becomes a `Record` on access."""
 
     @abstractmethod
     def columns(self) -> Columns:
-        """All of them."""
+        """Return all records as columns."""
 
     @abstractmethod
     def runs(self) -> list[Columns]:
-        """All of them, in as many parts as they are held in, so that nothing is copied."""
+        """Return all records in the parts in which they are stored; copies nothing."""
 
 
 def runs_of(records: Sequence[Record]) -> list[Columns]:
-    """Records as columns, in parts."""
+    """Return records as columns, in parts."""
     return records.runs() if isinstance(records, Records) else [columns_of(records)]
 
 
 def columns_of(records: Sequence[Record]) -> Columns:
-    """Records as columns."""
+    """Return records as columns."""
     if isinstance(records, Records):
         return records.columns()
     keys = [record.key for record in records]
@@ -131,22 +132,22 @@ def columns_of(records: Sequence[Record]) -> Columns:
 
 
 class Grant(NamedTuple):
-    """A lease just granted on one record."""
+    """A new lease on one record."""
 
     offset: int
     token: int
-    """Fences this grant: larger for every later grant of the same group and partition."""
+    """Fencing token: larger for every later grant of the same group and partition."""
     grants: int
-    """How often the record has been leased by this group, this grant included."""
+    """Number of leases of the record by this group, this one included."""
     failures: int
     duration_us: int
 
 
 def message_id_of(partition: int, offset: int) -> int:
-    """One number for a record of a topic, which says its partition and offset."""
+    """Return the message id of a record: one number for partition and offset."""
     return partition << PARTITION_SHIFT | offset
 
 
 def split_message_id(message_id: int) -> tuple[int, int]:
-    """``(partition, offset)`` of a message id; there may be no such record."""
+    """Return ``(partition, offset)`` of a message id; the record need not exist."""
     return message_id >> PARTITION_SHIFT, message_id & _OFFSET_MASK

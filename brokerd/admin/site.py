@@ -1,8 +1,8 @@
 # Tests: tests/admin/test_site.py
 """The admin site: ``/health/...``, ``/metrics``, ``/api/v1/...`` as JSON, and a page at ``/``.
 
-Only the API changes anything. Every request has a deadline, bodies are bounded, connections are
-few, so that a slow or greedy HTTP client costs little.
+Only the API changes state. Requests have deadlines, bodies are bounded and connections are few, so
+a slow or greedy HTTP client costs little.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from brokerd.security import MONITOR
 IDLE_SECONDS = 30
 MAX_CONNECTIONS = 100
 CONTENT_SECURITY_POLICY = b"default-src 'self'; frame-ancestors 'none'"
-"""The page takes nothing from elsewhere, and is no part of another's page."""
+"""Content-Security-Policy: the page loads only its own files, and no page may frame it."""
 
 Status = Callable[[], Mapping[str, Any]]
 MetricsResource = Callable[[CollectorRegistry], IResource]
@@ -52,13 +52,13 @@ def make_site(
     log: Logger,
     hosts: Hosts | None = None,
 ) -> AdminSite:
-    """Put the site together.
+    """Make the site.
 
-    :param status: gives the facts for the page, the API and the metrics; called in the reactor.
-    :param api: what hangs below ``/api/v1``, besides the status; see `brokerd.admin.api`.
-    :param metrics: makes the resource that prints a registry, such as prometheus_client's.
+    :param status: returns the status for the page, the API and the metrics; called in the reactor.
+    :param api: the resource for ``/api/v1``, without the status; see `brokerd.admin.api`.
+    :param metrics: makes the resource that prints a registry, for example prometheus_client's.
     :param reactor: times the requests.
-    :param hosts: what it answers for; None: whatever leads to it.
+    :param hosts: the accepted host names; None accepts all.
     """
     return AdminSite(_Root(status, api, health, metrics), api, hosts, reactor, log)
 
@@ -99,14 +99,14 @@ class _Root(Branch):
         return code, self._described()
 
     def _described(self) -> Answer:
-        """The phase; with security on not what is wrong, which may name topics."""
+        """Return the phase; with security on, without the reason, which may name topics."""
         if self._guard.auth:
             return {"phase": self._health.phase.value}
         return self._health.describe()
 
 
 class _Metrics(Resource):
-    """Takes the status in the reactor's thread and leaves the printing to Prometheus's resource."""
+    """Takes the status in the reactor thread; Prometheus's resource prints it."""
 
     isLeaf = True
 
@@ -116,7 +116,7 @@ class _Metrics(Resource):
         self._metrics = metrics
 
     def render_GET(self, request: Request) -> Any:
-        """Print the metrics of this moment."""
+        """Print the current metrics."""
         return self._metrics(make_registry(self._status())).render(request)
 
 
@@ -150,15 +150,14 @@ class AdminSite(Site):
         self.api = api
         self.bodies = BodyBudget()
         self.waiting: dict[TimedChannel, None] = {}
-        """Connections without a whole request, the one that is so for longest first."""
+        """Connections without a complete request, the longest waiting first."""
         self._hosts = hosts
         self._access_log = AccessLog(log, reactor)
         self._open: set[TimedChannel] = set()
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Take a connection, instead of one without a request if there are too many.
-
-        None if there is no such one.
+        """Accept a connection; if there are too many, close one without a request, else return
+        None.
         """
         if len(self._open) >= MAX_CONNECTIONS:
             if not self.waiting:
@@ -181,7 +180,7 @@ class AdminSite(Site):
         self._access_log.end()
 
     def getResourceFor(self, request: Any) -> Any:
-        """What answers a request: a refusal, if it is for a name that is not this broker's."""
+        """Return the resource of a request; a refusal for an unknown host name."""
         refused = None if self._hosts is None else self._hosts.refused(request)
         return super().getResourceFor(request) if refused is None else refused
 

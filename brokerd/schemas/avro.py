@@ -1,8 +1,8 @@
 # Tests: tests/schemas/test_avro.py
 """Avro schemas (https://avro.apache.org/docs/1.12.0/specification/), read by the package fastavro.
 
-A message is one value in the binary encoding, and nothing else. What another schema wrote can be
-read as the specification's section "Schema Resolution" says.
+A message is one value in the binary encoding, without a header. Compatibility follows the section
+"Schema Resolution" of the specification.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOT_READ = (
     TypeError,
     ValueError,
 )
-"""What fastavro raises of schemas and values that make no sense."""
+"""Exceptions of fastavro for invalid schemas and values."""
 
 _PROMOTED = {
     "long": {"int"},
@@ -35,21 +35,21 @@ _PROMOTED = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-"""What a primitive type may have been written as, besides itself."""
+"""Reader's primitive type -> writer's types that it can read, besides itself."""
 
 
 class AvroSchema:
-    """A definition that was read; see `brokerd.schemas.values.Schema`."""
+    """A parsed definition; see `brokerd.schemas.values.Schema`."""
 
     def __init__(self, parsed: Any) -> None:
         self._parsed = parsed
         self.root = parsed
         self.names: dict[str, Any] = {}
-        """Records, enumerations and fixed by their full names."""
+        """Full name -> record, enumeration or fixed."""
         _gather(parsed, self.names)
 
     def faults(self, message: bytes) -> list[str]:
-        """Why a message does not fit. What is hostile may end the process."""
+        """Return why a message does not fit. A hostile message may end the process."""
         if not message:
             return ["empty message"]
         stream = BytesIO(message)
@@ -62,12 +62,12 @@ class AvroSchema:
         return [f"Avro validation failed: {left} bytes follow the value"] if left else []
 
     def why_not_reads(self, old: AvroSchema) -> str | None:
-        """Why this, as the reader's schema, does not resolve with the old one, the writer's."""
+        """Return why this reader's schema does not resolve with the writer's old one."""
         return _Resolution(self.names, old.names).why_not(self.root, old.root, "")
 
 
 def read(text: bytes) -> AvroSchema:
-    """Raises `InvalidDefinition`."""
+    """Parse a definition. Raises `InvalidDefinition`."""
     try:
         return AvroSchema(parse_schema(json.loads(text.decode())))
     except (SchemaParseException, *_NOT_READ) as error:
@@ -76,7 +76,7 @@ def read(text: bytes) -> AvroSchema:
 
 
 def _gather(schema: Any, names: dict[str, Any]) -> None:
-    """Know the named types in a schema, from the outside in."""
+    """Collect the named types in a schema, from the outside in."""
     waiting = [schema]
     while waiting:
         one = waiting.pop()
@@ -90,13 +90,13 @@ def _gather(schema: Any, names: dict[str, Any]) -> None:
 
 
 class _Resolution:
-    """Whether what a writer's schema allows can be read with a reader's."""
+    """Compares a reader's schema with a writer's."""
 
     def __init__(self, reader_names: dict[str, Any], writer_names: dict[str, Any]) -> None:
         self._reader_names = reader_names
         self._writer_names = writer_names
         self._seen: set[tuple[str, str]] = set()
-        """Records that are being compared, or were: a pair of them needs no second look."""
+        """Pairs of records that are already compared."""
 
     def why_not(self, reader: Any, writer: Any, path: str) -> str | None:
         reader, writer = _named(reader, self._reader_names), _named(writer, self._writer_names)
@@ -176,7 +176,7 @@ _COMPARED: dict[str, _Compare] = {
 
 
 def _named(schema: Any, names: dict[str, Any]) -> Any:
-    """What stands for a type: the definition of a name, the type inside an annotated one."""
+    """Resolve a type: the definition of a name, or the type inside an annotated one."""
     if isinstance(schema, dict) and isinstance(schema["type"], dict | list):
         return _named(schema["type"], names)
     return names.get(schema, schema) if isinstance(schema, str) else schema
@@ -188,7 +188,7 @@ def _type_of(schema: Any) -> str:
 
 
 def _renamed(reader: Any, writer: Any, path: str) -> str | None:
-    """Why two named types are not the same: the unqualified names differ, and no alias helps."""
+    """Return why two named types differ: other unqualified names, and no alias matches."""
     written = _short(writer["name"])
     if written in (_short(name) for name in (reader["name"], *reader.get("aliases", ()))):
         return None

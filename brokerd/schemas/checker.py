@@ -38,56 +38,56 @@ from brokerd.schemas.worker import CPU_SECONDS, LENGTH
 WAITING_MAX = 64
 WAITING_BYTES_MAX = 64 << 20
 OWN_WAITING_MAX = 16
-"""Of `WAITING_MAX`, those that one who asks may have."""
+"""Most waiting checks of one requester, of `WAITING_MAX`."""
 OWN_WAITING_BYTES_MAX = 16 << 20
-"""Of `WAITING_BYTES_MAX`; one who has nothing else waiting may have more."""
+"""Most waiting bytes of one requester, of `WAITING_BYTES_MAX`; a first check may be larger."""
 CHECK_SECONDS = 5.0
-"""How long one look may take by the clock."""
+"""Longest wall clock time of a check."""
 
 ENDED_SECONDS = 1.0
-"""How long a process whose stream is closed may take to be gone."""
+"""Longest wait for the exit of a process whose stream is closed."""
 
 ANSWER_BYTES_MAX = 1 << 20
 
 PREFIX = "brokerd-schemas-"
-"""Of a directory for temporary files; the broker's process id comes behind it."""
+"""Prefix of a directory for temporary files; the broker's process id follows."""
 
 Submit = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
-"""Runs work elsewhere, then ``done(result, None)`` or ``done(None, error)`` here."""
+"""Runs work in a thread, then ``done(result, None)`` or ``done(None, error)`` here."""
 
 RunCheck = Callable[[bytes], bytes]
-"""Answers a question of `checks`; may block. Raises `SchemaCheckFailed` when it gives up."""
+"""Answers a request of `checks`; may block. Raises `SchemaCheckFailed`."""
 
 CheckDone = Callable[[list[str] | None, BrokerdError | None], None]
-"""Takes the texts of an answer, or the error that is one."""
+"""Takes the texts of an answer, or an error."""
 
 
 class Requester(NamedTuple):
-    """Who has something looked at."""
+    """The sender of a check."""
 
     name: str = ""
     """A principal, empty for anonymous."""
     peer: str = ""
-    """The address of one that is anonymous."""
+    """Address of an anonymous sender."""
     is_gone: Callable[[], bool] = bool
-    """Whether nobody waits for the answer any more. May be called in any thread."""
+    """Whether the sender no longer waits for the answer. Thread-safe."""
 
 
 class CheckRunner(Protocol):
-    """Where schemas and messages are looked at."""
+    """Runs checks of schemas and messages."""
 
     def check(self, question: bytes) -> bytes:
-        """See `RunCheck`. May be called in any thread."""
+        """See `RunCheck`. Thread-safe."""
 
     def end(self) -> None:
-        """End what is under way, now: it is given up. After that `check` raises `ShuttingDown`."""
+        """Abort running checks. After that `check` raises `ShuttingDown`."""
 
 
 class Checker:
-    """Asks, as much at a time as ``submit`` runs, and calls ``done`` later.
+    """Submits checks, as many at a time as ``submit`` runs, and calls ``done`` later.
 
-    Its methods raise `LimitExceeded` when too much waits, of all or of who asks. What nobody waits
-    for any more is not looked at, and takes no place.
+    Its methods raise `LimitExceeded` when too many checks wait, in total or of one requester.
+    Checks whose requester no longer waits are dropped.
     """
 
     def __init__(self, submit: Submit, check: RunCheck) -> None:
@@ -133,13 +133,13 @@ class Checker:
         self._submit(partial(self._run, wait), partial(self._finish, wait))
 
     def _drop(self) -> None:
-        """Let go of what nobody waits for and has not begun."""
+        """Drop waiting checks whose requester no longer waits."""
         for wait in [one for one in self._waits if not one.is_begun and one.requester.is_gone()]:
             self._finish(wait, None, None)
             wait.question, wait.done = b"", _ignored
 
     def _run(self, wait: _Wait) -> bytes | None:
-        """None if nobody waits for it. In another thread."""
+        """Run a check in a thread; None if its requester no longer waits."""
         wait.is_begun = True
         return None if wait.requester.is_gone() else self._run_check(wait.question)
 
@@ -158,7 +158,7 @@ class Checker:
 
 
 class _Wait:
-    """A look that waits or is under way."""
+    """A waiting or running check."""
 
     def __init__(self, question: bytes, done: CheckDone, requester: Requester) -> None:
         self.question = question
@@ -173,11 +173,11 @@ def _bytes_of(waits: set[_Wait]) -> int:
 
 
 def _ignored(texts: list[str] | None, error: BrokerdError | None) -> None:
-    """A `CheckDone` of who was told before."""
+    """A `CheckDone` that ignores its arguments."""
 
 
 class InlineCheckRunner:
-    """Looks here and now, without limits; with `at_once` for who has no threads."""
+    """Runs checks at once, without limits; with `at_once` for callers without threads."""
 
     def __init__(self) -> None:
         self.check = checks.Checks().answer
@@ -186,7 +186,7 @@ class InlineCheckRunner:
 
 
 class CheckProcesses:
-    """Processes that look, one for each thread that asks at a time, kept for the next.
+    """A pool of check processes: one for each concurrent check, kept for the next.
 
     :param seconds: a monotonic clock.
     """
@@ -211,7 +211,7 @@ class CheckProcesses:
             return self._check_with(None, question)
 
     def _kept(self) -> _Process | None:
-        """The newest process that is of use; those that are of none are ended."""
+        """Return the newest usable process; end unusable ones."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -222,7 +222,9 @@ class CheckProcesses:
             process.end()
 
     def _check_with(self, kept: _Process | None, question: bytes) -> bytes:
-        """Raises `_KilledProcess` if a kept one ended without this question being to blame."""
+        """Run a check. Raises `_KilledProcess` if a kept process ended for another reason than this
+        check.
+        """
         with self._lock:
             if self._ended:
                 if kept is not None:
@@ -245,7 +247,7 @@ class CheckProcesses:
         return answer
 
     def _keep(self, process: _Process) -> None:
-        """Have a process that has answered for the next question, unless there are no more."""
+        """Keep a process for the next check, unless the pool is closed."""
         with self._lock:
             self._busy.remove(process)
             if not self._ended:
@@ -269,7 +271,7 @@ class _ProcessEnded(SchemaCheckFailed):
 
 
 class _KilledProcess(Exception):
-    """A process was killed from the outside before it answered: another one may."""
+    """Another program killed the process before it answered: a retry may succeed."""
 
 
 class _Process:
@@ -289,7 +291,7 @@ class _Process:
 
     def _start(self) -> None:
         self._stream, its_end = socket.socketpair()
-        # It gets no settings of the broker's, which may be secrets.
+        # It gets no settings of the broker: they may be secrets.
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("BROKERD_")
         }
@@ -307,18 +309,18 @@ class _Process:
             raise
 
     def is_usable(self) -> bool:
-        """Whether it lives, and has the directory for its files."""
+        """Whether it runs, and its directory for files exists."""
         return self._process.poll() is None and os.path.isdir(self._directory)
 
     def was_killed(self) -> bool:
-        """Whether a signal from the outside ended it, which closed its stream."""
+        """Whether a signal of another program ended it, which closed its stream."""
         try:
             return self._process.wait(ENDED_SECONDS) in (-signal.SIGKILL, -signal.SIGTERM)
         except subprocess.TimeoutExpired:
             return False
 
     def check(self, question: bytes, seconds: Callable[[], float], check_seconds: float) -> bytes:
-        """See `RunCheck`. After an error it is of no more use."""
+        """See `RunCheck`. After an error the process is unusable."""
         end_seconds = seconds() + check_seconds
         try:
             self._stream.settimeout(check_seconds)
@@ -348,11 +350,11 @@ class _Process:
         return bytes(data)
 
     def kill(self) -> None:
-        """Have the look under way fail. May be called in any thread."""
+        """Make the running check fail. Thread-safe."""
         self._process.kill()
 
     def end(self) -> None:
-        """Kill it, and wait until it is gone."""
+        """Kill the process and wait for its exit."""
         self._stream.close()
         self._process.kill()
         self._process.wait()
@@ -360,14 +362,14 @@ class _Process:
 
 
 def _remove_stale(temporary: Path) -> None:
-    """Remove directories of brokers that were killed during a look, and are gone.
+    """Remove directories of brokers that were killed during a check.
 
-    Should one live where process ids have other meanings, its processes are made anew.
+    If such a broker runs in another PID namespace, it makes new processes.
     """
     for path in temporary.glob(f"{PREFIX}*-*"):
         pid = path.name.removeprefix(PREFIX).partition("-")[0]
         if pid.isdecimal() and len(pid) < 10 and _is_gone(int(pid)):
-            shutil.rmtree(path, ignore_errors=True)  # and what is not ours stays
+            shutil.rmtree(path, ignore_errors=True)  # other files stay
 
 
 def _is_gone(pid: int) -> bool:
@@ -375,7 +377,7 @@ def _is_gone(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # somebody else's
+    except PermissionError:  # owned by another user
         return False
     return False
 
@@ -385,7 +387,7 @@ def _not_started(error: OSError) -> SchemaCheckFailed:
 
 
 def at_once(work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
-    """A `Submit` that runs the work here and now."""
+    """A `Submit` that runs the work at once."""
     try:
         result = work()
     except BrokerdError as error:

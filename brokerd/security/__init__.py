@@ -1,7 +1,7 @@
 # Tests: tests/security/test_access.py
-"""Who may do what: principals, roles, access lists, passwords. Pure: no wire, no disk, no threads.
+"""Authorization: principals, roles, access lists, passwords.
 
-docs/security.rst is the contract.
+Pure: no wire, no disk, no threads. docs/security.rst is the contract.
 """
 
 from brokerd.security.access import ADMIN, ANY, MONITOR, OPEN, READ, WRITE, Access

@@ -1,8 +1,8 @@
 # Tests: tests/security/test_access.py
-"""What one connection may do, as somebody: asked before each request is carried out.
+"""The permissions of one connection, checked before each request.
 
-Permissions are bits of an integer, because each request asks. Whoever asks does so *before* looking
-for the topic, so that an answer never tells whether there is one.
+Permissions are bits of an integer, because every request checks them. The caller checks *before* it
+looks up the topic, so that an answer never reveals whether the topic exists.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from brokerd.security.audit import AUDIT_TOPIC, Actor
 READ: Final = 1
 """Fetch, lease, settle, commit; see groups and dead letters of a topic."""
 WRITE: Final = 2
-"""Append to a topic, now or later, and bring it about by that."""
+"""Append to a topic, now or later, and create it by that."""
 ADMIN: Final = 4
 """Create, configure, trim, delete a topic; seek, pause, delete its groups; purge dead letters."""
 MONITOR: Final = 8
-"""See status, metrics and the page: of the whole broker."""
+"""See status, metrics and the page of the whole broker."""
 ANY: Final = READ | WRITE | ADMIN
-"""Whoever has any of these may know that a topic exists."""
+"""With any of these a principal may know that a topic exists."""
 
 NAMES: Final = {READ: "read", WRITE: "write", ADMIN: "admin", MONITOR: "monitor"}
 
@@ -32,20 +32,20 @@ def names_of(permissions: int) -> tuple[str, ...]:
 
 
 class Access:
-    """Somebody who may do everything: what a connection has while security is off."""
+    """Access with all permissions: that of every connection while security is off."""
 
     name = ""
     """The principal; empty for anonymous."""
     form = ""
-    """The wire format that it came in by, or ``admin``; for the audit trail."""
+    """Wire format or ``admin``, for the audit trail."""
     peer = ""
-    """Its address without a port, if it has one."""
+    """Address without a port, or ""."""
     key_id = ""
-    """The API key that it came by, if that is how it came."""
+    """Id of the API key of the login, or ""."""
 
     @property
     def actor(self) -> Actor:
-        """Who this is in the audit trail."""
+        """The actor for the audit trail."""
         return Actor(self.name, self.peer, self.form)
 
     @property
@@ -54,49 +54,49 @@ class Access:
 
     @property
     def permissions(self) -> int:
-        """Those on everything, by role."""
+        """Permissions by role, on everything."""
         return READ | WRITE | ADMIN | MONITOR
 
     @property
     def is_known(self) -> bool:
-        """Whether this is somebody who has logged in, in whatever way, and is let in now."""
+        """Whether this is an enabled account, logged in by any means."""
         return True
 
     @property
     def is_stranger(self) -> bool:
-        """Whether this is anonymous, and anonymous may do nothing with any topic."""
+        """Whether this is anonymous, and anonymous has no permission on any topic."""
         return False
 
     def require(self, permission: int, topic_name: str) -> None:
-        """Go on if this permission on a topic is given, whether or not the topic exists.
+        """Require a permission on a topic, whether or not the topic exists.
 
-        :raises AuthenticationRequired: anonymous has not got it, and somebody might.
-        :raises Denied: this principal has not got it. Nobody has, to change the audit trail.
+        :raises AuthenticationRequired: anonymous lacks it; a login may help.
+        :raises Denied: this principal lacks it. All principals lack write access to the audit
+            trail.
         """
         if topic_name == AUDIT_TOPIC and permission != READ:
             raise Denied("the audit trail is written by the broker alone")
 
     def require_any(self, topic_name: str) -> None:
-        """Go on if any of READ, WRITE and ADMIN is given on a topic; raises as `require`."""
+        """Require READ, WRITE or ADMIN on a topic; raises as `require`."""
 
     def require_server(self, permission: int) -> None:
-        """Go on if this permission is given on everything, by role; raises as `require`."""
+        """Require a permission by role; raises as `require`."""
 
     def require_known(self) -> None:
-        """Go on for anybody but anonymous; raises `AuthenticationRequired` or `Denied`."""
+        """Require a login; raises `AuthenticationRequired` or `Denied`."""
 
     def require_lists(self) -> None:
-        """Go on for whoever may be shown topics in a list, by what holds for him at least.
+        """Require the right to list topics; the list then has only permitted topics.
 
-        That is nobody who is anonymous, unless anonymous may see public topics; raises as
-        `require_known`.
+        Anonymous has it only if it may see public topics; raises as `require_known`.
         """
 
     def keep_up(self) -> None:
-        """Stay in although the account has another password: it was changed by this one."""
+        """Keep this login valid after it changed the account's password itself."""
 
     def may(self, permission: int, topic_name: str) -> bool:
-        """Whether any of these permissions on a topic is given; for lists, and never a denial."""
+        """Return whether any of these permissions on a topic is granted; for lists, not audited."""
         return topic_name != AUDIT_TOPIC
 
 

@@ -1,7 +1,7 @@
 # Tests: tests/security/test_accounts.py
-"""Accounts, access lists and API keys: what is known of principals, as frozen values.
+"""Accounts, access lists and API keys, as frozen values.
 
-No value here shows a secret in its `repr`: not the hash of a password, nor that of a key.
+No `repr` shows a secret: neither the hash of a password nor that of a key.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from brokerd.security.access import ADMIN, MONITOR, READ, WRITE
 from brokerd.values import MAX_NAME_BYTES, RESERVED_PREFIX
 
 ROLES_MAX = 100
-"""Of one account."""
+"""Most roles of one account."""
 GRANTS_MAX = 1_000
-"""Users and roles in one access list."""
+"""Most users and roles in one access list."""
 PASSWORD_BYTES_MAX = 1_024
 LABEL_BYTES_MAX = 255
 
 
 class Role(NamedTuple):
-    """A role that gives permissions on everything."""
+    """A role with permissions on everything."""
 
     name: str
     permissions: int
@@ -40,27 +40,27 @@ ROLES: Final = {
         Role("producer", WRITE, "may write to all topics"),
     )
 }
-"""By name, sorted. A role with another name gives nothing by itself."""
+"""Sorted names. A role with another name has no permissions of its own."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """A principal that is known."""
+    """An account."""
 
     account_id: int
-    """Above 0, and never used again: an account made anew is another one."""
+    """Above 0 and never reused: an account created again has a new id."""
     name: str
     roles: tuple[str, ...] = ()
     enabled: bool = True
     password: str = field(default="", repr=False)
-    """The hash, as argon2 writes it (PHC string); empty: nobody logs in with a password."""
+    """Argon2 hash (PHC string); empty: no login by password."""
     created_us: int = 0
     updated_us: int = 0
-    """Broker time, as of all times here."""
+    """Broker time, as all times here."""
 
     @property
     def permissions(self) -> int:
-        """Those on everything, by role."""
+        """Permissions by role, on everything."""
         found = 0
         for name in self.roles:
             role = ROLES.get(name)
@@ -71,29 +71,29 @@ class Account:
 
 @dataclass(frozen=True)
 class AccessList:
-    """What is granted on a topic, or on all whose names begin so; an ACL.
+    """An access list: grants on a topic, or on all topics with a prefix.
 
     It exists whether or not the topic does.
     """
 
     topic: str
-    """The name, or what names begin with; as a prefix it may be empty, for all topics."""
+    """The topic's name, or the prefix; the empty prefix means all topics."""
     prefix: bool = False
     public: bool = False
-    """READ and WRITE for everybody who has logged in; see docs/security.rst."""
+    """READ and WRITE for every logged-in account; see docs/security.rst."""
     users: Mapping[str, int] = field(default_factory=dict)
-    """Permissions (of READ, WRITE and ADMIN) by name; there need not be such an account."""
+    """Account -> permissions (READ, WRITE and ADMIN); the account need not exist."""
     roles: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, bool]:
-        """What no other list shares."""
+        """Unique key of the list."""
         return self.topic, self.prefix
 
 
 @dataclass(frozen=True)
 class ApiKey:
-    """A key that lets somebody be an account. The key itself is not known to the broker."""
+    """An API key of an account. The broker does not store the key itself."""
 
     key_id: str
     """16 hexadecimal digits; no secret."""
@@ -102,12 +102,12 @@ class ApiKey:
     digest: bytes = field(repr=False)
     """SHA-256 of the key."""
     label: str = ""
-    """What its owner calls it."""
+    """Label of its owner."""
     created_us: int = 0
 
 
 class NewKey(NamedTuple):
-    """A key that was just made. Shown once."""
+    """A new key. Shown once."""
 
     key: ApiKey
     secret: str
@@ -117,9 +117,9 @@ class NewKey(NamedTuple):
 
 
 def check_account_name(name: str, what: str = "account name") -> None:
-    """Raise `InvalidName` unless a principal or a role may be called so.
+    """Raise `InvalidName` for an invalid name of an account or a role.
 
-    1 to `MAX_NAME_BYTES` bytes of UTF-8 without control characters.
+    Valid are 1 to `MAX_NAME_BYTES` bytes of UTF-8 without control characters.
     """
     if not 0 < _bytes_of(name) <= MAX_NAME_BYTES:
         raise InvalidName(f"{what}: expected 1 to {MAX_NAME_BYTES} bytes of UTF-8")
@@ -128,7 +128,7 @@ def check_account_name(name: str, what: str = "account name") -> None:
 
 
 def check_roles(roles: tuple[str, ...]) -> None:
-    """Raise `InvalidName` or `LimitExceeded` for roles that no account may have."""
+    """Raise `InvalidName` or `LimitExceeded` for invalid roles."""
     if len(roles) > ROLES_MAX:
         raise LimitExceeded(f"an account has at most {ROLES_MAX} roles, not {len(roles)}")
     for role in roles:
@@ -136,13 +136,13 @@ def check_roles(roles: tuple[str, ...]) -> None:
 
 
 def check_password(password: str) -> None:
-    """Raise `InvalidRequest` for a password that no account may have."""
+    """Raise `InvalidRequest` for an invalid password."""
     if not 0 < _bytes_of(password) <= PASSWORD_BYTES_MAX:
         raise InvalidRequest(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes of UTF-8")
 
 
 def check_label(label: str) -> None:
-    """Raise `InvalidRequest` for what no API key may be called."""
+    """Raise `InvalidRequest` for an invalid label of a key."""
     if _bytes_of(label) > LABEL_BYTES_MAX or not _is_plain(label):
         raise InvalidRequest(
             f"the label of a key has at most {LABEL_BYTES_MAX} bytes of UTF-8 and no control "
@@ -151,7 +151,7 @@ def check_label(label: str) -> None:
 
 
 def check_access_list(access_list: AccessList) -> None:
-    """Raise `InvalidName`, `InvalidRequest` or `LimitExceeded` for a list that cannot be."""
+    """Raise `InvalidName`, `InvalidRequest` or `LimitExceeded` for an invalid list."""
     if not access_list.prefix or access_list.topic:
         check_account_name(access_list.topic, "topic of the access list")
     if access_list.topic.startswith(RESERVED_PREFIX):

@@ -1,8 +1,8 @@
 # Tests: tests/security/test_audit.py
-"""Events of the audit trail, questions about them, and how floods of them are thinned.
+"""Events of the audit trail, filters for them, and limits on repeated events.
 
 docs/security.rst, section "Audit trail", is the contract. Pure: `brokerd.broker.security.audit`
-keeps them.
+stores them.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from brokerd.errors import DamagedData, InvalidRequest, escaped
 from brokerd.values import MAX_NAME_BYTES
 
 AUDIT_TOPIC: Final = "__brokerd.audit"
-"""The topic that the trail is. Nobody but the broker writes to it, changes or deletes it."""
+"""The topic of the trail. Only the broker writes, changes or deletes it."""
 
 WINDOW_US: Final = 60_000_000
-"""What repeats itself is counted for so long, and then written as one event."""
+"""Window in which repeated events are counted; then one event has the count."""
 
 AT_ONCE_MAX: Final = 10
 """Different events of one sender that are written at once in a window."""
 
 EVENT_BYTES_MAX: Final = 2_600
-"""An event takes no more than this in JSON."""
+"""Largest event in JSON."""
 _DETAILS_BYTES: Final = 400
-"""Names and values of its details; in JSON twice as many at the most."""
+"""Bytes of names and values of its details; in JSON at most twice as many."""
 _SHORT_BYTES: Final = 64
 
 SENDERS_MAX: Final = 300
-"""Senders that are told apart in a window, for each type; the others are counted together."""
+"""Senders that are counted separately in a window, for each type; the others count together."""
 
 EVENTS_MAX: Final = 300
 """Events that are written at once in a window, for each type."""
 
 LIMIT_MAX: Final = 1_000
-"""Events in one answer."""
+"""Most events in one answer."""
 
 LIMIT_DEFAULT: Final = 100
 
 KEY_DETAIL: Final = "key"
-"""The detail of a login that says by which key, or with which."""
+"""Detail of a login with the id of its key."""
 
 SKIP_MAX: Final = 1_000_000
 
 
 class EventType(StrEnum):
-    """What happened."""
+    """Type of an event."""
 
     LOGIN = "auth.success"
     LOGIN_FAILED = "auth.failure"
@@ -84,7 +84,7 @@ class EventType(StrEnum):
 
 
 class Result(StrEnum):
-    """How it ended."""
+    """Result of an event."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -92,10 +92,10 @@ class Result(StrEnum):
 
 
 class Actor(NamedTuple):
-    """Who did it, and how he came."""
+    """The principal of an event, its address and wire format."""
 
     user: str = ""
-    """The principal; for a failed login the name that was given. Empty: anonymous."""
+    """The principal; for a failed login the given name. Empty: anonymous."""
     client_ip: str = ""
     """The address without a port; empty: the broker itself."""
     form: str = ""
@@ -103,23 +103,23 @@ class Actor(NamedTuple):
 
 
 class AuditEvent(msgspec.Struct, frozen=True):
-    """One event, as it stands in the trail in JSON."""
+    """One event, as it is in the trail in JSON."""
 
     type: str
     user: str
     client_ip: str
     form: str = msgspec.field(name="format")
     resource: str
-    """What it was done to: a topic, ``topic/group``, a user, a key's id; may be empty."""
+    """Resource: a topic, ``topic/group``, a user, the id of a key; may be empty."""
     action: str
-    """What was asked for, such as ``write`` or ``password``; may be empty."""
+    """Action, for example ``write`` or ``password``; may be empty."""
     result: str
     """``success``, ``failure`` or ``denied``."""
     details: dict[str, str] = {}
     time_us: int = 0
-    """Broker time; set when the event is taken."""
+    """Broker time; set when the event is recorded."""
     event_id: int = msgspec.field(default=-1, name="id")
-    """The offset in the trail, or -1 while it has none. It is not written: the record has it."""
+    """Offset in the trail, or -1 before it is written. Not in the JSON: the record has it."""
 
 
 def event(
@@ -130,9 +130,10 @@ def event(
     result: Result = Result.SUCCESS,
     details: Mapping[str, str] | None = None,
 ) -> AuditEvent:
-    """An event that takes `EVENT_BYTES_MAX` and can be shown: names may come from anybody.
+    """Make an event of at most `EVENT_BYTES_MAX` with printable text: names may come from any
+    client.
 
-    ``details`` must hold no secrets; of many, the first ones stay.
+    ``details`` must hold no secrets; excess details are dropped from the end.
     """
     shown: dict[str, str] = {}
     left = _DETAILS_BYTES
@@ -156,7 +157,7 @@ def event(
 
 
 def denied(actor: Actor, permission: str, resource: str) -> AuditEvent:
-    """A permission was asked for and is not given; ``resource`` is a topic, or empty."""
+    """Make the event of a denied request; ``resource`` is a topic, or empty."""
     return event(actor, EventType.DENIED, resource, permission, Result.DENIED)
 
 
@@ -166,12 +167,14 @@ def topic_auto_created(actor: Actor, topic: str) -> AuditEvent:
 
 
 def logged_in(actor: Actor, action: str, key_id: str = "") -> AuditEvent:
-    """A login went well; ``action`` says how: ``password``, ``key`` or ``certificate``."""
+    """Make the event of a login; ``action`` is ``password``, ``key`` or ``certificate``."""
     return event(actor, EventType.LOGIN, actor.user, action, details=_of_key(key_id))
 
 
 def login_failed(actor: Actor, action: str, reason: str, key_id: str = "") -> AuditEvent:
-    """A login failed; ``reason`` is the operator's, and may say more than the client is told."""
+    """Make the event of a failed login; ``reason`` is for the operator, and may have more than the
+    answer.
+    """
     details = {"reason": reason, **_of_key(key_id)}
     return event(actor, EventType.LOGIN_FAILED, actor.user, action, Result.FAILURE, details)
 
@@ -181,7 +184,7 @@ def _of_key(key_id: str) -> dict[str, str]:
 
 
 def _clean(text: str, most: int = MAX_NAME_BYTES) -> str:
-    """A text that terminals can show, of ``most`` bytes of UTF-8 or less."""
+    """Return printable text of at most ``most`` bytes of UTF-8."""
     shown = escaped(text[: most + 1].encode("utf-8", "replace").decode())
     encoded = shown.encode()
     if len(encoded) <= most:
@@ -190,7 +193,7 @@ def _clean(text: str, most: int = MAX_NAME_BYTES) -> str:
 
 
 def encode_event(taken: AuditEvent) -> bytes:
-    """The JSON text of an event, as a record of the trail holds it."""
+    """Encode an event as JSON, the value of its record."""
     fields = structs.asdict(taken)
     del fields["event_id"]
     fields["format"] = fields.pop("form")
@@ -201,7 +204,7 @@ _decoder = msgspec.json.Decoder(AuditEvent)
 
 
 def decode_event(value: bytes, event_id: int) -> AuditEvent:
-    """The event that a record of the trail holds. Raises `DamagedData` if it holds none."""
+    """Decode the event in a record. Raises `DamagedData` if there is none."""
     try:
         return structs.replace(_decoder.decode(value), event_id=event_id)
     except msgspec.DecodeError as error:
@@ -213,40 +216,39 @@ def decode_event(value: bytes, event_id: int) -> AuditEvent:
 
 @dataclass(frozen=True)
 class AuditFilter:
-    """Which events are wanted. What is empty, or 0, excludes nothing."""
+    """A filter for events. An empty text or 0 matches everything."""
 
     start_us: int = 0
     """Broker time of the oldest."""
     end_us: int = 0
-    """Events at this broker time and later are left out."""
+    """Exclusive end, in broker time."""
     types: frozenset[str] = frozenset()
     user: str = ""
-    """The whole name."""
+    """The complete name."""
     resource: str = ""
-    """A part of it."""
+    """Part of the resource."""
     result: str = ""
     client_ip: str = ""
-    """The whole address."""
+    """The complete address."""
     form: str = ""
     """The wire format, or ``admin``."""
     search: str = ""
-    """A part of action, resource, address, format or any detail's value, whatever the case of its
-    letters."""
+    """Part of action, resource, address, format or a detail's value; case-insensitive."""
     before: int | None = None
-    """Only events with a lower id."""
+    """Return only events with a lower id."""
     limit: int = LIMIT_DEFAULT
     skip: int = 0
-    """So many of the newest that match are left out of the answer."""
+    """Number of the newest matches to skip."""
 
     def check(self) -> None:
-        """Raise `InvalidRequest` if the limits make no sense."""
+        """Raise `InvalidRequest` for invalid limits."""
         if not 1 <= self.limit <= LIMIT_MAX:
             raise InvalidRequest(f"an answer holds 1 to {LIMIT_MAX} audit events: {self.limit}")
         if not 0 <= self.skip <= SKIP_MAX:
             raise InvalidRequest(f"0 to {SKIP_MAX} audit events can be skipped: {self.skip}")
 
     def matches(self, found: AuditEvent) -> bool:
-        """Whether an event is wanted; ``before`` is not looked at."""
+        """Return whether an event matches; ``before`` is ignored."""
         return (
             (not self.types or found.type in self.types)
             and (not self.user or found.user == self.user)
@@ -277,14 +279,13 @@ class AuditPage:
 
     events: tuple[AuditEvent, ...]
     total: int
-    """Events that match, of those that were looked at: also those before and after this page."""
+    """Matching events in the searched range, including those before and after this page."""
     more: bool
-    """Whether there are older ones that match, or may be."""
+    """Whether older events match, or may match."""
     next_before: int | None = None
-    """Where older ones that match are, or may be: ask again with this as ``before``. What is still
-    to be skipped is then less by ``total``."""
+    """``before`` of the next page. Reduce the skip by ``total`` then."""
     unreadable: int = 0
-    """Events that damage took."""
+    """Events lost to damage."""
 
 
 # -- floods ---------------------------------------------------------------------------------------
@@ -292,7 +293,7 @@ class AuditPage:
 
 @dataclass
 class _Repeated:
-    """What one sender, or all others, did in this window besides what was written."""
+    """Repeated events of one sender, or of all others, in this window."""
 
     written: set[tuple[str, ...]] = field(default_factory=set)
     count: int = 0
@@ -301,7 +302,7 @@ class _Repeated:
 
 @dataclass
 class _Window:
-    """What came of one type of events in this window."""
+    """Events of one type in this window."""
 
     senders: dict[tuple[str, str], _Repeated] = field(default_factory=dict)
     others: _Repeated = field(default_factory=_Repeated)
@@ -309,11 +310,11 @@ class _Window:
 
 
 class RepeatFilter:
-    """Lets a few events of each sender through at once, and counts the rest.
+    """Writes a few events of each sender at once, and counts the rest.
 
-    A sender is a network address (of IPv6 its /64) and, if he is known, a principal. Memory and
-    events are bounded: for each type and window `EVENTS_MAX` at once, and at the end one for each
-    of `SENDERS_MAX` senders and one for all others.
+    A sender is a network address (of IPv6 its /64) and the principal, if known. Memory and events
+    are bounded: for each type and window `EVENTS_MAX` at once; at the end one for each of
+    `SENDERS_MAX` senders and one for all others.
     """
 
     def __init__(self) -> None:
@@ -321,11 +322,11 @@ class RepeatFilter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was taken in this window."""
+        """Whether the window has no events."""
         return not self._windows
 
     def take(self, taken: AuditEvent) -> bool:
-        """Whether to write this event now; if not, it is counted."""
+        """Return whether to write this event now; count it if not."""
         window = self._windows.setdefault(taken.type, _Window())
         sender = network_of(taken.client_ip), taken.user * (taken.result != Result.FAILURE)
         repeated = window.senders.get(sender)
@@ -350,10 +351,10 @@ class RepeatFilter:
         return True
 
     def end_window(self) -> list[AuditEvent]:
-        """What was counted since the last call, an event for each sender; begins anew.
+        """End the window; return an event for each sender with counted events.
 
-        Such an event is the last of those that were counted, and its detail ``repeated`` says how
-        many these were. That of the others has neither user nor address nor resource.
+        It is the sender's last counted event, with their number as the detail ``repeated``. The
+        event for all other senders has no user, address or resource.
         """
         windows, self._windows = self._windows, {}
         ended: list[AuditEvent] = []
@@ -379,7 +380,7 @@ class RepeatFilter:
 
 
 def network_of(address: str) -> str:
-    """What somebody may have many addresses in: of IPv6 the first 64 bits, else the address."""
+    """Return the network of an address: of IPv6 the first 64 bits, else the address."""
     if ":" not in address:
         return address
     try:

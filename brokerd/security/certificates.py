@@ -1,8 +1,8 @@
 # Tests: tests/security/test_certificates.py
-"""Whom a client's certificate names: its subject, and the principal that belongs to it.
+"""The subject of a client's certificate and the account that belongs to it.
 
-Only certificates that TLS has verified come here. A subject is written as in RFC 4514: the most
-specific part first, ``CN=orders,O=Acme``.
+All certificates here are verified by TLS. A subject has the form of RFC 4514: the most specific
+part first, ``CN=orders,O=Acme``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ ARROW = "=>"
 
 
 class Subject(NamedTuple):
-    """Whom a certificate was issued to."""
+    """The subject of a certificate."""
 
     name: str
-    """All of it, as in RFC 4514."""
+    """The whole subject, as in RFC 4514."""
     common_name: str
-    """The common name; empty if there is none, or more than one."""
+    """The common name; empty if there is none or several."""
 
 
 def subject_of(certificate: Any) -> Subject:
-    """The subject of an `OpenSSL.crypto.X509`. Raises `LoginFailed` if it is malformed."""
-    from cryptography.x509.oid import NameOID  # large, and only TLS needs it
+    """Return the subject of an `OpenSSL.crypto.X509`. Raises `LoginFailed` if it is malformed."""
+    from cryptography.x509.oid import NameOID  # only TLS needs this large module
 
     try:
         subject = certificate.to_cryptography().subject
@@ -39,9 +39,10 @@ def subject_of(certificate: Any) -> Subject:
 
 
 def peer_subject(transport: Any) -> Subject | None:
-    """Whom the peer's certificate names; None without TLS, before it is agreed on, or without one.
+    """Return the subject of the peer's certificate; None without TLS, before the handshake, or
+    without one.
 
-    :param transport: any; those that speak TLS have ``getPeerCertificate``.
+    :param transport: any; TLS transports have ``getPeerCertificate``.
     :raises LoginFailed: the certificate's subject is malformed.
     """
     get = getattr(transport, "getPeerCertificate", None)
@@ -50,11 +51,11 @@ def peer_subject(transport: Any) -> Subject | None:
 
 
 def read_principals(lines: Iterable[str]) -> dict[str, str]:
-    """The account of each subject, out of ``tls.principals``.
+    """Parse ``tls.principals`` into subject -> account.
 
-    Subjects are brought into one form, so that white space and the spelling of types do not count.
+    Subjects are normalised: white space and the spelling of types do not count.
 
-    :raises ConfigError: a line is no ``SUBJECT => account``, or a subject stands there twice.
+    :raises ConfigError: for a line that is not ``SUBJECT => account``, or a repeated subject.
     """
     principals: dict[str, str] = {}
     for line in lines:
@@ -72,16 +73,16 @@ def read_principals(lines: Iterable[str]) -> dict[str, str]:
 
 
 def principal_of(principals: Mapping[str, str], subject: str, common_name: str) -> str:
-    """The account that a certificate stands for; empty for none.
+    """Return the account of a certificate; "" for none.
 
-    With ``tls.principals`` it is the one named there, and nobody else's certificate stands for
-    any. Without, it is the common name.
+    With ``tls.principals`` only its subjects have an account. Without it, the account is the common
+    name.
     """
     return principals.get(subject, "") if principals else common_name
 
 
 def mapping_problem(principals: Mapping[str, str], subject: str) -> str:
-    """Why `principal_of` found no account, for the operator."""
+    """Return why `principal_of` found no account, for the operator."""
     if not principals:
         return "its subject has no common name, or several"
     parts = sorted(subject.split(","))
@@ -92,7 +93,7 @@ def mapping_problem(principals: Mapping[str, str], subject: str) -> str:
 
 
 def _normal(subject: str) -> str:
-    """A subject as `subject_of` writes it."""
+    """Normalise a subject to the form of `subject_of`."""
     from cryptography.x509 import Name
     from cryptography.x509.oid import NameOID
 

@@ -1,8 +1,8 @@
 # Tests: tests/security/test_directory.py
-"""All accounts, access lists and keys, and what follows from them for a topic.
+"""All accounts, access lists and keys, and the permissions that follow from them.
 
-Nothing here is checked or kept on a disk: who changes the directory has done that. `version` grows
-with each change, so that others may remember what they found.
+The caller validates and stores changes. `version` grows with each change, so that callers can cache
+results.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from brokerd.security.prefixes import Prefixes
 from brokerd.values import MAX_NAME_BYTES, RESERVED_PREFIX
 
 REMEMBERED_MAX: Final = 10_000
-"""Answers that are remembered: one for each account and topic."""
+"""Most cached answers: one for each account and topic."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What holds where no list and no account says otherwise."""
+    """The permissions without an access list or an account."""
 
     allow_anonymous: bool = False
     """Anonymous may read and write public topics."""
@@ -30,7 +30,7 @@ class Policy:
 
 
 class Directory:
-    """What principals there are, and what they may do."""
+    """The accounts and their permissions."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -38,38 +38,38 @@ class Directory:
         self.accounts: dict[str, Account] = {}
         """By name."""
         self.lists: dict[tuple[str, bool], AccessList] = {}
-        """By `AccessList.key`."""
+        """`AccessList.key` -> access list."""
         self.keys: dict[str, ApiKey] = {}
-        """By id, oldest first."""
+        """Key id -> key, oldest first."""
         self.next_account_id = 1
         self._prefixes = Prefixes()
-        """Those that lists are of."""
+        """The prefixes that have lists."""
         self._remembered: dict[tuple[str, str], int] = {}
 
     # -- changes ------------------------------------------------------------------------------
 
     def put_account(self, account: Account) -> None:
-        """Have an account, instead of the one of this name if there is one."""
+        """Add an account or replace that of the same name."""
         self.accounts[account.name] = account
         self.next_account_id = max(self.next_account_id, account.account_id + 1)
         self._changed()
 
     def remove_account(self, name: str) -> None:
-        """Forget an account and its keys, if there is one."""
+        """Remove an account and its keys, if it exists."""
         self.accounts.pop(name, None)
         for key_id in [key.key_id for key in self.keys.values() if key.owner == name]:
             del self.keys[key_id]
         self._changed()
 
     def put_list(self, access_list: AccessList) -> None:
-        """Have a list, instead of the former one if there was one."""
+        """Add a list or replace it."""
         if access_list.prefix:
             self._prefixes.add(access_list.topic)
         self.lists[access_list.key] = access_list
         self._changed()
 
     def remove_list(self, topic: str, prefix: bool) -> bool:
-        """Forget a list; whether there was one."""
+        """Remove a list; return whether it existed."""
         if self.lists.pop((topic, prefix), None) is None:
             return False
         if prefix:
@@ -82,7 +82,7 @@ class Directory:
         self._changed()
 
     def remove_key(self, key_id: str) -> None:
-        """Forget a key, if there is one."""
+        """Remove a key, if it exists."""
         self.keys.pop(key_id, None)
         self._changed()
 
@@ -90,19 +90,20 @@ class Directory:
         self.version += 1
         self._remembered.clear()
 
-    # -- questions ----------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def permissions_on(self, account: Account | None, topic_name: str) -> int:
-        """What an account may do with a topic, as bits; None is anybody without an account.
+        """Return the permissions of an account on a topic, as bits; None means any client without
+        an account.
 
-        Whether the account is enabled is not asked here. Topics of the broker's own are read by
-        whoever has ADMIN on everything, and written by nobody.
+        This does not check whether the account is enabled. A principal with ADMIN by role may read
+        the broker's internal topics; no principal may write them.
         """
         key = ("" if account is None else account.name, topic_name)
         found = self._remembered.get(key)
         if found is None:
             found = self._find(account, topic_name)
-            if len(topic_name) > MAX_NAME_BYTES:  # no topic has such a name, and anybody may ask
+            if len(topic_name) > MAX_NAME_BYTES:  # no topic has such a name, and any client may ask
                 return found
             if len(self._remembered) >= REMEMBERED_MAX:
                 self._remembered.clear()
@@ -126,7 +127,7 @@ class Directory:
         return found
 
     def is_public(self, topic_name: str) -> bool:
-        """Whether READ and WRITE on a topic are everybody's who has logged in."""
+        """Return whether every logged-in account has READ and WRITE on a topic."""
         if topic_name.startswith(RESERVED_PREFIX):
             return False
         return self._is_public(self.lists_for(topic_name))
@@ -137,9 +138,10 @@ class Directory:
     def has_administrator_after(
         self, name: str, after: Account | None, without_key: str = "", certain: str = ""
     ) -> bool:
-        """Whether somebody who can log in has ADMIN on everything, once ``name`` is ``after``.
+        """Return whether an account that can log in has ADMIN by role, once ``name`` is ``after``.
 
-        One can by a password, or by a key other than ``without_key``; ``certain`` can anyhow.
+        An account can log in by a password, or by a key other than ``without_key``; those in
+        ``certain`` always can.
         """
         others = [one for one in self.accounts.values() if one.name != name]
         owners = {one.owner for one in self.keys.values() if one.key_id != without_key}
@@ -150,7 +152,7 @@ class Directory:
         )
 
     def lists_for(self, topic_name: str) -> list[AccessList]:
-        """The lists that fit a topic: its own, and those of prefixes."""
+        """Return the lists of a topic: its own, and those of its prefixes."""
         own = self.lists.get((topic_name, False))
         found = [] if own is None else [own]
         found += [self.lists[prefix, True] for prefix in self._prefixes.of(topic_name)]

@@ -1,9 +1,8 @@
 # Tests: tests/security/test_login.py
-"""The guard while security is on: listeners, certificates, passwords and keys make principals.
+"""The guard with security on: listeners, certificates, passwords and keys authenticate clients.
 
-Whether an account exists shows neither in what a failed login is told nor in how long it takes: a
-password is hashed for every name, and only who knows the right one hears that the account is
-disabled.
+Neither the answer nor the duration of a failed login reveals whether an account exists. A password
+is hashed for every name, and only the right password gets the answer that the account is disabled.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from brokerd.security.throttle import Attempt, Throttle
 
 
 class AccountGuard(Guard):
-    """Lets in whom the directory knows.
+    """Authenticates the accounts of the directory.
 
-    :param principals: the principal of each listener, by format; where none is named, anonymous.
-    :param certificates: the account of each subject, as `read_principals` gives them.
-    :param blipmq_keys: keys of BlipMQ's own; who shows one is the principal of ``blipmq``.
+    :param principals: wire format -> principal of its clients; default: anonymous.
+    :param certificates: subject -> account, from `read_principals`.
+    :param blipmq_keys: keys of the principal of ``blipmq``.
     :param record: writes logins and denials into the audit trail.
     :param now_us: a monotonic clock.
-    :param is_open: whether the accounts are known, as they are once the log has been read.
-    :param tell_certificate: is told of each certificate that lets nobody in: format, peer, subject
-        and reason.
+    :param is_open: whether the accounts are known: after the replay.
+    :param tell_certificate: called with format, peer, subject and reason for each certificate
+        without an account.
     """
 
     auth = True
@@ -134,7 +133,7 @@ class AccountGuard(Guard):
         right: bool,
         attempt: Attempt,
     ) -> tuple[Access | None, BrokerdError | None]:
-        """What a login leads to whose password was checked against that of ``account``."""
+        """Return the result of a login after its password was checked against ``account``."""
         now = self._directory.accounts.get(name)
         if not right or now is None or account is None or now.password != account.password:
             return None, self._failed(form, peer, name, "password", "invalid username or password")
@@ -149,8 +148,9 @@ class AccountGuard(Guard):
         found = find_key(self._directory.keys, key)
         owner = None if found is None else self._directory.accounts.get(found.owner)
         if owner is not None and owner.enabled:
-            # Before the throttle: 32 random bytes are not guessed, and the wrong keys of others
-            # behind the same address keep nobody out.
+            # Checked before the throttle: 32 random bytes cannot be guessed, and wrong keys of
+            # other clients
+            # behind the same address must not block this one.
             return self._accept(self._principal(owner.name, form, peer, key_id=key_id), "key")
         attempt = self._begin(form, peer, None, "key", key_id)
         if found is None and form == "blipmq" and self._is_blipmq_key(key):

@@ -1,9 +1,9 @@
 # Tests: tests/security/test_passwords.py
-"""Passwords, hashed and checked out of the way of everybody else.
+"""Hashes and checks passwords in threads.
 
 Argon2id (RFC 9106) with the parameters of the OWASP Password Storage Cheat Sheet: 19 MiB, two
-passes, one lane. One takes about 20 ms of a core, so they run where ``submit`` has them
-run, and no more than `WAITING_MAX` of them wait: further ones are refused at once.
+passes, one lane. A hash takes about 20 ms of a core, so it runs through ``submit``. At most
+`WAITING_MAX` wait; further ones are refused.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ HASH_BYTES: Final = 32
 SALT_BYTES: Final = 16
 
 WAITING_MAX: Final = 64
-"""About a second of one core."""
+"""Most waiting hashes: about a second of one core."""
 
 Submit = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
-"""Runs work elsewhere, then ``done(result, None)`` or ``done(None, error)`` here."""
+"""Runs work in a thread, then ``done(result, None)`` or ``done(None, error)`` here."""
 
 
 def hash_password(password: str, salt: bytes) -> str:
-    """The hash as a PHC string. Takes long on purpose."""
+    """Return the hash as a PHC string. Slow on purpose."""
     found = hash_secret(_encoded(password), salt, PASSES, MEMORY_KIB, LANES, HASH_BYTES, Type.ID)
     return found.decode("ascii")
 
 
 def verify_password(password_hash: str, password: str) -> bool:
-    """Whether a password is that of a hash; compares in constant time. Takes long on purpose."""
+    """Return whether a password matches a hash; compares in constant time. Slow on purpose."""
     try:
         return verify_secret(password_hash.encode("ascii"), _encoded(password), Type.ID)
     except VerifyMismatchError:
@@ -47,14 +47,14 @@ def verify_password(password_hash: str, password: str) -> bool:
 NOBODYS_HASH: Final = (
     f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}$bm9ib2R5J3Mgc2FsdC4uLg$" + "A" * 43
 )
-"""Checking against it costs as much as against anybody's; no password is known to be right."""
+"""A hash that no password matches; checking against it takes the usual time."""
 
 
 class Passwords:
-    """Hashes and checks, as many at a time as ``submit`` runs. ``random_bytes`` makes salts.
+    """Hashes and checks passwords, as many at a time as ``submit`` runs.
 
-    ``done`` gets what was found, or `LimitExceeded` where there was no memory for it. Both methods
-    raise `LoginThrottled` when too many wait.
+    ``random_bytes`` makes salts. ``done`` gets the result, or `LimitExceeded` without enough
+    memory. Both methods raise `LoginThrottled` when too many wait.
     """
 
     def __init__(self, submit: Submit, random_bytes: Callable[[int], bytes]) -> None:
@@ -73,7 +73,7 @@ class Passwords:
         password: str,
         done: Callable[[bool | None, BrokerdError | None], None],
     ) -> None:
-        """Tell ``done``, later, whether a password is right; to an empty hash none is."""
+        """Call ``done`` later with whether a password is right; for an empty hash it never is."""
         known = password_hash or NOBODYS_HASH
         self._run(lambda: verify_password(known, password), done)
 
@@ -97,7 +97,7 @@ class Passwords:
 
 
 def at_once(work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
-    """A `Submit` that runs the work here and now."""
+    """A `Submit` that runs the work at once."""
     try:
         result = work()
     except Argon2Error as error:
@@ -107,7 +107,7 @@ def at_once(work: Callable[[], Any], done: Callable[[Any, Exception | None], Non
 
 
 def passwords_at_once() -> Passwords:
-    """Passwords that are hashed here and now, for who has no threads."""
+    """Make `Passwords` without threads."""
     return Passwords(at_once, os.urandom)
 
 

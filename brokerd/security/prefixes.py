@@ -1,9 +1,8 @@
 # Tests: tests/security/test_prefixes.py
-"""A set of prefixes, and which of them a name begins with.
+"""A set of prefixes, with a search for those of a name.
 
-Looking takes a binary search for each prefix that fits and one or two more, however many different
-lengths there are: in order, whatever stands between a prefix and a name that begins with it begins
-with it too.
+A search is one binary search for each match, and one or two more. It relies on the sort order:
+every entry between a prefix and a name with this prefix also begins with it.
 """
 
 from __future__ import annotations
@@ -13,25 +12,25 @@ from collections.abc import Iterator
 
 
 class Prefixes:
-    """Texts, in order; the empty one is a prefix of all."""
+    """Sorted texts; the empty one is a prefix of all."""
 
     def __init__(self) -> None:
         self._sorted: list[str] = []
 
     def add(self, prefix: str) -> None:
-        """Have a prefix, if it is not there."""
+        """Add a prefix."""
         at = bisect_left(self._sorted, prefix)
         if self._sorted[at : at + 1] != [prefix]:
             self._sorted.insert(at, prefix)
 
     def remove(self, prefix: str) -> None:
-        """Forget a prefix, if it is there."""
+        """Remove a prefix."""
         at = bisect_left(self._sorted, prefix)
         if self._sorted[at : at + 1] == [prefix]:
             del self._sorted[at]
 
     def of(self, name: str) -> Iterator[str]:
-        """Those that a name begins with, the longest first."""
+        """Return the prefixes of a name, the longest first."""
         rest = name
         while at := bisect_right(self._sorted, rest):
             found = self._sorted[at - 1]
@@ -45,7 +44,7 @@ class Prefixes:
 
 
 def _common_length(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Return the length of the common prefix of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     shorter = min(len(one), len(other))
     return next((at for at, (left, right) in pairs if left != right), shorter)

@@ -1,8 +1,8 @@
 # Tests: tests/security/test_principal.py
-"""What a principal may do while security is on, from one request to the next.
+"""The permissions of a principal while security is on.
 
-The order of the rules is that of docs/security.rst. What is found is remembered until the directory
-changes, so that a request costs little.
+The order of the rules is that of docs/security.rst. Results are cached until the directory changes,
+so that a request costs little.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Record = Callable[[AuditEvent], None]
 
 _ANY: Final = "any"
 _LOGIN: Final = "login"
-"""What the audit trail calls these, besides the names of permissions."""
+"""Names of actions in the audit trail, besides the names of permissions."""
 
 
 class Principal(Access):
-    """Somebody, by name, or anonymous with the empty one.
+    """An account by name, or anonymous with the empty name.
 
-    From when an account of the name is first seen, this is that account and no other: when it is
-    deleted, nothing is allowed any more, even if another of the same name is made. Before that, it
-    is as anonymous.
+    The first lookup binds this object to the account's id. When that account is deleted, nothing is
+    permitted any more, even if another account gets its name. Before the lookup finds one, it has
+    the permissions of anonymous.
 
-    :param key_id: the API key that let it in; nothing is allowed when that is revoked.
-    :param password: the hash of the password that let it in; nothing is allowed when the account
-        has another one. Whoever came without is let in by neither.
+    :param key_id: API key of the login; nothing is permitted after its revocation.
+    :param password: hash of the password of the login; nothing is permitted after a change of the
+        password. Other logins have neither.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Principal(Access):
         self._account_id = 0
         self._account: Account | None = None
         self._is_barred = False
-        """The account is gone or disabled, or what let it in is."""
+        """The account is deleted or disabled, or its key or password is no longer valid."""
         self._version = -1
         self._topic: str | None = None
         self._bits = 0
@@ -88,7 +88,7 @@ class Principal(Access):
 
     @property
     def account(self) -> Account | None:
-        """The account while it is let in."""
+        """The account, while it is enabled."""
         if self._version != self._directory.version:
             self._look_up()
         return self._account
@@ -112,7 +112,7 @@ class Principal(Access):
         return self.account is None and not self._directory.policy.allow_anonymous
 
     def _on(self, topic_name: str) -> int:
-        """The permissions on a topic; that of the request before is remembered."""
+        """Return the permissions on a topic; the last answer is cached."""
         if self._version != self._directory.version:
             self._look_up()
         if topic_name != self._topic:
@@ -144,11 +144,13 @@ class Principal(Access):
 
     def may(self, permission: int, topic_name: str) -> bool:
         if topic_name.startswith(RESERVED_PREFIX):
-            return False  # no list shows the broker's own topics
+            return False  # internal topics are not in any list
         return bool(self._on(topic_name) & permission)
 
     def _refusal(self, action: str, topic_name: str | None = None) -> BrokerdError:
-        """The error to raise, which depends on nothing but who asks for what, by name."""
+        """Make the error to raise; it depends only on the principal, the permission and the
+        name.
+        """
         self._record(denied(self.actor, action, topic_name or ""))
         if not self.name:
             return AuthenticationRequired("authentication required")

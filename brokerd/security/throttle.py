@@ -1,11 +1,12 @@
 # Tests: tests/security/test_throttle.py
-"""How often logins may fail: token buckets by the sender's address and by the account's name.
+"""Limits failed logins: token buckets by address and by account name.
 
-An attempt takes a token of each before anything is looked at, and gets them back if it succeeds.
-Whether there is an account of a name makes no difference. An address from where a login with a name
-succeeded takes no token of that name any more, so that nobody is kept out by what others try.
-Memory is bounded: at most `BUCKETS_MAX` addresses, names and such pairs are remembered, and who
-tried longest ago is forgotten first.
+An attempt takes a token of each bucket before any check, and gets them back if it succeeds. It
+makes no difference whether the account exists. After a successful login with a name, its address
+takes no tokens of that name any more. So other clients' attempts do not block it.
+
+Memory is bounded: at most `BUCKETS_MAX` addresses, names and such pairs; the least recent attempt
+is dropped first.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ BUCKETS_MAX: Final = 10_000
 
 
 class Rate(NamedTuple):
-    """So many attempts may fail at once, and another one each so many microseconds."""
+    """This many attempts may fail at once, and one more per interval in microseconds."""
 
     burst: int
     each_us: int
@@ -41,7 +42,7 @@ class Buckets:
         """When each bucket will be full again; oldest attempt first."""
 
     def wait_us(self, key: bytes, now_us: int) -> int:
-        """How long until there is a token; 0 if there is one."""
+        """Return the time until a token is available; 0 if one is."""
         missing_us = self._full_at_us.get(key, 0) - now_us
         return max(0, missing_us - (self._rate.burst - 1) * self._rate.each_us)
 
@@ -53,7 +54,7 @@ class Buckets:
             self._full_at_us.popitem(last=False)
 
     def give_back(self, key: bytes, taken_us: int) -> None:
-        """Undo one `take`; a bucket that was full then is forgotten, or else it pushed one out."""
+        """Undo one `take`; remove a bucket that was full, because `take` has added it."""
         full_at_us = self._full_at_us.get(key)
         if full_at_us is None:
             return
@@ -64,25 +65,25 @@ class Buckets:
 
 
 class Attempt(NamedTuple):
-    """A login that is being looked at."""
+    """A login attempt that is being checked."""
 
     taken: list[tuple[Buckets, bytes]]
     pair: bytes | None
-    """Who tries to be whom; None where nobody is named."""
+    """Address and name; None without a name."""
     began_us: int
 
 
 class Throttle:
-    """Whether a login is looked at. Who has an IPv6 address has all of the first 64 bits."""
+    """Decides whether a login is checked. IPv6 addresses count by their first 64 bits."""
 
     def __init__(self, per_peer: Rate = PER_PEER, per_name: Rate = PER_NAME) -> None:
         self._peers = Buckets(per_peer)
         self._names = Buckets(per_name)
         self._known: OrderedDict[bytes, None] = OrderedDict()
-        """Pairs of which a login succeeded, latest last."""
+        """Pairs of address and name with a successful login, latest last."""
 
     def begin(self, peer: str, name: str | None, now_us: int) -> Attempt:
-        """Count an attempt; ``name`` is None for a key, which names nobody.
+        """Count an attempt; ``name`` is None for a key.
 
         Raises `LoginThrottled`, and counts nothing then.
         """
@@ -99,16 +100,16 @@ class Throttle:
         return Attempt(keys, pair, now_us)
 
     def check_peer(self, peer: str, now_us: int) -> None:
-        """See whether this address has to wait; counts nothing, raises as `begin`."""
+        """Raise as `begin` if this address has to wait; count nothing."""
         _check([(self._peers, _short(network_of(peer)))], now_us)
 
     def give_back(self, attempt: Attempt) -> None:
-        """The attempt was not looked at after all."""
+        """Undo an attempt that was not checked."""
         for buckets, key in attempt.taken:
             buckets.give_back(key, attempt.began_us)
 
     def succeeded(self, attempt: Attempt) -> None:
-        """The attempt was no failure: others' failures do not keep this one out from now on."""
+        """Record a success: failures of other clients do not block this one from now on."""
         self.give_back(attempt)
         if attempt.pair is not None:
             self._known[attempt.pair] = None
@@ -124,5 +125,5 @@ def _check(keys: list[tuple[Buckets, bytes]], now_us: int) -> None:
 
 
 def _short(text: str) -> bytes:
-    """A text of any length in few bytes."""
+    """Return a short digest of a text."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
