@@ -523,6 +523,27 @@ class TestNewerFormats:
         with pytest.raises(NewerFormat, match="'renamed'"):
             self.state().apply(frame)
 
+    @pytest.mark.parametrize(
+        ("kind", "body"),
+        [
+            (EntryKind.TOPIC, b"\x81\xa2op"),
+            (EntryKind.TOPIC, b"\x80"),
+            (EntryKind.TOPIC, b"\x81\xa2op\xa7created"),
+            (EntryKind.TOPIC, b"\x81\xa2op\x91\x01"),
+            (EntryKind.TOPIC, b"\x93\x01\x02\x03"),
+            (EntryKind.MARK, b"\xc1"),
+            (EntryKind.GROUP_EVENTS, b"\x05"),
+        ],
+    )
+    def test_so_are_bodies_of_another_form(self, kind: int, body: bytes) -> None:
+        frame = Frame(4096, 5000, 1, [Entry(kind, 1, 0, 1, 0, body)])
+        with pytest.raises(NewerFormat, match=r"frame at 4096 .*kind.*cannot read.*upgrade"):
+            self.state().apply(frame)
+
+    def test_so_are_chunks_of_a_snapshot_of_another_form(self) -> None:
+        with pytest.raises(NewerFormat, match=r"chunk of kind 2.*cannot read.*upgrade"):
+            self.state().load_all([SnapshotChunk(2, b"", 0, b"\x80")])
+
     def test_so_are_chunks_of_a_snapshot(self) -> None:
         with pytest.raises(NewerFormat, match=r"chunk of kind 99.*upgrade"):
             self.state().load_all([SnapshotChunk(99, b"", 0, b"\x80")])

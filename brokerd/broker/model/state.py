@@ -11,6 +11,7 @@ What damage left open is put right by `Salvage`.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -45,6 +46,17 @@ SNAPSHOT_GROUP_PARTITIONS = 6
 _DELETED = int(EventKind.DELETED)
 _PURGED = int(EventKind.PURGED)
 
+_MALFORMED = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    struct.error,
+    msgpack.UnpackException,
+)
+"""What reading a body raises that has another form than docs/wal-format.rst says. Its checksum
+fits, so a broker wrote it like this."""
+
 Apply = Callable[[Frame, Entry], None]
 """Applies one entry of a frame of the log."""
 
@@ -58,6 +70,10 @@ Encode = Callable[[], SnapshotChunk]
 Capture = Callable[[int], list[Encode]]
 """Copies a part of the state as it is at an LSN, for chunks of a snapshot; called once for each,
 where the state in memory equals the log up to that."""
+
+
+def _fault(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def known_damage(chunk: SnapshotChunk) -> list[DamageFingerprint]:
@@ -229,7 +245,13 @@ class State:
                     f"the frame at {frame.lsn} holds an entry of kind {entry.kind}, which this "
                     "version does not know; upgrade brokerd"
                 )
-            apply(frame, entry)
+            try:
+                apply(frame, entry)
+            except _MALFORMED as error:
+                raise NewerFormat(
+                    f"the frame at {frame.lsn} holds an entry of kind {entry.kind} that this "
+                    f"version cannot read ({_fault(error)}); upgrade brokerd"
+                ) from error
         for lost in frame.lost:
             self._apply_lost(frame.lsn, lost)
 
@@ -416,7 +438,13 @@ class State:
                 f"the snapshot holds a chunk of kind {chunk.kind}, which this version does not "
                 "know; upgrade brokerd"
             )
-        load(chunk.lsn, fields)
+        try:
+            load(chunk.lsn, fields)
+        except _MALFORMED as error:
+            raise NewerFormat(
+                f"the snapshot holds a chunk of kind {chunk.kind} that this version cannot read "
+                f"({_fault(error)}); upgrade brokerd"
+            ) from error
 
     def _load_topic(self, lsn: int, fields: dict[str, Any]) -> None:
         topic = Topic(
