@@ -144,7 +144,7 @@ class StallProbe:
 def _works(frame: FrameType) -> bool:
     """Whether a thread runs Python code of the broker: no wait for work, no call of the disk."""
     path = frame.f_code.co_filename
-    return "/brokerd/" in path and not path.endswith(("/committer.py", "/disk.py"))
+    return "/brokerd/" in path and not path.endswith(("/worker_pool.py", "/disk.py"))
 
 
 def _line(frame: FrameType | None) -> str:

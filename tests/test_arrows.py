@@ -24,7 +24,7 @@ WIRING = {"tap", "rollup", "server"}
 EVERYTHING = {"*"}
 LOG_FILES = (
     WAIST
-    | {"walformat", "wal.disk", "wal.committer"}
+    | {"walformat", "wal.disk", "wal.worker_pool"}
     | {"wal.segment", "wal.index_files", "wal.snapshot"}
 )
 STORED = WAIST | {"walformat", "archive.contract", "archive.storage"}

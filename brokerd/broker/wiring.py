@@ -57,14 +57,14 @@ from brokerd.broker.topic_admin import TopicAdmin
 from brokerd.broker.transactions import Transactions
 from brokerd.schemas.checker import Checker, InlineCheckRunner, at_once
 from brokerd.security.passwords import Passwords, passwords_at_once
-from brokerd.wal import Committer, Snapshots, Wal
+from brokerd.wal import Snapshots, Wal, WorkerPool
 
 
 def build_broker(
     wal: Wal,
     snapshots: Snapshots,
-    readers: Committer,
-    snapshot_writer: Committer,
+    readers: WorkerPool,
+    snapshot_writer: WorkerPool,
     clock: Clock,
     wall: Callable[[], float],
     settings: BrokerSettings,
@@ -97,8 +97,8 @@ def build_broker(
 class _Wiring:
     wal: Wal
     snapshots: Snapshots
-    readers: Committer
-    snapshot_writer: Committer
+    readers: WorkerPool
+    snapshot_writer: WorkerPool
     clock: Clock
     wall: Callable[[], float]
     settings: BrokerSettings

@@ -199,7 +199,7 @@ class BrokerCore:
         self._data_dir = data_dir
         self._lock = host.lock(data_dir)
         mode, self._sync_interval_ms = parse_durability(config.wal.durability)
-        self._committer = host.threads("wal-commit")
+        self._wal_writer = host.threads("wal-commit")
         self._background = host.threads("wal-segments")
         self._snapshot_writer = host.threads("snapshots")
         self._readers = host.threads("reads", READ_THREADS)
@@ -208,7 +208,7 @@ class BrokerCore:
         schema_threads = host.threads("schemas", SCHEMA_THREADS)
         self._schema_check_runner = host.schema_check_runner()
         self._threads = (
-            self._committer,
+            self._wal_writer,
             self._background,
             self._snapshot_writer,
             self._readers,
@@ -224,7 +224,7 @@ class BrokerCore:
                 seal_age_us=config.wal.segment_age_seconds * 1_000_000,
                 free_bytes_min=config.wal.free_bytes,
             ),
-            self._committer,
+            self._wal_writer,
             self._background,
             host.random_bytes,
             self._reactor.seconds,

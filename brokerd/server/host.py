@@ -21,8 +21,8 @@ from brokerd.archive.storage.address import Place
 from brokerd.schemas.checker import CheckProcesses, CheckRunner
 from brokerd.server.bounded_call import bounded_call
 from brokerd.server.garbage import GarbageFreezer
-from brokerd.wal import Committer, DirectoryLock, Disk, RealDisk, ThreadCommitter
-from brokerd.wal.committer import STOP_SECONDS, Mutex
+from brokerd.wal import DirectoryLock, Disk, RealDisk, ThreadPool, WorkerPool
+from brokerd.wal.worker_pool import STOP_SECONDS, Mutex
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 """Longest time for which a busy reactor keeps a thread with a finished sync waiting."""
@@ -33,7 +33,7 @@ RELEASE_SECONDS = 5.0
 OpenArchive = Callable[[Place, str], Archive]
 
 
-class Threads(Committer, Protocol):
+class Threads(WorkerPool, Protocol):
     """Threads that run submitted work, once started."""
 
     def start(self) -> None: ...
@@ -128,7 +128,7 @@ class RealHost:
         return BoundedLock(str(data_dir))
 
     def threads(self, name: str, count: int = 1) -> Threads:
-        return ThreadCommitter(self.reactor.callFromThread, count, name=name)
+        return ThreadPool(self.reactor.callFromThread, count, name=name)
 
     def make_lock(self) -> Mutex:
         return threading.Lock()

@@ -5,7 +5,6 @@ Bodies are opaque here; their layout is :mod:`brokerd.walformat`. Disk, threads,
 bytes are arguments. What others may use is listed below.
 """
 
-from brokerd.wal.committer import Committer, ThreadCommitter
 from brokerd.wal.deletion.coverage import Coverage, CoveragePlan, RetainedBytes
 from brokerd.wal.deletion.removal import RemovableSegment, RemovalPlan
 from brokerd.wal.disk import Disk, File, RealDisk
@@ -20,11 +19,12 @@ from brokerd.wal.recovery.loss_records import decode_loss
 from brokerd.wal.recovery.report import Cut, Damage, Frame, LostRange, RecoveryReport
 from brokerd.wal.segment import SegmentStatus
 from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots
+from brokerd.wal.worker_pool import ThreadPool, WorkerPool
 
 __all__ = [
     "SNAPSHOT_TOPIC",
     "Batch",
-    "Committer",
+    "WorkerPool",
     "Coverage",
     "CoveragePlan",
     "Cut",
@@ -48,7 +48,7 @@ __all__ = [
     "SnapshotChunk",
     "Snapshots",
     "RetainedBytes",
-    "ThreadCommitter",
+    "ThreadPool",
     "Wal",
     "WalOptions",
     "decode_loss",

@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from brokerd.errors import DamagedData, RecordRemoved
-from brokerd.wal.committer import Mutex
 from brokerd.wal.disk import Disk, File
 from brokerd.wal.index_files import load_index
 from brokerd.wal.read.reader import ReadPlan, RowRange
 from brokerd.wal.read.seek import OffsetPlan, SegmentPart, SizePlan, TimePlan
 from brokerd.wal.segment import Segment, SegmentStatus
+from brokerd.wal.worker_pool import Mutex
 from brokerd.walformat.index import MemoryIndex, PartitionSpan, Rows, SegmentIndex
 
 OPEN_SEGMENTS_MAX = 64

@@ -1,9 +1,9 @@
 # Tests: tests/wal/test_log.py
 """The write-ahead log: append frames, learn when they are durable, read batches.
 
-The log runs in the reactor's thread and has committers do disk work. A frame that is appended while
-no commit is in flight is written at once. Frames appended meanwhile share the next commit and its
-fdatasync. A *ticket* is the number of a frame: 1, 2, 3... The format is docs/wal-format.rst.
+The log runs in the reactor's thread, and worker pools do its disk work. A frame that is appended
+while no commit is in flight is written at once. Frames appended meanwhile share the next commit and
+its fdatasync. A *ticket* is the number of a frame: 1, 2, 3... The format is docs/wal-format.rst.
 
 A failed write or sync is fatal, because the content of the disk is then unknown. The log calls
 ``on_fatal`` once, acknowledges nothing any more, and does not retry.
@@ -19,7 +19,6 @@ from twisted.logger import Logger
 
 from brokerd.errors import NoSpace, StorageFailed, error_text
 from brokerd.wal.catalog import Catalog
-from brokerd.wal.committer import Committer, FailingCommitter, Mutex
 from brokerd.wal.deletion.deleted_ranges import deleted_ranges
 from brokerd.wal.deletion.segment_deleter import SegmentDeleter
 from brokerd.wal.disk import Disk
@@ -30,6 +29,7 @@ from brokerd.wal.recovery.damage_fingerprint import DamageFingerprint, is_unchan
 from brokerd.wal.recovery.report import Frame, RecoveryReport
 from brokerd.wal.recovery.startup import clean_up, fingerprint_damages, rebuild_index, replay
 from brokerd.wal.segment import Segment, SegmentStatus
+from brokerd.wal.worker_pool import FailStopPool, Mutex, WorkerPool
 from brokerd.wal.write.allocation import Allocator, SpareSegment, is_full
 from brokerd.wal.write.commit import QueuedFrame, SegmentWrite, by_segment, encode_frames, write_all
 from brokerd.wal.write.sealer import Sealer
@@ -50,7 +50,7 @@ from brokerd.walformat.index import MemoryIndex
 class Wal:
     """The log in one directory. Call :meth:`open` first.
 
-    ``committer`` runs writes in order, in one thread. ``background`` allocates, seals and deletes
+    ``writer`` runs writes in order, in one thread. ``background`` allocates, seals and deletes
     segments. ``random_bytes(n)`` makes segment ids, ``seconds()`` times the recovery, and
     ``make_lock()`` makes locks between threads.
     """
@@ -62,8 +62,8 @@ class Wal:
         disk: Disk,
         path: str,
         options: WalOptions,
-        committer: Committer,
-        background: Committer,
+        writer: WorkerPool,
+        background: WorkerPool,
         random_bytes: Callable[[int], bytes],
         seconds: Callable[[], float],
         make_lock: Callable[[], Mutex] = threading.Lock,
@@ -94,8 +94,8 @@ class Wal:
         self._syncing = False
         self._disk = disk
         self._path = path
-        self._committer = committer = FailingCommitter(committer, self.fail)
-        self._background = background = FailingCommitter(background, self.fail)
+        self._writer = FailStopPool(writer, self.fail)
+        self._background = background = FailStopPool(background, self.fail)
         self._seconds = seconds
         self.bad_indexes = 0
         """Number of damaged or missing index files that were made again."""
@@ -337,7 +337,7 @@ class Wal:
         sync = self.options.durability == "fsync"
         try:
             writes = [self._write(run) for run in by_segment(frames)]
-            self._committer.submit(
+            self._writer.submit(
                 lambda: write_all(self._disk, self._path, writes, sync),
                 lambda _, error: self._committed(frames, error),
             )
@@ -411,7 +411,7 @@ class Wal:
         if lsn <= max(self._synced_lsn, active.first_lsn):
             return
         self._syncing = True
-        self._committer.submit(active.file.sync, lambda _, error: self._synced(lsn, error))
+        self._writer.submit(active.file.sync, lambda _, error: self._synced(lsn, error))
 
     def when_synced(self, synced: Callable[[Exception | None], None]) -> None:
         """Call back, now or later, when all durable frames are synced, in any mode.
@@ -434,7 +434,7 @@ class Wal:
                 self.fail("syncing the log failed", error)
             synced(error)
 
-        self._committer.submit(work, done)
+        self._writer.submit(work, done)
 
     def _synced(self, lsn: int, error: Exception | None) -> None:
         self._syncing = False
@@ -601,7 +601,7 @@ class Wal:
             or self.deleter.busy
         ):
             self._is_closing = True
-            self._committer.submit(self._close_files, self._files_closed)
+            self._writer.submit(self._close_files, self._files_closed)
 
     def _close_files(self) -> None:
         active = self._active

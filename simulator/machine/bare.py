@@ -30,7 +30,7 @@ from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.values import Record
 from brokerd.wal import Snapshots, Wal, WalOptions
 from simulator.machine.disk import SimDisk
-from simulator.machine.inline import InlineCommitter
+from simulator.machine.inline import InlinePool
 
 DATA_DIR = "/data"
 WAL_DIR = f"{DATA_DIR}/wal"
@@ -60,7 +60,7 @@ class BareLog:
     def __init__(self, disk: SimDisk, options: WalOptions, ids: Callable[[int], bytes]) -> None:
         self.disk = disk
         self.failures: list[Exception] = []
-        self.writer, self.background = InlineCommitter(), InlineCommitter()
+        self.writer, self.background = InlinePool(), InlinePool()
         self.wal = Wal(disk, WAL_DIR, options, self.writer, self.background, ids, lambda: 0.0)
         self.wal.on_fatal = self.failures.append
 
@@ -99,9 +99,9 @@ class BareBroker:
         self.clock = Clock()
         self.clock.advance(MONOTONIC_SECONDS)
         self.failures: list[Exception] = []
-        self.writer, self.background = InlineCommitter(), InlineCommitter()
-        self.readers, self.snapshot_writer = InlineCommitter(), InlineCommitter()
-        self.archive_threads = InlineCommitter()
+        self.writer, self.background = InlinePool(), InlinePool()
+        self.readers, self.snapshot_writer = InlinePool(), InlinePool()
+        self.archive_threads = InlinePool()
         self.wal = Wal(
             disk, WAL_DIR, options, self.writer, self.background, ids, self.clock.seconds
         )

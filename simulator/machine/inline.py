@@ -1,15 +1,15 @@
-# Tests: tests/wal/test_committer.py
-"""A committer whose work is run by hand, step by step, in the caller's thread."""
+# Tests: tests/wal/test_worker_pool.py
+"""A worker pool whose work is run by hand, step by step, in the caller's thread."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from brokerd.wal.committer import Done, Work
+from brokerd.wal.worker_pool import Done, Work
 
 
-class InlineCommitter:
-    """A committer without threads: work waits until :meth:`step` or :meth:`run` is called."""
+class InlinePool:
+    """A pool without threads: work waits until :meth:`step` or :meth:`run` is called."""
 
     def __init__(self) -> None:
         self._work: deque[tuple[Work, Done]] = deque()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from greenlet import getcurrent, greenlet
 
-from brokerd.wal.committer import STOP_SECONDS, Done, Work
+from brokerd.wal.worker_pool import STOP_SECONDS, Done, Work
 from simulator.machine.disk import PowerLost
 from simulator.machine.world import World
 
@@ -137,7 +137,7 @@ class SimMutex:
 
 
 class SimThreads:
-    """A committer of `brokerd.server.host.Host`: threads that take work from one queue.
+    """A worker pool of `brokerd.server.host.Host`: threads that take work from one queue.
 
     ``lag_us()`` is what it takes for work to begin and for its end to be told.
     """

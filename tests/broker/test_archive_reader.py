@@ -19,7 +19,7 @@ from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import Topic
 from brokerd.errors import NewerFormat
 from brokerd.values import Record
-from simulator.machine.inline import InlineCommitter
+from simulator.machine.inline import InlinePool
 from tests.broker.fakearchive import FakeArchive
 
 POLL_SECONDS = 5
@@ -35,7 +35,7 @@ class Desk:
 
     def __init__(self, archive: FakeArchive | None, log_id: str = "") -> None:
         self.clock = Clock()
-        self.pool = InlineCommitter()
+        self.pool = InlinePool()
         self.refused: list[ArchiveView] = []
         self.archived = ArchiveReader(self.pool, self.clock, POLL_SECONDS * 1_000_000, self._guard)
         self.partition = Topic(1, "t", 1).partitions[0]

@@ -32,7 +32,7 @@ from brokerd.schemas.checker import (
     Requester,
 )
 from brokerd.schemas.values import Definition, Mode, SchemaType
-from simulator.machine.inline import InlineCommitter
+from simulator.machine.inline import InlinePool
 
 
 def definition(schema: Any, kind: SchemaType = SchemaType.JSON) -> Definition:
@@ -263,7 +263,7 @@ def test_who_asked_is_told_of_what_nobody_expected() -> None:
     def broken(question: bytes) -> bytes:
         raise ZeroDivisionError
 
-    threads = InlineCommitter()
+    threads = InlinePool()
     told: list[Any] = []
     checker = Checker(threads.submit, broken)
     checker.validation(definition({}), b"1", lambda *answer: told.append(answer), ASKER)
@@ -278,7 +278,7 @@ class Waiting:
     """A checker whose looks wait until they are run, and what was told of them."""
 
     def __init__(self) -> None:
-        self.threads = InlineCommitter()
+        self.threads = InlinePool()
         self.checker = Checker(self.threads.submit, checks.Checks().answer)
         self.told: list[tuple[list[str] | None, BrokerdError | None]] = []
 

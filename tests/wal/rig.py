@@ -16,7 +16,7 @@ from brokerd.walformat import (
     encode_records,
 )
 from simulator.machine.disk import CrashModel, SimDisk
-from simulator.machine.inline import InlineCommitter
+from simulator.machine.inline import InlinePool
 
 PATH = "data/wal"
 SMALL = WalOptions(segment_bytes=64 << 10, free_bytes_min=0)
@@ -47,8 +47,8 @@ class Rig:
         seed: int = 1,
     ) -> None:
         self.disk = disk or SimDisk()
-        self.commits = InlineCommitter()
-        self.background = InlineCommitter()
+        self.commits = InlinePool()
+        self.background = InlinePool()
         self.frames: list[Frame] = []
         self.durable: list[int] = []
         self.fatal: list[StorageFailed] = []

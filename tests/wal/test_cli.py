@@ -14,19 +14,19 @@ from brokerd.cli.wal.commands import wal_group
 from brokerd.errors import ConfigError
 from brokerd.wal import RealDisk, SnapshotChunk, Snapshots, Wal
 from brokerd.walformat import Entry, EntryKind
-from simulator.machine.inline import InlineCommitter
+from simulator.machine.inline import InlinePool
 from tests.wal.rig import SMALL, events, records
 
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    commits = InlineCommitter()
+    commits = InlinePool()
     wal = Wal(
         RealDisk(),
         str(tmp_path / "wal"),
         SMALL,
         commits,
-        InlineCommitter(),
+        InlinePool(),
         random.Random(1).randbytes,
         lambda: 0.0,
     )
@@ -41,7 +41,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 def append(data_dir: Path, *entries: Entry) -> None:
     """Go on with the log by one frame."""
-    commits, background = InlineCommitter(), InlineCommitter()
+    commits, background = InlinePool(), InlinePool()
     wal = Wal(
         RealDisk(),
         str(data_dir / "wal"),
@@ -98,8 +98,8 @@ class TestVerify:
             RealDisk(),
             str(data_dir / "wal"),
             SMALL,
-            commits := InlineCommitter(),
-            background := InlineCommitter(),
+            commits := InlinePool(),
+            background := InlinePool(),
             random.Random(2).randbytes,
             lambda: 0.0,
         )
@@ -228,7 +228,7 @@ class TestDump:
         assert "records topic id 2" in result.output
 
     def test_a_body_that_makes_no_sense_is_said_not_thrown(self, data_dir: Path) -> None:
-        commits = InlineCommitter()
+        commits = InlinePool()
         random_bytes = random.Random(2).randbytes
         path = str(data_dir / "wal")
         wal = Wal(RealDisk(), path, SMALL, commits, commits, random_bytes, lambda: 0.0)

@@ -20,7 +20,7 @@ from brokerd.wal.recovery.directory import MISSING_BYTES_MAX
 from brokerd.wal.segment import segment_name
 from brokerd.walformat import SegmentHeader, encode_frame, encode_segment_header
 from simulator.machine.disk import SimDisk
-from simulator.machine.inline import InlineCommitter
+from simulator.machine.inline import InlinePool
 from tests.wal.rig import PATH, SMALL, Rig, records
 
 FAR = (MISSING_BYTES_MAX + (1 << 20)) & ~7
@@ -170,9 +170,9 @@ class TestOddEntries:
     """On a real file system."""
 
     def start(
-        self, path: Path, thread: InlineCommitter | None = None
+        self, path: Path, thread: InlinePool | None = None
     ) -> tuple[Wal, RecoveryReport, list[Frame]]:
-        thread = InlineCommitter() if thread is None else thread
+        thread = InlinePool() if thread is None else thread
         wal = Wal(
             RealDisk(),
             str(path),
@@ -187,7 +187,7 @@ class TestOddEntries:
 
     def log(self, path: Path) -> int:
         """A log of some segments; where it ends."""
-        thread = InlineCommitter()
+        thread = InlinePool()
         wal, _, _ = self.start(path, thread)
         for offset in range(20):
             wal.append([records(offset, size=4000)], 1)
@@ -284,7 +284,5 @@ def test_a_segment_that_may_not_be_read_stops_the_start_and_is_named() -> None:
 
 
 def open_log(disk: SimDisk, first_lsn: int = 0, reached_lsn: int = 0) -> RecoveryReport:
-    wal = Wal(
-        disk, PATH, SMALL, InlineCommitter(), InlineCommitter(), random.Random(7).randbytes, float
-    )
+    wal = Wal(disk, PATH, SMALL, InlinePool(), InlinePool(), random.Random(7).randbytes, float)
     return wal.open(0, lambda frame: None, first_lsn, reached_lsn)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from brokerd.errors import NoSpace, StorageFailed
-from brokerd.wal import Frame, RealDisk, ThreadCommitter, Wal, WalOptions
+from brokerd.wal import Frame, RealDisk, ThreadPool, Wal, WalOptions
 from brokerd.walformat import FRAME_BYTES_MAX, frame_size
 from simulator.machine.disk import Call, SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
@@ -666,13 +666,13 @@ def test_the_log_keeps_to_its_directory() -> None:
 
 def test_with_threads_and_a_real_disk(tmp_path: Path) -> None:
     calls: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
-    committers = [ThreadCommitter(lambda *call: calls.put(call)) for _ in range(2)]
-    for committer in committers:
-        committer.start()
+    pools = [ThreadPool(lambda *call: calls.put(call)) for _ in range(2)]
+    for pool in pools:
+        pool.start()
 
     def fresh() -> Wal:
         path = str(tmp_path / "wal")
-        return Wal(RealDisk(), path, SMALL, *committers, random.Random(3).randbytes, lambda: 0.0)
+        return Wal(RealDisk(), path, SMALL, *pools, random.Random(3).randbytes, lambda: 0.0)
 
     def run_until(condition: Callable[[], object]) -> None:
         while not condition():
@@ -689,8 +689,8 @@ def test_with_threads_and_a_real_disk(tmp_path: Path) -> None:
     closed: list[StorageFailed | None] = []
     wal.close(closed.append)
     run_until(lambda: closed)
-    for committer in committers:
-        committer.stop()
+    for pool in pools:
+        pool.stop()
     frames: list[Frame] = []
     report = fresh().open(0, frames.append)
     assert [frame.entries[0].base_offset for frame in frames] == list(range(200))

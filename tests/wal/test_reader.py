@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from brokerd.errors import DamagedData
 from brokerd.wal import RealDisk, Wal, catalog
 from brokerd.walformat.index import FileIndex, MemoryIndex, PartitionSpan, merge_indexes
-from simulator.machine.inline import InlineCommitter
+from simulator.machine.inline import InlinePool
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 
@@ -335,7 +335,7 @@ class TestIndex:
 
 def test_on_a_real_disk_reads_go_by_index_files_too(tmp_path: Path) -> None:
     path = str(tmp_path / "a" / "wal")
-    commits, background = InlineCommitter(), InlineCommitter()
+    commits, background = InlinePool(), InlinePool()
     dice = random.Random(1)
 
     def fresh() -> Wal:

@@ -23,7 +23,7 @@ from brokerd.errors import ConfigError, NoSpace
 from brokerd.wal import DirectoryLock, RealDisk, SnapshotChunk, Snapshots, Wal
 from brokerd.wal.disk import RealFile
 from brokerd.walformat import Entry, EntryKind
-from simulator.machine.inline import InlineCommitter
+from simulator.machine.inline import InlinePool
 from tests.test_assembly import serve, served
 from tests.wal.rig import SMALL, events, records
 
@@ -31,7 +31,7 @@ from tests.wal.rig import SMALL, events, records
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     """Twenty records of ``orders`` in two segments, as a crash leaves them, and a snapshot."""
-    commits = InlineCommitter()
+    commits = InlinePool()
     wal_path = str(tmp_path / "wal")
     wal = Wal(
         RealDisk(), wal_path, SMALL, commits, commits, random.Random(1).randbytes, lambda: 0.0

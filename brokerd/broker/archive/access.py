@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from brokerd.archive.contract.view import Archive
-from brokerd.wal import Committer, Disk
+from brokerd.wal import Disk, WorkerPool
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ArchiveAccess(NamedTuple):
 
     open: Callable[[str], Archive]
     """Gives the archive of the log with this id. Reads nothing: `Archive.refresh` does."""
-    threads: Committer
+    threads: WorkerPool
     """Where the archive is refreshed and read, so that nothing else waits for a slow one."""
     disk: Disk
     state_path: str

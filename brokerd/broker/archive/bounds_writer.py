@@ -31,7 +31,7 @@ from brokerd.broker.context import Context
 from brokerd.broker.journal import DelayedCall
 from brokerd.broker.model.log_id import LogId, find_log_id
 from brokerd.errors import error_text
-from brokerd.wal import Committer
+from brokerd.wal import WorkerPool
 from brokerd.wal.disk import write_atomically
 
 STEP_PIECES = 200
@@ -78,7 +78,7 @@ class BoundsWriter:
         self,
         context: Context,
         access: ArchiveAccess,
-        writer: Committer,
+        writer: WorkerPool,
         commit_place: CommitPlace,
         places: Callable[[], set[DamagedPlace]],
     ) -> None:

@@ -18,7 +18,7 @@ from brokerd.archive.contract.pin import FILE_BYTES_MAX, FILE_NAME, Pin, decode_
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.errors import DamagedData
-from brokerd.wal import Committer
+from brokerd.wal import WorkerPool
 from brokerd.wal.disk import write_atomically
 
 Raised = Callable[[Exception | None], None]
@@ -29,7 +29,7 @@ class ArchivePin:
 
     _log = Logger()
 
-    def __init__(self, access: ArchiveAccess | None, writer: Committer) -> None:
+    def __init__(self, access: ArchiveAccess | None, writer: WorkerPool) -> None:
         self._access = access
         self._writer = writer
         self._relied: Pin | None = None

@@ -24,7 +24,7 @@ from brokerd.broker.journal import Clock, DelayedCall
 from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import Partition
 from brokerd.errors import DamagedData, error_text
-from brokerd.wal import Committer
+from brokerd.wal import WorkerPool
 
 Refreshed = Callable[[Exception | None], None]
 """Told when a look is over: None, or why it failed."""
@@ -63,7 +63,7 @@ class ArchiveReader:
 
     def __init__(
         self,
-        pool: Committer,
+        pool: WorkerPool,
         clock: Clock,
         poll_us: int,
         guard: Guard = lambda view: None,

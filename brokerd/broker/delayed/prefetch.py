@@ -26,7 +26,7 @@ from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import GroupPartition, Partition
 from brokerd.broker.records.cold_reader import READ_AHEAD_BYTES, run_plan
 from brokerd.errors import DamagedData
-from brokerd.wal import Committer
+from brokerd.wal import WorkerPool
 
 AHEAD_US = 20_000_000
 """How far ahead is looked."""
@@ -147,7 +147,7 @@ def earliest(wanted: list[tuple[int, int]], count: int) -> tuple[list[tuple[int,
 class DelayedPrefetch:
     """Holds delayed messages that were read ahead. ``pool`` runs the reading."""
 
-    def __init__(self, context: Context, pool: Committer, archived: ArchiveReader) -> None:
+    def __init__(self, context: Context, pool: WorkerPool, archived: ArchiveReader) -> None:
         self._wal = context.wal
         self._archived = archived
         self._pool = pool

@@ -29,12 +29,12 @@ from brokerd.broker.model.state import SNAPSHOT_META, Capture, Encode, State, kn
 from brokerd.broker.model.topics import GroupPartition, Topic
 from brokerd.errors import error_text
 from brokerd.wal import (
-    Committer,
     DamageFingerprint,
     RecoveryReport,
     SnapshotChunk,
     Snapshots,
     Wal,
+    WorkerPool,
 )
 
 STEP_THINGS = 200
@@ -72,7 +72,7 @@ class Snapshotter:
         state: State,
         wal: Wal,
         snapshots: Snapshots,
-        writer: Committer,
+        writer: WorkerPool,
         clock: Clock,
         time: BrokerTime,
         interval_bytes: int,

@@ -19,7 +19,7 @@ from brokerd.broker.model.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, Chunk
 from brokerd.broker.model.topics import Partition
 from brokerd.broker.status.damage import DamageRegistry, Place
 from brokerd.errors import DamagedData, RecordRemoved
-from brokerd.wal import Committer, DamagedBatch, ReadPlan, Wal
+from brokerd.wal import DamagedBatch, ReadPlan, Wal, WorkerPool
 from brokerd.walformat import decode_records
 
 READ_AHEAD_BYTES = 1024 * 1024
@@ -73,7 +73,7 @@ class ColdReader:
     def __init__(
         self,
         wal: Wal,
-        pool: Committer,
+        pool: WorkerPool,
         cache: ChunkCache,
         damage: DamageRegistry,
         archive: ReadAhead,

@@ -20,7 +20,7 @@ from brokerd.broker.records.fetch_result import FetchedRecords
 from brokerd.broker.records.offset_at_time import Found, offset_at_time
 from brokerd.errors import InvalidRequest, UnknownTopic
 from brokerd.values import Record
-from brokerd.wal import Committer
+from brokerd.wal import WorkerPool
 
 LOOKS = 1024
 """Records, and holes between them, that a fetch looks at in one turn of the reactor."""
@@ -62,7 +62,7 @@ class RecordReader:
         context: Context,
         expiry: Expiry,
         cold: ColdReader,
-        pool: Committer,
+        pool: WorkerPool,
         archive: ArchiveReader,
     ) -> None:
         self.journal = context.journal

@@ -10,7 +10,7 @@ from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.journal import Journal
 from brokerd.broker.model.topics import Partition
 from brokerd.errors import UnknownTopic
-from brokerd.wal import Committer, Wal
+from brokerd.wal import Wal, WorkerPool
 
 Found = Callable[[int | None, Exception | None], None]
 
@@ -18,7 +18,7 @@ Found = Callable[[int | None, Exception | None], None]
 def offset_at_time(
     wal: Wal,
     journal: Journal,
-    pool: Committer,
+    pool: WorkerPool,
     archived: ArchiveReader,
     partition: Partition,
     time_us: int,

@@ -26,7 +26,7 @@ from brokerd.broker.journal import Congested, Journal
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import Partition
 from brokerd.errors import BrokerdError, NoSpace
-from brokerd.wal import Committer, Coverage, CoveragePlan, RemovableSegment, RetainedBytes, Wal
+from brokerd.wal import Coverage, CoveragePlan, RemovableSegment, RetainedBytes, Wal, WorkerPool
 
 MARKS = 100
 """Partitions that one frame says of that records may be missing; a millisecond of the reactor."""
@@ -69,7 +69,7 @@ class ArchivedSegmentCleaner:
         state: State,
         journal: Journal,
         wal: Wal,
-        archive_thread: Committer,
+        archive_thread: WorkerPool,
         archived: ArchiveReader,
         pin: ArchivePin,
         mark_archived: MarkArchived,

@@ -18,7 +18,7 @@ from brokerd.archive.contract.view import ArchiveView
 from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.model.topics import Partition, TopicSettings
 from brokerd.errors import DamagedData
-from brokerd.wal import Committer, OffsetPlan, SizePlan, Wal
+from brokerd.wal import OffsetPlan, SizePlan, Wal, WorkerPool
 
 
 class Look(NamedTuple):
@@ -66,7 +66,7 @@ class _Question(NamedTuple):
 class RetentionLimits:
     """Looks up many partitions at a time; ``readers`` read the log's indexes."""
 
-    def __init__(self, wal: Wal, readers: Committer, archived: ArchiveReader) -> None:
+    def __init__(self, wal: Wal, readers: WorkerPool, archived: ArchiveReader) -> None:
         self._wal = wal
         self._readers = readers
         self._archived = archived

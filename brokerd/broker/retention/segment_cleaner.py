@@ -30,7 +30,7 @@ from brokerd.broker.journal import BATCH_FRAME_BYTES
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.retention.archived_segments import ArchivedSegmentCleaner, Basis, MarkArchived
 from brokerd.errors import BrokerdError, error_text
-from brokerd.wal import Committer, RemovableSegment, RemovalPlan
+from brokerd.wal import RemovableSegment, RemovalPlan, WorkerPool
 
 
 class SegmentCleaner:
@@ -42,9 +42,9 @@ class SegmentCleaner:
         self,
         context: Context,
         snapshotter: Snapshotter,
-        readers: Committer,
-        snapshot_thread: Committer,
-        archive_thread: Committer,
+        readers: WorkerPool,
+        snapshot_thread: WorkerPool,
+        archive_thread: WorkerPool,
         archived: ArchiveReader,
         pin: ArchivePin,
         mark_archived: MarkArchived,

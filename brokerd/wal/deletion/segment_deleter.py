@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from twisted.logger import Logger
 
 from brokerd.wal.catalog import Catalog
-from brokerd.wal.committer import Committer
 from brokerd.wal.deletion.coverage import Coverage, CoveragePlan
 from brokerd.wal.deletion.deleted_ranges import LsnRange, record_deletion
 from brokerd.wal.deletion.removal import (
@@ -21,6 +20,7 @@ from brokerd.wal.deletion.removal import (
 )
 from brokerd.wal.disk import Disk
 from brokerd.wal.segment import Segment, index_name
+from brokerd.wal.worker_pool import WorkerPool
 
 DeleteDone = Callable[[int, Exception | None], None]
 """(number of deleted segments, why the others are not deleted)"""
@@ -39,7 +39,7 @@ class SegmentDeleter:
         self,
         disk: Disk,
         path: str,
-        background: Committer,
+        background: WorkerPool,
         catalog: Catalog,
         when_synced: Callable[[Callable[[Exception | None], None]], None],
         failed: Callable[[str, Exception], None],

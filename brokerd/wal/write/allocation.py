@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from brokerd.errors import error_text
-from brokerd.wal.committer import Committer
 from brokerd.wal.disk import Disk, File, write_zeros
+from brokerd.wal.worker_pool import WorkerPool
 from brokerd.walformat import SEGMENT_HEADER_BYTES
 
 _SIZE_STEP = 4096
@@ -46,7 +46,7 @@ class Allocator:
         self,
         disk: Disk,
         path: str,
-        background: Committer,
+        background: WorkerPool,
         random_bytes: Callable[[int], bytes],
         segment_bytes: int,
         free_bytes_min: int,

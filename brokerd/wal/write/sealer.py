@@ -12,10 +12,10 @@ from collections.abc import Callable
 from twisted.logger import Logger
 
 from brokerd.wal.catalog import Catalog
-from brokerd.wal.committer import Committer
 from brokerd.wal.disk import Disk
 from brokerd.wal.index_files import write_index
 from brokerd.wal.segment import Segment, trim
+from brokerd.wal.worker_pool import WorkerPool
 
 
 class Sealer:
@@ -31,7 +31,7 @@ class Sealer:
         self,
         disk: Disk,
         path: str,
-        background: Committer,
+        background: WorkerPool,
         catalog: Catalog,
         failed: Callable[[str, Exception], None],
         idle: Callable[[], None],

@@ -1,4 +1,4 @@
-"""Committers: work elsewhere, answers in the reactor thread, in order, errors included."""
+"""Worker pools: work elsewhere, answers in the reactor thread, in order, errors included."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.wal import ThreadCommitter
-from simulator.machine.inline import InlineCommitter
+from brokerd.wal import ThreadPool
+from simulator.machine.inline import InlinePool
 
 
 class Reactor:
@@ -29,7 +29,7 @@ class Reactor:
 
 def test_one_thread_keeps_the_order_and_answers_in_the_reactor_thread() -> None:
     reactor = Reactor()
-    committer = ThreadCommitter(reactor.call_from_thread)
+    pool = ThreadPool(reactor.call_from_thread)
     results: list[Any] = []
     threads: set[int] = set()
 
@@ -38,14 +38,14 @@ def test_one_thread_keeps_the_order_and_answers_in_the_reactor_thread() -> None:
         return number
 
     for number in range(5):
-        committer.submit(
+        pool.submit(
             lambda n=number: work(n),
             lambda result, error: results.append((result, threading.get_ident())),
         )
     assert not threads
-    committer.start()
+    pool.start()
     reactor.run(5)
-    committer.stop()
+    pool.stop()
     assert results == [(number, threading.get_ident()) for number in range(5)]
     assert len(threads) == 1 and threading.get_ident() not in threads
 
@@ -53,7 +53,7 @@ def test_one_thread_keeps_the_order_and_answers_in_the_reactor_thread() -> None:
 def test_a_thread_without_memory_reports_each_end_once_as_soon_as_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("brokerd.wal.committer.MEMORY_SECONDS", 0.0)
+    monkeypatch.setattr("brokerd.wal.worker_pool.MEMORY_SECONDS", 0.0)
     reactor = Reactor()
     calls = 0
 
@@ -69,36 +69,36 @@ def test_a_thread_without_memory_reports_each_end_once_as_soon_as_it_can(
     def work() -> None:
         raise MemoryError
 
-    committer = ThreadCommitter(call_from_thread)
-    committer.start()
+    pool = ThreadPool(call_from_thread)
+    pool.start()
     answers: list[Any] = []
-    committer.submit(work, lambda result, error: answers.append(type(error)))
-    committer.submit(lambda: 7, lambda result, error: answers.append(result))
+    pool.submit(work, lambda result, error: answers.append(type(error)))
+    pool.submit(lambda: 7, lambda result, error: answers.append(result))
     reactor.run(3)
-    committer.stop()
+    pool.stop()
     assert answers == [MemoryError, 7]
 
 
 def test_an_error_is_the_answer_and_the_thread_goes_on() -> None:
     reactor = Reactor()
-    committer = ThreadCommitter(reactor.call_from_thread)
-    committer.start()
+    pool = ThreadPool(reactor.call_from_thread)
+    pool.start()
     answers: list[Any] = []
-    committer.submit(lambda: 1 // 0, lambda result, error: answers.append(error))
-    committer.submit(lambda: 7, lambda result, error: answers.append(result))
+    pool.submit(lambda: 1 // 0, lambda result, error: answers.append(error))
+    pool.submit(lambda: 7, lambda result, error: answers.append(result))
     reactor.run(2)
-    committer.stop()
+    pool.stop()
     assert isinstance(answers[0], ZeroDivisionError) and answers[1] == 7
 
 
 def test_stop_finishes_what_was_submitted_and_joins_the_threads() -> None:
     before = threading.active_count()
     reactor = Reactor()
-    committer = ThreadCommitter(reactor.call_from_thread, threads=3, name="read")
-    committer.start()
+    pool = ThreadPool(reactor.call_from_thread, threads=3, name="read")
+    pool.start()
     for number in range(20):
-        committer.submit(lambda n=number: n, lambda result, error: None)
-    committer.stop()
+        pool.submit(lambda n=number: n, lambda result, error: None)
+    pool.stop()
     assert reactor.calls.qsize() == 20
     assert threading.active_count() == before
 
@@ -106,27 +106,27 @@ def test_stop_finishes_what_was_submitted_and_joins_the_threads() -> None:
 def test_a_stop_waits_no_longer_than_it_is_told_to() -> None:
     """For work that never ends; what is behind it is not begun."""
     reactor, forever = Reactor(), threading.Event()
-    committer = ThreadCommitter(reactor.call_from_thread)
-    committer.start()
-    committer.submit(forever.wait, lambda result, error: None)
-    assert committer.stop(0.05) == ["wal-0"]
+    pool = ThreadPool(reactor.call_from_thread)
+    pool.start()
+    pool.submit(forever.wait, lambda result, error: None)
+    assert pool.stop(0.05) == ["wal-0"]
     forever.set()
     reactor.run(1)
-    others = ThreadCommitter(reactor.call_from_thread, threads=2)
+    others = ThreadPool(reactor.call_from_thread, threads=2)
     others.start()
     assert others.stop(10.0) == []
 
 
 def test_the_inline_one_runs_when_told() -> None:
-    committer = InlineCommitter()
+    pool = InlinePool()
     answers: list[Any] = []
-    committer.submit(lambda: 1, lambda result, error: answers.append(result))
-    committer.submit(lambda: 1 // 0, lambda result, error: answers.append(type(error)))
-    assert answers == [] and len(committer) == 2
-    assert committer.step() and answers == [1]
-    committer.run()
-    assert answers == [1, ZeroDivisionError] and not committer.step()
-    committer.submit(lambda: 2, lambda result, error: answers.append(result))
-    committer.drop()
-    committer.run()
+    pool.submit(lambda: 1, lambda result, error: answers.append(result))
+    pool.submit(lambda: 1 // 0, lambda result, error: answers.append(type(error)))
+    assert answers == [] and len(pool) == 2
+    assert pool.step() and answers == [1]
+    pool.run()
+    assert answers == [1, ZeroDivisionError] and not pool.step()
+    pool.submit(lambda: 2, lambda result, error: answers.append(result))
+    pool.drop()
+    pool.run()
     assert answers == [1, ZeroDivisionError]

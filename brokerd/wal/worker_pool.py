@@ -1,9 +1,9 @@
-# Tests: tests/wal/test_committer.py
-"""Committers run slow work outside of the reactor's thread.
+# Tests: tests/wal/test_worker_pool.py
+"""Worker pools run slow work outside of the reactor's thread.
 
-A committer runs ``work()`` in another thread and then ``done(result, error)`` in the reactor's
-thread. A committer of one thread keeps the order of work, and of the ``done`` calls. The log has
-one committer for writes. Others serve allocation, snapshots and reads.
+A pool runs ``work()`` in another thread and then ``done(result, error)`` in the reactor's thread. A
+pool of one thread keeps the order of work, and of the ``done`` calls. The log has one pool of one
+thread for writes. Others serve allocation, snapshots and reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Work = Callable[[], Any]
 Done = Callable[[Any, Exception | None], None]
 
 
-class Committer(Protocol):
+class WorkerPool(Protocol):
     """Runs work outside of the reactor's thread and reports its end inside of it."""
 
     def submit(self, work: Work, done: Done) -> None:
@@ -48,14 +48,14 @@ class Mutex(Protocol):
     ) -> None: ...
 
 
-class FailingCommitter:
-    """Submits to another committer. ``failed(what, error)`` is called for an error in a ``done``.
+class FailStopPool:
+    """Submits to another pool. ``failed(what, error)`` is called for an error in a ``done``.
 
     The caller of ``done`` could only log the error, and what waits for the work would wait forever.
     """
 
-    def __init__(self, committer: Committer, failed: Callable[[str, Exception], None]) -> None:
-        self._committer = committer
+    def __init__(self, pool: WorkerPool, failed: Callable[[str, Exception], None]) -> None:
+        self._pool = pool
         self._failed = failed
 
     def submit(self, work: Work, done: Done) -> None:
@@ -65,7 +65,7 @@ class FailingCommitter:
             except Exception as failure:
                 self._failed("the log cannot go on after disk work", failure)
 
-        self._committer.submit(work, report)
+        self._pool.submit(work, report)
 
 
 class _Task:
@@ -90,7 +90,7 @@ class _Task:
             done(self._result, self._error)
 
 
-class ThreadCommitter:
+class ThreadPool:
     """Threads that take work from one queue. One thread keeps the order of work.
 
     ``call_from_thread(function, *args)`` runs a function in the reactor's thread, as
