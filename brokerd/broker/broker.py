@@ -1,8 +1,8 @@
 # Tests: tests/broker/test_broker.py
 """The broker: topics, records, leases. Values in, values out; no wire, no disk.
 
-Every method applies its change at once and returns; `Broker.journal` says with which commit it
-becomes durable, and the Protocol holds the answer until then. All methods must be called in one
+Every method applies its change at once and returns; `Broker.journal` names the frame of the change,
+and the Protocol holds the answer until that is durable. All methods must be called in one
 thread, the reactor's; only `Broker.replay` may run elsewhere, before `Broker.start`.
 """
 

@@ -1,14 +1,13 @@
 # Tests: tests/broker/test_journal.py
 """Group commit as the broker sees it: work gathers, becomes a frame, becomes durable.
 
-Whatever the requests of one reactor turn change is applied at once and gathers here. At the end
-of the turn, or as soon as the commit in flight is done, all of it becomes one frame of the
-write-ahead log. Every commit has a *ticket*, a growing number; an answer that depends on
-changes leaves when their ticket is durable.
+A request applies its changes at once, and they gather here. At the end of the turn, or as soon as
+the commit in flight is done, they become one frame of the write-ahead log. A frame has a *ticket*,
+its number. An answer leaves when the frame with its changes is durable.
 
 Order inside a frame: TOPIC entries, other control entries, then records by partition, then events
-by group_partition. Who adds a control entry that must come after records or events already gathered
-calls `Journal.split` first.
+by group partition. Call `Journal.split` before a control entry that must come after records or
+events already gathered.
 """
 
 from __future__ import annotations
@@ -82,10 +81,9 @@ class Clock(Protocol):
 
 
 class Touched(NamedTuple):
-    """What gathered since the last commit began: partitions with new records, group partitions with
-    events.
+    """Partitions with new records, and group partitions with events, of the frame that gathers.
 
-    Each once, in the order in which they were touched.
+    Each is there once, in the order of its first change.
     """
 
     partitions: dict[Partition, None]
@@ -97,7 +95,7 @@ class Touched(NamedTuple):
 
 
 class Journal:
-    """Gathers changes and hands them to the log, one frame a commit.
+    """Gathers changes and hands them to the log, frame by frame.
 
     ``before_frame`` is told what was touched before a frame is built, and may add to it;
     ``after_frame`` runs when nothing is gathered, so the state in memory equals the log up to
@@ -143,7 +141,8 @@ class Journal:
         self._left_bytes = 0
         """What is left free of the frame for what `leaving_room` was called for."""
         self.durable_ticket = 0
-        self.commits = 0
+        self.frames = 0
+        """Number of frames since the start."""
         self.frame_time_us = 0
         """Broker time of the newest frame, or when the one being gathered was begun."""
         self._uncommitted: deque[tuple[int, int]] = deque()
@@ -332,10 +331,10 @@ class Journal:
             self._unparking = False
             self._set_limit()
 
-    # -- commits ------------------------------------------------------------------------------
+    # -- frames -------------------------------------------------------------------------------
 
     def ticket(self) -> int:
-        """The commit that everything applied so far will be durable with."""
+        """Return the number of the frame with the newest applied change."""
         if self.gathered_bytes:
             self._schedule()
             return self._wal.next_ticket
@@ -356,9 +355,9 @@ class Journal:
     def _turn_end(self) -> None:
         self._turn_end_scheduled = False
         if not self._wal.busy:
-            self._commit()
+            self._end_frame()
 
-    def _commit(self) -> None:
+    def _end_frame(self) -> None:
         touched, self._split_off = self._split_off, Touched({}, {})
         touched.add(self._partitions, self._group_partitions)
         try:
@@ -468,7 +467,7 @@ class Journal:
         self._last_append_us = self._time.now_us()
         self._marked = all(entry.kind == EntryKind.MARK for entry in entries)
         ticket = self._wal.append(entries, self.frame_time_us)
-        self.commits += 1
+        self.frames += 1
         self._uncommitted.append((ticket, size))
         self._uncommitted_bytes += size
         self._set_limit()
@@ -480,7 +479,7 @@ class Journal:
             self._uncommitted_bytes -= uncommitted.popleft()[1]
         self._set_limit()
         if not self._turn_end_scheduled and not self._wal.busy:
-            self._commit()
+            self._end_frame()
         waiting = self._waiting
         while waiting and waiting[0][0] <= ticket:
             guarded(waiting.popleft()[1])
@@ -502,7 +501,7 @@ class Journal:
             return
         quiet_us = self._time.now_us() - self._last_append_us
         if self.gathered_bytes:
-            self._commit()
+            self._end_frame()
         elif self._marked:
             return
         elif quiet_us >= self._mark_quiet_us:

@@ -79,7 +79,7 @@ class Chunk:
         self.base = base
         self.cached_bytes = 0
         self.ticket = 0
-        """The commit that makes the newest of these records durable."""
+        """The ticket of the frame with the newest of these records."""
 
     @property
     def end(self) -> int:
@@ -146,7 +146,7 @@ class SolidChunk(Chunk):
 class DenseChunk(SolidChunk):
     """One that can be appended to."""
 
-    __slots__ = ("_commits",)
+    __slots__ = ("_frames",)
 
     values: list[bytes]
     keys: list[bytes | None]
@@ -167,15 +167,15 @@ class DenseChunk(SolidChunk):
         self.producer_times = None
         self.expires_at_us = None
         self.times_us = []
-        self._commits: list[tuple[int, int]] = []
-        """Commits before ``ticket`` which may be under way: (ticket, records up to it)."""
+        self._frames: list[tuple[int, int]] = []
+        """Frames before ``ticket`` that may not be durable: (ticket, records up to it)."""
 
     def framed(self, count: int, time_us: int, ticket: int, durable_ticket: int) -> None:
-        """The last ``count`` records are in a frame now, which ``ticket`` makes durable."""
-        commits = self._commits
-        commits.append((self.ticket, len(self.times_us)))
-        while len(commits) > 1 and commits[1][0] <= durable_ticket:
-            del commits[0]
+        """The last ``count`` records are in the frame with this ticket now."""
+        frames = self._frames
+        frames.append((self.ticket, len(self.times_us)))
+        while len(frames) > 1 and frames[1][0] <= durable_ticket:
+            del frames[0]
         self.times_us.extend([time_us] * count)
         self.ticket = ticket
 
@@ -183,7 +183,7 @@ class DenseChunk(SolidChunk):
         """The first offset from ``base`` on that is not known to be on disk."""
         if self.ticket <= durable_ticket:
             return self.base + len(self.times_us)
-        counts = [count for ticket, count in self._commits if ticket <= durable_ticket]
+        counts = [count for ticket, count in self._frames if ticket <= durable_ticket]
         return self.base + max(counts, default=0)
 
     def extend(self, count: int, columns: RecordColumns) -> None:

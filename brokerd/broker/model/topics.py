@@ -271,7 +271,7 @@ class Topic:
         self.deleted = False
         """Whether this topic is gone: whoever kept it over a turn must not use it any more."""
         self.ticket = 0
-        """The commit that its beginning is durable with."""
+        """The ticket of the frame that creates it."""
         self.partitions: list[Partition] = []
         self.groups: dict[str, ConsumerGroup] = {}
         self._turn = 0
