@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from brokerd.codecs import mamamia as mm
-from simulator.clients import deeds
+from simulator.clients import admin_calls
 from simulator.clients.conversation import Ask
 from simulator.clients.direct import Asker
 from simulator.clients.links import Connect
@@ -62,9 +62,9 @@ class Auditor(ScriptedClient):
 
     def _audit(self) -> Script:
         for topic_name, group in self._plan.pairs():
-            yield from insist(partial(deeds.resume, NAME, topic_name, group))
+            yield from insist(partial(admin_calls.resume, NAME, topic_name, group))
         for topic in self._plan.topics:
-            yield from insist(partial(deeds.describe, NAME, topic.name))
+            yield from insist(partial(admin_calls.describe, NAME, topic.name))
         yield from self._read_all()
         yield self._plan.longest_us + MARGIN_US
         yield from self._read_all()
@@ -72,9 +72,9 @@ class Auditor(ScriptedClient):
             yield from self._lease_all(topic_name, group, settle=True)
         for topic_name, group in self._plan.pairs():
             yield from insist(partial(look_ask, topic_name, group))
-            yield from insist(partial(deeds.letters, NAME, topic_name, group))
+            yield from insist(partial(admin_calls.letters, NAME, topic_name, group))
         for topic in self._plan.topics:
-            yield from insist(partial(deeds.describe, NAME, topic.name))
+            yield from insist(partial(admin_calls.describe, NAME, topic.name))
 
     def _read_all(self) -> Script:
         """Read what was not read yet: once, and again when all that waited has been stored."""

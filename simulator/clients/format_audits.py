@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 
 from brokerd.codecs import flymq, mega, rustlog
-from simulator.clients import deeds
+from simulator.clients import admin_calls
 from simulator.clients.blipmq import acknowledge_ask, acknowledgement, poll_ask
 from simulator.clients.conversation import Ask
 from simulator.clients.direct import Asker
@@ -156,7 +156,7 @@ def _drain(name: str, plan: Plan, history: History) -> Script:
             polled += [one] if (yield from _drain_one(name, one)) else []
         left = polled
     for one in left:
-        yield from insist(partial(deeds.letters, name, one.topic, group_of(one.subscription)))
+        yield from insist(partial(admin_calls.letters, name, one.topic, group_of(one.subscription)))
         yield 1
 
 

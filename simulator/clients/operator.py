@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator
 from random import Random
 from typing import ClassVar, Literal
 
-from simulator.clients import deeds
-from simulator.clients.deeds import UNNUMBERED, Deed
+from simulator.clients import admin_calls
+from simulator.clients.admin_calls import UNNUMBERED, AdminCall
 from simulator.clients.direct import Asker
 from simulator.history.operations import (
     Describe,
@@ -36,7 +36,7 @@ from simulator.plan import (
 READY_US = 100_000
 """How long it waits for a broker that is not there."""
 
-Script = Generator[Deed, Operation, None]
+Script = Generator[AdminCall, Operation, None]
 
 
 class Operator:
@@ -101,32 +101,32 @@ class Operator:
         if self.finished or self._script is None:
             return
         try:
-            deed = next(self._script) if operation is None else self._script.send(operation)
+            call = next(self._script) if operation is None else self._script.send(operation)
         except StopIteration:
             self._script = None
             self._world.call_after(self._chance.randint(0, self.plan.think_us), self._next)
             return
-        self._ask(deed)
+        self._ask(call)
 
-    def _ask(self, deed: Deed) -> None:
+    def _ask(self, call: AdminCall) -> None:
         if self.finished:
             return
         if self._direct.is_ready:
-            self._direct.perform(*deed, self._go_on)
+            self._direct.perform(*call, self._go_on)
         else:
-            self._world.call_after(READY_US, self._ask, deed)
+            self._world.call_after(READY_US, self._ask, call)
 
     # -- groups ----------------------------------------------------------------------------------
 
     def _pause(self, topic: Topic, group: str) -> Script:
-        yield deeds.pause(self.plan.name, topic.name, group)
+        yield admin_calls.pause(self.plan.name, topic.name, group)
 
     def _resume(self, topic: Topic, group: str) -> Script:
-        yield deeds.resume(self.plan.name, topic.name, group)
+        yield admin_calls.resume(self.plan.name, topic.name, group)
 
     def _configure(self, topic: Topic, group: str) -> Script:
         chance = self._chance
-        yield deeds.configure(
+        yield admin_calls.configure(
             self.plan.name,
             topic.name,
             group,
@@ -144,7 +144,7 @@ class Operator:
         partition = self._chance.choice((None, self._chance.randrange(topic.partitions)))
         ends: tuple[Literal["start", "end"], ...] = ("start", "end")
         to = self._chance.choice((*ends, self._offset(topic, partition or 0)))
-        yield deeds.seek(
+        yield admin_calls.seek(
             Seek(
                 number=UNNUMBERED,
                 client=self.plan.name,
@@ -156,16 +156,16 @@ class Operator:
         )
 
     def _delete_group(self, topic: Topic, group: str) -> Script:
-        yield deeds.delete_group(self.plan.name, topic.name, group)
+        yield admin_calls.delete_group(self.plan.name, topic.name, group)
 
     def _release(self, topic: Topic, group: str) -> Script:
         owner = self._chance.choice(self.plan.owners)
-        yield deeds.release(self.plan.name, topic.name, group, owner)
+        yield admin_calls.release(self.plan.name, topic.name, group, owner)
 
     # -- dead letters ----------------------------------------------------------------------------
 
     def _letters(self, topic: Topic, group: str) -> Script:
-        yield deeds.letters(self.plan.name, topic.name, group)
+        yield admin_calls.letters(self.plan.name, topic.name, group)
 
     def _replay(self, topic: Topic, group: str) -> Script:
         return self._change_letters(Replay, topic, group)
@@ -179,8 +179,8 @@ class Operator:
         partition = chance.choice((None, None, chance.randrange(topic.partitions)))
         first = chance.choice((0, 0, 0, self._offset(topic, partition or 0)))
         is_aged = self.plan.aged_permille and chance.randrange(1_000) < self.plan.aged_permille
-        yield deeds.letters(name, topic.name, group)
-        yield deeds.change_letters(
+        yield admin_calls.letters(name, topic.name, group)
+        yield admin_calls.change_letters(
             kind(
                 number=UNNUMBERED,
                 client=name,
@@ -193,20 +193,20 @@ class Operator:
                 aged_us=chance.randint(0, self.plan.aged_us_max) if is_aged else None,
             )
         )
-        yield deeds.letters(name, topic.name, group)
+        yield admin_calls.letters(name, topic.name, group)
 
     # -- topics ----------------------------------------------------------------------------------
 
     def _describe(self, topic: Topic, group: str) -> Script:
-        operation = yield deeds.describe(self.plan.name, topic.name)
+        operation = yield admin_calls.describe(self.plan.name, topic.name)
         self._learn(operation)
 
     def _trim(self, topic: Topic, group: str) -> Script:
-        operation = yield deeds.describe(self.plan.name, topic.name)
+        operation = yield admin_calls.describe(self.plan.name, topic.name)
         self._learn(operation)
         partition = self._chance.randrange(topic.partitions)
         offset = self._offset(topic, partition)
-        yield deeds.trim(self.plan.name, topic.name, partition, offset)
+        yield admin_calls.trim(self.plan.name, topic.name, partition, offset)
 
     def _configure_topic(self, topic: Topic, group: str) -> Script:
         plan = self.plan
@@ -215,20 +215,20 @@ class Operator:
             self._limit(plan.retention_bytes_max),
             self._limit(plan.ttl_us_max),
         )
-        yield deeds.configure_topic(plan.name, topic.name, rules)
+        yield admin_calls.configure_topic(plan.name, topic.name, rules)
 
     def _delete_topic(self, topic: Topic, group: str) -> Script:
         """Looked at before and after: the id tells whether it is another one now."""
-        before = yield deeds.describe(self.plan.name, topic.name)
+        before = yield admin_calls.describe(self.plan.name, topic.name)
         if not before.succeeded:
             return
-        yield deeds.delete_topic(self.plan.name, topic.name)
-        yield deeds.describe(self.plan.name, topic.name)
+        yield admin_calls.delete_topic(self.plan.name, topic.name)
+        yield admin_calls.describe(self.plan.name, topic.name)
 
     def _cancel(self, topic: Topic, group: str) -> Script:
         schedule_id = self._chance.randrange(self._schedules + 3)
         self._schedules += self._chance.randrange(3)
-        yield deeds.cancel(self.plan.name, topic.name, schedule_id)
+        yield admin_calls.cancel(self.plan.name, topic.name, schedule_id)
 
     def _limit(self, most: int) -> int:
         """None at all, in one case of three."""

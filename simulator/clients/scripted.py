@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 
 from brokerd.errors import BrokerdError
+from simulator.clients.admin_calls import AdminCall
 from simulator.clients.conversation import Ask, Conversation, Wire
-from simulator.clients.deeds import Deed
 from simulator.clients.describe import asked
 from simulator.clients.direct import Asker
 from simulator.clients.links import Connect
@@ -22,7 +22,7 @@ LOSSES_MAX = 5
 NO_GROUP = "has no group"
 """What the broker says of a group that nobody has used yet."""
 
-Step = Callable[[], Ask | Deed] | int
+Step = Callable[[], Ask | AdminCall] | int
 """What the script wants next: an answer, or to wait for so many microseconds."""
 Script = Generator[Step, Operation, None]
 
@@ -32,7 +32,8 @@ class AuditFailed(BrokerdError):
 
 
 def insist(
-    make: Callable[[], Ask | Deed], accepts: Callable[[Operation], bool] = lambda operation: False
+    make: Callable[[], Ask | AdminCall],
+    accepts: Callable[[Operation], bool] = lambda operation: False,
 ) -> Generator[Step, Operation, Operation]:
     """Ask until it is not refused, or refused as ``accepts`` allows."""
     for _ in range(RETRIES):
@@ -68,7 +69,7 @@ class ScriptedClient:
         self._wire = wire
         self._script = script
         self._done = done
-        self._wanted: Callable[[], Ask | Deed] | None = None
+        self._wanted: Callable[[], Ask | AdminCall] | None = None
         """What is asked and not answered."""
         self._losses = 0
         self._conversation: Conversation | None = None
@@ -95,7 +96,7 @@ class ScriptedClient:
         if self._wanted is None or self._conversation is None:
             return
         wanted = self._wanted()
-        if isinstance(wanted, Deed):
+        if isinstance(wanted, AdminCall):
             self._direct.perform(*wanted, self._answered)
         else:
             self._conversation.ask(wanted)

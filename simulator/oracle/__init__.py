@@ -21,12 +21,20 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from simulator.history.operations import NEVER, History, Operation
+from simulator.oracle.answers import (
+    check_answers,
+    check_attempt_times,
+    check_letters,
+    check_lowest_first,
+    check_tokens,
+)
 from simulator.oracle.atomic import check_cancels, check_letter_changes
 from simulator.oracle.audit import Audit
 from simulator.oracle.boots import check_boots
 from simulator.oracle.bounds import check_bounds
 from simulator.oracle.generations import split_topics
 from simulator.oracle.group_partitions import GroupPartitionJudge, group_partitions_of
+from simulator.oracle.group_views import GroupViews
 from simulator.oracle.offsets import Offsets
 from simulator.oracle.ordering import check_key_order, check_pauses
 from simulator.oracle.reads import Reads
@@ -42,16 +50,8 @@ from simulator.oracle.removal import Removal
 from simulator.oracle.resends import merge_resends
 from simulator.oracle.spans import Lives
 from simulator.oracle.subscriptions import Subscriptions
-from simulator.oracle.telling import (
-    check_answers,
-    check_attempt_times,
-    check_letters,
-    check_lowest_first,
-    check_tokens,
-)
 from simulator.oracle.topics import check_topics
 from simulator.oracle.transactions import spread_transactions
-from simulator.oracle.views import Views
 from simulator.oracle.violation import Violation
 
 __all__ = ["Judgement", "Violation", "check", "judge"]
@@ -98,7 +98,7 @@ def judge(history: History) -> Judgement:
     found += Reads(history, lives, records, removal, offsets).check()
     found += Subscriptions(history, lives, records, removal).check()
     found += check_cancels(history, lives, records)
-    views = Views(history, lives, records, removal)
+    views = GroupViews(history, lives, records, removal)
     undecided = 0
     for group_partition in group_partitions.values():
         group_partition_judge = GroupPartitionJudge(

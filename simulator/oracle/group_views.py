@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""What a group's state may tell while it changes: promises 1, 2 and 3.
+"""Checks of a group's reported state while it changes: promises 1, 2 and 3.
 
-A state was true at one moment between question and answer, so it is bounded from below by what had
-been answered before, and from above by what had been asked until then.
+A reported state was true at one moment between request and answer. Earlier answers bound it from
+below, requests until then bound it from above.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Bounds:
         return _sum_to(self._possible, span.last_us)
 
 
-class Views:
+class GroupViews:
     """Judges the states that groups told."""
 
     def __init__(self, history: History, lives: Lives, records: Records, removal: Removal) -> None:

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""What acquires tell beside the record, and what a group's answers tell together: promise 3."""
+"""Checks of the answers to acquires, and of the answers of a group together: promise 3."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from simulator.oracle.violation import Violation, violation
 
 
 def check_answers(history: History) -> Iterator[Violation]:
-    """Each answer for itself: as many records as asked for, each once, in order, in time left."""
+    """Check each answer alone: at most the requested records, each once, in order, with a live
+    lease.
+    """
     for op in history.operations:
         if isinstance(op, Acquire) and op.succeeded:
             yield from _check_acquire(op)
@@ -67,7 +69,9 @@ def _check_acquire(op: Acquire) -> Iterator[Violation]:
 
 
 def check_tokens(lives: Lives, group_partition: GroupPartition) -> Iterator[Violation]:
-    """P3: a token names one grant, and later grants of a partition have larger ones."""
+    """P3: check that a token names one grant, and that later grants of a partition have larger
+    ones.
+    """
     told: dict[tuple[int, int], list[Sight[Acquire]]] = defaultdict(list)
     for place, sights in group_partition.sights.items():
         for sight in sights:
@@ -96,10 +100,10 @@ def check_tokens(lives: Lives, group_partition: GroupPartition) -> Iterator[Viol
 def check_lowest_first(
     lives: Lives, records: Records, group_partition: GroupPartition
 ) -> Iterator[Violation]:
-    """A record that was never leased is leased before any later one of its partition.
+    """Check that a record that was never leased is leased before later ones of its partition.
 
-    Not for records that a failed settle touched before their first lease: they may have waited. In
-    a group that keeps order by key, records of other keys may come first.
+    A failed settle before the first lease of a record may delay it, so such records are exempt. In
+    a group with order by key, records of other keys may come first.
     """
     if lives.any_loss:
         return
@@ -131,7 +135,7 @@ def check_lowest_first(
 
 
 def _keys(records: Records, sights: list[Sight[Acquire]]) -> set[bytes | None]:
-    """The key of a record, as it was told or sent; several if nobody knows."""
+    """Return the possible keys of a record, as delivered or sent."""
     for _, delivery in sights:
         if delivery.token is not None:
             return {delivery.key}
@@ -148,10 +152,10 @@ def _may_have_waited(group_partition: GroupPartition, place: Place) -> bool:
 
 
 def check_attempt_times(lives: Lives, group_partition: GroupPartition) -> Iterator[Violation]:
-    """P4: a letter tells when its record was first tried and when it died, while the broker lived.
+    """P4: check the times of a dead letter: its first attempt and its death.
 
-    Both lie between the first request that was about the record and the listing, in this order.
-    Times from before a start are only about right, so nothing is said about them.
+    Both lie between the first request for the record and the listing, in this order. Times from
+    before a start are approximate and are not checked.
     """
     for op in group_partition.letters:
         listed, boot = lives.span(op), lives.boot(op)
@@ -174,7 +178,7 @@ def check_attempt_times(lives: Lives, group_partition: GroupPartition) -> Iterat
 
 
 def _asked_about(group_partition: GroupPartition, place: Place) -> list[Operation]:
-    """Everything that may have been an attempt of a record."""
+    """Return all requests that may have been an attempt of a record."""
     return [
         *(sight.acquire for sight in group_partition.sights.get(place, ())),
         *(attempt[0] for attempt in group_partition.attempts.get(place, ())),
@@ -183,7 +187,7 @@ def _asked_about(group_partition: GroupPartition, place: Place) -> list[Operatio
 
 
 def check_letters(records: Records, group_partition: GroupPartition) -> Iterator[Violation]:
-    """P4: a record stands among the dead letters once, and for a reason there was."""
+    """P4: check that a record is a dead letter at most once, and for a possible reason."""
     for op in group_partition.letters:
         seen: set[Place] = set()
         for letter in op.letters:

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_operator.py
-"""What an operator asks: each an operation of a history, the call, and what it tells."""
+"""The admin calls of an operator: the operation for the history, the call, and its result."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from simulator.history.operations import (
 UNNUMBERED = -1
 
 
-class Deed(NamedTuple):
-    """Something to ask."""
+class AdminCall(NamedTuple):
+    """An admin call."""
 
     operation: Operation
     call: Callable[[Broker], Any]
     tell: Callable[[Any], None]
-    """Puts what the call gave into the operation."""
+    """Stores the result of the call in the operation."""
 
 
-def pause(name: str, topic: str, group: str) -> Deed:
+def pause(name: str, topic: str, group: str) -> AdminCall:
     operation = Pause(number=UNNUMBERED, client=name, topic=topic, group=group)
-    return Deed(operation, lambda broker: broker.groups.pause(topic, group), _nothing)
+    return AdminCall(operation, lambda broker: broker.groups.pause(topic, group), _nothing)
 
 
-def resume(name: str, topic: str, group: str) -> Deed:
+def resume(name: str, topic: str, group: str) -> AdminCall:
     operation = Resume(number=UNNUMBERED, client=name, topic=topic, group=group)
-    return Deed(operation, lambda broker: broker.groups.resume(topic, group), _nothing)
+    return AdminCall(operation, lambda broker: broker.groups.resume(topic, group), _nothing)
 
 
-def configure(name: str, topic: str, group: str, rules: GroupRules) -> Deed:
+def configure(name: str, topic: str, group: str, rules: GroupRules) -> AdminCall:
     operation = Configure(number=UNNUMBERED, client=name, topic=topic, group=group, rules=rules)
     settings = GroupSettings(
         max_attempts=rules.max_attempts,
@@ -65,31 +65,35 @@ def configure(name: str, topic: str, group: str, rules: GroupRules) -> Deed:
         default_duration_us=rules.default_duration_us,
         key_ordered=rules.key_ordered,
     )
-    return Deed(operation, lambda broker: broker.groups.configure(topic, group, settings), _nothing)
+    return AdminCall(
+        operation, lambda broker: broker.groups.configure(topic, group, settings), _nothing
+    )
 
 
-def seek(operation: Seek) -> Deed:
+def seek(operation: Seek) -> AdminCall:
     op = operation
-    return Deed(
+    return AdminCall(
         op, lambda broker: broker.groups.seek(op.topic, op.group, op.to, op.partition), _nothing
     )
 
 
-def delete_group(name: str, topic: str, group: str) -> Deed:
+def delete_group(name: str, topic: str, group: str) -> AdminCall:
     operation = DeleteGroup(number=UNNUMBERED, client=name, topic=topic, group=group)
-    return Deed(operation, lambda broker: broker.groups.delete(topic, group), _nothing)
+    return AdminCall(operation, lambda broker: broker.groups.delete(topic, group), _nothing)
 
 
-def release(name: str, topic: str, group: str, owner: str) -> Deed:
+def release(name: str, topic: str, group: str, owner: str) -> AdminCall:
     operation = Release(number=UNNUMBERED, client=name, topic=topic, group=group, owner=owner)
 
     def tell(result: tuple[int, bool]) -> None:
         operation.released, operation.is_partial = result
 
-    return Deed(operation, lambda broker: broker.groups.release_owner(topic, group, owner), tell)
+    return AdminCall(
+        operation, lambda broker: broker.groups.release_owner(topic, group, owner), tell
+    )
 
 
-def change_letters(operation: LetterChange) -> Deed:
+def change_letters(operation: LetterChange) -> AdminCall:
     op = operation
 
     def call(broker: Broker) -> int:
@@ -110,20 +114,20 @@ def change_letters(operation: LetterChange) -> Deed:
     def tell(count: int) -> None:
         op.count = count
 
-    return Deed(op, call, tell)
+    return AdminCall(op, call, tell)
 
 
-def letters(name: str, topic: str, group: str) -> Deed:
+def letters(name: str, topic: str, group: str) -> AdminCall:
     operation = Letters(number=UNNUMBERED, client=name, topic=topic, group=group)
 
     def tell(found: tuple[Letter, ...]) -> None:
         operation.letters = found
 
-    return Deed(operation, lambda broker: dead_letters(broker, topic, group), tell)
+    return AdminCall(operation, lambda broker: dead_letters(broker, topic, group), tell)
 
 
 def dead_letters(broker: Broker, topic: str, group: str) -> tuple[Letter, ...]:
-    """A group's dead letters, as the JSON API lists them; none if there is no such topic."""
+    """List a group's dead letters, as the JSON API does; none if the topic does not exist."""
     if broker.topics.find(topic) is None:
         return ()
     now_us = broker.time.now_us()
@@ -140,7 +144,7 @@ def dead_letters(broker: Broker, topic: str, group: str) -> tuple[Letter, ...]:
     )
 
 
-def trim(name: str, topic: str, partition: int, offset: int) -> Deed:
+def trim(name: str, topic: str, partition: int, offset: int) -> AdminCall:
     operation = Trim(
         number=UNNUMBERED, client=name, topic=topic, partition=partition, offset=offset
     )
@@ -148,31 +152,31 @@ def trim(name: str, topic: str, partition: int, offset: int) -> Deed:
     def tell(start: int) -> None:
         operation.start = start
 
-    return Deed(operation, lambda broker: broker.topics.trim(topic, partition, offset), tell)
+    return AdminCall(operation, lambda broker: broker.topics.trim(topic, partition, offset), tell)
 
 
-def configure_topic(name: str, topic: str, rules: TopicRules) -> Deed:
+def configure_topic(name: str, topic: str, rules: TopicRules) -> AdminCall:
     operation = ConfigureTopic(number=UNNUMBERED, client=name, topic=topic, rules=rules)
     settings = TopicSettings(*rules)
-    return Deed(operation, lambda broker: broker.topics.configure(topic, settings), _nothing)
+    return AdminCall(operation, lambda broker: broker.topics.configure(topic, settings), _nothing)
 
 
-def delete_topic(name: str, topic: str) -> Deed:
+def delete_topic(name: str, topic: str) -> AdminCall:
     operation = DeleteTopic(number=UNNUMBERED, client=name, topic=topic)
-    return Deed(operation, lambda broker: broker.topics.delete(topic), _nothing)
+    return AdminCall(operation, lambda broker: broker.topics.delete(topic), _nothing)
 
 
-def describe(name: str, topic: str) -> Deed:
+def describe(name: str, topic: str) -> AdminCall:
     operation = Describe(number=UNNUMBERED, client=name, topic=topic)
 
     def tell(view: TopicView | None) -> None:
         operation.view = view
 
-    return Deed(operation, lambda broker: topic_view(broker, topic), tell)
+    return AdminCall(operation, lambda broker: topic_view(broker, topic), tell)
 
 
 def topic_view(broker: Broker, name: str) -> TopicView | None:
-    """A topic as it is now."""
+    """Return the current state of a topic."""
     topic = broker.topics.find(name)
     if topic is None:
         return None
@@ -184,14 +188,14 @@ def topic_view(broker: Broker, name: str) -> TopicView | None:
     )
 
 
-def cancel(name: str, topic: str, schedule_id: int) -> Deed:
+def cancel(name: str, topic: str, schedule_id: int) -> AdminCall:
     operation = Cancel(number=UNNUMBERED, client=name, topic=topic, schedule_id=schedule_id)
 
     def tell(was_waiting: bool) -> None:
         operation.cancelled = was_waiting
 
-    return Deed(operation, lambda broker: broker.delayed.cancel(topic, schedule_id), tell)
+    return AdminCall(operation, lambda broker: broker.delayed.cancel(topic, schedule_id), tell)
 
 
 def _nothing(result: object) -> None:
-    """There is nothing to be told."""
+    """Store no result."""
