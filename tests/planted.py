@@ -492,8 +492,8 @@ BUGS = (
         "a wall clock that jumped is trusted at the next look, not after the grace",
         "broker/clock.py",
         (
-            "        elif now_us - self._steady.monotonic_us >= grace_us:",
-            "        elif now_us - self._steady.monotonic_us >= 0:",
+            "        elif now_us - self._steady_since_us >= self._settings.grace_us:",
+            "        elif now_us - self._steady_since_us >= 0:",
         ),
     ),
     bug(

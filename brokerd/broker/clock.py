@@ -26,17 +26,6 @@ class ClockSettings(NamedTuple):
     """A wall clock that jumped is trusted after going steadily for so long."""
 
 
-class Reading(NamedTuple):
-    """What a clock showed at a monotonic time."""
-
-    time_us: int
-    monotonic_us: int
-
-    def at(self, monotonic_us: int) -> int:
-        """Return what the clock shows at another monotonic time, if it goes steadily."""
-        return self.time_us + monotonic_us - self.monotonic_us
-
-
 class BrokerTime:
     """Reads broker time from a wall clock and a monotonic clock.
 
@@ -59,8 +48,11 @@ class BrokerTime:
         self._on_jump = on_jump
         self._on_ahead = on_ahead
         self._settings = settings or ClockSettings()
-        self._last = self._trusted = self._steady = Reading(0, 0)
-        """Broker time; the wall clock when it was last trusted; when it last changed its course."""
+        now_us = self.now_us()
+        self._offset_us = self._trusted_us = self._steady_us = self._wall_us() - now_us
+        """Less monotonic time: broker time; the wall clock when it was last trusted; the wall clock
+        when it last changed its course."""
+        self._steady_since_us = now_us
         self.ahead_us = 0
         """How far broker time is ahead of the time for removal; 0 while broker time is trusted."""
         self.skew_us = 0
@@ -78,24 +70,33 @@ class BrokerTime:
         :param time_us: 0 for a new log.
         """
         now_us, wall_us = self.now_us(), self._wall_us()
-        self._last = Reading(max(wall_us, time_us), now_us)
-        self._steady = self._trusted = Reading(wall_us, now_us)
+        self._offset_us = max(wall_us, time_us) - now_us
+        self._trust(wall_us - now_us, now_us)
         self._logged_us = ahead_us
         if time_us and not 0 <= wall_us - (time_us - ahead_us) <= START_GAP_US:
-            self._trusted = Reading(time_us - ahead_us, now_us)
+            self._trusted_us = time_us - ahead_us - now_us
         self.time_us()
 
     def time_us(self) -> int:
-        """Broker time now."""
-        now_us, wall_us = self.now_us(), self._wall_us()
-        if not self._last.time_us:
-            self._last = self._trusted = self._steady = Reading(wall_us, now_us)
-        elapsed_us = self._last.at(now_us)
-        self._last = Reading(max(wall_us, elapsed_us), now_us)
-        self._judge(wall_us, now_us)
-        if wall_us - elapsed_us > self._settings.tolerance_us:
-            self._on_jump(elapsed_us, wall_us)
-        return self._last.time_us
+        """Broker time now; compares the clocks."""
+        now_us = int(self._monotonic() * 1_000_000)
+        wall_us = int(self._wall() * 1_000_000) - now_us
+        before_us, tolerance_us = self._offset_us, self._settings.tolerance_us
+        if wall_us > before_us:
+            self._offset_us = wall_us
+        if abs(wall_us - self._steady_us) > tolerance_us:
+            self._steady_us, self._steady_since_us = wall_us, now_us
+        elif now_us - self._steady_since_us >= self._settings.grace_us:
+            self._trust(wall_us, now_us)
+        self.skew_us = self._offset_us - wall_us
+        ahead_us = self._offset_us - min(wall_us, self._trusted_us)
+        was_ahead = self.ahead_us > 0
+        self.ahead_us = ahead_us if ahead_us > tolerance_us else 0
+        if wall_us - before_us > tolerance_us:
+            self._on_jump(before_us + now_us, wall_us + now_us)
+        if was_ahead != (self.ahead_us > 0):
+            self._on_ahead()
+        return self._offset_us + now_us
 
     def removal_us(self) -> int:
         """Return the time by which records, tombstones and dead letters are old.
@@ -111,9 +112,10 @@ class BrokerTime:
 
     def set_to_wall(self) -> None:
         """Trust the wall clock, and go on from it: broker time may go back."""
-        reading = Reading(self._wall_us(), self.now_us())
-        self._last = self._trusted = self._steady = reading
-        self._judge(*reading)
+        now_us = self.now_us()
+        self._offset_us = self._wall_us() - now_us
+        self._trust(self._offset_us, now_us)
+        self.time_us()
         self._logged_us = 0
 
     @property
@@ -152,16 +154,7 @@ class BrokerTime:
     def _wall_us(self) -> int:
         return int(self._wall() * 1_000_000)
 
-    def _judge(self, wall_us: int, now_us: int) -> None:
-        """Compare the clocks; set ``ahead_us`` and ``skew_us``."""
-        tolerance_us, grace_us = self._settings
-        if abs(wall_us - self._steady.at(now_us)) > tolerance_us:
-            self._steady = Reading(wall_us, now_us)
-        elif now_us - self._steady.monotonic_us >= grace_us:
-            self._steady = self._trusted = Reading(wall_us, now_us)
-        was_ahead = self.ahead_us > 0
-        self.skew_us = self._last.time_us - wall_us
-        ahead_us = self._last.time_us - min(wall_us, self._trusted.at(now_us))
-        self.ahead_us = ahead_us if ahead_us > tolerance_us else 0
-        if was_ahead != (self.ahead_us > 0):
-            self._on_ahead()
+    def _trust(self, wall_us: int, now_us: int) -> None:
+        """Trust the wall clock, which is ``wall_us`` past the monotonic clock."""
+        self._trusted_us = self._steady_us = wall_us
+        self._steady_since_us = now_us
