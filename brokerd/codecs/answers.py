@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_answers.py
-"""The client's half of a format in which answers come in the order of the requests.
+"""Reads answers on the client's side, in formats whose answers are in request order.
 
-A frame reader says where answers end, and a format's ``decode`` what one means that was asked for.
+A frame reader splits the bytes. The format's ``decode`` turns a request and a frame into an answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Found = TypeVar("Found", covariant=True)
 
 
 class FrameSource(Protocol[Found]):
-    """Takes bytes in and gives the frames that they complete; ``error`` once it cannot go on."""
+    """Splits bytes into frames; sets ``error`` when the rest is unreadable."""
 
     @property
     def error(self) -> BrokerdError | None: ...
@@ -31,7 +31,7 @@ class FrameSource(Protocol[Found]):
 
 
 class NotAnAnswer(BrokerdError):
-    """What came is no answer to what was asked: the stream cannot be followed any further."""
+    """A frame does not answer its request: the rest of the stream is unreadable."""
 
 
 class AnswerReader(Generic[Asked, Frame, Told]):
@@ -44,7 +44,7 @@ class AnswerReader(Generic[Asked, Frame, Told]):
         if reader.error is not None:
             close()     # after using the answers before the bad one
 
-    :param decode: the answer to a request in a frame; it raises a `BrokerdError` if there is none.
+    :param decode: returns the answer to a request from a frame, or raises a `BrokerdError`.
     """
 
     def __init__(self, frames: FrameSource[Frame], decode: Callable[[Asked, Frame], Told]) -> None:
@@ -52,19 +52,19 @@ class AnswerReader(Generic[Asked, Frame, Told]):
         self._decode = decode
         self._expected: deque[Asked] = deque()
         self.error: BrokerdError | None = None
-        """Set once the stream is out of step; whatever is fed later is dropped."""
+        """Set when the rest of the stream is unreadable. Later bytes are dropped."""
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes held of an answer that is not complete."""
+        """Number of held bytes of an incomplete answer."""
         return self._frames.partial_bytes
 
     def expect(self, request: Asked) -> None:
-        """Know that this request was sent."""
+        """Note that this request was sent."""
         self._expected.append(request)
 
     def feed(self, data: bytes) -> list[Told]:
-        """The answers that ``data`` completes, in order."""
+        """Return the answers that ``data`` completes, in order."""
         answers: list[Told] = []
         if self.error is None:
             try:

@@ -1,10 +1,10 @@
 # Tests: tests/codecs/test_every_decoder.py
-"""What all readers of frames do alike: each frame begins with a header that says where it ends.
+"""The base class of frame readers: each frame begins with a header that contains its length.
 
-"More bytes are needed" is an empty list; "this is wrong" is `FramesReader.error`. A header is
-judged as soon as its bytes are there. A whole frame is copied once, out of the chunk it came in;
-one that spans chunks is gathered in a buffer no larger than its own bytes (and the usual slack of a
-growing bytearray).
+`FramesReader.feed` returns an empty list while bytes are missing, and sets `FramesReader.error` on
+a wrong header as soon as its bytes have arrived. A whole frame is copied once, from its chunk. A
+frame that spans chunks is gathered in a buffer of its size (and the usual slack of a growing
+bytearray).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ErrorT = TypeVar("ErrorT", bound=BrokerdError)
 
 
 class FramesReader(ABC, Generic[FrameT, ErrorT]):
-    """Frames of one direction of one connection; a format says what its header looks like.
+    """Reads the frames of one direction of a connection; a subclass parses the header.
 
     Use::
 
@@ -32,21 +32,21 @@ class FramesReader(ABC, Generic[FrameT, ErrorT]):
     __slots__ = ("_needed", "_partial", "error")
 
     _HEADER_BYTES: ClassVar[int]
-    """With so many bytes of a frame, it is known how many it has."""
+    """Number of bytes that contain the length of the frame."""
 
     def __init__(self) -> None:
         self._partial = bytearray()
-        self._needed = 0  # bytes of the whole partial frame; 0 while that is unknown
+        self._needed = 0  # size of the partial frame; 0 while unknown
         self.error: ErrorT | None = None
-        """Set once the stream is out of step; whatever is fed later is dropped."""
+        """Set when the rest of the stream is unreadable. Later bytes are dropped."""
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes held of a frame that is not complete; 0 between frames."""
+        """Number of held bytes of an incomplete frame; 0 between frames."""
         return len(self._partial)
 
     def feed(self, data: bytes) -> list[FrameT]:
-        """The complete frames that ``data`` ends, in order."""
+        """Return the frames that ``data`` completes, in order."""
         frames: list[FrameT] = []
         if not data or self.error is not None:
             return frames
@@ -60,26 +60,26 @@ class FramesReader(ABC, Generic[FrameT, ErrorT]):
 
     @abstractmethod
     def _whole(self, data: bytes, position: int, frames: list[FrameT]) -> int:
-        """Take the frames that ``data`` has as a whole; where the first that is none begins.
+        """Append the whole frames in ``data`` from ``position`` on; return the position after them.
 
-        Called once a chunk, so that the loop over small frames is the format's own.
+        Called once per chunk: each format has its own loop over small frames, for speed.
         """
 
     @abstractmethod
     def _gathered(self, whole: memoryview) -> FrameT:
-        """The frame of all its bytes, header included."""
+        """Return the frame of these bytes, which include the header."""
 
     @abstractmethod
     def _judge(self, head: bytes | bytearray) -> int | ErrorT:
-        """Bytes of the whole frame that begins so, 0 while that is unknown; or what is wrong."""
+        """Return the size of the frame with this beginning, 0 while unknown, or an error."""
 
     def _keep(self, rest: bytes) -> None:
-        """Begin a partial frame with what is there of it."""
+        """Store the beginning of a partial frame."""
         if self._header_is_right(rest):
             self._partial += rest
 
     def _header_is_right(self, head: bytes | bytearray) -> bool:
-        """Judge what is there of a header; False, and `error` is set, when it is wrong."""
+        """Check the bytes of a header so far; set `error` and return False if it is wrong."""
         judged = self._judge(head)
         if isinstance(judged, int):
             self._needed = judged
@@ -89,7 +89,7 @@ class FramesReader(ABC, Generic[FrameT, ErrorT]):
         return False
 
     def _finish_partial(self, data: bytes, frames: list[FrameT]) -> int:
-        """Add to the partial frame; the position in ``data`` where the next frame begins."""
+        """Complete the partial frame from ``data``; return the position of the next frame."""
         partial = self._partial
         position = 0
         if not self._needed:

@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_length_prefixed.py
 """Frames that begin with their length, an unsigned big-endian 32-bit number that excludes itself.
 
-What several formats share. A length is judged as soon as its four bytes are there; see `framing`
-for the rest.
+Several formats share them. A length is checked as soon as its four bytes have arrived; see
+`framing` for the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LENGTH_BYTES = _LENGTH.size
 
 
 class FrameLengthError(BrokerdError):
-    """A length that no frame has: the stream cannot be followed any further."""
+    """A length out of range: the rest of the stream is unreadable."""
 
     def __init__(self, length: int, least: int, limit: int) -> None:
         super().__init__(
@@ -29,12 +29,12 @@ class FrameLengthError(BrokerdError):
 
 
 def length_prefixed(frame: bytes) -> bytes:
-    """The frame with its length before it."""
+    """Return the frame with its length before it."""
     return _LENGTH.pack(len(frame)) + frame
 
 
 class LengthFirstReader(FramesReader[FrameT, FrameLengthError]):
-    """What all frames have in common that begin so, whatever a format makes of the rest."""
+    """Reads frames that begin with their length. A subclass parses the rest."""
 
     __slots__ = ("_max_length", "_min_length")
 
@@ -55,7 +55,7 @@ class LengthFirstReader(FramesReader[FrameT, FrameLengthError]):
 
 
 class LengthPrefixedReader(LengthFirstReader[bytes]):
-    """Frames, without their lengths; see `FramesReader`."""
+    """Reads frames and returns them without their lengths; see `FramesReader`."""
 
     __slots__ = ()
 

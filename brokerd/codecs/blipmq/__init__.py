@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_blipmq.py
 """The BlipMQ wire format: bytes to values and back, pure. Page: docs/protocols/blipmq.rst.
 
-Both sides read with `frame_reader` and `decode`, and write with `encode`. A server, for which the
-state of a connection comes before the payload, asks `type_of` first and decodes type by type.
+Both sides read with `frame_reader` and `decode`, and write with `encode`. A server checks the state
+of the connection before the payload, so it calls `type_of` first and decodes by type.
 """
 
 from brokerd.codecs.blipmq.messages import (

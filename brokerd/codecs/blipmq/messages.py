@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_blipmq.py
-"""Frames of the BlipMQ format to values and back: ``decode(frame)`` is what was encoded.
+"""Decodes and encodes frames of the BlipMQ format.
 
-A frame here is what `LengthPrefixedReader` gives: type, correlation id, payload. `encode` puts the
-length before it. Checks are made in the order of the page (section Bad input).
+A frame here is a result of `LengthPrefixedReader`: type, correlation id, payload. `encode` adds the
+length. Checks are in the order of the page (section Bad input).
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ _TYPES = frozenset(FrameType)
 
 
 def frame_reader(max_length: int = MAX_LENGTH) -> LengthPrefixedReader:
-    """A reader of frames that are no longer than this, and than the format allows."""
+    """Return a reader of frames up to this length, or the format's limit if lower."""
     return LengthPrefixedReader(MIN_LENGTH, min(max_length, MAX_LENGTH))
 
 
 def type_of(frame: bytes) -> int:
-    """The type of a frame. Raises `UnknownFrameType`."""
+    """Return the type of a frame. Raises `UnknownFrameType`."""
     if frame[0] not in _TYPES:
         raise UnknownFrameType(f"frame type {frame[0]:#04x} is unknown; it is 0x01 to 0x09")
     return frame[0]
 
 
 def correlation_id_of(frame: bytes) -> int:
-    """The correlation id of a frame, whatever its payload."""
+    """Return the correlation id of a frame."""
     return int.from_bytes(frame[1:9], "big")
 
 
 def decode(frame: bytes) -> Message:
-    """What a frame says. Raises `InvalidFrame` and `UnknownFrameType`."""
+    """Return the message of a frame. Raises `InvalidFrame` and `UnknownFrameType`."""
     return _DECODERS[type_of(frame)](frame)
 
 
 def encode(message: Message) -> bytes:
-    """The complete frame of a message, length included.
+    """Return the complete frame of a message, with its length.
 
     Raises ValueError if it would be longer than the format allows.
     """
@@ -182,16 +182,16 @@ _DECODERS: dict[int, Callable[[bytes], Message]] = {
 
 
 def delivery_head(correlation_id: int, qos: int, topic: bytes, message_bytes: int) -> bytes:
-    """What stands before the message in the frame of a delivery; the topic is in UTF-8.
+    """Return the beginning of a delivery's frame, before the message; the topic is UTF-8.
 
-    The caller looks after the size of the frame.
+    The caller checks the size of the frame.
     """
     length = _HEAD_QOS_TOPIC.size + len(topic) + message_bytes
     return _LENGTH_HEAD_QOS_TOPIC.pack(length, _PUBLISH, correlation_id, qos, len(topic)) + topic
 
 
 def accepted(correlation_id: int, subscription_id: int = 0) -> bytes:
-    """The complete frame of the broker's ACK."""
+    """Return the complete frame of the broker's ACK."""
     return _LENGTH_HEAD_U64.pack(_HEAD_U64.size, _ACK, correlation_id, subscription_id)
 
 

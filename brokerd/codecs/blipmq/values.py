@@ -1,9 +1,9 @@
 # Tests: tests/codecs/test_blipmq.py
 """Messages of the BlipMQ format, as values (page: docs/protocols/blipmq.rst).
 
-A correlation id, a subscription id and a delivery tag are unsigned 64-bit integers. Some types go
-both ways and mean something else each way: an `Ack` of the broker says that a request succeeded,
-a `Publish` of the broker is a delivery.
+A correlation id, a subscription id and a delivery tag are unsigned 64-bit integers. Some types have
+another meaning in each direction: an `Ack` of the broker means that a request succeeded, a
+`Publish` of the broker is a delivery.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MAX_LENGTH = 16 << 20
 """A frame's length field, which excludes itself (section Frames)."""
 
 DELIVERY_BYTES = 12
-"""What a delivery's length counts besides the topic's bytes and the message: type, correlation id,
-QoS, length of the topic."""
+"""Size of a delivery without the topic and the message: type, correlation id, QoS, length of the
+topic."""
 
 
 class FrameType(IntEnum):
-    """What a frame is."""
+    """The type of a frame."""
 
     HELLO = 1
     AUTH = 2
@@ -38,7 +38,7 @@ class FrameType(IntEnum):
 
 
 class Code(IntEnum):
-    """What a `Nack` complains of (section Codes)."""
+    """The code of a `Nack` (section Codes)."""
 
     INVALID = 400
     UNAUTHORIZED = 401
@@ -70,10 +70,10 @@ class Auth(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """A message to be published, or one delivered."""
+    """A published or delivered message."""
 
     correlation_id: int
-    """Of a delivery of QoS 1: the delivery tag; of QoS 0: that of the POLL."""
+    """In a delivery of QoS 1 the delivery tag, of QoS 0 the correlation id of the POLL."""
     qos: int
     topic: str
     message: bytes
@@ -116,8 +116,8 @@ Message = Hello | Auth | Publish | Subscribe | Ack | Nack | Ping | Pong | Poll
 
 
 class InvalidFrame(BrokerdError):
-    """A complete frame that does not say what its type should; the text is that of the `Nack`."""
+    """A complete frame with a wrong payload. The text is that of the `Nack`."""
 
 
 class UnknownFrameType(BrokerdError):
-    """A type that this version does not have, or no type at all; the connection must be closed."""
+    """An unknown or missing type. The connection must be closed."""

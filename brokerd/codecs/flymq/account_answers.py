@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_flymq_accounts.py
-"""Answers about users, access lists and roles, as complete frames (page, section Operations)."""
+"""Encodes answers about users, access lists and roles (page, section Operations)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TIMES = Struct(">?qq")
 
 
 def user(opcode: int, one: User) -> bytes:
-    """USER_CREATE and USER_GET."""
+    """The answer to USER_CREATE or USER_GET."""
     return frame(opcode, _user(one))
 
 
 def users(found: Sequence[User]) -> bytes:
-    """USER_LIST; in the order given."""
+    """The answer to USER_LIST, in the order given."""
     return frame(Opcode.USER_LIST, _U32.pack(len(found)) + b"".join(map(_user, found)))
 
 
@@ -31,14 +31,14 @@ def _user(one: User) -> bytes:
 
 
 def acl(one: Acl, default_public: bool) -> bytes:
-    """ACL_GET. ``default_public`` is told where the topic has no list."""
+    """The answer to ACL_GET. It contains ``default_public`` if the topic has no list."""
     flags = bytes([one.exists, one.public, default_public and not one.exists])
     payload = pack_text(one.topic) + flags + pack_texts(one.users) + pack_texts(one.roles)
     return frame(Opcode.ACL_GET, payload)
 
 
 def acls(found: Sequence[Acl], default_public: bool) -> bytes:
-    """ACL_LIST; in the order given."""
+    """The answer to ACL_LIST, in the order given."""
     parts = [_U32.pack(len(found)), *map(_acl, found), bytes([default_public])]
     return frame(Opcode.ACL_LIST, b"".join(parts))
 
@@ -49,7 +49,7 @@ def _acl(one: Acl) -> bytes:
 
 
 def roles(found: Sequence[Role]) -> bytes:
-    """ROLE_LIST; in the order given."""
+    """The answer to ROLE_LIST, in the order given."""
     return frame(Opcode.ROLE_LIST, _U32.pack(len(found)) + b"".join(map(_role, found)))
 
 

@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_flymq_accounts.py
-"""The client's half of 0x70 to 0x7D: payloads of requests, and answers read strictly."""
+"""The client's side of 0x70 to 0x7D: encodes requests and decodes answers strictly."""
 
 from __future__ import annotations
 
@@ -139,4 +139,4 @@ ANSWERS: dict[int, Callable[[Fields], AccountAnswer | Failed]] = {
     Opcode.ACL_LIST: _acls,
     Opcode.ROLE_LIST: _roles,
 }
-"""Those that tell more than that it is done."""
+"""Decoders of answers other than OKMSG."""

@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_flymq_accounts.py
-"""Requests 0x70 to 0x7D from payloads (page, section Operations)."""
+"""Decodes requests 0x70 to 0x7D (page, section Operations)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _auth(fields: Fields) -> Auth:
 
 
 def _user_fields(fields: Fields) -> tuple[str, str, str, tuple[str, ...], bool]:
-    """What USER_CREATE, USER_UPDATE and PASSWORD_CHANGE have in common."""
+    """Return the fields that USER_CREATE, USER_UPDATE and PASSWORD_CHANGE share."""
     name = fields.text("user")
     password = fields.text("password")
     old_password = fields.text("old password")

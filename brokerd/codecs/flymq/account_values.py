@@ -32,7 +32,7 @@ class DeleteUser(NamedTuple):
 
 
 class UpdateUser(NamedTuple):
-    """Both are set to what is given."""
+    """Set the roles and whether the account is enabled."""
 
     user: str
     roles: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class GetUser(NamedTuple):
 class ChangePassword:
     user: str
     password: str = field(repr=False)
-    """The new one."""
+    """The new password."""
     old_password: str = field(default="", repr=False)
 
 
@@ -106,19 +106,19 @@ class Identity(NamedTuple):
     """The answer to WHOAMI."""
 
     is_known: bool
-    """Whether the connection is somebody's; otherwise the rest is empty."""
+    """Whether the connection has an account; otherwise the other fields are empty."""
     user: str = ""
     roles: tuple[str, ...] = ()
     permissions: tuple[str, ...] = ()
 
 
 class User(NamedTuple):
-    """An account as USER_GET tells of it."""
+    """An account in an answer."""
 
     name: str
     roles: tuple[str, ...]
     permissions: tuple[str, ...]
-    """Only USER_GET fills them."""
+    """Empty except in the answer to USER_GET."""
     enabled: bool
     created_seconds: int
     """Since the Unix epoch; 0 in the answer to USER_CREATE."""
@@ -144,7 +144,7 @@ class OneAcl(NamedTuple):
 
     acl: Acl
     default_public: bool
-    """Whether a topic without a list is public; told only of such a one."""
+    """Whether topics without a list are public; sent only for such a topic."""
 
 
 class Acls(NamedTuple):

@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_flymq_answers.py
-"""Answers as complete frames (page, sections Operations and Refusals)."""
+"""Encodes answers as complete frames (page, sections Operations and Refusals)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from brokerd.errors import escaped
 from brokerd.values import Columns, PackedBytes, Record, columns_of, runs_of
 
 FETCHED_BYTES = 12
-"""Payload of a FETCH answer without records."""
+"""Size of an answer to FETCH without records."""
 RECORD_BYTES = 16
-"""What a FETCH answer has for a record besides its key and value."""
+"""Size of a record in an answer to FETCH without its key and value."""
 LARGE_BYTES = 64 * 1024
-"""A value of so many bytes is a part of its own in `fetched_parts`."""
+"""A value of this size or more is a part of its own in `fetched_parts`."""
 ERROR_BYTES_MAX = 8_000
-"""Longest text of an ERROR frame; 8,224 and more would be misread (payload facts, section 3)."""
+"""Longest text of an ERROR frame; clients misread 8,224 bytes and more (payload facts, 3)."""
 SPACES = "   "
-"""What makes SDKs show the text of the document's layout in full."""
+"""Padding with which SDKs show the text of the document's layout in full."""
 _NOT_LEADER = re.compile("not leader", re.IGNORECASE)
 
 _U32 = Struct(">I")
@@ -48,7 +48,7 @@ def produced(
     value_size: int,
     opcode: int = Opcode.PRODUCE,
 ) -> bytes:
-    """PRODUCE and its kin: where the record went. A `key_size` of -1 means that it has no key."""
+    """The answer to PRODUCE or a variant. A `key_size` of -1 means a record without a key."""
     return _produced_head(topic, opcode) + _STORED.pack(
         partition, offset, timestamp_ms, key_size, value_size
     )
@@ -56,7 +56,7 @@ def produced(
 
 @lru_cache(maxsize=1024)
 def _produced_head(topic: str, opcode: int) -> bytes:
-    """How all answers to PRODUCE, or one of its kin, of a topic begin."""
+    """Return the common beginning of all answers to PRODUCE, or a variant, of a topic."""
     name = pack_text(topic)
     return header(opcode, len(name) + _STORED.size) + name
 
@@ -64,7 +64,7 @@ def _produced_head(topic: str, opcode: int) -> bytes:
 def consumed_parts(
     key: bytes | None, value: bytes, opcode: int = Opcode.CONSUME
 ) -> tuple[bytes, bytes]:
-    """CONSUME or CONSUME_ZERO_COPY, with the value apart and not copied."""
+    """The answer to CONSUME or CONSUME_ZERO_COPY; the value is a part of its own, not copied."""
     key = key or b""
     length = _LENGTHS.size + len(key) + len(value)
     sizes = (header(opcode, length), _U32.pack(len(key)), key, _U32.pack(len(value)))
@@ -72,14 +72,14 @@ def consumed_parts(
 
 
 def fetched_size(record: Record) -> int:
-    """Bytes of a FETCH answer that the record takes; `FETCHED_BYTES` is the rest."""
+    """Return the size of a record in an answer to FETCH."""
     return RECORD_BYTES + len(record.value) + (len(record.key) if record.key else 0)
 
 
 def fetched_parts(request: Fetch, records: Sequence[Record], next_offset: int) -> tuple[bytes, ...]:
-    """FETCH or FETCH_BINARY, in the layout that the request asks for.
+    """The answer to FETCH or FETCH_BINARY, in the layout of the request.
 
-    Values of `LARGE_BYTES` and more are parts of their own and not copied.
+    Values of `LARGE_BYTES` or more are parts of their own, not copied.
     """
     if request.answer_is_sdk:
         return _in_parts(request.opcode, _sdk_parts(runs_of(records), len(records), next_offset))
@@ -126,22 +126,22 @@ def _sdk_run(records: Columns) -> Sequence[bytes]:
 
 
 def ok(opcode: int, message: str = "") -> bytes:
-    """CREATE_TOPIC and all others that tell only that it is done, some to which user or topic."""
+    """The answer OKMSG of CREATE_TOPIC and others; some name the user or topic."""
     return frame(opcode, b"\x01" + pack_text(message))
 
 
 def position(opcode: int, offset: int) -> bytes:
-    """SUBSCRIBE, GET_OFFSET."""
+    """The answer to SUBSCRIBE or GET_OFFSET."""
     return frame(opcode, _U64.pack(offset))
 
 
 def topics(names: Sequence[str]) -> bytes:
-    """LIST_TOPICS; the names as they are to stand."""
+    """The answer to LIST_TOPICS, in the order given."""
     return frame(Opcode.LIST_TOPICS, pack_texts(names))
 
 
 def topic_metadata(topic: str, partitions: Sequence[PartitionOffsets]) -> bytes:
-    """METADATA, as the Go client's codec has it (payload facts, 5.4)."""
+    """The answer to METADATA, in the layout of the Go client's codec (payload facts, 5.4)."""
     parts = [pack_text(topic), _U32.pack(len(partitions))]
     parts += [_PARTITION_OFFSETS.pack(*one) for one in partitions]
     return frame(Opcode.METADATA, b"".join(parts))
@@ -150,7 +150,7 @@ def topic_metadata(topic: str, partitions: Sequence[PartitionOffsets]) -> bytes:
 def cluster_metadata(
     cluster_id: str, topics: Iterable[tuple[str, Sequence[PartitionPlace]]]
 ) -> bytes:
-    """CLUSTER_METADATA, of pairs (topic, its partitions) such as `TopicPlaces`."""
+    """The answer to CLUSTER_METADATA, from (topic, partitions) pairs like `TopicPlaces`."""
     named = [
         b"".join((pack_text(topic), _U32.pack(len(places)), *map(_place, places)))
         for topic, places in topics
@@ -160,14 +160,14 @@ def cluster_metadata(
 
 
 def lag(current: int, committed: int, latest: int, lag: int) -> bytes:
-    """GET_LAG."""
+    """The answer to GET_LAG."""
     return frame(Opcode.GET_LAG, _LAG.pack(current, committed, latest, lag))
 
 
 def error(text: str, sdk: bool) -> bytes:
-    """A refusal, in the SDKs' layout or the document's. Clients act on "not leader": it is bent.
+    """Return an ERROR frame in the SDKs' layout or the document's.
 
-    Control characters are `escaped`.
+    Clients act on the words "not leader", so these are changed. Control characters are `escaped`.
     """
     data = _NOT_LEADER.sub("not-leader", escaped(text)).encode("utf-8", "replace")[:ERROR_BYTES_MAX]
     text = data.decode("utf-8", "ignore")
@@ -177,9 +177,9 @@ def error(text: str, sdk: bool) -> bytes:
 
 
 def _in_parts(opcode: int, parts: list[bytes]) -> tuple[bytes, ...]:
-    """The frame of these parts, of which the first is empty and becomes the header.
+    """Return the frame of these parts. The first one is empty and becomes the header.
 
-    Large parts stay what they are; what stands between them is joined.
+    Large parts stay as they are; the parts between them are joined.
     """
     sizes = list(map(len, parts))
     parts[0] = header(opcode, sum(sizes))

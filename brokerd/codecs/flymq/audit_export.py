@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_flymq_audits.py
-"""Audit events as JSON or CSV, in pieces that are joined when all are there (page, AUDIT_EXPORT).
+"""Exports of audit events as JSON or CSV, in pieces that are joined (page, AUDIT_EXPORT).
 
-JSON is one array of objects. In CSV (RFC 4180) a cell that a spreadsheet would take for a formula
-has an apostrophe in front, because names in it may come from anybody.
+JSON is one array of objects. In CSV (RFC 4180) an apostrophe precedes a cell that a spreadsheet
+would evaluate as a formula, because any client may choose the names in it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def is_csv(form: str) -> bool:
-    """Whether an export's format is CSV; otherwise it is JSON."""
+    """Return whether an export's format is CSV; otherwise it is JSON."""
     return form == "csv"
 
 
 def export_piece(events: Iterable[AuditEvent], form: str) -> bytes:
-    """Some events, to be given to `joined_pieces` with the others."""
+    """Return a piece of an export for `joined_pieces`."""
     if is_csv(form):
         return _csv_lines(map(_csv_row, events))
     return b",".join([_json_object(event) for event in events])
 
 
 def joined_pieces(pieces: Iterable[bytes], form: str) -> bytes:
-    """The whole export."""
+    """Return the export made of these pieces."""
     if is_csv(form):
         return _csv_lines([CSV_COLUMNS]) + b"".join(pieces)
     return b"[" + b",".join(filter(None, pieces)) + b"]"
@@ -83,6 +83,6 @@ def _csv_lines(rows: Iterable[Iterable[str]]) -> bytes:
 
 
 def _time_text(time_ms: int) -> str:
-    """RFC 3339 in UTC, to the millisecond."""
+    """Return a time as RFC 3339 in UTC, with milliseconds."""
     moment = datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_flymq_audits.py
-"""The audit trail: what is asked of it and what it answers, free of bytes.
+"""Queries of the audit trail and their answers, free of bytes.
 
 Layouts: docs/protocols/flymq.rst, 0x80, 0x81, 0xA0 and 0xA1.
 """
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class QueryAudit(NamedTuple):
-    """Which events, newest first; a field that is empty or 0 does not choose."""
+    """Select events, newest first. An empty field or 0 selects all."""
 
     start_seconds: int = 0
     """Since the Unix epoch."""
@@ -21,12 +21,12 @@ class QueryAudit(NamedTuple):
     """Part of the resource's name."""
     result: str = ""
     search: str = ""
-    """Part of the action, the resource or a detail, whatever the case."""
+    """Part of the action, the resource or a detail, in any case."""
     limit: int = 0
     offset: int = 0
-    """So many of the newest that match are left out."""
+    """Number of the newest matching events to leave out."""
     java: bool = False
-    """Whether it has the layout of the Java and Python SDKs (A0, A1), not the Go client's."""
+    """Whether the layout is that of the Java and Python SDKs (A0, A1), not the Go client's."""
 
 
 class ExportAudit(NamedTuple):
@@ -39,7 +39,7 @@ AuditRequest = QueryAudit | ExportAudit
 
 
 class AuditEvent(NamedTuple):
-    """One event, all of it text but the time."""
+    """One event. All fields but the time are texts."""
 
     id: str
     time_ms: int
@@ -59,9 +59,9 @@ class AuditEvents(NamedTuple):
 
     events: tuple[AuditEvent, ...]
     total: int
-    """How many match in all, as far as was looked."""
+    """Number of matching events in the part of the trail that was searched."""
     more: bool
-    """Whether there are more behind these."""
+    """Whether older events match too."""
 
 
 class Exported(NamedTuple):
@@ -69,7 +69,7 @@ class Exported(NamedTuple):
 
     data: bytes
     format: str = ""
-    """Empty in the answer to A1, which does not say it."""
+    """Empty in the answer to A1, which lacks it."""
 
 
 AuditAnswer = AuditEvents | Exported

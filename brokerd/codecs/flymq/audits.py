@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_flymq_audits.py
-"""AUDIT_QUERY and AUDIT_EXPORT in both numberings, requests and answers, both ways.
+"""Encodes and decodes AUDIT_QUERY and AUDIT_EXPORT with both opcodes, requests and answers.
 
 The Go client has 0x80 and 0x81; the Python and Java SDKs have 0xA0 and 0xA1, which count some lists
 in two bytes and do not frame events (page, section AUDIT_QUERY; payload facts, 5.80).
@@ -50,7 +50,7 @@ def _java_query(fields: Fields) -> QueryAudit:
 
 
 def _choice(fields: Fields, java: bool) -> QueryAudit:
-    """All but limit and offset."""
+    """Read the fields of a query up to limit and offset."""
     start, end = fields.i64("start"), fields.i64("end")
     count = fields.count16("types", 2) if java else fields.count("types", 2)
     return QueryAudit(
@@ -87,19 +87,19 @@ DECODERS: dict[int, Callable[[Fields], AuditRequest]] = {
 
 
 def opcode_of(request: AuditRequest) -> Opcode:
-    """The opcode that a request is sent with."""
+    """Return the opcode of a request."""
     if isinstance(request, QueryAudit):
         return Opcode.AUDIT_QUERY_JAVA if request.java else Opcode.AUDIT_QUERY
     return Opcode.AUDIT_EXPORT_JAVA if request.query.java else Opcode.AUDIT_EXPORT
 
 
 def query_payload(request: QueryAudit) -> bytes:
-    """Of 80 and A0."""
+    """Return the payload of 80 or A0."""
     return _choice_payload(request) + _PAGE.pack(request.limit, request.offset)
 
 
 def export_payload(request: ExportAudit) -> bytes:
-    """Of 81 and A1; the latter has no limit and no offset."""
+    """Return the payload of 81 or A1, which has no limit and no offset."""
     if request.query.java:
         return pack_text(request.format) + _choice_payload(request.query)
     return pack_data(query_payload(request.query)) + pack_text(request.format)
@@ -116,7 +116,7 @@ def _choice_payload(request: QueryAudit) -> bytes:
 
 
 def audit_events(found: AuditEvents, java: bool) -> bytes:
-    """AUDIT_QUERY, in the layout of the request."""
+    """The answer to AUDIT_QUERY, in the layout of the request."""
     if java:
         head = _TOTAL_MORE_COUNT.pack(found.total, found.more, len(found.events))
         return frame(Opcode.AUDIT_QUERY_JAVA, head + b"".join(map(_java_event, found.events)))
@@ -126,7 +126,7 @@ def audit_events(found: AuditEvents, java: bool) -> bytes:
 
 
 def exported(request: ExportAudit, data: bytes) -> bytes:
-    """AUDIT_EXPORT, in the layout of the request."""
+    """The answer to AUDIT_EXPORT, in the layout of the request."""
     if request.query.java:
         return frame(Opcode.AUDIT_EXPORT_JAVA, data)
     head = pack_text(request.format) + _U32.pack(len(data))  # the data may be large: one copy less

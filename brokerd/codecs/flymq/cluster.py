@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_flymq_cluster.py
-"""CLUSTER_JOIN, CLUSTER_LEAVE and CLUSTER_STATUS as payloads, both ways (page, 0x50 to 0x52)."""
+"""Encodes and decodes CLUSTER_JOIN, CLUSTER_LEAVE and CLUSTER_STATUS (page, 0x50 to 0x52)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _U32 = Struct(">I")
 
 
 def cluster_nodes(found: ClusterNodes) -> bytes:
-    """CLUSTER_STATUS."""
+    """The answer to CLUSTER_STATUS."""
     head = pack_text(found.cluster_id) + _U32.pack(len(found.nodes))
     return frame(Opcode.CLUSTER_STATUS, head + b"".join(map(_node_bytes, found.nodes)))
 

@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_flymq_compression.py
-"""gzip of whole payloads, with an end to how large they may become (page, section Compression).
+"""gzip of whole payloads, with a limit of the decompressed size (page, section Compression).
 
-One member (RFC 1952), nothing after it. It is decompressed in steps of at most ``STEP_BYTES``, none
-of which reads more than ``PIECE_BYTES``: there are blocks that say nothing at great length.
+A payload is one member (RFC 1952) without trailing bytes. A step of the decompression makes at most
+``STEP_BYTES`` and reads at most ``PIECE_BYTES``, since long blocks may decompress to no bytes.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import zlib
 from brokerd.codecs.flymq.values import COMPRESSION_MASK, GZIP, RequestError
 
 STEP_BYTES = 65_536
-"""What a step makes at most, in a fifth of a millisecond."""
+"""Largest output of a step; it takes a fifth of a millisecond."""
 PIECE_BYTES = 16_384
-"""What a step reads at most, in two milliseconds."""
+"""Largest input of a step; it takes up to two milliseconds."""
 _MEMBER = b"\x1f\x8b\x08"
 _GZIP_WINDOW = 31
 _SIZE_BYTES = 4
 
 
 class Inflation:
-    """The decompression of a payload, under way; ``inflated`` is what it has made.
+    """The decompression of a payload; ``inflated`` is the output so far.
 
-    :raises RequestError: another compression than gzip, not gzip, or more than `max_bytes`; from
-        its beginning, or from the step that finds out.
+    :raises RequestError: by the constructor or a step, for another compression than gzip, malformed
+        gzip, or more than `max_bytes`.
     """
 
     def __init__(self, flags: int, payload: bytes, max_bytes: int) -> None:
@@ -42,11 +42,11 @@ class Inflation:
         self._max_bytes = max_bytes
         self._inflater = zlib.decompressobj(wbits=_GZIP_WINDOW)
         self.read_bytes = 0
-        """How much of the payload was read."""
+        """Number of bytes read from the payload."""
         self.inflated = bytearray()
 
     def step(self) -> bool:
-        """Decompress some more; True when that was the last."""
+        """Decompress one step; return True at the end."""
         piece = self._inflater.unconsumed_tail or self._next_piece()
         room = self._max_bytes - len(self.inflated)
         try:
@@ -77,12 +77,12 @@ class Inflation:
 
 
 def compressed(payload: bytes) -> bytes:
-    """One gzip member; the same bytes for the same payload."""
+    """Return one gzip member, the same bytes for the same payload."""
     return gzip.compress(payload, mtime=0)
 
 
 def _refuse_announced(payload: bytes, max_bytes: int) -> None:
-    """Refuse what says in its trailer that it is too large, before anything is decompressed."""
+    """Refuse a payload whose trailer announces too many bytes, before its decompression."""
     size = int.from_bytes(payload[-_SIZE_BYTES:], "little")
     if payload.startswith(_MEMBER) and size > max_bytes:
         raise RequestError(

@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_flymq_dead_letters.py
-"""Requests about dead letters, and what is told of one: values, free of bytes.
+"""Requests and answers about dead letters, free of bytes.
 
 Layouts: docs/protocols/flymq.rst, 0x20 to 0x22.
 """
@@ -12,13 +12,13 @@ from typing import NamedTuple
 class FetchDlq(NamedTuple):
     topic: str
     max_messages: int = 10
-    """0 and less: 10."""
+    """0 or less: 10."""
 
 
 class ReplayDlq(NamedTuple):
     topic: str
     message: int | str
-    """The id of a dead letter, or, as a number, an offset."""
+    """A str: the id of a dead letter; an int: an offset."""
 
 
 class PurgeDlq(NamedTuple):

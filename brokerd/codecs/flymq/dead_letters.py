@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_flymq_dead_letters.py
-"""FETCH_DLQ, REPLAY_DLQ and PURGE_DLQ as payloads, both ways (page, 0x20 to 0x22).
+"""Encodes and decodes FETCH_DLQ, REPLAY_DLQ and PURGE_DLQ (page, 0x20 to 0x22).
 
-PURGE_DLQ is answered with OKMSG, and so is REPLAY_DLQ of an id; of an offset its answer has a
-longer length (payload facts, 5.21).
+The answer to PURGE_DLQ, and to REPLAY_DLQ with an id, is OKMSG. The answer to REPLAY_DLQ with an
+offset has a longer length field (payload facts, 5.21).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from brokerd.codecs.flymq.frames import frame, header
 from brokerd.codecs.flymq.values import Done, FieldError, Opcode
 
 DEAD_LETTER_BYTES = 12
-"""What an answer has for a dead letter besides its id, its payload and its error."""
+"""Size of a dead letter in an answer without its id, payload and error."""
 FETCHED_DLQ_BYTES = 4
-"""Payload of an answer to FETCH_DLQ without dead letters."""
+"""Size of an answer to FETCH_DLQ without dead letters."""
 DONE = "OK"
-"""What the reference server says, too."""
+"""The reference server's text."""
 _OFFSET_BYTES = 8
 _ID_BYTES = 6
-"""Of an id that takes as many bytes as an offset."""
+"""Size of an id that takes as many bytes as an offset."""
 
 _U32 = Struct(">I")
 _I32 = Struct(">i")
@@ -39,7 +39,7 @@ _U64 = Struct(">Q")
 
 
 def fetched_dlq(found: Sequence[DeadLetter]) -> bytes:
-    """FETCH_DLQ; in the order given. Payloads are copied once."""
+    """The answer to FETCH_DLQ, in the order given. Payloads are copied once."""
     parts = [b"", _U32.pack(len(found))]
     for letter in found:
         parts += pack_text(letter.message_id), _U32.pack(len(letter.payload)), letter.payload
@@ -49,7 +49,7 @@ def fetched_dlq(found: Sequence[DeadLetter]) -> bytes:
 
 
 def replayed(request: ReplayDlq) -> bytes:
-    """REPLAY_DLQ, in the layout that the request asks for."""
+    """The answer to REPLAY_DLQ, in the layout of the request."""
     if isinstance(request.message, str):
         return frame(Opcode.REPLAY_DLQ, b"\x01" + pack_text(DONE))
     return frame(Opcode.REPLAY_DLQ, b"\x01" + pack_data(DONE.encode()))
@@ -117,4 +117,4 @@ def _replayed(request: ReplayDlq, fields: Fields) -> Done:
 ANSWERS: dict[int, Callable[[Fields], DeadLetters]] = {Opcode.FETCH_DLQ: _dead_letters}
 
 ANSWERS_TO: dict[type[Any], Callable[[Any, Fields], Done]] = {ReplayDlq: _replayed}
-"""Those that are read by what was asked."""
+"""Decoders of answers whose layout depends on the request."""

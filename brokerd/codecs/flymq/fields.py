@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_flymq_requests.py
-"""The fields of a payload, read one after the other, and written (page, section Encoding).
+"""Reads and writes the fields of a payload (page, section Encoding).
 
-A count is compared with the bytes that are left before anything is made of it.
+A count is compared with the remaining bytes before objects are built.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from struct import Struct
 from brokerd.codecs.flymq.values import FieldError
 
 TEXT_BYTES_MAX = 65_535
-"""What the length of a ``str`` can say."""
+"""Longest ``str``."""
 TEXT8_BYTES_MAX = 255
-"""What the length of a ``str8`` can say."""
+"""Longest ``str8``."""
 
 _U16 = Struct(">H")
 _U32 = Struct(">I")
@@ -24,10 +24,10 @@ _I64 = Struct(">q")
 
 
 class Fields:
-    """Reads a payload from its beginning; every method moves on behind what it read.
+    """Reads the fields of a payload in order; every method reads one field.
 
-    :raises FieldError: the field is not there, or not whole, or not UTF-8; by all methods. Their
-        argument names the field in the text.
+    :raises FieldError: by all methods, for a missing or incomplete field or bad UTF-8. The argument
+        is the name of the field in the text.
     """
 
     __slots__ = ("_payload", "_position")
@@ -38,31 +38,31 @@ class Fields:
 
     @property
     def left(self) -> int:
-        """Bytes that were not read yet."""
+        """Number of unread bytes."""
         return len(self._payload) - self._position
 
     def peek(self, size: int) -> int:
-        """The unsigned number in what is there of the next `size` bytes; stay before it."""
+        """Return the unsigned number of the next `size` bytes, or fewer, without reading them."""
         return int.from_bytes(self._payload[self._position : self._position + size], "big")
 
     def text(self, what: str) -> str:
-        """A ``str``."""
+        """Read a ``str``."""
         return self._text(self._number(_U16, what), what)
 
     def text8(self, what: str) -> str:
-        """A ``str8``."""
+        """Read a ``str8``."""
         return self._text(self.u8(what), what)
 
     def data(self, what: str) -> bytes:
-        """A ``bytes``."""
+        """Read a ``bytes``."""
         return self._take(self._number(_U32, what), what)
 
     def rest(self) -> bytes:
-        """All that is left, as it is."""
+        """Read all remaining bytes."""
         return self._take(self.left, "rest")
 
     def flag(self, what: str) -> bool:
-        """A ``bool``: true is 01, and nothing else is."""
+        """Read a ``bool``: only 01 is true."""
         return self.u8(what) == 1
 
     def u8(self, what: str) -> int:
@@ -84,24 +84,24 @@ class Fields:
         return self._number(_I64, what)
 
     def count(self, what: str, smallest: int) -> int:
-        """How many items follow, each of at least `smallest` bytes."""
+        """Read the number of items that follow, each of at least `smallest` bytes."""
         count = self._number(_U32, what)
         self.expect(what, count, smallest)
         return count
 
     def expect(self, what: str, count: int, smallest: int) -> None:
-        """That there are bytes left for `count` items of at least `smallest` bytes each."""
+        """Check that bytes are left for `count` items of at least `smallest` bytes each."""
         if count * smallest > self.left:
             raise FieldError(
                 f"buffer too small: {what} says {count} items and {self.left} bytes are left"
             )
 
     def texts(self, what: str) -> tuple[str, ...]:
-        """A ``list<str>``."""
+        """Read a ``list<str>``."""
         return tuple([self.text(what) for _ in range(self.count(what, 2))])
 
     def count16(self, what: str, smallest: int) -> int:
-        """As `count`, but said in two bytes."""
+        """Like `count`, for a number of two bytes."""
         count = self.u16(what)
         self.expect(what, count, smallest)
         return count
@@ -111,7 +111,7 @@ class Fields:
         return number
 
     def _advance(self, size: int, what: str) -> int:
-        """Where the next `size` bytes begin."""
+        """Skip `size` bytes and return their position."""
         position = self._position
         if position + size > len(self._payload):
             raise FieldError(
@@ -136,9 +136,9 @@ class Fields:
 
 
 def pack_text(text: str) -> bytes:
-    """A ``str``.
+    """Return a ``str``.
 
-    :raises ValueError: it has more than 65,535 bytes, or UTF-8 cannot say it.
+    :raises ValueError: it has more than 65,535 bytes, or UTF-8 cannot encode it.
     """
     data = text.encode()
     if len(data) > TEXT_BYTES_MAX:
@@ -147,9 +147,9 @@ def pack_text(text: str) -> bytes:
 
 
 def pack_text8(text: str) -> bytes:
-    """A ``str8``.
+    """Return a ``str8``.
 
-    :raises ValueError: it has more than 255 bytes, or UTF-8 cannot say it.
+    :raises ValueError: it has more than 255 bytes, or UTF-8 cannot encode it.
     """
     data = text.encode()
     if len(data) > TEXT8_BYTES_MAX:
@@ -158,10 +158,10 @@ def pack_text8(text: str) -> bytes:
 
 
 def pack_data(data: bytes) -> bytes:
-    """A ``bytes``."""
+    """Return a ``bytes``."""
     return _U32.pack(len(data)) + data
 
 
 def pack_texts(texts: Sequence[str]) -> bytes:
-    """A ``list<str>``."""
+    """Return a ``list<str>``."""
     return _U32.pack(len(texts)) + b"".join(map(pack_text, texts))

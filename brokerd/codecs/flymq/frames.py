@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_flymq_frames.py
-"""Frames with an 8-byte header, taken apart as bytes arrive and put together (page, Frames).
+"""Reads and writes frames with a header of 8 bytes (page, Frames).
 
-Magic, version and length are each judged as soon as they are there.
+Magic, version and length are each checked as soon as they have arrived.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ _BEGIN = MAGIC << 8 | VERSION
 
 
 def frame(opcode: int, payload: bytes, flags: int = FLAG_BINARY) -> bytes:
-    """A complete frame."""
+    """Return a complete frame."""
     return _HEADER.pack(_BEGIN, opcode, flags, len(payload)) + payload
 
 
 def header(opcode: int, length: int, flags: int = FLAG_BINARY) -> bytes:
-    """What goes before a payload of `length` bytes."""
+    """Return the header of a payload of `length` bytes."""
     return _HEADER.pack(_BEGIN, opcode, flags, length)
 
 
 class FrameReader(FramesReader[Frame, FrameError]):
-    """Frames of one direction of one connection; see `FramesReader`.
+    """Reads the frames of one direction of a connection; see `FramesReader`.
 
-    With an `error`, an ERROR frame goes out after the answers to the frames before, if
-    ``error.answer`` says so.
+    After an `error` with ``error.answer``, the server sends an ERROR frame behind all answers.
     """
 
     __slots__ = ("_max_length",)

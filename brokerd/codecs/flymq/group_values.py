@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_flymq_group_requests.py
-"""Lists and descriptions of groups, their deletion, and seeks by time: values, free of bytes.
+"""Requests and answers about groups, and seeks by time, free of bytes.
 
 Layouts: docs/protocols/flymq.rst, 0x62, 0x63, 0x65 and 0x66.
 """
@@ -14,19 +14,19 @@ class ListGroups(NamedTuple):
 
 
 class DescribeGroup(NamedTuple):
-    """Empty topic: the first one that has such a group."""
+    """Empty topic: the first topic with such a group."""
 
     group: str
     topic: str | None = ""
-    """None: not said at all, as the Java SDK asks; the answer is in its layout."""
+    """None: field missing, as in the Java SDK, whose layout the answer has."""
 
 
 class DeleteGroup(NamedTuple):
-    """Empty topic: all that have such a group."""
+    """Empty topic: all topics with such a group."""
 
     group: str
     topic: str | None = ""
-    """None: not said at all, as the Java SDK asks."""
+    """None: field missing, as in the Java SDK."""
 
 
 class SeekToTimestamp(NamedTuple):
@@ -35,21 +35,21 @@ class SeekToTimestamp(NamedTuple):
     time_ms: int
     """Since the Unix epoch."""
     group: str | None = None
-    """None: not said at all. One that is not empty commits the offset."""
+    """None: field missing. A non-empty group commits the offset."""
 
 
 GroupRequest = ListGroups | DescribeGroup | DeleteGroup | SeekToTimestamp
 
 
 class GroupOffset(NamedTuple):
-    """What a group has committed for a partition."""
+    """The committed offset of a group in a partition."""
 
     partition: int
     offset: int
 
 
 class Group(NamedTuple):
-    """A group as pyflymq and the Go client read it."""
+    """A group in the layout of pyflymq and the Go client."""
 
     topic: str
     group: str
@@ -65,7 +65,7 @@ class Groups(NamedTuple):
 
 
 class JavaGroup(NamedTuple):
-    """A group as the Java SDK reads it."""
+    """A group in the layout of the Java SDK."""
 
     group: str
     state: str

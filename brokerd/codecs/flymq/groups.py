@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_flymq_group_requests.py
 """LIST_GROUPS, DESCRIBE_GROUP, DELETE_GROUP and SEEK_TO_TIMESTAMP, both ways (page, 0x62 to 0x66).
 
-Who names a group without its topic is the Java SDK: its answer has another layout (payload facts,
-5.62). DELETE_GROUP is answered with OKMSG, SEEK_TO_TIMESTAMP as GET_OFFSET is.
+The Java SDK names a group without its topic. The answer to it has another layout (payload facts,
+5.62). The answer to DELETE_GROUP is OKMSG; that to SEEK_TO_TIMESTAMP is like that to GET_OFFSET.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from brokerd.codecs.flymq.values import Opcode
 _GROUP_BYTES = 12
 _OFFSET_BYTES = 12
 _SEEK_BYTES = 12
-"""A partition and a time, and nothing else."""
+"""Size of a partition and a time."""
 
 _U32 = Struct(">I")
 _OFFSET = Struct(">iQ")
@@ -37,12 +37,12 @@ _SEEK = Struct(">iq")
 
 
 def listed_groups(found: Sequence[Group]) -> bytes:
-    """LIST_GROUPS; in the order given."""
+    """The answer to LIST_GROUPS, in the order given."""
     return frame(Opcode.LIST_GROUPS, _U32.pack(len(found)) + b"".join(map(_group_bytes, found)))
 
 
 def described_group(one: Group | JavaGroup) -> bytes:
-    """DESCRIBE_GROUP, in the layout that the request asks for."""
+    """The answer to DESCRIBE_GROUP, in the layout of the request."""
     if isinstance(one, Group):
         return frame(Opcode.DESCRIBE_GROUP, _group_bytes(one))
     names = pack_text(one.group) + pack_text(one.state)
@@ -57,7 +57,7 @@ def _group_bytes(one: Group) -> bytes:
 
 
 def _names(fields: Fields) -> tuple[str, str | None]:
-    """A group and its topic, or None where the group stands alone."""
+    """Return a group and its topic; None for a group without a topic."""
     first = fields.text("topic or group")
     return (fields.text("group"), first) if fields.left else (first, None)
 
@@ -132,4 +132,4 @@ ANSWERS: dict[int, Callable[[Fields], Groups]] = {Opcode.LIST_GROUPS: _groups}
 ANSWERS_TO: dict[type[Any], Callable[[Any, Fields], Group | JavaGroup]] = {
     DescribeGroup: _described,
 }
-"""Those that are read by what was asked."""
+"""Decoders of answers whose layout depends on the request."""

@@ -1,9 +1,9 @@
 # Tests: tests/codecs/test_flymq_logins.py
-"""Answers to AUTH and WHOAMI, which no two clients read alike (page, AUTH; payload facts, 5.70).
+"""Answers to AUTH and WHOAMI, whose layout differs by client (page, AUTH; payload facts, 5.70).
 
-The document's reader, pyflymq and the Go client, and the Java SDK each have a layout of AUTH. What
-one of them is sent, the others can be made to accept by zeros behind it. How many, is found by
-walking the bytes as they do; past the end they find zeros.
+The document's reader, pyflymq and the Go client, and the Java SDK each have a layout of AUTH. With
+zeros after one layout, the other clients accept it too. The number of zeros is found by a walk of
+the bytes as these clients do it, with zeros past the end.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from brokerd.codecs.flymq.values import Failed, FieldError, Opcode
 AuthLayout = Literal["seed", "sdk", "neutral", "padded"]
 
 NEUTRAL = b"\x01" + bytes(10)
-"""A success without names: every client's layout at once."""
+"""A success without names, which every client accepts."""
 NOBODY = bytes(11)
-"""WHOAMI of a connection that is nobody's: every client's layout at once."""
+"""WHOAMI of a connection without an account, which every client accepts."""
 PADDED_BYTES_MAX = 4 * 1024 * 1024
-"""Longest padded payload: a name of 31 letters and more takes more, and is answered neutrally."""
+"""Longest padded payload. A name of 31 letters or more takes more and gets the neutral answer."""
 REFUSAL_BYTES_MAX = 8_000
 """Longest text of a refused login."""
 
@@ -32,7 +32,7 @@ _U32 = Struct(">I")
 
 
 def logged_in(user: str, roles: Sequence[str], layout: AuthLayout) -> bytes:
-    """AUTH: success, in the layout that the operator chose."""
+    """Return the successful answer to AUTH in a configured layout."""
     return frame(Opcode.AUTH_RESPONSE, _logged_in(user, roles, layout))
 
 
@@ -50,13 +50,13 @@ def _logged_in(user: str, roles: Sequence[str], layout: AuthLayout) -> bytes:
 
 
 def login_refused(text: str) -> bytes:
-    """AUTH: refused. The document's layout; the zeros at the end make it every client's."""
+    """Return the refusal of AUTH: the document's layout, and zeros for the other clients."""
     data = text.encode("utf-8", "replace")[:REFUSAL_BYTES_MAX].decode("utf-8", "ignore")
     return frame(Opcode.AUTH_RESPONSE, b"\0" + pack_text(data) + bytes(8))
 
 
 def identity(one: Identity) -> bytes:
-    """WHOAMI: the layout of pyflymq and the Java SDK, with zeros so that the Go client reads it."""
+    """Return the answer to WHOAMI: the layout of pyflymq and the Java SDK, zeros for Go's."""
     if not one.is_known:
         return frame(Opcode.WHOAMI, NOBODY)
     names = pack_text(one.user) + pack_texts(one.roles) + pack_texts(one.permissions)
@@ -68,21 +68,21 @@ def identity(one: Identity) -> bytes:
 
 
 def _end_for_go(payload: bytes) -> int:
-    """What pyflymq and the Go client need: ``bool``, ``str``, ``list<str8>``, ``str``."""
+    """Return the end of the layout of pyflymq and Go: bool, str, list<str8>, str."""
     position = 1 + 2 + _number(payload, 1, 2)
     position = _past_texts(payload, position, 1)
     return position + 2 + _number(payload, position, 2)
 
 
 def _end_for_java(payload: bytes) -> int:
-    """What the Java SDK needs: ``bool``, ``str``, ``list<str>``, ``list<str>``."""
+    """Return the end of the layout of the Java SDK: bool, str, list<str>, list<str>."""
     position = 1 + 2 + _number(payload, 1, 2)
     position = _past_texts(payload, position, 2)
     return _past_texts(payload, position, 2)
 
 
 def _past_texts(payload: bytes, position: int, length_bytes: int) -> int:
-    """Where a list of texts ends, whose lengths have so many bytes."""
+    """Return the end of a list of texts whose lengths have ``length_bytes`` bytes."""
     count = _number(payload, position, 4)
     position += 4
     while count and position < len(payload):
@@ -92,7 +92,7 @@ def _past_texts(payload: bytes, position: int, length_bytes: int) -> int:
 
 
 def _number(payload: bytes, position: int, size: int) -> int:
-    """A number of so many bytes, of which those past the end are zeros."""
+    """Return a number of ``size`` bytes; bytes past the end are zeros."""
     return int.from_bytes(payload[position : position + size].ljust(size, b"\0"), "big")
 
 
@@ -100,9 +100,9 @@ def _number(payload: bytes, position: int, size: int) -> int:
 
 
 def login_of(fields: Fields) -> LoggedIn | Failed:
-    """The answer to AUTH in whichever layout it is.
+    """Decode an answer to AUTH in any layout.
 
-    :raises FieldError: it is in none.
+    :raises FieldError: it has no known layout.
     """
     payload = fields.rest()
     for read in (_document_login, _sdk_login):
@@ -136,7 +136,7 @@ def _sdk_login(fields: Fields) -> LoggedIn | Failed | None:
 
 
 def identity_of(fields: Fields) -> Identity:
-    """The answer to WHOAMI. Raises `FieldError`."""
+    """Decode an answer to WHOAMI. Raises `FieldError`."""
     known = fields.flag("logged in")
     user, roles = fields.text("user"), fields.texts("roles")
     permissions = fields.texts("permissions")

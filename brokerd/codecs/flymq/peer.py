@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_flymq_answers.py
-"""The client's half: requests to frames, and answers from payloads, strictly.
+"""The client's side: encodes requests and decodes answers strictly.
 
-In an answer, a count or length that runs past the payload is an error, and so are bytes left over.
-An ERROR is read in every layout that is about (page, section Refusals).
+In an answer, a count or length past the end of the payload is an error, and so are trailing bytes.
+An ERROR is decoded in every known layout (page, section Refusals).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _PARTITION_OFFSET_MAX = Struct(">iQi")
 
 
 def opcode_of(request: Request) -> Opcode:
-    """The opcode that a request is sent with."""
+    """Return the opcode of a request."""
     if isinstance(request, Consume | Fetch):
         return request.opcode
     if isinstance(request, QueryAudit | ExportAudit):
@@ -84,10 +84,10 @@ def opcode_of(request: Request) -> Opcode:
 
 
 def encode_request(request: Request, gzip: bool = False) -> bytes:
-    """The complete frame of a request; with `gzip` its payload is compressed.
+    """Return the complete frame of a request; with `gzip` its payload is compressed.
 
-    :raises ValueError: a text is longer than its length can say, or UTF-8 cannot say it.
-    :raises struct.error: a number is.
+    :raises ValueError: a text is too long, or UTF-8 cannot encode it.
+    :raises struct.error: a number is out of range.
     """
     payload = _PAYLOADS[type(request)](request)
     if gzip:
@@ -175,9 +175,9 @@ _PAYLOADS: dict[type[Request], Callable[[Any], bytes]] = {
 
 
 def decode_answer(request: Request, opcode: int, payload: bytes) -> Answer:
-    """The answer to `request`; `Failed` holds the broker's text.
+    """Return the answer to `request`; `Failed` holds the broker's text.
 
-    :raises AnswerError: it is not an answer to `request`; the connection is of no more use.
+    :raises AnswerError: it is not an answer to `request`: close the connection.
     """
     if opcode == Opcode.ERROR:
         return Failed(error_text(payload))
@@ -196,7 +196,7 @@ def decode_answer(request: Request, opcode: int, payload: bytes) -> Answer:
 
 
 def error_text(payload: bytes) -> str:
-    """The text of an ERROR's payload, whichever of the four layouts it has (payload facts, 3)."""
+    """Return the text of an ERROR's payload in any of its four layouts (payload facts, 3)."""
     return _error_data(payload).decode("utf-8", "replace").removeprefix(SPACES)
 
 
@@ -245,7 +245,7 @@ def _sdk_record(fields: Fields) -> FetchedRecord:
 
 
 def _done(fields: Fields) -> Done:
-    """OKMSG, or its first byte alone as the reference sends it."""
+    """Decode OKMSG, or its first byte alone as the reference server sends it."""
     success = fields.u8("success")
     text = fields.text("message") if fields.left else ""
     if success != 1:
@@ -343,4 +343,4 @@ _ANSWERS_TO: dict[type[Any], Callable[[Any, Fields], Answer]] = {
     **groups.ANSWERS_TO,
     **dead_letters.ANSWERS_TO,
 }
-"""Those that are read by what was asked."""
+"""Decoders of answers whose layout depends on the request."""

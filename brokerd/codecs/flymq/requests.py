@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_flymq_requests.py
-"""Requests from payloads: the page's section Operations.
+"""Decodes requests (page, section Operations).
 
-`decode_request` tells the two dialects apart (page, section Two dialects) and says in the value
-which one it was. `peer.encode_request` is the way back.
+`decode_request` distinguishes the two dialects (page, section Two dialects) and stores the dialect
+in the value. `peer.encode_request` encodes requests.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _I32 = Struct(">i")
 def decode_request(
     opcode: int, flags: int, payload: bytes, max_length: int = MAX_LENGTH
 ) -> Request:
-    """The request of one frame.
+    """Return the request of one frame.
 
-    :param max_length: most bytes of the payload when it is decompressed.
-    :raises UnknownOpcode: brokerd does not speak it.
-    :raises RequestError: the payload is not that of such a request.
+    :param max_length: largest decompressed payload.
+    :raises UnknownOpcode: brokerd does not support the opcode.
+    :raises RequestError: the payload does not fit the opcode.
     """
     if opcode == _PRODUCE and not flags & COMPRESSION_MASK:
         produce = _plain_produce(payload)
@@ -77,8 +77,8 @@ def decode_request(
 class CompressedRequest:
     """A request whose payload is decompressed in steps; arguments as of `decode_request`.
 
-    Call `step` until it says that it is done, then `decoded`, once. All of them raise as
-    `decode_request` does.
+    Call `step` until it returns True, then `decoded` once. All methods raise as `decode_request`
+    does.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class CompressedRequest:
         self._inflation = Inflation(flags, payload, max_length)
 
     def step(self) -> bool:
-        """Decompress some more, two milliseconds at most; True when that was the last."""
+        """Decompress for at most two milliseconds; return True at the end."""
         return self._inflation.step()
 
     @property
     def done_bytes(self) -> int:
-        """What was read and what was made."""
+        """Return the number of compressed and decompressed bytes so far."""
         return self._inflation.read_bytes + len(self._inflation.inflated)
 
     def decoded(self) -> Request:
-        """The request; its key and value are copied once."""
+        """Return the request; its key and value are copied once."""
         return _decoded(self._decode, memoryview(self._inflation.inflated))
 
 
@@ -119,7 +119,7 @@ def _decoded(decode: _Decoder, payload: bytes | memoryview) -> Request:
 
 
 def _plain_produce(payload: bytes) -> Produce | None:
-    """As `_produce`, in a third of the time; None for what `_produce` has to refuse."""
+    """Like `_produce`, in a third of the time; None for a payload that `_produce` refuses."""
     try:
         (size,) = _U16.unpack_from(payload)
         topic_end = 2 + size

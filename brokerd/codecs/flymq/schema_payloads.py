@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_flymq_schemas.py
-"""Schemas as payloads, requests and answers, both ways (page, 0x10 to 0x15)."""
+"""Encodes and decodes requests and answers about schemas (page, 0x10 to 0x15)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _register(fields: Fields) -> RegisterSchema:
 
 
 def _produce(fields: Fields) -> ProduceWithSchema:
-    """Both orders are tried, and must fit exactly (page; payload facts, 5.14)."""
+    """Decode value and schema in the order that fits exactly (page; payload facts, 5.14)."""
     topic = fields.text("topic")
     rest = fields.rest()
     value_first, schema_first = _value_first(rest), _schema_first(rest)
@@ -88,12 +88,12 @@ DECODERS: dict[int, Callable[[Fields], SchemaRequest]] = {
 
 
 def schema_registered(info: SchemaInfo) -> bytes:
-    """REGISTER_SCHEMA."""
+    """The answer to REGISTER_SCHEMA."""
     return frame(Opcode.REGISTER_SCHEMA, _info(info))
 
 
 def schema_text(found: SchemaText) -> bytes:
-    """GET_SCHEMA: a list of one as LIST_SCHEMAS has it, and behind that the rest."""
+    """The answer to GET_SCHEMA: the list of LIST_SCHEMAS with one item, then the other fields."""
     parts = (
         _U32.pack(1),
         _info(found.schema),
@@ -105,12 +105,12 @@ def schema_text(found: SchemaText) -> bytes:
 
 
 def schemas(found: Sequence[SchemaInfo]) -> bytes:
-    """LIST_SCHEMAS; in the order given."""
+    """The answer to LIST_SCHEMAS, in the order given."""
     return frame(Opcode.LIST_SCHEMAS, _U32.pack(len(found)) + b"".join(map(_info, found)))
 
 
 def validity(errors: Sequence[str]) -> bytes:
-    """VALIDATE_SCHEMA: valid if there are no errors."""
+    """The answer to VALIDATE_SCHEMA: valid without errors."""
     return frame(Opcode.VALIDATE_SCHEMA, bytes([not errors]) + pack_texts(errors))
 
 

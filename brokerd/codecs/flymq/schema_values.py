@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_flymq_schemas.py
 """Schemas: requests and answers, free of bytes. Layouts: docs/protocols/flymq.rst, 0x10 to 0x15.
 
-PRODUCE_WITH_SCHEMA is answered as PRODUCE is, and DELETE_SCHEMA with OKMSG.
+The answer to PRODUCE_WITH_SCHEMA is that to PRODUCE. The answer to DELETE_SCHEMA is OKMSG.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class RegisterSchema(NamedTuple):
     type: str
     definition: bytes
     sdk: bool = True
-    """Whether the type is laid out as the SDKs do."""
+    """Whether the type has the layout of the SDKs."""
 
 
 class GetSchema(NamedTuple):
@@ -38,7 +38,7 @@ class ProduceWithSchema(NamedTuple):
     value: bytes
     schema: str
     schema_first: bool = False
-    """Whether the schema stands before the value, as the Go client has it."""
+    """Whether the schema precedes the value, as in the Go client."""
 
 
 class DeleteSchema(NamedTuple):

@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_flymq_timed.py
-"""PRODUCE_DELAYED, CANCEL_DELAYED and PRODUCE_WITH_TTL as payloads, both ways (page, 0x30 to 0x35).
+"""Encodes and decodes PRODUCE_DELAYED, CANCEL_DELAYED, PRODUCE_WITH_TTL (page, 0x30 to 0x35).
 
-Their answers are those of PRODUCE, and OKMSG.
+Their answers are the answer to PRODUCE, and OKMSG.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from brokerd.codecs.flymq.values import FieldError, Opcode
 
 _NUMBER_BYTES = 8
 _DIGITS = 6
-"""A text of so many takes as many bytes as a number."""
+"""Digits of a text that takes as many bytes as a number."""
 
 _U64 = Struct(">Q")
 _I64 = Struct(">q")
@@ -36,8 +36,9 @@ def _produce_with_ttl(fields: Fields) -> ProduceWithTtl:
 
 
 def _cancel_delayed(fields: Fields) -> CancelDelayed:
-    """Which of the three layouts it is, the lengths tell, and for eight bytes whether six digits
-    are in them (page, section CANCEL_DELAYED; payload facts, 5.31).
+    """Decode one of three layouts, which differ in length, or for eight bytes in their digits.
+
+    Page, section CANCEL_DELAYED; payload facts, 5.31.
     """
     first = fields.text("topic or number")
     if not fields.left:

@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_flymq_timed.py
-"""Records that come later or live for a time: requests, free of bytes.
+"""Requests about delayed records and records with a time to live, free of bytes.
 
-Layouts: docs/protocols/flymq.rst, 0x30, 0x31 and 0x35. Both kinds are answered as PRODUCE is.
+Layouts: docs/protocols/flymq.rst, 0x30, 0x31 and 0x35. The answer to both is that to PRODUCE.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ class ProduceDelayed(NamedTuple):
     topic: str
     value: bytes
     delay_ms: int
-    """0 and less: due at once."""
+    """0 or less: due at once."""
 
 
 class CancelDelayed(NamedTuple):
     message: int | str
-    """The number that PRODUCE_DELAYED was answered with, or a text that should say it."""
+    """The number in the answer to PRODUCE_DELAYED, also as text."""
     topic: str | None = None
-    """Given with a number, and maybe with a text."""
+    """Required with a number, optional with a text."""
 
 
 class ProduceWithTtl(NamedTuple):
     topic: str
     value: bytes
     ttl_ms: int
-    """0 and less: for ever."""
+    """0 or less: for ever."""
 
 
 TimedRequest = ProduceDelayed | CancelDelayed | ProduceWithTtl

@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_flymq_transactions.py
 """Transactions: requests and answers, free of bytes.
 
-Layouts: docs/protocols/flymq.rst, 0x40 to 0x43. TXN_PRODUCE is answered as PRODUCE is.
+Layouts: docs/protocols/flymq.rst, 0x40 to 0x43. The answer to TXN_PRODUCE is that to PRODUCE.
 """
 
 from __future__ import annotations
@@ -37,4 +37,4 @@ class TransactionAnswer(NamedTuple):
 
     transaction: str
     success: bool
-    """False: nothing was begun, committed or rolled back."""
+    """False: the broker began, committed or rolled back no transaction."""

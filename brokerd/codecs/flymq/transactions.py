@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_flymq_transactions.py
-"""Transactions as payloads, requests and answers, both ways (page, 0x40 to 0x43)."""
+"""Encodes and decodes requests and answers about transactions (page, 0x40 to 0x43)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DECODERS: dict[int, Callable[[Fields], TransactionRequest]] = {
 
 
 def transaction_answer(opcode: int, transaction: str, success: bool = True) -> bytes:
-    """TXN_BEGIN, TXN_COMMIT and TXN_ROLLBACK."""
+    """The answer to TXN_BEGIN, TXN_COMMIT or TXN_ROLLBACK."""
     return frame(opcode, pack_text(transaction) + bytes([success]))
 
 

@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_flymq_requests.py
 """The FlyMQ format's values and errors, free of bytes. Layouts: docs/protocols/flymq.rst.
 
-Offsets are unsigned 64-bit numbers as they stand on the wire; a key of no bytes is None.
+Offsets are unsigned 64-bit numbers. An empty key is None.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from brokerd.errors import BrokerdError
 MAGIC: Final = 0xAF
 VERSION: Final = 1
 MAX_LENGTH: Final = 33_554_432
-"""Most bytes of a payload, this value itself included (document, section Constants)."""
+"""Largest payload, in bytes, inclusive (document, section Constants)."""
 FLAG_BINARY: Final = 0x01
 COMPRESSION_MASK: Final = 0x0E
 GZIP: Final = 0x02
-"""The only compression that is spoken (payload facts, 2.2)."""
+"""The only supported compression (payload facts, 2.2)."""
 MAX_OFFSET: Final = (1 << 63) - 1
-"""Largest offset that may be committed."""
+"""Largest offset of a commit."""
 
 
 class Opcode(IntEnum):
-    """The opcodes that brokerd speaks."""
+    """The opcodes that brokerd supports."""
 
     PRODUCE = 0x01
     CONSUME = 0x02
@@ -95,9 +95,9 @@ class Opcode(IntEnum):
 
 
 class FrameError(BrokerdError):
-    """The byte stream is out of step: close the connection.
+    """The rest of the byte stream is unreadable: close the connection.
 
-    ``answer`` tells whether an ERROR frame with this text goes out first (payload facts, 2.1).
+    ``answer`` is True if an ERROR frame with this text is sent before (payload facts, 2.1).
     """
 
     def __init__(self, text: str, answer: bool) -> None:
@@ -106,19 +106,19 @@ class FrameError(BrokerdError):
 
 
 class FieldError(BrokerdError):
-    """A payload does not have the fields it should have; the text names the field."""
+    """A field of a payload is missing or wrong; the text names the field."""
 
 
 class RequestError(BrokerdError):
-    """A request cannot be read: answer ERROR with this text, stay open."""
+    """A request is malformed: answer ERROR with this text and stay open."""
 
 
 class UnknownOpcode(RequestError):
-    """No such operation: answer ERROR with this text, stay open."""
+    """An unknown opcode: answer ERROR with this text and stay open."""
 
 
 class AnswerError(BrokerdError):
-    """An answer cannot be read: the connection is of no more use."""
+    """A malformed answer: close the connection."""
 
 
 class Produce(NamedTuple):
@@ -134,7 +134,7 @@ class Consume(NamedTuple):
     partition: int
     offset: int
     opcode: Opcode = Opcode.CONSUME
-    """CONSUME or CONSUME_ZERO_COPY; the answer has the same."""
+    """CONSUME or CONSUME_ZERO_COPY; the answer has the same opcode."""
 
 
 class CreateTopic(NamedTuple):
@@ -169,13 +169,13 @@ class Fetch(NamedTuple):
     max_messages: int
     filter: str = ""
     sdk: bool = False
-    """Whether the request had a filter, be it empty, as the SDKs send it."""
+    """Whether the request had a filter field, even if empty, as the SDKs send it."""
     opcode: Opcode = Opcode.FETCH
-    """FETCH or FETCH_BINARY; the answer has the same."""
+    """FETCH or FETCH_BINARY; the answer has the same opcode."""
 
     @property
     def answer_is_sdk(self) -> bool:
-        """Whether the answer has the SDKs' layout (payload facts, 5.7)."""
+        """Return whether the answer has the SDKs' layout (payload facts, 5.7)."""
         return self.sdk or self.opcode == Opcode.FETCH_BINARY
 
 
@@ -241,7 +241,7 @@ Request = (
 
 
 class Produced(NamedTuple):
-    """Where and when a record was stored (RecordMetadata)."""
+    """Topic, partition, offset and time of a stored record (RecordMetadata)."""
 
     topic: str
     partition: int
@@ -289,7 +289,7 @@ class PartitionOffsets(NamedTuple):
     leader: int
     oldest: int
     newest: int
-    """The offset that the next record will get."""
+    """The offset of the next record."""
 
 
 class TopicOffsets(NamedTuple):
@@ -331,7 +331,7 @@ class Lag(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The broker refused the request; nothing of it was applied."""
+    """The broker refused the request and applied no part of it."""
 
     text: str
 

@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_mamamia_answers.py
-"""Answers to bytes: the server's half of writing. Every function returns one complete frame.
+"""Encodes answers, on the server. Every function returns one complete frame.
 
-Key order is that of the reference server (notes section 2). Nothing here looks at the limit on
-frames: use `answer_length` before a record is stored or leased, and `BATCH_ROOM` with
+Key order is that of the reference server (notes section 2). These functions do not check the frame
+limit: use `answer_length` before a record is stored or leased, and `BATCH_ROOM` with
 `batch_item_length` while a batch is gathered.
 """
 
@@ -52,11 +52,11 @@ SETTLED = "settled"
 _MESSAGES = b"\x81\xa8messages"
 _ARRAY_BYTES_MAX = 3  # an array of up to MAX_BATCH items
 BATCH_ROOM = MAX_LENGTH - 2 - len(_MESSAGES) - _ARRAY_BYTES_MAX
-"""What the items of one ACQUIRE_BATCH answer may come to, in bytes."""
+"""Largest size of all items of one ACQUIRE_BATCH answer, in bytes."""
 
 
 def _unsigned(number: int) -> bytes:
-    """An int of 0 to 2^64 - 1, shortest form."""
+    """Return an int of 0 to 2^64 - 1 in its shortest form."""
     if number < 0x80:
         return _SMALL[number]
     if number < 0x100:
@@ -106,7 +106,7 @@ def acquired(
 
 
 def acquired_nothing() -> bytes:
-    """The answer to ACQUIRE_NEXT when there is nothing to lease: ``{message: nil}``."""
+    """The answer to ACQUIRE_NEXT without a message: ``{message: nil}``."""
     return _ACQUIRED_NOTHING
 
 
@@ -121,9 +121,9 @@ def error(command: int, text: str) -> bytes:
 
 
 def answer_length(log_id: str, value: bytes, encoding: int, metadata: bytes | None) -> int:
-    """Length field of the ACQUIRE_NEXT answer this record would need with the largest id.
+    """Return the length field of this record's ACQUIRE_NEXT answer with the largest id.
 
-    Refuse a PRODUCE when it is over MAX_LENGTH (notes section 7).
+    The caller refuses a PRODUCE if it is over MAX_LENGTH (notes section 7).
     """
     name_bytes = len(log_id.encode())
     return (
@@ -150,7 +150,7 @@ def produced_batch(
 ) -> bytes:
     """The answer to PRODUCE_BATCH: ``{message_ids}`` in the order of the messages.
 
-    With `schedule_ids`, which are those of the delayed messages, if there are any.
+    `schedule_ids` are those of the delayed messages, if there are any.
     """
     body = b"\xabmessage_ids" + pack(list(message_ids))
     if schedule_ids is None:
@@ -162,10 +162,10 @@ def produced_batch(
 def batch_item_length(
     value: bytes, encoding: int, metadata: bytes | None, key: bytes | None
 ) -> int:
-    """Length of `batch_item`'s answer at most, whatever its numbers.
+    """Return an upper bound of the length of `batch_item`'s result.
 
-    Add items to an ACQUIRE_BATCH answer while the sum stays within BATCH_ROOM. A record that
-    fits an ACQUIRE_NEXT answer always fits alone.
+    Add items to an ACQUIRE_BATCH answer while the sum stays within BATCH_ROOM. A record that fits
+    an ACQUIRE_NEXT answer always fits alone.
     """
     bare = _bare_item_length(value, encoding, metadata)
     full = bare + _leased_length(key)
@@ -251,7 +251,7 @@ def group_info(state: GroupState) -> bytes:
 
 
 def released(count: int) -> bytes:
-    """The answer to RELEASE: how many leases ended."""
+    """The answer to RELEASE: the number of ended leases."""
     return frame(Command.RELEASE, pack({"released": count}))
 
 

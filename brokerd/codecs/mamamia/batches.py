@@ -1,9 +1,8 @@
 # Tests: tests/codecs/test_mamamia_batches.py
-"""Batch bodies of the usual shape, read in one step instead of walked.
+"""Decodes batch bodies of the usual shape in one step, without a walk.
 
-Nothing here refuses: a body that is not plainly right gives None, and walking it finds out what
-is wrong with it or reads what is unusual about it. What is read is what walking would read; a
-test holds the two against each other.
+The functions return None for any other body. The walk then finds its error or reads its unusual
+fields. A test compares the results of both ways.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from brokerd.codecs.mamamia.values import (
 from brokerd.values import MAX_NAME_BYTES, Encoding
 
 PLAIN_BYTES = 256 * 1024
-"""Longer bodies are walked, so that objects are not built on the word of a length."""
+"""Longer bodies are walked, which builds no objects from a false length."""
 
 _UNUSUAL = frozenset(("ttl", "delay"))
 _new = tuple.__new__  # half the cost of calling a NamedTuple
 
 
 def plain_settle_batch(body: bytes) -> SettleBatch | None:
-    """A SETTLE_BATCH, or None: walk it."""
+    """Return a SETTLE_BATCH, or None: walk it."""
     fields = _plain_map(body)
     if fields is None:
         return None
@@ -72,7 +71,7 @@ def plain_settle_batch(body: bytes) -> SettleBatch | None:
 
 
 def plain_produce_batch(body: bytes) -> ProduceBatch | None:
-    """A PRODUCE_BATCH of bytes and text without metadata, TTL and delay, or None: walk it."""
+    """Return a PRODUCE_BATCH without metadata, TTL and delay, or None: walk it."""
     fields = _plain_map(body)
     if fields is None:
         return None

@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_mamamia_requests.py
-"""Values out of a walked map, each checked: what is wrong is said by the name of its key."""
+"""Checked values of a walked map. Errors name the key of the wrong value."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def required(fields: Fields, key: str) -> Field:
 
 
 def given(fields: Fields, key: str) -> Field | None:
-    """A value that may be absent or nil, which is the same."""
+    """Return a value; None if it is absent or nil."""
     field = fields.get(key)
     return None if field is None or field.kind == "nil" else field
 
@@ -64,7 +64,7 @@ def integer(field: Field, key: str) -> int:
 
 
 def read_id(fields: Fields, key: str) -> int:
-    """A message id, a schedule id or a sequence."""
+    """Return a message id, a schedule id or a sequence."""
     return _id(required(fields, key), key)
 
 
@@ -90,7 +90,7 @@ def read_duration(fields: Fields) -> float | None:
 
 
 def _span(field: Field | None, key: str) -> float | None:
-    """Seconds from 0 up, or None when absent."""
+    """Return seconds, at least 0; None if absent."""
     if field is None:
         return None
     seconds = _seconds(field, key)
@@ -104,12 +104,12 @@ def read_wait(fields: Fields) -> float:
 
 
 def read_delay(fields: Fields) -> float | None:
-    """The delay of a settle."""
+    """Return the delay of a settle."""
     return _span(fields.get("delay"), "delay")
 
 
 def read_reason(fields: Fields) -> str:
-    """Why a message failed; empty when absent."""
+    """Return the reason of a failure; empty if absent."""
     field = given(fields, "reason")
     if field is None:
         return ""
@@ -122,18 +122,18 @@ def read_reason(fields: Fields) -> str:
 
 
 def read_dead(fields: Fields) -> bool:
-    """The truth of ``dead``; false when absent."""
+    """Return the truth of ``dead``; False if absent."""
     field = fields.get("dead")
     return field is not None and bool(field.value)
 
 
 def cheap(raw: bytes) -> bool:
-    """Whether decoding this on its first byte's word is harmless: no long array or map."""
+    """Return whether the first byte of a value is not that of a long array or map."""
     return len(raw) <= SHALLOW_BYTES or KINDS[raw[0]] in ("a bin", "a str")
 
 
 def stored(raw: bytes, decoded: object) -> tuple[bytes, int]:
-    """A payload as it is stored: (value, encoding)."""
+    """Return a payload as stored: (value, encoding)."""
     if type(decoded) is bytes:
         return decoded, _BYTES
     if type(decoded) is str:
@@ -144,7 +144,7 @@ def stored(raw: bytes, decoded: object) -> tuple[bytes, int]:
 def read_message(
     fields: Fields,
 ) -> tuple[bytes, int, bytes | None, bytes | None, int | None, float | None, float | None]:
-    """(value, encoding, metadata, key, partition, ttl, delay) of a PRODUCE or item of a batch."""
+    """Return the values of a message, in the order of `BatchMessage`."""
     payload = required(fields, "payload")
     value, encoding = stored(payload.raw, payload.value)
     metadata, key, partition = _metadata(fields), _key(fields), _partition(fields)
@@ -188,7 +188,7 @@ def _message_delay(fields: Fields) -> float | None:
 
 
 def read_producer(fields: Fields) -> tuple[str | None, int | None]:
-    """(producer_id, sequence) of a PRODUCE_BATCH: both or neither."""
+    """Return (producer_id, sequence) of a PRODUCE_BATCH: both or neither."""
     if given(fields, "producer_id") is None and given(fields, "sequence") is None:
         return None, None
     field = given(fields, "producer_id")
@@ -217,7 +217,7 @@ def batch_settle(fields: Fields) -> BatchSettle:
 
 
 def read_items(fields: Fields, key: str, decode: Callable[[Fields], Item]) -> tuple[Item, ...]:
-    """The decoded items of an array of maps; an error names the item by its index."""
+    """Return the decoded items of an array of maps. An error names the index of the item."""
     decoded = []
     for index, item in enumerate(_walked(fields, key)):
         if isinstance(item, Field):
@@ -230,7 +230,7 @@ def read_items(fields: Fields, key: str, decode: Callable[[Fields], Item]) -> tu
 
 
 def read_ids(fields: Fields, key: str) -> tuple[int, ...] | None:
-    """The ids of an array, None when it is absent; an error names the item by its index."""
+    """Return the ids of an array; None if absent. An error names the index of the item."""
     if given(fields, key) is None:
         return None
     ids = []

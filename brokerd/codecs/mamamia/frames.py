@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_mamamia_frames.py
-"""Length-prefixed frames, taken apart as bytes arrive and put together (page, section Frames).
+"""Reads and writes length-prefixed frames (page, section Frames).
 
-The length counts a version, which is not looked at, the command and the body.
+The length counts a version, which is ignored, the command and the body.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LENGTH_MIN = _HEADER_BYTES - LENGTH_BYTES
 
 
 def frame(command: int, body: bytes) -> bytes:
-    """A complete frame, version 1."""
+    """Return a complete frame of version 1."""
     return _HEADER.pack(len(body) + _LENGTH_MIN, 1, command) + body
 
 
 class FrameReader(LengthFirstReader[Frame]):
-    """Frames of one direction of one connection; see `FramesReader`."""
+    """Reads the frames of one direction of a connection; see `FramesReader`."""
 
     __slots__ = ()
 

@@ -1,10 +1,10 @@
 # Tests: tests/codecs/test_mamamia_requests.py
-"""MessagePack as the Mamamia format uses it: walking maps without believing them, and headers.
+"""MessagePack in the Mamamia format: a safe walk of maps, and headers.
 
-A body is walked in two steps. First its structure: msgpack's ``skip`` follows declared lengths and
-fails where bytes are missing, and builds nothing. Then every value is decoded for real, so that
-bad UTF-8, wrong map keys and broken timestamps are found. A large value is decoded with hooks
-that drop each inner array and map once it has been checked.
+A body is walked in two steps. First msgpack's ``skip`` follows the declared lengths, fails where
+bytes are missing, and builds no objects. Then every value is decoded, which finds bad UTF-8, wrong
+map keys and bad timestamps. A large value is decoded with hooks that drop each inner array and map
+after its check.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from brokerd.values import Encoding
 Key = str | bytes
 
 UNDECODABLE = (ValueError, UnpackException)
-"""What msgpack raises for bytes it cannot decode (UnicodeDecodeError is a ValueError)."""
+"""Exceptions of msgpack for undecodable bytes (UnicodeDecodeError is a ValueError)."""
 
 SHALLOW_BYTES = 1_000
-"""A value this short can neither nest too deep nor declare much that is not there."""
+"""A value of this size can neither nest too deep nor declare many missing items."""
 _WHOLE_BYTES = 65_536
-"""Values above this are decoded piecemeal."""
-# An answer nests a payload deeper than the request did. Decoding it below eight arrays makes
-# sure that whatever is taken in can be decoded again by those it is sent to.
+"""Larger values are decoded with hooks that drop their inner objects."""
+# An answer nests a payload deeper than its request did. A decode below eight arrays makes sure
+# that the clients that receive the payload can decode it too.
 _DEPTH_GUARD = b"\x91" * 8
 
 _ARRAY = [None]
 _MAP: dict[str, Any] = {"": None}
-"""Stand for an array and a map too large to keep as objects; true, as they are."""
+"""Placeholders of an array and a map too large to keep as objects; true, like these."""
 
 
 def _drop_map(_: object) -> None:
@@ -45,9 +45,9 @@ def _drop_array(_: object) -> None:
 
 
 def any_extension(code: int, data: bytes) -> None:
-    """Extension types are data: stored and sent back as they came.
+    """Accept an extension type, which is stored and returned unchanged.
 
-    Codes below 0 are MessagePack's own, and clients in Python decode none but the timestamp, -1.
+    Refuse MessagePack's own codes, below 0: Python clients decode only the timestamp, -1.
     """
     if code < 0:
         raise ValueError(f"extension type {code} is reserved, and no client could read it")
@@ -78,7 +78,7 @@ def _kinds() -> list[str]:
 
 
 KINDS = _kinds()
-"""What an object is, by its first byte (MessagePack specification, Formats)."""
+"""The name of an object's type by its first byte (MessagePack specification, Formats)."""
 _KEY_FIRST_BYTES = frozenset(n for n in range(256) if KINDS[n] in ("a str", "a bin"))
 _CONTAINER_FIRST_BYTES = frozenset(n for n in range(256) if KINDS[n] in ("a map", "an array"))
 _BYTES, _TEXT, _MSGPACK = int(Encoding.BYTES), int(Encoding.TEXT), int(Encoding.MSGPACK)
@@ -90,11 +90,11 @@ class Field(NamedTuple):
 
     raw: bytes
     value: Any
-    """The decoded object; for a large array or map only something of its type and truth."""
+    """The decoded object; for a large array or map a placeholder of its type and truth."""
     start: int
-    """Where `raw` begins in the body."""
+    """Position of `raw` in the body."""
     items: list[Fields | Field] | None = None
-    """The walked items, for the array named when the map was walked (at most MAX_BATCH)."""
+    """The walked items of the array that the caller of `walk` named (at most MAX_BATCH)."""
 
     @property
     def kind(self) -> str:
@@ -102,11 +102,11 @@ class Field(NamedTuple):
 
 
 Fields = dict[Key, Field]
-"""A map's values; of a repeated key the last."""
+"""The values of a map. The last value of a repeated key counts."""
 
 
 def checked(raw: bytes) -> Any:
-    """Decode one whole array or map whose structure is known to be sound.
+    """Decode one whole array or map of sound structure.
 
     :raises BodyError: it cannot be decoded.
     """
@@ -128,10 +128,10 @@ def checked(raw: bytes) -> Any:
 
 
 def walk(body: bytes, array_key: str | None = None) -> Fields:
-    """A request's map, every value checked; `array_key` names the array whose items are walked too.
+    """Return the checked values of a request's map; walk the items of the array `array_key` too.
 
     :raises BodyError: the body is not exactly one object.
-    :raises RequestError: it is one, and not a map.
+    :raises RequestError: the object is not a map.
     """
     unpacker = Unpacker(max_buffer_size=max(len(body), 1), ext_hook=any_extension)
     unpacker.feed(body)
@@ -175,7 +175,7 @@ def _walk_map(unpacker: Unpacker, body: bytes, array_key: str | None) -> Fields:
 
 
 def _walk_value(unpacker: Unpacker, body: bytes, start: int) -> Field:
-    """The object at `start`, checked."""
+    """Return the checked object at `start`."""
     if body[start] in _CONTAINER_FIRST_BYTES:
         unpacker.skip()
         raw = body[start : unpacker.tell()]
@@ -185,7 +185,7 @@ def _walk_value(unpacker: Unpacker, body: bytes, start: int) -> Field:
 
 
 def _walk_items(unpacker: Unpacker, body: bytes, start: int) -> list[Fields | Field] | None:
-    """The items of an array, or None when it is none or too long to be of use."""
+    """Return the items of an array; None for another type or a longer array than MAX_BATCH."""
     if not 0 < _array_size(body, start) <= MAX_BATCH:
         return None
     items: list[Fields | Field] = []
@@ -199,7 +199,7 @@ def _walk_items(unpacker: Unpacker, body: bytes, start: int) -> list[Fields | Fi
 
 
 def _array_size(body: bytes, start: int) -> int:
-    """Declared number of items of the array at `start`; 0 when it is no array."""
+    """Return the declared number of items of the array at `start`; 0 for another type."""
     first = body[start]
     if first & 0xF0 == 0x90:
         return first & 0x0F
@@ -259,7 +259,7 @@ def pack_array_header(count: int) -> bytes:
 
 
 def pack_value(value: bytes, encoding: int) -> bytes:
-    """A record's value as the MessagePack object it came in as."""
+    """Return a record's value as the MessagePack object that was received."""
     if encoding == _BYTES:
         return pack_bin(value)
     if encoding == _TEXT:
@@ -268,7 +268,7 @@ def pack_value(value: bytes, encoding: int) -> bytes:
 
 
 def packed_length(value: bytes, encoding: int) -> int:
-    """Length of `pack_value`'s answer, without making it."""
+    """Return the length of the result of `pack_value`."""
     size = len(value)
     if encoding == _MSGPACK:
         return size

@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_mamamia_peer.py
-"""The client's half: requests to bytes, answer bodies to values.
+"""The client's side: encodes requests and decodes answers.
 
-`decode_request(encode_request(v)) == v` for every request, and answers likewise.
+The server's decoder returns the value that `encode_request` encoded, and vice versa for answers.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ COMMANDS: dict[type[Request], Command] = {
 
 
 def pack_payload(payload: object) -> tuple[bytes, int]:
-    """A Python object as `(value, encoding)` of a `Produce`.
+    """Return a Python object as `(value, encoding)` of a `Produce`.
 
-    :raises TypeError, OverflowError, ValueError: MessagePack has no form for it.
+    :raises TypeError, OverflowError, ValueError: MessagePack cannot encode it.
     """
     if isinstance(payload, bytes):
         return payload, Encoding.BYTES
@@ -82,12 +82,12 @@ def pack_payload(payload: object) -> tuple[bytes, int]:
 
 
 def pack_metadata(metadata: dict[str, Any] | None) -> bytes | None:
-    """Metadata as it stands in a `Produce`."""
+    """Return metadata as a `Produce` holds it."""
     return None if metadata is None else pack(metadata)
 
 
 def encode_request(request: Request) -> bytes:
-    """The complete frame of a request. Keys in the order of the original client, then ours."""
+    """Return the frame of a request. Keys are in the original client's order, extensions last."""
     if isinstance(request, Produce):
         pairs = _produce_pairs(request, pack_str(request.log_id.encode()))
         return frame(Command.PRODUCE, pairs)
@@ -152,9 +152,9 @@ def _settle(item: Settle | BatchSettle) -> dict[str, Any]:
 
 
 def decode_response(command: int, body: bytes) -> Answer:
-    """The answer of one frame; `Failed` holds the broker's text.
+    """Return the answer of one frame; `Failed` holds the broker's text.
 
-    :raises BodyError: it is not an answer to `command`; the connection is of no more use.
+    :raises BodyError: it is not an answer to `command`: close the connection.
     """
     try:
         answer = unpackb(body)

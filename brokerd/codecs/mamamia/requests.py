@@ -1,10 +1,10 @@
 # Tests: tests/codecs/test_mamamia_requests.py
-"""Request bodies to values: the server's half of reading.
+"""Decodes request bodies, on the server.
 
-`Decoder` decodes any body the general way, by walking its map. Each connection has one, because a
-client repeats itself: what its last requests looked like is remembered, and a body that differs
-only in the payload or the message id is read without walking. Each shortcut says why it can
-only find what the general way would.
+`Decoder` decodes a body by walking its map. Each connection has a decoder, because clients repeat
+themselves: it remembers the layout of the last requests, and reads a body that differs only in the
+payload or the message id without a walk. A comment at each shortcut proves that it returns the
+result of the walk.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _KEY_KEY = b"\xa3key"
 _MAP_OF_3, _MAP_OF_4 = 0x83, 0x84
 _METADATA_NIL = _METADATA_KEY + b"\xc0"
 _REMEMBERED_BYTES = 2_048
-"""Nothing longer is remembered, so that an idle connection stays small."""
+"""Longest remembered part of a body, so that an idle connection stays small."""
 _NEVER: Final = ()
-"""Begins no body, as no bytes do: ``startswith`` looks for any of none."""
+"""An argument of ``startswith`` that never matches."""
 _new = tuple.__new__  # half the cost of calling a NamedTuple
 
 
@@ -88,11 +88,11 @@ class Decoder:
         self._settles: dict[bytes, Settle] = {}
 
     def decode(self, command: int, body: bytes) -> Request:
-        """The request of one frame.
+        """Return the request of one frame.
 
         :raises BodyError: the body is not one sound MessagePack object: close the connection.
         :raises RequestError: values are missing or wrong, or the command is unknown: answer
-            its text; the connection lives.
+            its text; the connection stays open.
         """
         if command == 1:
             return self._decode_produce(body)
@@ -136,7 +136,7 @@ class Decoder:
         return self._walk_produce(body)
 
     def _split_produce(self, body: bytes, start: int) -> Produce | None:
-        """Payload, metadata (and key) of a body with the remembered prefix; None: walk it."""
+        """Return the request of a body with the remembered prefix; None: walk it."""
         end = len(body)
         key = None
         try:
@@ -230,7 +230,7 @@ class Decoder:
         return settle
 
     def _remember_settle(self, prefix: bytes, suffix: bytes, settle: Settle) -> None:
-        """Keep the last prefix, and up to two suffixes of one length (success true and false)."""
+        """Store the last prefix, and up to two suffixes of one length (success true and false)."""
         same = prefix == self._settle_prefix and len(suffix) == self._settle_suffix_bytes
         if not same or len(self._settles) >= 2:
             self._settles.clear()

@@ -18,9 +18,9 @@ MAX_LENGTH: Final = 10_485_760
 DEFAULT_DURATION: Final = 30.0
 """Lease seconds when a request has no duration (notes section 3)."""
 SECONDS_MAX: Final = 3_155_760_000.0
-"""100 years: what is longer counts as this."""
+"""100 years. Longer times are cut to this."""
 MAX_BATCH: Final = 10_000
-"""Most messages or settles of one batch command."""
+"""Largest number of messages or settles of one batch command."""
 MAX_REASON_BYTES: Final = 255
 """Longest reason of a failed settle, UTF-8."""
 MAX_PARTITION: Final = 32_766
@@ -47,7 +47,7 @@ class BodyError(BrokerdError):
 
 
 class RequestError(BrokerdError):
-    """The body decodes, its values are wrong: answer ``{"error": text}``, stay open (notes 5)."""
+    """A body with wrong values: answer ``{"error": text}`` and stay open (notes 5)."""
 
 
 class Produce(NamedTuple):
@@ -83,7 +83,7 @@ class Settle(NamedTuple):
     delay: float | None = None
     """Seconds until a failed message may be leased again; None leaves it to the group."""
     reason: str = ""
-    """Why it failed."""
+    """Reason of the failure."""
     dead: bool = False
     """Whether a failure makes it a dead letter at once."""
 
@@ -131,7 +131,7 @@ class BatchSettle(NamedTuple):
     message_id: int
     success: bool
     token: int | None = None
-    """The grant it is good for; None means whatever SETTLE by this client_id would do."""
+    """Token of the grant to settle; None settles as SETTLE by this client_id does."""
     delay: float | None = None
     reason: str = ""
     dead: bool = False
@@ -154,7 +154,7 @@ class Release(NamedTuple):
     group_id: str
     client_id: str
     message_ids: tuple[int, ...] | None = None
-    """None: all that the client has leased."""
+    """None: all leases of the client."""
 
 
 class Cancel(NamedTuple):
@@ -177,7 +177,7 @@ Request = (
 
 
 class Message(NamedTuple):
-    """A leased message as a client sees it: payload and metadata are Python objects."""
+    """A leased message on the client; payload and metadata are Python objects."""
 
     id: int
     log_id: str
@@ -204,7 +204,7 @@ class Settled(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The broker refused the request; nothing of it was applied."""
+    """The broker refused the request and applied no part of it."""
 
     text: str
 
@@ -217,7 +217,7 @@ class Extended(NamedTuple):
 class ProducedBatch(NamedTuple):
     message_ids: tuple[int | None, ...]
     schedule_ids: tuple[int | None, ...] | None = None
-    """Of the delayed messages, which have no message id; None when there are none."""
+    """Ids of the delayed messages, which have no message id; None without delayed messages."""
 
 
 class LeasedMessage(NamedTuple):

@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_mega_answers.py
-"""The client's half: requests written, answers read (page, sections Requests and Answers).
+"""The client's side: encodes requests and reads answers (page, sections Requests and Answers).
 
-Only the request says what its answer looks like, so `AnswerReader` is told of each request.
+The layout of an answer depends on its request, so `AnswerReader` needs each request.
 """
 
 from __future__ import annotations

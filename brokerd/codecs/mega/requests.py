@@ -1,11 +1,11 @@
 # Tests: tests/codecs/test_mega_requests.py
-"""Requests of both dialects, taken apart as bytes arrive (page, sections Requests and Bad input).
+"""Reads requests of both dialects (page, sections Requests and Bad input).
 
-There is no length in front: each field says how far the next one is. "More bytes are needed" is an
-empty list. What is wrong is a `Refused` in its place among the requests, and `RequestReader.error`
-besides if the stream cannot be followed behind it. A length is judged when its four bytes are
-there; a payload that is too large is passed over as it comes. Not more than the fields of one
-request and one chunk are ever held.
+A request has no length of its own: each field contains the length of the next one. A wrong request
+becomes a `Refused` in its place among the requests. `RequestReader.error` is also set if the rest
+of the stream is unreadable. A length is checked when its four bytes have arrived. A payload that is
+too large is skipped as it arrives. The reader holds at most the fields of one request and one
+chunk.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _HEAD_BYTES = HEAD.size
 _TIMESTAMP_BYTES = TIMESTAMP.size
 _TIMESTAMP_NUMBER_BYTES = TIMESTAMP_NUMBER.size
 _PRODUCE, _CONSUME, _CREATE_TOPIC = map(int, Type)
-"""Plain integers, because looking a member of an enumeration up costs as much as the rest."""
+"""Plain integers: the lookup of an enum member costs as much as the rest."""
 _TRAILER = bytes(4)
 _TRAILER_BYTES = len(_TRAILER)
 _LOOK_AHEAD_BYTES = 10
 
 
 class RequestReader:
-    """Requests of one connection.
+    """Reads the requests of one connection.
 
     Use::
 
@@ -62,18 +62,18 @@ class RequestReader:
     def __init__(self, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
         self._max_payload_bytes = max_payload_bytes
         self._partial = bytearray()
-        self._needed = 0  # bytes that `_partial` must have before a look at it is worth while
+        self._needed = 0  # bytes that `_partial` must have before the next parse
         self._maybe_trailer = False
         self._skip_bytes = 0
         self._skipped_id = 0
         self.error: StreamError | None = None
-        """Set once the stream is out of step; whatever is fed later is dropped."""
+        """Set when the rest of the stream is unreadable. Later bytes are dropped."""
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes held or skipped of a request that is not complete; 0 between requests.
+        """Number of held or skipped bytes of an incomplete request; 0 between requests.
 
-        What may still be the empty payload of the request before is no request begun.
+        Bytes that may be the empty payload of the request before count as 0.
         """
         if self._skip_bytes:
             return self._skip_bytes
@@ -84,7 +84,7 @@ class RequestReader:
 
     @property
     def partial_id(self) -> int:
-        """Correlation id of the request that is not complete; 0 while it is not known."""
+        """Correlation id of the incomplete request; 0 while unknown."""
         if self._skip_bytes:
             return self._skipped_id
         partial = self._partial
@@ -94,7 +94,7 @@ class RequestReader:
         return int(correlation_id)
 
     def feed(self, data: bytes) -> list[Request | Refused]:
-        """The requests that ``data`` completes, in order."""
+        """Return the requests that ``data`` completes, in order."""
         requests: list[Request | Refused] = []
         if self.error is not None:
             return requests
@@ -129,7 +129,7 @@ class RequestReader:
     def _request(
         self, data: bytes, position: int, size: int, requests: list[Request | Refused]
     ) -> int:
-        """Take one request; where it ends, or ``position`` when it is not there or wrong."""
+        """Append one request; return its end, or ``position`` if it is incomplete or wrong."""
         correlation_id: int
         kind: int
         topic_bytes: int
@@ -180,7 +180,7 @@ class RequestReader:
         end: int,
         requests: list[Request | Refused],
     ) -> int:
-        """Pass over a payload that is too large, or give up; as `_request`."""
+        """Skip a payload that is too large, or set `error`; result as of `_request`."""
         if 0 < length <= MAX_SKIPPED_BYTES:
             self._skip_bytes, self._skipped_id = length, correlation_id
             return end
@@ -193,7 +193,7 @@ class RequestReader:
         return position
 
     def _skip(self, count: int, requests: list[Request | Refused]) -> int:
-        """Pass over up to ``count`` bytes of a payload; how many those were."""
+        """Skip up to ``count`` bytes of a payload; return their number."""
         skipped = min(count, self._skip_bytes)
         self._skip_bytes -= skipped
         if not self._skip_bytes:
@@ -201,7 +201,7 @@ class RequestReader:
         return skipped
 
     def _keep(self, data: bytes, position: int, needed: int) -> int:
-        """Hold what is there of a request until it has ``needed`` bytes; returns ``position``."""
+        """Hold a partial request until it has ``needed`` bytes; return ``position``."""
         self._partial += data[position:] if position else data
         self._needed = needed
         return position

@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_mega_requests.py
 """The MEGA format's values and limits, free of bytes. Layouts: docs/protocols/mega.rst.
 
-Timestamps are the clients' own, any signed 64-bit integer; theirs are milliseconds.
+Timestamps come from clients: any signed 64-bit integer, by custom milliseconds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from brokerd.errors import BrokerdError
 MAX_PAYLOAD_BYTES: Final = 1_048_576
 """Largest payload (notes section 1)."""
 MAX_SKIPPED_BYTES: Final = 64 << 20
-"""Largest payload that is too large but read to its end, so that the connection may go on."""
+"""Largest payload that is skipped, so that the connection stays open."""
 MAX_TOPIC_BYTES: Final = 65_535
-"""Largest topic of a request (notes section 7); one that is created has at most 255."""
+"""Largest topic of a request (notes section 7); a new topic has at most 255 bytes."""
 MAX_OFFSET: Final = (1 << 31) - 1
 
 
@@ -43,7 +43,7 @@ class Code(IntEnum):
 
 
 class Dialect(Enum):
-    """Whose requests a client writes; servers take both."""
+    """The dialect of a client's requests; servers accept both."""
 
     SEED = "seed"
     """The document's."""
@@ -52,13 +52,13 @@ class Dialect(Enum):
 
 
 class StreamError(BrokerdError):
-    """The byte stream cannot be followed any further."""
+    """The rest of the byte stream is unreadable."""
 
 
 class Produce(NamedTuple):
     correlation_id: int
     topic: str
-    """Bytes that are not UTF-8 are escaped as lone surrogates, which no topic's name has."""
+    """Bytes other than UTF-8 are escaped as lone surrogates, which topic names cannot have."""
     timestamp: int
     payload: bytes
 
@@ -77,7 +77,7 @@ class CreateTopic(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """An error answer; among requests, one whose answer is already known to be this error."""
+    """An error answer; among requests, a request that must be answered with this error."""
 
     correlation_id: int
     code: int
@@ -98,7 +98,7 @@ class Produced(NamedTuple):
 class Consumed(NamedTuple):
     correlation_id: int
     timestamp: int
-    """The record's own."""
+    """The timestamp of the record."""
     next_offset: int
     payload: bytes
 

@@ -1,9 +1,9 @@
 # Tests: tests/codecs/test_rustlog_golden.py
 """The RustLog wire format, both dialects: bytes to values and back, pure.
 
-Page: docs/protocols/rustlog.rst. A server reads payloads with `FrameReader`, asks `dialect_of` for
-each, and uses that dialect's ``decode_request`` and ``encode_answer``; a client uses the
-``encode_request`` and ``decode_answer`` of the dialect it speaks (`CODECS`).
+Page: docs/protocols/rustlog.rst. A server reads payloads with `FrameReader`, calls `dialect_of` for
+each, and uses that dialect's ``decode_request`` and ``encode_answer``. A client uses the
+``encode_request`` and ``decode_answer`` of its dialect (`CODECS`).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from brokerd.codecs.rustlog.values import (
 class Codec(NamedTuple):
     """The functions of a dialect.
 
-    ``encode_topic_list`` makes of rows from ``encode_topics``, and how many topics they describe,
-    what ``encode_answer`` makes of a `TopicList`.
+    ``encode_topic_list`` takes results of ``encode_topics`` and the number of their topics. It
+    returns the same frame as ``encode_answer`` of a `TopicList`.
     """
 
     decode_request: Callable[[bytes], Request | LongProduce]

@@ -1,9 +1,9 @@
 # Tests: tests/codecs/test_rustlog_binary.py
-"""The binary dialect, the server's half: payloads to requests, answers to frames.
+"""The server's side of the binary dialect: decodes requests and encodes answers.
 
-Layout, field order and texts: page, sections Requests and Errors; the texts are those of the
-reference server. Integers are big-endian. Strings are a length of two bytes and UTF-8. Bytes
-after the last field are ignored. A count is checked against what follows before anything is built.
+Layout, field order and texts: page, sections Requests and Errors. The texts are those of the
+reference server. Integers are big-endian. Strings are a length of two bytes and UTF-8. Bytes after
+the last field are ignored. A count is compared with the remaining bytes before objects are built.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ _PRODUCED_BYTES = 13
 _FETCHED = Struct(">IBI").pack
 
 LENGTH_BYTES = 4
-"""What a record takes in a frame besides its own bytes."""
+"""Size of a record's length in a frame."""
 FETCHED_BYTES = 13
-"""What the answer to a Fetch takes besides its records."""
+"""Size of an answer to Fetch without records."""
 MAX_RECORD_BYTES = MAX_PAYLOAD - FETCHED_BYTES - LENGTH_BYTES
-"""The longest record that an answer can carry."""
+"""The longest record that fits an answer."""
 EQUAL_RECORDS_MAX = 1_024
-"""Records of one length that are unpacked in one step: the layout for that is kept."""
+"""Largest number of records of one length to unpack in one step, by a cached layout."""
 
 
 # -- requests ---------------------------------------------------------------------------------
 
 
 def decode_request(payload: bytes) -> Request:
-    """The request of a payload, which is not empty. Raises `RequestError`, worded for the wire."""
+    """Return the request of a non-empty payload. Raises `RequestError` with the wire's text."""
     decode = _REQUESTS.get(payload[0])
     if decode is None:
         raise RequestError(f"Decode error: unknown request type: {payload[0]}")
@@ -83,7 +83,7 @@ def _malformed(what: str) -> RequestError:
 
 
 def _string(payload: bytes, start: int, what: str) -> tuple[str, int]:
-    """A string and where what follows it begins."""
+    """Return a string and the position after it."""
     begin = start + 2
     if begin > len(payload):
         raise _malformed(f"missing {what} length")
@@ -98,7 +98,7 @@ def _string(payload: bytes, start: int, what: str) -> tuple[str, int]:
 
 
 def _utf8_problem(problem: UnicodeDecodeError) -> str:
-    """As the reference's language says it."""
+    """Return the text that the reference server's language uses."""
     if problem.reason == "unexpected end of data":
         return f"incomplete utf-8 byte sequence from index {problem.start}"
     count = problem.end - problem.start
@@ -126,7 +126,7 @@ def _produce(payload: bytes) -> Produce:
 
 
 def _records(payload: bytes, start: int, count: int) -> Sequence[bytes]:
-    """`count` records from `start` on; those of one length, as most batches are, in one step."""
+    """Return `count` records from `start` on. Records of one length are unpacked in one step."""
     if 1 < count <= EQUAL_RECORDS_MAX:
         (length,) = U32.unpack_from(payload, start)
         step = LENGTH_BYTES + length
@@ -205,18 +205,18 @@ _REQUESTS: dict[int, Callable[[bytes], Request]] = {
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """An answer as a complete frame; it is for the caller to keep it within MAX_PAYLOAD."""
+    """Return an answer as a complete frame. The caller keeps it within MAX_PAYLOAD."""
     return _ANSWERS[type(answer)](answer)
 
 
 def encode_string(text: str) -> bytes:
-    """A string with its length; 65,535 bytes at most."""
+    """Return a string of at most 65,535 bytes with its length."""
     raw = text.encode()
     return U16.pack(len(raw)) + raw
 
 
 def encode_records(records: Sequence[bytes]) -> bytes:
-    """Records with their lengths; those of one length in one step."""
+    """Return records with their lengths. Records of one length are packed in one step."""
     if not records:
         return b""
     sizes = list(map(len, records))
@@ -246,7 +246,7 @@ def _offset_fetched(answer: OffsetFetched) -> bytes:
 
 
 def encode_topics(topics: Sequence[tuple[str, int]]) -> bytes:
-    """Some of the topics of an answer to ListTopics."""
+    """Return a part of the topics of an answer to ListTopics."""
     parts = []
     for topic, count in topics:
         raw = topic.encode()
@@ -255,7 +255,7 @@ def encode_topics(topics: Sequence[tuple[str, int]]) -> bytes:
 
 
 def encode_topic_list(rows: Sequence[bytes], count: int) -> bytes:
-    """The answer to ListTopics from rows of `encode_topics`, which describe so many topics."""
+    """Return the answer to ListTopics from results of `encode_topics` with ``count`` topics."""
     return frame(b"".join((bytes((LIST_TOPICS,)), U32.pack(count), *rows)))
 
 

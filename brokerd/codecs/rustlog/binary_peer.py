@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_rustlog_binary.py
-"""The binary dialect, the client's half: requests to frames, payloads to answers."""
+"""The client's side of the binary dialect: encodes requests and decodes answers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _TOPIC_BYTES_MIN = 6
 
 
 def encode_request(request: Request) -> bytes:
-    """A request as a complete frame."""
+    """Return a request as a complete frame."""
     command, fields = _REQUESTS[type(request)]
     return frame(bytes((command,)) + fields(request))
 
@@ -138,7 +138,7 @@ class _Fields:
             raise AnswerError(f"a text of the answer is not UTF-8: {problem}") from None
 
     def count(self, bytes_each: int) -> int:
-        """A count of things that have at least so many bytes each."""
+        """Return a count of items of at least this many bytes each."""
         count = self.number(U32)
         if count * bytes_each > len(self._payload) - self._at:
             raise AnswerError(f"the answer claims {count} items, and has no room for them")
@@ -146,7 +146,7 @@ class _Fields:
 
 
 def decode_answer(payload: bytes) -> Answer:
-    """The answer of a payload, which is not empty. Raises `AnswerError`."""
+    """Return the answer of a non-empty payload. Raises `AnswerError`."""
     decode = _ANSWERS.get(payload[0])
     if decode is None:
         raise AnswerError(f"no answer has the type {payload[0]}")

@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_rustlog_frames.py
-"""Frames of both dialects: a length of four bytes, big-endian, and so many bytes of payload."""
+"""Frames of both dialects: a big-endian length of four bytes, and the payload."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brokerd.codecs.rustlog.values import MAX_PAYLOAD
 
 
 class Dialect(Enum):
-    """What a payload is written in."""
+    """The dialect of a payload."""
 
     JSON = "json"
     BINARY = "binary"
@@ -23,7 +23,7 @@ _LOOK_BYTES = 64
 
 
 def dialect_of(payload: bytes) -> Dialect:
-    """The dialect of a payload, which is not empty, by its first byte (page, section Frames)."""
+    """Return the dialect of a non-empty payload by its first byte (page, section Frames)."""
     first = payload[0]
     if first in _JSON_STARTS:
         return Dialect.JSON
@@ -33,7 +33,7 @@ def dialect_of(payload: bytes) -> Dialect:
 
 
 class FrameReader(LengthPrefixedReader):
-    """Payloads of one direction of one connection; see `FramesReader`."""
+    """Reads the payloads of one direction of a connection; see `FramesReader`."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_rustlog_json.py
-"""The JSON dialect, the server's half of writing: answers to frames.
+"""Encodes answers of the JSON dialect, on the server.
 
-Compact, members in the order of the seed's types, UTF-8 with nothing escaped that need not be: what
-its language's JSON library writes.
+The JSON is compact UTF-8 with few escapes and members in the order of the seed's types, like the
+output of serde_json.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _BELOW_100 = bytes(range(100))
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """An answer as a complete frame; it is for the caller to keep it within MAX_PAYLOAD."""
+    """Return an answer as a complete frame. The caller keeps it within MAX_PAYLOAD."""
     if isinstance(answer, TopicList):
         return encode_topic_list([encode_topics(answer.topics)], len(answer.topics))
     return frame(_encode(_ANSWERS[type(answer)](answer)))
 
 
 def fetched_length(offset: int, record: bytes) -> int:
-    """Bytes of the answer that carries this record alone."""
+    """Return the size of the answer with only this record."""
     count = len(record)
     digits = (
         3 * count
@@ -71,12 +71,12 @@ def _fetched(answer: Fetched) -> dict[str, Any]:
 
 
 def encode_topics(topics: Sequence[tuple[str, int]]) -> bytes:
-    """Some of the topics of an answer to ListTopics."""
+    """Return a part of the topics of an answer to ListTopics."""
     return _encode([{"topic": name, "partition_count": count} for name, count in topics])[1:-1]
 
 
 def encode_topic_list(rows: Sequence[bytes], count: int) -> bytes:
-    """The answer to ListTopics from rows of `encode_topics`; JSON writes no count."""
+    """Return the answer to ListTopics from results of `encode_topics`; JSON has no count."""
     return frame(b'{"ListTopics":{"topics":[%b]}}' % b",".join(filter(None, rows)))
 
 

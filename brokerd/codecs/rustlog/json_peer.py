@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_rustlog_json.py
-"""The JSON dialect, the client's half: requests to frames, payloads to answers."""
+"""The client's side of the JSON dialect: encodes requests and decodes answers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _UNITS: dict[type, str] = {ListTopics: "ListTopics", MetricsFetch: "MetricsFetch
 
 
 def encode_request(request: Request) -> bytes:
-    """A request as a complete frame."""
+    """Return a request as a complete frame."""
     unit = _UNITS.get(type(request))
     return frame(_encode(_members(request) if unit is None else unit))
 
@@ -124,7 +124,7 @@ class _Message(msgspec.Struct):
 
 
 def decode_answer(payload: bytes) -> Answer:
-    """The answer of a payload. Raises `AnswerError`."""
+    """Return the answer of a payload. Raises `AnswerError`."""
     try:
         answer = msgspec.json.decode(payload, type=dict[str, msgspec.Raw] | str)
         if answer == "Pong":

@@ -1,9 +1,9 @@
 # Tests: tests/codecs/test_rustlog_json.py
 """Records of the JSON dialect: arrays of arrays of numbers 0 to 255, as text and as bytes.
 
-They are nearly all of a large frame, so they are cut out of it and parsed by a fast library, which
-sees nothing but brackets, digits, commas and blanks. `RecordsParser` does it in slices, so that
-nobody has to wait for ten megabytes, and never holds more objects than one slice has.
+They are nearly all of a large frame, so they are cut out and parsed by a fast library, which gets
+only brackets, digits, commas and blanks. `RecordsParser` parses in slices, so that other clients do
+not wait for ten megabytes, and holds the objects of one slice at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from brokerd.codecs.rustlog.values import MAX_RECORDS, RequestError, TooManyRecords
 
 SLICE_BYTES = 1 << 20
-"""Text that is parsed in one step: about ten milliseconds."""
+"""Size of the text of one step: about ten milliseconds."""
 
 _ALLOWED = b"[]0123456789, \t\r\n"
 _BLANKS = b" \t\r\n"
@@ -26,7 +26,7 @@ _arrays = msgspec.json.Decoder(list[list[int]])
 
 
 def looks_like_records(text: bytes) -> bool:
-    """Whether a text holds nothing that records do not."""
+    """Return whether a text has only the characters of records."""
     return not text.translate(None, _ALLOWED)
 
 
@@ -37,10 +37,10 @@ def _wrong(problem: object) -> RequestError:
 
 
 class RecordsParser:
-    """Parses the array of records in ``text``, which `looks_like_records`.
+    """Parses the array of records in ``text``, for which `looks_like_records` is True.
 
-    Call `step` until it says that it is done; ``records`` then holds them. Raises `RequestError`,
-    worded for the wire.
+    Call `step` until it returns True; ``records`` then holds the records. Raises `RequestError`
+    with the wire's text.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -52,16 +52,16 @@ class RecordsParser:
         self._text = text[1:-1].strip(_BLANKS)
         self._at = 0
         self._long: bytearray | None = None
-        """What is there of the record in hand, when it is longer than a slice."""
+        """The beginning of the current record, if it is longer than a slice."""
         self.records: list[bytes] = []
 
     @property
     def is_short(self) -> bool:
-        """Whether one step does it."""
+        """Return whether one step is enough."""
         return len(self._text) <= SLICE_BYTES
 
     def step(self) -> bool:
-        """Parse a slice; True when that was the last."""
+        """Parse a slice; return True at the end."""
         if self.is_short:
             self._take_records(self._text)
             return True
@@ -82,7 +82,7 @@ class RecordsParser:
             raise _wrong(problem) from None
 
     def _next_records(self) -> None:
-        """Parse whole records, or begin with one that is too long for that."""
+        """Parse whole records, or begin a record that is longer than a slice."""
         text, begin = self._text, self._at
         end = text.rfind(b"]", begin, begin + SLICE_BYTES) + 1
         if end:
@@ -117,7 +117,7 @@ class RecordsParser:
         record += bytearray(numbers)
 
     def _end_of_piece(self, begin: int) -> int:
-        """Where a slice of one record ends: at its bracket, or at a comma."""
+        """Return the end of a slice of one record: its bracket or a comma."""
         text, limit = self._text, begin + SLICE_BYTES
         bracket = text.find(b"]", begin, limit)
         if bracket >= 0:
@@ -131,7 +131,7 @@ class RecordsParser:
         return found.start()
 
     def _behind_comma(self, end: int) -> int:
-        """Where the next record begins behind one that ended."""
+        """Return the position of the next record."""
         if end == len(self._text):
             return end
         found = _COMMA.match(self._text, end)

@@ -1,10 +1,10 @@
 # Tests: tests/codecs/test_rustlog_json.py
-"""The JSON dialect, the server's half of reading: payloads to requests.
+"""Decodes requests of the JSON dialect, on the server.
 
-As serde reads the types of the seed (notes section 5; page, section "Parsing of J"): strict
-about types, members and what follows, tolerant about order, blanks and unknown members. The records
-of a Produce are cut out first (`json_records`). What is left is small, and is read by the standard
-library's parser: it is the one that shows members that are there twice.
+It accepts what serde accepts for the seed's types (notes section 5; page, section "Parsing of J"):
+strict about types, members and trailing text, tolerant about order, blanks and unknown members. The
+records of a Produce are cut out first (`json_records`). The small rest is parsed by the standard
+library, which reports repeated members.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from brokerd.codecs.rustlog.values import (
 )
 
 MAX_ENVELOPE_BYTES = 65_536
-"""Bytes of a request at most, besides the records that were cut out of it."""
+"""Largest request, without the records that are cut out of it."""
 
 _U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
 _RECORDS_KEY = re.compile(rb'(?<!\\)"records"[ \t\r\n]*:')
-_CUT = b" NaN "  # no request may hold it, so the parser's own hook says where it stood
+_CUT = b" NaN "  # JSON has no NaN, so the parser's hook for constants marks the position
 
 
 class LongProduce(NamedTuple):
@@ -47,7 +47,7 @@ class LongProduce(NamedTuple):
 
 
 class _Object:
-    """The members of an object, as they came."""
+    """The members of an object in order, with repeated ones."""
 
     __slots__ = ("members",)
 
@@ -56,7 +56,7 @@ class _Object:
 
 
 class _Cut:
-    """Stands for the records that were cut out."""
+    """Placeholder of the records that were cut out."""
 
     __slots__ = ("text", "used")
 
@@ -66,10 +66,10 @@ class _Cut:
 
 
 def decode_request(payload: bytes) -> Request | LongProduce:
-    """The request of a payload. Raises `RequestError`, worded for the wire."""
+    """Return the request of a payload. Raises `RequestError` with the wire's text."""
     envelope, cut = _cut_records(payload)
     request = _request(_parse(envelope, cut))
-    if cut is not None and not cut.used:  # it stood in something unknown, and must be JSON there
+    if cut is not None and not cut.used:  # it was in an unknown member, and must be JSON there
         request = _request(_parse(payload, None))
     return request
 
@@ -79,10 +79,10 @@ def _wrong(problem: object) -> RequestError:
 
 
 def _cut_records(payload: bytes) -> tuple[bytes, _Cut | None]:
-    """A payload without the text of its records, and that text if there is any of the usual form.
+    """Return a payload without the text of its records, and that text if it has the usual form.
 
-    A quote that begins a key is not escaped, and behind one that ends a string no letter is valid.
-    What comes later than an envelope is long is not looked for.
+    A quote before a key is not escaped, and no letter is valid after a quote that ends a string.
+    The search ends at the size of an envelope.
     """
     key = _RECORDS_KEY.search(payload, 0, MAX_ENVELOPE_BYTES)
     if key is None:
@@ -100,7 +100,7 @@ def _cut_records(payload: bytes) -> tuple[bytes, _Cut | None]:
 
 
 def _parse(envelope: bytes, cut: _Cut | None) -> Any:
-    """The value of a JSON text; ``cut`` is where the one NaN is that was put in."""
+    """Return the value of a JSON text; its NaN becomes ``cut``."""
     if len(envelope) > MAX_ENVELOPE_BYTES:
         raise _wrong(f"more than {MAX_ENVELOPE_BYTES} bytes besides plain arrays of records")
     left = [cut] if cut is not None else []
@@ -123,7 +123,7 @@ def _parse(envelope: bytes, cut: _Cut | None) -> Any:
 
 
 def _int(text: str) -> int | float:
-    """As serde, which takes -0 for a float and does not look at digits beyond 64 bits."""
+    """Convert digits like serde: -0 is a float, and so are numbers beyond 64 bits."""
     return -0.0 if text == "-0" or len(text) > 20 else int(text)
 
 
@@ -148,7 +148,7 @@ def _text(value: Any, name: str) -> str:
 
 
 def _group(value: Any, name: str) -> str | None:
-    """The group of a Fetch: null, and the empty name, mean none."""
+    """Return the group of a Fetch; None for null and the empty name."""
     return None if value is None else _text(value, name) or None
 
 
@@ -167,7 +167,7 @@ _u32, _u64 = _unsigned(_U32, "u32"), _unsigned(_U64, "u64")
 
 
 def _records(value: Any, name: str) -> Any:
-    """The parser of records that were cut out; others as they are, in whatever form they came."""
+    """Return a parser of the records, cut out or not."""
     if isinstance(value, _Cut):
         value.used = True
         return RecordsParser(value.text)
@@ -229,7 +229,7 @@ def _request(value: Any) -> Request | LongProduce:
 
 
 def _variant(value: Any) -> tuple[str, Any]:
-    """The name of a request and what it holds."""
+    """Return the name of a request and its content."""
     if type(value) is str:
         name, content = value, None
     elif isinstance(value, _Object) and len(value.members) == 1:
@@ -245,7 +245,7 @@ def _variant(value: Any) -> tuple[str, Any]:
 
 
 def _values(name: str, fields: Sequence[tuple[str, _Read]], content: Any) -> list[Any]:
-    """The values of a request's fields, in their order."""
+    """Return the values of a request's fields in order."""
     if isinstance(content, _Object):
         return [read(_member(content, field, read), field) for field, read in fields]
     if type(content) is not list:

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MAX_PAYLOAD = 10_485_760
-"""Bytes of a frame's payload at most (seed, section Frame Structure)."""
+"""Largest payload of a frame, in bytes (seed, section Frame Structure)."""
 MAX_RECORDS = 65_536
-"""Records of one Produce at most (ours; page, section Limits)."""
+"""Largest number of records of one Produce (brokerd's limit; page, section Limits)."""
 MAX_OFFSET = (1 << 63) - 1
 """The largest offset that a log can have."""
 MAX_MESSAGE_BYTES = 65_535
 
 
 class RequestError(Exception):
-    """A payload is no request. The connection can go on: framing is still in step."""
+    """A payload is malformed. The connection stays open: the next frame can be read."""
 
 
 class TooManyRecords(RequestError):
@@ -31,7 +31,7 @@ class TooManyRecords(RequestError):
 
 
 class AnswerError(Exception):
-    """A payload is no answer: what a client received cannot be read."""
+    """A client cannot decode an answer."""
 
 
 # -- requests ---------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ class Produce(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """Read records from an offset on; ``group_id`` None: the offset alone counts."""
+    """Read records from an offset on; ``group_id`` None: without a group."""
 
     topic: str
     partition: int
@@ -123,10 +123,9 @@ class Produced(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Records, and where the next fetch begins.
+    """Records with their offsets, and the offset of the next fetch.
 
-    ``offsets`` are those of the records. In the binary dialect they follow one another, and the
-    next offset follows them, for they are not written there.
+    In the binary dialect the offsets are consecutive and not written.
     """
 
     offsets: Sequence[int]
@@ -141,14 +140,14 @@ class OffsetCommitted:
 
 @dataclass(frozen=True)
 class OffsetFetched:
-    """``offset`` None: nothing is committed."""
+    """``offset`` None: the group has no commit."""
 
     offset: int | None
 
 
 @dataclass(frozen=True)
 class TopicCreated:
-    """The topic is made."""
+    """The topic was created."""
 
 
 class TopicSummary(NamedTuple):
@@ -158,13 +157,13 @@ class TopicSummary(NamedTuple):
 
 @dataclass(frozen=True)
 class TopicList:
-    """Topics, each a `TopicSummary` or a tuple like it."""
+    """Topics, each a `TopicSummary` or an equal tuple."""
 
     topics: Sequence[tuple[str, int]]
 
 
 class TopicDescription(NamedTuple):
-    """``next_offsets`` holds that of partition 0, 1, ...: the offset its next record will get."""
+    """``next_offsets`` holds the offset of the next record of partition 0, 1, ..."""
 
     topic: str
     next_offsets: tuple[int, ...]
