@@ -18,8 +18,8 @@ from demo.writers import FORMAT_WRITERS
 from simulator.draw import FORMATS as DRAWN
 from simulator.plan import WireFormat
 from tests.codecs.every import DECODERS
+from tests.cross.format_clients import FORMAT_CLIENTS
 from tests.cross.peers import PEERS
-from tests.cross.tongues import TONGUES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,7 +36,7 @@ TABLES: dict[str, Iterable[str]] = {
     "what the demo tells of": PLACES,
     "whose decoder is tested": DECODERS,
     "whose peers are matched": {peer.listener for peer in PEERS.values()},
-    "whose refusals are compared": {name.split()[0].lower() for name in TONGUES},
+    "whose refusals are compared": {name.split()[0].lower() for name in FORMAT_CLIENTS},
     "what is fuzzed": {path.stem[len("of_") :] for path in ROOT.glob("tests/fuzz/of_*.py")},
 }
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.security import OPEN_GUARD
+from tests.cross.format_clients import FORMAT_CLIENTS
 from tests.cross.operations.form import TOPIC, Form, Operation
-from tests.cross.tongues import TONGUES
 from tests.guards import Given, GuardOf
 from tests.house import House, Wire
 
@@ -54,7 +54,7 @@ class Served:
         self.asked = watched.asked
         """What the broker was asked for."""
         house: Any = _Seen(self.house, watched)
-        self.factory = TONGUES[form.name]().factory(house)
+        self.factory = FORMAT_CLIENTS[form.name]().factory(house)
         self.guard = GuardOf(Given())
 
     def connect(self, access: Given | None) -> Asker:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokerd.protocols.base.connection import Limits
-from tests.cross.tongues import DONE, Told, Tongue
+from tests.cross.format_clients import DONE, FormatClient, Reply
 from tests.house import House, Wire
 
 MIB = 1 << 20
@@ -13,8 +13,8 @@ TOPIC = "T"
 class Talk:
     """One client of one format with a broker of its own, on a simulated disk."""
 
-    def __init__(self, tongue: Tongue, house: House | None = None) -> None:
-        self.tongue = tongue
+    def __init__(self, client: FormatClient, house: House | None = None) -> None:
+        self.client = client
         self.begin(house or House(limits=Limits(frame_bytes=32 * MIB)))
 
     def begin(self, house: House) -> None:
@@ -24,31 +24,31 @@ class Talk:
 
     def connect(self) -> Wire:
         """Another connection, greeted."""
-        wire = self.house.connect_to(self.tongue.factory(self.house))
-        wire.send_bytes(self.tongue.greeting)
+        wire = self.house.connect_to(self.client.factory(self.house))
+        wire.send_bytes(self.client.greeting)
         self.house.run()
-        assert len(list(self.tongue.told(wire.received_bytes()))) == self.tongue.greeted
+        assert len(list(self.client.told(wire.received_bytes()))) == self.client.greeted
         return wire
 
-    def say(self, request: bytes | None) -> list[Told]:
+    def say(self, request: bytes | None) -> list[Reply]:
         """Send a request; what is told, and ``closed`` if the broker then closed."""
         if request is not None:
             self.wire.send_bytes(request)
         self.house.run()
-        told = list(self.tongue.told(self.wire.received_bytes()))
-        return told if self.wire.is_open else [*told, Told("closed")]
+        told = list(self.client.told(self.wire.received_bytes()))
+        return told if self.wire.is_open else [*told, Reply("closed")]
 
     def make(self, topic: str = TOPIC) -> None:
         """Have the topic."""
-        assert self.say(self.tongue.make(topic)) in ([], [DONE])
+        assert self.say(self.client.make(topic)) in ([], [DONE])
 
-    def write(self, data: bytes = b"x", partition: int = 0) -> list[Told]:
-        return self.say(self.tongue.write(TOPIC, data, partition))
+    def write(self, data: bytes = b"x", partition: int = 0) -> list[Reply]:
+        return self.say(self.client.write(TOPIC, data, partition))
 
-    def read(self, offset: int = 0, most: int = 1) -> list[Told]:
-        return self.say(self.tongue.read(TOPIC, offset, most=most))
+    def read(self, offset: int = 0, most: int = 1) -> list[Reply]:
+        return self.say(self.client.read(TOPIC, offset, most=most))
 
-    def read_one(self, offset: int = 0, most: int = 1) -> Told:
+    def read_one(self, offset: int = 0, most: int = 1) -> Reply:
         """Read, and be told one thing."""
         (told,) = self.read(offset, most)
         return told

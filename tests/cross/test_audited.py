@@ -20,12 +20,12 @@ from brokerd.security.accounts import AccessList, Account
 from brokerd.security.audit import AUDIT_TOPIC, AuditEvent, AuditFilter, AuditPage, decode_event
 from brokerd.security.principal import Principal
 from tests.broker.desk import lease
+from tests.cross.format_clients import FORMAT_CLIENTS
 from tests.cross.operations import admin as site
 from tests.cross.operations import flymq
 from tests.cross.operations.every import FORMS
 from tests.cross.operations.form import TOPIC, Form, Operation
 from tests.cross.served import SECRET
-from tests.cross.tongues import TONGUES
 from tests.guards import GuardOf
 from tests.house import House
 
@@ -51,7 +51,7 @@ MAKES_A_TOPIC = {"CREATE_TOPIC", "CreateTopic", "POST /topics"}
 
 
 def serve(house: House, form: Form, guard: Guard) -> ConnectionFactory:
-    factory: ConnectionFactory = TONGUES[form.name]().factory(house)
+    factory: ConnectionFactory = FORMAT_CLIENTS[form.name]().factory(house)
     factory.guard = guard
     return factory
 

@@ -10,8 +10,8 @@ from brokerd.protocols.base.connection import Limits
 from brokerd.values import Record
 from tests.broker.colddesk import archive_all, cold_house
 from tests.broker.fakearchive import FakeArchive
+from tests.cross.format_clients import FORMAT_CLIENTS, Reply, records
 from tests.cross.talk import TOPIC, Talk
-from tests.cross.tongues import TONGUES, Told, records
 from tests.house import House
 
 MIB = 1 << 20
@@ -20,7 +20,7 @@ RECORDS = [b"%d" % number for number in range(6)]
 
 def with_records(name: str) -> Talk:
     """A topic with records 0 to 5, which a BlipMQ subscription has not read."""
-    talk = Talk(TONGUES[name]())
+    talk = Talk(FORMAT_CLIENTS[name]())
     talk.make()
     for data in RECORDS:
         talk.append(data)
@@ -52,13 +52,13 @@ TRIMMED = {
     "Mamamia": records(b"3"),
     "FlyMQ": records(b"3", next_offset=4),
     "BlipMQ": records(b"3"),
-    "RustLog JSON": Told("Error offset out of range"),
+    "RustLog JSON": Reply("Error offset out of range"),
     "RustLog binary": records(next_offset=3),
     "MEGA": records(b"3", next_offset=4),
 }
 
 
-@pytest.mark.parametrize("name", TONGUES)
+@pytest.mark.parametrize("name", FORMAT_CLIENTS)
 def test_records_below_the_start_are_passed_over_or_refused(name: str) -> None:
     """Offsets 0 to 2 were trimmed, and the reader asks for 0."""
     talk = with_records(name)
@@ -85,22 +85,22 @@ GONE = pytest.mark.parametrize("go", [expire, remove])
 
 
 @GONE
-@pytest.mark.parametrize("name", TONGUES)
+@pytest.mark.parametrize("name", FORMAT_CLIENTS)
 def test_records_that_expired_or_were_removed_are_gaps(name: str, go: Callable[..., None]) -> None:
     """Records 1 and 2 of 0 to 5; the reader asks for three from 0, then from 1."""
-    talk = Talk(TONGUES[name]())
+    talk = Talk(FORMAT_CLIENTS[name]())
     talk.make()
     go(talk, 1, 2)
     assert [talk.read_one(0, most=3), talk.read_one(1, most=3)] == EXPIRED[name]
 
 
 @GONE
-@pytest.mark.parametrize("name", TONGUES)
+@pytest.mark.parametrize("name", FORMAT_CLIENTS)
 def test_a_reader_that_goes_on_from_what_it_is_told_gets_every_record_that_is_there(
     name: str, go: Callable[..., None]
 ) -> None:
     """Whatever is missing: the records come in order, each once, and then there are no more."""
-    talk = Talk(TONGUES[name]())
+    talk = Talk(FORMAT_CLIENTS[name]())
     talk.make()
     go(talk, 0, 2, 3, 5)
     talk.append(b"last")
@@ -114,11 +114,11 @@ def test_a_reader_that_goes_on_from_what_it_is_told_gets_every_record_that_is_th
     assert got == [b"1", b"4", b"last"]
 
 
-@pytest.mark.parametrize("name", TONGUES)
+@pytest.mark.parametrize("name", FORMAT_CLIENTS)
 def test_a_reader_is_behind_a_hole_of_any_length_at_once(name: str) -> None:
     """Two billion records were removed between the first and the last."""
     archive = FakeArchive()
-    talk = Talk(TONGUES[name](), cold_house(archive))
+    talk = Talk(FORMAT_CLIENTS[name](), cold_house(archive))
     talk.make()
     talk.append(b"first")
     last = 2_000_000_000
@@ -150,7 +150,7 @@ TOO_LARGE = {
 @pytest.mark.parametrize("name", TOO_LARGE)
 def test_a_record_too_large_for_a_reader_is_told_apart_and_can_be_passed(name: str) -> None:
     """The records before it come; then the error, which names its offset unless it is a code."""
-    talk = Talk(TONGUES[name]())
+    talk = Talk(FORMAT_CLIENTS[name]())
     talk.make()
     for data in (b"before", b"\xff" * TOO_LARGE[name], b"after"):
         talk.append(data)
@@ -179,11 +179,11 @@ NOT_SHOWN = {
 }
 
 
-@pytest.mark.parametrize("writer", TONGUES)
+@pytest.mark.parametrize("writer", FORMAT_CLIENTS)
 def test_the_largest_record_of_each_format_is_read_by_all_that_can_show_it(writer: str) -> None:
     """The writer reads it too; what is too large for another is told as the page says."""
     house = House(limits=Limits(frame_bytes=32 * MIB))
-    talks = {name: Talk(tongue(), house) for name, tongue in TONGUES.items()}
+    talks = {name: Talk(client(), house) for name, client in FORMAT_CLIENTS.items()}
     house.broker.topics.create(TOPIC)
     talks["BlipMQ"].make()
     size = LARGEST[writer]
@@ -199,7 +199,7 @@ def test_the_largest_record_of_each_format_is_read_by_all_that_can_show_it(write
 @pytest.mark.parametrize("name", ["Mamamia", "BlipMQ"])
 def test_a_record_too_large_for_a_leasing_format_is_a_dead_letter(name: str) -> None:
     """Once; and the records around it are delivered."""
-    talk = Talk(TONGUES[name]())
+    talk = Talk(FORMAT_CLIENTS[name]())
     talk.make()
     for data in (b"before", bytes(17 * MIB), b"after"):
         talk.append(data)
@@ -211,10 +211,10 @@ def test_a_record_too_large_for_a_leasing_format_is_a_dead_letter(name: str) -> 
     assert [(letter.offset, letter.reason) for letter in letters] == [(1, "too_large")]
 
 
-@pytest.mark.parametrize("name", sorted(TONGUES.keys() - {"MEGA"}))
+@pytest.mark.parametrize("name", sorted(FORMAT_CLIENTS.keys() - {"MEGA"}))
 def test_offsets_beyond_four_bytes_are_read(name: str) -> None:
     """A topic that has had 2^31 records is one like others."""
-    talk = Talk(TONGUES[name]())
+    talk = Talk(FORMAT_CLIENTS[name]())
     talk.make()
     far_along(talk)
     assert talk.write(b"beyond")[0].words == "done"
@@ -236,18 +236,18 @@ def far_along(talk: Talk, next_offset: int = 1 << 31) -> None:
 
 def test_mega_refuses_offsets_that_four_bytes_cannot_say() -> None:
     """The last offset is used; PRODUCE is refused then, and CONSUME finds nothing behind it."""
-    talk = Talk(TONGUES["MEGA"]())
+    talk = Talk(FORMAT_CLIENTS["MEGA"]())
     talk.make()
     far_along(talk, (1 << 31) - 1)
-    assert talk.write(b"last") == [Told("done")]
-    assert talk.write(b"beyond") == [Told("9")]
+    assert talk.write(b"last") == [Reply("done")]
+    assert talk.write(b"beyond") == [Reply("9")]
     assert talk.read_one((1 << 31) - 1) == records(b"last", next_offset=-(1 << 31))
-    assert talk.read_one(-1) == Told("6")
+    assert talk.read_one(-1) == Reply("6")
 
 
 def test_mega_sees_the_records_that_others_have_beyond_its_offsets_as_none() -> None:
-    talk = Talk(TONGUES["MEGA"]())
+    talk = Talk(FORMAT_CLIENTS["MEGA"]())
     talk.make()
     far_along(talk)
     talk.append(b"beyond")
-    assert talk.read_one((1 << 31) - 1) == Told("6")
+    assert talk.read_one((1 << 31) - 1) == Reply("6")

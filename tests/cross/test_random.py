@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from brokerd.broker import BrokerSettings
 from tests.broker.colddesk import KEEPS_NOTHING, archive_all, segments
 from tests.broker.fakearchive import FakeArchive
+from tests.cross.format_clients import FORMAT_CLIENTS, Mamamia, QuietBlipMQ
 from tests.cross.talk import TOPIC, Talk
-from tests.cross.tongues import TONGUES, Mamamia, QuietBlipMQ
 from tests.house import House
 
 VALUES = st.binary(max_size=40) | st.integers(1, 5_000).map(bytes)
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("write"), st.sampled_from(sorted(TONGUES)), VALUES),
+        st.tuples(st.just("write"), st.sampled_from(sorted(FORMAT_CLIENTS)), VALUES),
         st.tuples(st.just("expire"), VALUES, st.integers(0, 3)),
         st.tuples(st.just("trim"), st.floats(0, 1)),
         st.tuples(st.sampled_from(["stop", "crash", "look", "archive"])),
@@ -44,7 +44,7 @@ class Log:
 
     def write(self, name: str, value: bytes) -> None:
         """Write through a format."""
-        told = Talk(TONGUES[name](), self.house).write(value)
+        told = Talk(FORMAT_CLIENTS[name](), self.house).write(value)
         assert [answer.words for answer in told] == ["done"]
         self.values.append(value)
 
@@ -104,7 +104,7 @@ class Log:
 
     def _read_on(self, name: str) -> list[bytes]:
         """From the start on, going on where the format says, until it says nothing new."""
-        talk = Talk(TONGUES[name](), self.house)
+        talk = Talk(FORMAT_CLIENTS[name](), self.house)
         topic = self.house.broker.topics.find(TOPIC)
         assert topic is not None
         offset, got = topic.partitions[0].start_offset, list[bytes]()

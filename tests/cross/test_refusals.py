@@ -12,9 +12,9 @@ from brokerd.security import READ
 from simulator.machine.bare import FORGETFUL, WAL_DIR
 from tests.broker.colddesk import archive_all, cold_house, segments
 from tests.broker.fakearchive import FakeArchive
+from tests.cross.format_clients import DONE, FORMAT_CLIENTS, QuietBlipMQ, Reply
 from tests.cross.page import literals, matches, table
 from tests.cross.talk import TOPIC, Talk
-from tests.cross.tongues import DONE, TONGUES, QuietBlipMQ, Told
 from tests.guards import Given, GuardOf
 from tests.house import House
 
@@ -25,7 +25,7 @@ REFUSALS = table("Refusals")
 # -- one function a row: it provokes the refusal and returns what is told ---------------------
 
 
-def disk_full(talk: Talk) -> list[Told]:
+def disk_full(talk: Talk) -> list[Reply]:
     talk.make()
     talk.house.disk.capacity = talk.house.disk.used_bytes
     for _ in range(1000):
@@ -35,12 +35,12 @@ def disk_full(talk: Talk) -> list[Told]:
     raise AssertionError("the disk is never full")
 
 
-def too_large_to_write(talk: Talk) -> list[Told]:
+def too_large_to_write(talk: Talk) -> list[Reply]:
     talk.make()
-    return talk.write(b"\x01" * (talk.tongue.largest_bytes + 1))
+    return talk.write(b"\x01" * (talk.client.largest_bytes + 1))
 
 
-def not_permitted(talk: Talk) -> list[Told]:
+def not_permitted(talk: Talk) -> list[Reply]:
     """BlipMQ's empty key leaves who it is to the guard."""
     talk.make()
     somebody = Given("sue", 0, {TOPIC: READ})
@@ -48,7 +48,7 @@ def not_permitted(talk: Talk) -> list[Told]:
     factory = wire.protocol.factory
     factory.guard = GuardOf(somebody)
     talk.wire = talk.house.connect_to(factory)
-    talk.wire.send_bytes(talk.tongue.greeting)
+    talk.wire.send_bytes(talk.client.greeting)
     talk.house.run()
     talk.wire.received_bytes()
     told = talk.write()
@@ -56,42 +56,42 @@ def not_permitted(talk: Talk) -> list[Told]:
     return told
 
 
-def unknown_topic_written_to(talk: Talk) -> list[Told]:
+def unknown_topic_written_to(talk: Talk) -> list[Reply]:
     return talk.write()
 
 
-def unknown_topic_read_from(talk: Talk) -> list[Told]:
+def unknown_topic_read_from(talk: Talk) -> list[Reply]:
     return talk.read()
 
 
-def unknown_partition(talk: Talk) -> list[Told]:
+def unknown_partition(talk: Talk) -> list[Reply]:
     talk.make()
     talk.write()
     return talk.write(partition=9)
 
 
-def control_character(talk: Talk) -> list[Told]:
-    return talk.say(talk.tongue.make("bell\a") or talk.tongue.write("bell\a", b"x"))
+def control_character(talk: Talk) -> list[Reply]:
+    return talk.say(talk.client.make("bell\a") or talk.client.write("bell\a", b"x"))
 
 
-def empty_name(talk: Talk) -> list[Told]:
-    return talk.say(talk.tongue.make("") or talk.tongue.write("", b"x"))
+def empty_name(talk: Talk) -> list[Reply]:
+    return talk.say(talk.client.make("") or talk.client.write("", b"x"))
 
 
-def too_many_topics(talk: Talk) -> list[Told]:
+def too_many_topics(talk: Talk) -> list[Reply]:
     talk.begin(House(settings=BrokerSettings(max_topics=1)))
     talk.house.broker.topics.create("the only one")
     talk.house.run()
-    return talk.say(talk.tongue.make(TOPIC) or talk.tongue.write(TOPIC, b"x"))
+    return talk.say(talk.client.make(TOPIC) or talk.client.write(TOPIC, b"x"))
 
 
-def behind_the_end(talk: Talk) -> list[Told]:
+def behind_the_end(talk: Talk) -> list[Reply]:
     talk.make()
     talk.write()
     return talk.read(offset=5)
 
 
-def damaged_record(talk: Talk) -> list[Told]:
+def damaged_record(talk: Talk) -> list[Reply]:
     talk.begin(House(settings=FORGETFUL))
     talk.make()
     talk.append(b"spoil-spoil")
@@ -118,13 +118,13 @@ def archived(talk: Talk) -> FakeArchive:
     return archive
 
 
-def damaged_in_the_archive(talk: Talk) -> list[Told]:
+def damaged_in_the_archive(talk: Talk) -> list[Reply]:
     archive = archived(talk)
     archive.damage[1, 0] = (0, 1)
     return passed_over(talk, "damaged")
 
 
-def out_of_reach(talk: Talk) -> list[Told]:
+def out_of_reach(talk: Talk) -> list[Reply]:
     archive = archived(talk)
     archive.read_failure = OSError(5, "not mounted")
     told = talk.read()
@@ -140,14 +140,14 @@ def out_of_reach(talk: Talk) -> list[Told]:
     return told
 
 
-def too_large_to_read(talk: Talk) -> list[Told]:
+def too_large_to_read(talk: Talk) -> list[Reply]:
     talk.make()
     talk.append(b"\xff" * (17 * MIB))
     talk.append(b"next")
     return passed_over(talk, "too_large")
 
 
-def passed_over(talk: Talk, reason: str) -> list[Told]:
+def passed_over(talk: Talk, reason: str) -> list[Reply]:
     """Read the first of two records, which cannot be had; leases go on with the second."""
     told = talk.read()
     if [answer.values for answer in told] == [(b"next",)]:
@@ -156,31 +156,31 @@ def passed_over(talk: Talk, reason: str) -> list[Told]:
         (group,) = topic.groups
         letters = [letter for _, letter in talk.house.broker.leases.dead_letters(TOPIC, group)]
         assert [(letter.offset, letter.reason) for letter in letters] == [(0, reason)]
-        return [Told(f"dead letter {reason}")]
+        return [Reply(f"dead letter {reason}")]
     assert [answer.values for answer in talk.read(offset=1)] == [(b"next",)]
     return told
 
 
-def too_much_waits(talk: Talk) -> list[Told]:
+def too_much_waits(talk: Talk) -> list[Reply]:
     settings = BrokerSettings(max_uncommitted_bytes=64 << 10, frame_bytes=64 << 10)
     talk.begin(House(settings=settings))
     talk.make()
     other = talk.connect()
-    other.send_bytes(talk.tongue.write(TOPIC, b"x" * 60_000))
-    talk.wire.send_bytes(talk.tongue.write(TOPIC, b"y" * 60_000))
+    other.send_bytes(talk.client.write(TOPIC, b"x" * 60_000))
+    talk.wire.send_bytes(talk.client.write(TOPIC, b"y" * 60_000))
     talk.house.turn()
     if talk.wire.received_bytes():
-        return [Told("did not wait")]
-    return [Told("waits")] if talk.say(None) == [DONE] else [Told("was lost")]
+        return [Reply("did not wait")]
+    return [Reply("waits")] if talk.say(None) == [DONE] else [Reply("was lost")]
 
 
-def stopping(talk: Talk) -> list[Told]:
+def stopping(talk: Talk) -> list[Reply]:
     talk.make()
     talk.wire.protocol.factory.close_all()
     return talk.write()
 
 
-def failed_write(talk: Talk) -> list[Told]:
+def failed_write(talk: Talk) -> list[Reply]:
     talk.make()
     talk.house.disk.fail("sync")
     wires = [talk.wire]
@@ -190,14 +190,14 @@ def failed_write(talk: Talk) -> list[Told]:
     return told
 
 
-def too_many_connections(talk: Talk) -> list[Told]:
+def too_many_connections(talk: Talk) -> list[Reply]:
     house = House(limits=Limits(connections=1))
-    factory = talk.tongue.factory(house)
+    factory = talk.client.factory(house)
     house.connect_to(factory)
-    return [Told("closed" if factory.buildProtocol(None) is None else "open")]
+    return [Reply("closed" if factory.buildProtocol(None) is None else "open")]
 
 
-PROVOKE: dict[str, Callable[[Talk], list[Told]]] = {
+PROVOKE: dict[str, Callable[[Talk], list[Reply]]] = {
     "Disk full": disk_full,
     "Record larger than the format writes": too_large_to_write,
     "Not permitted (:doc:`security`)": not_permitted,
@@ -231,7 +231,7 @@ def test_every_row_of_the_page_is_provoked() -> None:
 def test_a_refusal_is_told_as_the_page_says(row: str, column: str) -> None:
     """The answer, whether the connection stays, and that it can be used if it does."""
     wanted = literals(REFUSALS[row][column])
-    talk = Talk(TONGUES[column]())
+    talk = Talk(FORMAT_CLIENTS[column]())
     told = PROVOKE[row](talk)
     assert len(told) == len(wanted), told
     for literal, answer in zip(wanted, told, strict=True):
@@ -263,4 +263,4 @@ def test_a_record_too_large_for_a_subscription_of_qos_0_is_passed_over() -> None
     assert topic is not None
     (group,) = topic.groups
     assert list(talk.house.broker.leases.dead_letters(TOPIC, group)) == []
-    assert damaged_record(Talk(QuietBlipMQ())) == [Told("dead letter damaged")]
+    assert damaged_record(Talk(QuietBlipMQ())) == [Reply("dead letter damaged")]

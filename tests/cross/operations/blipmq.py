@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from struct import pack
 
+from tests.cross.format_clients import blipmq_frame, text_field
 from tests.cross.operations.form import VALUE, Form, Operation
-from tests.cross.tongues import blipmq_frame, text_field
 
 HELLO = blipmq_frame(1, pack(">H", 1))
 

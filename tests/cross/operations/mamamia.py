@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.cross.format_clients import mamamia_frame
 from tests.cross.operations.form import VALUE, Form, Operation, Request
-from tests.cross.tongues import mamamia_frame
 
 GROUP = {"group_id": "g"}
 CLIENT = {**GROUP, "client_id": "c"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from struct import pack
 
+from tests.cross.format_clients import mega_head
 from tests.cross.operations.form import VALUE, Form, Operation
-from tests.cross.tongues import mega_head
 
 INVALID_REQUEST = b"\1"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import pack
 
+from tests.cross.format_clients import framed, json_frame, text_field
 from tests.cross.operations.form import VALUE, Form, Operation, Request
-from tests.cross.tongues import framed, json_frame, text_field
 
 CODES = {"authentication required": 401, "unauthorized": 403}
 

@@ -1,6 +1,6 @@
 """The wire formats spoken byte by byte, written from their documents and not with our codecs.
 
-A tongue makes requests, and reads answers as short words: ``done``, ``records``, ``nothing there``,
+A client makes requests, and reads answers as short words: ``done``, ``records``, ``nothing there``,
 or what a refusal says, as the tables of docs/cross-format.rst put it.
 """
 
@@ -25,7 +25,7 @@ from tests.house import House
 NOTHING = "nothing there"
 
 
-class Told(NamedTuple):
+class Reply(NamedTuple):
     """What an answer says."""
 
     words: str
@@ -36,15 +36,15 @@ class Told(NamedTuple):
     """Where to go on, if it says so."""
 
 
-DONE = Told("done")
+DONE = Reply("done")
 
 
-def records(*values: bytes, next_offset: int | None = None) -> Told:
+def records(*values: bytes, next_offset: int | None = None) -> Reply:
     """An answer with records, or with none."""
-    return Told("records" if values else NOTHING, values, next_offset)
+    return Reply("records" if values else NOTHING, values, next_offset)
 
 
-class Tongue(ABC):
+class FormatClient(ABC):
     """One wire format (or dialect) by hand."""
 
     name: ClassVar[str]
@@ -74,11 +74,11 @@ class Tongue(ABC):
         formats that read several records at once."""
 
     @abstractmethod
-    def told(self, answers: bytes) -> Iterator[Told]:
+    def told(self, answers: bytes) -> Iterator[Reply]:
         """What whole answers say."""
 
 
-class Mamamia(Tongue):
+class Mamamia(FormatClient):
     name = "Mamamia"
     largest_bytes = (10 << 20) - 40
 
@@ -95,11 +95,11 @@ class Mamamia(Tongue):
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
         return mamamia_frame(2, {"log_id": topic, "group_id": self.group, "client_id": "c"})
 
-    def told(self, answers: bytes) -> Iterator[Told]:
+    def told(self, answers: bytes) -> Iterator[Reply]:
         for frame in _length_prefixed(answers):
             body: Any = msgpack.unpackb(frame[2:])
             if "error" in body:
-                yield Told(f"error {body['error']}")
+                yield Reply(f"error {body['error']}")
             elif "message" in body:
                 message = body["message"]
                 yield records() if message is None else records(message["payload"])
@@ -112,7 +112,7 @@ def mamamia_frame(command: int, body: dict[str, object]) -> bytes:
     return pack(">IBB", len(packed) + 2, 1, command) + packed
 
 
-class FlyMQ(Tongue):
+class FlyMQ(FormatClient):
     name = "FlyMQ"
     largest_bytes = (32 << 20) - 28
 
@@ -130,7 +130,7 @@ class FlyMQ(Tongue):
         """FETCH, as the document lays it out."""
         return flymq_frame(7, text_field(topic) + pack(">iQi", partition, offset, most))
 
-    def told(self, answers: bytes) -> Iterator[Told]:
+    def told(self, answers: bytes) -> Iterator[Reply]:
         at = 0
         while at < len(answers):
             opcode, length = answers[at + 2], unpack_from(">I", answers, at + 4)[0]
@@ -138,13 +138,13 @@ class FlyMQ(Tongue):
             at += 8 + length
             if opcode == 0xFF:
                 assert payload[:1] == b"\0" and payload[3:6] == b"   ", payload
-                yield Told(f"ERROR {payload[6:].decode()}")
+                yield Reply(f"ERROR {payload[6:].decode()}")
             elif opcode == 7:
                 yield self._fetched(payload)
             else:
                 yield DONE
 
-    def _fetched(self, payload: bytes) -> Told:
+    def _fetched(self, payload: bytes) -> Reply:
         (count,) = unpack_from(">I", payload)
         at, values = 4, []
         for _ in range(count):
@@ -160,7 +160,7 @@ def flymq_frame(opcode: int, payload: bytes) -> bytes:
     return pack(">BBBBI", 0xAF, 1, opcode, 1, len(payload)) + payload
 
 
-class BlipMQ(Tongue):
+class BlipMQ(FormatClient):
     """QoS 1. A PUBLISH is followed by a PING, and a POLL too: their answers may be none."""
 
     name = "BlipMQ"
@@ -182,7 +182,7 @@ class BlipMQ(Tongue):
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
         return blipmq_frame(9, pack(">Q", 1)) + blipmq_frame(7)
 
-    def told(self, answers: bytes) -> Iterator[Told]:
+    def told(self, answers: bytes) -> Iterator[Reply]:
         was_told = False
         for frame in _length_prefixed(answers):
             kind, payload = frame[0], frame[9:]
@@ -196,7 +196,7 @@ class BlipMQ(Tongue):
                 (topic_bytes,) = unpack_from(">H", payload, 1)
                 yield records(payload[3 + topic_bytes :])
             elif kind == 6:
-                yield Told(f"NACK {unpack_from('>H', payload)[0]} {payload[4:].decode()}")
+                yield Reply(f"NACK {unpack_from('>H', payload)[0]} {payload[4:].decode()}")
             else:
                 yield DONE
                 was_told = False
@@ -212,7 +212,7 @@ def blipmq_frame(kind: int, payload: bytes = b"") -> bytes:
     return pack(">IBQ", len(payload) + 9, kind, 7) + payload
 
 
-class RustLog(Tongue):
+class RustLog(FormatClient):
     largest_bytes = 10 << 20
 
     def factory(self, house: House) -> ConnectionFactory:
@@ -233,11 +233,11 @@ class RustLogJSON(RustLog):
         fields = {"topic": topic, "partition": partition, "offset": offset, "max_bytes": most}
         return json_frame({"Fetch": {**fields, "group_id": None}})
 
-    def told(self, answers: bytes) -> Iterator[Told]:
+    def told(self, answers: bytes) -> Iterator[Reply]:
         for frame in _length_prefixed(answers):
             body = json.loads(frame)
             if "Error" in body:
-                yield Told(f"Error {body['Error']['message']}")
+                yield Reply(f"Error {body['Error']['message']}")
             elif "Fetch" in body:
                 values = [bytes(record["payload"]) for record in body["Fetch"]["records"]]
                 yield records(*values, next_offset=body["Fetch"]["next_offset"])
@@ -263,16 +263,16 @@ class RustLogBinary(RustLog):
             b"\x02" + text_field("") + text_field(topic) + pack(">IQI", partition, offset, most)
         )
 
-    def told(self, answers: bytes) -> Iterator[Told]:
+    def told(self, answers: bytes) -> Iterator[Reply]:
         for frame in _length_prefixed(answers):
             if frame[0] == 0xFE:
-                yield Told(f"error {unpack_from('>H', frame, 1)[0]} {frame[5:].decode()}")
+                yield Reply(f"error {unpack_from('>H', frame, 1)[0]} {frame[5:].decode()}")
             elif frame[0] == 2:
                 yield self._fetched(frame)
             else:
                 yield DONE
 
-    def _fetched(self, frame: bytes) -> Told:
+    def _fetched(self, frame: bytes) -> Reply:
         (count,) = unpack_from(">I", frame, 1)
         at, values = 5, []
         for _ in range(count):
@@ -283,7 +283,7 @@ class RustLogBinary(RustLog):
         return records(*values, next_offset=unpack_from(">Q", frame, at)[0])
 
 
-class MEGA(Tongue):
+class MEGA(FormatClient):
     name = "MEGA"
     largest_bytes = 1 << 20
 
@@ -299,13 +299,13 @@ class MEGA(Tongue):
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
         return mega_head(2, topic) + pack(">ii", offset, 0)
 
-    def told(self, answers: bytes) -> Iterator[Told]:
+    def told(self, answers: bytes) -> Iterator[Reply]:
         """One answer at a time: nothing in it says which request it belongs to."""
         if not answers:
             return
         if answers[4] == 0:
             assert len(answers) == 6, answers
-            yield Told(str(answers[5]))
+            yield Reply(str(answers[5]))
         elif len(answers) >= 21 and unpack_from(">i", answers, 17)[0] == len(answers) - 21:
             yield records(answers[21:], next_offset=unpack_from(">i", answers, 13)[0])
         else:
@@ -317,8 +317,8 @@ def mega_head(kind: int, topic: str) -> bytes:
     return pack(">iBi", 7, kind, len(name)) + name + pack(">q", 1_700_000_000_000)
 
 
-TONGUES: dict[str, Callable[[], Tongue]] = {
-    tongue.name: tongue for tongue in (Mamamia, FlyMQ, BlipMQ, RustLogJSON, RustLogBinary, MEGA)
+FORMAT_CLIENTS: dict[str, Callable[[], FormatClient]] = {
+    client.name: client for client in (Mamamia, FlyMQ, BlipMQ, RustLogJSON, RustLogBinary, MEGA)
 }
 
 
