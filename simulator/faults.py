@@ -1,8 +1,9 @@
 # Tests: tests/simulator/test_run.py
-"""Does to a machine and its network what a plan says, when it says so, and starts the broker again.
+"""Applies the faults of a plan to a machine and its network at their times, and restarts the
+broker.
 
-As an operator's supervisor would: a broker that ended for any reason is booted after a while. After
-`Faults.end` nothing bad happens any more, and the broker is up or about to be.
+It acts as an operator's supervisor: a broker that ended for any reason is booted after a while.
+After `Faults.end` no fault occurs, and the broker is up or about to boot.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from simulator.machine.network import Link, Network
 from simulator.machine.world import Event, World
 
 RESTART_US = 1_000_000
-"""How long the supervisor waits when a plan does not say."""
+"""Default delay of a restart."""
 WATCH_US = 100_000
 DELETING_US = 10_000_000
 """After so long nothing is deleted any more for a reason that is gone, on a disk in order."""
 SHORT_BYTES_MAX = 2048
-"""How much a short write may have written."""
+"""Most bytes of a short write."""
 
 
 class Faults:
-    """The faults of one run. Begins to act with `begin`."""
+    """The faults of one run, from `begin` on."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Faults:
         self._scheduled: list[Event] = []
         self._at_next_boot: list[plan.CallFault] = []
         self._armed: list[plan.CallFault] = []
-        """Those that wait for their disk call."""
+        """Faults that wait for their disk call."""
         self._disk_error: plan.DiskError | None = None
         self._restart: Event | None = None
         self._capacity: int | None = None
@@ -62,16 +63,16 @@ class Faults:
         self._older_lsn: int | None = None
         """What an older copy must have of the log to take the archive's place."""
         self.done: list[str] = []
-        """What was done, in order, for people."""
+        """Applied faults in order, as text."""
 
     def begin(self) -> None:
-        """From now on, the times of the plan count."""
+        """Start the clock of the plan."""
         self._capacity = self._disk.capacity
         for fault in self._faults:
             self._scheduled.append(self._world.call_after(fault.at_us, self._strike, fault))
 
     def end(self) -> None:
-        """Nothing bad happens any more: all that can be mended is."""
+        """End all faults and repair the repairable ones."""
         for event in self._scheduled:
             event.cancel()
         for fault in (*self._at_next_boot, *self._armed):
@@ -86,7 +87,7 @@ class Faults:
             self._restart_after(0)
 
     def ended(self, boot: Boot) -> None:
-        """A life of the broker has ended: see to the next one."""
+        """Schedule the next boot after the broker ended."""
         fault, self._disk_error = self._disk_error, None
         if boot.end in ("failed", "refused"):
             self._restart_after(RESTART_US if fault is None else fault.down_us)
@@ -94,7 +95,7 @@ class Faults:
                 self._world.call_after(1, self._power_off, fault.power, fault.seed)
 
     def booting(self) -> None:
-        """A life of the broker is about to begin: arm what waits for it."""
+        """Arm the faults that wait for a boot."""
         waiting, self._at_next_boot = self._at_next_boot, []
         for fault in waiting:
             self._arm(fault)

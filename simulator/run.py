@@ -1,10 +1,10 @@
 # Tests: tests/simulator/test_run.py
-"""Runs a plan: boots the broker, lets clients and faults loose, audits what is left, and judges.
+"""Runs a plan: boots the broker, runs clients and faults, audits the result, and judges it.
 
-A run has three parts. First, clients do what they do while faults strike. Then all faults end, the
-machine loses its power once more, and the broker boots. Last comes the audit: everything is read
-and drained through the wire, the broker stops cleanly and its files are verified. The history of it
-all goes to the oracle; what the history cannot show is checked here.
+A run has three parts. In the first, clients work while faults strike. Then all faults end, the
+machine loses its power once more, and the broker boots. The last part is the audit: clients read
+and drain everything, the broker stops cleanly, and its files are verified. The oracle judges the
+history; this module checks facts outside the history.
 """
 
 from __future__ import annotations
@@ -45,19 +45,21 @@ from simulator.oracle import Violation
 from simulator.plan import Plan, Rollup, Settings
 
 FREE_BYTES = 64 << 20
-"""What the broker leaves free on any disk; a small disk has this much more than it may use."""
+"""Bytes that the broker leaves free on any disk; a small disk is this much larger than its usable
+space.
+"""
 NO_DIGITS = str.maketrans("", "", "0123456789")
 OWN_FAULT = "own fault"
 AUDIT_SECONDS = 3_600
 MEGA_CANNOT = "INTERNAL_ERROR"
-"""What MEGA's auditor is told of a record that cannot be read."""
+"""Error that MEGA's auditor gets for an unreadable record."""
 EVENTS_MAX = 3_000_000
-"""A run that takes more goes round in circles."""
+"""Limit of steps; a longer run is in an endless loop."""
 
 
 @dataclass
 class Result:
-    """One run, judged."""
+    """The result of one run."""
 
     plan: Plan
     history: History
@@ -65,9 +67,9 @@ class Result:
     lines: list[str]
     """The trace."""
     digest: str
-    """Of the trace and of the disk at the end: equal for equal runs."""
+    """Digest of the trace and of the final disk: equal for equal runs."""
     counts: Counter[str]
-    """What happened how often: log events by event_id, faults, disk calls and the like."""
+    """Counts of log events by event_id, faults, disk calls and others."""
 
     @property
     def failed(self) -> bool:
@@ -114,7 +116,7 @@ def config_of(settings: Settings) -> Config:
 
 
 def run(plan: Plan) -> Result:
-    """Run a plan from beginning to end. Never raises for what the broker does."""
+    """Run a plan from beginning to end. A failure of the broker does not raise."""
     result = _Run(plan).result()
     # A Deferred whose error nobody handled tells so only when it is collected.
     late: list[LogEvent] = []
@@ -130,7 +132,7 @@ def run(plan: Plan) -> Result:
 
 
 def is_fault(event: LogEvent) -> bool:
-    """Whether a log event tells of a fault of our own, other than that the process ended."""
+    """Return whether a log event shows a bug of brokerd, other than that the process ended."""
     return "log_failure" in event and event["log_failure"].check(PowerLost) is None
 
 

@@ -1,1 +1,1 @@
-"""What the clients of a run asked and saw: all that the oracle knows."""
+"""The history of a run: the requests of all clients and their answers, the input of the oracle."""

@@ -1,9 +1,8 @@
 # Tests: tests/simulator/test_oracle_offsets.py
-"""What clients of formats that read by offset asked and saw: the rest of
-`simulator.history.operations`.
+"""Operations of formats that read by offset; see `simulator.history.operations`.
 
-RustLog, MEGA and FlyMQ read records where they stand and keep committed offsets. They show the
-value of a record, which is bytes; `simulator.payloads` says what a payload's value is.
+RustLog, MEGA and FlyMQ read records by offset and keep committed offsets. They return the value of
+a record as bytes; `simulator.payloads` maps a payload to its value.
 """
 
 from __future__ import annotations
@@ -15,45 +14,45 @@ from simulator.history.operations import NEVER, Operation, Place
 
 
 class Reading(NamedTuple):
-    """One record as it was read. What a format does not tell is None."""
+    """One record as read. A field that the format does not report is None."""
 
     place: Place
     value: bytes
     key: bytes | None = None
     tells_key: bool = False
-    """Whether ``key`` None says that there is none."""
+    """Whether ``key`` None means that the record has no key."""
     timestamp: int | None = None
-    """The producer's, in its own unit."""
+    """Timestamp of the producer, in its unit."""
 
 
 @dataclass(kw_only=True)
 class Read(Operation):
-    """Records of one partition, in order, from an offset on."""
+    """A read of records of one partition, in order, from an offset."""
 
     topic: str
     partition: int
     offset: int
-    """What was asked for."""
+    """The requested offset."""
     group: str = ""
-    """Whose committed offset counts instead, if it is higher; "" for nobody's."""
+    """Group whose committed offset replaces ``offset`` if it is higher; "" for none."""
     limit: int = 1
-    """How many records at most."""
+    """Most records."""
     limit_bytes: int | None = None
-    """How many bytes of values at most, beyond the first record; None: whatever fits."""
+    """Most bytes of values after the first record; None: no limit."""
     pattern: str = ""
-    """What a record must match to be shown; "" for all (FlyMQ's filters)."""
+    """Filter of the records (FlyMQ); "" for all."""
     exact: bool = False
-    """Whether only the record at ``offset`` will do."""
+    """Whether the read accepts only the record at ``offset``."""
     stops_at_gaps: bool = False
-    """Whether an answer ends before records that were removed, and shows none that begins there."""
+    """Whether an answer ends before removed records and never begins there."""
     readings: tuple[Reading, ...] = ()
     next: int | None = None
-    """From where to go on, if that is told."""
+    """Next offset to read, if the answer has it."""
 
 
 @dataclass(kw_only=True)
 class Commit(Operation):
-    """A group's offset in a partition is stored."""
+    """Commits a group's offset in a partition."""
 
     topic: str
     group: str
@@ -63,7 +62,7 @@ class Commit(Operation):
 
 @dataclass(kw_only=True)
 class ResetOffset(Operation):
-    """A group's offset in a partition is set to where the partition starts or ends."""
+    """Sets a group's offset to the start or the end of a partition."""
 
     topic: str
     group: str
@@ -74,23 +73,23 @@ class ResetOffset(Operation):
 
 @dataclass(kw_only=True)
 class Committed(Operation):
-    """A question for a group's offset in a partition."""
+    """Queries a group's offset in a partition."""
 
     topic: str
     group: str
     partition: int
     offset: int | None = None
-    """None: there is none, or it is not told apart from 0 (`told_as_zero`)."""
+    """None: no offset, or 0 stands for none (`told_as_zero`)."""
     told_as_zero: bool = False
-    """Whether the format says 0 where nothing is committed."""
+    """Whether the format answers 0 if nothing is committed."""
     latest: int | None = None
-    """The next offset to be written, if that is told."""
+    """Next offset of the partition, if the answer has it."""
     lag: int | None = None
 
 
 @dataclass(kw_only=True)
 class Position(Operation):
-    """A question for where reading may begin."""
+    """Queries the offset at which to begin."""
 
     topic: str
     group: str
@@ -105,12 +104,12 @@ class CreateTopic(Operation):
     topic: str
     partitions: int
     existed: bool = False
-    """Whether it was refused because there is one of that name."""
+    """Whether it was refused because the topic exists."""
 
 
 @dataclass(kw_only=True)
 class ListTopics(Operation):
-    """A question for all topics."""
+    """Lists all topics."""
 
     topics: tuple[tuple[str, int | None], ...] = ()
-    """Each with its number of partitions, if that is told."""
+    """Topic -> number of partitions, if the answer has it."""

@@ -1,13 +1,12 @@
 # Tests: tests/simulator/test_history.py
-"""What the clients of a run asked and saw, and when: all that the oracle knows.
+"""The operations of a history: the requests of clients, their answers, and the times of both.
 
-Free of any wire format. Times are integer microseconds of the world, which never jump and go on
-while a machine is down; NEVER means that it did not happen. An operation is recorded when its
-request is handed to the network, and completed when its answer arrives whole. One that was never
-answered may or may not have happened.
+The types are independent of wire formats. Times are integer microseconds of the simulated world:
+they never jump and continue while a machine is down. NEVER means that an event did not happen.
 
-Payloads and metadata are compared as bytes: a client records what it sent and what it got in one
-encoding of its own (Mamamia: MessagePack).
+An operation is recorded when the network takes its request, and completed when its answer has
+arrived whole. An operation without an answer may or may not have taken effect. Payloads and
+metadata are compared as bytes in an encoding of the client (Mamamia: MessagePack).
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ NEVER = -1
 
 
 class Message(NamedTuple):
-    """One message as it was sent. ``partition`` None leaves the choice to the broker."""
+    """One message as sent. ``partition`` None leaves the choice to the broker."""
 
     payload: bytes
     metadata: bytes | None = None
     key: bytes | None = None
     partition: int | None = None
     delay_us: int | None = None
-    """To be stored only after so long; None: at once."""
+    """Delay; None: stored at once."""
     ttl_us: int | None = None
-    """To be gone after so long; None: as the topic says."""
+    """Time to live; None: that of the topic."""
     timestamp: int | None = None
-    """The producer's own, where the format has one, in its unit."""
+    """Timestamp of the producer, in its unit, if the format has one."""
 
 
 class Place(NamedTuple):
-    """Where a record stands in its topic."""
+    """Position of a record in its topic."""
 
     partition: int
     offset: int
 
 
 class Delivery(NamedTuple):
-    """One record as it was leased. What a format does not tell is None."""
+    """One leased record. A field that the format does not report is None."""
 
     place: Place
     payload: bytes
@@ -51,50 +50,51 @@ class Delivery(NamedTuple):
     key: bytes | None = None
     token: int | None = None
     grants: int | None = None
-    """How often the group has leased the record, this time included."""
+    """Number of leases by the group, this one included."""
     remaining_us: int | None = None
-    """What was left of the lease when the answer was made."""
+    """Remaining lease when the answer was made."""
     tells_key: bool = False
-    """Whether ``key`` None says that there is none; so it does where a token is told."""
+    """Whether ``key`` None means that the record has no key, as in answers with a token."""
     timestamp: int | None = None
 
 
 class Settlement(NamedTuple):
-    """One settle as it was asked. Without a token it is the owner who settles."""
+    """One requested settle. Without a token the owner identifies the lease."""
 
     place: Place
     success: bool
     token: int | None = None
     delay_us: int | None = None
     reason: str = ""
-    """Why it failed, if that is said."""
+    """Reason of a failure, if given."""
     dead: bool = False
-    """Whether the failure is to make it a dead letter at once."""
+    """Whether the failure makes it a dead letter at once."""
 
 
 @dataclass(kw_only=True)
 class Operation:
-    """One request. ``error`` is the broker's text if it refused it, and nothing was applied."""
+    """One request. If ``error`` has a text, the broker refused the request and applied nothing."""
 
     number: int
-    """The order in which requests were handed to the network."""
+    """Order in which the network took requests."""
     client: str
-    """Who asked; the owner of leases, where the format has one."""
+    """Client; the owner of leases, if the format has one."""
     boot: int = NEVER
-    """The boot of the machine that the connection led to."""
+    """Number of the boot that the connection belongs to."""
     sent_us: int = NEVER
     arrived_us: int = NEVER
-    """When the broker's Protocol was given the last byte of the request."""
+    """When the broker's Protocol received the last byte of the request."""
     written_us: int = NEVER
     """When the broker's Protocol wrote the last byte of the answer."""
     answered_us: int = NEVER
-    """When the client had all of the answer."""
+    """When the client had received the whole answer."""
     error: str = ""
     connection: int = NEVER
-    """Which connection it was sent on, if that is told; those of one are carried out in order."""
+    """Number of the connection, if recorded; requests of one connection run in order."""
     lost_us: int = NEVER
-    """When the broker's Protocol was told that the connection was lost; nothing of an unanswered
-    request happens after it. NEVER: not lost, or not told."""
+    """When the broker's Protocol learned that the connection was lost; an unanswered request has no
+    effect afterwards. NEVER: not lost, or not recorded.
+    """
 
     @property
     def succeeded(self) -> bool:
@@ -103,24 +103,24 @@ class Operation:
 
 @dataclass(kw_only=True)
 class Produce(Operation):
-    """All the messages are stored, or none."""
+    """Stores all messages or none."""
 
     topic: str
     messages: tuple[Message, ...]
     places: tuple[Place | None, ...] = ()
-    """Where they stand, in the order of the messages, once answered; None: it waits."""
+    """Their positions in order, once answered; None: delayed."""
     schedules: tuple[int | None, ...] = ()
-    """The schedule id of each message that waits; empty when none does."""
+    """Schedule id of each delayed message; empty without any."""
     producer_id: str = ""
-    """Who sends it, if it may be sent again; "" for nobody."""
+    """Producer id, if it may be resent; "" otherwise."""
     sequence: int = 0
-    """Its number among those of ``producer_id``."""
+    """Sequence number of ``producer_id``."""
     is_silent: bool = False
-    """Whether its answer tells no places; they are all None, and nothing waits."""
+    """Whether its answer has no positions; then all are None and no message is delayed."""
     is_promised: bool = True
-    """Whether its answer means that it is stored."""
+    """Whether its answer confirms that it is stored."""
     in_transaction: bool = False
-    """Whether it is stored together with the others that have its number."""
+    """Whether it is stored together with the others of its number."""
 
 
 @dataclass(kw_only=True)
@@ -131,7 +131,7 @@ class Acquire(Operation):
     limit: int = 1
     wait_us: int = 0
     by_default: bool = False
-    """The duration was left to the group; ``duration_us`` is not what was asked for."""
+    """Whether the group chose the duration; ``duration_us`` was not requested then."""
     deliveries: tuple[Delivery, ...] = ()
 
 
@@ -155,7 +155,7 @@ class Extend(Operation):
 
 
 class GroupView(NamedTuple):
-    """Where a group stands, as the broker says; sums over the partitions."""
+    """The state of a group as reported; sums over the partitions."""
 
     floor: int
     next: int
@@ -169,9 +169,8 @@ class GroupView(NamedTuple):
 
     @property
     def tells_settled(self) -> bool:
-        """Whether the lag is of leases for sure: where a group only commits it is of that.
-
-        That is so for each partition by itself.
+        """Whether the lag certainly counts leases. The lag of a partition whose group only commits
+        counts from the commit.
         """
         if self.committed is None:
             return True
@@ -180,7 +179,7 @@ class GroupView(NamedTuple):
 
 @dataclass(kw_only=True)
 class Look(Operation):
-    """A question for a group's state."""
+    """Queries a group's state."""
 
     topic: str
     group: str
@@ -188,21 +187,21 @@ class Look(Operation):
 
 
 class Letter(NamedTuple):
-    """A dead letter, as the broker lists it."""
+    """A dead letter in a listing."""
 
     place: Place
     reason: str
     grants: int
     failures: int
     first_ago_us: int | None = None
-    """How long ago the first attempt was when it was listed; None: not told."""
+    """Age of the first attempt at the listing; None: not reported."""
     last_ago_us: int | None = None
-    """How long ago the record died."""
+    """Age of the death at the listing."""
 
 
 @dataclass(kw_only=True)
 class Letters(Operation):
-    """A question for a group's dead letters."""
+    """Queries a group's dead letters."""
 
     topic: str
     group: str
@@ -217,7 +216,7 @@ class GroupRules(NamedTuple):
 
     max_attempts: int = 3
     counts_grants: bool = False
-    """Whether grants are what meets max_attempts, rather than failures."""
+    """Whether max_attempts counts grants instead of failures."""
     backoff_base_us: int = 0
     backoff_max_us: int = 600_000_000
     default_duration_us: int = 30_000_000
@@ -239,7 +238,7 @@ class TopicRules(NamedTuple):
 
 @dataclass(kw_only=True)
 class GroupChange(Operation):
-    """Something that is done to a group as a whole."""
+    """A change of a whole group."""
 
     topic: str
     group: str
@@ -274,32 +273,34 @@ class DeleteGroup(GroupChange):
 
 @dataclass(kw_only=True)
 class Release(GroupChange):
-    """The leases of ``owner`` end, and are no failures."""
+    """Ends the leases of ``owner`` without a failure."""
 
     owner: str
     places: tuple[Place, ...] | None = None
     """None: all of them."""
     released: int = 0
     is_partial: bool = False
-    """Whether there were more than one call ends: nobody is told which those were."""
+    """Whether there were more leases than one call ends; the answer does not name the ended
+    ones.
+    """
 
 
 @dataclass(kw_only=True)
 class LetterChange(GroupChange):
-    """What is done to the dead letters of a range."""
+    """A change of the dead letters in a range."""
 
     partition: int | None = None
     first: int = 0
     end: int | None = None
     reason: str | None = None
-    """Only those with this reason; None: with any."""
+    """Letters with this reason; None: with any."""
     aged_us: int | None = None
-    """Only those that died so long ago; None: whenever."""
+    """Letters of at least this age; None: of any."""
     count: int = 0
-    """How many it was done to."""
+    """Number of changed letters."""
 
     def concerns(self, place: Place) -> bool:
-        """Whether it is about dead letters at that place, whatever their reason."""
+        """Whether it includes letters at this position, whatever their reason."""
         return (
             self.partition in (None, place.partition)
             and self.first <= place.offset
@@ -319,13 +320,13 @@ class Purge(LetterChange):
 
 @dataclass(kw_only=True)
 class Trim(Operation):
-    """The records of a partition below an offset are removed."""
+    """Removes the records of a partition below an offset."""
 
     topic: str
     partition: int
     offset: int
     start: int = 0
-    """Where the partition starts then."""
+    """Start offset afterwards."""
 
 
 @dataclass(kw_only=True)
@@ -335,33 +336,33 @@ class DeleteTopic(Operation):
 
 @dataclass(kw_only=True)
 class ConfigureTopic(Operation):
-    """A topic is given settings; all of them."""
+    """Sets all settings of a topic."""
 
     topic: str
     rules: TopicRules
 
 
 class TopicView(NamedTuple):
-    """A topic as the broker describes it."""
+    """The description of a topic."""
 
     topic_id: int
     starts: tuple[int, ...]
     """The start offset of each partition."""
     nexts: tuple[int, ...]
     waiting: int
-    """How many messages are scheduled and were not stored yet."""
+    """Number of delayed messages that are not yet stored."""
 
 
 @dataclass(kw_only=True)
 class Describe(Operation):
     topic: str
     view: TopicView | None = None
-    """None: there is no such topic."""
+    """None: the topic does not exist."""
 
 
 @dataclass(kw_only=True)
 class Cancel(Operation):
-    """A message that waits is not to be stored."""
+    """Cancels a delayed message."""
 
     topic: str
     schedule_id: int
@@ -375,22 +376,22 @@ class Boot:
     number: int
     begun_us: int
     ready_us: int = NEVER
-    """When it began to serve; leases that were live get their full duration from here."""
+    """When it began to serve; live leases get their full duration again then."""
     ended_us: int = NEVER
     end: str = ""
     """How it ended: stopped (cleanly), killed (SIGKILL), power (power loss), failed (it gave up
     because of a storage error), refused (it would not start). Empty while it lives."""
     reason: str = ""
-    """What it said when it failed or refused, or the crash model after power loss."""
+    """Its message after a failure or refusal, or the crash model after power loss."""
     durability: str = "fsync"
     damages: tuple[str, ...] = ()
-    """Damage that its recovery reported."""
+    """Damage in its recovery report."""
     power_lost: bool | None = None
-    """Whether power went at its end, or later but before the next boot; None: not told."""
+    """Whether the power failed at its end or before the next boot; None: not recorded."""
 
 
 class Compacted(NamedTuple):
-    """A record that the archive has no longer, because a later one has its key."""
+    """A record that compaction removed from the archive, because a later one has its key."""
 
     at_us: int
     topic: str
@@ -399,14 +400,14 @@ class Compacted(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A bound that the broker gave to the job that keeps its archive."""
+    """A bound that the broker published for the archive's job."""
 
     at_us: int
     """When the job could read it."""
     topic: str
     partition: int
     below: int
-    """No group has a record to do below this offset."""
+    """Every group has finished all records below this offset."""
 
 
 class ClockStep(NamedTuple):
@@ -418,28 +419,29 @@ class ClockStep(NamedTuple):
 
 @dataclass
 class History:
-    """One run. The last boot's tail, from ``audit_us`` on, is an audit without faults.
+    """The history of one run.
 
-    The audit reads every topic whole through a group of its own whose name begins with ``audit``,
-    waits until every lease and delay is over, and then drains every other group: leases all there
-    is to lease, settles it, and asks for its state and its dead letters.
+    From ``audit_us`` on, the last boot is an audit without faults. The audit reads every topic
+    through a new group whose name begins with ``audit``. It waits until all leases and delays are
+    over, and drains every other group: it leases and settles all records, and queries the state and
+    the dead letters.
     """
 
     rules: GroupRules = field(default_factory=GroupRules)
-    """What groups begin with."""
+    """Settings of new groups."""
     topic_rules: TopicRules = field(default_factory=TopicRules)
-    """What topics begin with."""
+    """Settings of new topics."""
     given_topics: tuple[str, ...] = ()
-    """Topics that are made at every start of the broker, if they are not there."""
+    """Topics that the broker creates at its start if they do not exist."""
     subscriptions: SubscriptionRules = field(default_factory=SubscriptionRules)
     operations: list[Operation] = field(default_factory=list)
     boots: list[Boot] = field(default_factory=list)
     audit_us: int = NEVER
     clock_steps: list[ClockStep] | None = None
-    """Every step of the wall clock; None: not told, there may have been any."""
+    """All steps of the wall clock; None: not recorded, any are possible."""
     is_steady: bool = False
-    """Whether the disk had room for everything, and in good time; False also when not told."""
+    """Whether the disk always had room in good time; False also if not recorded."""
     compacted: list[Compacted] = field(default_factory=list)
     published: list[Published] = field(default_factory=list)
     rotted: bool = False
-    """Whether bytes that were synced were changed, so that the broker may rightly report damage."""
+    """Whether synced bytes were changed, so that the broker may report damage."""

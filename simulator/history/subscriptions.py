@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_oracle_subscriptions.py
-"""What clients of subscriptions asked and saw (BlipMQ): the rest of `simulator.history.operations`.
+"""Operations of subscriptions (BlipMQ); see `simulator.history.operations`.
 
-Much of it is answered by silence: it is known to have succeeded when something that was sent
-behind it is answered, and it was not.
+Many successful requests have no answer. Their success is known when a later request of the
+connection is answered.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import NamedTuple
 from simulator.history.operations import Operation, Place
 
 UNKNOWN_DELIVERY = "unknown subscription or delivery tag"
-"""What an acknowledgement of what is not in flight is refused with."""
+"""Error of an acknowledgement of a message that is not in flight."""
 
 
 class Handed(NamedTuple):
-    """A message as it was delivered."""
+    """One delivered message."""
 
     value: bytes
     qos: int
     place: Place | None = None
-    """What its delivery tag says; None for QoS 0, which has none."""
+    """Delivery tag; None for QoS 0."""
 
 
 @dataclass(kw_only=True)
@@ -30,20 +30,20 @@ class Subscribe(Operation):
     topic: str
     qos: int
     subscription: int = 0
-    """The id that was given."""
+    """Id of the new subscription."""
 
 
 @dataclass(kw_only=True)
 class Poll(Operation):
     topic: str
-    """That of the subscription."""
+    """Id of the subscription."""
     subscription: int
     handed: Handed | None = None
 
 
 @dataclass(kw_only=True)
 class Acknowledge(Operation):
-    """A delivery was dealt with. Refused with UNKNOWN_DELIVERY if it is not in flight."""
+    """Acknowledges a delivery. Refused with UNKNOWN_DELIVERY if it is not in flight."""
 
     topic: str
     subscription: int
@@ -51,10 +51,10 @@ class Acknowledge(Operation):
 
 
 def group_of(subscription: int) -> str:
-    """The group that operators see of a subscription."""
+    """Return the group of a subscription, as operators see it."""
     return f"__blipmq.{subscription}"
 
 
 def is_subscription(group: str) -> bool:
-    """Whether a group is that of a subscription."""
+    """Return whether a group belongs to a subscription."""
     return group.startswith("__blipmq.")

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_format_clients.py, tests/simulator/test_oracle_transactions.py
-"""What clients ask that put messages into transactions; see `simulator.history.operations`."""
+"""Operations of transactions; see `simulator.history.operations`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from simulator.history.operations import Message, Operation
 
 @dataclass(kw_only=True)
 class Begin(Operation):
-    """A transaction is begun."""
+    """Begins a transaction."""
 
     transaction: str = ""
-    """What it is called, once answered."""
+    """Id of the transaction, once answered."""
 
 
 @dataclass(kw_only=True)
 class Stage(Operation):
-    """A message is put into a transaction; nothing is stored."""
+    """Stages a message in a transaction; stores nothing."""
 
     transaction: str
     topic: str
@@ -27,15 +27,15 @@ class Stage(Operation):
 
 @dataclass(kw_only=True)
 class Transact(Operation):
-    """A transaction is committed: all its messages are stored, or none."""
+    """Commits a transaction: stores all its messages or none."""
 
     transaction: str
     messages: tuple[tuple[str, Message], ...]
-    """Each with its topic, in the order in which they were staged."""
+    """(topic, message) in the order of staging."""
 
 
 @dataclass(kw_only=True)
 class RollBack(Operation):
-    """A transaction is given up: none of its messages is ever stored."""
+    """Rolls a transaction back: stores none of its messages."""
 
     transaction: str
