@@ -88,10 +88,10 @@ def test_nothing_acknowledged_is_lost_at_any_crash_point(workload: str) -> None:
 def test_what_a_plan_does_is_atomic_and_durable_at_every_crash_point(workload: str) -> None:
     """A smaller slice, for each point is a whole run; the models take turns."""
     for turn, model in enumerate(CrashModel):
-        outcome = sweep(workload, lambda number, turn=turn: number % 120 == turn * 30, (model,))
+        outcome = sweep(workload, lambda number, turn=turn: number % 240 == turn * 60, (model,))
         assert not outcome.findings, texts(outcome)
         assert outcome.points >= 400
-        assert outcome.checks.total() >= outcome.points // 120
+        assert outcome.checks.total() >= outcome.points // 240
 
 
 def test_in_the_archive_workload_the_log_shrinks_and_is_read_from_the_archive() -> None:

@@ -105,11 +105,16 @@ class TestReference:
 
 
 def outcomes(variant: str, path: str, start: int = 0) -> set[Outcome]:
-    """Flip the bytes of a file from a position on; of bodies, which have one checksum, a few."""
+    """Flip the bytes of a file from a position on: all bytes of a kind of field where it comes
+    first, and a few of each that follows. Of bodies, which have one checksum, a few.
+    """
     one = checker(variant)
     found = set()
+    first: dict[tuple[str, str], int] = {}
     for position in range(start, one.live_bytes[path]):
-        if one.bytemap.at(path, position).field != "body" or position % BODY_STEP == 0:
+        region = one.bytemap.at(path, position)
+        is_first = region.start == first.setdefault((region.area, region.field), region.start)
+        if (is_first and region.field != "body") or position % BODY_STEP == 0:
             judged = one.check(path, position, masks(position)[position % 2])
             assert judged.outcome not in VIOLATIONS, (position, judged)
             found.add(judged.outcome)

@@ -13,6 +13,7 @@ from simulator.plan import Drop, Plan, Stall
 from tests.simulator.test_run import plan_of
 
 SEED = 1_000_001
+"""A run of half a second, as is the one before."""
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +24,15 @@ def log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_seeds_are_run_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """Both ends are included, and the exit code tells that all was well."""
-    assert sim.main(["--seeds", f"{SEED}..{SEED + 2}", "--jobs", "1"]) == 0
+    assert sim.main(["--seeds", f"{SEED - 1}..{SEED}", "--jobs", "1"]) == 0
     said = capsys.readouterr().out
-    assert "3 seeds, 0 with a violation" in said
+    assert "2 seeds, 0 with a violation" in said
     assert "operations" in said
 
 
 def test_jobs_say_the_same_as_one_process() -> None:
     """In the order of the seeds."""
-    seeds = range(SEED, SEED + 3)
+    seeds = range(SEED - 1, SEED + 1)
     assert list(sim.outcomes(seeds, 2)) == list(sim.outcomes(seeds, 1))
 
 
