@@ -86,6 +86,7 @@ fuzz: $(READY)
 # The seeds begin at the present time, so every soak runs new ones.
 soak: $(READY)
 	$(PYTEST) -m soak
+	HYPOTHESIS_PROFILE=soak $(PYTEST) -m 'not slow and not soak'
 	$(BIN)/python -m benchmarks.torture --kills 50
 	$(BIN)/python -m benchmarks.archive_torture --rounds 64
 	$(BIN)/python -m simulator.crashpoints $(WITH_JOBS)

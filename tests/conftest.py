@@ -1,6 +1,6 @@
 """Settings and fixtures of all tests; docs/testing.rst describes the suites.
 
-Hypothesis tries few examples by default. HYPOTHESIS_PROFILE=long tries many.
+Hypothesis tries few examples by default, more with HYPOTHESIS_PROFILE=soak, many with =long.
 
 SIGTERM ends the session. Twisted's own handler, which a running reactor installs, stops only the
 reactor, and every test after that fails.
@@ -48,8 +48,9 @@ FIRST = ("tests/simulator/", "tests/fuzz/", "tests/cross/")
 
 # No deadlines: a loaded machine is slow, not wrong.
 settings.register_profile(
-    "fast", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "fast", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("soak", settings.get_profile("fast"), max_examples=500)
 settings.register_profile("long", settings.get_profile("fast"), max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 

@@ -102,7 +102,7 @@ def is_expired(one: Partition, row: Any) -> bool:
     return 0 < row.expires_at_us <= NOW_US and row.offset < one.compact_below
 
 
-@on_spark(2)
+@on_spark(1)
 @given(st.lists(partitions(), min_size=40, max_size=80))
 def test_rules_choose_what_a_plain_loop_chooses(
     spark: SparkSession, world: list[Partition]
@@ -205,7 +205,7 @@ def no_bounds(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([], frames.BOUNDS)
 
 
-@on_spark(2)
+@on_spark(1)
 @given(
     st.lists(group_histories(), min_size=30, max_size=60),
     st.lists(st.floats(0, 1), min_size=2, max_size=2).map(sorted),
@@ -291,7 +291,7 @@ def hourly_rows(spark: SparkSession, counts: list[Any], outcomes: list[Any]) -> 
 latencies = st.one_of(st.none(), st.integers(0, 9))
 
 
-@on_spark(3)
+@on_spark(2)
 @given(
     st.lists(
         st.tuples(st.integers(-1, 1), st.integers(1, 2), st.sampled_from("gh"), latencies),

@@ -18,12 +18,13 @@ RECORDS_MAX = 12
 
 
 def on_spark(examples: int) -> settings:
-    """For tests whose examples run on Spark: few of them, large, and never made smaller.
+    """Few and large examples that run on Spark, which are never made smaller. Profiles with more
+    examples than `fast` try more of these, too.
 
     Hypothesis begins with the smallest example. Tests reject it with `assume` before Spark runs.
     """
     return settings(
-        max_examples=examples,
+        max_examples=examples * max(1, settings().max_examples // 25),
         deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate],
         suppress_health_check=list(HealthCheck),
