@@ -1,5 +1,5 @@
 # Tests: tests/client/test_addresses.py
-"""Addresses as they stand in listeners.json: ``host:port``, ``[v6]:port``, ``unix:PATH``."""
+"""Addresses in the form of listeners.json: ``host:port``, ``[v6]:port``, ``unix:PATH``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PORT_MAX = 65_535
 
 
 class Address(NamedTuple):
-    """Where a broker listens: a host and port, or the path of a UNIX socket."""
+    """The address of a broker: a host and port, or the path of a UNIX socket."""
 
     host: str
     port: int
@@ -26,10 +26,10 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """The address that `text` names.
+    """Return the address that `text` names.
 
-    :raises AddressError: it names none.
-    :raises TypeError: it is no text.
+    :raises AddressError: it is not an address.
+    :raises TypeError: it is not a str.
     """
     check_text(address=text)
     if text.startswith("unix:"):
@@ -48,9 +48,9 @@ def parse_address(text: str) -> Address:
 
 
 def open_socket(address: Address, timeout: float) -> socket.socket:
-    """A connected stream socket with this timeout (seconds); Nagle's delay is off.
+    """Return a connected stream socket with this timeout (seconds) and TCP_NODELAY.
 
-    :raises OSError: nobody listens there, or not in time.
+    :raises OSError: the connection was refused or timed out.
     """
     if address.path is None:
         opened = socket.create_connection((address.host, address.port), timeout)

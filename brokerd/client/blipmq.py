@@ -12,9 +12,9 @@
 
 One client belongs to one thread. It connects when first used, and again after a lost connection.
 
-The format's rules for clients (page, section Codes) are kept here: every NACK is logged with code
-and text; what a 500 refused is sent again after a pause, and nothing else is; after a POLL without
-an answer comes a pause, and a longer one after the next.
+The client follows the format's rules (page, section Codes): it logs every NACK with code and text,
+it sends a message again after a pause if a 500 refused it, and no other message, and it pauses
+after a POLL without an answer, longer each time.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ _log = logging.getLogger(__name__)
 
 
 class BlipmqError(BrokerdError):
-    """The broker refused something for good, or a 500 again and again. The connection lives.
+    """The broker refused a request for good, or with a 500 each time. The connection stays open.
 
-    ``retryable`` is whether sending it again may help: after a 500, but not if there are as many
-    topics as the broker is configured to have.
+    ``retryable`` is True if a later retry may help: after a 500, unless the broker has reached its
+    limit of topics.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -100,9 +100,9 @@ class BlipmqError(BrokerdError):
 
 
 class Delivery(NamedTuple):
-    """A message that was delivered. With QoS 1 it comes again unless it is acknowledged.
+    """A delivered message. With QoS 1 it is delivered again unless it is acknowledged.
 
-    ``tag`` tells the acknowledgement which; with QoS 0 there is none.
+    ``tag`` identifies it in the acknowledgement. With QoS 0 it is 0.
     """
 
     subscription_id: int
@@ -116,7 +116,7 @@ class BlipmqClient:
     """One connection to a broker.
 
     :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
-    :param api_key: what AUTH says.
+    :param api_key: the key for AUTH.
     :param timeout: seconds to connect, and seconds without a byte before giving up.
     :param ssl_context: speak TLS, checked against `server_hostname` (the host if None).
     :param connect: opens the socket; for tests and unusual networks.
@@ -165,7 +165,7 @@ class BlipmqClient:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Flush, unless an error is on its way, and close."""
+        """Flush, unless the block raised, and close."""
         try:
             if kind is None:
                 self.flush()
@@ -173,17 +173,17 @@ class BlipmqClient:
             self.close()
 
     def close(self) -> None:
-        """Close the connection, if there is one; what is not confirmed may not be stored."""
+        """Close the connection, if any. Unconfirmed messages may be lost."""
         self._stream.close()
 
     # -- publishing ---------------------------------------------------------------------------
 
     def publish(self, topic: str, message: bytes, qos: int = 1) -> None:
-        """Send a message, which creates the topic. `flush` makes sure of those of QoS 1.
+        """Send a message, which creates the topic. `flush` confirms messages of QoS 1.
 
-        That is done here when `UNCONFIRMED_MAX` of them are under way. When this raises, the
-        message was not taken: publish it again, though it may be there twice then. Those of QoS 1
-        that were taken before are sent again after a lost connection.
+        This method flushes by itself at `UNCONFIRMED_MAX` messages. If it raises, publish the
+        message again; it may then be stored twice. Unconfirmed messages of QoS 1 are sent again
+        after a lost connection.
 
         :raises RecordTooLarge: topic and message are longer than a frame; nothing was sent.
         """
@@ -207,12 +207,12 @@ class BlipmqClient:
             self._unconfirmed_bytes += size
 
     def flush(self) -> None:
-        """Wait until everything published is durable.
+        """Wait until every published message is durable.
 
-        What a 500 refused is sent again, behind what came after it. After a lost connection all
-        that was not confirmed is sent again too, so it may be there twice.
+        A message that a 500 refused is sent again, after later ones. After a lost connection every
+        unconfirmed message is sent again and may be stored twice.
 
-        :raises BlipmqError: a message was refused for good, or `RETRIES` times; it is given up, and
+        :raises BlipmqError: a message was refused for good, or `RETRIES` times. It is dropped, and
             all others are durable.
         """
         given_up: list[BlipmqError] = []
@@ -244,7 +244,7 @@ class BlipmqClient:
     # -- subscribing --------------------------------------------------------------------------
 
     def subscribe(self, topic: str, qos: int = 1) -> int:
-        """Subscribe to what comes from now on; the id of the subscription, for `poll`."""
+        """Subscribe to later messages; return the subscription id for `poll`."""
         _check(topic, qos)
         for pause in islice(doubling(RETRY_SECONDS), RETRIES):
             try:
@@ -262,9 +262,9 @@ class BlipmqClient:
         return self._accepted(request.correlation_id)
 
     def poll(self, subscription_id: int) -> Delivery | None:
-        """The next message, if there is one now.
+        """Return the next message, or None.
 
-        An unknown subscription has none: the format does not tell the difference.
+        The result is None for an unknown subscription too: the format has no error for it.
         """
         check_number("subscription_id", subscription_id, 1, (1 << 64) - 1)
         self._open()
@@ -278,10 +278,10 @@ class BlipmqClient:
         return delivery
 
     def receive(self, subscription_id: int, timeout: float | None = None) -> Delivery | None:
-        """Poll until there is a message, with pauses that grow; None after ``timeout`` seconds.
+        """Poll with growing pauses until there is a message; return None after ``timeout`` seconds.
 
-        Without a ``timeout`` it may poll for ever: a subscription that is gone, as one that nobody
-        polled for ``blipmq.subscription_grace_seconds``, looks like one without messages.
+        Without a ``timeout`` it may poll for ever. A removed subscription, not polled for
+        ``blipmq.subscription_grace_seconds``, looks like one without messages.
         """
         deadline = None if timeout is None else self._clock() + timeout
         pauses = doubling(POLL_SECONDS, POLL_SECONDS_MAX)
@@ -293,16 +293,16 @@ class BlipmqClient:
         return delivery
 
     def ack(self, delivery: Delivery) -> None:
-        """Acknowledge a delivery of QoS 1; those of QoS 0 need none.
+        """Acknowledge a delivery of QoS 1; does nothing for QoS 0.
 
-        There is no answer to wait for. One that came too late is logged when the next call reads.
+        It waits for no answer. The next call logs the NACK of a late acknowledgement.
         """
         if delivery.tag is not None:
             self._open()
             self._send(Ack(delivery.tag, delivery.subscription_id))
 
     def ping(self) -> None:
-        """Wait until everything sent was carried out; publish and acknowledge durably."""
+        """Wait until every request sent before is carried out and durable."""
         self._open()
         number = self._next_id()
         self._send(Ping(number))
@@ -316,7 +316,7 @@ class BlipmqClient:
         return self._last_id
 
     def _open(self) -> None:
-        """Connect and say who we are, unless that is done; send again what was not confirmed."""
+        """Connect and authenticate, if not done; send unconfirmed messages again."""
         if self._stream.connected:
             return
         self._reader = frame_reader()
@@ -337,7 +337,7 @@ class BlipmqClient:
         self._stream.send(b"".join(map(encode, messages)))
 
     def _accepted(self, number: int) -> int:
-        """The subscription id in the ACK to a request. Raises `BlipmqError` for a NACK."""
+        """Return the subscription id in the ACK to a request. Raises `BlipmqError` for a NACK."""
         for answer in self._incoming():
             if answer[0] == number and isinstance(answer, Nack):
                 raise BlipmqError(answer.code, answer.text)
@@ -346,17 +346,17 @@ class BlipmqClient:
         raise AssertionError("the stream of answers has no end")
 
     def _until_pong(self, number: int) -> Iterator[Message]:
-        """Everything that comes before the PONG to this PING."""
+        """Yield the messages before the PONG to this PING."""
         for answer in self._incoming():
             if isinstance(answer, Pong) and answer.correlation_id == number:
                 return
             if isinstance(answer, Nack) and answer.correlation_id == number:
-                # Of some messages the broker cannot say which.
+                # The broker does not know the correlation ids of some messages.
                 self._refused.update(dict.fromkeys(self._unconfirmed, answer))
             yield answer
 
     def _incoming(self) -> Iterator[Message]:
-        """What the broker sends, for ever; NACKs are logged, and those of messages kept."""
+        """Yield the broker's messages without end; log NACKs, and keep those of messages."""
         while True:
             while self._arrived:
                 answer = self._arrived.pop(0)
@@ -380,7 +380,7 @@ class BlipmqClient:
 
 
 def doubling(first: float, most: float = inf) -> Iterator[float]:
-    """Pauses in seconds, each twice as long as the one before, up to ``most``."""
+    """Yield pauses in seconds, each twice as long as the one before, up to ``most``."""
     pause = first
     while True:
         yield min(pause, most)

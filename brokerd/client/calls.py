@@ -1,9 +1,9 @@
 # Tests: tests/client/test_mamamia.py
-"""The Mamamia commands with Python objects, apart from how they are carried.
+"""The Mamamia commands with Python objects, for the blocking and the asynchronous client.
 
-Each function makes a `Call`: one request, and what of its answer is the result. The blocking and
-the asynchronous client carry it, each in its way. Arguments of a wrong type, or that no frame can
-carry, are TypeError, ValueError and RecordTooLarge (`brokerd.client.checks`, ``packing``).
+Each function makes a `Call`: one request, and a function from its answer to the result. Arguments
+of a wrong type or size raise TypeError, ValueError and RecordTooLarge (`brokerd.client.checks`,
+``packing``).
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ Metadata = dict[str, Any]
 
 
 class Call(NamedTuple, Generic[Result]):
-    """A request and what to make of its answer."""
+    """A request and the conversion of its answer."""
 
     request: Request
     result: Callable[[Any], Result]
 
 
 def answer_reader() -> AnswerReader[Request, Frame, Answer]:
-    """What reads the answers of one connection."""
+    """Return a reader of the answers of one connection."""
     return AnswerReader(FrameReader(), _answer)
 
 
@@ -85,7 +85,7 @@ def _answer(request: Request, frame: Frame) -> Answer:
 
 
 def result_of(answer: Answer, call: Call[Result]) -> Result:
-    """The call's result.
+    """Return the call's result.
 
     :raises MamamiaError: the broker refused the request.
     """
@@ -239,7 +239,7 @@ def release(
 
 
 def cancel(log_id: str, schedule_id: int) -> Call[bool]:
-    """Let a delayed message never appear. Result: False if it has already, or never was there."""
+    """Cancel a delayed message. Result: False if it has appeared or is unknown."""
     check_text(log_id=log_id)
     check_numbers(schedule_id=schedule_id)
     return Call(Cancel(log_id, schedule_id), _cancelled)

@@ -1,8 +1,9 @@
 # Tests: tests/client/test_checks.py
-"""What is passed to a client, looked at before anything is sent: errors name the argument.
+"""Checks of a client's arguments, before any request is sent.
 
-What the clients of all formats check. Raises the built-in `TypeError` and `ValueError`. What names
-may hold and what numbers mean is the broker's to say; here is what a frame could not carry.
+The clients of all formats use them. They raise the built-in `TypeError` and `ValueError`, which
+name the argument, for values that do not fit a frame. The broker checks the meaning of names and
+numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ NUMBER_MAX = (1 << 63) - 1
 
 
 def check_text(**given: str) -> None:
-    """Each is a str that UTF-8 can say."""
+    """Check that each is a str that UTF-8 can encode."""
     for name, value in given.items():
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a str, not {kind_of(value)}")
@@ -21,14 +22,14 @@ def check_text(**given: str) -> None:
 
 
 def check_bytes(**given: bytes) -> None:
-    """Each is bytes."""
+    """Check that each is bytes."""
     for name, value in given.items():
         if not isinstance(value, bytes):
             raise TypeError(f"{name} must be bytes, not {kind_of(value)}")
 
 
 def check_number(name: str, value: int, least: int, most: int) -> None:
-    """It is an int, and no bool, from ``least`` to ``most``."""
+    """Check that a value is an int, not a bool, from ``least`` to ``most``."""
     if type(value) is not int:
         raise TypeError(f"{name} must be an int, not {kind_of(value)}")
     if not least <= value <= most:
@@ -36,7 +37,7 @@ def check_number(name: str, value: int, least: int, most: int) -> None:
 
 
 def check_numbers(**given: int) -> None:
-    """Each is an int from 0 to 2^63 - 1."""
+    """Check that each is an int from 0 to 2^63 - 1."""
     for name, value in given.items():
         check_number(name, value, 0, NUMBER_MAX)
 
@@ -44,13 +45,13 @@ def check_numbers(**given: int) -> None:
 def check_optional(
     text: dict[str, str | None] | None = None, numbers: dict[str, int | None] | None = None
 ) -> None:
-    """As `check_text` and `check_numbers`; None is one that was not given."""
+    """Like `check_text` and `check_numbers`; None is allowed."""
     check_text(**{name: one for name, one in (text or {}).items() if one is not None})
     check_numbers(**{name: one for name, one in (numbers or {}).items() if one is not None})
 
 
 def check_seconds(**given: float | None) -> None:
-    """Each is a finite number; None is one that was not given."""
+    """Check that each is a finite number or None."""
     for name, value in given.items():
         if value is None:
             continue
@@ -61,7 +62,7 @@ def check_seconds(**given: float | None) -> None:
 
 
 def utf8(name: str, value: str) -> bytes:
-    """The bytes of a str."""
+    """Return the UTF-8 bytes of a str."""
     try:
         return value.encode()
     except UnicodeEncodeError as error:
@@ -69,7 +70,7 @@ def utf8(name: str, value: str) -> bytes:
 
 
 def bytes_of(name: str, value: bytes | str) -> bytes:
-    """Bytes as they are, and those of a str."""
+    """Return bytes as they are, or the UTF-8 bytes of a str."""
     if isinstance(value, str):
         return utf8(name, value)
     if not isinstance(value, bytes):
@@ -78,12 +79,12 @@ def bytes_of(name: str, value: bytes | str) -> bytes:
 
 
 def kind_of(value: object) -> str:
-    """What it is, for an error that wanted something else."""
+    """Return the name of a value's type, for an error text."""
     return f"a {type(value).__name__}" if value is not None else "None"
 
 
 def _said(limit: int) -> str:
-    """A limit; a large one as the power of two that it comes from."""
+    """Return the text of a limit; a large one as a power of two."""
     bits = (abs(limit) - (limit < 0)).bit_length()
     if bits > 16 and limit in (-(1 << bits), (1 << bits) - 1):
         return f"-2^{bits}" if limit < 0 else f"2^{bits} - 1"

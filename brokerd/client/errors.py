@@ -1,5 +1,5 @@
 # Tests: tests/client/test_exchange.py
-"""What a client raises besides the codec's errors. Timeouts are the built-in TimeoutError."""
+"""Errors of clients besides the codec's. A time-out is the built-in TimeoutError."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class AddressError(BrokerdError, ValueError):
 
 
 class MamamiaError(BrokerdError):
-    """The broker refused a request; the text is the broker's. The connection lives."""
+    """The broker refused a request; the text is the broker's. The connection stays open."""
 
 
 class ConnectionLost(BrokerdError, ConnectionError):
-    """The connection ended, or fell out of step, before every answer was there.
+    """The connection ended, or became unreadable, before the last answer.
 
-    Requests without an answer may or may not have been carried out.
+    The broker may or may not have carried out requests without an answer.
     """
 
     def __init__(self, text: str, answers: Sequence[Any] = ()) -> None:
         super().__init__(text)
         self.answers = tuple(answers)
-        """Answers of the same call that did arrive, in the order of its requests."""
+        """Received answers of the same call, in the order of its requests."""
 
 
 class OutOfStep(ConnectionLost):
-    """What came is not an answer to what was asked. It would come again: nothing is sent again."""
+    """An answer does not match its request. No request is sent again."""

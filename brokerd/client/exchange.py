@@ -1,13 +1,13 @@
 # Tests: tests/client/test_exchange.py
-"""Requests and their answers, in order, on a connection that may be lost: one set of rules for all.
+"""Requests and their answers, in order, on a connection that may be lost: the rules of all clients.
 
-* Nobody listens: that `OSError`, after the client's pauses if it has any. Nothing was sent.
-* The connection ends before all answers: the requests without one are sent again over a new
-  connection, if carrying them out twice does no harm; or else it is `ConnectionLost`.
-* Silence is a `TimeoutError`, and nothing is sent again.
-* What comes is no answer: `OutOfStep`, a `ConnectionLost`, and nothing is sent again.
+* No connection: that `OSError`, after the client's pauses if any. No request was sent.
+* The connection ends before the last answer: unanswered requests are sent again over a new
+  connection if they are idempotent. Otherwise `ConnectionLost` is raised.
+* No bytes in time: `TimeoutError`. No request is sent again.
+* A wrong answer: `OutOfStep`, a `ConnectionLost`. No request is sent again.
 
-After each of them the connection is closed, and the next call opens another.
+After each error the connection is closed, and the next call opens another one.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Reader(Protocol[Expected, Read]):
 class Exchange(Generic[Asked, Told]):
     """The connection of one client.
 
-    :param new_reader: makes what reads the answers of one connection.
-    :param encode: a request's bytes.
-    :param harmless_twice: whether carrying a request out twice does no harm.
+    :param new_reader: makes the reader of one connection's answers.
+    :param encode: returns a request's bytes.
+    :param harmless_twice: returns whether a request is idempotent.
     :param resend: send any request again, and after a timeout too.
-    :param delays: seconds before each new attempt, for one call; then its error is raised. One of 0
-        is for a lost connection only: where nobody listens nobody would at once.
-    :param sleep: waits so many seconds.
-    :param greeting: what is sent first on each connection, or None; ``greeted`` gets its answer,
-        and may raise: then that connection is of no use, and nothing is tried again.
+    :param delays: seconds before each new attempt, for one call; then its error is raised. A delay
+        of 0 applies to a lost connection only, not to a refused one.
+    :param sleep: waits this number of seconds.
+    :param greeting: the first request of each connection, or None. ``greeted`` gets its answer and
+        may raise: then the connection is closed and no attempt follows.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class Exchange(Generic[Asked, Told]):
         self._stream.close()
 
     def send_many(self, requests: Sequence[Asked], wait: float = 0.0) -> list[Told]:
-        """Send requests without waiting for each answer; the answers, in order.
+        """Send requests without waiting for each answer; return the answers in order.
 
         :param wait: seconds that an answer may take by itself; they add to the stream's timeout.
-        :raises ConnectionLost: with the answers that did arrive.
+        :raises ConnectionLost: with the answers received so far.
 
-        What ``encode`` raises is raised before anything is sent.
+        Errors of ``encode`` are raised before any request is sent.
         """
         frames = [self._encode(request) for request in requests]
         answers: list[Told] = []
@@ -118,7 +118,7 @@ class Exchange(Generic[Asked, Told]):
         return answers
 
     def _connect(self, delays: Iterator[float]) -> None:
-        """Connect if need be; when it fails, again after each of the pauses that are left."""
+        """Connect if not connected; after a failure try again after each remaining pause."""
         while not self._stream.connected:
             try:
                 self._stream.open()
@@ -133,7 +133,7 @@ class Exchange(Generic[Asked, Told]):
                 self._sleep(pause)
 
     def _greet(self) -> None:
-        """Say on a new connection what goes before anything else."""
+        """Send the greeting on a new connection."""
         greeting = self._greeting()
         if greeting is None:
             return
@@ -146,7 +146,7 @@ class Exchange(Generic[Asked, Told]):
             raise
 
     def _may_send_again(self, error: OSError, rest: Sequence[Asked]) -> bool:
-        """Whether requests without an answer may be sent once more."""
+        """Return whether unanswered requests may be sent again."""
         if isinstance(error, OutOfStep):
             return False
         if self._resend:
@@ -160,13 +160,13 @@ class Exchange(Generic[Asked, Told]):
         answers: list[Told],
         wait: float,
     ) -> None:
-        """Send the requests that have no answer yet and collect theirs."""
+        """Send the unanswered requests and collect their answers."""
         finished = False
         try:
             self._pipeline(requests, frames, answers, self._stream.timeout + wait)
             finished = True
         finally:
-            if not finished:  # half an exchange is of no use to the next one
+            if not finished:  # the next call needs a new connection
                 self.close()
 
     def _pipeline(
@@ -194,7 +194,7 @@ class Exchange(Generic[Asked, Told]):
 
 
 def _with_answers(error: OSError, answers: Sequence[Told]) -> OSError:
-    """The error to raise when some answers are there: a timeout stays one."""
+    """Return the error to raise with some answers received; a timeout stays a timeout."""
     if isinstance(error, ConnectionLost):
         error.answers = tuple(answers)
     return error

@@ -8,8 +8,8 @@
         fetched = client.fetch("orders", stored.partition, stored.offset)
 
 One client belongs to one thread. It connects when first used, and again when the connection was
-lost, after the pauses of ``delays``. A request that was under way then is sent again if carrying it
-out twice does no harm; with ``resend=True`` any is: a record may then be stored twice.
+lost, after the pauses of ``delays``. It sends unanswered requests again if they are idempotent, or
+with ``resend=True`` all of them: a record may then be stored twice.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ __all__ = [
 DELAYS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Seconds before each new attempt to connect: twice as long each time."""
 RECORD_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
-"""Key and value of the largest record: one that an answer to FETCH can hold."""
+"""Largest key and value together: they must fit an answer to FETCH."""
 _PARTITION_MAX = (1 << 31) - 1
 _PRODUCES = (Produce, ProduceWithSchema, ProduceDelayed, ProduceWithTtl, ProduceInTransaction)
 _NOT_TWICE = (
@@ -167,11 +167,10 @@ class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
     """One connection to a broker.
 
     :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
-    :param user: who to log in as on each new connection; empty: nobody logs in.
+    :param user: the account to log in with on each new connection; empty: no login.
     :param timeout: seconds to connect, and seconds without a byte before giving up.
     :param ssl_context: speak TLS, checked against `server_hostname` (the host if None).
-    :param sdk: lay requests out as the SDKs do; False: as the protocol document does, which has no
-        filters.
+    :param sdk: use the SDKs' layout of requests; False: the protocol document's, without filters.
     :param gzip: compress the payloads of PRODUCE.
     :param resend: send any request again after a lost connection.
     :param delays: seconds before each new attempt, for one call; then its error is raised.
@@ -234,9 +233,9 @@ class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
         self._exchange.close()
 
     def login(self, user: str, password: str) -> LoggedIn:
-        """Be this user from now on, on later connections too. One that fails changes nothing.
+        """Log in, on later connections too. A failed login changes nothing.
 
-        A broker may answer in a layout without names; then they are empty.
+        The names in the result are empty if the broker answers in a layout without names.
         """
         check_text(user=user, password=password)
         request = Auth(user, password)
@@ -245,7 +244,7 @@ class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
         return answer
 
     def change_password(self, user: str, password: str, old_password: str = "") -> None:
-        """Give a user another password; one's own needs the old one, and later logins take it."""
+        """Change a password; the client's own needs the old one. Later logins use the new one."""
         super().change_password(user, password, old_password)
         if self._login is not None and self._login.user == user:
             self._login = Auth(user, password)
@@ -303,7 +302,7 @@ class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
     # -- topics -------------------------------------------------------------------------------
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Create a topic; one that exists is left as it is."""
+        """Create a topic; an existing one is not changed."""
         check_text(topic=topic)
         check_number("partitions", partitions, 0, _PARTITION_MAX)
         self._call(CreateTopic(topic, partitions), Done)
@@ -323,7 +322,7 @@ class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
         return self._call(Metadata(topic), TopicOffsets)
 
     def cluster_metadata(self, topic: str = "") -> Cluster:
-        """Where the partitions of a topic are, or of all topics."""
+        """Return the addresses of the partitions of a topic, or of all topics."""
         check_text(topic=topic)
         return self._call(ClusterMetadata(topic), Cluster)
 
@@ -360,7 +359,7 @@ class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
         self._call(ResetOffset(topic, group, partition, mode, offset, self._sdk), Done)
 
     def get_lag(self, topic: str, group: str, partition: int = 0) -> Lag:
-        """How far a group's commit is behind the partition's end."""
+        """Return the number of records after a group's commit."""
         _check(topic, partition)
         check_text(group=group)
         return self._call(GetLag(topic, group, partition), Lag)
@@ -374,11 +373,11 @@ class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
         return cast(Result, answer)
 
     def send_many(self, requests: Sequence[Request]) -> list[Answer]:
-        """Send requests without waiting for each answer; the answers, in order.
+        """Send requests without waiting for each answer; return the answers in order.
 
-        A refused request is a `Failed` among them and does not disturb the others.
+        The answer to a refused request is a `Failed`; the others are carried out.
 
-        :raises ConnectionLost: with the answers that did arrive.
+        :raises ConnectionLost: with the answers received so far.
         """
         for request in requests:
             _check_size(request)
@@ -391,7 +390,7 @@ def _check_login(answer: Answer) -> None:
 
 
 def _is_harmless_twice(request: Request) -> bool:
-    """Whether carrying a request out twice does no harm."""
+    """Return whether a request is idempotent."""
     return not isinstance(request, _NOT_TWICE)
 
 
@@ -412,7 +411,7 @@ def _check_partition(partition: int) -> None:
 
 
 def _check_size(request: Request) -> None:
-    """Refuse a record that no answer to FETCH could hold."""
+    """Refuse a record that does not fit an answer to FETCH."""
     if isinstance(request, _PRODUCES):
         key = request.key if isinstance(request, Produce) else None
         size = len(key or b"") + len(request.value)

@@ -1,7 +1,7 @@
 # Tests: tests/client/test_flymq_admin.py
-"""What a FlyMQ client may ask about itself, users, access lists, roles and the audit trail.
+"""Methods of `brokerd.client.flymq.FlymqClient` for users, access lists, roles and the audit trail.
 
-Methods of `brokerd.client.flymq.FlymqClient`; raised is what its other methods raise.
+They raise as its other methods do.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Result = TypeVar("Result", bound=Answer)
 
 
 class FlymqError(BrokerdError):
-    """The broker refused a request; the text is the broker's. The connection lives."""
+    """The broker refused a request; the text is the broker's. The connection stays open."""
 
 
 class FlymqAdmin:
@@ -57,23 +57,23 @@ class FlymqAdmin:
         raise NotImplementedError
 
     def whoami(self) -> Identity:
-        """Who this connection is to the broker, and what that one may do with everything."""
+        """Return the account of this connection and its permissions on everything."""
         return self._call(WhoAmI(), Identity)
 
     # -- users --------------------------------------------------------------------------------
 
     def create_user(self, user: str, password: str, roles: Sequence[str] = ()) -> User:
-        """Make a user, who is let in at once."""
+        """Create an enabled user."""
         check_text(user=user, password=password)
         return self._call(CreateUser(user, password, _names(roles=roles)), User)
 
     def delete_user(self, user: str) -> None:
-        """Delete a user, but not oneself."""
+        """Delete a user other than the client's own."""
         check_text(user=user)
         self._call(DeleteUser(user), Done)
 
     def update_user(self, user: str, roles: Sequence[str], enabled: bool) -> None:
-        """Give a user these roles and no others, and let him in or not."""
+        """Set a user's roles, and enable or disable the user."""
         check_text(user=user)
         _check_flag(enabled=enabled)
         self._call(UpdateUser(user, _names(roles=roles), enabled), Done)
@@ -83,12 +83,12 @@ class FlymqAdmin:
         return self._call(ListUsers(), Users).users
 
     def get_user(self, user: str) -> User:
-        """A user and the permissions that his roles give."""
+        """Return a user with the permissions of the roles."""
         check_text(user=user)
         return self._call(GetUser(user), User)
 
     def change_password(self, user: str, password: str, old_password: str = "") -> None:
-        """Give a user another password; one's own needs the old one."""
+        """Change a password; the client's own needs the old one."""
         check_text(user=user, password=password, old_password=old_password)
         self._call(ChangePassword(user, password, old_password), Done)
 
@@ -102,43 +102,43 @@ class FlymqAdmin:
         users: Sequence[str] = (),
         roles: Sequence[str] = (),
     ) -> None:
-        """Let these read and write a topic, and nobody else by a list of its own."""
+        """Set the access list of a topic: these users and roles may read and write."""
         check_text(topic=topic)
         _check_flag(public=public)
         self._call(SetAcl(topic, public, _names(users=users), _names(roles=roles)), Done)
 
     def get_acl(self, topic: str) -> OneAcl:
-        """The list of a topic, or that it has none."""
+        """Return the access list of a topic, or that it has none."""
         check_text(topic=topic)
         return self._call(GetAcl(topic), OneAcl)
 
     def delete_acl(self, topic: str) -> None:
-        """Delete the list of a topic; none is no error."""
+        """Delete the access list of a topic, if any."""
         check_text(topic=topic)
         self._call(DeleteAcl(topic), Done)
 
     def list_acls(self) -> Acls:
-        """The lists of all topics that have one."""
+        """Return the access lists of all topics."""
         return self._call(ListAcls(), Acls)
 
     def list_roles(self) -> tuple[Role, ...]:
-        """The roles that give something by themselves."""
+        """Return the roles."""
         return self._call(ListRoles(), Roles).roles
 
     # -- the audit trail ----------------------------------------------------------------------
 
     def query_audit(self, wanted: QueryAudit | None = None) -> AuditEvents:
-        """Events that match, newest first; 100 unless a limit is given."""
+        """Return matching events, newest first; 100 without a limit."""
         return self._call(_checked(wanted), AuditEvents)
 
     def export_audit(self, wanted: QueryAudit | None = None, format: str = "json") -> bytes:
-        """All events that match as a JSON array, or, with ``csv``, as that."""
+        """Return all matching events as a JSON array, or as CSV with ``csv``."""
         check_text(format=format)
         return self._call(ExportAudit(_checked(wanted), format), Exported).data
 
 
 def _checked(wanted: QueryAudit | None) -> QueryAudit:
-    """What a frame can carry, in the layout that brokers of all kinds know."""
+    """Return a query that fits a frame, in the layout that every broker supports."""
     if wanted is None:
         return QueryAudit()
     if not isinstance(wanted, QueryAudit):
@@ -153,7 +153,7 @@ def _checked(wanted: QueryAudit | None) -> QueryAudit:
 
 
 def _names(**given: Sequence[str]) -> tuple[str, ...]:
-    """The texts of one argument, which is no text itself."""
+    """Return the texts of one argument. Raises TypeError for a single text."""
     ((name, values),) = given.items()
     if isinstance(values, str):
         raise TypeError(f"{name} must be several texts, not one: put it in a list")

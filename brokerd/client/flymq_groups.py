@@ -1,7 +1,7 @@
 # Tests: tests/client/test_flymq_groups.py
-"""What a FlyMQ client may ask about consumer groups, dead letters and the cluster.
+"""Methods of `brokerd.client.flymq.FlymqClient` for groups, dead letters and the cluster.
 
-Methods of `brokerd.client.flymq.FlymqClient`; raised is what its other methods raise.
+They raise as its other methods do.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ class FlymqGroups:
         return self._call(ListGroups(), Groups).groups
 
     def describe_group(self, topic: str, group: str) -> Group:
-        """One group. With an empty `topic` the first that has such a group."""
+        """Return one group; with an empty `topic` that of the first topic with such a group."""
         check_text(topic=topic, group=group)
         return self._call(DescribeGroup(group, topic), Group)
 
     def delete_group(self, topic: str, group: str) -> None:
-        """Delete a group and its commits. With an empty `topic` of all that have such a group."""
+        """Delete a group and its commits; with an empty `topic` in all topics with such a group."""
         check_text(topic=topic, group=group)
         self._call(DeleteGroup(group, topic), Done)
 
     def seek_to_timestamp(
         self, topic: str, partition: int, time_ms: int, group: str | None = None
     ) -> int:
-        """The offset of the first record since then; with a `group` it is committed."""
+        """Return the offset of the first record since a time, and commit it for a `group`."""
         check_text(topic=topic)
         check_number("partition", partition, 0, _I32_MAX)
         check_number("time_ms", time_ms, -_I64_MAX - 1, _I64_MAX)
@@ -75,14 +75,14 @@ class FlymqGroups:
     # -- dead letters -------------------------------------------------------------------------
 
     def fetch_dlq(self, topic: str, max_messages: int = 10) -> tuple[DeadLetter, ...]:
-        """Dead letters of a topic, the first ones."""
+        """Return the first dead letters of a topic."""
         check_text(topic=topic)
         check_numbers(max_messages=max_messages)
         most = min(max_messages, _I32_MAX)
         return self._call(FetchDlq(topic, most), DeadLetters).letters
 
     def replay_dlq(self, topic: str, message: int | str) -> None:
-        """Have a dead letter processed again: by its id, or, as a number, by its offset."""
+        """Replay a dead letter by its id, or as a number by its offset."""
         check_text(topic=topic)
         if isinstance(message, str):
             check_text(message=message)
@@ -93,7 +93,7 @@ class FlymqGroups:
         self._call(ReplayDlq(topic, message), Done)
 
     def purge_dlq(self, topic: str) -> None:
-        """Forget all dead letters of a topic; none is no error."""
+        """Purge all dead letters of a topic, if any."""
         check_text(topic=topic)
         self._call(PurgeDlq(topic), Done)
 

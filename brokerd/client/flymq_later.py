@@ -1,7 +1,7 @@
 # Tests: tests/client/test_flymq_later.py
-"""What a FlyMQ client produces that comes later, lives for a time, or comes all at once.
+"""Methods of `brokerd.client.flymq.FlymqClient` for delays, times to live and transactions.
 
-Methods of `brokerd.client.flymq.FlymqClient`; raised is what its other methods raise.
+They raise as its other methods do.
 """
 
 from __future__ import annotations
@@ -46,19 +46,20 @@ class FlymqLater:
         return self._call(ProduceDelayed(topic, value, delay_ms), Produced)
 
     def cancel_delayed(self, topic: str, number: int) -> None:
-        """Let a delayed record never be stored. FlymqError: it does not wait any more."""
+        """Cancel a delayed record. Raises FlymqError if it was stored or cancelled."""
         check_text(topic=topic)
         check_number("number", number, 0, _U64_MAX)
         self._call(CancelDelayed(number, topic), Done)
 
     def produce_with_ttl(self, topic: str, value: bytes, ttl_ms: int) -> Produced:
-        """Store a record that is gone after `ttl_ms`; 0: that stays."""
+        """Store a record that expires after `ttl_ms`; 0: never."""
         _check(topic, value, ttl_ms=ttl_ms)
         return self._call(ProduceWithTtl(topic, value, ttl_ms), Produced)
 
     def transaction(self) -> FlymqTransaction:
-        """Begin a transaction. As a context manager it is committed at the end of the block, and
-        rolled back by an error there."""
+        """Begin a transaction.
+
+        As a context manager it commits at the end of the block, or rolls back after an error."""
         return FlymqTransaction(self, self._call(BeginTransaction(), TransactionAnswer).transaction)
 
 
@@ -69,10 +70,10 @@ class FlymqTransaction:
         self.id = transaction
         self._client = client
         self._is_over = False
-        """Whether a block that it is the manager of has nothing left to do."""
+        """Whether the transaction has ended."""
 
     def produce(self, topic: str, value: bytes) -> None:
-        """Add a record; nothing is stored yet."""
+        """Add a record, which the commit stores."""
         _check(topic, value)
         self._client._call(ProduceInTransaction(self.id, topic, value), Produced)
 
@@ -84,7 +85,7 @@ class FlymqTransaction:
         self._is_over = True
 
     def rollback(self) -> bool:
-        """Store nothing. False: it was committed, or is unknown."""
+        """Drop the records; return False if the transaction was committed or is unknown."""
         answer = self._client._call(RollBackTransaction(self.id), TransactionAnswer)
         self._is_over = True
         return answer.success

@@ -1,7 +1,7 @@
 # Tests: tests/client/test_flymq_schemas.py
-"""What a FlyMQ client may do with schemas (docs/schemas.rst).
+"""Methods of `brokerd.client.flymq.FlymqClient` for schemas (docs/schemas.rst).
 
-Methods of `brokerd.client.flymq.FlymqClient`; raised is what its other methods raise.
+They raise as its other methods do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FlymqSchemas:
         raise NotImplementedError
 
     def register_schema(self, name: str, type: str, definition: bytes | str) -> SchemaInfo:
-        """Make the next version of a schema: ``json``, ``avro`` or ``protobuf``."""
+        """Register the next version of a schema: ``json``, ``avro`` or ``protobuf``."""
         check_text(name=name, type=type)
         text = bytes_of("definition", definition)
         if not 0 < len(type.encode()) < 256:
@@ -60,13 +60,13 @@ class FlymqSchemas:
         return self._call(ListSchemas(name), SchemaList).schemas
 
     def validate_schema(self, name: str, message: bytes) -> Validity:
-        """Whether a message fits the latest version, and why not."""
+        """Validate a message against the latest version; return its errors."""
         check_text(name=name)
         check_bytes(message=message)
         return self._call(ValidateSchema(name, message), Validity)
 
     def produce_with_schema(self, topic: str, value: bytes, schema: str) -> Produced:
-        """Store a record durably whose value fits the latest version of a schema."""
+        """Store a record durably if its value fits the latest version of a schema."""
         check_text(topic=topic, schema=schema)
         check_bytes(value=value)
         return self._call(ProduceWithSchema(topic, value, schema), Produced)

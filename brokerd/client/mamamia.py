@@ -8,7 +8,7 @@
         message = client.acquire("orders", "billing", "worker-1", wait=5.0)
 
 One client belongs to one thread. It connects when first used, and again after a lost connection.
-A request that was under way then is sent once more, if carrying it out twice does no harm:
+It sends an unanswered request once more if it is idempotent:
 settles, extensions, releases, cancels, group information, and batches with a ``producer_id``.
 With ``resend=True`` produces and acquires are sent again too, also after a timeout, as the
 reference client does: a message may then be stored twice, or a lease be left to lapse.
@@ -124,9 +124,9 @@ class MamamiaClient:
         ttl: float | None = None,
         delay: float | None = None,
     ) -> int:
-        """Append a message; its id. It expires after `ttl` seconds.
+        """Append a message, which expires after `ttl` seconds; return its id.
 
-        With `delay` it appears so many seconds later, and the result is what `cancel` takes.
+        With `delay` seconds the message appears later, and the result is its id for `cancel`.
         """
         call = calls.produce(log_id, payload, metadata, key, partition, ttl, delay)
         return self._call(call)
@@ -159,7 +159,7 @@ class MamamiaClient:
     ) -> None:
         """End a lease; a failed message may be leased again after `delay` seconds.
 
-        A failure may have a `reason`, which a dead letter tells; with `dead` it is one at once.
+        A failure may have a `reason`, which a dead letter keeps; `dead` makes it one at once.
         """
         fate = (success, delay, reason, dead)
         self._call(calls.settle(log_id, group_id, message_id, client_id, *fate))
@@ -218,11 +218,11 @@ class MamamiaClient:
         return self._call(calls.release(log_id, group_id, client_id, message_ids))
 
     def cancel(self, log_id: str, schedule_id: int) -> bool:
-        """Let a delayed message never appear; False if it has already, or never was there."""
+        """Cancel a delayed message; return False if it has appeared or is unknown."""
         return self._call(calls.cancel(log_id, schedule_id))
 
     def group_info(self, log_id: str, group_id: str) -> GroupState:
-        """Where a group stands."""
+        """Return the state of a group."""
         return self._call(calls.group_info(log_id, group_id))
 
     def _call(self, call: Call[Result], wait: float = 0.0) -> Result:
@@ -230,18 +230,18 @@ class MamamiaClient:
         return result_of(answer, call)
 
     def send_many(self, requests: Sequence[Request], wait: float = 0.0) -> list[Answer]:
-        """Send requests without waiting for each answer; the answers, in order.
+        """Send requests without waiting for each answer; return the answers in order.
 
-        A refused request is a `Failed` among them and does not disturb the others.
+        The answer to a refused request is a `Failed`; the others are carried out.
 
         :param wait: the longest ``wait`` of the requests, in seconds; adds to the timeout.
-        :raises ConnectionLost: with the answers that did arrive.
+        :raises ConnectionLost: with the answers received so far.
         """
         return self._exchange.send_many(requests, wait)
 
 
 def _is_harmless_twice(request: Request) -> bool:
-    """Whether carrying a request out twice does no harm."""
+    """Return whether a request is idempotent."""
     if isinstance(request, ProduceBatch):
         return request.producer_id is not None
     return isinstance(request, _HARMLESS_TWICE)

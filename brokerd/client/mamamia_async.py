@@ -7,7 +7,7 @@
     message_id = await client.produce("orders", {"n": 1})
 
 Calls may be made without waiting for earlier answers; they are pipelined on one connection. A lost
-connection fails every call under way, in order; nothing is sent again.
+connection fails every call in flight, in order; no request is sent again.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class MamamiaProtocol(Protocol):
         ttl: float | None = None,
         delay: float | None = None,
     ) -> Deferred[int]:
-        """Append a message; its id. It expires after `ttl` seconds.
+        """Append a message, which expires after `ttl` seconds; return its id.
 
-        With `delay` it appears so many seconds later, and the result is what `cancel` takes.
+        With `delay` seconds the message appears later, and the result is its id for `cancel`.
         """
         call = calls.produce(log_id, payload, metadata, key, partition, ttl, delay)
         return self._call(call)
@@ -145,7 +145,7 @@ class MamamiaProtocol(Protocol):
     ) -> Deferred[None]:
         """End a lease; a failed message may be leased again after `delay` seconds.
 
-        A failure may have a `reason`, which a dead letter tells; with `dead` it is one at once.
+        A failure may have a `reason`, which a dead letter keeps; `dead` makes it one at once.
         """
         fate = (success, delay, reason, dead)
         return self._call(calls.settle(log_id, group_id, message_id, client_id, *fate))
@@ -204,15 +204,15 @@ class MamamiaProtocol(Protocol):
         return self._call(calls.release(log_id, group_id, client_id, message_ids))
 
     def cancel(self, log_id: str, schedule_id: int) -> Deferred[bool]:
-        """Let a delayed message never appear; False if it has already, or never was there."""
+        """Cancel a delayed message; return False if it has appeared or is unknown."""
         return self._call(calls.cancel(log_id, schedule_id))
 
     def group_info(self, log_id: str, group_id: str) -> Deferred[GroupState]:
-        """Where a group stands."""
+        """Return the state of a group."""
         return self._call(calls.group_info(log_id, group_id))
 
     def close(self) -> None:
-        """End the connection once what was written is sent; calls under way fail."""
+        """Close the connection when all requests are sent; calls in flight fail."""
         if self.transport is not None:
             self.transport.loseConnection()
 
@@ -232,7 +232,7 @@ class MamamiaProtocol(Protocol):
         return pending.answered
 
     def connectionMade(self) -> None:
-        """Send what was asked for before there was a connection."""
+        """Send the requests made before the connection."""
         self._send_waiting()
 
     def _send_waiting(self) -> None:
@@ -248,9 +248,9 @@ class MamamiaProtocol(Protocol):
             self.transport.write(b"".join(outgoing))
 
     def dataReceived(self, data: bytes) -> None:
-        """Answer the calls in flight, oldest first; end a connection that is out of step."""
+        """Answer the calls in flight, oldest first; close a connection with a wrong answer."""
         for answer in self._reader.feed(data):
-            if self._lost is not None:  # by what an earlier answer led to
+            if self._lost is not None:  # a callback of an earlier answer closed it
                 return
             self._answer_oldest(answer)
         if self._reader.error is not None:
@@ -269,7 +269,7 @@ class MamamiaProtocol(Protocol):
             answered.callback(result)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Fail what is under way."""
+        """Fail the calls in flight."""
         self._fail_all(ConnectionLost(f"the connection ended: {reason.getErrorMessage()}"))
 
     def _fail_all(self, error: ConnectionLost) -> None:

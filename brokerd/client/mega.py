@@ -63,9 +63,9 @@ Wanted = TypeVar("Wanted", Created, Produced, Consumed)
 
 
 class MegaError(BrokerdError):
-    """The broker refused a request with ``code``. The connection lives, except after 8.
+    """The broker refused a request with ``code``. The connection stays open, except after 8.
 
-    ``offset`` is the one that a CONSUME asked for, None of other requests.
+    ``offset`` is that of a CONSUME; None for other requests.
     """
 
     def __init__(self, code: int, request: Request) -> None:
@@ -82,11 +82,11 @@ class MegaClient:
     """One connection to a broker.
 
     :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
-    :param dialect: whose requests are written; brokerd takes both.
+    :param dialect: the dialect of requests; brokerd accepts both.
     :param timeout: seconds to connect, and seconds without a byte before giving up.
     :param ssl_context: speak TLS, checked against `server_hostname` (the host if None).
     :param connect: opens the socket; for tests and unusual networks.
-    :param clock: what the time is, in seconds since the Unix epoch.
+    :param clock: returns the seconds since the Unix epoch.
     :raises AddressError: the address cannot be read.
 
     Methods raise MegaError (the broker refused), ConnectionLost and other OSErrors (among them
@@ -134,7 +134,7 @@ class MegaClient:
         self._ask(CreateTopic(self._next_id(), topic, self._now_ms()), Created)
 
     def produce(self, topic: str, payload: bytes, timestamp: int | None = None) -> int:
-        """Append a message of up to 1 MiB; its offset, once it is durable.
+        """Append a message of up to 1 MiB; return its offset when it is durable.
 
         :param timestamp: stored with it; milliseconds since the Unix epoch, now if None.
         :raises RecordTooLarge: it is longer; nothing was sent.
@@ -142,7 +142,7 @@ class MegaClient:
         return self._ask(self._produce(topic, payload, timestamp), Produced).offset
 
     def produce_many(self, topic: str, payloads: Iterable[bytes]) -> list[int]:
-        """Append messages with many requests under way at a time; their offsets.
+        """Append messages with many requests in flight; return their offsets.
 
         :raises MegaError: one was refused; others may have been stored.
         """
@@ -154,10 +154,10 @@ class MegaClient:
         ]
 
     def consume(self, topic: str, offset: int) -> Consumed:
-        """The message at an offset, or the next one there is if that one was removed.
+        """Return the message at an offset, or the next one if that was removed.
 
-        Its own offset is ``next_offset - 1``. At the end of the topic it is a MegaError with the
-        code INVALID_OFFSET.
+        The message's own offset is ``next_offset - 1``. At the end of the topic it raises MegaError
+        with the code INVALID_OFFSET.
         """
         check_text(topic=topic)
         check_number("offset", offset, -(1 << 31), (1 << 31) - 1)
@@ -165,7 +165,7 @@ class MegaClient:
         return self._ask(request, Consumed)
 
     def read(self, topic: str, offset: int = 0) -> Iterator[Consumed]:
-        """The messages from an offset to the end of the topic as it is then.
+        """Yield the messages from an offset to the end of the topic.
 
         :raises MegaError: a record is damaged (INTERNAL_ERROR), or came through another format and
             is larger than 1 MiB (MESSAGE_TOO_LARGE). Read on from the error's ``offset`` + 1.
@@ -185,7 +185,7 @@ class MegaClient:
 
         An answer may be `Refused`. Correlation ids are the caller's.
 
-        :raises ConnectionLost: with the answers there were, in ``answers``.
+        :raises ConnectionLost: with the answers received so far in ``answers``.
         """
         return self._exchange.send_many(requests)
 
@@ -213,7 +213,7 @@ class MegaClient:
 
 
 def _is_harmless_twice(request: Request) -> bool:
-    """Whether carrying a request out twice does no harm."""
+    """Return whether a request is idempotent."""
     return isinstance(request, Consume)
 
 

@@ -1,8 +1,8 @@
 # Tests: tests/client/test_checks.py
-"""What is passed to a Mamamia client, as it is sent: payloads, metadata, keys and batches.
+"""Encodes arguments of a Mamamia client: payloads, metadata, keys and batches.
 
-Raises the built-in `TypeError` and `ValueError`, which name the argument, for what MessagePack
-could not say, and `RecordTooLarge` for what a frame could not carry.
+Raises the built-in `TypeError` and `ValueError`, which name the argument, for values that
+MessagePack cannot encode, and `RecordTooLarge` for values that do not fit a frame.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Item = TypeVar("Item", BatchMessage, BatchSettle)
 
 
 def packed_payload(payload: object) -> tuple[bytes, int]:
-    """(value, encoding) of a payload."""
+    """Return (value, encoding) of a payload."""
     try:
         return pack_payload(payload)
     except (TypeError, ValueError, OverflowError) as error:
@@ -37,7 +37,7 @@ def packed_payload(payload: object) -> tuple[bytes, int]:
 
 
 def packed_metadata(metadata: dict[str, Any] | None) -> bytes | None:
-    """Metadata as it is sent."""
+    """Return encoded metadata."""
     if metadata is not None and not isinstance(metadata, dict):
         raise TypeError(f"metadata must be a dict, not {kind_of(metadata)}")
     try:
@@ -48,12 +48,12 @@ def packed_metadata(metadata: dict[str, Any] | None) -> bytes | None:
 
 
 def packed_key(key: bytes | str | None) -> bytes | None:
-    """A key as it is sent."""
+    """Return an encoded key."""
     return None if key is None else bytes_of("key", key)
 
 
 def checked_items(name: str, items: Iterable[Item], kind: type[Item], made_by: str) -> list[Item]:
-    """The items of a batch, each of the kind that ``made_by`` makes."""
+    """Return the items of a batch, all results of the function ``made_by``."""
     found = list(items)
     for index, item in enumerate(found):
         if not isinstance(item, kind):
@@ -62,7 +62,7 @@ def checked_items(name: str, items: Iterable[Item], kind: type[Item], made_by: s
 
 
 def check_size(request: Produce | ProduceBatch) -> None:
-    """Refuse what is larger than a frame, or could not be delivered in one."""
+    """Refuse a request that does not fit a frame, or whose delivery would not."""
     messages = [request] if isinstance(request, Produce) else request.messages
     sizes = [len(one.value) + len(one.metadata or b"") + len(one.key or b"") for one in messages]
     if sum(sizes) <= MAX_LENGTH // 2:

@@ -73,7 +73,7 @@ __all__ = [
 ]
 
 FETCH_BYTES = 1 << 20
-"""What a fetch asks for, as the reference's consumer does."""
+"""Largest answer that a fetch asks for, as in the reference's consumer."""
 _LENGTH_BYTES = 4
 _MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1
 _NOT_TWICE = (Produce, CreateTopic)
@@ -95,9 +95,9 @@ Wanted = TypeVar("Wanted")
 
 
 class RustlogError(BrokerdError):
-    """The broker refused a request; the text is the broker's. The connection lives, but after 1.
+    """The broker refused a request; the text is the broker's. Only code 1 closes the connection.
 
-    ``code`` is that of the binary dialect; 0 in JSON, which has none.
+    ``code`` is that of the binary dialect; 0 in JSON, which has no codes.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -106,14 +106,14 @@ class RustlogError(BrokerdError):
 
 
 class Records(NamedTuple):
-    """What a fetch found: ``values`` at ``offsets``, and where the next one begins."""
+    """The result of a fetch: ``values`` at ``offsets``, and the offset of the next fetch."""
 
     offsets: Sequence[int]
     values: Sequence[bytes]
     next_offset: int
 
     def pairs(self) -> Iterator[tuple[int, bytes]]:
-        """(offset, value) of each record."""
+        """Yield (offset, value) of each record."""
         return zip(self.offsets, self.values, strict=True)
 
 
@@ -121,7 +121,7 @@ class RustlogClient:
     """One connection to a broker.
 
     :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
-    :param dialect: what is spoken; brokerd understands both.
+    :param dialect: the dialect of requests; brokerd accepts both.
     :param timeout: seconds to connect, and seconds without a byte before giving up.
     :param ssl_context: speak TLS, checked against `server_hostname` (the host if None).
     :param connect: opens the socket; for tests and unusual networks.
@@ -168,16 +168,16 @@ class RustlogClient:
         self._exchange.close()
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Send a Ping and wait for its Pong."""
         self._ask(Ping(), Pong)
 
     def create_topic(self, topic: str, partition_count: int = 1) -> None:
-        """Create a topic; one that exists is a RustlogError."""
+        """Create a topic. Raises RustlogError if it exists."""
         check_number("partition_count", partition_count, 0, _MAX_U32)
         self._ask(CreateTopic(_name(topic), partition_count), TopicCreated)
 
     def produce(self, topic: str, records: Sequence[bytes], partition: int = 0) -> int:
-        """Append records, all or none; the offset of the first. The others follow it.
+        """Append records, all or none, at consecutive offsets; return the first one.
 
         :raises RecordTooLarge: they do not fit a request; nothing was sent.
         """
@@ -195,9 +195,9 @@ class RustlogClient:
         max_bytes: int = FETCH_BYTES,
         group: str | None = None,
     ) -> Records:
-        """Records from an offset on; with a group, from its commit on if that is larger.
+        """Return records from an offset on; with a group, from its commit on if that is larger.
 
-        There may be fewer than there are. None, and the same ``next_offset``: the end is reached.
+        More records may follow. No record and the same ``next_offset`` mean the end.
         """
         check_number("partition", partition, 0, _MAX_U32)
         check_number("offset", offset, 0, _MAX_U64)
@@ -207,9 +207,9 @@ class RustlogClient:
         return Records(*answer)
 
     def read(self, topic: str, offset: int = 0, partition: int = 0) -> Iterator[tuple[int, bytes]]:
-        """(offset, value) of the records from an offset to the end of the partition as it is then.
+        """Yield (offset, value) of the records from an offset to the end of the partition.
 
-        Gaps are passed over, and so is what was removed from the beginning.
+        It skips gaps and records removed from the beginning.
 
         :raises RustlogError: a record is damaged or too large to be sent; the text says where to go
             on.
@@ -229,14 +229,14 @@ class RustlogClient:
             offset = found.next_offset
 
     def commit(self, topic: str, group: str, offset: int, partition: int = 0) -> bool:
-        """Store how far a group has come; False if there is no such topic or partition."""
+        """Commit an offset of a group; return False for an unknown topic or partition."""
         check_number("partition", partition, 0, _MAX_U32)
         check_number("offset", offset, 0, _MAX_U64)
         request = OffsetCommit(_name(topic), partition, _name(group), offset)
         return self._ask(request, OffsetCommitted).success
 
     def committed(self, topic: str, group: str, partition: int = 0) -> int | None:
-        """What a group has committed; None if nothing."""
+        """Return the committed offset of a group, or None."""
         check_number("partition", partition, 0, _MAX_U32)
         return self._ask(OffsetFetch(_name(topic), partition, _name(group)), OffsetFetched).offset
 
@@ -245,11 +245,11 @@ class RustlogClient:
         return dict(self._ask(ListTopics(), TopicList).topics)
 
     def next_offsets(self, topic: str) -> tuple[int, ...]:
-        """Of each partition of a topic, the offset that its next record will get."""
+        """Return the offset of the next record of each partition of a topic."""
         return self._ask(DescribeTopic(_name(topic)), TopicDescription).next_offsets
 
     def next_offset(self, topic: str, partition: int = 0) -> int:
-        """The offset that the next record of a partition will get."""
+        """Return the offset of the next record of a partition."""
         check_number("partition", partition, 0, _MAX_U32)
         request = DescribePartition(_name(topic), partition)
         return self._ask(request, PartitionDescription).next_offset
@@ -263,7 +263,7 @@ class RustlogClient:
 
         An answer may be `Failed`.
 
-        :raises ConnectionLost: with the answers there were, in ``answers``.
+        :raises ConnectionLost: with the answers received so far in ``answers``.
         """
         return self._exchange.send_many(requests)
 
@@ -276,7 +276,7 @@ class RustlogClient:
 
 
 def _is_harmless_twice(request: Request) -> bool:
-    """Whether carrying a request out twice does no harm."""
+    """Return whether a request is idempotent."""
     return not isinstance(request, _NOT_TWICE)
 
 

@@ -1,5 +1,5 @@
 # Tests: tests/client/test_stream.py
-"""A blocking byte stream to a broker, plain or TLS: what the clients of all formats stand on."""
+"""A blocking byte stream to a broker, plain or TLS, for the clients of all formats."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Stream:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection, as far as is known."""
+        """Return whether the stream is connected, as far as it knows."""
         return self._socket is not None
 
     def open(self) -> None:
-        """Connect now, if there is no connection."""
+        """Connect, if not connected."""
         self._opened()
 
     def _opened(self) -> socket:
@@ -73,7 +73,7 @@ class Stream:
         return self._socket
 
     def send(self, data: bytes) -> None:
-        """Send all of ``data``; a peer that reads nothing meanwhile is a TimeoutError."""
+        """Send all of ``data``. Raises TimeoutError if the peer does not read."""
         opened = self._opened()
         try:
             opened.settimeout(self.timeout)
@@ -88,7 +88,7 @@ class Stream:
             raise ConnectionLost(f"{self.address}: {error}") from error
 
     def receive(self, timeout: float | None = None) -> bytes:
-        """The next bytes, at least one; ``timeout`` in seconds, or that of the stream."""
+        """Return the next bytes, at least one; ``timeout`` in seconds, or that of the stream."""
         timeout = self.timeout if timeout is None else timeout
         data = self.poll(timeout)
         if not data:
@@ -97,7 +97,7 @@ class Stream:
         return data
 
     def poll(self, timeout: float) -> bytes:
-        """As `receive`, but b"" if nothing came in ``timeout`` seconds; the stream goes on."""
+        """Like `receive`, but return b"" after ``timeout`` seconds; the stream stays open."""
         opened = self._opened()
         try:
             opened.settimeout(timeout)
@@ -110,10 +110,10 @@ class Stream:
         return self._not_ended(data)
 
     def transfer(self, outgoing: bytearray, timeout: float) -> bytes:
-        """Send some of ``outgoing``, taking it off there, and receive what is there, maybe b"".
+        """Send a part of ``outgoing`` and remove it there; return received bytes, maybe b"".
 
-        If neither can be done now it waits, and what comes first is done; ``timeout`` seconds
-        without either are a TimeoutError. So neither end waits for the other to read.
+        It waits until one of both is possible, so neither end waits for the other to read. Raises
+        TimeoutError after ``timeout`` seconds.
         """
         opened = self._opened()
         try:
@@ -144,7 +144,7 @@ class Stream:
 
 
 def _send_some(opened: socket, outgoing: bytearray) -> int:
-    """Send what can be sent now; how many bytes that was."""
+    """Send without blocking; return the number of bytes."""
     try:
         return opened.send(outgoing)
     except _NOT_NOW:
@@ -152,7 +152,7 @@ def _send_some(opened: socket, outgoing: bytearray) -> int:
 
 
 def _receive_some(opened: socket) -> bytes | None:
-    """What is there now; b"" at the end of the stream, None if nothing is there."""
+    """Receive without blocking; return b"" at the end of the stream, None without bytes."""
     try:
         return opened.recv(RECEIVE_BYTES)
     except _NOT_NOW:
@@ -160,7 +160,7 @@ def _receive_some(opened: socket) -> bytes | None:
 
 
 def _is_ready(opened: socket, to_send: bool, timeout: float) -> bool:
-    """Wait until bytes arrive, or can be sent if there are any."""
+    """Wait until bytes arrive, or if ``to_send`` until bytes can be sent."""
     poll = select.poll()
     poll.register(opened, select.POLLIN | (select.POLLOUT if to_send else 0))
     return bool(poll.poll(timeout * 1000))
