@@ -200,7 +200,7 @@ class TestRemains:
         topic = Topic(1, "t", 1)
         groups = [ConsumerGroup(topic, f"g{number}", GroupSettings()) for number in range(1000)]
         remains = GroupReaper(clock)
-        remains.let_go(groups)
+        remains.dispose(groups)
         after_one_turn = sum(group.deleted for group in groups)
         assert 0 < after_one_turn < 1000
         clock.pump([0.001] * 100)
@@ -212,7 +212,7 @@ class TestRemains:
         clock = Watch()
         topic = Topic(1, "t", 1)
         remains = GroupReaper(clock)
-        remains.let_go([ConsumerGroup(topic, str(n), GroupSettings()) for n in range(1000)])
+        remains.dispose([ConsumerGroup(topic, str(n), GroupSettings()) for n in range(1000)])
         remains.stop()
         assert clock.getDelayedCalls() == []
 

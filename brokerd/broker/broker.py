@@ -118,7 +118,7 @@ class Broker:
             self.damage_report.add_replayed(self._recovery)
         self.time.resume_from(self._state.last_time_us, self._state.ahead_us)
         now_us = self.time.now_us()
-        self._state.let_go = self.reaper.let_go
+        self._state.dispose = self.reaper.dispose
         self.journal.start()
         if is_damaged:
             self.journal.mark_damage()

@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_operator.py
 """Asks the broker itself, as the admin API does, and writes what was asked and told into a history.
 
-`brokerd.broker.single_call` makes the call, waits while the broker is congested, and answers when
+`brokerd.broker.calls` makes the call, waits while the broker is congested, and answers when
 all is durable. A machine that ends meanwhile leaves it unanswered.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from twisted.python.failure import Failure
 
 from brokerd.broker import Broker
-from brokerd.broker.single_call import ask
+from brokerd.broker.calls import call_when_admitted
 from brokerd.errors import BrokerdError
 from simulator.clients.describe import asked, outcome
 from simulator.history.operations import NEVER, History, Operation
@@ -104,7 +104,7 @@ class _Question:
         self._is_over = False
 
     def begin(self, broker: Broker, call: Callable[[Broker], Any]) -> None:
-        ask(broker, lambda: call(broker)).addCallbacks(self._answered, self._refused)
+        call_when_admitted(broker, lambda: call(broker)).addCallbacks(self._answered, self._refused)
         self._watch()
 
     def _answered(self, result: Any) -> None:

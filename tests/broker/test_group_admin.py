@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.broker import BrokerSettings, Congested, GroupPartition
+from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.journal import GROUP_PARTITION_FRAME_BYTES
 from brokerd.broker.leases.group_admin import RELEASE_MAX
-from brokerd.broker.single_call import ask
 from brokerd.errors import (
     InvalidName,
     InvalidRequest,
@@ -752,7 +752,7 @@ class TestAdmission:
             CHANGES[change](house)
         assert house.broker.overview.group_info("t", "g") == before
         done: list[object] = []
-        ask(house.broker, lambda: CHANGES[change](house)).addCallback(done.append)
+        call_when_admitted(house.broker, lambda: CHANGES[change](house)).addCallback(done.append)
         house.run()
         assert len(done) == 1
         assert not house.failures

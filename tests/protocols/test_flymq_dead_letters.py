@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brokerd.broker import Congested
-from brokerd.broker.single_call import ask
+from brokerd.broker.calls import call_when_admitted
 from brokerd.codecs import flymq
 from brokerd.groups import GroupSettings
 from brokerd.protocols.flymq import dead_letter_envelope, dead_letters
@@ -271,7 +271,9 @@ class TestOfTheTopic:
         """A record that another format has stored there."""
         house.broker.topics.create("u")
         partition = house.broker.topics.create("u.dlq").partition(0)
-        ask(house.broker, lambda: house.broker.records.produce(partition, bytes(flymq.MAX_LENGTH)))
+        call_when_admitted(
+            house.broker, lambda: house.broker.records.produce(partition, bytes(flymq.MAX_LENGTH))
+        )
         house.run()
         assert isinstance(house.only(flymq.ReplayDlq("u", "0")), flymq.Failed)
         assert house.broker.topics.existing("u").partitions[0].next_offset == 0

@@ -28,9 +28,9 @@ from brokerd.admin.shapes.topics import (
     ScheduledShape,
 )
 from brokerd.broker import Broker, Partition, Topic
+from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.delayed.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES, check_delay
 from brokerd.broker.journal import RECORD_FRAME_BYTES
-from brokerd.broker.single_call import ask
 from brokerd.errors import DamagedData, RecordTooLarge
 from brokerd.security import READ, WRITE
 from brokerd.values import MAX_RECORD_BYTES, Format, Record
@@ -57,7 +57,7 @@ async def append_records(call: Call) -> AppendedList:
         if record.delay_seconds:
             check_delay(us_of(record.delay_seconds))
     name = call.path["topic"]
-    return AppendedList(await ask(call.broker, lambda: _append(call, name, batch)))
+    return AppendedList(await call_when_admitted(call.broker, lambda: _append(call, name, batch)))
 
 
 def _append(call: Call, name: str, batch: Batch) -> list[Appended]:
@@ -184,7 +184,7 @@ def list_scheduled(call: Call) -> ScheduledList:
 async def cancel_scheduled(call: Call) -> Cancelled:
     """Cancel a delayed message. Raises `UnknownTopic`, and `NotFound` if it is not waiting."""
     broker, name, schedule_id = call.broker, call.path["topic"], call.number("schedule_id")
-    if not await ask(broker, lambda: broker.delayed.cancel(name, schedule_id)):
+    if not await call_when_admitted(broker, lambda: broker.delayed.cancel(name, schedule_id)):
         raise NotFound(
             f"topic {name!r} has no delayed message {schedule_id}: it was delivered or cancelled "
             "already, or never existed"

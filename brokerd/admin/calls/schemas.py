@@ -22,8 +22,8 @@ from brokerd.admin.shapes.schemas import (
     SchemaVersionShape,
     Verdict,
 )
+from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.schemas.entries import SchemaName, SchemaVersion
-from brokerd.broker.single_call import ask
 from brokerd.errors import BrokerdError, InvalidRequest, without_frames
 from brokerd.schemas.checker import Requester
 from brokerd.schemas.values import mode_named, type_named
@@ -101,7 +101,7 @@ async def configure(call: Call) -> SchemaShape:
     call.access.require(ADMIN, name)
     mode = mode_named(changes.compatibility)
     change = partial(call.broker.schemas.set_mode, call.access, name, mode)
-    return _shape(await ask(call.broker, change))
+    return _shape(await call_when_admitted(call.broker, change))
 
 
 async def delete_schema(call: Call) -> Deleted:
@@ -120,7 +120,9 @@ async def delete_version(call: Call) -> Deleted:
 async def _delete(call: Call, version: int) -> Deleted:
     name = call.path["name"]
     call.access.require(ADMIN, name)
-    await ask(call.broker, partial(call.broker.schemas.delete, call.access, name, version))
+    await call_when_admitted(
+        call.broker, partial(call.broker.schemas.delete, call.access, name, version)
+    )
     return Deleted(f"{name} v{version}" if version else name)
 
 

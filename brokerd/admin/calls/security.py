@@ -31,7 +31,7 @@ from brokerd.admin.shapes.security import (
     NewPassword,
     WhoAmI,
 )
-from brokerd.broker.single_call import ask
+from brokerd.broker.calls import call_when_admitted
 from brokerd.errors import BrokerdError
 from brokerd.security import ADMIN, OPEN, access
 from brokerd.security.accounts import AccessList, Account
@@ -90,7 +90,7 @@ async def update_account(call: Call) -> AccountShape:
         None if changes.roles is UNSET else changes.roles,
         None if changes.enabled is UNSET else changes.enabled,
     )
-    return account_shape(await ask(call.broker, update))
+    return account_shape(await call_when_admitted(call.broker, update))
 
 
 async def change_password(call: Call) -> AccountShape:
@@ -108,7 +108,9 @@ async def change_password(call: Call) -> AccountShape:
 async def delete_account(call: Call) -> Deleted:
     """Delete an account. Raises as `Accounts.delete_account`."""
     name = call.path["name"]
-    await ask(call.broker, partial(call.broker.accounts.delete_account, call.access, name))
+    await call_when_admitted(
+        call.broker, partial(call.broker.accounts.delete_account, call.access, name)
+    )
     return Deleted(name)
 
 
@@ -151,7 +153,9 @@ async def set_access_list(call: Call, prefix: bool) -> AccessListShape:
     wanted = AccessList(
         call.path["name"], prefix, given.public, _granted(given.users), _granted(given.roles)
     )
-    await ask(call.broker, partial(call.broker.accounts.set_access_list, call.access, wanted))
+    await call_when_admitted(
+        call.broker, partial(call.broker.accounts.set_access_list, call.access, wanted)
+    )
     return access_list_shape(wanted)
 
 
@@ -176,13 +180,13 @@ async def change_access_list(call: Call, prefix: bool) -> AccessListShape:
             accounts.set_access_list(call.access, wanted)
         return wanted
 
-    return access_list_shape(await ask(call.broker, change))
+    return access_list_shape(await call_when_admitted(call.broker, change))
 
 
 async def delete_access_list(call: Call, prefix: bool) -> Deleted:
     """Delete an access list, if it exists."""
     name = call.path["name"]
-    await ask(
+    await call_when_admitted(
         call.broker, partial(call.broker.accounts.delete_access_list, call.access, name, prefix)
     )
     return Deleted(name)
@@ -215,7 +219,7 @@ def list_keys(call: Call) -> KeyList:
 async def make_key(call: Call) -> MadeKey:
     """Create an API key. Raises as `Accounts.make_key`."""
     new: NewKeyOf = call.body
-    made = await ask(
+    made = await call_when_admitted(
         call.broker,
         partial(call.broker.accounts.make_key, call.access, new.user, new.label),
     )
@@ -225,7 +229,9 @@ async def make_key(call: Call) -> MadeKey:
 async def revoke_key(call: Call) -> Deleted:
     """Revoke an API key. Raises as `Accounts.revoke_key`."""
     key_id = call.path["key_id"]
-    await ask(call.broker, partial(call.broker.accounts.revoke_key, call.access, key_id))
+    await call_when_admitted(
+        call.broker, partial(call.broker.accounts.revoke_key, call.access, key_id)
+    )
     return Deleted(key_id)
 
 

@@ -26,7 +26,7 @@ from brokerd import errors
 from brokerd.admin.http.authentication import REALM, Authenticator, drop_frames
 from brokerd.admin.http.resources import METHODS, Branch, json_answer, refusal
 from brokerd.broker import Broker
-from brokerd.broker.single_call import ask
+from brokerd.broker.calls import call_when_admitted
 from brokerd.errors import BrokerdError, InvalidRequest
 from brokerd.security import ANY, Access
 from brokerd.security.audit import EventType
@@ -137,7 +137,7 @@ class Call(NamedTuple):
     ) -> Deferred[Result]:
         """Run a change and write its audit event; fire once both are durable.
 
-        The event's resource is the path's topic, or ``topic/group``. Fails as `ask`.
+        The event's resource is the path's topic, or ``topic/group``. Fails as `call_when_admitted`.
         """
         return self.audited_as(kind, "/".join(self.path.values()), change, **details)
 
@@ -146,7 +146,7 @@ class Call(NamedTuple):
     ) -> Deferred[Result]:
         """As `audited`, with a resource that is not in the path."""
         actor = self.access.actor
-        return ask(
+        return call_when_admitted(
             self.broker,
             lambda: self.broker.audit.carry_out(actor, kind, resource, change, details),
         )

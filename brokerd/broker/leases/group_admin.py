@@ -32,7 +32,7 @@ DEAD_LOOKS_MAX = 100_000
 """What one replay or purge of dead letters may take, in half microseconds. Its events are few."""
 
 
-class Burial(NamedTuple):
+class DeadLetterFilter(NamedTuple):
     """Which dead letters are to be replayed or purged; ``before_us`` is monotonic time."""
 
     first: int
@@ -44,7 +44,7 @@ class Burial(NamedTuple):
 class GroupAdmin:
     """Changes of groups. All raise `UnknownTopic`, `NoSpace` and `Congested`.
 
-    ``went_back()`` is told when a group may have records to do that it had done.
+    ``moved_back()`` is told when a group may have records to do that it had done.
     ``end_subscription(topic, group)`` ends the subscription that owns a group, with the group in
     the same frame, and says whether there was one.
     """
@@ -53,14 +53,14 @@ class GroupAdmin:
         self,
         context: Context,
         leases: LeaseService,
-        went_back: Callable[[], None],
+        moved_back: Callable[[], None],
         end_subscription: Callable[[str, str], bool],
     ) -> None:
         self._state = context.state
         self._journal = context.journal
         self._leases = leases
         self._time = context.time
-        self._went_back = went_back
+        self._moved_back = moved_back
         self._end_subscription = end_subscription
 
     # -- settings and state ----------------------------------------------------------------------
@@ -125,7 +125,7 @@ class GroupAdmin:
                 group_partition.store.commit_offset(floor)
 
         self._change(found, seek, group_partitions=[found.partitions[index] for index in floors])
-        self._went_back()
+        self._moved_back()
         return floors
 
     def delete(self, topic: str, group: str) -> None:
@@ -161,7 +161,7 @@ class GroupAdmin:
             group_partitions=[group_partition],
         )
         if goes_back:
-            self._went_back()
+            self._moved_back()
 
     def committed_offset(self, topic: str, group: str, partition: int) -> int | None:
         """The offset last committed for a partition; None if there is none.
@@ -227,10 +227,10 @@ class GroupAdmin:
         not matter. Raises `UnknownGroup`, `UnknownPartition`, and `LimitExceeded` if they
         are too many for one turn of the reactor: docs/leases.rst, section "Cost".
         """
-        return self._bury(
+        return self._take_dead_letters(
             LeaseStore.replay_runs,
             self._group_partitions(topic, group, partition),
-            Burial(
+            DeadLetterFilter(
                 first,
                 END_OF_OFFSETS if end is None else end,
                 reason or "",
@@ -252,10 +252,10 @@ class GroupAdmin:
 
         Their records are never delivered to this group again.
         """
-        return self._bury(
+        return self._take_dead_letters(
             LeaseStore.purge_runs,
             self._group_partitions(topic, group, partition),
-            Burial(
+            DeadLetterFilter(
                 first,
                 END_OF_OFFSETS if end is None else end,
                 reason or "",
@@ -263,8 +263,11 @@ class GroupAdmin:
             ),
         )
 
-    def _bury(
-        self, bury: Callable[..., int], group_partitions: list[GroupPartition], burial: Burial
+    def _take_dead_letters(
+        self,
+        take: Callable[..., int],
+        group_partitions: list[GroupPartition],
+        wanted: DeadLetterFilter,
     ) -> int:
         """Replay or purge in all group partitions, in one frame and one turn."""
         group_partitions = [
@@ -273,9 +276,9 @@ class GroupAdmin:
         looks = DEAD_LOOKS_MAX
         found = []
         for group_partition in group_partitions:
-            runs, looks = group_partition.store.dead_runs(*burial, looks)
+            runs, looks = group_partition.store.dead_runs(*wanted, looks)
             if looks <= 0:
-                stop = runs[-1][1] if runs else burial.first
+                stop = runs[-1][1] if runs else wanted.first
                 raise LimitExceeded(
                     "these dead letters, or the gaps between them, are more than one change takes "
                     f"at once (partition {group_partition.partition.index}, from about offset "
@@ -283,7 +286,7 @@ class GroupAdmin:
                     "choose one partition and a range of offsets, and then the next one"
                 )
             found.append((group_partition, runs))
-        strings_bytes = 4 * len(burial.reason)
+        strings_bytes = 4 * len(wanted.reason)
         events = sum(len(runs) for _, runs in found)
         self._journal.admit_events(
             events * EVENT_FRAME_BYTES
@@ -292,7 +295,7 @@ class GroupAdmin:
         count = 0
         for group_partition, runs in found:
             before = len(group_partition.store.events)
-            count += bury(group_partition.store, runs, burial.reason)
+            count += take(group_partition.store, runs, wanted.reason)
             self._leases.touch_added(group_partition, before, strings_bytes)
         return count
 

@@ -24,7 +24,7 @@ class GroupReaper:
         self._groups: list[ConsumerGroup] = []
         self._call: DelayedCall | None = None
 
-    def let_go(self, groups: Iterable[ConsumerGroup]) -> None:
+    def dispose(self, groups: Iterable[ConsumerGroup]) -> None:
         """Free these, of a topic that is deleted; the first of them now."""
         self._groups += groups
         if self._call is None:
@@ -42,7 +42,7 @@ class GroupReaper:
         groups = self._groups
         while groups and self._clock.seconds() < until:
             for group in islice(reversed(groups), LOOKS):
-                group.let_go()
+                group.dispose()
             del group, groups[-LOOKS:]
         if groups:
             self._call = self._clock.callLater(0, self._go_on)

@@ -169,7 +169,7 @@ class Snapshotter:
         self._captured = _Captured([self._meta()])
         topics = list(self._state.by_id.values())
         self._captured.topics = {topic.topic_id: CapturedTopic() for topic in topics}
-        self._todo = self._things(topics)
+        self._todo = self._parts(topics)
         self._capture()
         if self._tick_call is None:
             self._tick_later()
@@ -179,7 +179,7 @@ class Snapshotter:
         self._todo, self._captured = None, _Captured()
         self.wanted = True
 
-    def _things(self, topics: list[Topic]) -> Iterator[Topic | GroupPartition | Capture]:
+    def _parts(self, topics: list[Topic]) -> Iterator[Topic | GroupPartition | Capture]:
         """All there is to capture; what comes later is in the log above the beginning."""
         yield from topics
         for topic in topics:

@@ -6,7 +6,7 @@ position of the log (its LSN); different chunks may have different LSNs, so that
 snapshot never stalls the broker. Replay starts at the LSN where the snapshot began and applies
 to each topic and group partition only the frames after its own chunk.
 
-What damage left open is put right by `Salvage`.
+What damage left open is put right by `DamageRecovery`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import msgpack
 
-from brokerd.broker.model.salvage import Replay, Salvage
+from brokerd.broker.model.damage_recovery import DamageRecovery, Replay
 from brokerd.broker.model.topics import (
     ConsumerGroup,
     GroupPartition,
@@ -136,7 +136,7 @@ class State:
             SNAPSHOT_DELETED_TOPIC: lambda lsn, fields: self._load_deleted(fields),
         }
         self.captures: list[Capture] = []
-        self.let_go: Callable[[Iterable[ConsumerGroup]], None] = let_go
+        self.dispose: Callable[[Iterable[ConsumerGroup]], None] = dispose
         """Frees the groups of a topic that is deleted; at replay at once."""
         self._topic_ops: dict[str, Callable[[int, Entry, dict[str, Any]], None]] = {
             "created": self._apply_created,
@@ -173,14 +173,14 @@ class State:
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
         groups, topic.groups = topic.groups, {}
-        self.let_go(groups.values())
-        topic.let_go()
+        self.dispose(groups.values())
+        topic.dispose()
 
     def remove_group(self, group: ConsumerGroup) -> None:
         """Forget a group; no group that comes later gives the tokens that it may have given."""
         self.token_base = max(self.token_base, last_token([group]))
         group.topic.groups.pop(group.name, None)
-        group.let_go()
+        group.dispose()
 
     def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
         """A group that has seen nothing; `topic` does not know it yet."""
@@ -274,7 +274,7 @@ class State:
                 partition.gaps.append((partition.next_offset, lost.first))
             partition.hold(lost.first, lost.end)
             partition.restore(max(partition.next_offset, lost.end))
-            self._replay.told_at[partition] = lsn
+            self._replay.known_at[partition] = lsn
 
     def _apply_records(self, lsn: int, entry: Entry) -> None:
         if entry.topic_id in self._replay.deleted:
@@ -285,7 +285,7 @@ class State:
             if entry.base_offset > partition.next_offset:
                 partition.gaps.append((partition.next_offset, entry.base_offset))
             partition.restore(max(partition.next_offset, entry.base_offset + entry.count))
-            self._replay.told_at[partition] = lsn
+            self._replay.known_at[partition] = lsn
 
     def _apply_events(self, frame: Frame, entry: Entry) -> None:
         if entry.topic_id in self._replay.deleted:
@@ -305,7 +305,7 @@ class State:
                         f"{error}"
                     )
             if group_partition.store.last_token != last_token:
-                self._replay.token_told_at[group_partition] = frame.lsn
+                self._replay.token_known_at[group_partition] = frame.lsn
             if events[-1][0] == _DELETED:
                 self._forget_group(group)
                 self.remove_group(group)
@@ -339,7 +339,7 @@ class State:
                 self._replay.nameless.add(namesake)
             self.add_topic(topic)
             self._replay.topic_created_at = lsn
-            self._replay.told_at.update(dict.fromkeys(topic.partitions, lsn))
+            self._replay.known_at.update(dict.fromkeys(topic.partitions, lsn))
 
     def _apply_configured(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
         topic = self._topic(entry)
@@ -375,7 +375,7 @@ class State:
                 replay.nameless.discard(one)
                 replay.fresh_from.pop(one, None)
                 for partition in one.partitions:
-                    replay.told_at.pop(partition, None)
+                    replay.known_at.pop(partition, None)
                 for group in one.groups.values():
                     self._forget_group(group)
         self.remove_topic(topic)
@@ -383,7 +383,7 @@ class State:
     def _forget_group(self, group: ConsumerGroup) -> None:
         for group_partition in group.partitions:
             self._replay.fresh_from.pop(group_partition, None)
-            self._replay.token_told_at.pop(group_partition, None)
+            self._replay.token_known_at.pop(group_partition, None)
             self._replay.passed_over.pop(group_partition, None)
 
     def _group(self, topic: Topic, name: str) -> ConsumerGroup:
@@ -462,7 +462,7 @@ class State:
             partition.gaps += map(tuple, fields.get("gaps", {}).get(partition.index, ()))
             partition.move_start(starts.get(partition.index, 0))
             self.archive(partition, archived.get(partition.index, 0))
-            self._replay.told_at[partition] = lsn
+            self._replay.known_at[partition] = lsn
         self.add_topic(topic)
         self._replay.fresh_from[topic] = lsn
 
@@ -492,7 +492,9 @@ class State:
     ) -> None:
         group_partition = self._group(topic, group).partitions[partition]
         group_partition.store.load(store, time_us + self._replay.shift_us)
-        self._replay.fresh_from[group_partition] = self._replay.token_told_at[group_partition] = lsn
+        self._replay.fresh_from[group_partition] = self._replay.token_known_at[group_partition] = (
+            lsn
+        )
 
     # -- before and after -----------------------------------------------------------------------
 
@@ -508,7 +510,7 @@ class State:
         """
         replay, self._replay = self._replay, Replay(0, 0)
         self.behind_us = max(0, self.last_time_us - replay.time_us)
-        Salvage(self, replay, report).run()
+        DamageRecovery(self, replay, report).run()
         for topic in self.by_id.values():
             for partition in topic.partitions:
                 partition.forget_gaps()
@@ -519,11 +521,11 @@ class State:
         return self.doubted_topic_id or self.next_topic_id
 
     def record(self, damage: Damage) -> None:
-        """Know a damaged place that a repair has put on record."""
+        """Note a damaged place that a repair recorded."""
         self.recorded[damage.name, damage.position, damage.end] = damage
 
-    def told(self, topic_id: int, index: int, next_offset: int) -> None:
-        """Believe the headers of batches, which may be sound although the batches are not."""
+    def raise_next_offset(self, topic_id: int, index: int, next_offset: int) -> None:
+        """Raise the next offset to that of a batch header, which may be sound in a damaged batch."""
         self.next_topic_id = max(self.next_topic_id, topic_id + 1)
         partition = self.partition(topic_id, index)
         if partition is not None and next_offset > partition.next_offset:
@@ -537,10 +539,10 @@ class State:
         return topic.partitions[index]
 
 
-def let_go(groups: Iterable[ConsumerGroup]) -> None:
-    """Free these groups, which are deleted, as soon as nobody uses them."""
+def dispose(groups: Iterable[ConsumerGroup]) -> None:
+    """Drop references of these deleted groups, so that their memory is freed."""
     for group in groups:
-        group.let_go()
+        group.dispose()
 
 
 def _bodies(left: Iterator[SnapshotChunk]) -> Iterator[bytes]:

@@ -152,16 +152,16 @@ class Partition:
         self.gaps = [gap for gap in self.gaps if gap[1] > self.start_offset]
 
     def leave_out(self, count: int) -> None:
-        """Never assign the next ``count`` offsets."""
+        """Skip the next ``count`` offsets."""
         self.gaps.append((self.next_offset, self.next_offset + count))
         self.restore(self.next_offset + count)
 
-    def lack(self, first: int, end: int) -> None:
-        """Know that there is nothing at these offsets, all of them below the next one."""
+    def add_gap(self, first: int, end: int) -> None:
+        """Mark these offsets as empty. They must be below the next offset."""
         self.gaps += self.without_gaps(first, end)
 
     def hold(self, first: int, end: int) -> None:
-        """Know that a batch was at these offsets, although it may be damaged."""
+        """Mark these offsets as used by a batch, which may be damaged."""
         self.gaps = [
             piece
             for gap in self.gaps
@@ -228,7 +228,7 @@ class ConsumerGroup:
         """Whether this group is gone: whoever kept it over a turn must not use it any more."""
         return self._deleted or self.topic.deleted
 
-    def let_go(self) -> None:
+    def dispose(self) -> None:
         """Be deleted, and no part of a cycle: whoever uses a part of it last frees it."""
         self._deleted = True
         for group_partition in self.partitions:
@@ -307,7 +307,7 @@ class Topic:
             "numbered from 0"
         )
 
-    def let_go(self) -> None:
+    def dispose(self) -> None:
         """Have no partitions, which refer to their topic: whoever uses a part last frees it."""
         self.partitions = []
         self.internal = None

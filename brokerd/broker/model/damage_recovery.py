@@ -1,17 +1,16 @@
 # Tests: tests/broker/test_state.py, tests/broker/test_recovery.py, tests/broker/test_shrunk_log.py
-"""What a replay keeps in mind, and what it does at its end about damage.
+"""Recover the state after damage: what a replay notes, and what it changes at its end.
 
-Where the log is damaged, what is left of it is used: a topic whose creation is lost gets a name of
-its own, an event that cannot follow the ones left before it is passed over, and no offset that the
-damaged bytes may have assigned is assigned again. A batch has at least as many bytes as records
-(see `Journal`), so a partition of which nothing is known after the damage leaves out as many
-offsets as there are damaged bytes. Offsets of which nothing is left, not even the header of a
-batch, are gaps of their partition; no group waits for them.
+The replay uses the readable part of a damaged log. A topic whose creation is lost gets a generated
+name. The replay skips an event that does not fit the state before it. The broker does not assign an
+offset again that the damaged bytes may have assigned. A batch has at least as many bytes as records
+(see `Journal`). So a partition without a frame after the damage skips as many offsets as there are
+damaged bytes. Offsets without even the header of a batch are gaps of their partition; groups do not
+wait for them.
 
-Nor is a token given again that the damaged bytes may have given: each grant has its token in the
-log, in more bytes than one. A group of which no lease is known after the damage leaves out as many
-tokens as there are damaged bytes, and so does, once and for all, every group that comes later: it
-may be one of which nothing is left.
+The broker does not grant a token again that the damaged bytes may have granted: each grant takes
+more than one byte of the log. A group without a lease after the damage skips as many tokens as
+there are damaged bytes. Every group made later skips them too: the damage may have taken all of it.
 """
 
 from __future__ import annotations
@@ -31,38 +30,37 @@ if TYPE_CHECKING:
 
 
 class Replay:
-    """What only replay needs to know."""
+    """Notes of a replay."""
 
     def __init__(self, now_us: int, time_us: int) -> None:
         self.time_us = time_us
         self.shift_us = now_us - time_us
-        """Monotonic time less broker time, so that delays go on where they were."""
+        """Monotonic time less broker time. Delays continue by it."""
         self.fresh_from: dict[object, int] = {}
-        """The LSN from which frames are news to a topic or group partition, where it is not all
-        of them."""
-        self.told_at: dict[Partition, int] = {}
-        """LSN of the last frame that told the next offset of a partition."""
+        """The LSN from which frames change a topic or group partition; without an entry, all do."""
+        self.known_at: dict[Partition, int] = {}
+        """LSN of the last frame with the next offset of a partition."""
         self.topic_created_at = -1
         """LSN up to which all topics are known."""
         self.topics_known_below = 1
         """All topics with lower ids are known: those of the snapshot."""
-        self.token_told_at: dict[GroupPartition, int] = {}
-        """LSN of the last frame that told the last token of a group_partition."""
+        self.token_known_at: dict[GroupPartition, int] = {}
+        """LSN of the last frame with a token of a group partition."""
         self.groups_known_at = -1
         """LSN up to which all groups are known."""
         self.nameless: set[Topic] = set()
         self.deleted: set[int] = set()
-        """Topics that are known to be deleted, whatever older frames say of them."""
+        """Ids of deleted topics; older frames do not bring them back."""
         self.passed_over: dict[GroupPartition, list[str]] = {}
-        """Why events were not applied. What was before a deletion does not matter."""
+        """Why events were not applied. A deletion clears the list."""
         self.losses: list[Entry] = []
-        """Damage that a repair has put on record."""
+        """Damage that a repair recorded."""
         self.was_damaged = False
         """Whether a broker served this log, or a repair saw it, while some of it was damaged."""
 
 
-class Salvage:
-    """Puts right in ``state`` what damage left open, once all that is left was replayed."""
+class DamageRecovery:
+    """Repairs ``state`` at the end of a replay of a damaged log."""
 
     _log = Logger()
 
@@ -72,7 +70,7 @@ class Salvage:
         self._report = report
 
     def run(self) -> None:
-        """Do it all; raises `DamagedData` as `State.end_replay` does."""
+        """Run all steps. Raises `DamagedData` as `State.end_replay` does."""
         state, report = self._state, self._report
         self._recall()
         state.known_damage = sorted({*state.known_damage, *report.damage_fingerprints})
@@ -112,12 +110,12 @@ class Salvage:
         state, report = self._state, self._report
         state.next_topic_id = max(state.next_topic_id, report.last_topic_id + 1)
         for (topic_id, index), next_offset in report.next_offsets.items():
-            state.told(topic_id, index, next_offset)
+            state.raise_next_offset(topic_id, index, next_offset)
         report.keep_needed(state.needed_from())
         for hole in report.holes:
             partition = state.partition(hole.topic_id, hole.partition)
             if partition is not None:
-                partition.lack(hole.first, hole.end)
+                partition.add_gap(hole.first, hole.end)
 
     def _give_up_losses(self) -> None:
         for entry in self._replay.losses:
@@ -156,14 +154,14 @@ class Salvage:
                 known = max(partition.start_offset, partition.archived, told)
                 for first, end in partition.without_gaps(known, partition.next_offset):
                     damage.lost.append(LostRange(*key, first, end))
-                    partition.lack(first, end)
+                    partition.add_gap(first, end)
 
     def _give_up(self, lost: LostRange) -> None:
         """Let no group wait for records that a repair has put on record as lost."""
-        self._state.told(lost.topic_id, lost.partition, lost.end)
+        self._state.raise_next_offset(lost.topic_id, lost.partition, lost.end)
         partition = self._state.partition(lost.topic_id, lost.partition)
         if partition is not None:
-            partition.lack(lost.first, lost.end)
+            partition.add_gap(lost.first, lost.end)
 
     def _skip_tokens(self, damage: Damage) -> None:
         """Never give again the tokens that damaged bytes may have given."""
@@ -171,8 +169,8 @@ class Salvage:
             return
         lsn, end_lsn = _stretch(damage)
         self._state.token_base += max(0, end_lsn - max(lsn, self._replay.groups_known_at))
-        for group_partition, told_at in self._replay.token_told_at.items():
-            size = end_lsn - max(lsn, told_at)
+        for group_partition, known_at in self._replay.token_known_at.items():
+            size = end_lsn - max(lsn, known_at)
             group_partition.store.skip_tokens(group_partition.store.last_token + size)
 
     def _begin_tokens(self) -> None:
@@ -185,7 +183,7 @@ class Salvage:
                     self._state.token_base, group_partition.store.last_token
                 )
         for group_partition in group_partitions:
-            if group_partition not in self._replay.token_told_at:
+            if group_partition not in self._replay.token_known_at:
                 group_partition.store.skip_tokens(self._state.token_base)
 
     def _leave_out(self, damage: Damage) -> list[tuple[Partition, tuple[int, int]]]:
@@ -200,7 +198,7 @@ class Salvage:
             self._doubt_topics()
         for topic in self._state.by_id.values():
             for partition in topic.partitions:
-                size = end_lsn - max(lsn, self._replay.told_at.get(partition, -1))
+                size = end_lsn - max(lsn, self._replay.known_at.get(partition, -1))
                 if size > 0:
                     first = partition.next_offset
                     partition.leave_out(size)

@@ -1,8 +1,8 @@
-# Tests: tests/broker/test_single_call.py
-"""One call to the broker for whoever has no connection that queues answers, such as the admin API.
+# Tests: tests/broker/test_calls.py
+"""Run one call of the broker for a caller without a connection, such as the admin API.
 
-`ask` does for one call what `brokerd.protocols.base.connection` does for a stream of them: it waits
-while the broker is congested, and answers when everything the answer depends on is durable.
+`call_when_admitted` waits while the broker is congested, and answers when the change is durable.
+`brokerd.protocols.base.connection` does the same for a stream of requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from brokerd.errors import BrokerdError, ShuttingDown, StorageFailed, without_fr
 Result = TypeVar("Result")
 
 
-def ask(broker: Broker, call: Callable[[], Result]) -> Deferred[Result]:
+def call_when_admitted(broker: Broker, call: Callable[[], Result]) -> Deferred[Result]:
     """Run ``call()`` now, or again whenever `Congested` is over; fire once its result is durable.
 
     ``call`` uses the broker and must raise before it changes anything. The Deferred fails with
@@ -34,7 +34,7 @@ def ask(broker: Broker, call: Callable[[], Result]) -> Deferred[Result]:
 
 
 class _Question(Generic[Result]):
-    """A call on its way to its answer."""
+    """A call and its Deferred answer."""
 
     def __init__(self, broker: Broker, call: Callable[[], Result]) -> None:
         self._broker = broker
@@ -42,7 +42,7 @@ class _Question(Generic[Result]):
         self.answer: Deferred[Result] = Deferred()
 
     def attempt(self) -> None:
-        """Make the call, unless nobody waits for the answer any more."""
+        """Make the call, unless its Deferred was cancelled."""
         if self.answer.called:
             return
         try:
