@@ -525,7 +525,7 @@ class State:
         self.recorded[damage.name, damage.position, damage.end] = damage
 
     def raise_next_offset(self, topic_id: int, index: int, next_offset: int) -> None:
-        """Raise the next offset to that of a batch header, which may be sound in a damaged batch."""
+        """Raise the next offset to that of a header, which may be sound in a damaged batch."""
         self.next_topic_id = max(self.next_topic_id, topic_id + 1)
         partition = self.partition(topic_id, index)
         if partition is not None and next_offset > partition.next_offset:
