@@ -443,9 +443,9 @@ BUGS = (
         "the dead letters of each partition are replayed in a frame of their own",
         "broker/leases/group_admin.py",
         (
-            "            before = len(group_partition.store.events)\n            count += bury(",
+            "            before = len(group_partition.store.events)\n            count += take(",
             "            self._leases._journal.split()\n"
-            "            before = len(group_partition.store.events)\n            count += bury(",
+            "            before = len(group_partition.store.events)\n            count += take(",
         ),
     ),
     bug(
