@@ -45,7 +45,7 @@ from brokerd.broker.retention.segment_cleaner import SegmentCleaner
 from brokerd.broker.schemas.registry import Schemas
 from brokerd.broker.security.accounts import Accounts
 from brokerd.broker.security.audit import AuditTrail
-from brokerd.broker.security.audit_search import Searches
+from brokerd.broker.security.audit_search import AuditSearcher
 from brokerd.broker.settings import BrokerSettings
 from brokerd.broker.status.clock_events import report_ahead, report_jump
 from brokerd.broker.status.counters import Counters
@@ -290,7 +290,9 @@ class _Wiring:
         return AuditTrail(
             self.context,
             self.records,
-            Searches(self.context, self.topics.find, self.reader.fetch, self.reader.offset_at_time),
+            AuditSearcher(
+                self.context, self.topics.find, self.reader.fetch, self.reader.offset_at_time
+            ),
             self.topics.own_topic,
             self.settings.audit_keep_us,
         )

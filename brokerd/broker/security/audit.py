@@ -26,7 +26,7 @@ from brokerd.broker.journal import (
 )
 from brokerd.broker.model.topics import Topic, TopicSettings
 from brokerd.broker.records.append import RecordAppender
-from brokerd.broker.security.audit_search import Answered, Searches
+from brokerd.broker.security.audit_search import Answered, AuditSearcher
 from brokerd.broker.topic_admin import OWN_TOPIC_BYTES
 from brokerd.errors import BrokerdError, InvalidRequest, NoSpace
 from brokerd.security.audit import (
@@ -67,7 +67,7 @@ class AuditTrail:
         self,
         context: Context,
         appender: RecordAppender,
-        searches: Searches,
+        searches: AuditSearcher,
         open_topic: Callable[[str, TopicSettings], Topic],
         keep_us: int | None,
     ) -> None:

@@ -43,8 +43,8 @@ FindTime = Callable[[Partition, int, Found], None]
 """`offset_at_time`, from the partition on."""
 
 
-class Searches:
-    """Answers one question after the other."""
+class AuditSearcher:
+    """Answers questions about the audit trail, one at a time."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Searches:
         self._next()
 
     def stop(self) -> None:
-        """Answer nobody any more, but that the broker stops."""
+        """Answer every waiting question with `ShuttingDown`."""
         left = [answered for _, answered in self._waiting]
         self._waiting.clear()
         if self._search is not None:
@@ -103,7 +103,7 @@ class _Search:
     """One question under way: everything from ``_top`` on has been looked at."""
 
     def __init__(
-        self, searches: Searches, trail: Partition, wanted: AuditFilter, answered: Answered
+        self, searches: AuditSearcher, trail: Partition, wanted: AuditFilter, answered: Answered
     ) -> None:
         self.answered = answered
         self.over = False
