@@ -543,8 +543,8 @@ BUGS = (
         "segments are deleted although only the newest snapshot, or none, is past them",
         "broker/retention/segment_cleaner.py",
         (
-            "        goes = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]",
-            "        goes = [one for one in found if one.segment.end_lsn > 0]",
+            "        ready = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]",
+            "        ready = [one for one in found if one.segment.end_lsn > 0]",
         ),
     ),
     bug(
@@ -591,7 +591,7 @@ BUGS = (
     bug(
         "delete-before-the-mark",
         "segments are deleted before it is durable that records may be missing from the log",
-        "broker/retention/archived_segments.py",
+        "broker/retention/archived_segment_cleaner.py",
         (
             "            if news:\n",
             "            if news < 0:\n",

@@ -151,7 +151,7 @@ def test_an_archive_that_does_not_answer_degrades_what_needs_it(
     house.pass_time(SILENT_SECONDS - 1)
     assert status(house)["degraded"] == ""
     house.pass_time(2)
-    assert status(house)["degraded"].endswith("wait for the archive, which does not answer")
+    assert status(house)["degraded"].endswith("wait: the archive does not answer")
     monkeypatch.undo()
     house.run()
     assert status(house)["degraded"] == ""

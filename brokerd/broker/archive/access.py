@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_bounds.py
-"""What a broker is given to have an archive, and what it is told to do about it."""
+"""Settings of the archive, and the means to reach it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brokerd.wal import Disk, WorkerPool
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """What the broker does about its archive; see etc/brokerd.toml for the reasons."""
+    """Settings of the archive; etc/brokerd.toml gives the reasons."""
 
     poll_us: int = 5_000_000
     delete_segments: bool = True
@@ -21,15 +21,15 @@ class ArchiveSettings:
 
 
 class ArchiveAccess(NamedTuple):
-    """How a broker comes to its archive."""
+    """Means to open and read the archive."""
 
     open: Callable[[str], Archive]
-    """Gives the archive of the log with this id. Reads nothing: `Archive.refresh` does."""
+    """Returns the archive of the log with this id. `Archive.refresh` makes the first read."""
     threads: WorkerPool
-    """Where the archive is refreshed and read, so that nothing else waits for a slow one."""
+    """Threads that refresh and read the archive, so that a slow archive delays nothing else."""
     disk: Disk
     state_path: str
-    """The directory of ``log_id`` and ``bounds``, which is that of the snapshots."""
+    """The directory of ``log_id``, ``bounds`` and the snapshots."""
     random_bytes: Callable[[int], bytes]
     place: str = "DATA_DIR/archive"
-    """Where the archive is, for people."""
+    """The archive's location for messages."""

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_archive_admin.py
-"""What is seen of a broker's archive, and asked for, by the admin API and by health checks."""
+"""Status and commands of the archive for the admin API and health checks."""
 
 from __future__ import annotations
 
@@ -17,122 +17,122 @@ Refreshed = Callable[[Exception | None], None]
 
 
 class ArchiveAdmin:
-    """Puts the parts together. A broker that was given no ``access`` has no archive, ever."""
+    """Administers the archive. ``access`` None: the broker has no archive."""
 
     def __init__(
         self,
         context: Context,
         access: ArchiveAccess | None,
-        archived: ArchiveReader,
-        sweep: SegmentCleaner,
+        archive_reader: ArchiveReader,
+        segment_cleaner: SegmentCleaner,
         bounds: BoundsWriter | None,
     ) -> None:
         self._access = access
         self._state = context.state
         self._wal = context.wal
-        self._archived = archived
-        self._sweep = sweep
+        self._archive_reader = archive_reader
+        self._segment_cleaner = segment_cleaner
         self._bounds = bounds
         self._sealing = Sealing(context.wal, context.journal, context.clock, self._changed)
 
     def start(self) -> None:
-        """Begin to look at the archive and to write bounds; when the broker serves."""
+        """Start to refresh the archive and to write bounds. The broker calls it when it serves."""
         if self._bounds is not None:
             self._bounds.start(self._open)
 
     def stop(self) -> None:
-        """Begin nothing any more; who waits is never told."""
-        self._archived.stop()
+        """Stop all work and drop waiting callbacks."""
+        self._archive_reader.stop()
         self._sealing.stop()
         if self._bounds is not None:
             self._bounds.stop()
 
     def _open(self, log_id: str) -> None:
         assert self._access is not None
-        self._archived.start(self._access.open(log_id), log_id)
+        self._archive_reader.start(self._access.open(log_id), log_id)
 
     def _changed(self) -> None:
         if self._bounds is not None:
             self._bounds.changed()
 
-    # -- what can be asked for ----------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------
 
     def refresh(self, done: Refreshed) -> None:
-        """Use the newest version of the archive; call back when it is in use, or with why not.
+        """Refresh the archive, then call ``done(error)``.
 
-        New bounds follow soon, and so does the deletion of what need not stay in the log.
+        New bounds and the deletion of archived segments follow soon.
         """
 
-        def looked(error: Exception | None) -> None:
-            self._sweep.wake()
+        def on_refreshed(error: Exception | None) -> None:
+            self._segment_cleaner.wake()
             self._changed()
             done(error)
 
-        self._archived.refresh(looked)
+        self._archive_reader.refresh(on_refreshed)
 
     def seal(self, sealed: Sealed) -> None:
-        """Seal all of the log as `Sealing.seal` does, and have bounds written, then call back."""
+        """Seal the log as `Sealing.seal` does, write bounds, then call ``sealed``."""
 
-        def written(lsn: int, error: Exception | None) -> None:
+        def on_sealed(lsn: int, error: Exception | None) -> None:
             if self._bounds is None:
                 sealed(lsn, error)
             else:
                 self._bounds.request(lambda _: sealed(lsn, error))
 
-        self._sealing.seal(written)
+        self._sealing.seal(on_sealed)
 
     def write_bounds(self, written: Callable[[Exception | None], None]) -> None:
-        """Have the bounds of what is so now written; call back when they are durable."""
+        """Write the current bounds; call ``written`` when they are durable."""
         if self._bounds is None:
             written(None)
         else:
             self._bounds.request(written)
 
-    # -- what can be seen ---------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------
 
     @property
     def reason(self) -> str:
-        """Why records cannot be read that are in the archive alone; "" if none are, or they can."""
+        """Why records that only the archive holds are unreadable; "" if all are readable."""
         if not self._state.archived:
             return ""
-        if self._archived.is_silent:
-            return "records that the journal let go of wait for the archive, which does not answer"
-        if self._archived.view is not None:
+        if self._archive_reader.is_silent:
+            return "reads of records that only the archive holds wait: the archive does not answer"
+        if self._archive_reader.view is not None:
             return ""
-        status = self._archived.status()
+        status = self._archive_reader.status()
         if status["looked_seconds_ago"] is None:
-            return ""  # it begins with a look
-        why = status["error"] or "it is not there"
-        return f"records that the journal let go of cannot be read from the archive: {why}"
+            return ""  # the first refresh is under way
+        why = status["error"] or "it does not exist"
+        return f"records of the log cannot be read from the archive: {why}"
 
     def status(self) -> dict[str, Any]:
-        """All about the archive, in values that JSON can hold; {} if there can be none."""
+        """Return the status of the archive as JSON values; {} if the broker has no archive."""
         if self._access is None or self._bounds is None:
             return {}
-        archived, sweep = self._archived.status(), self._sweep.status()
+        reader, cleaner = self._archive_reader.status(), self._segment_cleaner.status()
         segments = self._wal.segments()
-        lsn = min(archived["records_lsn"], archived["events_lsn"])
+        lsn = min(reader["records_lsn"], reader["events_lsn"])
         first_lsn = segments[0].first_lsn if segments else self._wal.durable_lsn
         return {
             "address": self._access.place,
             "log_id": self._bounds.log_id,
-            "usable": self._archived.view is not None,
+            "usable": self._archive_reader.view is not None,
             "degraded": self.reason,
-            **archived,
+            **reader,
             "first_lsn": first_lsn,
             "sealed_lsn": self._wal.sealed_lsn,
             "durable_lsn": self._wal.durable_lsn,
             "behind_bytes": max(0, self._wal.durable_lsn - max(lsn, first_lsn)),
             "behind_segments": sum(segment.end_lsn > lsn for segment in segments),
-            "deleted_segments": sweep["deleted_segments"],
-            "deleted_bytes": sweep["deleted_bytes"],
+            "deleted_segments": cleaner["deleted_segments"],
+            "deleted_bytes": cleaner["deleted_bytes"],
             "waiting_bytes": {
-                "archive": sweep["behind_bytes"],
-                "events": sweep["events_bytes"],
-                "newer": sweep["kept_bytes"],
-                "snapshot": sweep["snapshot_bytes"],
-                "lacking": sweep["lacking_bytes"],
+                "archive": cleaner["behind_bytes"],
+                "events": cleaner["events_bytes"],
+                "newer": cleaner["kept_bytes"],
+                "snapshot": cleaner["snapshot_bytes"],
+                "lacking": cleaner["lacking_bytes"],
             },
-            "lack": sweep["lack"],
+            "lack": cleaner["lack"],
             "bounds": self._bounds.status(),
         }

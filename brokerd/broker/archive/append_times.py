@@ -1,7 +1,7 @@
 # Tests: tests/broker/test_cold.py
-"""When records were appended that are in the archive alone, for whoever cannot wait to know.
+"""Caches append times of archived records, for callers that cannot wait for a read.
 
-The first question about a record has it looked up, and finds nothing; the next ones find its time.
+The first question about a record starts a read and returns None. Later questions return the time.
 Memory: `KNOWN_MAX` times, about 200 bytes each.
 """
 
@@ -16,24 +16,24 @@ from brokerd.broker.model.topics import Partition
 KNOWN_MAX = 4_096
 
 ASKED_MAX = 64
-"""Records that are looked up at a time; readers of the archive have to wait for these."""
+"""Reads under way at a time; other readers of the archive wait for these."""
 
 Place = tuple[int, int, int]
 """Topic id, partition, offset."""
 
 
 class ArchiveAppendTimes:
-    """Append times by place."""
+    """Looks up append times by topic, partition and offset."""
 
-    def __init__(self, archived: ArchiveReader) -> None:
-        self._archived = archived
+    def __init__(self, archive_reader: ArchiveReader) -> None:
+        self._archive_reader = archive_reader
         self._known: OrderedDict[Place, int] = OrderedDict()
         self._asked: set[Place] = set()
 
     def time_of(self, partition: Partition, offset: int) -> int | None:
-        """Broker time at which the record was appended, or the next one if it is removed.
+        """Return the broker time of the append of this record, or of the next one if it is removed.
 
-        None if it is not known yet, or the archive does not know it.
+        Returns None before the read ends, and for records that the archive does not hold.
         """
         place = partition.topic.topic_id, partition.index, offset
         if place in self._known:
@@ -57,11 +57,11 @@ class ArchiveAppendTimes:
                 offset = rows.end
             return None
 
-        def told(time_us: int | None, _: Exception | None) -> None:
+        def on_answer(time_us: int | None, _: Exception | None) -> None:
             self._asked.discard(place)
             if time_us is not None:
                 self._known[place] = time_us
                 if len(self._known) > KNOWN_MAX:
                     self._known.popitem(last=False)
 
-        self._archived.ask(question, told)
+        self._archive_reader.ask(question, on_answer)

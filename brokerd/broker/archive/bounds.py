@@ -1,9 +1,9 @@
 # Tests: tests/broker/test_bounds.py
-"""What the bounds say of topics: up to where the archive's job may remove records.
+"""Captures the bounds of topics: the offsets below which the rollup may remove records.
 
-A bound stays true although it was captured a while ago: start offsets only grow, topics stay
-deleted, and below ``compact_below`` no group has a record to do, until one seeks there. A group
-that seeks back, or that begins later, is given what is left, as with retention.
+A bound stays valid after its capture: start offsets only grow, topics stay deleted, and no group
+has work below ``compact_below``, until a group seeks there. A group that seeks back or starts later
+receives the remaining records, as with retention.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from brokerd.archive.contract.bounds import PartitionBounds, TopicBounds
 from brokerd.broker.model.topics import GroupPartition, Topic
 
 PIECE_LOOKS = 100
-"""Partitions, and groups in them, that are looked at between two pauses."""
+"""Partitions, and groups in them, read between two pauses."""
 
 CommitPlace = Callable[[GroupPartition], int | None]
 """`Overview.commit_place`."""
 
 
 def capture(topics: Iterable[Topic], commit_place: CommitPlace) -> Iterator[TopicBounds | None]:
-    """The bounds of each topic that is not deleted; None for a pause, in which all may change."""
+    """Yield the bounds of each existing topic; None for a pause, in which the state may change."""
     looks = 0
     for topic in topics:
         partitions = []
@@ -43,9 +43,9 @@ def capture(topics: Iterable[Topic], commit_place: CommitPlace) -> Iterator[Topi
 
 
 def first_to_do(group_partition: GroupPartition, commit_place: CommitPlace) -> int:
-    """Below this offset a group has no record that is leased, delayed, dead or not settled.
+    """Return the first offset that may be leased, delayed, a dead letter or unsettled in a group.
 
-    A group that commits and never leased has those from its commit on.
+    For a group that commits and never leased, this is its committed offset.
     """
     place = commit_place(group_partition)
     if place is not None:

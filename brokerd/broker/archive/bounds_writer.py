@@ -1,12 +1,12 @@
 # Tests: tests/broker/test_bounds.py
-"""Writes ``state/bounds`` for the job that keeps the archive (docs/archive-format.rst).
+"""Writes ``state/bounds`` for the rollup (docs/archive-format.rst).
 
-It is written when the broker has started and when it stops, when a segment was sealed, once a
-minute while the log grows, on request, and soon after a change that takes back what it says: a
-seek, a commit further back, other settings of a topic. A write that fails is told and tried again.
+The broker writes the file at its start and stop, after it seals a segment, once a minute while the
+log grows, on request, and soon after a change that invalidates a bound: a seek, a commit to a lower
+offset, new settings of a topic. The broker logs a failed write and tries again.
 
-It is captured in steps so that the reactor is never held up, and written once all that it says is
-on the disk, whatever the durability: what is removed because of it must not come back.
+The capture runs in short steps that do not block the reactor. The write follows when the captured
+state is synced to the disk, whatever the durability: removed records must not come back.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from brokerd.wal import WorkerPool
 from brokerd.wal.disk import write_atomically
 
 STEP_PIECES = 200
-"""Topics, or pieces of large ones, captured in one step."""
+"""Topics, or pieces of large topics, captured in one step."""
 
 STEP_SECONDS = 0.005
-"""How long a step may take, and the pause between steps."""
+"""Longest duration of a step, and the pause between steps."""
 
 EVERY_SECONDS = 60.0
-"""How often it is written while the log grows."""
+"""Interval of writes while the log grows."""
 
 SOON_SECONDS = 1.0
-"""How long further changes may join one before it is written."""
+"""Delay of a write after a change, so that more changes join it."""
 
 RETRY_SECONDS = 5.0
-"""When a write that failed is tried again."""
+"""Delay before the next attempt after a failed write."""
 
 REST = 20
-"""But for requests, it rests so many times as long as it took."""
+"""Least pause after a write, as a multiple of its duration. Requests do not wait for it."""
 
 Written = Callable[[Exception | None], None]
-"""Called when the bounds are durable, or with why they are not."""
+"""Called with None when the bounds are durable, else with the error."""
 
 
 class _Writing:
-    """One file on its way: what it says, when it was begun, and who asked for it."""
+    """One write under way: its content, its start time and its requests."""
 
     def __init__(self, head: Bounds, began: float, requests: list[Written]) -> None:
         self.head = head
@@ -67,9 +67,9 @@ class _Writing:
 
 
 class BoundsWriter:
-    """Has the file written in ``writer``, the thread that writes snapshots.
+    """Writes the file in ``writer``, the thread that writes snapshots.
 
-    ``places`` gives the damaged places of the log that are known by now.
+    ``places`` returns the known damaged places of the log.
     """
 
     _log = Logger()
@@ -92,15 +92,15 @@ class BoundsWriter:
         self._commit_place = commit_place
         self._places = places
         self.log_id: str | None = None
-        """None until it is known: when it is made, the disk must have room."""
+        """None until the broker reads or makes it. Making it needs room on the disk."""
         self.written = 0
         self.lsn = 0
-        """What was written last holds all that the log said below."""
+        """The last write covers all entries of the log below this LSN."""
         self.last_error: str | None = None
-        self._tell_id: Callable[[str], None] | None = None
+        self._on_log_id: Callable[[str], None] | None = None
         self._requests: list[Written] = []
         self._wanted = False
-        """Whether there is reason to write it other than that the log grew."""
+        """Whether a change other than growth of the log calls for a write."""
         self._busy = False
         self._call: DelayedCall | None = None
         self._due = 0.0
@@ -110,70 +110,70 @@ class BoundsWriter:
     # -- life ---------------------------------------------------------------------------------
 
     def find_log_id(self) -> None:
-        """Know the id of the log, or say why not. Blocks; for the start, after the replay."""
+        """Read or make the id of the log; log an error. Blocks; for the start, after the replay."""
         try:
-            self._know(self._find_log_id())
+            self._set_log_id(self._find_log_id())
         except OSError as error:
-            self._tell(error)
+            self._report(error)
 
-    def start(self, know: Callable[[str], None]) -> None:
-        """Write it, and from then on whenever there is reason to.
+    def start(self, on_log_id: Callable[[str], None]) -> None:
+        """Write the file now and from then on after each change.
 
-        ``know`` is told the id of the log, now or when there is one.
+        Calls ``on_log_id`` with the id of the log, now or when the broker has made it.
         """
-        self._tell_id = know
-        self._pass_id_on()
+        self._on_log_id = on_log_id
+        self._announce_log_id()
         self.changed()
 
-    def _pass_id_on(self) -> None:
-        if self._tell_id is not None and self.log_id is not None:
-            tell, self._tell_id = self._tell_id, None
-            tell(self.log_id)
+    def _announce_log_id(self) -> None:
+        if self._on_log_id is not None and self.log_id is not None:
+            on_log_id, self._on_log_id = self._on_log_id, None
+            on_log_id(self.log_id)
 
     def stop(self) -> None:
-        """Begin nothing any more; who asked is never told."""
+        """Stop all work and drop waiting callbacks."""
         self._stopped = True
         if self._call is not None:
             self._call.cancel()
             self._call = None
 
     def write_last(self) -> None:
-        """Write it here and now, or say why not; for a clean stop, after the last commit."""
+        """Write the file now and block; log an error. For a clean stop, after the last commit."""
         head = self._head()
         pieces = capture(self._state.by_id.values(), self._commit_place)
         topics = [encode_topic(topic) for topic in pieces if topic is not None]
         try:
             self._write(head, topics)
         except OSError as error:
-            self._tell(error)
+            self._report(error)
 
     def status(self) -> dict[str, Any]:
-        """What was written, in values that JSON can hold."""
+        """Return the number of writes, the covered LSN and the last error as JSON values."""
         return {"written": self.written, "lsn": self.lsn, "error": self.last_error}
 
-    # -- when ---------------------------------------------------------------------------------
+    # -- schedule -----------------------------------------------------------------------------
 
     def request(self, written: Written) -> None:
-        """Write what is so now, as soon as can be, and call back then."""
+        """Write the current bounds as soon as possible, then call ``written``."""
         self._requests.append(written)
         self._plan(0)
 
     def changed(self) -> None:
-        """Write it soon: what it says may be wrong by now, or the job wants to know of more."""
+        """Write soon, because a bound may be invalid or a new segment is sealed."""
         self._wanted = True
         self._plan(max(SOON_SECONDS, self._rest_until - self._clock.seconds()))
 
     def _plan(self, seconds: float) -> None:
-        """Have a look in so many seconds, if none is planned before; while one is on, after it."""
+        """Check in so many seconds whether to write, unless an earlier check or a write is due."""
         due = self._clock.seconds() + seconds
         if self._stopped or self._busy or (self._call is not None and self._due <= due):
             return
         if self._call is not None:
             self._call.cancel()
         self._due = due
-        self._call = self._clock.callLater(seconds, self._look)
+        self._call = self._clock.callLater(seconds, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._call = None
         if self._requests or self._wanted or self._wal.appended_lsn > self.lsn:
             self._begin()
@@ -187,12 +187,12 @@ class BoundsWriter:
         self._wanted = False
         requests, self._requests = self._requests, []
         writing = _Writing(self._head(), self._clock.seconds(), requests)
-        # Topics that come later have ids from the head's on.
+        # Later topics have ids from `Bounds.next_topic_id` of the head on.
         topics = list(self._state.by_id.values())
         self._step(writing, capture(topics, self._commit_place))
 
     def _head(self) -> Bounds:
-        """All but the topics. The id is that of the time of writing."""
+        """Return the bounds without topics. The write adds the log id."""
         return Bounds(
             log_id="",
             lsn=self._wal.appended_lsn,
@@ -230,9 +230,9 @@ class BoundsWriter:
             )
 
     def _write(self, head: Bounds, topics: list[bytes]) -> None:
-        """Write the file, whole and durable. Blocks; raises OSError."""
+        """Write the file atomically and durably. Blocks; raises OSError."""
         if self.log_id is None:
-            self._know(self._find_log_id())
+            self._set_log_id(self._find_log_id())
         assert self.log_id is not None
         data = encode_bounds(structs.replace(head, log_id=self.log_id), topics)
         self._access.disk.make_directory(self._access.state_path)
@@ -247,9 +247,9 @@ class BoundsWriter:
         self._busy = False
         now = self._clock.seconds()
         self._rest_until = now + REST * (now - writing.began)
-        self._pass_id_on()
+        self._announce_log_id()
         if error is not None:
-            self._tell(error)
+            self._report(error)
             self._wanted = True
         for written in writing.requests:
             written(error)
@@ -265,26 +265,26 @@ class BoundsWriter:
     def _find_log_id(self) -> LogId:
         return find_log_id(self._access.disk, self._access.state_path, self._access.random_bytes)
 
-    def _know(self, found: LogId) -> None:
+    def _set_log_id(self, found: LogId) -> None:
         self.log_id = found.text
         if found.problem:
             self._log.error(
-                "{problem}; it was made again{how}",
+                "{problem}; the broker made it again{how}",
                 event_id="log-id-damaged",
                 problem=found.problem,
-                how=": an archive made before is that of another log" if found.is_new else "",
+                how="; an older archive belongs to another log" if found.is_new else "",
             )
         elif found.is_new:
             self._log.info(
-                "the log has the id {log_id} from now on", event_id="log-id-made", log_id=found.text
+                "the log has the new id {log_id}", event_id="log-id-made", log_id=found.text
             )
 
-    def _tell(self, error: Exception) -> None:
-        """Say once why the file cannot be written, until it can."""
+    def _report(self, error: Exception) -> None:
+        """Log why a write failed, once until a write succeeds."""
         if self.last_error is None:
             self._log.error(
-                "state/bounds cannot be written: {error}; it is tried again, and until then "
-                "brokerd-rollup goes by the last that was",
+                "the broker cannot write state/bounds: {error}; it tries again, and until then "
+                "brokerd-rollup uses the last file",
                 event_id="bounds-failed",
                 error=error,
             )

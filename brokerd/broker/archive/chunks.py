@@ -1,8 +1,8 @@
 # Tests: tests/broker/test_holes.py
-"""Records of the archive in memory: chunks that stay as they were read, and such with holes.
+"""Records of the archive in memory: immutable chunks, dense or with holes.
 
-A hole takes no memory, however long it is. Nobody is ever given what is in one: by its column of
-times to live it has expired, whatever the clock says.
+A hole takes no memory, however long it is. Consumers skip the offsets of a hole, because its expiry
+column marks them as removed at any time.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from brokerd.values import PackedBytes, total_bytes
 from brokerd.walformat import RecordColumns
 
 COMPACT_OVERHEAD_BYTES = 40
-"""What a record costs that has a packed value, no key and no metadata, besides its bytes."""
+"""Overhead of a record with a packed value, without key and metadata."""
 
 CHUNK_OVERHEAD_BYTES = 2_000
-"""What a chunk with holes costs besides its records."""
+"""Overhead of a chunk with holes."""
 
 OFFSET_BYTES = 16
-"""What a record of such a chunk costs more than others."""
+"""Extra overhead of a record in a chunk with holes."""
 
 T = TypeVar("T")
 
 
 class ReadChunk(SolidChunk):
-    """One that was read and stays as it is: its columns may be whatever holds them cheaply.
+    """An immutable chunk; each column may have any sequence type.
 
-    Packed values are copied, so that nothing else that was read stays in memory with them.
+    The constructor copies packed values, so that the rest of the read buffer can be freed.
     """
 
     __slots__ = ("_is_compact",)
@@ -67,9 +67,9 @@ class ReadChunk(SolidChunk):
 
 
 class SparseChunk(Chunk):
-    """Offsets ``base`` to ``end``, exclusive, of which only ``offsets``, which grow, have records.
+    """Offsets ``base`` to ``end``, exclusive, with records only at ``offsets``.
 
-    ``rows`` holds these, one after another; there may be none.
+    ``offsets`` ascend and may be empty. ``rows`` holds the records in the same order.
     """
 
     __slots__ = ("_end", "_offsets", "_rows")
@@ -107,7 +107,7 @@ class SparseChunk(Chunk):
 
 
 class _Places:
-    """Which rows the offsets of a sparse chunk have."""
+    """Maps offsets of a sparse chunk to rows."""
 
     __slots__ = ("base", "offsets", "size")
 
@@ -118,7 +118,7 @@ class _Places:
 
 
 class _Sparse(Generic[T]):
-    """A column with a value for each offset that has a row, and ``other`` for the others."""
+    """A column with a value for each offset with a row, and ``other`` for each hole."""
 
     __slots__ = ("_at", "_other", "_values")
 
@@ -139,7 +139,7 @@ class _Sparse(Generic[T]):
 
 
 def chunks_of(rows: ArchivedRows) -> list[Chunk]:
-    """What the archive gave back, as chunks that hold all its offsets, one after another."""
+    """Return adjacent chunks that hold all offsets of ``rows``."""
     return list(_chunks(rows))
 
 
@@ -175,7 +175,7 @@ def _bytes(column: Sequence[int] | int, count: int) -> Sequence[int]:
 
 
 def _rows_a_chunk(columns: RecordColumns, count: int) -> int:
-    """About as many as the chunks of the log have."""
+    """Return the number of rows for chunks about as large as those of the log."""
     size = total_bytes(columns.values)
     return max(1, min(CHUNK_RECORDS, CHUNK_BYTES * count // (size or 1)))
 

@@ -1,11 +1,14 @@
 # Tests: tests/broker/test_archive_guard.py
-"""Tells an archive of this log as it was later than it is now: nothing of that may be used.
+"""Refuses an archive of a later state of the log.
 
-When the log is put back to an older copy of itself, or lost its state, it assigns topic ids and
-offsets once more. An archive that was made meanwhile has other records there under the same ids.
-It shows by knowing more of the log than there is: the job archives what is durable, so an archive
-is never ahead of its own log. And it shows by having archived another segment at the place where it
-ends: each start of a broker begins a new one, with an id of its own.
+A log that an operator restores from an older copy, or that lost its state, assigns the same topic
+ids and offsets again. An archive made meanwhile holds other records under the same ids. Two checks
+find such an archive:
+
+- The archive is ahead of the log. The rollup archives durable entries only, so the right archive is
+  never ahead.
+- The last archived segment has another id than the log's segment at that LSN. Each start of a
+  broker begins a new segment with a new id.
 """
 
 from __future__ import annotations
@@ -17,21 +20,21 @@ from brokerd.broker.context import Context
 
 
 class ArchiveGuard:
-    """Looks at each new version of an archive before it is used."""
+    """Checks each new version of an archive before the broker uses it."""
 
     def __init__(self, context: Context, pin: ArchivePin) -> None:
         self._pin = pin
         self._state = context.state
         self._wal = context.wal
         self._refused_lsn: int | None = None
-        """Up to where an archive knew the log that was refused."""
+        """The end LSN of the archive that the guard refused."""
         self._refused = ""
 
     def check(self, view: ArchiveView | None) -> None:
-        """Raise `ForeignArchive` if the archive is not that of the log as it is now.
+        """Raise `ForeignArchive` if the archive does not match the current log.
 
-        One that knows more of the log than there is is refused from then on: the log grows, and
-        would seem to have caught up. An archive that knows less than that one did is another.
+        The guard keeps refusing an archive that was ahead of the log once, because the growing log
+        seems to catch up. An archive with a lower end LSN counts as another archive.
         """
         if view is None:
             self._pin.check(None)

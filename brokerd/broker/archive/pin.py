@@ -1,9 +1,9 @@
 # Tests: tests/broker/test_archive_pin.py
-"""Which archive the log relies on, and up to where: keeps `brokerd.archive.contract.pin` on the
-disk.
+"""Keeps the archive pin on the disk: the archive, and the LSN up to which the log relies on it.
 
-It is durable before the first segment goes because of an archive, and never goes back. An archive
-that is another one, or lacks what the log let go of, is refused from then on, also after a restart.
+`brokerd.archive.contract.pin` defines the file. The pin is durable before the broker deletes the
+first archived segment, and its LSN only grows. From then on, also after a restart, the broker
+refuses another archive, and an archive that lacks deleted records.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ Raised = Callable[[Exception | None], None]
 
 
 class ArchivePin:
-    """What the log relies on. ``access`` is None: no archive, ever. ``writer`` writes the file."""
+    """Holds the pin; ``writer`` writes its file. ``access`` None: the broker has no archive."""
 
     _log = Logger()
 
     def __init__(self, access: ArchiveAccess | None, writer: WorkerPool) -> None:
         self._access = access
         self._writer = writer
-        self._relied: Pin | None = None
+        self._pin: Pin | None = None
         self._durable: Pin | None = None
         self._problem = ""
-        """Why it is not known what the log relies on."""
+        """Why the pin is unknown; "" if it is known."""
 
     def find(self) -> None:
-        """Read the file, if there is one. Blocks; for the start."""
+        """Read the file if it exists. Blocks; for the start."""
         if self._access is None:
             return
         try:
-            self._relied = self._durable = self._read(self._access)
+            self._pin = self._durable = self._read(self._access)
         except OSError as error:
             self._problem = f"state/{FILE_NAME} cannot be read: {error}; restart the broker"
 
     def _read(self, access: ArchiveAccess) -> Pin | None:
-        """A damaged file is removed, and told of. Raises OSError."""
+        """Read the pin; log and remove a damaged file. Raises OSError."""
         disk, directory = access.disk, access.state_path
         if FILE_NAME not in disk.list(directory):
             return None
@@ -57,8 +57,8 @@ class ArchivePin:
             return decode_pin(file.pread(min(file.size(), FILE_BYTES_MAX), 0))
         except DamagedData as error:
             self._log.error(
-                "{error}; it is removed, and the archive that is there is taken for the right one: "
-                "make sure that it is",
+                "{error}; the broker removes the file and trusts the present archive: make sure "
+                "that it is the right one",
                 error=str(error),
                 event_id="relied-damaged",
             )
@@ -69,36 +69,37 @@ class ArchivePin:
         return None
 
     def check(self, archive: TableState | None) -> None:
-        """Refuse an archive that lacks records that the log has deleted; None: there is none.
+        """Refuse an archive that lacks records that the log has deleted.
 
-        :raises ForeignArchive: it lacks some.
-        :raises ArchiveUnavailable: there is none, or the broker could not read the pin.
+        :param archive: None if the archive does not exist.
+        :raises ForeignArchive: the archive lacks deleted records.
+        :raises ArchiveUnavailable: the archive does not exist, or the pin is unknown.
         """
         if self._problem:
             raise ArchiveUnavailable(self._problem)
         if self._access is not None:
-            check_pin(self._relied, archive, self._access.place)
+            check_pin(self._pin, archive, self._access.place)
 
-    def raise_to(self, relied: Pin, done: Raised) -> None:
-        """Rely on an archive that was checked, and call back when that is durable, or cannot be.
+    def raise_to(self, pin: Pin, done: Raised) -> None:
+        """Pin a checked archive; call ``done(error)`` after the write.
 
-        In the latter case the log relies on it all the same, until the next start.
+        After an error, the pin stays in force until the next start.
         """
         access = self._access
-        assert access is not None, "there is an archive"
-        lsn = max(relied.lsn, 0 if self._relied is None else self._relied.lsn)
-        self._relied = relied = relied._replace(lsn=lsn)
-        if relied == self._durable:
+        assert access is not None, "the broker has an archive"
+        lsn = max(pin.lsn, 0 if self._pin is None else self._pin.lsn)
+        self._pin = pin = pin._replace(lsn=lsn)
+        if pin == self._durable:
             done(None)
             return
 
         def write() -> None:
             access.disk.make_directory(access.state_path)
-            write_atomically(access.disk, access.state_path, FILE_NAME, [encode_pin(relied)])
+            write_atomically(access.disk, access.state_path, FILE_NAME, [encode_pin(pin)])
 
         def written(_: None, error: Exception | None) -> None:
             if error is None:
-                self._durable = relied
+                self._durable = pin
             done(error)
 
         self._writer.submit(write, written)

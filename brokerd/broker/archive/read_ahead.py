@@ -1,12 +1,12 @@
 # Tests: tests/broker/test_cold.py
-"""Reads of the archive, and of what is likely to be asked for next.
+"""Reads the archive, and reads ahead for sequential readers.
 
-Who goes on where the read before ended reads more at a time, and the next read is under way while
-what came is served: decompression needs no turn of the reactor. What goes wrong with a read that
-nobody asked for is found again, and told, when somebody does.
+A reader that continues at the end of its last read gets larger reads. The next read runs while the
+broker serves the last one: decompression runs in a thread. Errors of a read-ahead are dropped,
+because a later request for the same records repeats the read and reports its error.
 
-Memory: `AHEAD_MAX` reads that nobody asked for yet, each a quarter of the read cache and at most
-`READ_BYTES_MAX`, besides what its records take in memory.
+Memory: `AHEAD_MAX` results of read-ahead, each a quarter of the read cache and at most
+`READ_BYTES_MAX`, plus the overhead of the records.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import Partition
 
 READ_BYTES_MAX = 8 << 20
-"""A row group of the archive has no more, unless it is one record."""
+"""Largest size of a row group of the archive, unless it holds a single larger record."""
 
 AHEAD_MAX = 4
-"""More readers than that, side by side, throw each other's reads away."""
+"""Read-ahead results kept. More concurrent readers evict each other's results."""
 
 ENDS_MAX = 256
-"""Partitions of which it is known where the last read ended."""
+"""Partitions for which the end of the last read is kept."""
 
 
 class _Ahead:
-    """A read that nobody asked for yet."""
+    """A read-ahead: under way or complete."""
 
     __slots__ = ("chunks", "done", "offset")
 
@@ -38,27 +38,27 @@ class _Ahead:
         self.offset = offset
         self.chunks: list[Chunk] | None = None
         self.done: Brought | None = None
-        """Who asked for it meanwhile."""
+        """The request that waits for this read-ahead."""
 
 
 class ReadAhead:
-    """Reads the archive. ``cache_bytes`` is the limit of the cache that takes what comes."""
+    """Reads the archive. ``cache_bytes`` is the limit of the cache that takes the results."""
 
-    def __init__(self, archived: ArchiveReader, clock: Clock, cache_bytes: int) -> None:
-        self._archived = archived
+    def __init__(self, archive_reader: ArchiveReader, clock: Clock, cache_bytes: int) -> None:
+        self._archive_reader = archive_reader
         self._clock = clock
         self._read_bytes = min(READ_BYTES_MAX, cache_bytes // 4)
         self._aheads: OrderedDict[Partition, _Ahead] = OrderedDict()
         self._ends: OrderedDict[Partition, int] = OrderedDict()
 
     def read(self, partition: Partition, offset: int, max_bytes: int, done: Brought) -> None:
-        """As `ArchiveReader.read`; more than ``max_bytes`` for who reads on."""
+        """Read as `ArchiveReader.read`; a sequential reader gets more than ``max_bytes``."""
         ahead = self._aheads.pop(partition, None)
         is_next = self._ends.pop(partition, -1) == offset
         brought = partial(self._brought, partition, done, is_next)
         if ahead is None or ahead.offset != offset:
             size = max(max_bytes, self._read_bytes) if is_next else max_bytes
-            self._archived.read(partition, offset, size, brought)
+            self._archive_reader.read(partition, offset, size, brought)
         elif ahead.chunks is None:
             ahead.done = brought
         else:
@@ -85,7 +85,7 @@ class ReadAhead:
         ahead = self._aheads[partition] = _Ahead(offset)
         if len(self._aheads) > AHEAD_MAX:
             self._aheads.popitem(last=False)
-        self._archived.read(partition, offset, self._read_bytes, partial(self._came, ahead))
+        self._archive_reader.read(partition, offset, self._read_bytes, partial(self._came, ahead))
 
     def _came(self, ahead: _Ahead, chunks: list[Chunk] | None, error: Exception | None) -> None:
         if ahead.done is not None:
@@ -93,4 +93,4 @@ class ReadAhead:
         elif chunks:
             ahead.chunks = chunks
         else:
-            ahead.offset = -1  # nobody asks for that
+            ahead.offset = -1  # no request matches it

@@ -1,11 +1,11 @@
 # Tests: tests/broker/test_retention.py, tests/broker/test_cold.py
-"""Where the records of partitions should begin, by age and by size, over log and archive.
+"""Finds new start offsets of partitions by age and by size, over log and archive.
 
-The log is looked up first, by plans that a read thread runs. What it cannot tell, because records
-before those that it has are in the archive alone, the archive is asked.
+A read thread runs plans over the log's indexes first. The broker then asks the archive about
+partitions whose oldest records only the archive holds.
 
-Sizes are about the same: those of the log are of batches as written, those of the archive are of
-keys, values and metadata.
+Sizes are approximate: the log counts bytes of batches as written, the archive counts bytes of keys,
+values and metadata.
 """
 
 from __future__ import annotations
@@ -21,58 +21,61 @@ from brokerd.errors import DamagedData
 from brokerd.wal import OffsetPlan, SizePlan, Wal, WorkerPool
 
 
-class Look(NamedTuple):
-    """What is looked up of a partition."""
+class LimitQuery(NamedTuple):
+    """A query for the new start offset of one partition."""
 
     partition: Partition
     end: int
-    """Offsets below this were durable when the plans were made."""
+    """All offsets below this were durable when the plans were made."""
     time_us: int
     by_time: OffsetPlan | None
     by_size: SizePlan | None
 
 
-class Beginning(NamedTuple):
-    """The offsets to begin at, 0 for those that were not asked for."""
+class NewStart(NamedTuple):
+    """New start offsets by each limit; 0 for a limit that the partition does not have."""
 
     by_time: int = 0
     by_size: int = 0
 
 
-Answer = Beginning | DamagedData | OSError | None
-"""None: not now, because the archive cannot be asked; it says so itself."""
+Answer = NewStart | DamagedData | OSError | None
+"""None: the archive is unavailable now. `ArchiveReader` logs that."""
 
 Answers = Callable[[list[Answer] | None, Exception | None], None]
 
 
-class _InLog(NamedTuple):
-    """What the log says of a look."""
+class _LogAnswer(NamedTuple):
+    """Answer of the log to one query."""
 
-    found: Beginning
+    found: NewStart
     below: int
-    """Of the records below this, which it has not, so many bytes may stay."""
+    """The log holds no records below this offset."""
     left: int
+    """Bytes of records below that offset that the size limit still allows."""
 
 
-class _Question(NamedTuple):
-    """What the archive is asked of a look."""
+class _ArchiveQuestion(NamedTuple):
+    """Question to the archive about one query."""
 
-    look: Look
-    in_log: _InLog
+    query: LimitQuery
+    in_log: _LogAnswer
     asks_time: bool
     asks_size: bool
 
 
 class RetentionLimits:
-    """Looks up many partitions at a time; ``readers`` read the log's indexes."""
+    """Answers many queries at a time; ``readers`` read the log's indexes."""
 
-    def __init__(self, wal: Wal, readers: WorkerPool, archived: ArchiveReader) -> None:
+    def __init__(self, wal: Wal, readers: WorkerPool, archive_reader: ArchiveReader) -> None:
         self._wal = wal
         self._readers = readers
-        self._archived = archived
+        self._archive_reader = archive_reader
 
-    def look(self, partition: Partition, limits: TopicSettings, end: int, time_us: int) -> Look:
-        """Plan to look up a partition, of which all below ``end`` is durable, at ``time_us``."""
+    def query(
+        self, partition: Partition, limits: TopicSettings, end: int, time_us: int
+    ) -> LimitQuery:
+        """Return a query for a partition at ``time_us``; offsets below ``end`` must be durable."""
         key = partition.topic.topic_id, partition.index
         oldest_us = time_us - (limits.retention_us or 0)
         by_time = by_size = None
@@ -80,86 +83,87 @@ class RetentionLimits:
             by_time = self._wal.plan_offset_at_time(*key, oldest_us)
         if limits.retention_bytes:
             by_size = self._wal.plan_offset_of_size(*key, limits.retention_bytes)
-        return Look(partition, end, oldest_us, by_time, by_size)
+        return LimitQuery(partition, end, oldest_us, by_time, by_size)
 
-    def find(self, looks: Sequence[Look], done: Answers) -> None:
-        """Call ``done`` later, with an answer for each look, or with an error."""
+    def find(self, queries: Sequence[LimitQuery], done: Answers) -> None:
+        """Call ``done`` later, with one answer for each query, or with an error."""
 
-        def looked(
-            found: list[_InLog | DamagedData | OSError] | None, error: Exception | None
+        def on_log_answers(
+            found: list[_LogAnswer | DamagedData | OSError] | None, error: Exception | None
         ) -> None:
-            for look in looks:
-                if look.by_size is not None:
-                    look.by_size.remember()
+            for query in queries:
+                if query.by_size is not None:
+                    query.by_size.remember()
             if found is None or error is not None:
                 done(None, error)
             else:
-                self._ask(looks, found, done)
+                self._ask_archive(queries, found, done)
 
-        self._readers.submit(lambda: [_find(look) for look in looks], looked)
+        self._readers.submit(lambda: [_search_log(query) for query in queries], on_log_answers)
 
-    def _ask(
+    def _ask_archive(
         self,
-        looks: Sequence[Look],
-        found: Sequence[_InLog | DamagedData | OSError],
+        queries: Sequence[LimitQuery],
+        found: Sequence[_LogAnswer | DamagedData | OSError],
         done: Answers,
     ) -> None:
-        """Have the archive asked what the log could not tell."""
+        """Complete the answers of the log with answers of the archive, then call ``done``."""
         answers: list[Answer] = []
-        questions: dict[int, _Question] = {}
-        for at, (look, one) in enumerate(zip(looks, found, strict=True)):
-            if isinstance(one, Exception):
-                answers.append(one)
+        questions: dict[int, _ArchiveQuestion] = {}
+        for at, (query, in_log) in enumerate(zip(queries, found, strict=True)):
+            if isinstance(in_log, Exception):
+                answers.append(in_log)
                 continue
-            before = partial(self._archived.may_hold_below, look.partition)
-            asks_time = before(one.found.by_time)
-            asks_size = one.left > 0 and before(one.below)
+            before = partial(self._archive_reader.may_hold_below, query.partition)
+            asks_time = before(in_log.found.by_time)
+            asks_size = in_log.left > 0 and before(in_log.below)
             if asks_time or asks_size:
-                questions[at] = _Question(look, one, asks_time, asks_size)
+                questions[at] = _ArchiveQuestion(query, in_log, asks_time, asks_size)
                 answers.append(None)
             else:
-                answers.append(one.found)
+                answers.append(in_log.found)
 
-        def told(said: list[Answer] | None, error: Exception | None) -> None:
+        def on_archive_answers(said: list[Answer] | None, error: Exception | None) -> None:
             for at, answer in zip(questions, said or (), strict=False):
                 answers[at] = answer
             done(answers, None)
 
         if questions:
-            self._archived.ask(
-                lambda view: [_answer(view, one) for one in questions.values()], told
+            self._archive_reader.ask(
+                lambda view: [_search_archive(view, one) for one in questions.values()],
+                on_archive_answers,
             )
         else:
             done(answers, None)
 
 
-def _find(look: Look) -> _InLog | DamagedData | OSError:
-    """Run the plans of a look; in a read thread."""
+def _search_log(query: LimitQuery) -> _LogAnswer | DamagedData | OSError:
+    """Run the plans of a query. Runs in a read thread."""
     by_time, by_size, below, left = 0, 0, 0, 0
     try:
-        if look.by_time is not None:
-            found = look.by_time.run()
-            by_time = look.end if found is None else found
-        if look.by_size is not None:
-            found, left = look.by_size.measure()
-            by_size, below = (0, look.end) if found is None else (found, found)
+        if query.by_time is not None:
+            found = query.by_time.run()
+            by_time = query.end if found is None else found
+        if query.by_size is not None:
+            found, left = query.by_size.measure()
+            by_size, below = (0, query.end) if found is None else (found, found)
     except (DamagedData, OSError) as error:
         return error
-    return _InLog(Beginning(by_time, by_size), below, left)
+    return _LogAnswer(NewStart(by_time, by_size), below, left)
 
 
-def _answer(view: ArchiveView, question: _Question) -> Answer:
-    """Ask the archive; in its thread."""
-    look, (found, below, left), asks_time, asks_size = question
-    key = look.partition.topic.topic_id, look.partition.index
+def _search_archive(view: ArchiveView, question: _ArchiveQuestion) -> Answer:
+    """Answer a question from the archive. Runs in an archive thread."""
+    query, (found, below, left), asks_time, asks_size = question
+    key = query.partition.topic.topic_id, query.partition.index
     by_time, by_size = found
     try:
         if asks_time:
-            before = view.offset_at_time(*key, look.time_us)
+            before = view.offset_at_time(*key, query.time_us)
             by_time = by_time if before is None else min(before, by_time)
         if asks_size:
             before = view.offset_of_size(*key, below, left)
             by_size = by_size if before is None else before
     except DamagedData as error:
         return error
-    return Beginning(by_time, by_size)
+    return NewStart(by_time, by_size)

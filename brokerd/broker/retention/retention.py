@@ -1,14 +1,14 @@
 # Tests: tests/broker/test_retention.py
-"""Removes what topics need not keep: moves start offsets, so that segments can be deleted.
+"""Removes records past the limits of their topics: moves start offsets, so that segments can go.
 
-A round goes through all partitions that have a limit, some in a step, so that the reactor is never
-held up; what a partition may lose is looked up in the log by a read thread. Ages are those of the
-records' own append times, and by the time for removal (`BrokerTime.removal_us`).
+A round visits all partitions that have a limit, in short steps that do not block the reactor. A
+read thread searches the log for the new start offset. Ages are differences between the records'
+append times and the time for removal (`BrokerTime.removal_us`).
 
-Dead letters are records that somebody may still want to look at: one that is younger than
-``dead_letter_us`` holds back retention of its partition, but nothing that was asked for.
+A dead letter younger than ``dead_letter_us`` holds back retention of its partition. It does not
+hold back removals on request.
 
-After each round `SegmentCleaner` deletes segments that nobody needs.
+After each round `SegmentCleaner` deletes segments.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from twisted.logger import Logger
 from brokerd.broker.context import Context
 from brokerd.broker.journal import Congested, DelayedCall
 from brokerd.broker.model.topics import Partition, TopicSettings
-from brokerd.broker.retention.limits import Answer, Beginning, Look, RetentionLimits
+from brokerd.broker.retention.limits import Answer, LimitQuery, NewStart, RetentionLimits
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
 from brokerd.errors import BrokerdError
 
 STEP_LOOKS = 100
-"""Partitions that one step looks up."""
+"""Partitions that one step queries."""
 
 STEP_SECONDS = 0.002
-"""How long the reactor goes through partitions in one step."""
+"""Reactor time that one step may take."""
 
 PAUSE_SECONDS = 0.01
 """Between steps."""
 
 TURN_LOOKS = 10_000
-"""What one turn of the reactor spends on moving start offsets, in dead letters looked at; what it
-moves is one frame for each reason."""
+"""Cost that one turn of the reactor may spend on moving start offsets; the unit is one dead letter
+read. A turn writes one frame for each reason."""
 
 GROUP_LOOKS = 10
-"""What a group costs that has to settle what is removed, in dead letters looked at."""
+"""Cost of settling the removed records in one group; the unit is one dead letter read."""
 
 LETTERS_LOOKS = 1_000
-"""Dead letters of a partition, of all its groups, that one look goes past; then others follow."""
+"""Dead letters of a partition, over all groups, that one visit reads; more visits follow."""
 
 DAY_US = 86_400 * 1_000_000
 
@@ -55,16 +55,16 @@ Remove = Callable[[list[tuple[Partition, int]], str], int]
 
 @dataclass(frozen=True)
 class RetentionSettings:
-    """What topics keep unless they say otherwise, and how often that is looked at."""
+    """Default limits of topics, and the interval of the rounds."""
 
     topics: TopicSettings = NO_LIMITS
     dead_letter_us: int = 7 * DAY_US
-    """A dead letter holds back retention for so long after its last attempt."""
+    """How long a dead letter holds back retention after its last attempt."""
     check_us: int = 60 * 1_000_000
 
 
 class Retention:
-    """Goes through the partitions every ``check_us``. ``remove`` moves their start offsets."""
+    """Visits the partitions every ``check_us``. ``remove`` moves their start offsets."""
 
     _log = Logger()
 
@@ -73,7 +73,7 @@ class Retention:
         context: Context,
         limits: RetentionLimits,
         remove: Remove,
-        sweep: SegmentCleaner,
+        segment_cleaner: SegmentCleaner,
         settings: RetentionSettings,
     ) -> None:
         self._state = context.state
@@ -82,7 +82,7 @@ class Retention:
         self._clock = context.clock
         self._time = context.time
         self._remove = remove
-        self._sweep = sweep
+        self._segment_cleaner = segment_cleaner
         self._settings = settings
         self._todo: Iterator[tuple[Partition, TopicSettings] | None] | None = None
         self._call: DelayedCall | None = None
@@ -91,14 +91,14 @@ class Retention:
         self._last_error: str | None = None
 
     def start(self) -> None:
-        """Begin the first round after ``check_us``."""
-        self._sweep.start()
+        """Start the first round after ``check_us``."""
+        self._segment_cleaner.start()
         self._later(self._settings.check_us / 1e6, self._round)
 
     def stop(self) -> None:
-        """Begin nothing any more; what a thread is at comes to nothing."""
+        """Start no more work and ignore the results of threads."""
         self._stopped = True
-        self._sweep.stop()
+        self._segment_cleaner.stop()
         if self._call is not None:
             self._call.cancel()
             self._call = None
@@ -112,11 +112,11 @@ class Retention:
             self._call = self._clock.callLater(seconds, run)
 
     def status(self) -> dict[str, Any]:
-        """What failed since the start, what failed last if it did, and what waits for snapshots."""
+        """Return the number of errors, the last error, and the bytes that wait for a snapshot."""
         return {
-            "errors": self._errors + self._sweep.errors,
-            "last_error": self._last_error or self._sweep.last_error,
-            "waiting_bytes": self._sweep.waiting_bytes,
+            "errors": self._errors + self._segment_cleaner.errors,
+            "last_error": self._last_error or self._segment_cleaner.last_error,
+            "waiting_bytes": self._segment_cleaner.waiting_bytes,
         }
 
     # -- a round ------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Retention:
         self._step()
 
     def _limited(self) -> Iterator[tuple[Partition, TopicSettings] | None]:
-        """The partitions that may have to lose records; None for others that were looked at."""
+        """Yield the partitions that have limits and records, with their limits; else None."""
         for topic in list(self._state.by_id.values()):
             limits = topic.settings.over(self._settings.topics)
             if not (limits.retention_us or limits.retention_bytes):
@@ -148,8 +148,8 @@ class Retention:
         else:
             self._todo = None
         if wanted:
-            # An offset is in the index, where the plans look, once it is durable.
-            self._journal.when_all_durable(lambda: self._look_up(wanted))
+            # The plans search the index, which holds durable offsets only.
+            self._journal.when_all_durable(lambda: self._search(wanted))
         else:
             self._go_on()
 
@@ -157,52 +157,54 @@ class Retention:
         if self._todo is not None:
             self._later(PAUSE_SECONDS, self._step)
         else:
-            self._sweep.run(lambda: self._later(self._settings.check_us / 1e6, self._round))
+            self._segment_cleaner.run(
+                lambda: self._later(self._settings.check_us / 1e6, self._round)
+            )
 
-    def _look_up(self, wanted: list[tuple[Partition, TopicSettings, int]]) -> None:
+    def _search(self, wanted: list[tuple[Partition, TopicSettings, int]]) -> None:
         if self._stopped:
             return
         time_us = self._time.removal_us()
-        looks = [
-            self._limits.look(partition, limits, end, time_us)
+        queries = [
+            self._limits.query(partition, limits, end, time_us)
             for partition, limits, end in wanted
             if not partition.topic.deleted
         ]
-        self._limits.find(looks, lambda found, error: self._found(looks, found, error))
+        self._limits.find(queries, lambda found, error: self._found(queries, found, error))
 
     def _found(
-        self, looks: list[Look], found: list[Answer] | None, error: Exception | None
+        self, queries: list[LimitQuery], found: list[Answer] | None, error: Exception | None
     ) -> None:
         if self._stopped:
             return
         if error is not None:
-            self._failed("looking up what is to go", error)
-        moves: list[tuple[Partition, Beginning]] = []
-        for look, one in zip(looks, found or (), strict=found is not None):
-            partition = look.partition
+            self._failed("search for new start offsets", error)
+        moves: list[tuple[Partition, NewStart]] = []
+        for query, one in zip(queries, found or (), strict=found is not None):
+            partition = query.partition
             if isinstance(one, Exception):
                 self._failed(f"topic {partition.topic.name!r} partition {partition.index}", one)
             elif one is not None:
                 moves.append((partition, one))
         self._move(moves)
 
-    def _move(self, moves: list[tuple[Partition, Beginning]]) -> None:
-        """Move start offsets, now or when the log has room, some in a turn, and go on."""
+    def _move(self, moves: list[tuple[Partition, NewStart]]) -> None:
+        """Move start offsets when the log has room, in several turns, then continue the round."""
         if self._stopped:
             return
         starts: dict[str, list[tuple[Partition, int]]] = {}
-        again: list[tuple[Partition, Beginning]] = []
+        again: list[tuple[Partition, NewStart]] = []
         done, left = 0, TURN_LOOKS
         while done < len(moves) and left > 0:
             partition, found = moves[done]
             done += 1
             if partition.topic.deleted or max(found) <= partition.start_offset:
                 continue
-            start, looks, more = self._held_back(partition, max(found))
+            start, cost, more = self._held_back(partition, max(found))
             is_old = found.by_time >= found.by_size
             reason = "retention_time" if is_old else "retention_bytes"
             starts.setdefault(reason, []).append((partition, start))
-            left -= looks
+            left -= cost
             if more:
                 again.append((partition, found))
         try:
@@ -211,8 +213,8 @@ class Retention:
         except Congested:
             self._journal.when_uncongested(lambda: self._move(moves))
             return
-        except BrokerdError as why:  # no room in the log, not even for this
-            self._failed("moving start offsets", why)
+        except BrokerdError as why:  # the log has no room even for this
+            self._failed("move of start offsets", why)
             again, done = [], len(moves)
         rest = again + moves[done:]
         if rest:
@@ -224,7 +226,7 @@ class Retention:
         self._errors += 1
         self._last_error = f"{what}: {error}"
         self._log.error(
-            "retention failed and is tried again in {seconds} s: {problem}",
+            "retention failed; the broker tries again in {seconds} s: {problem}",
             seconds=self._settings.check_us // 1_000_000,
             problem=self._last_error,
             event_id="retention-failed",
@@ -233,9 +235,9 @@ class Retention:
     # -- dead letters -------------------------------------------------------------------------
 
     def _held_back(self, partition: Partition, start: int) -> tuple[int, int, bool]:
-        """How far a start offset may move: not past a dead letter that is not old enough.
+        """Return the highest start offset up to ``start`` that keeps all young dead letters.
 
-        Returns that, what it costs in `TURN_LOOKS`, and whether to look again from there on.
+        Returns also the cost in units of `TURN_LOOKS`, and whether another visit may go further.
         """
         groups = partition.topic.groups.values()
         keep_us = self._settings.dead_letter_us
@@ -244,10 +246,10 @@ class Retention:
         cost, more = GROUP_LOOKS * (1 + len(groups)), False
         for group in groups if keep_us else ():
             letters = group.partitions[partition.index].store.dead_letters(0, start)
-            for looks, letter in enumerate(letters):
+            for count, letter in enumerate(letters):
                 cost += 1
                 is_old = letter.last_attempt_us <= old_us
-                if not is_old or looks >= most:
+                if not is_old or count >= most:
                     start, more = letter.offset, is_old
                     break
         return start, cost, more

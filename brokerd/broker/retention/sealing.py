@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_sealing.py
-"""Segments sealed on request: for an archive that is to hold what was written just now."""
+"""Seals segments on request, so that a rollup can archive the newest records."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from brokerd.errors import NoSpace
 from brokerd.wal import Wal
 
 WAIT_SECONDS = 20.0
-"""How long somebody waits for a segment to be sealed before hearing that it is not."""
+"""A request fails if the segment is not sealed by then."""
 
 Sealed = Callable[[int, Exception | None], None]
-"""Called with the LSN below which all segments are sealed, and why that is not all."""
+"""Takes the LSN below which all segments are sealed; the error says why segments remain."""
 
 
 class Sealing:
-    """Seals the active segment. ``after_seal()`` is called whenever a segment is sealed."""
+    """Seals the active segment. Calls ``after_seal()`` after each sealed segment."""
 
     def __init__(
         self, wal: Wal, journal: Journal, clock: Clock, after_seal: Callable[[], None]
@@ -30,16 +30,16 @@ class Sealing:
         wal.on_sealed = self._on_sealed
 
     def stop(self) -> None:
-        """Nobody waits any more."""
+        """Drop all requests without an answer."""
         for _, _, call in self._waiting:
             call.cancel()
         self._waiting.clear()
 
     def seal(self, sealed: Sealed) -> None:
-        """Seal what holds all that is applied now; nothing is done if it is sealed already.
+        """Seal all entries applied so far; sealed segments stay as they are.
 
-        ``sealed`` is called when the segment's index is on the disk, or with `NoSpace` if there is
-        no room to go on, or no index after a while.
+        Calls ``sealed`` when the segment's index is on the disk, or with `NoSpace` if the disk is
+        full or the index is not written within `WAIT_SECONDS`.
         """
         self._journal.when_all_durable(lambda: self._seal(sealed))
 
@@ -50,14 +50,14 @@ class Sealing:
         if self._wal.allocation_error is not None:
             self._give_up()
         else:
-            self._tell()
+            self._answer()
 
     def _on_sealed(self) -> None:
-        self._tell()
+        self._answer()
         self._after_seal()
 
-    def _tell(self, error: Exception | None = None) -> None:
-        """Tell those who have what they waited for; and, if there is an error, everybody else."""
+    def _answer(self, error: Exception | None = None) -> None:
+        """Answer the requests whose segment is sealed; with an error, answer all requests."""
         lsn = self._wal.sealed_lsn
         waiting, self._waiting = self._waiting, []
         for one in waiting:
@@ -71,6 +71,6 @@ class Sealing:
 
     def _give_up(self) -> None:
         reason = self._wal.allocation_error or "no index was written in time"
-        self._tell(
+        self._answer(
             NoSpace(f"the journal's last file cannot be sealed now: {reason}; free some space")
         )

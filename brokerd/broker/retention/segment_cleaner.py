@@ -1,17 +1,17 @@
 # Tests: tests/broker/test_retention.py, tests/broker/test_segment_cleaner.py
-"""Has segments of the log deleted that hold nothing any more that anybody needs.
+"""Deletes segments of the log without records, and has archived segments deleted.
 
-A segment goes when all its records are removed and the second-newest snapshot, which is read again
-and verified each time, begins at or past its end: then two snapshots hold whatever else it says.
-What removed the records is durable before. Then `ArchivedSegmentCleaner` deletes those whose
-records the archive has, by the same snapshot.
+A segment can be deleted when all its records are removed and the second-newest snapshot begins at
+or past the segment's end: two snapshots then hold the rest of its content. The cleaner reads and
+verifies that snapshot in each run. The removal of the records is durable first. Then
+`ArchivedSegmentCleaner` deletes segments whose records the archive holds, by the same snapshot.
 
-While an archive is in use, a segment without records stays until its events are in it, too, unless
-the disk is full.
+While an archive is in use, a segment without records stays until the archive holds its events,
+unless the disk is full.
 
-Snapshots follow the growth of the log. Where it does not grow, segments that could go wait for
-them; so one is taken when those waiting are worth more than it costs: when they have more bytes
-than the last snapshot and at least a segment, or when the disk is full.
+The growth of the log triggers snapshots. A log that does not grow delays the deletion of segments.
+So the cleaner requests a snapshot when the waiting segments have more bytes than the last snapshot
+and than one segment, or when the disk is full.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.context import Context
 from brokerd.broker.journal import BATCH_FRAME_BYTES
 from brokerd.broker.model.snapshotter import Snapshotter
-from brokerd.broker.retention.archived_segments import ArchivedSegmentCleaner, Basis, MarkArchived
+from brokerd.broker.retention.archived_segment_cleaner import (
+    ArchivedSegmentCleaner,
+    Basis,
+    MarkArchived,
+)
 from brokerd.errors import BrokerdError, error_text
 from brokerd.wal import RemovableSegment, RemovalPlan, WorkerPool
 
 
 class SegmentCleaner:
-    """Looks for segments that can go. ``snapshot_thread`` is the one that writes snapshots."""
+    """Finds and deletes segments. ``snapshot_thread`` is the thread that writes snapshots."""
 
     _log = Logger()
 
@@ -45,7 +49,7 @@ class SegmentCleaner:
         readers: WorkerPool,
         snapshot_thread: WorkerPool,
         archive_thread: WorkerPool,
-        archived: ArchiveReader,
+        archive_reader: ArchiveReader,
         pin: ArchivePin,
         mark_archived: MarkArchived,
         settings: ArchiveSettings,
@@ -56,62 +60,64 @@ class SegmentCleaner:
         self._snapshotter = snapshotter
         self._readers = readers
         self._snapshot_thread = snapshot_thread
-        self._archived = archived
-        self._archive_sweep = ArchivedSegmentCleaner(
+        self._archive_reader = archive_reader
+        self._archived_segment_cleaner = ArchivedSegmentCleaner(
             context.state,
             context.journal,
             context.wal,
             archive_thread,
-            archived,
+            archive_reader,
             pin,
             mark_archived,
             settings,
-            looked=lambda: self._take_snapshot_for(self.waiting_bytes),
-            failed=self._tell,
-            more=self.wake,
+            on_examined=lambda: self._take_snapshot_for(self.waiting_bytes),
+            on_error=self._report,
+            on_more=self.wake,
         )
         self._done: list[Callable[[], None]] = []
-        """Told when the run that is on is over."""
+        """Called when the current run ends."""
         self._next: list[Callable[[], None]] = []
-        """Told when the run after it is."""
+        """Called when the next run ends."""
         self._is_running = False
         self._stopped = False
         self._removed_waiting_bytes = 0
         self._events_waiting_bytes = 0
-        """Of segments without records that stay until the archive has their events."""
+        """Bytes of segments without records that wait for the archive to hold their events."""
         self.errors = 0
         self.last_error: str | None = None
 
     def start(self) -> None:
-        """Begin to look whenever there may be more to delete, not only when asked to."""
-        self._archived.on_version.append(self.wake)
+        """Run also after each archive version, each snapshot, and when the disk is full."""
+        self._archive_reader.on_version.append(self.wake)
         self._wal.on_disk_full = self.wake
         self._snapshotter.on_written = self._snapshot_written
 
     def stop(self) -> None:
-        """Begin nothing any more; what a thread is at comes to nothing."""
+        """Start no more work and ignore the results of threads."""
         self._stopped = True
-        self._archive_sweep.stop()
+        self._archived_segment_cleaner.stop()
 
     def status(self) -> dict[str, Any]:
-        """What went because of the archive, and what stays although it might."""
-        return {**self._archive_sweep.status(), "events_bytes": self._events_waiting_bytes}
+        """Return counts of deleted segments and of bytes that stay, by reason."""
+        return {
+            **self._archived_segment_cleaner.status(),
+            "events_bytes": self._events_waiting_bytes,
+        }
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of segments that could go but for the snapshots."""
-        return self._removed_waiting_bytes + self._archive_sweep.staying.snapshot
+        """Bytes of segments that wait for a snapshot."""
+        return self._removed_waiting_bytes + self._archived_segment_cleaner.retained.snapshot
 
     def wake(self) -> None:
-        """Delete what can go, soon."""
+        """Start a run soon."""
         if not self._next:
             self.run(lambda: None)
 
     def run(self, done: Callable[[], None]) -> None:
-        """Delete what can go; then call ``done``, unless stopped before.
+        """Delete removable segments, then call ``done``, unless `stop` comes first.
 
-        Nobody waits for the archive. A call while another run is on has one more made after it, for
-        all such calls.
+        ``done`` does not wait for the archive. All calls during a run share one more run after it.
         """
         self._next.append(done)
         if not (self._is_running or self._stopped):
@@ -126,15 +132,15 @@ class SegmentCleaner:
         def durable() -> None:
             self._snapshot_thread.submit(
                 self._snapshotter.second_newest,
-                lambda snapshot_lsn, error: self._covered(
+                lambda snapshot_lsn, error: self._plan_removal(
                     Basis(starts, topic_ids, lsn, snapshot_lsn or 0), error
                 ),
             )
 
         self._journal.when_all_durable(durable)
 
-    def _covered(self, basis: Basis, error: Exception | None) -> None:
-        if self._finished(error):
+    def _plan_removal(self, basis: Basis, error: Exception | None) -> None:
+        if self._is_over(error):
             return
         self.last_error = None
         plan = self._wal.deleter.plan_removal(basis.starts, basis.topic_ids, basis.lsn)
@@ -148,23 +154,23 @@ class SegmentCleaner:
         error: Exception | None,
     ) -> None:
         plan.remember()
-        if self._finished(error):
+        if self._is_over(error):
             return
         assert found is not None
         found = self._with_events(found)
-        goes = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]
-        waits = [one for one in found if one.segment.end_lsn > basis.snapshot_lsn]
-        self._removed_waiting_bytes = sum(one.size for one in waits)
+        ready = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]
+        waiting = [one for one in found if one.segment.end_lsn > basis.snapshot_lsn]
+        self._removed_waiting_bytes = sum(one.size for one in waiting)
         self._take_snapshot_for(self._removed_waiting_bytes)
-        self._archive_sweep.run(basis)
-        if goes:
-            self._wal.deleter.delete(goes, lambda count, error: self._deleted(error))
+        self._archived_segment_cleaner.run(basis)
+        if ready:
+            self._wal.deleter.delete(ready, lambda count, error: self._deleted(error))
         else:
             self._finish()
 
     def _with_events(self, found: Sequence[RemovableSegment]) -> list[RemovableSegment]:
-        """Those whose events need not stay; the others are counted."""
-        events_lsn = self._archived.events_lsn
+        """Return segments whose events the archive holds; count the bytes of the others."""
+        events_lsn = self._archive_reader.events_lsn
         if events_lsn is None or self._wal.allocation_error is not None:
             self._events_waiting_bytes = 0
             return [*found]
@@ -174,7 +180,7 @@ class SegmentCleaner:
         return [one for one in found if one.segment.end_lsn <= events_lsn]
 
     def _deleted(self, error: Exception | None) -> None:
-        if not self._finished(error):
+        if not self._is_over(error):
             self._finish()
 
     # -- snapshots ------------------------------------------------------------------------------
@@ -184,15 +190,15 @@ class SegmentCleaner:
             self.wake()
 
     def _take_snapshot_for(self, waiting_bytes: int) -> None:
-        """If they are worth it, at the next frame boundary.
+        """Request a snapshot at the next frame boundary, if ``waiting_bytes`` are worth one.
 
-        A mark makes one, so that no two snapshots begin together.
+        A mark makes that boundary, so that two snapshots never begin together.
         """
         if not self._is_worth_a_snapshot(waiting_bytes):
             return
         self._snapshotter.wanted = True
         if not self._journal.gathered_bytes:
-            with suppress(BrokerdError):  # else the next frame will do
+            with suppress(BrokerdError):  # the next frame makes the boundary
                 self._journal.admit_events(BATCH_FRAME_BYTES)
                 self._journal.mark()
 
@@ -204,21 +210,21 @@ class SegmentCleaner:
 
     # -- the end --------------------------------------------------------------------------------
 
-    def _finished(self, error: Exception | None) -> bool:
-        """Whether that was all, because of an error, which is told, or of a stop."""
+    def _is_over(self, error: Exception | None) -> bool:
+        """Return whether an error or a stop ended the run; report the error."""
         if self._stopped:
             return True
         if error is None:
             return False
-        self._tell(error)
+        self._report(error)
         self._finish()
         return True
 
-    def _tell(self, error: Exception) -> None:
+    def _report(self, error: Exception) -> None:
         self.errors += 1
         self.last_error = error_text(error)
         self._log.error(
-            "segments that are not needed cannot be deleted now: {error}",
+            "the broker cannot delete segments now: {error}",
             error=error,
             event_id="segments-not-deleted",
         )

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_overview.py
-"""Numbers that the services of a broker add to and the metrics show."""
+"""Counters of the broker's services for the metrics."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from brokerd.values import Format
 
 REMOVALS = ("trimmed", "retention_time", "retention_bytes", "fired")
-"""Why records are removed: asked for; too old; too many bytes; delayed messages that are over,
-because they fired, were cancelled, had expired or were lost."""
+"""Reasons why records are removed: a request; age; size; a delayed message that ended (it fired,
+was cancelled, expired or was lost)."""
 
 
 @dataclass

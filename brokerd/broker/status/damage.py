@@ -1,16 +1,15 @@
 # Tests: tests/broker/test_damage.py
-"""What is known to be damaged and is not served: where it lies, and which offsets it took.
+"""Registers damage that the broker does not serve: the places in files and the lost offsets.
 
-Damage is found by the replay of a start, and by reads while the broker serves. Everything is told
-once in the log, and stays in the status for as long as the process lives: nothing here is ever
-taken back, because only ``brokerctl wal repair`` and a new start can say that it is over.
+The replay of a start finds damage, and so do reads while the broker serves. The registry logs each
+finding once. The status shows it until the process ends: only ``brokerctl wal repair`` and a new
+start can prove that the damage is gone.
 
-A place is one however often damage is found in it. Where nobody can tell the place, as when the
-header of an entry is gone that a read looks for, all such damage of a partition is one.
+Damage is counted once per place, however often it is read. If the place is unknown, for example
+because a read lacks the header of an entry, all such damage of a partition counts as one place.
 
-Memory: at most `RANGES_MAX` ranges of offsets, as many places to tell apart, `SHOWN_MAX`
-descriptions, and `BURIED_MAX` ranges that groups came to; what reads find beyond that is known to
-their groups' dead letters alone.
+Memory: at most `RANGES_MAX` ranges of offsets, `RANGES_MAX` places, `SHOWN_MAX` descriptions, and
+`DEAD_LETTERED_MAX` ranges that groups reached. Only the groups' dead letters show further damage.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from brokerd.broker.model.topics import GroupPartition, Partition
 
 RANGES_MAX = 10_000
 SHOWN_MAX = 100
-"""How many places a status describes, and ranges of each, and a start logs one by one."""
+"""Places that a status describes, ranges that it lists for each, and ranges that a start logs."""
 
-BURIED_MAX = 1_000
-"""Of how many groups' partitions it is known to which damaged range they came last."""
+DEAD_LETTERED_MAX = 1_000
+"""Group partitions for which the registry keeps the damaged range that they reached last."""
 
-ARCHIVE_ADVICE = "bring the damaged files of the archive back from a backup"
+ARCHIVE_ADVICE = "restore the damaged files of the archive from a backup"
 
 
 class OffsetRange(NamedTuple):
@@ -51,7 +50,7 @@ class OffsetRange(NamedTuple):
         )
 
     def described(self) -> dict[str, Any]:
-        """As a status shows it; ``last`` is inclusive."""
+        """Return the range as JSON values of the status; ``last`` is inclusive."""
         return {
             "topic": self.topic,
             "partition": self.partition,
@@ -61,7 +60,7 @@ class OffsetRange(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A stretch of a file that is wrong; the positions are -1 where nobody can tell."""
+    """A damaged part of a file; the positions are -1 if they are unknown."""
 
     file: str
     position: int
@@ -82,7 +81,7 @@ class _Spans:
         self.ends: list[int] = []
 
     def add(self, first: int, end: int) -> tuple[int, int]:
-        """Add a range; returns how many ranges and how many numbers that made more."""
+        """Add a range; return how many ranges and how many numbers it added."""
         low = bisect_left(self.ends, first)
         high = bisect_right(self.firsts, end)
         covered = sum(self.ends[low:high]) - sum(self.firsts[low:high])
@@ -94,13 +93,13 @@ class _Spans:
         return 1 - (high - low), end - first - covered
 
     def hold(self, first: int, end: int) -> bool:
-        """Whether all of a range is in them."""
+        """Return whether one of the ranges contains the whole range."""
         at = bisect_right(self.firsts, first) - 1
         return at >= 0 and end <= self.ends[at]
 
 
 class _Shown:
-    """A place, and all that is known to be lost there."""
+    """A damaged place and the offsets lost there."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -111,7 +110,7 @@ class _Shown:
             self._lost.setdefault((one.topic, one.partition), _Spans()).add(one.first, one.end)
 
     def described(self) -> dict[str, Any]:
-        """As a status shows it; ``problem`` is what was found first."""
+        """Return the place as JSON values of the status; ``problem`` is the first problem found."""
         lost = [one.described() for one in islice(self._ranges(), SHOWN_MAX)]
         return {**self._place._asdict(), "lost": lost}
 
@@ -122,14 +121,14 @@ class _Shown:
 
 
 def _key(place: Place, lost: list[OffsetRange]) -> tuple[str, int, int]:
-    """What tells a place from others; where nobody can tell the place, the partition does."""
+    """Return the key of a place; the key of its partition if the place is unknown."""
     if place.file or not lost:
         return place[:3]
     return lost[0].topic, lost[0].partition, -1
 
 
 class DamageRegistry:
-    """All that one run of the broker knows of damage; ``data_dir`` is for the advice it gives."""
+    """Holds the damage that one run of the broker found; its advice names ``data_dir``."""
 
     _log = Logger()
 
@@ -140,38 +139,38 @@ class DamageRegistry:
         self.places = 0
         """Damaged places of the log and the archive."""
         self.ranges = 0
-        """Ranges of offsets that cannot be read; those that touch are one."""
+        """Unreadable ranges of offsets; adjacent ranges count as one."""
         self.records = 0
-        """Offsets in them."""
+        """Unreadable offsets."""
         self.reads = 0
-        """Tries to read a record that met damage, known or not."""
+        """Reads of records that met damage, known or new."""
         self.failed_reads = 0
-        """Reads that failed otherwise: of what the disk holds they say nothing."""
+        """Reads that failed for other reasons, such as an error of the disk."""
         self._spans: dict[tuple[str, int], _Spans] = {}
         self._known: set[tuple[str, int, int]] = set()
         self._shown: dict[tuple[str, int, int], _Shown] = {}
         self.recorded_places = 0
-        """Damaged places that a repair has put on record; they are not among ``places``."""
+        """Damaged places that a repair recorded; ``places`` does not count them."""
         self.recorded_records = 0
-        """Offsets known to be lost in them."""
-        self._buried: OrderedDict[tuple[int, int, str], OffsetRange] = OrderedDict()
-        """The damaged range that a group came to last: by topic id, partition and its name."""
+        """Offsets known to be lost in the recorded places."""
+        self._dead_lettered: OrderedDict[tuple[int, int, str], OffsetRange] = OrderedDict()
+        """The last damaged range that a group reached, by topic id, partition and group name."""
         self._recorded: dict[tuple[str, int], _Spans] = {}
         self._recorded_shown: list[dict[str, Any]] = []
         self._left_out: list[dict[str, Any]] = []
         self._left_out_count = 0
 
-    # -- what is found ------------------------------------------------------------------------
+    # -- findings ----------------------------------------------------------------------------
 
     def found(self, place: Place, lost: Iterable[OffsetRange]) -> None:
-        """The replay found a damaged place, and what records it can tell are lost by it."""
+        """Register and log a damaged place that the replay found, with its lost offsets."""
         ranges = list(lost)
         for one in ranges:
             self._lose(one)
         self._in_log = True
         self._show(place, ranges[:SHOWN_MAX])
         self._log.error(
-            "damage in the log, not served: {place}{lost}; {advice}",
+            "the log is damaged, and the broker does not serve this part: {place}{lost}; {advice}",
             event_id="damage",
             advice=self._advice,
             place=str(place),
@@ -180,7 +179,7 @@ class DamageRegistry:
         )
 
     def on_record(self, place: Place, lost: Iterable[OffsetRange]) -> None:
-        """A repair has put a damaged place on record: it is known, and degrades nothing."""
+        """Register a damaged place that a repair recorded; it does not degrade the broker."""
         shown = _Shown(place)
         for one in lost:
             spans = self._recorded.setdefault((one.topic, one.partition), _Spans())
@@ -191,12 +190,12 @@ class DamageRegistry:
             self._recorded_shown.append(shown.described())
 
     def left_out(self, what: OffsetRange) -> None:
-        """The replay leaves offsets out which damage may have held: nobody knows whether it did."""
+        """Register offsets that the replay skips because damaged bytes may have held them."""
         self._left_out_count += 1
         if len(self._left_out) < SHOWN_MAX:
             self._left_out.append(what.described())
             self._log.error(
-                "{range} are left out: damaged bytes may have held them",
+                "the broker skips {range}: damaged bytes may have held them",
                 event_id="offsets-left-out",
                 range=str(what),
                 **what.described(),
@@ -205,7 +204,7 @@ class DamageRegistry:
     def read_damaged(
         self, partition: Partition, first: int, end: int, place: Place, in_archive: bool = False
     ) -> None:
-        """A read met damage."""
+        """Register damage that a read met; log new damage."""
         self.reads += 1
         lost = OffsetRange(partition.topic.name, partition.index, first, end)
         recorded = self._recorded.get((lost.topic, lost.partition))
@@ -225,30 +224,32 @@ class DamageRegistry:
                 **place._asdict(),
             )
 
-    def buried(self, group_partition: GroupPartition, first: int, end: int, damage: str) -> None:
-        """A record of a damaged range became a dead letter; told once a group and range."""
+    def dead_lettered(
+        self, group_partition: GroupPartition, first: int, end: int, damage: str
+    ) -> None:
+        """Log that a damaged record became a dead letter, once per group and range."""
         partition = group_partition.partition
         key = partition.topic.topic_id, partition.index, group_partition.group.name
-        told = self._buried.pop(key, None)
+        known = self._dead_lettered.pop(key, None)
         lost = OffsetRange(partition.topic.name, partition.index, first, end)
-        if told is not None and told.first <= first and end <= told.end:
-            lost = told
+        if known is not None and known.first <= first and end <= known.end:
+            lost = known
         else:
             self._log.error(
-                "{lost} are damaged, and each that group {group!r} comes to is a dead letter of "
-                "it now: {damage}",
+                "{lost} are damaged; each becomes a dead letter when group {group!r} reaches it: "
+                "{damage}",
                 event_id="record-damaged",
                 lost=str(lost),
                 group=group_partition.group.name,
                 damage=damage,
                 **lost.described(),
             )
-        self._buried[key] = lost
-        if len(self._buried) > BURIED_MAX:
-            self._buried.popitem(last=False)
+        self._dead_lettered[key] = lost
+        if len(self._dead_lettered) > DEAD_LETTERED_MAX:
+            self._dead_lettered.popitem(last=False)
 
     def read_failed(self, partition: Partition, offset: int, error: Exception) -> None:
-        """A read failed in a way that may pass."""
+        """Count and log a read that failed for a reason that may pass."""
         self.failed_reads += 1
         self._log.error(
             "topic {topic!r} partition {partition} offset {offset} cannot be read now: {error}",
@@ -260,7 +261,7 @@ class DamageRegistry:
         )
 
     def _lose(self, lost: OffsetRange) -> bool:
-        """Count a range; whether any of it is news."""
+        """Count a lost range; return whether any of its offsets is new."""
         if self.ranges >= RANGES_MAX:
             return False
         spans = self._spans.setdefault((lost.topic, lost.partition), _Spans())
@@ -270,7 +271,7 @@ class DamageRegistry:
         return records > 0
 
     def _show(self, place: Place, lost: list[OffsetRange]) -> None:
-        """Count a place if it is news, and describe what is lost there."""
+        """Count a place if it is new, and add the lost ranges to its description."""
         key = _key(place, lost)
         if key not in self._known:
             self.places += 1
@@ -281,15 +282,15 @@ class DamageRegistry:
         if key in self._shown:
             self._shown[key].add(lost)
 
-    # -- what can be seen ---------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------
 
     def known_places(self) -> Iterator[tuple[str, int, int]]:
-        """File, position and end of the damaged places of which somebody can tell these."""
+        """Yield file, position and end of the damaged places whose position is known."""
         return (key for key in self._known if key[2] >= 0)
 
     @property
     def reason(self) -> str:
-        """Why the broker is degraded, "" if it is not."""
+        """Why the broker is degraded; "" if it is healthy."""
         if not self.places:
             return ""
         where = [("the log", self._advice, self._in_log)]
@@ -298,12 +299,12 @@ class DamageRegistry:
         advice = ", ".join(text for _, text, is_damaged in where if is_damaged)
         return (
             f"{what} is damaged (places: {self.places}, records known to be lost: {self.records})"
-            "; the rest is served, and this is said until a restart; see damage in "
+            "; the broker serves the rest, and repeats this until a restart; see damage in "
             f"/api/v1/status, {advice}"
         )
 
     def status(self) -> dict[str, Any]:
-        """Counts, and the first places and ranges, in values that JSON can hold."""
+        """Return counts, and the first places and ranges, as JSON values."""
         return {
             "degraded": self.reason,
             "places": self.places,

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_recovery.py, tests/broker/test_repair.py
-"""Damage of the log, told by the names of topics and by the places in its files."""
+"""Reports damage of the log by names of topics and by places in files."""
 
 from __future__ import annotations
 

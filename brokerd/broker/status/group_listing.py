@@ -1,10 +1,10 @@
 # Tests: tests/broker/test_group_listing.py
-"""Where groups stand, those with the largest lag first, without holding up the reactor.
+"""Lists group partitions, those with the largest lag first, without blocking the reactor.
 
-With few groups the answer is of the moment. With more, a pass over all of them goes on in slices
-between other work, and answers come from the last pass that ended: asking starts the next one, if
-the last is old enough. So asking costs the same whatever the number of groups, and nothing is done
-while nobody asks.
+With few groups, an answer shows the current state. With more groups, a pass over all of them runs
+in slices between other work, and an answer shows the result of the last complete pass. A request
+starts the next pass, if the last one is old enough. So a request costs the same for any number of
+groups, and without requests no pass runs.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import GroupPartition
 
 MAX_GROUPS = 1_000
-"""How many (topic, group, partition) one answer describes."""
+"""Group partitions that one answer describes."""
 
 EXACT_GROUP_PARTITIONS = 250
-"""Up to so many, everything is looked at when asked."""
+"""Up to this many group partitions, an answer shows the current state."""
 
 EXACT_TOPICS = 2_000
-"""The same for topics, whether they have groups or not."""
+"""The same limit for topics, with and without groups."""
 
 SLICE_SECONDS = 0.001
 PAUSE_SECONDS = 0.005
 LOOKS = 32
-"""Things looked at between two looks at the clock."""
+"""Steps of a pass between two readings of the clock."""
 
 REFRESH_SECONDS = 5.0
-"""Between the end of a pass and the beginning of the next."""
+"""Least time between the end of a pass and the start of the next one."""
 
 Row = dict[str, Any]
 
 
-class Listing:
+class GroupListing:
     """Describes group partitions by ``describe(group_partition)``, those with the largest
     ``lag(group_partition)`` first."""
 
@@ -60,9 +60,9 @@ class Listing:
         self._call: DelayedCall | None = None
 
     def rows(self) -> tuple[list[Row], int]:
-        """What there is to show, and how many are left out.
+        """Return the rows and the number of omitted group partitions.
 
-        With many groups, what the last pass found; nothing before the end of the first one.
+        With many groups, the rows are those of the last pass; none before the first pass ends.
         """
         if len(self._state.by_id) <= EXACT_TOPICS:
             group_partitions = list(islice(self._group_partitions(), EXACT_GROUP_PARTITIONS + 1))
@@ -70,12 +70,12 @@ class Listing:
                 group_partitions.sort(key=self._lag, reverse=True)
                 return [self._describe(group_partition) for group_partition in group_partitions], 0
         if self._pass is None and self._clock.seconds() - self._ended_at >= REFRESH_SECONDS:
-            self._pass = self._look_at_all()
+            self._pass = self._run_pass()
             self._go_on_later()
         return self._rows, self._omitted
 
     def stop(self) -> None:
-        """Give up a pass."""
+        """Abandon the current pass."""
         self._pass = None
         if self._call is not None:
             self._call.cancel()
@@ -103,8 +103,8 @@ class Listing:
                 return
         self._go_on_later()
 
-    def _look_at_all(self) -> Iterator[None]:
-        """The pass: one step a group partition looked at, and one a group partition described."""
+    def _run_pass(self) -> Iterator[None]:
+        """Run a pass: one step for each group partition read, and one for each described."""
         largest: list[tuple[int, int, GroupPartition]] = []
         count = 0
         for topic in list(self._state.by_id.values()):

@@ -1,7 +1,7 @@
 # Tests: tests/broker/test_overview.py, tests/broker/test_broker.py
-"""What can be seen of a broker: counts of what it did, and where its groups stand.
+"""Shows counts of the broker and the positions of its groups.
 
-Leases tell the position of a group partition. Without leases, its committed offset tells it:
+Leases define the position of a group partition. Without leases, the committed offset defines it:
 docs/leases.rst, section "Rules".
 """
 
@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from brokerd.broker.archive.append_times import ArchiveAppendTimes
 from brokerd.broker.context import Context
 from brokerd.broker.model.topics import GroupPartition
-from brokerd.broker.status.group_listing import Listing
+from brokerd.broker.status.group_listing import GroupListing
 from brokerd.errors import DamagedData
 from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET
 from brokerd.values import Format
 
 
 class GroupInfo(NamedTuple):
-    """Where a group stands, over all partitions of a topic; counts of records."""
+    """Position of a group over all partitions of a topic; counts of records."""
 
     floor: int
     next: int
@@ -35,7 +35,7 @@ class GroupInfo(NamedTuple):
 
 
 class Overview:
-    """Looks at the state and changes nothing."""
+    """Reads the state without changing it."""
 
     def __init__(
         self, context: Context, max_attempts: int, archived_times: ArchiveAppendTimes
@@ -46,12 +46,12 @@ class Overview:
         self._counters = context.counters
         self._max_attempts = max_attempts
         self._archived_times = archived_times
-        self._listing = Listing(context.state, context.clock, self._group_partition, self.lag)
+        self._listing = GroupListing(context.state, context.clock, self._group_partition, self.lag)
         self.groups = self._listing.rows
         self.stop = self._listing.stop
 
     def counts(self) -> dict[str, Any]:
-        """What exists and what was done, by name."""
+        """Return the number of topics and the counters, by name."""
         counters = self._counters
         return {
             "topics": len(self._state.by_name),
@@ -88,7 +88,7 @@ class Overview:
         }
 
     def group_info(self, topic_name: str, group_name: str) -> GroupInfo:
-        """Where a group stands in a topic; an unknown one is an empty one."""
+        """Return the position of a group in a topic; an unknown group counts as empty."""
         topic = self._state.by_name.get(topic_name)
         group = topic.groups.get(group_name) if topic is not None else None
         group_partitions = group.partitions if group is not None else []
@@ -127,11 +127,11 @@ class Overview:
         )
 
     def commit_place(self, group_partition: GroupPartition) -> int | None:
-        """Where a group that commits and never leased goes on in a group partition; None for any
-        other.
+        """Return the position of a group partition that commits and never leased; else None.
 
-        That is its committed offset, but not below the start. Whether it leased is told by its
-        tokens, which begin above all that deleted groups may have given.
+        The position is the committed offset, or the partition's start offset if that is higher. A
+        group partition never leased if its last token is not above the token base, which is above
+        all tokens of deleted groups.
         """
         store = group_partition.store
         if store.committed == NO_OFFSET or store.last_token > self._state.token_base:
@@ -141,21 +141,19 @@ class Overview:
         return max(store.committed, group_partition.partition.start_offset)
 
     def lag(self, group_partition: GroupPartition) -> int:
-        """How many records a group has to do in a group partition: not settled, or from its
-        commit on."""
+        """Return how many records of a group partition are unsettled, or follow its commit."""
         end, place = group_partition.partition.next_offset, self.commit_place(group_partition)
         return group_partition.store.lag(end) if place is None else max(end - place, 0)
 
     def _oldest(self, group_partition: GroupPartition) -> int | None:
-        """The offset of the first record of a group partition's lag; None without one."""
+        """Return the first offset of a group partition's lag; None without lag."""
         end, place = group_partition.partition.next_offset, self.commit_place(group_partition)
         if place is None:
             return group_partition.store.oldest_unsettled(end)
         return place if place < end else None
 
     def _oldest_age_us(self, group_partition: GroupPartition) -> int | None:
-        """Age of the oldest record of a group partition's lag; None if there is none, or none
-        can tell."""
+        """Return the age of the oldest record of a group partition's lag; None if unknown."""
         partition = group_partition.partition
         offset = self._oldest(group_partition)
         if offset is None:
@@ -168,7 +166,7 @@ class Overview:
         try:
             found = self._wal.time_of(partition.topic.topic_id, partition.index, offset)
         except (DamagedData, OSError):
-            return None  # reading the record will say why
+            return None  # a read of the record reports the error
         if found is None:
             found = self._archived_times.time_of(partition, offset)
         return None if found is None else max(0, now_us - found)

@@ -120,4 +120,4 @@ def bury_damaged(broker: Broker, cold: Cold, damage: Exception) -> None:
         first, end = offset, offset + 1
         if isinstance(damage, Unreadable):
             first, end = min(first, damage.first), max(end, damage.end)
-        broker.damage.buried(group_partition, first, end, str(damage))
+        broker.damage.dead_lettered(group_partition, first, end, str(damage))

@@ -1,12 +1,17 @@
 # Tests: tests/broker/test_segment_cleaner.py, tests/broker/test_sweep_model.py
-"""Has segments of the log deleted whose records the archive has.
+"""Deletes segments of the log whose records the archive holds.
 
-Nothing goes unless the last look found the archive in order, both its tables have got past the
-segment's end, and so much newer log follows as is to be kept, unless the disk is full. The archive
-knows every offset that goes. For each partition it is on record, durably, that records may be
-missing from the log, before any is; and so it is which archive the log relies on, and up to where.
+A segment is deleted under these conditions:
 
-The archive is asked in a thread of its own: one that never answers holds up nothing else.
+- the last refresh found the archive in order;
+- both tables of the archive end at or past the segment's end;
+- ``keep_wal_bytes`` of newer log follow, or the disk is full;
+- the archive knows every offset of the segment.
+
+The log first records, durably, for each partition that records may be missing, and the pin (the
+archive and the LSN up to which the log relies on it).
+
+A separate thread asks the archive, so that an archive that hangs delays nothing else.
 """
 
 from __future__ import annotations
@@ -29,37 +34,37 @@ from brokerd.errors import BrokerdError, NoSpace
 from brokerd.wal import Coverage, CoveragePlan, RemovableSegment, RetainedBytes, Wal, WorkerPool
 
 MARKS = 100
-"""Partitions that one frame says of that records may be missing; a millisecond of the reactor."""
+"""Partitions marked in one frame; this takes about a millisecond of the reactor."""
 
 MarkArchived = Callable[[list[tuple[Partition, int]]], int]
 """`TopicAdmin.mark_archived`."""
 
 Mark = tuple[tuple[int, int], int]
-"""(topic id, partition), and the offset below which its records may be missing."""
+"""(topic id, partition), and the offset below which records may be missing from the log."""
 
 
 class Basis(NamedTuple):
-    """What was durable when the second-newest snapshot was verified, and where that begins."""
+    """The durable state when the second-newest snapshot was verified, and that snapshot's LSN."""
 
     starts: dict[tuple[int, int], int]
     topic_ids: set[int]
     lsn: int
-    """The log ended there; what comes later may be of topics that are not among these."""
+    """End of the log then. Later entries may belong to topics outside ``topic_ids``."""
     snapshot_lsn: int
 
 
 class _Found(NamedTuple):
-    """What a plan found: segments that can go, and what must be on record before they do."""
+    """Result of a plan: removable segments, and marks that must be durable before deletion."""
 
     removables: list[RemovableSegment]
     marks: list[Mark]
 
 
 class ArchivedSegmentCleaner:
-    """Asks the archive in ``archive_thread``, one question at a time.
+    """Runs one plan at a time in ``archive_thread``.
 
-    ``looked()`` is called when it is known what stays, ``failed(error)`` when nothing can go now,
-    ``more()`` when another look may find more.
+    Calls ``on_examined()`` when `retained` is up to date, ``on_error(error)`` when a run fails, and
+    ``on_more()`` when another run may find more segments.
     """
 
     _log = Logger()
@@ -70,47 +75,47 @@ class ArchivedSegmentCleaner:
         journal: Journal,
         wal: Wal,
         archive_thread: WorkerPool,
-        archived: ArchiveReader,
+        archive_reader: ArchiveReader,
         pin: ArchivePin,
         mark_archived: MarkArchived,
         settings: ArchiveSettings,
-        looked: Callable[[], None],
-        failed: Callable[[Exception], None],
-        more: Callable[[], None],
+        on_examined: Callable[[], None],
+        on_error: Callable[[Exception], None],
+        on_more: Callable[[], None],
     ) -> None:
         self._state = state
         self._journal = journal
         self._wal = wal
         self._archive_thread = archive_thread
-        self._archived = archived
+        self._archive_reader = archive_reader
         self._pin = pin
         self._mark_archived = mark_archived
         self._settings = settings
-        self._looked = looked
-        self._failed = failed
-        self._more = more
+        self._on_examined = on_examined
+        self._on_error = on_error
+        self._on_more = on_more
         self._is_running = False
         self._is_wanted = False
-        """Whether somebody asked for a look while one was on."""
+        """Whether another run was requested during the current run."""
         self._stopped = False
         self._view: ArchiveView | None = None
-        """The version that was asked last; its number counts those before it."""
+        """The version of the archive of the last plan; ``_number`` counts versions."""
         self._number = 0
-        self.staying = RetainedBytes()
-        """What stays although it might go, as of the last look."""
+        self.retained = RetainedBytes()
+        """Bytes of segments that the last run kept, by reason."""
 
     def stop(self) -> None:
-        """Begin nothing any more; what a thread is at comes to nothing."""
+        """Start no more work and ignore the results of threads."""
         self._stopped = True
 
     def run(self, basis: Basis) -> None:
-        """Delete what can go. While the archive is still being asked, another look comes later."""
+        """Delete removable segments. A call during a run requests another run after it."""
         if self._is_running:
             self._is_wanted = True
             return
         coverage = self._coverage(basis.snapshot_lsn)
         if coverage is None:
-            self.staying = RetainedBytes()
+            self.retained = RetainedBytes()
             return
         self._is_running = True
         plan = self._wal.deleter.plan_coverage(basis.starts, basis.topic_ids, basis.lsn, coverage)
@@ -120,8 +125,8 @@ class ArchivedSegmentCleaner:
         )
 
     def _coverage(self, snapshot_lsn: int) -> Coverage | None:
-        """What the archive lets go, if it may let go anything."""
-        view = self._archived.view if self._settings.delete_segments else None
+        """Return the part of the log that the archive covers; None if no segment may go."""
+        view = self._archive_reader.view if self._settings.delete_segments else None
         if view is not self._view:
             self._view = view
             self._number += 1
@@ -148,28 +153,28 @@ class ArchivedSegmentCleaner:
         if plan.is_cut_short:
             self._is_wanted |= bool(found.removables)
         else:
-            self._tell_lack(plan.retained)
-            self.staying = plan.retained
-            self._looked()
+            self._report_lack(plan.retained)
+            self.retained = plan.retained
+            self._on_examined()
         self._mark(found.marks, MARKS, found.removables)
 
-    def _tell_lack(self, staying: RetainedBytes) -> None:
-        """Say once that the archive lacks something, until it lacks nothing."""
-        if staying.lack is not None and self.staying.lack is None:
+    def _report_lack(self, retained: RetainedBytes) -> None:
+        """Log that the archive lacks records, once until it is complete again."""
+        if retained.lack is not None and self.retained.lack is None:
             self._log.warn(
-                "{bytes} bytes of the log stay although the archive should have them: {lack}",
-                bytes=staying.lacking,
-                lack=staying.lack,
+                "the log keeps {bytes} bytes because the archive lacks records: {lack}",
+                bytes=retained.lacking,
+                lack=retained.lack,
                 event_id="archive-lacks",
             )
 
-    def _mark(self, marks: list[Mark], lot: int, goes: Sequence[RemovableSegment]) -> None:
-        """Put on record that records may be missing, ``lot`` partitions a frame, then delete."""
+    def _mark(self, marks: list[Mark], lot: int, removables: Sequence[RemovableSegment]) -> None:
+        """Write marks for ``lot`` partitions a frame, then raise the pin and delete."""
         while marks and not self._stopped and self._is_in_order:
             try:
                 news = self._mark_archived(list(self._partitions(marks[-lot:])))
             except Congested:
-                self._journal.when_uncongested(partial(self._mark, marks, lot, goes))
+                self._journal.when_uncongested(partial(self._mark, marks, lot, removables))
                 return
             except BrokerdError as error:
                 if isinstance(error, NoSpace) and lot > 1:
@@ -179,36 +184,36 @@ class ArchivedSegmentCleaner:
                 return
             del marks[-lot:]
             if news:
-                self._journal.when_all_durable(partial(self._mark, marks, lot, goes))
+                self._journal.when_all_durable(partial(self._mark, marks, lot, removables))
                 return
         if self._stopped:
             return
         view = self._view
-        if not goes or view is None or not self._is_in_order:
+        if not removables or view is None or not self._is_in_order:
             self._finish(None)
             return
-        relied = Pin(view.archive_id, max(one.segment.end_lsn for one in goes))
-        self._pin.raise_to(relied, partial(self._delete, goes))
+        pin = Pin(view.archive_id, max(one.segment.end_lsn for one in removables))
+        self._pin.raise_to(pin, partial(self._delete, removables))
 
     @property
     def _is_in_order(self) -> bool:
-        """Whether the last look found the archive that was asked."""
-        asked, view = self._view, self._archived.view
+        """Whether the last refresh found the archive that the plan used."""
+        asked, view = self._view, self._archive_reader.view
         return asked is not None and view is not None and view.archive_id == asked.archive_id
 
-    def _delete(self, goes: Sequence[RemovableSegment], error: Exception | None) -> None:
-        """Delete segments, now that it is on record that the archive has to have them."""
+    def _delete(self, removables: Sequence[RemovableSegment], error: Exception | None) -> None:
+        """Delete segments after the pin is durable."""
         if self._stopped:
             return
         if error is not None:
             self._finish(error)
         elif self._is_in_order:
-            self._wal.deleter.delete(goes, lambda count, error: self._finish(error))
+            self._wal.deleter.delete(removables, lambda count, error: self._finish(error))
         else:
             self._finish(None)
 
     def _partitions(self, marks: Sequence[Mark]) -> Iterator[tuple[Partition, int]]:
-        """Those that are not deleted by now."""
+        """Yield the partitions that still exist, with their marks."""
         for (topic_id, index), end in marks:
             partition = self._state.partition(topic_id, index)
             if partition is not None:
@@ -220,26 +225,26 @@ class ArchivedSegmentCleaner:
         self._is_running = False
         is_wanted, self._is_wanted = self._is_wanted, False
         if error is not None:
-            self._failed(error)
+            self._on_error(error)
         if is_wanted:
-            self._more()
+            self._on_more()
 
     def status(self) -> dict[str, Any]:
-        """What went because of the archive, and what stays although it might."""
-        staying = self.staying
+        """Return counts of deleted segments and of bytes that stay, by reason."""
+        retained = self.retained
         return {
             "deleted_segments": self._wal.deleter.archived_segments,
             "deleted_bytes": self._wal.deleter.archived_bytes,
-            "behind_bytes": staying.archive,
-            "kept_bytes": staying.kept,
-            "snapshot_bytes": staying.snapshot,
-            "lacking_bytes": staying.lacking,
-            "lack": staying.lack,
+            "behind_bytes": retained.archive,
+            "kept_bytes": retained.kept,
+            "snapshot_bytes": retained.snapshot,
+            "lacking_bytes": retained.lacking,
+            "lack": retained.lack,
         }
 
 
 def _with_marks(removables: list[RemovableSegment], known: Mapping[tuple[int, int], int]) -> _Found:
-    """With what must be on record that is not ``known``; in the plan's thread."""
+    """Return the segments with the marks that are not ``known`` yet. Runs in the plan's thread."""
     ends = {
         (topic_id, partition): end  # the last counts: segments are in order
         for removable in removables
