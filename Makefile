@@ -26,7 +26,7 @@ help:
 	@echo 'make test-slow   the slow ones: clusters, killed processes, whole programs'
 	@echo 'make lint   ruff, mypy and the documentation build'
 	@echo 'make docs   the documentation as HTML, in build/docs (ARGS=-E reads every page again)'
-	@echo 'make sim    a few hundred simulated runs, crashes at thousands of disk calls (JOBS=2: two processes)'
+	@echo 'make sim    120 simulated runs, crashes at thousands of disk calls (JOBS=2: two processes)'
 	@echo 'make fuzz   wrong bytes for every wire format, 60 seconds each (ARGS="--seconds 600")'
 	@echo 'make bench  durable rates beside the rate of the disk: half an hour, minutes with ARGS=--no-size'
 	@echo 'make soak   hours of SIGKILLs, flipped bytes and new seeds (SOAK_SECONDS=14400)'
@@ -74,11 +74,11 @@ bench: $(READY)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.archive)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.spark)
 
-# A crash point of "changes" or "archive" is a whole run: here every eleventh, in soak all of them.
+# A crash point of "changes" or "archive" is a whole run. make soak runs all points and new seeds.
 sim: $(READY)
-	$(BIN)/python -m simulator --seeds 0..299 $(WITH_JOBS)
-	$(BIN)/python -m simulator.crashpoints --workload broker --workload log $(WITH_JOBS)
-	$(BIN)/python -m simulator.crashpoints --workload changes --workload archive --every 11 $(WITH_JOBS)
+	$(BIN)/python -m simulator --seeds 0..119 $(WITH_JOBS)
+	$(BIN)/python -m simulator.crashpoints --workload broker --workload log --every 2 $(WITH_JOBS)
+	$(BIN)/python -m simulator.crashpoints --workload changes --workload archive --every 33 $(WITH_JOBS)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz $(WITH_JOBS) $(ARGS)
