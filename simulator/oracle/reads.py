@@ -85,8 +85,9 @@ class Reads:
             and produce.succeeded
             and None not in produce.places
         )
+        is_durable = record.durable_us < span.first_us or record.boot < op.boot
         return (
-            (record.stored.is_before(span) or is_own)
+            ((record.stored.is_before(span) and is_durable) or is_own)
             and self._records.is_known(record)
             and record.first_boot <= op.boot <= record.last_boot
             and (record.boot == op.boot or not self._records.may_be_lost(record))

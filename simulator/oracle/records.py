@@ -68,6 +68,9 @@ class Record:
     first_boot: int = NEVER
     last_boot: int = EVER_US
     """The boots in which this place is this record's."""
+    durable_us: int = EVER_US
+    """When an answer or a sight showed that it was durable. The end of a connection shows only
+    that the broker had the record in memory."""
 
     @property
     def is_acknowledged(self) -> bool:
@@ -176,7 +179,9 @@ class Records:
                     )
                 )
             else:
-                self._claims[claim] = Record(produce.topic, place, Sent(produce, index), stored)
+                record = Record(produce.topic, place, Sent(produce, index), stored)
+                record.durable_us = stored.last_us
+                self._claims[claim] = record
 
     def _add_sight(self, sight: Sight[Shown]) -> None:
         delivery, topic = sight.delivery, sight.acquire.topic
@@ -190,6 +195,7 @@ class Records:
             self._claims[claim] = record
         if record.stored.last_us > (written_us := self._lives.span(sight.acquire).last_us):
             record.stored = Span(record.stored.first_us, written_us)
+        record.durable_us = min(record.durable_us, written_us)
         record.sights.append(sight)
 
     def _join_transactions(self) -> None:
@@ -200,8 +206,10 @@ class Records:
                 same[record.sent.produce.number].append(record)
         for records in same.values():
             last_us = min(record.stored.last_us for record in records)
+            durable_us = min(record.durable_us for record in records)
             for record in records:
                 record.stored = Span(record.stored.first_us, last_us)
+                record.durable_us = durable_us
 
     def _stored(self, possible: list[Sent], sight: Sight[Shown]) -> Span:
         """When a message that was seen, at a place that nobody was told, can have been stored."""

@@ -388,6 +388,19 @@ def test_a_record_may_be_missed_that_was_not_acknowledged_when_the_read_came() -
     assert check(story.history) == []
 
 
+def test_a_record_may_be_missed_whose_connection_ended_before_it_was_durable() -> None:
+    """The disk was stuck: the broker had the record in memory, and a later read shows it."""
+    story = Story()
+    story.produce(b"a", **story.no_answer() | {"lost_us": story.now_us + 50})
+    story.wait(SECOND_US)
+    read(story)
+    story.wait(SECOND_US)
+    read(story, (0, b"a"))
+    assert check(story.history) == []
+    read(story)
+    assert [found.promise for found in check(story.history)] == ["P1-read"]
+
+
 def test_what_an_unanswered_request_committed_may_be_told_or_not() -> None:
     for told in (None, 5):
         story = Story()
