@@ -57,7 +57,10 @@ ADMITTED_EXTRA_BYTES = 1024
 
 
 class Congested(BrokerdError):
-    """Not an answer: the request must wait until `Journal.when_uncongested` calls."""
+    """The log has no room yet. The caller retries when `Journal.when_uncongested` calls.
+
+    Connections do that; clients do not see this error.
+    """
 
     retryable = True
 
@@ -137,9 +140,9 @@ class Journal:
         self.gathered_bytes = 0
         """Upper bound of what the gathered changes will take in the log."""
         self.limit_bytes = 0
-        """``gathered_bytes`` may grow to this without another look at the log."""
+        """`admit` needs no further check while ``gathered_bytes`` stays below this."""
         self._left_bytes = 0
-        """What is left free of the frame for what `leaving_room` was called for."""
+        """Bytes of the frame that `leaving_room` reserves."""
         self.durable_ticket = 0
         self.frames = 0
         """Number of frames since the start."""
@@ -228,9 +231,9 @@ class Journal:
             self._make_event_room(size, lambda: self._wal.reserve_room)
 
     def admit_last(self, size: int) -> None:
-        """As `admit_events`, for what takes rights away: it may use the last of the reserve.
+        """As `admit_events`, for revocations: they may use the last part of the reserve.
 
-        That is kept from all others, so that whoever fills the log can still be shut out.
+        So an administrator can shut out a client that fills the log.
         """
         if self.gathered_bytes + size > self.limit_bytes:
             self._make_event_room(size, lambda: self._wal.last_room)

@@ -1,9 +1,9 @@
 # Tests: tests/broker/test_topic_admin.py
-"""Topics made, configured, shortened and deleted.
+"""Creates, configures, trims and deletes topics.
 
-Every method is admitted before anything changes, changes the state at once and puts one entry into
-the journal. What a change ends or removes is handed to the log before it, in a frame of its own:
-inside a frame control entries come first.
+Every method asks the journal for room first, then changes the state and adds one entry. Records and
+events that the change ends go to the log before it, in a frame of their own, because entries of
+topics come first in a frame.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class _Wiring:
         self.archive_threads = self.readers if self.access is None else self.access.threads
 
     def broker(self) -> Broker:
-        """Make the broker. Snapshots hold the parts in the order of these arguments."""
+        """Make the broker. A snapshot has its parts in this order; a start reads them in any."""
         return Broker(
             settings=self.settings,
             context=self.context,

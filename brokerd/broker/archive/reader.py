@@ -1,12 +1,12 @@
 # Tests: tests/broker/test_archive_reader.py
-"""The archive as the broker has it: its newest version, looked for now and then, and read from.
+"""Follows the newest version of the archive and reads records from it.
 
-The archive is looked at and read in threads of its own, so that a slow one never holds up the log.
-A look that fails changes nothing for readers, who go on with the version that was seen last; but
-`ArchiveReader.view` is None until a look succeeds again, so that nothing is deleted because of an
-archive that may be gone. What fails is told once for each kind of failure.
+Own threads open and read the archive, so a slow archive does not delay the log. After a failed
+refresh, readers keep the last version that opened. `ArchiveReader.view` is None until a refresh
+succeeds, so that the broker deletes nothing because of an archive that may be gone. Each kind of
+failure is logged once.
 
-An archive of another log, or one that `guard` refuses, is not used for anything.
+The broker does not use an archive of another log, or an archive that `guard` refuses.
 """
 
 from __future__ import annotations
@@ -232,10 +232,10 @@ class ArchiveReader:
     # -- reading ------------------------------------------------------------------------------
 
     def read(self, partition: Partition, offset: int, max_bytes: int, done: Brought) -> None:
-        """Have read what the archive knows of a partition from ``offset`` on; never at once.
+        """Read records of a partition from ``offset`` on, and call ``done`` later.
 
-        ``done(chunks, None)``: they hold that offset and those that follow, or are none, where the
-        archive does not know it and the log never let go of it. ``done(None, error)`` as `ask`.
+        ``done(chunks, None)``: ``chunks`` begin with ``offset``. They are empty if the archive does
+        not have the offset and the log did not delete it. ``done(None, error)`` as `ask`.
         """
         topic_id, index = partition.topic.topic_id, partition.index
         is_needed = offset < partition.archived
@@ -277,11 +277,11 @@ class ArchiveReader:
         question: Callable[[ArchiveView], T],
         done: Callable[[T | None, Exception | None], None],
     ) -> None:
-        """Ask the newest version in a thread, and tell ``done`` later; `question` may block.
+        """Run ``question`` on the newest version in a thread, and call ``done`` later.
 
-        ``done(None, error)``: DamagedData, as `DamagedArchive`, or `ArchiveUnavailable`, which may
-        pass. When the archive does not answer, all who wait for their turn by then are told so:
-        else each would wait in turn for as long as that takes.
+        ``question`` may block. ``done(None, error)``: DamagedData, such as `DamagedArchive`, or
+        `ArchiveUnavailable`, which may pass. When a question times out, all queued questions fail
+        at once, so that they do not each wait for the same timeout.
         """
         self._ask(question, done, is_retry=False)
 
@@ -319,7 +319,7 @@ class ArchiveReader:
                 self.refresh(lambda _: again(error))
 
         def again(error: Exception) -> None:
-            """Ask once more if there is a newer version, whose files may be others."""
+            """Run the question again if there is a newer version, which may have other files."""
             if self._seen is view:
                 give_up(error)
             else:
@@ -337,7 +337,7 @@ class ArchiveReader:
         self._pool.submit(work, ended)
 
     def _tell_reads(self, error: Exception | None) -> None:
-        """Say that reads fail, once until one succeeds."""
+        """Log the first failed read after a successful one."""
         if error is not None and not self._reads_fail:
             self._log.error(
                 "records cannot be read: {error}; who asks for them is told to try again",
@@ -347,9 +347,9 @@ class ArchiveReader:
         self._reads_fail = error is not None
 
     def may_hold_below(self, partition: Partition, offset: int) -> bool:
-        """Whether the archive alone may have records right before one that the log has, or its end.
+        """Return whether records right below ``offset`` may be in the archive alone.
 
-        Else the log has the one before, or knows that there is none.
+        Otherwise the log has the record before ``offset``, or there is none.
         """
         if not partition.start_offset < offset:
             return False

@@ -86,7 +86,7 @@ class LeaseService:
         """How many events one request may cause: a frame takes them, whatever its segment."""
         self._max_groups = max_groups
         self._groups_left = 0
-        """So many groups may begin before all are counted again."""
+        """New groups that are allowed before the next count."""
         self._counted_us = -COUNT_US
         self.timers = LeaseTimers(context.clock, context.time, self._due)
 
@@ -95,9 +95,8 @@ class LeaseService:
         for group_partition in self._state.group_partitions():
             group_partition.leave_out_gaps()
             group_partition.store.resume(now_us, self._state.behind_us)
-            if (
-                not group_partition.group.topic.internal_of
-            ):  # whose delays are those of `DelayedDelivery`
+            # `DelayedDelivery` times the delays of internal topics.
+            if not group_partition.group.topic.internal_of:
                 self.timers.schedule(group_partition)
 
     def group_partition(
@@ -135,9 +134,9 @@ class LeaseService:
         return group
 
     def _count_groups(self) -> None:
-        """Count all groups, now and then: those that begin are many more often than there are many.
+        """Count all groups. Raises `LimitExceeded`.
 
-        Raises `LimitExceeded`.
+        A count is rare: after it, as many groups may begin as are left up to the limit.
         """
         now_us = self._time.now_us()
         if now_us - self._counted_us >= COUNT_US:
@@ -404,14 +403,13 @@ class LeaseService:
             return group_partition
         if group.deleted:
             raise _deleted(group)
-        # The group had not begun. If others began it since, it is theirs; if nobody did, records
-        # may have been removed since, and tokens given by one of that name, so it is made anew.
+        # The group had no events. Another client may have created it since: use that one. Else
+        # make a new one, because records may be removed and tokens used since this one was made.
         known = known or self.new_group(topic, group.name)
         return known.partitions[group_partition.partition.index]
 
     def touch(self, group_partition: GroupPartition, size: int, schedule: bool = True) -> None:
-        """Have the events of a group partition written, which is a current one; ``size`` is what
-        was added."""
+        """Add a current group partition to the frame; its new events take ``size`` bytes."""
         if not group_partition.dirty:
             self._journal.add_group_partition(group_partition, schedule)
             groups = group_partition.group.topic.groups

@@ -31,8 +31,8 @@ class LeaseTimers:
     `schedule` the group partition itself.
     ``group_partition.scheduled_us`` is the time of the group partition's live entry in the heap, so
     an entry with another time is stale: it is dropped when it surfaces, or with the others when
-    they may be more than half. Memory is one entry, about 150 bytes, for every group partition that
-    is due some day.
+    they may be more than half. Memory is one entry, about 150 bytes, for every group partition
+    with a due time.
     """
 
     def __init__(

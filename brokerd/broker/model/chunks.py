@@ -3,9 +3,9 @@
 
 A `Chunk` holds records of consecutive offsets of one partition as parallel columns. The newest
 chunk of a partition is the one being appended to; older ones stay cached until the `ChunkCache`,
-shared by all partitions, is over its budget and drops the oldest first. What has been dropped is
-read back from the log in chunks of the same kind, and from the archive, where records may be
-removed, in such as have holes (`brokerd.broker.archive.chunks`).
+shared by all partitions, is over its budget and drops the oldest first. Reads of the log bring
+dropped records back in chunks of the same kind. Reads of the archive, where records may be removed,
+bring chunks with holes (`brokerd.broker.archive.chunks`).
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ class ChunkList:
         self._last: Chunk | None = None
 
     def add(self, chunk: Chunk) -> None:
-        """Take a chunk in that lies within no other, and has none within it."""
+        """Add a chunk. No chunk may contain another."""
         at = bisect_right(self._bases, chunk.base)
         self._bases.insert(at, chunk.base)
         self._chunks.insert(at, chunk)
@@ -375,7 +375,7 @@ class ChunkCache:
         """All chunks, oldest first, and where each is."""
 
     def add(self, chunks: ChunkList, chunk: Chunk) -> None:
-        """Take a chunk in; its bytes count once `grow` has been told of them."""
+        """Add a chunk; its bytes count after a call of `grow`."""
         chunks.add(chunk)
         self._order[chunk] = chunks
 
@@ -399,8 +399,8 @@ class ChunkCache:
     def trim(self) -> None:
         """Drop oldest chunks until the budget holds.
 
-        One that must stay goes to the end of the row, lest a trickle of records that keeps an old
-        chunk busy keeps all the others too.
+        A chunk that must stay goes to the end of the order. So one old chunk in use does not keep
+        all the others.
         """
         looks = min(TRIM_LOOKS, len(self._order))
         while self.used_bytes > self.limit_bytes and looks and self._order:

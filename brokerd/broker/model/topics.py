@@ -58,9 +58,9 @@ class TopicSettings:
     retention_us: int | None = None
     """Records go this long after they were appended."""
     retention_bytes: int | None = None
-    """Of each partition, about so many of the newest bytes stay."""
+    """About this many bytes of the newest records stay in each partition."""
     ttl_us: int | None = None
-    """Records expire so long after they were produced, unless the producer says when."""
+    """Time to live of records whose producer sets none."""
     compact: bool | None = None
     """Whether the archive has to keep only the latest record of each key; None: it keeps all."""
 
@@ -219,17 +219,17 @@ class ConsumerGroup:
         self.grow(settings)
 
     def grow(self, settings: GroupSettings) -> None:
-        """Have a group partition for each partition of the topic."""
+        """Add a group partition for each new partition of the topic."""
         for partition in self.topic.partitions[len(self.partitions) :]:
             self.partitions.append(GroupPartition(self, partition, LeaseStore(settings)))
 
     @property
     def deleted(self) -> bool:
-        """Whether this group is gone: whoever kept it over a turn must not use it any more."""
+        """Whether this group is deleted. A holder must check this in each turn of the reactor."""
         return self._deleted or self.topic.deleted
 
     def dispose(self) -> None:
-        """Be deleted, and no part of a cycle: whoever uses a part of it last frees it."""
+        """Drop references to other objects, so that memory is freed when the last user lets go."""
         self._deleted = True
         for group_partition in self.partitions:
             group_partition.scheduled_us = None
@@ -317,7 +317,7 @@ class Topic:
 
 
 def unknown_group(topic: Topic, name: str) -> UnknownGroup:
-    """Why a group cannot be used that does not exist; names a similar one if there is one."""
+    """Return the error for a missing group; it names a similar group if there is one."""
     near = get_close_matches(name, islice(topic.groups, NEAR_MAX), 1)
     meant = f" (is {near[0]!r} meant?)" if near else ""
     return UnknownGroup(

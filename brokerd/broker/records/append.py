@@ -19,7 +19,7 @@ TTL_MAX_US = 36_525 * 86_400 * 1_000_000
 class RecordAppender:
     """Appends records to partitions and to the frame that gathers.
 
-    ``ttl_us`` is how long the records of a topic live that says nothing of it; 0: for ever.
+    ``ttl_us`` is the time to live in topics without a setting; 0: records do not expire.
     """
 
     def __init__(self, context: Context, tail: ChunkCache, ttl_us: int = 0) -> None:
@@ -135,7 +135,7 @@ class RecordAppender:
         return base_offset
 
     def _open_chunk(self, partition: Partition) -> DenseChunk:
-        """Where the next record of a partition goes; the journal knows of the partition."""
+        """Return the chunk for the next record, and add the partition to the frame."""
         chunks = partition.chunks
         if partition.next_offset == partition.framed:
             self._journal.add_partition(partition)
@@ -146,14 +146,14 @@ class RecordAppender:
         return chunks.open
 
     def _default_expiry_us(self, topic: Topic) -> int:
-        """When a record expires of which its producer says nothing."""
+        """Return the expiry of a record without one, in broker time; 0: none."""
         ttl_us = topic.settings.ttl_us
         if ttl_us is None:
             ttl_us = self._ttl_us
         return self.expiry_us(ttl_us) if ttl_us else 0
 
     def expiry_us(self, ttl_us: int) -> int:
-        """When a record expires that lives so long from now on. Raises `InvalidRequest`."""
+        """Return the broker time in ``ttl_us`` microseconds. Raises `InvalidRequest`."""
         if not 0 < ttl_us <= TTL_MAX_US:
             raise InvalidRequest(
                 f"a time to live is a microsecond up to {TTL_MAX_US // 1_000_000} seconds (a "

@@ -1,10 +1,10 @@
 # Tests: tests/broker/test_cold_reader.py
-"""Records that are no longer in memory: read back from the log, off the reactor thread.
+"""Reads records that are no longer in memory from the log or the archive, in threads.
 
-The log is asked first, and the archive for what the log does not have, or not any more.
+The log comes first. The archive has the records that the log does not have.
 
-One read a partition is under way at a time; whoever asks meanwhile waits for it and is often
-served by it, because a read takes in what follows the offset asked for.
+One read of a partition runs at a time. Other requests for the partition wait for it. The chunks
+that it reads often contain their offsets too.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _removed(partition: Partition, offset: int) -> RecordRemoved:
 class ColdReader:
     """Brings chunks into ``cache``: from the log, which ``pool`` reads, else from the archive.
 
-    What cannot be read is told to ``quarantine``.
+    It reports unreadable records to ``damage``.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class ColdReader:
         if error is None and partition.cold.find(offset) is None:
             error = DamagedData(NOT_IN_LOG)
         if error is not None and offset >= partition.start_offset:
-            error = self._told(partition, offset, error)
+            error = self._report_damage(partition, offset, error)
         retry = []
         for wanted, loaded in self._waiting.pop(partition):
             found = partition.cold.find(wanted)
@@ -175,7 +175,7 @@ class ColdReader:
             self.load(partition, wanted, loaded)
         self._cache.trim()
 
-    def _told(self, partition: Partition, offset: int, error: Exception) -> Exception:
+    def _report_damage(self, partition: Partition, offset: int, error: Exception) -> Exception:
         """Tell the quarantine; returns the error for who waits, who knows partition and offset."""
         if isinstance(error, ArchiveUnavailable):
             return error  # `ArchiveReader` tells of it

@@ -92,8 +92,8 @@ class RecordReader:
         ``max_bytes`` of keys, values and metadata together, but at least one however large it is.
         Offsets grow, and need not follow one another: what is removed, expired or left out is not
         among them, and below the partition's start offset a fetch begins at the start offset.
-        The next fetch begins at ``next_offset``. None, and ``next_offset`` as it was, means that
-        there is nothing durable there yet.
+        The next fetch begins at ``next_offset``. No records and an unchanged ``next_offset`` mean
+        that there is nothing durable there yet.
 
         Where the log is damaged, the records before come first; a fetch that begins there has
         ``error`` `Unreadable` and in ``next_offset`` where to go on. With any other error, such as
@@ -145,7 +145,7 @@ class _Fetch:
         self._records = FetchedRecords()
 
     def go_on(self) -> None:
-        """Take what is in memory; have read what is not; come back when it is much."""
+        """Take records from memory, load others, and yield to the reactor after many."""
         self._take(None)
 
     def _take(self, loaded: Chunk | None) -> None:
