@@ -108,8 +108,8 @@ def test_commit_that_cannot_make_its_checkpoint_is_not_done(table: Table) -> Non
     assert again(table).version == EVERY_COMMITS - 1
 
 
-SYNCS = 6
-"""Of the table, the checkpoint and the file that names it, the log, the sum, its directory."""
+SYNCS = 7
+"""Of the table, the checkpoint and the file that names it, the log, the sum, its directories."""
 STEPS = 1 + SYNCS + 3
 """The sum is renamed; and then there is the commit, before and after which the log is read."""
 

@@ -16,7 +16,12 @@ from twisted.logger import capturedLogs
 
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import mamamia as mm
-from brokerd.protocols.base.connection import CLOSING_US, Limits
+from brokerd.protocols.base.connection import CLOSING_US, Connection, Limits
+from brokerd.protocols.blipmq.connection import BlipmqConnection
+from brokerd.protocols.flymq.connection import FlymqConnection
+from brokerd.protocols.mamamia.connection import MamamiaConnection
+from brokerd.protocols.mega.connection import MegaConnection
+from brokerd.protocols.rustlog.connection import RustlogConnection
 from brokerd.wal import WalOptions
 from simulator.machine.bare import WAL_DIR
 from simulator.machine.disk import SimDisk
@@ -70,6 +75,19 @@ def test_no_answer_leaves_before_its_commit_is_durable() -> None:
         assert house.writer.step()
     assert synced[-1] == "sync" or "sync" in synced
     assert client.answers() == [mm.Produced(0)]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [BlipmqConnection, FlymqConnection, MamamiaConnection, MegaConnection, RustlogConnection],
+)
+def test_no_private_method_of_a_base_class_is_overridden(form: type[Connection]) -> None:
+    """A subclass with a method of the same name would replace it by accident."""
+    classes = [one for one in form.__mro__ if one.__module__.startswith("brokerd.")]
+    for place, one in enumerate(classes):
+        above = {name for base in classes[place + 1 :] for name in vars(base)}
+        private = {name for name in vars(one) if name.startswith("_") and name[1] != "_"}
+        assert not private & above, one
 
 
 def test_many_requests_in_one_write_are_answered_in_one_write() -> None:

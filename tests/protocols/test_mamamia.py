@@ -354,7 +354,7 @@ def test_a_damaged_range_has_one_line_for_each_group() -> None:
     for group, event in zip(("g", "other"), events, strict=True):
         line = formatEvent(event)
         assert "topic 'orders' partition 0 offsets 0 to 2 are damaged" in line
-        assert f"group {group!r} comes to is a dead letter" in line
+        assert f"each becomes a dead letter when group {group!r} reaches it" in line
         assert "00000000000000000000.wal at " in line
         letters = [letter.offset for _, letter in house.broker.leases.dead_letters("orders", group)]
         assert letters == [0, 1, 2]
