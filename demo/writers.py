@@ -70,7 +70,7 @@ class MamamiaFormatWriter(FormatWriter):
     def feed(self, data: bytes) -> Sequence[Any]:
         return [mamamia.decode_response(*frame) for frame in self._reader.feed(data)]
 
-    def write(self, rows: Sequence[Row]) -> bytes:
+    def encode(self, rows: Sequence[Row]) -> bytes:
         return b"".join(map(produce_request, rows))
 
     def offsets(self, rows: Sequence[Row], answers: Sequence[Any]) -> list[int]:
@@ -102,7 +102,7 @@ class FlyMQFormatWriter(FormatWriter):
             for opcode, _, payload in self._reader.feed(data)
         ]
 
-    def write(self, rows: Sequence[Row]) -> bytes:
+    def encode(self, rows: Sequence[Row]) -> bytes:
         requests = [
             flymq.Produce(TOPIC, row.carrier.encode() or None, row.packed, -1) for row in rows
         ]
@@ -130,7 +130,7 @@ class BlipMQFormatWriter(FormatWriter):
     def feed(self, data: bytes) -> Sequence[Any]:
         return [blipmq.decode(frame) for frame in self._reader.feed(data)]
 
-    def write(self, rows: Sequence[Row]) -> bytes:
+    def encode(self, rows: Sequence[Row]) -> bytes:
         published = [blipmq.encode(blipmq.Publish(0, 1, TOPIC, row.packed)) for row in rows]
         return b"".join([*published, blipmq.encode(blipmq.Ping(0))])
 
@@ -160,7 +160,7 @@ class RustLogFormatWriter(FormatWriter):
     def feed(self, data: bytes) -> Sequence[Any]:
         return [rustlog_answer(payload) for payload in self._reader.feed(data)]
 
-    def write(self, rows: Sequence[Row]) -> bytes:
+    def encode(self, rows: Sequence[Row]) -> bytes:
         request = rustlog.Produce(TOPIC, 0, [row.packed for row in rows])
         return rustlog_request(request, next(self._turns))
 
@@ -195,7 +195,7 @@ class MegaFormatWriter(FormatWriter):
     def feed(self, data: bytes) -> Sequence[Any]:
         return self._reader.feed(data)
 
-    def write(self, rows: Sequence[Row]) -> bytes:
+    def encode(self, rows: Sequence[Row]) -> bytes:
         requests = [mega.Produce(row.number, TOPIC, row.number, row.packed) for row in rows]
         for request in requests:
             self._reader.expect(request)

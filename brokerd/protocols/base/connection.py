@@ -279,10 +279,10 @@ class Connection(Protocol):
         if handled & 7 != 7 or self.factory.clock.seconds() < self._run_ends:
             return False
         self.hold(Hold.OVERTIME)
-        self.factory.clock.callLater(0, self._run_again)
+        self.factory.clock.callLater(0, self._end_overtime)
         return True
 
-    def _run_again(self) -> None:
+    def _end_overtime(self) -> None:
         if not self.gone:
             self.release(Hold.OVERTIME)
 
