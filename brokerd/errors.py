@@ -49,7 +49,7 @@ class InvalidName(BrokerdError):
 
 
 class InvalidRequest(BrokerdError):
-    """A request has invalid values, whatever the state of the broker."""
+    """A request has values that are invalid in every state of the broker."""
 
 
 class UnknownTopic(BrokerdError):

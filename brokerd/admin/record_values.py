@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from brokerd.admin.shapes.common import time_of
 from brokerd.admin.shapes.topics import EncodingName, NewRecord, RecordShape
-from brokerd.errors import InvalidRequest
+from brokerd.errors import InvalidRequest, error_text
 from brokerd.values import Encoding, Format, Record
 
 NAMES: dict[int, EncodingName] = {
@@ -133,7 +133,7 @@ def _checked(value: bytes, encoding: Encoding) -> Encoding:
         elif encoding == Encoding.MSGPACK:
             msgpack.unpackb(value)
     except (ValueError, msgpack.UnpackException) as error:
-        reason = str(error) or type(error).__name__
+        reason = error_text(error)
         raise InvalidRequest(f"value_base64 is not {NAMES[encoding]}: {reason}") from None
     return encoding
 

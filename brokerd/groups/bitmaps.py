@@ -86,7 +86,7 @@ class FloorSet:
             self._merge_word(offset >> WORD_SHIFT, BIT[offset & WORD_MASK])
 
     def add_range(self, first: int, end: int) -> None:
-        """Add [first, end). O(words and runs of the set), whatever the length of the range."""
+        """Add [first, end). O(words and runs of the set), for any range."""
         if end <= max(first, self.floor):
             return
         if first <= self.floor:

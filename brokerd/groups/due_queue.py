@@ -5,7 +5,7 @@ An entry is one integer, ``due_us << 64 | offset``, so that the heap compares nu
 tuples. An entry is stale when its offset is no longer due at that time. Stale entries are removed
 when they come up. When more than half are stale, the heap becomes the *old* heap, which is still
 used, and each push moves a few of its last entries, if not stale, to a new heap. Every call is
-short, whatever the number of stale entries.
+short, also with many stale entries.
 """
 
 from __future__ import annotations

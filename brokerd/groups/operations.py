@@ -53,7 +53,7 @@ class GroupOperations(GroupState):
     def settle_range(self, first: int, end: int) -> None:
         """Settle every record of [first, end) and end its lease: the records are gone.
 
-        O(state), whatever the length of the range.
+        O(state) for a range of any length.
         """
         first = max(first, self._settled.floor)
         if first < end:

@@ -186,7 +186,7 @@ class FrozenGroup(NamedTuple):
 
 
 def freeze(state: GroupState, now_us: int) -> FrozenGroup:
-    """Return an immutable copy of ``state`` in milliseconds, whatever its size."""
+    """Return an immutable copy of ``state``, in milliseconds for any size."""
     return FrozenGroup(
         now_us,
         state.settings if state.configured else None,

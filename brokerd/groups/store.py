@@ -140,7 +140,7 @@ class LeaseStore(GroupOperations):
     ) -> bool:
         """Settle a record as done or failed (``delay_us`` None means the group's back-off).
 
-        A failure with ``dead`` makes the record a dead letter, whatever its attempts.
+        A failure with ``dead`` makes the record a dead letter at any attempt.
 
         Return True if the state changed, False if the record was settled so before. Raises
         NotLeaseOwner during the lease of another owner, LeaseLost for a token that is not the

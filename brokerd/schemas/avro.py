@@ -15,6 +15,7 @@ from typing import Any
 from fastavro import parse_schema, schemaless_reader
 from fastavro.schema import SchemaParseException
 
+from brokerd.errors import error_text
 from brokerd.schemas.values import InvalidDefinition, fault_text
 
 _NOT_READ = (
@@ -56,7 +57,7 @@ class AvroSchema:
         try:
             schemaless_reader(stream, self._parsed, None)
         except _NOT_READ as error:
-            why = str(error) or type(error).__name__
+            why = error_text(error)
             return [fault_text(f"Avro validation failed: {why}")]
         left = len(message) - stream.tell()
         return [f"Avro validation failed: {left} bytes follow the value"] if left else []
@@ -71,7 +72,7 @@ def read(text: bytes) -> AvroSchema:
     try:
         return AvroSchema(parse_schema(json.loads(text.decode())))
     except (SchemaParseException, *_NOT_READ) as error:
-        why = str(error) or type(error).__name__
+        why = error_text(error)
         raise InvalidDefinition(fault_text(f"invalid Avro schema: {why}")) from None
 
 

@@ -213,7 +213,7 @@ class Wal:
 
     @property
     def _free(self) -> int:
-        """Bytes that frames can use, whatever their sizes.
+        """Bytes that frames of any sizes can use.
 
         A frame does not span segments, so the rest of the active segment and the spare do not add
         up.

@@ -5,8 +5,10 @@ Spoken in Mamamia, because a connection needs a language.
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable
 from itertools import chain, pairwise
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -82,12 +84,20 @@ def test_no_answer_leaves_before_its_commit_is_durable() -> None:
     [BlipmqConnection, FlymqConnection, MamamiaConnection, MegaConnection, RustlogConnection],
 )
 def test_no_private_method_of_a_base_class_is_overridden(form: type[Connection]) -> None:
-    """A subclass with a method of the same name would replace it by accident."""
+    """A subclass, or an attribute, with the name of a method would replace it by accident."""
     classes = [one for one in form.__mro__ if one.__module__.startswith("brokerd.")]
     for place, one in enumerate(classes):
         above = {name for base in classes[place + 1 :] for name in vars(base)}
         private = {name for name in vars(one) if name.startswith("_") and name[1] != "_"}
         assert not private & above, one
+    methods = [f for one in classes for f in vars(one).values() if isinstance(f, FunctionType)]
+    stored = {
+        step.argval
+        for method in methods
+        for step in dis.get_instructions(method)
+        if step.opname == "STORE_ATTR"
+    }
+    assert not stored & {method.__name__ for method in methods}
 
 
 def test_many_requests_in_one_write_are_answered_in_one_write() -> None:

@@ -242,7 +242,7 @@ class TestFailures:
         assert len(rig.fatal) == 1 and rig.durable == [] and rig.wal.durable_ticket == 0
 
     def test_an_error_after_disk_work_is_fatal(self) -> None:
-        """The reactor would only log it, and whatever waits for the work would wait forever."""
+        """The reactor would only log it, and the caller would wait forever."""
         for name in ("on_durable", "on_room"):
             rig = Rig()
             setattr(rig.wal, name, fail)

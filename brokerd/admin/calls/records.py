@@ -38,9 +38,9 @@ from brokerd.values import MAX_RECORD_BYTES, Format, Record
 PRODUCE_BODY_BYTES_MAX = 16 << 20
 """Bytes of a body with the largest record in base64."""
 SCHEDULED_MAX = 1_000
-"""Most delayed messages of a page, whatever the limit of the request: 10,000 take 65 ms."""
+"""Most delayed messages of a page, also if a request asks for more: 10,000 take 65 ms."""
 READ_BYTES_MAX = 512 << 10
-"""Most bytes of records of one read, whatever the limit of the request: the JSON of 1 MB of
+"""Most bytes of records of one read, also if a request asks for more: the JSON of 1 MB of
 MessagePack takes 90 ms.
 """
 

@@ -25,10 +25,10 @@ def retry_later(error: BrokerdError | OSError) -> None:
     may_pass = isinstance(error, OSError) or error.retryable
     is_missing = isinstance(error.__cause__ or error, FileNotFoundError)
     if may_pass and not is_missing and _attempts_left() > 0:
-        raise AttemptFailed(error_text(error)) from error
+        raise AttemptFailed(task_error_text(error)) from error
 
 
-def error_text(error: BrokerdError | OSError) -> str:
+def task_error_text(error: BrokerdError | OSError) -> str:
     """Return the text of an error. An OSError's begins with the name of the file."""
     if isinstance(error, BrokerdError):
         return str(error)

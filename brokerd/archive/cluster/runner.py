@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from brokerd.archive.cluster.attempts import ATTEMPTS, AttemptFailed, error_text, retry_later
+from brokerd.archive.cluster.attempts import ATTEMPTS, AttemptFailed, retry_later, task_error_text
 from brokerd.archive.cluster.master_url import attempts_of, is_local
 from brokerd.archive.cluster.progress import NoProgress, Progress, show_progress
 from brokerd.archive.cluster.shipping import package, portable_task
@@ -142,7 +142,7 @@ class _Guard(Generic[Item, Result]):
             return self._function(item)
         except (BrokerdError, OSError) as error:
             retry_later(error)
-            return _TaskError(error_text(error))
+            return _TaskError(task_error_text(error))
 
 
 def _freeze_modules() -> None:

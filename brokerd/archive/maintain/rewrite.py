@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from brokerd.archive.cluster.attempts import error_text, retry_later
+from brokerd.archive.cluster.attempts import retry_later, task_error_text
 from brokerd.archive.contract.layout import LAYOUTS, Layout, Range
 from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.contract.view import ArchiveUnavailable
@@ -71,7 +71,7 @@ def rewrite(unit: RewriteUnit) -> RewriteResult | RewriteFailure:
         return _rewrite(unit)
     except (DamagedData, ArchiveUnavailable, OSError) as error:
         retry_later(error)
-        return RewriteFailure(error_text(error))
+        return RewriteFailure(task_error_text(error))
 
 
 def _rewrite(unit: RewriteUnit) -> RewriteResult:

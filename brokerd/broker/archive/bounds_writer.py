@@ -6,7 +6,7 @@ log grows, on request, and soon after a change that invalidates a bound: a seek,
 offset, new settings of a topic. The broker logs a failed write and tries again.
 
 The capture runs in short steps that do not block the reactor. The write follows when the captured
-state is synced to the disk, whatever the durability: removed records must not come back.
+state is synced to the disk at every durability: removed records must not come back.
 """
 
 from __future__ import annotations

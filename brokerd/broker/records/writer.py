@@ -12,7 +12,7 @@ from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.security.audit import AuditTrail
-from brokerd.broker.topic_admin import TopicAdmin
+from brokerd.broker.topic_admin import TopicAdmin, check_topic_name
 from brokerd.errors import UnknownPartition
 from brokerd.security.audit import Actor, topic_auto_created
 
@@ -54,8 +54,10 @@ class RecordWriter:
             size += len(key)
         if metadata is not None:
             size += len(metadata)
-        self._journal.admit(size)
         topic = self._state.by_name.get(topic_name)
+        if topic is None:
+            check_topic_name(topic_name)  # refuse a bad name even when the log has no room
+        self._journal.admit(size)
         if topic is None:
             topic = self._create(actor, topic_name, partitions, index or 0)
         partition = topic.choose(key, index)
