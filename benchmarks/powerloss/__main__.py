@@ -1,0 +1,186 @@
+# Tests: tests/powerloss/test_main.py
+"""``python -m benchmarks.powerloss --points 200``: power losses of a real broker.
+
+A broker works on a file system in user space that records each write, truncation, link, rename,
+removal and sync. Clients of all formats write, lease and settle; the broker is killed, the log is
+rolled up and deleted. Then, for many points of the recording, a directory is built as a power loss
+at that point could have left it, a broker starts on it, and all that clients were told before that
+point has to be there.
+
+Exit codes: 0 every promise kept, or this machine cannot mount (it says why); 1 a promise broken
+(the recording is kept, and ``--recording DIR --point N --model M --seed S`` tries a point again);
+2 it could not be tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.process import BrokerFailed, BrokerProcess, interrupt_on_signals
+from brokerd.archive.storage.local import sync_strictly
+from brokerd.errors import BrokerdError
+
+from . import kernel
+from .check import check
+from .facts import Facts, TimedLedger
+from .filesystem import FileSystemFailed, RecordedDirectory
+from .recording import Kind, Operation, Position, read_recording
+from .replay import Model, Replay
+from .workload import SETTINGS, Plan, Workload
+
+_NAMING = (Kind.CREATE, Kind.MKDIR, Kind.LINK, Kind.RENAME, Kind.UNLINK, Kind.RESIZE)
+
+
+class Loss(NamedTuple):
+    """A power loss that is tried."""
+
+    point: int
+    """How many operations there were."""
+    model: Model
+
+
+def choose_losses(operations: Sequence[Operation], count: int, seed: int) -> list[Loss]:
+    """Choose power losses in order: a third anywhere, a third before the end of a sync, a third
+    after a change of names or of a size."""
+    chance = random.Random(f"{seed}:losses")
+    syncs = [at for at, one in enumerate(operations) if one.kind is Kind.SYNC]
+    names = [at + 1 for at, one in enumerate(operations) if one.kind in _NAMING]
+    places: list[Sequence[int]] = [range(len(operations) + 1), syncs, names]
+    models = list(Model)
+    return sorted(
+        Loss(chance.choice(places[number % 3] or places[0]), models[number // 3 % 3])
+        for number in range(count)
+    )
+
+
+def record(directory: Path, seed: int, plan: Plan) -> None:
+    """Make a recording and the facts of it in a new directory.
+
+    :raises BrokerFailed: the broker does not come back.
+    :raises FileSystemFailed: the file system cannot be mounted.
+    """
+    directory.mkdir()
+    facts = Facts(seed)
+    with RecordedDirectory(directory) as disk:
+        ledger = TimedLedger(facts, Position(disk.recording))
+        data_dir = disk.path / "data"
+        scratch = directory / "scratch"
+        scratch.mkdir()
+        (data_dir / "run").mkdir(parents=True)
+        (data_dir / "run" / "rollup").symlink_to(scratch)
+        for made in (disk.path, data_dir):
+            sync_strictly(made)
+        with BrokerProcess(data_dir, directory / "broker.log", SETTINGS) as broker:
+            Workload(broker, ledger, plan, _say).run()
+    shutil.rmtree(directory / "backing")
+    facts.save(directory / "facts")
+
+
+def try_losses(directory: Path, losses: Sequence[Loss], seed: int) -> Iterator[tuple[Loss, str]]:
+    """Try power losses of a recording in order; yield each broken promise."""
+    facts = Facts.load(directory / "facts")
+    replay = Replay()
+    operations = read_recording(directory / "recording")
+    for loss in losses:
+        while replay.position < loss.point:
+            replay.apply(next(operations))
+        left = replay.lose_power(loss.model, random.Random(f"{seed}:{loss.point}:{loss.model}"))
+        root = directory / f"point-{loss.point}-{loss.model}"
+        shutil.rmtree(root, ignore_errors=True)
+        replay.write(left, root)
+        findings = _try_loss(root, facts, loss.point)
+        yield from ((loss, finding) for finding in findings)
+        if not findings:
+            shutil.rmtree(root)
+
+
+def _try_loss(root: Path, facts: Facts, point: int) -> list[str]:
+    log = root.with_name(root.name + ".log")
+    with BrokerProcess(root / "data", log, SETTINGS) as broker:
+        try:
+            findings = check(broker, facts, point)
+        except Exception as error:  # Whatever it is, the broker did not serve as it should.
+            findings = [f"{type(error).__name__}: {error}"]
+    if not findings:
+        log.unlink()
+    return findings
+
+
+def _say(line: str) -> None:
+    print(f"  {line}", flush=True)
+
+
+def _run(options: argparse.Namespace, seed: int, directory: Path) -> int:
+    """Record unless there is a recording, try power losses and print what is wrong."""
+    findings = 0
+    if options.recording is None:
+        plan = Plan(options.rounds, has_rollups=not options.no_rollups)
+        record(directory, seed, plan)
+        for finding in Facts.load(directory / "facts").findings:
+            findings += 1
+            print(f"BROKEN while recording: {finding}", flush=True)
+    if options.point is not None:
+        losses = [Loss(options.point, model) for model in options.model or Model]
+    else:
+        operations = [one._replace(data=b"") for one in read_recording(directory / "recording")]
+        losses = choose_losses(operations, options.points, seed)
+        losses = [loss for loss in losses if loss.model in (options.model or Model)]
+    began = time.monotonic()
+    broken = set()
+    for loss, finding in try_losses(directory, losses, seed):
+        findings += 1
+        broken.add(loss)
+        print(
+            f"BROKEN: {finding}\n  again: python -m benchmarks.powerloss --recording {directory} "
+            f"--seed {seed} --point {loss.point} --model {loss.model}",
+            flush=True,
+        )
+    seconds = time.monotonic() - began
+    print(f"{len(losses)} power losses in {seconds:.0f} s, promises broken after {len(broken)}")
+    return 1 if findings else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.powerloss", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--points", type=int, default=200, help="default: 200")
+    parser.add_argument("--seed", type=int, default=None, help="default: a new one, printed")
+    parser.add_argument("--rounds", type=int, default=3, help="of the recording; default: 3")
+    parser.add_argument("--no-rollups", action="store_true", help="record without the archive")
+    parser.add_argument("--recording", type=Path, help="of an earlier run, in place of a new one")
+    parser.add_argument("--point", type=int, help="try this point only")
+    parser.add_argument("--model", type=Model, action="append", help=", ".join(Model))
+    options = parser.parse_args(arguments)
+    if options.recording is None and (reason := kernel.missing()):
+        print(f"powerloss: skipped: {reason}")
+        return 0
+    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    interrupt_on_signals()
+    parent = Path(tempfile.mkdtemp(prefix="brokerd-powerloss-"))
+    directory = options.recording or parent / "run"
+    print(f"powerloss: seed {seed}, data in {directory}", flush=True)
+    code = 2
+    try:
+        code = _run(options, seed, directory)
+    except KeyboardInterrupt:
+        print("powerloss: interrupted", file=sys.stderr)
+        code = 130
+    except (BrokerFailed, BrokerdError, FileSystemFailed, OSError) as error:
+        print(f"powerloss: {error}\npowerloss: the data is kept in {directory}", file=sys.stderr)
+    if code in (0, 130):
+        shutil.rmtree(parent, ignore_errors=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,321 @@
+# Tests: tests/powerloss/test_main.py
+"""Clients of all formats on one broker, with kills, rollups, trims, deletions and a retention.
+
+Records go through the writers of `benchmarks.crowd`. The workers here do the rest: transactions,
+leases that are settled, trims, topics that are deleted. All note positions in :class:`Facts`.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.archive_torture import SETTINGS as ARCHIVE_SETTINGS
+from benchmarks.crowd import (
+    KEYED,
+    SHARED,
+    WRITERS,
+    FlymqWrites,
+    MamamiaWrites,
+    MegaWrites,
+    RustlogWrites,
+    Stage,
+    Writer,
+)
+from benchmarks.held_rollup import HeldRollup
+from benchmarks.oracle import Origin
+from benchmarks.process import BrokerFailed, BrokerProcess
+from brokerd.cli.server import NoBroker, Server, find
+from brokerd.client.flymq import FlymqClient
+from brokerd.client.mamamia import MamamiaClient
+from brokerd.codecs.mamamia import BatchSettle
+
+from .facts import (
+    DELAYED,
+    GROUP,
+    LEFT,
+    RIGHT,
+    SHORT,
+    TOPICS,
+    TRIMMED,
+    Asked,
+    TimedLedger,
+    Transaction,
+    Trim,
+)
+
+MIB = 1 << 20
+SETTINGS = ARCHIVE_SETTINGS
+ROUND_BYTES = 3 * MIB
+LEASE_SECONDS = 1.0
+DELAY_MS = 1500
+_BRIEF_RECORDS = 5
+_TRANSACTION_PRODUCER, _BRIEF_PRODUCER = 100, 101
+_PAUSE_SECONDS = 0.02
+_AWAY_SECONDS = 0.05
+_ROUND_SECONDS = 180.0
+_SETTLE_MAX = 40
+_UNSETTLED = 0.1
+_ROLLED_BACK = 0.2
+_BROKER_KILLS = (1, 3)
+_ROLLUP_KILLED = 0.4
+_ROLLUP_POINTS = 12
+_DELETION_SECONDS = 3.0
+_SHORT_BYTES = MIB
+
+
+class _DelayedWrites(FlymqWrites):
+    """The answer has the number of the schedule, not the offset."""
+
+    def write(self, topic: str, window: Sequence[tuple[Origin, bytes]]) -> Sequence[int]:
+        for _, value in window:
+            self.client.produce_delayed(topic, value, DELAY_MS)
+        return []
+
+
+MORE_WRITERS = (
+    (TRIMMED, MegaWrites),
+    (SHORT, RustlogWrites),
+    (SHORT, MamamiaWrites),
+    (DELAYED, _DelayedWrites),
+)
+
+
+@dataclass
+class Plan:
+    """How much is done."""
+
+    rounds: int = 3
+    round_bytes: int = ROUND_BYTES
+    has_rollups: bool = True
+
+
+class Worker(threading.Thread):
+    """Does something again and again; a connection that breaks is made anew."""
+
+    def __init__(self, stage: Stage, ledger: TimedLedger, does: Callable[[Worker], None]) -> None:
+        super().__init__(name=does.__name__, daemon=True)
+        self.stage = stage
+        self.ledger = ledger
+        self.chance = random.Random(f"{ledger.seed}:{does.__name__}")
+        self._does = does
+        self._numbers: dict[int, int] = {}
+
+    def run(self) -> None:
+        try:
+            while self.stage.is_on():
+                with suppress(OSError, NoBroker):
+                    self._does(self)
+                self.stage.over.wait(_AWAY_SECONDS)
+        except Exception as error:  # Whatever it is, it ends the run as a finding.
+            self.stage.fail(self.name, error)
+
+    def next(self, producer: int) -> tuple[Origin, bytes]:
+        """A new record."""
+        self._numbers[producer] = self._numbers.get(producer, 0) + 1
+        origin = Origin(producer, self._numbers[producer])
+        return origin, self.ledger.value(origin)
+
+
+def transact(worker: Worker) -> None:
+    """Write to two topics in transactions; roll some back."""
+    ledger, address = worker.ledger, worker.stage.addresses["flymq"]
+    with FlymqClient(address) as client:
+        while worker.stage.is_on():
+            transaction = client.transaction()
+            origins: dict[str, list[Origin]] = {LEFT: [], RIGHT: []}
+            for topic in (LEFT, RIGHT) * worker.chance.randint(1, 3):
+                origin, value = worker.next(_TRANSACTION_PRODUCER)
+                transaction.produce(topic, value)
+                origins[topic].append(origin)
+            is_commit = worker.chance.random() >= _ROLLED_BACK
+            asked = Transaction(ledger.position(), origins=origins, is_commit=is_commit)
+            ledger.facts.transactions.append(asked)
+            if is_commit:
+                transaction.commit()
+                for topic, some in origins.items():
+                    ledger.acknowledge(topic, some, [])
+            else:
+                transaction.rollback()
+            asked.after = ledger.position()
+            worker.stage.over.wait(_PAUSE_SECONDS)
+
+
+def settle(worker: Worker) -> None:
+    """Lease records of `SHARED` and settle most of them."""
+    ledger, address = worker.ledger, worker.stage.addresses["mamamia"]
+    with MamamiaClient(address) as client:
+        while worker.stage.is_on():
+            count = worker.chance.randint(1, _SETTLE_MAX)
+            leased = client.acquire_batch(SHARED, GROUP, "settler", count, LEASE_SECONDS, 0.2)
+            chosen = [one.id for one in leased if worker.chance.random() >= _UNSETTLED]
+            if not chosen:
+                continue
+            asked = Asked(ledger.position())
+            for offset in chosen:
+                if ledger.facts.settles.setdefault(offset, asked).after is not None:
+                    ledger.report(f"{SHARED} offset {offset} was leased after it was settled")
+            said = client.settle_batch(
+                SHARED, GROUP, "settler", [BatchSettle(offset, True) for offset in chosen]
+            )
+            after = ledger.position()
+            for offset, text in zip(chosen, said, strict=True):
+                if text == "settled":
+                    earlier = ledger.facts.settles[offset]
+                    ledger.facts.settles[offset] = Asked(earlier.before, after)
+
+
+def trim(worker: Worker) -> None:
+    """Remove the older records of a topic now and then."""
+    facts = worker.ledger.facts
+    told = list(facts.told.get(TRIMMED, {}).values())
+    worker.stage.over.wait(worker.chance.uniform(0.2, 1.0))
+    if not told or told[-1][0] is None:
+        return
+    asked = Trim(worker.ledger.position(), offset=max(0, told[-1][0] - 20))
+    facts.trims.append(asked)
+    _server(worker.stage).post("topics", TRIMMED, "trim", offset=asked.offset)
+    asked.after = worker.ledger.position()
+
+
+def come_and_go(worker: Worker) -> None:
+    """Create a topic, write to it, and delete every second one."""
+    ledger, address = worker.ledger, worker.stage.addresses["flymq"]
+    number = len([topic for topic in ledger.facts.told if topic.startswith("brief-")])
+    topic = f"brief-{number}-{worker.chance.randrange(1 << 32):08x}"
+    with FlymqClient(address) as client:
+        client.create_topic(topic)
+        for _ in range(_BRIEF_RECORDS):
+            origin, value = worker.next(_BRIEF_PRODUCER)
+            ledger.acknowledge(topic, [origin], [client.produce(topic, value).offset])
+        if number % 2:
+            asked = ledger.facts.deletions[topic] = Asked(ledger.position())
+            client.delete_topic(topic)
+            asked.after = ledger.position()
+    worker.stage.over.wait(worker.chance.uniform(0.2, 1.0))
+
+
+class Workload:
+    """One run on a broker that has not been started."""
+
+    def __init__(
+        self, broker: BrokerProcess, ledger: TimedLedger, plan: Plan, say: Callable[[str], None]
+    ) -> None:
+        self._broker = broker
+        self._ledger = ledger
+        self._plan = plan
+        self._say = say
+        self._chance = random.Random(f"{ledger.seed}:workload")
+        self._writers: list[Writer] = []
+
+    def run(self) -> None:
+        """Do it all and stop the broker. What goes wrong is a finding of the ledger.
+
+        :raises BrokerFailed: the broker does not come back.
+        """
+        self._broker.start()
+        addresses = {
+            form: self._broker.address_of(form)
+            for form in ("mamamia", "flymq", "blipmq", "rustlog", "mega", "admin")
+        }
+        stage = Stage(addresses, self._ledger)
+        self._set_up(stage)
+        workers = [Worker(stage, self._ledger, does) for does in _WORK]
+        everybody = (*WRITERS, *MORE_WRITERS)
+        self._writers = [
+            Writer(stage, number, topic, connect)
+            for number, (topic, connect) in enumerate(everybody)
+        ]
+        try:
+            for thread in (*workers, *self._writers):
+                thread.start()
+            for number in range(self._plan.rounds):
+                if stage.is_on():
+                    self._round(stage, number)
+        finally:
+            stage.over.set()
+            for thread in (*workers, *self._writers):
+                thread.join(_ROUND_SECONDS)
+        if self._chance.random() < 0.5:
+            self._broker.kill()
+        elif code := self._broker.stop():
+            self._ledger.report(f"the broker stopped with exit code {code}")
+
+    def _set_up(self, stage: Stage) -> None:
+        with FlymqClient(stage.addresses["flymq"]) as client:
+            for topic in TOPICS:
+                client.create_topic(topic)
+        server = _server(stage)
+        server.patch("topics", KEYED, "settings", compact=True)
+        server.patch("topics", SHORT, "settings", retention_bytes=_SHORT_BYTES)
+
+    def _round(self, stage: Stage, number: int) -> None:
+        began = time.monotonic()
+        for writer in self._writers:
+            writer.write(self._plan.round_bytes // len(self._writers))
+        kills = self._chance.randint(*_BROKER_KILLS)
+        for _ in range(kills):
+            stage.over.wait(self._chance.uniform(0.1, 1.0))
+            self._broker.kill()
+            self._broker.start()
+        self._await_writers(stage)
+        rollups = self._roll_up(stage) if self._plan.has_rollups else 0
+        self._say(
+            f"round {number}: {kills} kills, {rollups} rollups, {self._ledger.count:,} records "
+            f"acknowledged, {time.monotonic() - began:.0f} s, position {self._ledger.position():,}"
+        )
+
+    def _roll_up(self, stage: Stage) -> int:
+        """Run the rollup while clients go on, sometimes killed and run again; return how often."""
+        _server(stage).post("wal", "seal")
+        for writer in self._writers:
+            writer.write(self._plan.round_bytes // len(self._writers) // 4)
+        if self._chance.random() < _ROLLUP_KILLED:
+            self._run_job(self._chance.randrange(_ROLLUP_POINTS))
+            self._run_job(None)
+            count = 2
+        else:
+            self._run_job(None)
+            count = 1
+        self._await_writers(stage)
+        stage.over.wait(_DELETION_SECONDS)
+        return count
+
+    def _run_job(self, kill_at: int | None) -> None:
+        """Run the rollup; kill it at a point, the first of which is 0, if one is given."""
+        data_dir = self._broker.data_dir
+        with HeldRollup(data_dir, log_of(data_dir), derived=False) as job:
+            points = 0
+            while job.next_point() is not None:
+                if points == kill_at:
+                    job.kill()
+                    return
+                points += 1
+                job.go_on()
+            for problem in job.outcome().problems:
+                self._ledger.report(f"the rollup: {problem}")
+
+    def _await_writers(self, stage: Stage) -> None:
+        deadline = time.monotonic() + _ROUND_SECONDS
+        for writer in self._writers:
+            while stage.is_on() and not writer.is_idle():
+                time.sleep(_AWAY_SECONDS)
+                if time.monotonic() > deadline:
+                    raise BrokerFailed(f"{writer.name} was not done within {_ROUND_SECONDS:.0f} s")
+
+
+def log_of(data_dir: Path) -> Path:
+    """The output of the rollup, beside the file system that the data directory is on."""
+    return data_dir.parent.parent / "rollup.log"
+
+
+def _server(stage: Stage) -> Server:
+    return Server(find(f"http://{stage.addresses['admin']}", ""))
+
+
+_WORK = (transact, settle, trim, come_and_go)
