@@ -38,7 +38,7 @@ class Definition(NamedTuple):
 
 C, G = CounterMetricFamily, GaugeMetricFamily
 DEFINITIONS = (
-    Definition("ready", "brokerd_ready", G, "1 while clients are served, else 0"),
+    Definition("ready", "brokerd_ready", G, "1 while the broker serves clients, else 0"),
     Definition("uptime_seconds", "brokerd_uptime_seconds", G, "Time since the service started"),
     Definition("topics", "brokerd_topics", G, "Topics that exist"),
     Definition("connections", "brokerd_connections", G, "Open client connections", "format"),
@@ -51,29 +51,29 @@ DEFINITIONS = (
     ),
     Definition("records_produced", "brokerd_records_produced", C, "Records appended", "format"),
     Definition("bytes_produced", "brokerd_produced_bytes", C, "Bytes of values appended"),
-    Definition("leases_granted", "brokerd_leases_granted", C, "Leases handed out"),
+    Definition("leases_granted", "brokerd_leases_granted", C, "Leases granted"),
     Definition("settled", "brokerd_records_settled", C, "Records settled as processed"),
-    Definition("failed", "brokerd_records_failed", C, "Settles that said failed"),
+    Definition("failed", "brokerd_records_failed", C, "Settles with a failure"),
     Definition("expired", "brokerd_leases_expired", C, "Leases that lapsed"),
     Definition(
         "records_removed",
         "brokerd_records_removed",
         C,
-        "Offsets that start offsets moved past",
+        "Offsets below moved start offsets",
         "reason",
     ),
     Definition(
         "dead_letters_removed",
         "brokerd_dead_letters_removed",
         C,
-        "Dead letters that went with their records",
+        "Dead letters removed with their records",
     ),
-    Definition("retention.errors", "brokerd_retention_errors", C, "Steps of retention that failed"),
+    Definition("retention.errors", "brokerd_retention_errors", C, "Failed steps of retention"),
     Definition(
         "retention.waiting_bytes",
         "brokerd_removable_wal_bytes",
         G,
-        "Bytes of journal files that can go once two snapshots hold what else they say",
+        "Bytes of segments that the broker deletes after the next snapshots",
     ),
     Definition(
         "clock.skew_seconds",
@@ -85,7 +85,7 @@ DEFINITIONS = (
         "clock.ahead_seconds",
         "brokerd_clock_ahead_seconds",
         G,
-        "How far it is ahead of the time by which records are removed; 0 while it is trusted",
+        "How far broker time is ahead of the time by which records are removed; 0 while trusted",
     ),
     Definition("producers", "brokerd_idempotent_producers", G, "Idempotent producers in memory"),
     Definition("subscriptions", "brokerd_subscriptions", G, "Subscriptions of BlipMQ's clients"),
@@ -103,153 +103,189 @@ DEFINITIONS = (
         "transactions.rolled_back",
         "brokerd_transactions_rolled_back",
         C,
-        "Transactions rolled back by their clients, or because they went",
+        "Transactions rolled back by clients, or with their connection",
     ),
     Definition(
         "transactions.timed_out",
         "brokerd_transactions_timed_out",
         C,
-        "Transactions rolled back because they were open for too long",
+        "Transactions rolled back by limits.transaction_seconds",
     ),
     Definition("audit.written", "brokerd_audit_events", C, "Events written to the audit trail"),
     Definition(
         "audit.repeated",
         "brokerd_audit_repeated",
         C,
-        "Logins and denials that were counted and not written one by one",
+        "Logins and denials counted, not written one by one",
     ),
     Definition(
         "audit.dropped",
         "brokerd_audit_events_dropped",
         C,
-        "Events that are lost because the journal had no room",
+        "Audit events lost because the journal had no room",
     ),
     Definition(
-        "audit.logins_failed", "brokerd_logins_failed", C, "Logins that failed, throttled ones too"
+        "audit.logins_failed", "brokerd_logins_failed", C, "Failed logins, including throttled ones"
     ),
-    Definition("audit.denied", "brokerd_denials", C, "Requests that somebody was not permitted"),
-    Definition(
-        "tls_refused", "brokerd_tls_refused", C, "Handshakes of TLS that failed", "listener"
-    ),
+    Definition("audit.denied", "brokerd_denials", C, "Requests refused for lack of a permission"),
+    Definition("tls_refused", "brokerd_tls_refused", C, "Failed TLS handshakes", "listener"),
     Definition(
         "certificates_refused",
         "brokerd_certificates_refused",
         C,
-        "Valid certificates of clients that let nobody in",
+        "Valid certificates of clients without an enabled account",
     ),
     Definition(
         "formats.blipmq.publishes_dropped",
         "brokerd_blipmq_publishes_dropped",
         C,
-        "Messages of QoS 0 that the broker had no room for",
+        "QoS 0 messages dropped for lack of room",
     ),
     Definition(
         "formats.blipmq.deliveries_skipped",
         "brokerd_blipmq_skipped",
         C,
-        "Messages of QoS 0 that are too large for a delivery",
+        "QoS 0 messages too large for a delivery",
     ),
     Definition(
         "formats.blipmq.nacks_dropped",
         "brokerd_blipmq_nacks_dropped",
         C,
-        "NACKs for clients that do not read",
+        "NACKs dropped because a client does not read",
     ),
     Definition("long_polls", "brokerd_long_polls", G, "Acquires that wait for a record"),
-    Definition("schedule.scheduled", "brokerd_schedule_added", C, "Delayed messages taken in"),
-    Definition("schedule.fired", "brokerd_schedule_fired", C, "Those that were produced"),
-    Definition("schedule.cancelled", "brokerd_schedule_cancelled", C, "Those that were cancelled"),
-    Definition("schedule.expired", "brokerd_schedule_expired", C, "Those expired when due"),
-    Definition("schedule.lost", "brokerd_schedule_lost", C, "Those that could not be produced"),
+    Definition("schedule.scheduled", "brokerd_schedule_added", C, "Delayed messages accepted"),
+    Definition("schedule.fired", "brokerd_schedule_fired", C, "Delayed messages produced"),
+    Definition("schedule.cancelled", "brokerd_schedule_cancelled", C, "Delayed messages cancelled"),
+    Definition(
+        "schedule.expired",
+        "brokerd_schedule_expired",
+        C,
+        "Delayed messages expired before they were due",
+    ),
+    Definition("schedule.lost", "brokerd_schedule_lost", C, "Delayed messages given up"),
     Definition(
         "uncommitted_bytes",
         "brokerd_uncommitted_bytes",
         G,
-        "Bytes that wait for the disk before their answers may leave",
+        "Bytes that wait for the disk",
     ),
-    Definition("tail_cache_bytes", "brokerd_tail_cache_bytes", G, "Newest records in memory"),
-    Definition("read_cache_bytes", "brokerd_read_cache_bytes", G, "Older records in memory"),
-    Definition("reads_from_disk", "brokerd_disk_reads", C, "Reads that had to go to disk"),
-    Definition("snapshots_written", "brokerd_snapshots_written", C, "Snapshots of the state"),
-    Definition("snapshot_lsn", "brokerd_snapshot_lsn", G, "Journal position of the newest one"),
-    Definition("wal.commits", "brokerd_wal_commits", C, "Commits that are durable"),
-    Definition("wal.frames", "brokerd_wal_frames", C, "Frames that commits made durable"),
-    Definition("wal.durable_lsn", "brokerd_wal_durable_lsn", G, "Journal position that is durable"),
-    Definition("wal.segments", "brokerd_wal_segments", G, "Journal files"),
-    Definition("wal.segments_deleted", "brokerd_segments_deleted", C, "Journal files deleted"),
-    Definition("wal.bytes", "brokerd_wal_bytes", G, "Bytes of the journal on disk"),
-    Definition("wal.room_bytes", "brokerd_wal_room_bytes", G, "Allocated and not yet written"),
-    Definition("wal.starved", "brokerd_wal_starved", G, "1 while work is refused for lack of room"),
     Definition(
-        "archive.usable", "brokerd_archive_usable", G, "1 while the archive can be used, else 0"
+        "tail_cache_bytes", "brokerd_tail_cache_bytes", G, "Bytes of newest records in memory"
     ),
-    Definition("archive.version", "brokerd_archive_version", G, "Version that is in use"),
-    Definition("archive.files", "brokerd_archive_files", G, "Files of its table of records"),
-    Definition("archive.bytes", "brokerd_archive_bytes", G, "Bytes of its table of records"),
+    Definition(
+        "read_cache_bytes", "brokerd_read_cache_bytes", G, "Bytes of older records in memory"
+    ),
+    Definition("reads_from_disk", "brokerd_disk_reads", C, "Reads from disk"),
+    Definition("snapshots_written", "brokerd_snapshots_written", C, "Snapshots written"),
+    Definition(
+        "snapshot_lsn", "brokerd_snapshot_lsn", G, "Journal position of the newest snapshot"
+    ),
+    Definition("wal.commits", "brokerd_wal_commits", C, "Durable commits"),
+    Definition("wal.frames", "brokerd_wal_frames", C, "Frames of durable commits"),
+    Definition("wal.durable_lsn", "brokerd_wal_durable_lsn", G, "Durable journal position"),
+    Definition("wal.segments", "brokerd_wal_segments", G, "Segments of the journal"),
+    Definition("wal.segments_deleted", "brokerd_segments_deleted", C, "Segments deleted"),
+    Definition("wal.bytes", "brokerd_wal_bytes", G, "Bytes of the journal on disk"),
+    Definition(
+        "wal.room_bytes", "brokerd_wal_room_bytes", G, "Bytes allocated and not yet written"
+    ),
+    Definition(
+        "wal.starved", "brokerd_wal_starved", G, "1 while the broker refuses work for lack of room"
+    ),
+    Definition(
+        "archive.usable",
+        "brokerd_archive_usable",
+        G,
+        "1 while the broker can use the archive, else 0",
+    ),
+    Definition("archive.version", "brokerd_archive_version", G, "Version of the archive in use"),
+    Definition(
+        "archive.files", "brokerd_archive_files", G, "Files of the archive's table of records"
+    ),
+    Definition(
+        "archive.bytes", "brokerd_archive_bytes", G, "Bytes of the archive's table of records"
+    ),
     Definition(
         "archive.records_lsn",
         "brokerd_archive_records_lsn",
         G,
-        "Journal position below which it has all records",
+        "Journal position below which the archive has all records",
     ),
     Definition(
         "archive.events_lsn",
         "brokerd_archive_events_lsn",
         G,
-        "Journal position below which it has all events of groups",
+        "Journal position below which the archive has all group events",
     ),
     Definition(
-        "archive.behind_bytes", "brokerd_archive_lag_bytes", G, "Bytes of the journal not in it"
+        "archive.behind_bytes",
+        "brokerd_archive_lag_bytes",
+        G,
+        "Bytes of the journal that the archive lacks",
     ),
     Definition(
         "archive.behind_segments",
         "brokerd_archive_lag_segments",
         G,
-        "Journal files not in it, or not all of them",
+        "Segments that the archive lacks, or has in part",
     ),
     Definition(
         "archive.waiting_bytes",
         "brokerd_archive_waiting_bytes",
         G,
-        "Bytes of sealed journal files that stay, by what they wait for",
+        "Bytes of sealed segments that the broker keeps, by reason",
         "waits_for",
     ),
     Definition(
         "archive.deleted_segments",
         "brokerd_archive_segments_deleted",
         C,
-        "Journal files deleted because the archive has them",
+        "Segments deleted because the archive has them",
     ),
-    Definition("archive.deleted_bytes", "brokerd_archive_deleted_bytes", C, "Bytes of these files"),
-    Definition("archive.refreshes", "brokerd_archive_refreshes", C, "Looks for a newer version"),
     Definition(
-        "archive.failed_refreshes", "brokerd_archive_refresh_failures", C, "Looks that failed"
+        "archive.deleted_bytes",
+        "brokerd_archive_deleted_bytes",
+        C,
+        "Bytes of segments deleted because the archive has them",
+    ),
+    Definition(
+        "archive.refreshes",
+        "brokerd_archive_refreshes",
+        C,
+        "Checks for a newer version of the archive",
+    ),
+    Definition(
+        "archive.failed_refreshes",
+        "brokerd_archive_refresh_failures",
+        C,
+        "Failed checks for a newer version of the archive",
     ),
     Definition("archive.reads", "brokerd_archive_reads", C, "Reads from the archive"),
     Definition(
         "archive.failed_reads",
         "brokerd_archive_failed_reads",
         C,
-        "Reads from it that failed for now",
+        "Failed reads from the archive, to be tried again",
     ),
     Definition(
         "archive.read_bytes",
         "brokerd_archive_read_bytes",
         C,
-        "Bytes of records read, as they are in memory",
+        "Bytes of records read from the archive, as they are in memory",
     ),
     Definition(
         "archive.read_seconds",
         "brokerd_archive_read_seconds",
         C,
-        "Time that reads took, waiting for their turn included",
+        "Time of reads from the archive, from request to answer",
     ),
-    Definition("archive.bounds.written", "brokerd_bounds_written", C, "Times bounds were written"),
+    Definition("archive.bounds.written", "brokerd_bounds_written", C, "Writes of state/bounds"),
     Definition(
-        "archive.bounds.lsn", "brokerd_bounds_lsn", G, "Journal position that the last tell of"
+        "archive.bounds.lsn", "brokerd_bounds_lsn", G, "Journal position of the last state/bounds"
     ),
-    Definition("recovery.seconds", "brokerd_recovery_seconds", G, "How long the replay took"),
-    Definition("recovery.frames", "brokerd_recovery_frames", G, "Frames that were replayed"),
+    Definition("recovery.seconds", "brokerd_recovery_seconds", G, "Duration of the replay"),
+    Definition("recovery.frames", "brokerd_recovery_frames", G, "Frames replayed"),
     Definition(
         "recovery.damages", "brokerd_recovery_damages", G, "Damaged places found by the replay"
     ),
@@ -257,46 +293,49 @@ DEFINITIONS = (
         "damage.ranges",
         "brokerd_damaged_ranges",
         G,
-        "Ranges of offsets that are known to be unreadable",
+        "Ranges of offsets known to be unreadable",
     ),
-    Definition("damage.records", "brokerd_damaged_records", G, "Offsets in those ranges"),
+    Definition("damage.records", "brokerd_damaged_records", G, "Offsets in the unreadable ranges"),
     Definition(
         "damage.reads",
         "brokerd_damaged_reads",
         C,
-        "Tries to read a record from disk that met damage: one for each record of a damaged batch",
+        "Reads of a record from disk that found damage, one for each record of a damaged batch",
     ),
     Definition(
-        "damage.failed_reads", "brokerd_failed_reads", C, "Reads from disk that failed for now"
+        "damage.failed_reads",
+        "brokerd_failed_reads",
+        C,
+        "Failed reads from disk, to be tried again",
     ),
     Definition(
         "damage.recorded_places",
         "brokerd_recorded_damages",
         G,
-        "Damaged places that a repair has put on record",
+        "Damaged places that a repair recorded",
     ),
     Definition(
         "damage.recorded_records",
         "brokerd_recorded_lost_records",
         G,
-        "Offsets that are known to be lost in them",
+        "Offsets lost in the recorded places",
     ),
     Definition(
         "damage.indexes",
         "brokerd_damaged_indexes",
         C,
-        "Index files that had to be made again from their segments",
+        "Indexes rebuilt from their segments",
     ),
     Definition(
         "damage.snapshots",
         "brokerd_damaged_snapshots",
         C,
-        "Snapshots that the start passed over because they are damaged",
+        "Damaged snapshots that the start ignored",
     ),
 )
 
 GROUP_DEFINITIONS = (
-    Definition("lag", "brokerd_group_lag_records", G, "Records that are still to do"),
+    Definition("lag", "brokerd_group_lag_records", G, "Records not yet settled"),
     Definition("leased", "brokerd_group_leased_records", G, "Records under a live lease"),
     Definition("delayed", "brokerd_group_delayed_records", G, "Records that wait for a back-off"),
     Definition("dead", "brokerd_group_dead_letters", G, "Dead letters"),
@@ -304,7 +343,7 @@ GROUP_DEFINITIONS = (
         "oldest_age_seconds",
         "brokerd_group_oldest_unsettled_seconds",
         G,
-        "Age of the oldest record that is still to do",
+        "Age of the oldest record not yet settled",
     ),
 )
 
@@ -337,7 +376,7 @@ class StatusCollector:
             yield family
         yield GaugeMetricFamily(
             "brokerd_group_series_omitted",
-            "Partitions of groups beyond those with the largest lag",
+            "Partitions of groups that the scrape leaves out",
             value=self._status.get("groups_omitted", 0),
         )
 
@@ -365,7 +404,7 @@ def _lateness(status: Mapping[str, Any]) -> Metric:
     bounds = [*map(str, LATENESS_SECONDS), "+Inf"]
     return HistogramMetricFamily(
         "brokerd_schedule_lateness_seconds",
-        "How late delayed messages were produced",
+        "Delay of delayed messages beyond their due time",
         buckets=list(zip(bounds, counts, strict=True)),
         sum_value=status["lateness_seconds"],
     )
