@@ -29,7 +29,7 @@ help:
 	@echo 'make sim    120 simulated runs, crashes at thousands of disk calls (JOBS=2: two processes)'
 	@echo 'make fuzz   wrong bytes for every wire format, 60 seconds each (ARGS="--seconds 600")'
 	@echo 'make bench  durable rates beside the rate of the disk: half an hour, minutes with ARGS=--no-size'
-	@echo 'make soak   hours of SIGKILLs, flipped bytes and new seeds (SOAK_SECONDS=14400)'
+	@echo 'make soak   hours of SIGKILLs, power losses, flipped bytes and new seeds (SOAK_SECONDS=14400)'
 	@echo 'make wheel  a package to install elsewhere, into dist'
 
 # pip needs 2.5 GB of temporary space for Spark, more than a small /tmp has.
@@ -89,6 +89,7 @@ soak: $(READY)
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m 'not slow and not soak'
 	$(BIN)/python -m benchmarks.torture --kills 50
 	$(BIN)/python -m benchmarks.archive_torture --rounds 64
+	$(BIN)/python -m benchmarks.powerloss --points 200
 	$(BIN)/python -m simulator.crashpoints $(WITH_JOBS)
 	$(BIN)/python -m simulator.flips $(WITH_JOBS)
 	$(BIN)/python -m simulator --soak $(SOAK_SECONDS) --from $$(date +%s)000 $(WITH_JOBS)

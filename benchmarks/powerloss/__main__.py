@@ -36,6 +36,7 @@ from .recording import Kind, Operation, Position, read_recording
 from .replay import Model, Replay
 from .workload import SETTINGS, Plan, Workload
 
+_TELL_EVERY = 20
 _NAMING = (Kind.CREATE, Kind.MKDIR, Kind.LINK, Kind.RENAME, Kind.UNLINK, Kind.RESIZE)
 
 
@@ -84,8 +85,10 @@ def record(directory: Path, seed: int, plan: Plan) -> None:
     facts.save(directory / "facts")
 
 
-def try_losses(directory: Path, losses: Sequence[Loss], seed: int) -> Iterator[tuple[Loss, str]]:
-    """Try power losses of a recording in order; yield each broken promise."""
+def try_losses(
+    directory: Path, losses: Sequence[Loss], seed: int
+) -> Iterator[tuple[Loss, list[str]]]:
+    """Try power losses of a recording in order; yield the broken promises of each."""
     facts = Facts.load(directory / "facts")
     replay = Replay()
     operations = read_recording(directory / "recording")
@@ -97,9 +100,9 @@ def try_losses(directory: Path, losses: Sequence[Loss], seed: int) -> Iterator[t
         shutil.rmtree(root, ignore_errors=True)
         replay.write(left, root)
         findings = _try_loss(root, facts, loss.point)
-        yield from ((loss, finding) for finding in findings)
         if not findings:
             shutil.rmtree(root)
+        yield loss, findings
 
 
 def _try_loss(root: Path, facts: Facts, point: int) -> list[str]:
@@ -120,12 +123,13 @@ def _say(line: str) -> None:
 
 def _run(options: argparse.Namespace, seed: int, directory: Path) -> int:
     """Record unless there is a recording, try power losses and print what is wrong."""
-    findings = 0
+    broken = 0
     if options.recording is None:
         plan = Plan(options.rounds, has_rollups=not options.no_rollups)
         record(directory, seed, plan)
-        for finding in Facts.load(directory / "facts").findings:
-            findings += 1
+        findings = Facts.load(directory / "facts").findings
+        broken += bool(findings)
+        for finding in findings:
             print(f"BROKEN while recording: {finding}", flush=True)
     if options.point is not None:
         losses = [Loss(options.point, model) for model in options.model or Model]
@@ -134,18 +138,20 @@ def _run(options: argparse.Namespace, seed: int, directory: Path) -> int:
         losses = choose_losses(operations, options.points, seed)
         losses = [loss for loss in losses if loss.model in (options.model or Model)]
     began = time.monotonic()
-    broken = set()
-    for loss, finding in try_losses(directory, losses, seed):
-        findings += 1
-        broken.add(loss)
-        print(
-            f"BROKEN: {finding}\n  again: python -m benchmarks.powerloss --recording {directory} "
-            f"--seed {seed} --point {loss.point} --model {loss.model}",
-            flush=True,
-        )
-    seconds = time.monotonic() - began
-    print(f"{len(losses)} power losses in {seconds:.0f} s, promises broken after {len(broken)}")
-    return 1 if findings else 0
+    for number, (loss, findings) in enumerate(try_losses(directory, losses, seed), 1):
+        broken += bool(findings)
+        for finding in findings:
+            print(f"BROKEN at point {loss.point}, {loss.model}: {finding}", flush=True)
+        if findings:
+            _say(
+                f"again: python -m benchmarks.powerloss --recording {directory} --seed {seed} "
+                f"--point {loss.point} --model {loss.model}"
+            )
+        if number % _TELL_EVERY == 0:
+            _say(f"{number} of {len(losses)} power losses, {time.monotonic() - began:.0f} s")
+    print(f"{len(losses)} power losses in {time.monotonic() - began:.0f} s")
+    print(f"promises broken in {broken} cases" if broken else "every promise kept")
+    return 1 if broken else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

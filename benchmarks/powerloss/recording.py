@@ -3,8 +3,8 @@
 
 The file is a sequence of MessagePack arrays, an :class:`Operation` each. Files and directories have
 numbers, which outlive their names; the root is number 1. A position in a recording is a count of
-operations. While the recorder runs, the file ``RECORDING.count`` holds the position, 8 bytes
-little-endian, for other processes to map.
+operations. While the recorder runs, the file ``RECORDING.count`` holds the position, 8 bytes in the
+order of the machine, for other processes to map.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgpack
 
 ROOT = 1
-_COUNT = struct.Struct("<Q")
+_COUNT = struct.Struct("@Q")  # Native, so that it is copied whole, not byte by byte.
 _BUFFER_BYTES = 1 << 20
 
 

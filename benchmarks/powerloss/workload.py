@@ -30,7 +30,7 @@ from benchmarks.crowd import (
 from benchmarks.held_rollup import HeldRollup
 from benchmarks.oracle import Origin
 from benchmarks.process import BrokerFailed, BrokerProcess
-from brokerd.cli.server import NoBroker, Server, find
+from brokerd.cli.server import NoBroker, Refused, Server, find
 from brokerd.client.flymq import FlymqClient
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.codecs.mamamia import BatchSettle
@@ -56,7 +56,7 @@ LEASE_SECONDS = 1.0
 DELAY_MS = 1500
 _BRIEF_RECORDS = 5
 _TRANSACTION_PRODUCER, _BRIEF_PRODUCER = 100, 101
-_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS = 0.1
 _AWAY_SECONDS = 0.05
 _ROUND_SECONDS = 180.0
 _SETTLE_MAX = 40
@@ -109,7 +109,7 @@ class Worker(threading.Thread):
     def run(self) -> None:
         try:
             while self.stage.is_on():
-                with suppress(OSError, NoBroker):
+                with suppress(OSError, NoBroker, Refused):  # It is away, or about to serve.
                     self._does(self)
                 self.stage.over.wait(_AWAY_SECONDS)
         except Exception as error:  # Whatever it is, it ends the run as a finding.
