@@ -37,6 +37,7 @@ from .replay import Model, Replay
 from .workload import SETTINGS, Plan, Workload
 
 _TELL_EVERY = 20
+_ROLL_UP_EVERY = 25
 _NAMING = (Kind.CREATE, Kind.MKDIR, Kind.LINK, Kind.RENAME, Kind.UNLINK, Kind.RESIZE)
 
 
@@ -69,7 +70,7 @@ def record(directory: Path, seed: int, plan: Plan) -> None:
     :raises FileSystemFailed: the file system cannot be mounted.
     """
     directory.mkdir()
-    facts = Facts(seed)
+    facts = Facts(seed, has_rollups=plan.has_rollups)
     with RecordedDirectory(directory) as disk:
         ledger = TimedLedger(facts, Position(disk.recording))
         data_dir = disk.path / "data"
@@ -92,24 +93,25 @@ def try_losses(
     facts = Facts.load(directory / "facts")
     replay = Replay()
     operations = read_recording(directory / "recording")
-    for loss in losses:
+    for number, loss in enumerate(losses, 1):
         while replay.position < loss.point:
             replay.apply(next(operations))
         left = replay.lose_power(loss.model, random.Random(f"{seed}:{loss.point}:{loss.model}"))
         root = directory / f"point-{loss.point}-{loss.model}"
         shutil.rmtree(root, ignore_errors=True)
         replay.write(left, root)
-        findings = _try_loss(root, facts, loss.point)
+        is_rolled_up = facts.has_rollups and number % _ROLL_UP_EVERY == 0
+        findings = _try_loss(root, facts, loss.point, is_rolled_up)
         if not findings:
             shutil.rmtree(root)
         yield loss, findings
 
 
-def _try_loss(root: Path, facts: Facts, point: int) -> list[str]:
+def _try_loss(root: Path, facts: Facts, point: int, is_rolled_up: bool) -> list[str]:
     log = root.with_name(root.name + ".log")
     with BrokerProcess(root / "data", log, SETTINGS) as broker:
         try:
-            findings = check(broker, facts, point)
+            findings = check(broker, facts, point, is_rolled_up)
         except Exception as error:  # Whatever it is, the broker did not serve as it should.
             findings = [f"{type(error).__name__}: {error}"]
     if not findings:

@@ -20,8 +20,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from benchmarks.crowd import KEYED, SHARED, key_of
+from benchmarks.held_rollup import HeldRollup
 from benchmarks.ledger import Ledger, Seen
 from benchmarks.process import BrokerProcess
+from brokerd.cli.server import Server, find
 from brokerd.client.flymq import FlymqClient
 from brokerd.client.mamamia import MamamiaClient
 
@@ -146,11 +148,21 @@ class Check:
             self._ledger.report(f"{len(twice)} records are in the archive twice: {twice[:5]}")
         topics: dict[str, list[Seen]] = {}
         for topic, _, offset, value in rows:
-            if topic in self._facts.told:
+            if topic in self._facts.told and value != _AFTER:
                 topics.setdefault(topic, []).append(Seen(offset, value))
         for topic, seen in topics.items():
             self._judge_sent(f"archived {topic}", seen)
             self._ledger.audit_order(topic, "the table", sorted(set(seen)))
+
+    def judge_whole_archive(self, rows: Sequence[tuple[str, int, int, bytes]]) -> None:
+        """Judge the rows once a rollup has taken all that was there."""
+        self.judge_archive(rows)
+        shared = [
+            Seen(offset, value)
+            for topic, _, offset, value in rows
+            if topic == SHARED and value != _AFTER
+        ]
+        self._ledger.audit(SHARED, "the table, rolled up", sorted(shared))
 
     def judge_new(self, topic: str, offset: int, seen: Sequence[Seen]) -> None:
         """Judge the offset of a record that was produced after the power loss."""
@@ -160,8 +172,10 @@ class Check:
             self._ledger.report(f"{topic}: a new record got offset {offset}, {last} was told")
 
 
-def check(broker: BrokerProcess, facts: Facts, point: int) -> list[str]:
+def check(broker: BrokerProcess, facts: Facts, point: int, is_rolled_up: bool = False) -> list[str]:
     """Start a broker on a directory and judge what is there; return what is wrong.
+
+    With ``is_rolled_up`` the rollup has to work there, too, and the archive has all records then.
 
     :raises BrokerFailed: the broker does not start or stop.
     """
@@ -181,7 +195,24 @@ def check(broker: BrokerProcess, facts: Facts, point: int) -> list[str]:
         found.findings.append(f"the broker stopped with exit code {code}")
     found.judge_archive(read_archive(broker.data_dir / "archive"))
     found.findings += verify(broker.data_dir)
+    if is_rolled_up:
+        found.findings += _roll_up(broker)
+        found.judge_whole_archive(read_archive(broker.data_dir / "archive"))
     return found.findings
+
+
+def _roll_up(broker: BrokerProcess) -> list[str]:
+    """Archive the whole log of a stopped broker; return what went wrong."""
+    broker.start()
+    Server(find(broker.admin, "")).post("wal", "seal")
+    log = broker.data_dir.with_name("rollup.log")
+    with HeldRollup(broker.data_dir, log, derived=False) as job:
+        while job.next_point() is not None:
+            job.go_on()
+        problems = job.outcome().problems
+    if code := broker.stop():
+        problems = [*problems, f"the broker stopped with exit code {code} after a rollup"]
+    return [f"the rollup after the power loss: {problem}" for problem in problems]
 
 
 def read_topics(client: FlymqClient) -> dict[str, list[Seen]]:

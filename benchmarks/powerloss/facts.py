@@ -62,6 +62,7 @@ class Facts:
     """All of one run. It can be pickled."""
 
     seed: int
+    has_rollups: bool = True
     sent: dict[Origin, int] = field(default_factory=dict)
     """The position before each record was sent."""
     told: dict[str, dict[Origin, tuple[int | None, int]]] = field(default_factory=dict)

@@ -190,6 +190,17 @@ def test_the_archive_and_new_offsets_are_judged(facts: Facts, topics: Topics) ->
     ]
 
 
+def test_a_rollup_afterwards_has_to_take_everything(facts: Facts, topics: Topics) -> None:
+    """The new record that the check itself produced may be there."""
+    check = Check(facts, POINT)
+    rows = [(SHARED, 0, *seen) for seen in topics[SHARED]]
+    check.judge_whole_archive([*rows, (SHARED, 0, COUNT, b"after the power loss")])
+    assert check.findings == []
+    check.judge_whole_archive(rows[1:])
+    (finding,) = check.findings
+    assert "1 acknowledged records are gone" in finding
+
+
 def test_facts_survive_a_file(facts: Facts, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("facts") / "facts"
     facts.save(path)
