@@ -332,8 +332,8 @@ class _Wiring:
             self.leases,
             self.schedule_counters,
             self.topics.internal_topic,
-            self.delivery.added,
-            self.delivery.over,
+            self.delivery.message_added,
+            self.delivery.message_settled,
         )
 
     # -- archive and removal ------------------------------------------------------------------

@@ -43,7 +43,7 @@ def preads(house: House) -> int:
     return house.disk.calls["pread"]
 
 
-def foresight_bytes(house: House) -> int:
+def prefetch_bytes(house: House) -> int:
     return house.broker.status()["schedule_held_bytes"]
 
 
@@ -61,7 +61,7 @@ class TestReadingAhead:
         assert house.broker.status()["reads_from_disk"] == found
         assert preads(house) - before == ahead
         assert sorted(values(house)) == sorted(expected)
-        assert foresight_bytes(house) == 0
+        assert prefetch_bytes(house) == 0
 
     def test_nothing_is_read_long_before_it_is_due(self) -> None:
         house = House(settings=FORGETFUL, options=SMALL)
@@ -69,9 +69,9 @@ class TestReadingAhead:
         house.run()
         house = house.crash()
         in_an_hour(house, 3600.0 - AHEAD_SECONDS - 60.0)
-        assert foresight_bytes(house) == 0
+        assert prefetch_bytes(house) == 0
         house.pass_time(61.0, step=1.0)
-        assert foresight_bytes(house) > 0
+        assert prefetch_bytes(house) > 0
         house.pass_time(AHEAD_SECONDS + 1, step=1.0)
         assert values(house) == [b"x"]
 
@@ -105,15 +105,15 @@ class TestReadingAhead:
     def test_more_than_one_look_brings_are_read_by_the_next_ones(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("brokerd.broker.delayed.prefetch.LOOK_WANTED", 100)
+        monkeypatch.setattr("brokerd.broker.delayed.prefetch.SCAN_MESSAGES_MAX", 100)
         monkeypatch.setattr("brokerd.broker.delayed.prefetch.SCAN_BLOCKS", 1)
         house = House(settings=FORGETFUL, options=SMALL)
         expected = shuffled(house)
         most = 0
         for _ in range(59):
-            before = foresight_bytes(house)
+            before = prefetch_bytes(house)
             house.pass_time(1.0, step=1.0)
-            most = max(most, (foresight_bytes(house) - before) // MESSAGE_BYTES)
+            most = max(most, (prefetch_bytes(house) - before) // MESSAGE_BYTES)
         assert most in range(100, 130)
         house.pass_time(12.0)
         assert house.broker.status()["reads_from_disk"] == 0
@@ -139,7 +139,7 @@ class TestBudget:
         held = []
         for _ in range(75):
             house.pass_time(1.0, step=0.2)
-            held.append(foresight_bytes(house))
+            held.append(prefetch_bytes(house))
         assert 0 < max(held) <= 2 * budget
         assert sorted(values(house)) == sorted(expected)
 
@@ -147,10 +147,10 @@ class TestBudget:
         house = House(settings=FORGETFUL, options=SMALL)
         shuffled(house)
         house.pass_time(59.0, step=1.0)
-        assert foresight_bytes(house) > 0
+        assert prefetch_bytes(house) > 0
         for schedule_id in range(COUNT):
             assert house.broker.delayed.cancel("t", schedule_id)
-        assert foresight_bytes(house) == 0
+        assert prefetch_bytes(house) == 0
 
     def test_a_message_cancelled_while_it_is_read_is_not_held(self) -> None:
         house = House(settings=FORGETFUL, options=SMALL)
@@ -162,7 +162,7 @@ class TestBudget:
         assert len(house.readers) == 1
         assert house.broker.delayed.cancel("t", 0)
         house.run()
-        assert foresight_bytes(house) == 0
+        assert prefetch_bytes(house) == 0
 
     def test_the_messages_of_a_deleted_topic_are_held_no_longer(self) -> None:
         house = House(settings=FORGETFUL, options=SMALL)
@@ -170,7 +170,7 @@ class TestBudget:
         house.pass_time(59.0, step=1.0)
         house.broker.topics.delete("t")
         house.pass_time(AHEAD_SECONDS, step=1.0)
-        assert foresight_bytes(house) == 0
+        assert prefetch_bytes(house) == 0
 
 
 def test_a_damaged_message_hinders_no_other() -> None:

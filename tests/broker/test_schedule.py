@@ -9,7 +9,7 @@ import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.broker import BrokerSettings
-from brokerd.broker.delayed.delivery import FIRE_BYTES, MESSAGE_BYTES, TRIM_SECONDS
+from brokerd.broker.delayed.delivery import MESSAGE_BYTES, TRIM_SECONDS, TURN_BYTES
 from brokerd.broker.delayed.schedule import DELAY_MAX_US
 from brokerd.broker.model.topics import TopicSettings
 from brokerd.errors import InvalidRequest, UnknownPartition, UnknownTopic
@@ -175,14 +175,14 @@ class TestFiring:
 
     def test_many_due_at_once_leave_the_reactor_its_turns(self) -> None:
         house = House()
-        count = FIRE_BYTES // MESSAGE_BYTES + 100
+        count = TURN_BYTES // MESSAGE_BYTES + 100
         for _ in range(count):
             later(house, b"", 1.0)
         house.run()
         fired = []
         house.broker.journal.when_durable(0, lambda: None)
-        turn = house.broker.delivery._turn
-        house.broker.delivery._turn = lambda: (  # type: ignore[method-assign]
+        turn = house.broker.delivery._run
+        house.broker.delivery._run = lambda: (  # type: ignore[method-assign]
             turn(),
             fired.append(house.broker.delayed.counters.fired),
         )
@@ -561,7 +561,7 @@ def test_many_schedules_are_seen_to_some_in_a_turn_after_a_start(
 ) -> None:
     """Those that wait and those that are due; a topic may be deleted before its turn."""
     monkeypatch.setattr("brokerd.broker.delayed.delivery.START_GROUP_PARTITIONS", 3)
-    monkeypatch.setattr("brokerd.broker.delayed.delivery.FIRE_BYTES", 2 * MESSAGE_BYTES)
+    monkeypatch.setattr("brokerd.broker.delayed.delivery.TURN_BYTES", 2 * MESSAGE_BYTES)
     house = House()
     names = [f"t{number}" for number in range(10)]
     for number, name in enumerate(names):

@@ -29,7 +29,7 @@ from brokerd.admin.shapes.topics import (
 )
 from brokerd.broker import Broker, Partition, Topic
 from brokerd.broker.calls import call_when_admitted
-from brokerd.broker.delayed.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES, check_delay
+from brokerd.broker.delayed.schedule import DELAYED_BATCH_BYTES, DELAYED_FRAME_BYTES, check_delay
 from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.errors import DamagedData, RecordTooLarge
 from brokerd.security import READ, WRITE
@@ -66,7 +66,7 @@ def _append(call: Call, name: str, batch: Batch) -> list[Appended]:
     expiries = [_expiry_us(broker, record) for record, _ in batch]
     delayed = sum(record.delay_seconds > 0 for record, _ in batch)
     size = sum(_size(one) + RECORD_FRAME_BYTES for _, one in batch)
-    size += delayed * LATER_FRAME_BYTES + (BATCH_LATER_BYTES if delayed else 0)
+    size += delayed * DELAYED_FRAME_BYTES + (DELAYED_BATCH_BYTES if delayed else 0)
     highest_index = max(record.partition or 0 for record, _ in batch)
     topic = broker.writer.topic(call.access.actor, name, size, highest_index=highest_index)
     if delayed:

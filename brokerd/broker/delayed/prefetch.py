@@ -1,12 +1,13 @@
 # Tests: tests/broker/test_delayed_prefetch.py
-"""Delayed messages that are on disk alone are read shortly before they are due, many at once.
+"""Reads delayed messages that are only on disk shortly before they are due.
 
-Messages that are due one after the other may lie anywhere in the log. Read one by one when they are
-due, they would cost a disk read each. So what is due in the next `AHEAD_US` is looked up now and
-then, and read in the order in which it lies in the log, off the reactor's thread; where much is
-wanted, a megabyte at a time. What does not come in time is read when it is due.
+Messages with close due times may lie anywhere in the log. Reading each of them when it is due would
+cost one disk read a message. So this module scans a schedule now and then for the messages that are
+due in the next `AHEAD_US`. A thread reads them in the order of the log. Where many wanted messages
+lie close together, one read brings up to a megabyte. A message that does not arrive in time is read
+when it is due.
 
-Memory: `HELD_BYTES`, of which a message takes its own bytes and `MESSAGE_BYTES`.
+Memory: `HELD_BYTES`. A message counts with its own bytes and `MESSAGE_BYTES`.
 """
 
 from __future__ import annotations
@@ -29,37 +30,38 @@ from brokerd.errors import DamagedData
 from brokerd.wal import WorkerPool
 
 AHEAD_US = 20_000_000
-"""How far ahead is looked."""
+"""A scan finds messages that are due within this time."""
 
-LOOK_US = 1_000_000
-"""How often a schedule is looked at, at most; as a rule, when half of what was seen is over."""
+SCAN_INTERVAL_US = 1_000_000
+"""Shortest time between two scans of a schedule. The next scan usually begins at half of the time
+that the last one covered."""
 
 HELD_BYTES = 64 << 20
 MESSAGE_BYTES = 350
 
-LOOK_WANTED = 50_000
-"""Messages that one look brings, the earliest; the next look follows soon if there are more."""
+SCAN_MESSAGES_MAX = 50_000
+"""Messages that one scan reads, the earliest first. If there are more, the next scan is soon."""
 
 SAMPLE = 1_000
-"""Messages by which it is estimated which are the earliest."""
+"""Messages from which `earliest` estimates its time limit."""
 
 SCAN_BLOCKS = 64
-"""Blocks of delays that are looked through in one turn of the reactor."""
+"""Blocks of delays that are scanned in one reactor turn."""
 
-PLANS = 64
-"""Reads that one trip to a thread does."""
+READS_MAX = 64
+"""Reads that one call of a thread does."""
 
 RUN_OFFSETS = 1024
-"""Messages that lie within so many offsets are read in one go if they are `RUN_WANTED` or more."""
+"""One read serves all wanted messages within this many offsets, if there are `RUN_WANTED`."""
 
 RUN_WANTED = 16
 
-Run = tuple[Callable[[], list[Chunk]], list[int]]
-"""A read, which blocks, and the offsets that it is to bring."""
+PlannedRead = tuple[Callable[[], list[Chunk]], list[int]]
+"""A blocking read, and the offsets that are wanted from it."""
 
 
 class Message(NamedTuple):
-    """What is needed of a record of an internal topic when it is due; less than a `Record`."""
+    """The columns of an internal topic's record that its delivery needs."""
 
     value: bytes
     key: bytes | None
@@ -71,7 +73,7 @@ class Message(NamedTuple):
 
 
 def message_of(chunk: Chunk, offset: int) -> Message:
-    """The message at ``offset`` of a chunk that holds it."""
+    """Return the message at ``offset``, which the chunk holds."""
     index = offset - chunk.base
     return Message(
         chunk.values[index],
@@ -83,125 +85,134 @@ def message_of(chunk: Chunk, offset: int) -> Message:
     )
 
 
-def bring(runs: list[Run]) -> dict[int, Message]:
-    """Read what is wanted; in a thread. What is damaged is left out: it is told when it is due."""
+def read_messages(reads: list[PlannedRead]) -> dict[int, Message]:
+    """Execute reads in a thread and return the wanted messages by offset.
+
+    The result omits damaged messages. The delivery reports them when they are due.
+    """
     found: dict[int, Message] = {}
-    for read, wanted in runs:
-        if wanted[0] in found:
-            continue  # the batch of the run before held it
+    for read, offsets in reads:
+        if offsets[0] in found:
+            continue  # the batch of the read before held it
         try:
             chunks = read()
         except DamagedData:
             continue
         for chunk in chunks:
-            first, stop = bisect_left(wanted, chunk.base), bisect_left(wanted, chunk.end)
-            for offset in wanted[first:stop]:
+            first, stop = bisect_left(offsets, chunk.base), bisect_left(offsets, chunk.end)
+            for offset in offsets[first:stop]:
                 found[offset] = message_of(chunk, offset)
     return found
 
 
-def _bring_archived(
-    partition: Partition, lots: list[list[int]], view: ArchiveView
+def _read_archived(
+    partition: Partition, runs: list[list[int]], view: ArchiveView
 ) -> dict[int, Message]:
-    """As `bring`, from the archive."""
+    """Do the work of `read_messages` with the archive."""
 
-    def read(wanted: list[int]) -> list[Chunk]:
-        rows = view.read(partition.topic.topic_id, partition.index, wanted[0], _ahead_bytes(wanted))
+    def read(offsets: list[int]) -> list[Chunk]:
+        ahead_bytes = _ahead_bytes(offsets)
+        rows = view.read(partition.topic.topic_id, partition.index, offsets[0], ahead_bytes)
         return [] if rows is None else chunks_of(rows)
 
-    return bring([(partial(read, wanted), wanted) for wanted in lots])
+    return read_messages([(partial(read, offsets), offsets) for offsets in runs])
 
 
-class _Look:
-    """One look at a schedule: what of it is wanted until ``bound_us``."""
+class _Scan:
+    """One scan of a schedule: the messages to read that are due before ``bound_us``."""
 
     def __init__(self, group_partition: GroupPartition, bound_us: int) -> None:
         self.group_partition = group_partition
         self.bound_us = bound_us
         self.blocks = group_partition.store.delayed_blocks(bound_us)
         self.blocks.reverse()
-        self.wanted: list[tuple[int, int]] = []
+        self.found: list[tuple[int, int]] = []
+        """(time, offset) of each message to read, while the scan goes on."""
         self.offsets: list[int] = []
-        """What is still to be read, last first."""
-        self.more = False
-        """Whether there is room for what is due a little later."""
+        """Offsets still to read, the highest first."""
+        self.has_more = False
+        """Whether the scan left out later messages although there is memory for them."""
 
     def keep_earliest(self, count: int) -> None:
-        """Want about so many, the earliest; look less far ahead for that."""
-        if len(self.wanted) > count:
-            self.wanted, self.bound_us = earliest(self.wanted, count)
-            self.more = count == LOOK_WANTED
+        """Keep about ``count`` messages, the earliest, and lower ``bound_us`` accordingly."""
+        if len(self.found) > count:
+            self.found, self.bound_us = earliest(self.found, count)
+            self.has_more = count == SCAN_MESSAGES_MAX
 
 
-def earliest(wanted: list[tuple[int, int]], count: int) -> tuple[list[tuple[int, int]], int]:
-    """About ``count`` of more than so many (time, offset), and the time at which they end.
+def earliest(found: list[tuple[int, int]], count: int) -> tuple[list[tuple[int, int]], int]:
+    """Return about ``count`` of the (time, offset) pairs, and the time of the first one left out.
 
-    None that is left out is before one that is not. To sort 100,000 takes longer than a turn may,
-    so `SAMPLE` of them say where the end is: of no more than that, the count is exact.
+    The pairs are more than ``count``. Every pair that is left out is later than every pair that is
+    returned. Sorting 100,000 pairs takes longer than a reactor turn may, so the limit comes from
+    `SAMPLE` of them. The count is exact for up to `SAMPLE` pairs.
     """
-    sample = sorted(wanted[:: -(-len(wanted) // SAMPLE)])
-    end = sample[count * len(sample) // len(wanted)]
-    return [one for one in wanted if one < end], end[0]
+    sample = sorted(found[:: -(-len(found) // SAMPLE)])
+    end = sample[count * len(sample) // len(found)]
+    return [pair for pair in found if pair < end], end[0]
 
 
 class DelayedPrefetch:
-    """Holds delayed messages that were read ahead. ``pool`` runs the reading."""
+    """Holds delayed messages that were read ahead. ``pool`` runs the reads."""
 
-    def __init__(self, context: Context, pool: WorkerPool, archived: ArchiveReader) -> None:
+    def __init__(self, context: Context, pool: WorkerPool, archive_reader: ArchiveReader) -> None:
         self._wal = context.wal
-        self._archived = archived
+        self._archive_reader = archive_reader
         self._pool = pool
         self._clock = context.clock
         self._time = context.time
         self._held: dict[GroupPartition, dict[int, Message]] = {}
         self.held_bytes = 0
-        self._planned: dict[GroupPartition, int] = {}
+        self._planned_us: dict[GroupPartition, int] = {}
+        """When the next scan of a schedule begins."""
         self._not_before_us: dict[GroupPartition, int] = {}
         self._heap: list[tuple[int, int, GroupPartition]] = []
+        """(time, number, schedule) of each planned scan. A later plan makes an entry invalid."""
         self._count = 0
-        self._look: _Look | None = None
+        self._scan: _Scan | None = None
+        """The scan under way."""
         self._call: DelayedCall | None = None
         self._call_us = 0
         self._stopped = False
 
-    def look(self, group_partition: GroupPartition, offset: int) -> Message | None:
-        """The message, if it was read ahead."""
+    def get(self, group_partition: GroupPartition, offset: int) -> Message | None:
+        """Return the message if it was read ahead."""
         held = self._held.get(group_partition)
         return None if held is None else held.get(offset)
 
     def drop(self, group_partition: GroupPartition, offset: int) -> None:
-        """Hold a message no longer, if it was read ahead."""
+        """Free the memory of a message if it was read ahead."""
         held = self._held.get(group_partition)
         message = None if held is None else held.pop(offset, None)
         if message is not None:
             self.held_bytes -= _size(message)
 
-    def expect(self, group_partition: GroupPartition) -> None:
-        """See to it that a schedule is looked at before its next message is due."""
+    def plan(self, group_partition: GroupPartition) -> None:
+        """Plan a scan of a schedule before its next message is due."""
         due_us = group_partition.store.next_due_us()
         if due_us is not None:
-            self._plan(group_partition, due_us - AHEAD_US + LOOK_US)
+            self._plan_at(group_partition, due_us - AHEAD_US + SCAN_INTERVAL_US)
 
     def stop(self) -> None:
-        """Read nothing more."""
+        """Start no more reads and ignore the results of threads."""
         self._stopped = True
         if self._call is not None and self._call.active():
             self._call.cancel()
 
-    # -- when to look -------------------------------------------------------------------------
+    # -- when to scan -------------------------------------------------------------------------
 
-    def _plan(self, group_partition: GroupPartition, at_us: int) -> None:
+    def _plan_at(self, group_partition: GroupPartition, at_us: int) -> None:
         at_us = max(at_us, self._not_before_us.get(group_partition, 0))
-        planned_us = self._planned.get(group_partition)
+        planned_us = self._planned_us.get(group_partition)
         if planned_us is not None and planned_us <= at_us:
             return
-        self._planned[group_partition] = at_us
+        self._planned_us[group_partition] = at_us
         self._count += 1
         heapq.heappush(self._heap, (at_us, self._count, group_partition))
         self._call_at(at_us)
 
     def _call_at(self, at_us: int) -> None:
-        if self._stopped or self._look is not None:
+        if self._stopped or self._scan is not None:
             return
         if self._call is not None and self._call.active():
             if self._call_us <= at_us:
@@ -209,142 +220,146 @@ class DelayedPrefetch:
             self._call.cancel()
         self._call_us = at_us
         seconds = max(0.0, (at_us - self._time.now_us()) / 1e6)
-        self._call = self._clock.callLater(seconds, self._begin)
+        self._call = self._clock.callLater(seconds, self._begin_scan)
 
-    def _begin(self) -> None:
-        """Look at the schedule whose turn it is."""
+    def _begin_scan(self) -> None:
+        """Scan the schedule with the earliest planned time, if that time has come."""
         now_us = self._time.now_us()
         while self._heap and self._heap[0][0] <= now_us:
             at_us, _, group_partition = heapq.heappop(self._heap)
-            if self._planned.get(group_partition) != at_us:
+            if self._planned_us.get(group_partition) != at_us:
                 continue
             if group_partition.partition.topic.deleted:
                 self._forget(group_partition)
                 continue
-            self._planned[group_partition] = self._not_before_us[group_partition] = now_us + LOOK_US
-            self._look = _Look(group_partition, now_us + AHEAD_US)
-            self._scan()
+            next_us = now_us + SCAN_INTERVAL_US
+            self._planned_us[group_partition] = self._not_before_us[group_partition] = next_us
+            self._scan = _Scan(group_partition, now_us + AHEAD_US)
+            self._scan_blocks()
             return
         if self._heap:
             self._call_at(self._heap[0][0])
 
     def _forget(self, group_partition: GroupPartition) -> None:
-        self._planned.pop(group_partition, None)
+        self._planned_us.pop(group_partition, None)
         self._not_before_us.pop(group_partition, None)
         for message in self._held.pop(group_partition, {}).values():
             self.held_bytes -= _size(message)
 
-    def _end(self, look: _Look) -> None:
-        """Plan the next look."""
-        group_partition = look.group_partition
-        self._look = None
-        del self._planned[group_partition]
+    def _end_scan(self, scan: _Scan) -> None:
+        """Plan the next scan of the schedule."""
+        group_partition = scan.group_partition
+        self._scan = None
+        del self._planned_us[group_partition]
         now_us = self._time.now_us()
         if group_partition.partition.topic.deleted:
             self._forget(group_partition)
         elif (due_us := group_partition.store.next_due_us()) is not None:
-            ahead_us = LOOK_US if look.more else max(LOOK_US, (look.bound_us - now_us) // 2)
-            self._plan(group_partition, max(now_us + ahead_us, due_us - AHEAD_US + LOOK_US))
-        elif self._held.get(group_partition):  # due, and about to be fired
-            self._plan(group_partition, now_us + LOOK_US)
+            wait_us = SCAN_INTERVAL_US
+            if not scan.has_more:
+                wait_us = max(wait_us, (scan.bound_us - now_us) // 2)
+            next_us = max(now_us + wait_us, due_us - AHEAD_US + SCAN_INTERVAL_US)
+            self._plan_at(group_partition, next_us)
+        elif self._held.get(group_partition):  # due, and about to be delivered
+            self._plan_at(group_partition, now_us + SCAN_INTERVAL_US)
         else:
             self._forget(group_partition)
         if self._heap:
             self._call_at(self._heap[0][0])
 
-    # -- what is wanted -----------------------------------------------------------------------
+    # -- scanning -----------------------------------------------------------------------------
 
-    def _scan(self) -> None:
-        """Look through some blocks; when all are, read."""
-        look = self._look
-        if look is None or self._stopped:
+    def _scan_blocks(self) -> None:
+        """Scan some blocks, and begin to read after the last one."""
+        scan = self._scan
+        if scan is None or self._stopped:
             return
-        held = self._held.get(look.group_partition, {})
-        partition, store = look.group_partition.partition, look.group_partition.store
-        left = min(LOOK_WANTED, max(0, HELD_BYTES - self.held_bytes) // MESSAGE_BYTES)
-        for _ in range(min(SCAN_BLOCKS, len(look.blocks))):
-            for ready_us, offset in store.delayed_in(look.blocks.pop(), look.bound_us):
+        held = self._held.get(scan.group_partition, {})
+        partition, store = scan.group_partition.partition, scan.group_partition.store
+        room = min(SCAN_MESSAGES_MAX, max(0, HELD_BYTES - self.held_bytes) // MESSAGE_BYTES)
+        for _ in range(min(SCAN_BLOCKS, len(scan.blocks))):
+            for ready_us, offset in store.delayed_in(scan.blocks.pop(), scan.bound_us):
                 if offset not in held and partition.find(offset) is None:
-                    look.wanted.append((ready_us, offset))
-        if len(look.wanted) > 2 * left or not look.blocks:
-            look.keep_earliest(left)
-        if look.blocks:
-            self._clock.callLater(0, self._scan)
+                    scan.found.append((ready_us, offset))
+        if len(scan.found) > 2 * room or not scan.blocks:
+            scan.keep_earliest(room)
+        if scan.blocks:
+            self._clock.callLater(0, self._scan_blocks)
             return
-        look.offsets = sorted((offset for _, offset in look.wanted), reverse=True)
-        look.wanted = []
+        scan.offsets = sorted((offset for _, offset in scan.found), reverse=True)
+        scan.found = []
         self._read()
 
     # -- reading ------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Read some of what is wanted."""
-        look = self._look
-        if look is None or self._stopped:
+        """Start reads in a thread: all from the journal, or all from the archive."""
+        scan = self._scan
+        if scan is None or self._stopped:
             return
-        partition = look.group_partition.partition
-        if not look.offsets or partition.topic.deleted or self.held_bytes >= HELD_BYTES:
-            self._end(look)
+        partition = scan.group_partition.partition
+        if not scan.offsets or partition.topic.deleted or self.held_bytes >= HELD_BYTES:
+            self._end_scan(scan)
             return
-        runs: list[Run] = []
-        cold: list[list[int]] = []
-        while look.offsets and len(runs) + len(cold) < PLANS:
-            wanted = _next_run(look.offsets)
+        reads: list[PlannedRead] = []
+        archived: list[list[int]] = []
+        while scan.offsets and len(reads) + len(archived) < READS_MAX:
+            offsets = _next_run(scan.offsets)
             try:
                 plan = self._wal.plan_read(
-                    partition.topic.topic_id, partition.index, wanted[0], _ahead_bytes(wanted)
+                    partition.topic.topic_id, partition.index, offsets[0], _ahead_bytes(offsets)
                 )
-            except DamagedData:  # told when the message is due
+            except DamagedData:  # reported when the message is due
                 continue
-            is_cold = plan is None and wanted[0] < partition.archived
-            if runs if is_cold else cold:  # those come next
-                look.offsets += reversed(wanted)
+            is_archived = plan is None and offsets[0] < partition.archived
+            if reads if is_archived else archived:  # another source: the next call reads it
+                scan.offsets += reversed(offsets)
                 break
-            if is_cold:
-                cold.append(wanted)
+            if is_archived:
+                archived.append(offsets)
             else:
-                runs.append((partial(run_plan, plan), wanted))
-        if cold:
-            self._archived.ask(
-                partial(_bring_archived, partition, cold), partial(self._brought, cold)
+                reads.append((partial(run_plan, plan), offsets))
+        if archived:
+            self._archive_reader.ask(
+                partial(_read_archived, partition, archived), partial(self._on_read, archived)
             )
         else:
-            lots = [wanted for _, wanted in runs]
-            self._pool.submit(partial(bring, runs), partial(self._brought, lots))
+            runs = [offsets for _, offsets in reads]
+            self._pool.submit(partial(read_messages, reads), partial(self._on_read, runs))
 
-    def _brought(
-        self, lots: list[list[int]], found: dict[int, Message] | None, error: Exception | None
+    def _on_read(
+        self, runs: list[list[int]], found: dict[int, Message] | None, error: Exception | None
     ) -> None:
-        look = self._look
-        if look is None or self._stopped:
+        scan = self._scan
+        if scan is None or self._stopped:
             return
-        if found is None or error is not None:  # a disk that fails: told when they are due
-            self._end(look)
+        if found is None or error is not None:  # the delivery reports it when they are due
+            self._end_scan(scan)
             return
-        held = self._held.setdefault(look.group_partition, {})
-        delayed = look.group_partition.store.is_delayed
+        held = self._held.setdefault(scan.group_partition, {})
+        is_delayed = scan.group_partition.store.is_delayed
         for offset, message in found.items():
-            if delayed(offset):
+            if is_delayed(offset):
                 held[offset] = message
                 self.held_bytes += _size(message)
-        again = [o for wanted in lots for o in wanted[1:] if o not in found]
-        look.offsets += reversed(again)
+        missing = [o for offsets in runs for o in offsets[1:] if o not in found]
+        scan.offsets += reversed(missing)
         self._read()
 
 
 def _next_run(offsets: list[int]) -> list[int]:
-    """Take from the end of ``offsets``, the lowest, what is read in one go."""
+    """Remove the offsets of the next read from the end of ``offsets``, and return them."""
     first = offsets[-1]
-    many = len(offsets) >= RUN_WANTED and offsets[-RUN_WANTED] < first + RUN_OFFSETS
-    wanted = [offsets.pop()]
-    while many and offsets and offsets[-1] < first + RUN_OFFSETS:
-        wanted.append(offsets.pop())
-    return wanted
+    is_dense = len(offsets) >= RUN_WANTED and offsets[-RUN_WANTED] < first + RUN_OFFSETS
+    run = [offsets.pop()]
+    while is_dense and offsets and offsets[-1] < first + RUN_OFFSETS:
+        run.append(offsets.pop())
+    return run
 
 
-def _ahead_bytes(wanted: list[int]) -> int:
-    """How much a read brings besides what it must."""
-    return READ_AHEAD_BYTES if len(wanted) > 1 else 0
+def _ahead_bytes(offsets: list[int]) -> int:
+    """Return how many bytes a read may bring besides its first record."""
+    return READ_AHEAD_BYTES if len(offsets) > 1 else 0
 
 
 def _size(message: Message) -> int:

@@ -1,15 +1,14 @@
 # Tests: tests/broker/test_schedule.py
-"""Delayed messages: kept durably, and produced to their topic when they are due.
+"""Stores, lists and cancels delayed messages: ``broker.delayed``.
 
-A delayed message is a record of the internal topic that serves its target, in an envelope, and a
-delay of that topic's only group. So what is scheduled survives as records and leases do, and
-follows their rules of time (docs/leases.rst): late, never early, whatever the wall clock does, and
-after a restart delays go on by broker time. The id of a delayed message is its offset in the
-internal topic. `brokerd.broker.delayed.delivery` does the rest: it appends to the target and
-settles, in one frame.
+A topic with delayed messages has an internal topic with one group. A delayed message is a record of
+the internal topic, with an envelope in its metadata, and a delay of that group. So messages survive
+a restart as records and leases do, and follow the same rules of time (docs/leases.rst). A message
+may be late but is never early, whatever the wall clock does. After a restart delays go on by broker
+time. The schedule id of a message is its offset in the internal topic. `DelayedDelivery` appends
+due messages to their topics.
 
-Memory: what a delayed record of a group takes (docs/leases.rst, "Cost"); the records themselves are
-on disk.
+Memory: as for a delayed record of a group (docs/leases.rst, "Cost"). The records are on disk.
 """
 
 from __future__ import annotations
@@ -37,36 +36,37 @@ from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format
 
 GROUP_NAME = "schedule"
-"""The only group of an internal topic: its delays are those of the messages."""
+"""The only group of an internal topic. It holds the delays of the messages."""
 
 DELAY_MAX_US = 10 * 365 * 86_400 * 1_000_000
-"""Longest delay: ten years."""
+"""The longest delay: ten years."""
 
-LATER_FRAME_BYTES = RECORD_FRAME_BYTES + EVENT_FRAME_BYTES + 32
-"""More than a delayed message takes in a frame besides its own bytes."""
+DELAYED_FRAME_BYTES = RECORD_FRAME_BYTES + EVENT_FRAME_BYTES + 32
+"""Upper bound of what a delayed message adds to a frame, besides its own bytes."""
 
-BATCH_LATER_BYTES = BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES
-"""What delayed messages of a topic take once, whatever their number."""
+DELAYED_BATCH_BYTES = BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES
+"""Upper bound of what delayed messages of one topic add to a frame once."""
 
 LATENESS_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
-"""Upper bounds of the buckets in which lateness is counted; the last bucket has none."""
-
+"""Upper bounds of the buckets of the lateness histogram. The last bucket has no bound."""
 
 PREVIEW_BYTES = 64
-"""What a list of delayed messages shows of each."""
+"""A list of delayed messages shows this many bytes of each key and value."""
 
 
-class Scheduled(NamedTuple):
-    """A message that waits."""
+class ScheduledMessage(NamedTuple):
+    """A delayed message in a list.
+
+    If the message is not in memory, ``partition`` and all fields from ``size`` on are None.
+    """
 
     id: int
     due_us: int
-    """Broker time. Of one that is due and not in memory: now."""
+    """Broker time. If the message is due and not in memory: now."""
     partition: int | None
-    """The partition that was asked for; None when it is chosen when the message is due."""
+    """The requested partition; None if the broker chooses one at the delivery."""
     size: int | None
-    """Bytes of key, value and metadata; None, as all below and ``partition`` is then, if it is not
-    in memory."""
+    """Bytes of key, value and metadata."""
     key: bytes | None = None
     """The first `PREVIEW_BYTES` of the key."""
     encoding: int | None = None
@@ -75,39 +75,40 @@ class Scheduled(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """What the internal record's metadata holds."""
+    """The metadata of a record of an internal topic."""
 
     due_us: int
-    """Broker time at which the message was to be due, as it was when the message came."""
+    """Due time, in broker time, as calculated when the message arrived."""
     partition: int | None
     metadata: bytes | None
-    """The message's own."""
+    """The metadata of the delayed message."""
     forever: bool = False
-    """Whether it was said that the message never expires, whatever its topic's own TTL."""
+    """Whether the producer asked for no expiry, so that the TTL of the topic does not apply."""
 
 
 @dataclass
 class ScheduleCounters:
-    """What the schedule has done since the broker started."""
+    """Counts of delayed messages since the broker started."""
 
     scheduled: int = 0
     fired: int = 0
+    """Delivered to their topics."""
     cancelled: int = 0
     expired: int = 0
-    """Dropped when they were due, because they had expired."""
+    """Dropped at their due times, because they had expired."""
     lost: int = 0
-    """Given up, because they could not be read, or their topic is lost."""
+    """Dropped because of damage: the message cannot be read, or its topic is lost."""
     lateness_seconds: float = 0.0
     lateness: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_SECONDS) + 1))
-    """How many fired so late, by `LATENESS_SECONDS`."""
+    """Histogram of deliveries by lateness, with the buckets of `LATENESS_SECONDS`."""
 
-    def late(self, seconds: float) -> None:
-        """Count one that fired so late."""
+    def count_lateness(self, seconds: float) -> None:
+        """Add a delivery to the histogram."""
         self.lateness_seconds += seconds
         self.lateness[bisect_left(LATENESS_SECONDS, seconds)] += 1
 
     def status(self) -> dict[str, Any]:
-        """As a status shows it."""
+        """Return the counts by their names in the status."""
         return {
             "scheduled": self.scheduled,
             "fired": self.fired,
@@ -120,11 +121,11 @@ class ScheduleCounters:
 
 
 class Schedule:
-    """Takes delayed messages in, lists and cancels them.
+    """Stores, lists and cancels delayed messages.
 
-    ``open_internal(topic)`` makes the internal topic of a topic, if it has none yet;
-    ``added(group_partition)`` is told of every message that was scheduled, ``over(group_partition,
-    offset)`` of each that was cancelled.
+    ``open_internal(topic)`` returns the internal topic of a topic, and creates it if need be.
+    ``on_added(group_partition)`` is called for each new message, ``on_cancelled(group_partition,
+    offset)`` for each cancelled one.
     """
 
     def __init__(
@@ -134,8 +135,8 @@ class Schedule:
         leases: LeaseService,
         counters: ScheduleCounters,
         open_internal: Callable[[Topic], Topic],
-        added: Callable[[GroupPartition], None],
-        over: Callable[[GroupPartition, int], None],
+        on_added: Callable[[GroupPartition], None],
+        on_cancelled: Callable[[GroupPartition, int], None],
     ) -> None:
         self._state = context.state
         self._journal = context.journal
@@ -144,8 +145,8 @@ class Schedule:
         self._leases = leases
         self.counters = counters
         self._open_internal = open_internal
-        self._added = added
-        self._over = over
+        self._on_added = on_added
+        self._on_cancelled = on_cancelled
 
     def produce(
         self,
@@ -159,19 +160,19 @@ class Schedule:
         delay_us: int = 0,
         expires_at_us: int | None = None,
     ) -> int:
-        """Produce a message in ``delay_us``; returns its schedule id.
+        """Store a message for delivery after ``delay_us``, and return its schedule id.
 
-        Its partition is chosen then, by key, unless one is asked for. It expires at broker time
-        ``expires_at_us``, 0 for never; None: as the topic's records do, from then on. Raises
-        `InvalidRequest` for a delay that is not 1 us to ten years, `UnknownPartition`, `NoSpace` or
-        `Congested`.
+        Without ``partition_index`` the delivery chooses a partition by key. The message expires at
+        broker time ``expires_at_us``; 0 means never, None applies the TTL of the topic from the
+        delivery on. Raises `InvalidRequest` for a delay below 1 us or above ten years,
+        `UnknownPartition`, `NoSpace` or `Congested`.
         """
         check_delay(delay_us)
         if partition_index is not None:
             topic.partition(partition_index)
         self.open(topic)
         size = len(value) + len(key or b"") + len(metadata or b"")
-        self._journal.admit(size + LATER_FRAME_BYTES + BATCH_LATER_BYTES)
+        self._journal.admit(size + DELAYED_FRAME_BYTES + DELAYED_BATCH_BYTES)
         return self.append(
             topic,
             value,
@@ -185,7 +186,7 @@ class Schedule:
         )
 
     def open(self, topic: Topic) -> None:
-        """Make sure that a topic can have delayed messages. Raises `NoSpace` or `Congested`."""
+        """Create the internal topic of a topic if need be. Raises `NoSpace` or `Congested`."""
         self._open_internal(topic)
 
     def append(
@@ -200,10 +201,10 @@ class Schedule:
         delay_us: int,
         expires_at_us: int | None = None,
     ) -> int:
-        """As `produce`, after `open` and admission, alone or with others.
+        """Store a message as `produce` does, after its checks, `open` and the admission.
 
-        A message is admitted with `LATER_FRAME_BYTES`, all of them with `BATCH_LATER_BYTES` once;
-        its delay and its partition are checked before.
+        The caller has had `DELAYED_FRAME_BYTES` admitted for each message, and
+        `DELAYED_BATCH_BYTES` once for all messages of the topic.
         """
         group_partition = schedule_group_partition(self._state, topic)
         assert group_partition is not None, "the schedule was opened"
@@ -224,11 +225,11 @@ class Schedule:
         store.delay(self._time.now_us(), offset, delay_us)
         self._leases.touch_added(group_partition, before)
         self.counters.scheduled += 1
-        self._added(group_partition)
+        self._on_added(group_partition)
         return offset
 
     def cancel(self, topic_name: str, schedule_id: int) -> bool:
-        """Let a delayed message never be produced; False when it was already, or never was there.
+        """Cancel a delayed message; return False if it does not exist or is already delivered.
 
         Raises `UnknownTopic`, `NoSpace` or `Congested`.
         """
@@ -245,13 +246,14 @@ class Schedule:
         self._leases.touch_added(group_partition, before)
         if settled:
             self.counters.cancelled += 1
-            self._over(group_partition, schedule_id)
+            self._on_cancelled(group_partition, schedule_id)
         return settled
 
-    def scheduled(self, topic_name: str, first_id: int = 0) -> Iterator[Scheduled]:
-        """The messages of a topic that wait, by id, from ``first_id`` on; use it in one turn.
+    def scheduled(self, topic_name: str, first_id: int = 0) -> Iterator[ScheduledMessage]:
+        """Yield the delayed messages of a topic by id, from ``first_id`` on.
 
-        Those that are due and wait for room in the log are among them. Raises `UnknownTopic`.
+        They include messages that are due and wait for room in the log. The caller exhausts the
+        iterator in the same reactor turn. Raises `UnknownTopic`.
         """
         group_partition = schedule_group_partition(
             self._state, self._state.existing_topic(topic_name)
@@ -266,22 +268,22 @@ class Schedule:
         for offset, due_us in merge(waiting, late):
             chunk = partition.find(offset)
             if chunk is None or chunk.hole_end(offset) > offset:
-                yield Scheduled(offset, time_us if due_us is None else due_us, None, None)
+                yield ScheduledMessage(offset, time_us if due_us is None else due_us, None, None)
             else:
                 record = chunk.record(offset - chunk.base)
-                inner = opened(record.metadata)
+                inner = decode_envelope(record.metadata)
                 size = len(record.value) + len(record.key or b"") + len(inner.metadata or b"")
                 if due_us is None:
                     due_us = min(inner.due_us, time_us)
                 key = None if record.key is None else record.key[:PREVIEW_BYTES]
                 preview = record.value[:PREVIEW_BYTES]
-                yield Scheduled(
+                yield ScheduledMessage(
                     offset, due_us, inner.partition, size, key, record.encoding, preview
                 )
 
 
 def check_delay(delay_us: int) -> None:
-    """Raise `InvalidRequest` for a delay that no message may have."""
+    """Raise `InvalidRequest` for a delay below 1 us or above ten years."""
     if not 0 < delay_us <= DELAY_MAX_US:
         raise InvalidRequest(
             f"a message may be delayed by a microsecond up to {DELAY_MAX_US // 1_000_000} seconds "
@@ -290,12 +292,12 @@ def check_delay(delay_us: int) -> None:
 
 
 def schedule_group_partition(state: State, topic: Topic) -> GroupPartition | None:
-    """Where the delayed messages of a topic wait; None while it never had any."""
+    """Return the group partition of a topic's delayed messages; None if it never had any."""
     return None if topic.internal is None else group_partition_of(state, topic.internal)
 
 
 def group_partition_of(state: State, internal: Topic) -> GroupPartition:
-    """Where the delayed messages of an internal topic wait."""
+    """Return the group partition of an internal topic. Creates its group if need be."""
     group = internal.groups.get(GROUP_NAME)
     if group is None:
         group = internal.groups[GROUP_NAME] = state.new_group(internal, GROUP_NAME)
@@ -303,6 +305,6 @@ def group_partition_of(state: State, internal: Topic) -> GroupPartition:
     return group.partitions[0]
 
 
-def opened(metadata: bytes | None) -> Envelope:
-    """The envelope in the metadata of a record of an internal topic."""
+def decode_envelope(metadata: bytes | None) -> Envelope:
+    """Decode the metadata of a record of an internal topic."""
     return Envelope(*msgpack.unpackb(metadata))

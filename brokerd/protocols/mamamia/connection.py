@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from brokerd.broker import Broker, Clock, Congested, Topic
-from brokerd.broker.delayed.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES, check_delay
+from brokerd.broker.delayed.schedule import DELAYED_BATCH_BYTES, DELAYED_FRAME_BYTES, check_delay
 from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.codecs.mamamia import (
     MAX_LENGTH,
@@ -147,7 +147,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         check_delay(delay_us)
         broker = self.broker
         size = len(value) + len(metadata or b"") + len(key or b"")
-        size += LATER_FRAME_BYTES + BATCH_LATER_BYTES
+        size += DELAYED_FRAME_BYTES + DELAYED_BATCH_BYTES
         topic = broker.writer.topic(
             self.access.actor, log_id, size, highest_index=partition_index or 0
         )
@@ -193,7 +193,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
                 return
             size += broker.producers.entry_bytes(producer_id, len(messages), len(messages))
         if delayed:
-            size += delayed * LATER_FRAME_BYTES + BATCH_LATER_BYTES
+            size += delayed * DELAYED_FRAME_BYTES + DELAYED_BATCH_BYTES
         if topic is None:
             highest_index = max(message.partition or 0 for message in messages)
             topic = broker.writer.topic(
