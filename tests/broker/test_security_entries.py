@@ -11,7 +11,7 @@ from brokerd.broker.security.entries import (
     SecurityReplay,
     account_deleted_map,
     entry_of,
-    map_of,
+    put_map,
 )
 from brokerd.errors import NewerFormat
 from brokerd.groups import GroupSettings
@@ -33,8 +33,8 @@ def test_what_a_snapshot_holds_is_not_replayed_over_it() -> None:
     """The log may have lost, by damage, what the snapshot knows: that a grant was revoked."""
     directory, state = Directory(Policy()), State(GroupSettings())
     SecurityReplay(state, directory)
-    granted = entry_of(map_of(AccessList("t", users={"ann": READ})))
-    kept = map_of(Account(1, "ann"))
+    granted = entry_of(put_map(AccessList("t", users={"ann": READ})))
+    kept = put_map(Account(1, "ann"))
     state.loaders[SNAPSHOT_SECURITY](100, {"security": [kept]})
     state.appliers[EntryKind.SECURITY](frame_at(92, granted), granted)
     gone = entry_of(account_deleted_map("ann"))
@@ -57,4 +57,4 @@ def test_no_chunk_of_a_snapshot_is_too_large_whatever_lists_there_are() -> None:
     names = [f"{number:04}".ljust(MAX_NAME_BYTES, "x") for number in range(GRANTS_MAX)]
     largest = AccessList("t", users=dict.fromkeys(names, READ))
     check_access_list(largest)
-    assert len(entry_of(map_of(largest)).body) * CHUNK_MAPS < CHUNK_BYTES_MAX // 16
+    assert len(entry_of(put_map(largest)).body) * CHUNK_MAPS < CHUNK_BYTES_MAX // 16

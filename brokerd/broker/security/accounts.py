@@ -1,14 +1,16 @@
 # Tests: tests/broker/test_security.py
-"""Accounts, access lists and API keys, made and changed durably: ``broker.accounts``.
+"""Creates, changes and deletes accounts, access lists and API keys: ``broker.accounts``.
 
-Every change takes who makes it, for the audit trail; *whether* that one may is what the caller asks
-first (``by.require_server(ADMIN)``), because nobody else shall learn what there is. A change asks
-again when it is made, whatever it waited for meanwhile. `change_password` asks itself. A change is
-applied at once, stands in one entry of the journal, and is durable with the next commit. It may use
-the log's reserve; and what takes something from somebody, the last of it, which nothing else may:
-a key can be revoked on a full disk.
+The argument ``by`` is the client that makes a change; the audit trail names it. The caller checks
+``by.require_server(ADMIN)`` first, so that other clients do not learn which accounts exist. Because
+a change may wait, it checks the permission again when it is made. `change_password` needs no check
+by the caller.
 
-What needs a password hashed calls ``done`` later, with the account or with what went wrong.
+A change takes effect at once, is one entry of the journal, and is durable with the next commit. It
+may use the log's reserve. A change that removes a right may use the last of the reserve, so that a
+key can be revoked on a full disk.
+
+Methods that hash a password call ``done`` later, with the account or an error.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from brokerd.broker.security.entries import (
     entry_of,
     key_revoked_map,
     list_deleted_map,
-    map_of,
+    put_map,
 )
 from brokerd.errors import (
     AccountExists,
@@ -58,13 +60,13 @@ from brokerd.security.passwords import Passwords
 from brokerd.security.throttle import Throttle
 
 EACH_MAX = 100_000
-"""Accounts; access lists; keys."""
+"""Limit on accounts, on access lists and on API keys."""
 
 AccountDone = Callable[[Account | None, BrokerdError | None], None]
 
 
 class Accounts:
-    """What principals there are, and what they are granted."""
+    """The accounts of the broker and their permissions. ``directory`` answers every check."""
 
     def __init__(
         self,
@@ -86,11 +88,11 @@ class Accounts:
     # -- accounts -----------------------------------------------------------------------------
 
     def accounts(self) -> list[Account]:
-        """All of them, by name."""
+        """Return all accounts, sorted by name."""
         return sorted(self.directory.accounts.values(), key=lambda account: account.name)
 
     def account(self, name: str) -> Account:
-        """Raises `UnknownAccount`."""
+        """Return an account by its name. Raises `UnknownAccount`."""
         account = self.directory.accounts.get(name)
         if account is None:
             raise UnknownAccount(f"there is no account {name!r}")
@@ -105,10 +107,10 @@ class Accounts:
         done: AccountDone,
         enabled: bool = True,
     ) -> None:
-        """Make an account; without a password, if that is empty.
+        """Create an account. An empty ``password`` means that nobody can log in by password.
 
         Needs ADMIN by role. ``done`` may get `InvalidName`, `InvalidRequest`, `AccountExists`,
-        `LimitExceeded`, `LoginThrottled` (too many passwords wait to be hashed), `Denied`,
+        `LimitExceeded`, `LoginThrottled` (the queue of the password hash is full), `Denied`,
         `AuthenticationRequired`, `NoSpace` or `ShuttingDown`.
         """
 
@@ -127,7 +129,7 @@ class Accounts:
             )
             details = {"roles": ", ".join(account.roles), "enabled": _text(enabled)}
             admit = self._journal.admit_events
-            self._change(by, EventType.USER_CREATED, name, map_of(account), details, admit)
+            self._change(by, EventType.USER_CREATED, name, put_map(account), details, admit)
             return self.directory.accounts[name]
 
         def begin() -> None:
@@ -151,10 +153,10 @@ class Accounts:
         roles: Sequence[str] | None = None,
         enabled: bool | None = None,
     ) -> Account:
-        """Change what is not None.
+        """Set the roles or the state of an account; None leaves them as they are.
 
         Raises `UnknownAccount`, `InvalidName`, `LimitExceeded`, `NoSpace` or `Congested`, and
-        `InvalidRequest` if nobody would be left who may change anything.
+        `InvalidRequest` if the broker would have no administrator.
         """
         account = self.account(name)
         new_roles = account.roles if roles is None else _unique(roles)
@@ -165,22 +167,22 @@ class Accounts:
             enabled=account.enabled if enabled is None else enabled,
             updated_us=self._time.time_us(),
         )
-        self._keep_an_administrator(by, name, changed)
+        self._check_administrator_left(by, name, changed)
         details = {"roles": ", ".join(changed.roles), "enabled": _text(changed.enabled)}
-        self._change(by, EventType.USER_UPDATED, name, map_of(changed), details)
+        self._change(by, EventType.USER_UPDATED, name, put_map(changed), details)
         return changed
 
     def change_password(
         self, by: Access, name: str, password: str, done: AccountDone, current: str = ""
     ) -> None:
-        """Give an account another password: one's own, with the ``current`` one, or anybody's.
+        """Set the password of an account.
 
-        Who logged in with the former one may do nothing any more, but for ``by``.
-        Anybody else's needs ADMIN by role. ``done`` may get `LoginFailed` ("invalid current
-        password"), `LoginThrottled`, `Denied`, `AuthenticationRequired`, `UnknownAccount`,
-        `InvalidRequest`, `NoSpace` or `ShuttingDown`.
+        A client needs its ``current`` password for its own account, and ADMIN by role for another
+        one. Connections that logged in with the old password lose their permissions, except the
+        connection of ``by``. ``done`` may get `LoginFailed` ("invalid current password"),
+        `LoginThrottled`, `Denied`, `AuthenticationRequired`, `UnknownAccount`, `InvalidRequest`,
+        `NoSpace` or `ShuttingDown`.
         """
-
         before = self.directory.accounts.get(name)
 
         def change(password_hash: str) -> Account:
@@ -189,7 +191,7 @@ class Accounts:
                 self.account(name), password=password_hash, updated_us=self._time.time_us()
             )
             admit = self._journal.admit_events if by.name == name else None
-            self._change(by, EventType.PASSWORD_CHANGED, name, map_of(changed), admit=admit)
+            self._change(by, EventType.PASSWORD_CHANGED, name, put_map(changed), admit=admit)
             if by.name == name:
                 by.keep_up()
             return changed
@@ -210,10 +212,10 @@ class Accounts:
         _guarded(begin, done)
 
     def _check_unchanged(self, by: Access, name: str, before: Account | None) -> None:
-        """Ask again before a password that was hashed meanwhile becomes that of an account.
+        """Check again, after the hash is made, whether ``by`` may set the password.
 
-        One's own must be as it was, because one has shown no other; anybody's account must be that
-        which it was.
+        The account must be the same as ``before``. If it is the client's own, its password must be
+        the same too, because the client has proved no other.
         """
         is_own = bool(name) and by.name == name
         if is_own:
@@ -222,12 +224,12 @@ class Accounts:
             by.require_server(ADMIN)
         now = self.account(name)
         if before is None or now.account_id != before.account_id:
-            raise UnknownAccount(f"the account {name!r} is another one than when this began")
+            raise UnknownAccount(f"the account {name!r} was deleted and created again meanwhile")
         if is_own and now.password != before.password:
-            raise self._current_is_wrong(by)
+            raise self._wrong_password(by)
 
-    def _current_is_wrong(self, by: Access) -> LoginFailed:
-        """What is told, here and in the trail, of a wrong current password."""
+    def _wrong_password(self, by: Access) -> LoginFailed:
+        """Record a wrong current password in the audit trail, and return the error."""
         self._audit.record(
             event(by.actor, EventType.PASSWORD_CHANGED, by.name, result=Result.FAILURE)
         )
@@ -236,17 +238,17 @@ class Accounts:
     def _check_current(
         self, by: Access, current: str, done: AccountDone, go_on: Callable[[], None]
     ) -> None:
-        """Go on if this is the password of who asks, and still is when that is known."""
+        """Call ``go_on`` if ``current`` is the client's password, before and after the check."""
         account = self.account(by.name)
         attempt = self.throttle.begin(by.peer, by.name, self._time.now_us())
 
-        def checked(right: bool | None, error: BrokerdError | None) -> None:
-            if error is not None or right:
+        def checked(is_right: bool | None, error: BrokerdError | None) -> None:
+            if error is not None or is_right:
                 self.throttle.give_back(attempt)
             if error is not None:
                 done(None, error)
-            elif not right or self.directory.accounts.get(by.name) != account:
-                done(None, self._current_is_wrong(by))
+            elif not is_right or self.directory.accounts.get(by.name) != account:
+                done(None, self._wrong_password(by))
             else:
                 _guarded(go_on, done)
 
@@ -257,29 +259,29 @@ class Accounts:
             raise
 
     def delete_account(self, by: Access, name: str) -> None:
-        """Delete an account and its keys; access lists stay as they are.
+        """Delete an account and its keys. Access lists may go on naming it.
 
-        Raises `InvalidRequest` for one's own and that of the last administrator,
-        `UnknownAccount`, `NoSpace` or `Congested`.
+        Raises `InvalidRequest` for the client's own account and for that of the last
+        administrator, `UnknownAccount`, `NoSpace` or `Congested`.
         """
         if name and by.name == name:
             raise InvalidRequest("cannot delete your own account")
         self.account(name)
-        self._keep_an_administrator(by, name, None)
+        self._check_administrator_left(by, name, None)
         self._change(by, EventType.USER_DELETED, name, account_deleted_map(name))
 
     # -- access lists -------------------------------------------------------------------------
 
     def access_lists(self) -> list[AccessList]:
-        """All of them, by topic, each name before the prefix of the same letters."""
-        return sorted(self.directory.lists.values(), key=lambda one: one.key)
+        """Return all access lists by topic, a name before the prefix with the same characters."""
+        return sorted(self.directory.lists.values(), key=lambda each: each.key)
 
     def access_list(self, topic: str, prefix: bool = False) -> AccessList | None:
-        """The one of a topic, or of a prefix."""
+        """Return the access list of a topic, or of a prefix."""
         return self.directory.lists.get((topic, prefix))
 
     def set_access_list(self, by: Access, access_list: AccessList) -> None:
-        """Have a list, instead of the former one if there was one.
+        """Create or replace an access list.
 
         Raises `InvalidName`, `InvalidRequest`, `LimitExceeded`, `NoSpace` or `Congested`.
         """
@@ -292,10 +294,10 @@ class Accounts:
             "roles": _grants(access_list.roles),
         }
         resource = _pattern(access_list.topic, access_list.prefix)
-        self._change(by, EventType.ACL_SET, resource, map_of(access_list), details)
+        self._change(by, EventType.ACL_SET, resource, put_map(access_list), details)
 
     def delete_access_list(self, by: Access, topic: str, prefix: bool = False) -> bool:
-        """Whether there was one. Raises `NoSpace` or `Congested`."""
+        """Delete an access list and return whether it existed. Raises `NoSpace` or `Congested`."""
         if (topic, prefix) not in self.directory.lists:
             return False
         resource = _pattern(topic, prefix)
@@ -305,11 +307,11 @@ class Accounts:
     # -- API keys -----------------------------------------------------------------------------
 
     def keys(self, owner: str | None = None) -> list[ApiKey]:
-        """All of them, or those of an account, oldest first."""
+        """Return all keys, or the keys of one account, oldest first."""
         return [key for key in self.directory.keys.values() if owner in (None, key.owner)]
 
     def make_key(self, by: Access, owner: str, label: str = "") -> NewKey:
-        """A key that lets somebody be ``owner``.
+        """Create a key that authenticates a client as ``owner``.
 
         Raises `UnknownAccount`, `InvalidRequest`, `LimitExceeded`, `NoSpace` or `Congested`.
         """
@@ -319,30 +321,32 @@ class Accounts:
         made = new_key(owner, label, self._time.time_us(), self.passwords.random_bytes)
         details = {"owner": owner, "label": label}
         admit = self._journal.admit_events
-        self._change(by, EventType.KEY_CREATED, made.key.key_id, map_of(made.key), details, admit)
+        self._change(by, EventType.KEY_CREATED, made.key.key_id, put_map(made.key), details, admit)
         return made
 
     def revoke_key(self, by: Access, key_id: str) -> None:
-        """Raises `UnknownKey`, `InvalidRequest` for the last one, `NoSpace` or `Congested`.
+        """Revoke a key.
 
-        The last one is that without which no administrator could log in.
+        Raises `UnknownKey`, `NoSpace` or `Congested`, and `InvalidRequest` if no administrator
+        could log in without the key.
         """
         key = self.directory.keys.get(key_id)
         if key is None:
             raise UnknownKey(f"there is no API key {key_id!r}")
-        self._keep_an_administrator(by, key.owner, self.account(key.owner), key_id)
+        self._check_administrator_left(by, key.owner, self.account(key.owner), key_id)
         details = {"owner": key.owner, "label": key.label}
         self._change(by, EventType.KEY_DELETED, key_id, key_revoked_map(key_id), details)
 
-    # -- how it is done -----------------------------------------------------------------------
+    # -- checks and changes -------------------------------------------------------------------
 
-    def _keep_an_administrator(
+    def _check_administrator_left(
         self, by: Access, name: str, after: Account | None, without_key: str = ""
     ) -> None:
-        """Raise `InvalidRequest` if no administrator who can log in would be left.
+        """Raise `InvalidRequest` if no administrator could log in after a change.
 
-        ``after`` is the account of that name then. One can log in by a password, by a key, or as
-        ``by`` did, by a certificate say. While security is off nobody needs to.
+        ``after`` is the account after the change. An administrator can log in by a password, by a
+        key, or in the way ``by`` did, for example by a certificate. While security is off every
+        change is allowed.
         """
         if by is OPEN or not self.directory.accounts[name].permissions & ADMIN:
             return
@@ -355,7 +359,7 @@ class Accounts:
 
     def _check_room(self, count: int, what: str) -> None:
         if count >= self._each_max:
-            raise LimitExceeded(f"there are {count} {what} already, and no more can be")
+            raise LimitExceeded(f"there are {count} {what} already, which is the limit")
 
     def _change(
         self,
@@ -366,12 +370,12 @@ class Accounts:
         details: Mapping[str, str] | None = None,
         admit: Callable[[int], None] | None = None,
     ) -> None:
-        """Do what a map says, here and in the log. Raises `NoSpace` or `Congested`.
+        """Apply a map to the directory and add it to the log. Raises `NoSpace` or `Congested`.
 
-        Asks again whether ``by`` may, who may have waited for room in the log since he was asked.
-        ``admit`` finds room in the log; if none is given, in the last of the reserve too.
+        Checks the permission of ``by`` again, because the change may have waited for room in the
+        log. ``admit`` reserves room in the log; the default may use the last of the reserve.
         """
-        if kind is not EventType.PASSWORD_CHANGED:  # which may be one's own; it has been asked
+        if kind is not EventType.PASSWORD_CHANGED:  # `change_password` has checked
             by.require_server(ADMIN)
         entry = entry_of(fields)
         room_for = admit or self._journal.admit_last
@@ -386,9 +390,9 @@ class Accounts:
     def _with_hash(
         self, password: str, change: Callable[[str], Account], done: AccountDone
     ) -> None:
-        """Make a change with the hash of a password, or with "" for none, later or now."""
+        """Hash a password and call ``change`` with the hash; with "" at once if it is empty."""
         if not password:
-            self._until_done(partial(change, ""), done)
+            self._change_when_room(partial(change, ""), done)
             return
         check_password(password)
 
@@ -396,16 +400,16 @@ class Accounts:
             if password_hash is None:
                 done(None, error)
             else:
-                self._until_done(partial(change, password_hash), done)
+                self._change_when_room(partial(change, password_hash), done)
 
         self.passwords.hash(password, hashed)
 
-    def _until_done(self, change: Callable[[], Account], done: AccountDone) -> None:
-        """Make a change, when the log has room."""
+    def _change_when_room(self, change: Callable[[], Account], done: AccountDone) -> None:
+        """Call ``change``, and again when the log has room while it raises `Congested`."""
         try:
             account = change()
         except Congested:
-            self._journal.when_uncongested(partial(self._until_done, change, done))
+            self._journal.when_uncongested(partial(self._change_when_room, change, done))
         except BrokerdError as error:
             done(None, error)
         else:
@@ -413,7 +417,7 @@ class Accounts:
 
 
 def _guarded(begin: Callable[[], None], done: AccountDone) -> None:
-    """Call, and tell ``done`` what is wrong already."""
+    """Call ``begin``, and pass a `BrokerdError` that it raises to ``done``."""
     try:
         begin()
     except BrokerdError as error:
@@ -429,10 +433,10 @@ def _text(value: bool) -> str:
 
 
 def _pattern(topic: str, prefix: bool) -> str:
-    """How the audit trail names an access list."""
+    """Return the name of an access list in the audit trail."""
     return f"{topic}*" if prefix else topic
 
 
 def _grants(grants: Mapping[str, int]) -> str:
-    """Such as ``ann:read+write, bob:read``."""
+    """Format grants, for example as ``ann:read+write, bob:read``."""
     return ", ".join(f"{name}:{'+'.join(names_of(bits))}" for name, bits in grants.items())

@@ -1,11 +1,10 @@
 # Tests: tests/broker/test_audit.py
-"""The audit trail: a topic of the broker's own, and who did what as JSON in its records.
+"""The audit trail: an internal topic with JSON records of changes, logins and denials.
 
-docs/security.rst, section "Audit trail", is the contract. What an administrator changes is in one
-frame of the log with the event that tells of it (`AuditTrail.carry_out`). Logins and denials are
-appended in the next turn of the reactor, and nobody waits for that (`AuditTrail.record`): floods
-of them are counted (`brokerd.security.audit.RepeatFilter`), and events without room are dropped,
-which is counted too.
+docs/security.rst, section "Audit trail", is the contract. `AuditTrail.carry_out` puts a change and
+its event into one frame of the log. `AuditTrail.record` appends a login or a denial in the next
+reactor turn, and no answer waits for it. It counts repeated events without writing them
+(`brokerd.security.audit.RepeatFilter`), and it drops and counts events without room in the log.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from brokerd.broker.journal import (
 )
 from brokerd.broker.model.topics import Topic, TopicSettings
 from brokerd.broker.records.append import RecordAppender
-from brokerd.broker.security.audit_search import Answered, AuditSearcher
+from brokerd.broker.security.audit_search import AuditSearcher, SearchDone
 from brokerd.broker.topic_admin import OWN_TOPIC_BYTES
 from brokerd.errors import BrokerdError, InvalidRequest, NoSpace
 from brokerd.security.audit import (
@@ -45,20 +44,21 @@ from brokerd.security.audit import (
 from brokerd.values import Encoding
 
 WAITING_MAX = 1_000
-"""Events that wait for room in the log; more are dropped."""
+"""Events that may wait for room in the log. The trail drops others."""
 
 RETRY_SECONDS = 1.0
 
 ADMITTED_BYTES = EVENT_BYTES_MAX + RECORD_FRAME_BYTES + BATCH_FRAME_BYTES + OWN_TOPIC_BYTES
-"""What an event is admitted with to the log."""
+"""Room in the log that is reserved for one event."""
 
 T = TypeVar("T")
 
 
 class AuditTrail:
-    """Keeps events for ``keep_us``; None: there is no trail, and every method does without.
+    """Writes events to the audit trail and answers queries.
 
     :param open_topic: `TopicAdmin.own_topic`.
+    :param keep_us: retention of the trail; None disables it: changes are made without events.
     """
 
     _log = Logger()
@@ -67,13 +67,13 @@ class AuditTrail:
         self,
         context: Context,
         appender: RecordAppender,
-        searches: AuditSearcher,
+        searcher: AuditSearcher,
         open_topic: Callable[[str, TopicSettings], Topic],
         keep_us: int | None,
     ) -> None:
         self._journal = context.journal
         self._appender = appender
-        self._searches = searches
+        self._searcher = searcher
         self._clock = context.clock
         self._time = context.time
         self._open_topic = open_topic
@@ -85,26 +85,27 @@ class AuditTrail:
         self._window_call: DelayedCall | None = None
         self._written = self._repeated = self._dropped = 0
         self._results = dict.fromkeys(Result, 0)
-        """How logins went, and how often somebody was denied something, trail or not."""
-        self._untold: int | None = None
-        """Events dropped since that was told last; None: not told in this window."""
+        """Counts of logins and denials by result, also while the trail is disabled."""
+        self._unlogged: int | None = None
+        """Events dropped since the last log line; None: no log line yet in this window."""
         self._stopped = False
 
     def start(self) -> None:
-        """Make the trail's topic, or give it its settings. Without room that is done later."""
+        """Create the trail's topic or update its settings; without room the first event does it."""
         if self.enabled:
             try:
                 self._journal.admit_events(OWN_TOPIC_BYTES)
                 self._open_topic(AUDIT_TOPIC, self._settings)
-            except (NoSpace, Congested) as why:
+            except (NoSpace, Congested) as error:
                 self._log.warn(
-                    "the audit trail cannot be opened now, and is with the first event: {problem}",
-                    problem=str(why),
+                    "the topic of the audit trail cannot be created now; the first event creates "
+                    "it: {problem}",
+                    problem=str(error),
                     event_id="audit-closed",
                 )
 
     def stop(self) -> None:
-        """Write what was counted and what waits; take nothing after that."""
+        """Write the counts of repeated events and all waiting events, then ignore new ones."""
         self._stopped = True
         for call in (self._write_call, self._window_call):
             if call is not None:
@@ -114,10 +115,10 @@ class AuditTrail:
         self._write()
         self._drop(len(self._waiting), "the broker stops")
         self._waiting.clear()
-        self._searches.stop()
+        self._searcher.stop()
 
     def status(self) -> dict[str, Any]:
-        """What was written, counted and dropped since the start, and logins that failed."""
+        """Return counts since the start: events written, repeated, dropped; failed logins."""
         return {
             "enabled": self.enabled,
             "written": self._written,
@@ -139,45 +140,44 @@ class AuditTrail:
         action: str = "",
         admit: Callable[[int], None] | None = None,
     ) -> T:
-        """Call ``change`` and write that it was done into the frame that holds what it did.
+        """Call ``change``, write its event into the same frame, and return its result.
 
-        What it returns is returned, and what it raises is raised: then nothing is written. It may
-        be admitted to the log once, before it changes anything. Raises `NoSpace` and `Congested`
-        before anything is changed. ``admit`` finds room for the event; `Journal.admit_events` if
-        none is given.
+        If ``change`` raises, no event is written. ``change`` may reserve room in the log once,
+        before it changes anything. Raises `NoSpace` and `Congested` before ``change`` runs.
+        ``admit`` reserves room for the event; the default is `Journal.admit_events`.
         """
         if not self.enabled:
             return change()
-        said = event(actor, kind, resource, action, details=details)
+        audit_event = event(actor, kind, resource, action, details=details)
         (admit or self._journal.admit_events)(ADMITTED_BYTES)
         with self._journal.leaving_room(ADMITTED_BYTES):
-            done = change()
-        self._append(structs.replace(said, time_us=self._time.time_us()))
-        return done
+            result = change()
+        self._append(structs.replace(audit_event, time_us=self._time.time_us()))
+        return result
 
-    def record(self, said: AuditEvent) -> None:
-        """Write an event soon, or count it if there are many. Never fails, and nobody waits."""
-        self._results[Result(said.result)] += 1
+    def record(self, audit_event: AuditEvent) -> None:
+        """Write an event soon, or count it if it repeats. Raises no error."""
+        self._results[Result(audit_event.result)] += 1
         if not self.enabled or self._stopped:
             return
         if self._window_call is None:
             self._window_call = self._clock.callLater(WINDOW_US / 1e6, self._end_window)
-        if self._repeats.take(said):
-            self._put([said])
+        if self._repeats.take(audit_event):
+            self._put([audit_event])
         else:
             self._repeated += 1
 
     def _put(self, events: list[AuditEvent]) -> None:
         now_us = self._time.time_us()
         room = max(0, WAITING_MAX - len(self._waiting))
-        self._waiting.extend(structs.replace(said, time_us=now_us) for said in events[:room])
+        self._waiting.extend(structs.replace(each, time_us=now_us) for each in events[:room])
         self._drop(len(events) - room, f"{WAITING_MAX} wait for room in the log already")
         if self._waiting and self._write_call is None and not self._stopped:
-            # In a turn of its own: whoever is at work has been admitted, and adds to the log yet.
+            # In a later turn: the current caller has reserved room that it still needs.
             self._write_call = self._clock.callLater(0, self._write)
 
     def _write(self) -> None:
-        """Append what waits, or as much as there is room for."""
+        """Append waiting events while the log has room."""
         self._write_call = None
         try:
             while self._waiting:
@@ -186,52 +186,52 @@ class AuditTrail:
         except Congested:
             if not self._stopped:
                 self._write_call = self._clock.callLater(RETRY_SECONDS, self._write)
-        except BrokerdError as why:
-            self._drop(len(self._waiting), str(why))
+        except BrokerdError as error:
+            self._drop(len(self._waiting), str(error))
             self._waiting.clear()
 
-    def _append(self, said: AuditEvent) -> None:
-        """Append an event for which `ADMITTED_BYTES` are admitted."""
+    def _append(self, audit_event: AuditEvent) -> None:
+        """Append an event. The caller has reserved `ADMITTED_BYTES`."""
         partition = self._open_topic(AUDIT_TOPIC, self._settings).partitions[0]
-        self._appender.append(partition, encode_event(said), Encoding.TEXT, expires_at_us=0)
+        self._appender.append(partition, encode_event(audit_event), Encoding.TEXT, expires_at_us=0)
         self._written += 1
 
     def _end_window(self) -> None:
         self._window_call = None
         self._put(self._repeats.end_window())
-        untold, self._untold = self._untold, None
-        self._tell_dropped(untold or 0, "as before; these are those of the last minute")
+        unlogged, self._unlogged = self._unlogged, None
+        self._log_dropped(unlogged or 0, "for the reason logged before, in the last minute")
 
-    def _drop(self, count: int, why: str) -> None:
-        """Count events that are lost; the first are told at once, others once a window."""
+    def _drop(self, count: int, reason: str) -> None:
+        """Count lost events. The first ones are logged at once, others once a window."""
         if count <= 0:
             return
         self._dropped += count
-        if self._untold is None:
-            self._untold = 0
-            self._tell_dropped(count, why)
+        if self._unlogged is None:
+            self._unlogged = 0
+            self._log_dropped(count, reason)
         else:
-            self._untold += count
+            self._unlogged += count
 
-    def _tell_dropped(self, count: int, why: str) -> None:
+    def _log_dropped(self, count: int, reason: str) -> None:
         if count:
             self._log.error(
                 "{count} audit events are lost: {problem}",
                 count=count,
-                problem=why,
+                problem=reason,
                 event_id="audit-dropped",
             )
 
-    # -- asking -------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
-    def query(self, wanted: AuditFilter, answered: Answered) -> None:
-        """Call ``answered(page, error)`` with what is wanted, newest first, later or at once.
+    def query(self, query: AuditFilter, done: SearchDone) -> None:
+        """Call ``done(page, error)``, at once or later, with the newest events that match.
 
-        One error or none: `DamagedData`, ``OSError`` and `ArchiveUnavailable` as reading records,
-        `ShuttingDown`. Raises `InvalidRequest` for a filter that makes no sense, or when there is
-        no trail; `LimitExceeded` when too many ask.
+        ``error`` is None, `DamagedData`, ``OSError``, `ArchiveUnavailable` or `ShuttingDown`.
+        Raises `InvalidRequest` for a contradictory filter or a disabled trail, and `LimitExceeded`
+        when too many queries wait.
         """
         if not self.enabled:
             raise InvalidRequest("audit trail is not enabled")
-        wanted.check()
-        self._searches.ask(wanted, answered)
+        query.check()
+        self._searcher.ask(query, done)

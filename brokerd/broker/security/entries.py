@@ -1,8 +1,8 @@
 # Tests: tests/broker/test_security.py
-"""What the log says of accounts, access lists and API keys: bodies of SECURITY entries.
+"""Encodes changes of accounts, access lists and API keys as bodies of SECURITY entries, and back.
 
 docs/wal-format.rst, section "SECURITY body", is the contract. A chunk of a snapshot holds the same
-maps, one for each account, list and key that there is.
+maps, one for each account, access list and key.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from brokerd.walformat import Entry, EntryKind
 
 SNAPSHOT_SECURITY = 8
 CHUNK_MAPS = 200
-"""Accounts, lists and keys in one chunk of a snapshot: 50 MiB if all are as large as can be."""
+"""Accounts, lists and keys in one chunk of a snapshot: at most 50 MiB."""
 
 LAYOUT = MapLayout(EntryKind.SECURITY, SNAPSHOT_SECURITY, "security", "security")
 Value = Account | AccessList | ApiKey
 
 
-def map_of(value: Value) -> Map:
-    """What is made, or is so from now on."""
+def put_map(value: Value) -> Map:
+    """Return the map that creates or replaces a value."""
     if isinstance(value, Account):
         return _account_map(value)
     return _list_map(value) if isinstance(value, AccessList) else _key_map(value)
@@ -45,7 +45,7 @@ def _account_map(account: Account) -> Map:
 
 
 def account_deleted_map(name: str) -> Map:
-    """An account is gone, and its keys."""
+    """Return the map that deletes an account and its keys."""
     return {"op": "account_deleted", "name": name}
 
 
@@ -61,7 +61,7 @@ def _list_map(access_list: AccessList) -> Map:
 
 
 def list_deleted_map(topic: str, prefix: bool) -> Map:
-    """An access list is gone."""
+    """Return the map that deletes an access list."""
     return {"op": "acl_deleted", "topic": topic, "prefix": prefix}
 
 
@@ -77,17 +77,17 @@ def _key_map(key: ApiKey) -> Map:
 
 
 def key_revoked_map(key_id: str) -> Map:
-    """A key is gone."""
+    """Return the map that revokes a key."""
     return {"op": "key_revoked", "id": key_id}
 
 
 def entry_of(fields: Map) -> Entry:
-    """The log entry that says so."""
+    """Return the log entry with this map."""
     return LAYOUT.entry(fields)
 
 
 def apply(directory: Directory, fields: Map) -> bool:
-    """Do what a map says, for the first or another time; False if its ``op`` is not known."""
+    """Apply a map, which may happen twice; return False if its ``op`` is unknown."""
     change = _CHANGES.get(fields["op"])
     if change is None:
         return False
@@ -96,10 +96,10 @@ def apply(directory: Directory, fields: Map) -> bool:
 
 
 def _put_account(directory: Directory, fields: Map) -> None:
-    known = directory.accounts.get(fields["name"])
+    current = directory.accounts.get(fields["name"])
     directory.put_account(
         Account(
-            directory.next_account_id if known is None else known.account_id,
+            directory.next_account_id if current is None else current.account_id,
             fields["name"],
             tuple(fields["roles"]),
             fields["enabled"],
@@ -139,7 +139,7 @@ _CHANGES: dict[str, Callable[[Directory, Map], object]] = {
 
 
 class SecurityReplay(MapReplay):
-    """Brings a directory back from snapshot and log."""
+    """Restores a directory from snapshot and log, and captures it for the next snapshot."""
 
     def __init__(self, state: State, directory: Directory) -> None:
         super().__init__(state, LAYOUT, partial(apply, directory))
@@ -147,7 +147,7 @@ class SecurityReplay(MapReplay):
         state.captures.append(self._captures)
 
     def _captures(self, lsn: int) -> list[Encode]:
-        """All that there is now, in chunks."""
+        """Return encoders of the directory's chunks."""
         directory = self._directory
         values: list[Value] = [
             *directory.accounts.values(),
@@ -159,4 +159,4 @@ class SecurityReplay(MapReplay):
 
 
 def _chunk(lsn: int, first: int, values: list[Value]) -> SnapshotChunk:
-    return LAYOUT.chunk(first, lsn, map(map_of, values[first : first + CHUNK_MAPS]))
+    return LAYOUT.chunk(first, lsn, map(put_map, values[first : first + CHUNK_MAPS]))
