@@ -69,7 +69,7 @@ def everything(house: House) -> object:
 
 
 def versions(house: House, name: str) -> list[int]:
-    return list(house.broker.schemas.named(name).versions)
+    return list(house.broker.schemas.find(name).versions)
 
 
 class TestVersions:
@@ -105,7 +105,7 @@ class TestVersions:
             schemas.delete(OPEN, "order", version)
             assert schemas.names() == []
         assert register(house, "order").version == 1
-        assert schemas.named("order").mode is Mode.BACKWARD
+        assert schemas.find("order").mode is Mode.BACKWARD
 
     def test_what_is_not_there_is_told(self) -> None:
         house = House()
@@ -115,7 +115,7 @@ class TestVersions:
             (lambda: schemas.get("nope"), "no schema found for topic: nope"),
             (lambda: schemas.get("nope", 1), "schema not found: nope v1"),
             (lambda: schemas.get("order", 2), "schema not found: order v2"),
-            (lambda: schemas.named("nope"), "schema not found: nope"),
+            (lambda: schemas.find("nope"), "schema not found: nope"),
             (
                 lambda: schemas.delete(OPEN, "order", 2),
                 "failed to delete schema: schema not found: order v2",
@@ -163,7 +163,7 @@ class TestRefusals:
         ("text", "why"),
         [
             (b"", "schema definition cannot be empty"),
-            (b" " * (DEFINITION_BYTES_MAX + 1), "262145 bytes, and 262144 may be"),
+            (b" " * (DEFINITION_BYTES_MAX + 1), "262145 bytes; the limit is 262144"),
             (b"[]", "invalid JSON schema: an object is expected"),
         ],
     )
@@ -294,7 +294,7 @@ class TestDurability:
         before = everything(house)
         house = house.crash()
         assert everything(house) == before
-        assert house.broker.schemas.named("order").mode is Mode.FULL
+        assert house.broker.schemas.find("order").mode is Mode.FULL
 
     def test_more_than_a_chunk_comes_back(self) -> None:
         house = House()
@@ -352,7 +352,7 @@ class TestDurability:
 
     def test_not_many_wait_for_room_in_the_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Clients may have left meanwhile, and others come."""
-        monkeypatch.setattr(module, "PARKED_MAX", 2)
+        monkeypatch.setattr(module, "WAITING_MAX", 2)
         house = House()
         journal = house.broker.journal
         admit = journal.admit

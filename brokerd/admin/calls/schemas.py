@@ -46,14 +46,14 @@ def list_schemas(call: Call) -> SchemaList:
 def describe_schema(call: Call) -> SchemaShape:
     """Return a schema. Raises `UnknownSchema`."""
     call.access.require_known()
-    return _shape(call.broker.schemas.named(call.path["name"]))
+    return _shape(call.broker.schemas.find(call.path["name"]))
 
 
 def describe_version(call: Call) -> SchemaTextShape:
     """Return one version, 0 for the latest. Raises `UnknownSchema`."""
     call.access.require_known()
     schemas, name, version = call.broker.schemas, call.path["name"], call.number("version")
-    return _text(call, schemas.get(name, version) if version else schemas.named(name).latest)
+    return _text(call, schemas.get(name, version) if version else schemas.find(name).latest)
 
 
 async def register(call: Call) -> SchemaTextShape:
@@ -151,7 +151,7 @@ def _shape(known: SchemaName) -> SchemaShape:
 def _text(call: Call, found: SchemaVersion) -> SchemaTextShape:
     return SchemaTextShape(
         found.name,
-        call.broker.schemas.named(found.name).mode,
+        call.broker.schemas.find(found.name).mode,
         found.version,
         found.type,
         found.text.decode("utf-8", "replace"),

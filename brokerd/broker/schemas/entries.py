@@ -1,8 +1,8 @@
 # Tests: tests/broker/test_schemas_registry.py
-"""What the log says of schemas: bodies of SCHEMA entries, and the registry that they make.
+"""The registry of schemas, and its changes as bodies of SCHEMA entries.
 
 docs/wal-format.rst, section "SCHEMA body", is the contract. Chunks of a snapshot hold the same
-maps: each version that there is, and one of each name.
+maps, one for each version and one for each name.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from brokerd.walformat import Entry, EntryKind
 
 SNAPSHOT_SCHEMAS = 9
 CHUNK_MAPS = 5_000
-"""Versions and names in one chunk of a snapshot, at the most."""
+"""Limit on the versions and names in one chunk of a snapshot."""
 CHUNK_BYTES = 1 << 20
-"""Definitions in one chunk, unless one alone is larger."""
+"""Limit on the bytes of definitions in one chunk; a larger definition has its own."""
 
 LAYOUT = MapLayout(EntryKind.SCHEMA, SNAPSHOT_SCHEMAS, "schemas", "a schema")
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """One version of a schema. It is never changed."""
+    """One version of a schema."""
 
     name: str
     definition: Definition
@@ -50,14 +50,14 @@ class SchemaVersion:
 
 @dataclass(frozen=True)
 class SchemaName:
-    """What is known of a name that has versions; it is replaced when that changes."""
+    """A name with its versions and its mode. A change replaces the object."""
 
     name: str
     mode: Mode = Mode.BACKWARD
     last: int = 0
-    """The highest version that it ever had."""
+    """The highest version ever registered. A deleted number is not used again."""
     versions: dict[int, SchemaVersion] = field(default_factory=dict)
-    """Those that are left, in order."""
+    """Existing versions in order."""
 
     @property
     def latest(self) -> SchemaVersion:
@@ -65,11 +65,11 @@ class SchemaName:
 
     @property
     def text_bytes(self) -> int:
-        return sum(len(one.text) for one in self.versions.values())
+        return sum(len(each.text) for each in self.versions.values())
 
 
 class SchemaRegistry:
-    """All schemas."""
+    """All schemas, with the totals that limits apply to."""
 
     def __init__(self) -> None:
         self.names: dict[str, SchemaName] = {}
@@ -77,44 +77,43 @@ class SchemaRegistry:
         self.text_bytes = 0
 
     def put_version(self, version: SchemaVersion) -> None:
-        """Have a version, whether it was there or not."""
+        """Add or replace a version."""
         name = version.name
         self.remove(name, version.version)
-        known = self.names.get(name) or SchemaName(name)
-        versions = {**known.versions, version.version: version}
+        current = self.names.get(name) or SchemaName(name)
+        versions = {**current.versions, version.version: version}
         self.names[name] = replace(
-            known,
-            last=max(known.last, version.version),
+            current,
+            last=max(current.last, version.version),
             versions=dict(sorted(versions.items())),
         )
         self.versions += 1
         self.text_bytes += len(version.text)
 
     def put_name(self, name: str, mode: Mode, last: int) -> None:
-        """Have other settings of a name; of one without versions there are none."""
-        known = self.names.get(name)
-        if known is not None:
-            self.names[name] = replace(known, mode=mode, last=max(known.last, last))
+        """Set mode and last version of a name; do nothing for a name without versions."""
+        current = self.names.get(name)
+        if current is not None:
+            self.names[name] = replace(current, mode=mode, last=max(current.last, last))
 
     def remove(self, name: str, version: int) -> None:
-        """Have a version no more, or with 0 none; a name without versions is forgotten."""
-        known = self.names.get(name)
-        if known is None:
+        """Remove a version; 0 removes all versions. A name without versions is removed too."""
+        current = self.names.get(name)
+        if current is None:
             return
-        gone = [one for one in known.versions.values() if version in (0, one.version)]
-        left = {
-            one.version: one for one in known.versions.values() if version not in (0, one.version)
-        }
-        self.versions -= len(gone)
-        self.text_bytes -= sum(len(one.text) for one in gone)
-        if left:
-            self.names[name] = replace(known, versions=left)
+        kept = dict(current.versions) if version else {}
+        kept.pop(version, None)
+        removed = [each for each in current.versions.values() if each.version not in kept]
+        self.versions -= len(removed)
+        self.text_bytes -= sum(len(each.text) for each in removed)
+        if kept:
+            self.names[name] = replace(current, versions=kept)
         else:
             del self.names[name]
 
 
 def registered_map(version: SchemaVersion) -> Map:
-    """A version is there."""
+    """Return the map that adds a version."""
     return {
         "op": "registered",
         "name": version.name,
@@ -125,23 +124,23 @@ def registered_map(version: SchemaVersion) -> Map:
     }
 
 
-def name_map(known: SchemaName) -> Map:
-    """What is so of a name, besides its versions."""
-    return {"op": "name", "name": known.name, "mode": known.mode.value, "last": known.last}
+def name_map(current: SchemaName) -> Map:
+    """Return the map that sets mode and last version of a name."""
+    return {"op": "name", "name": current.name, "mode": current.mode.value, "last": current.last}
 
 
 def deleted_map(name: str, version: int) -> Map:
-    """A version is gone, or with 0 all of them."""
+    """Return the map that deletes a version; 0 deletes all versions."""
     return {"op": "deleted", "name": name, "version": version}
 
 
 def entry_of(fields: Map) -> Entry:
-    """The log entry that says so."""
+    """Return the log entry with this map."""
     return LAYOUT.entry(fields)
 
 
 def apply(registry: SchemaRegistry, fields: Map) -> bool:
-    """Do what a map says; False if its ``op`` is not known."""
+    """Apply a map; return False if its ``op`` is unknown."""
     change = _CHANGES.get(fields["op"])
     if change is None:
         return False
@@ -164,7 +163,7 @@ _CHANGES: dict[str, Callable[[SchemaRegistry, Map], object]] = {
 
 
 class SchemaReplay(MapReplay):
-    """Brings a registry back from snapshot and log."""
+    """Restores a registry from snapshot and log, and captures it for the next snapshot."""
 
     def __init__(self, state: State, registry: SchemaRegistry) -> None:
         super().__init__(state, LAYOUT, partial(apply, registry))
@@ -172,35 +171,35 @@ class SchemaReplay(MapReplay):
         state.captures.append(self._captures)
 
     def _captures(self, lsn: int) -> list[Encode]:
-        """All that there is now, in chunks."""
+        """Return encoders of the registry's chunks."""
         return [
-            partial(_chunk, lsn, number, things)
-            for number, things in enumerate(_portions(list(self._registry.names.values())))
+            partial(_chunk, lsn, number, items)
+            for number, items in enumerate(_chunk_items(list(self._registry.names.values())))
         ]
 
 
-Thing = SchemaVersion | SchemaName
+Item = SchemaVersion | SchemaName
 
 
-def _portions(names: list[SchemaName]) -> Iterator[list[Thing]]:
-    """What goes into each chunk. A name stands behind its versions."""
-    portion: list[Thing] = []
+def _chunk_items(names: list[SchemaName]) -> Iterator[list[Item]]:
+    """Yield the items of each chunk. A name follows its versions."""
+    chunk: list[Item] = []
     size = 0
-    for known in names:
-        things: list[Thing] = [*known.versions.values(), known]
-        for thing in things:
-            added = len(thing.text) if isinstance(thing, SchemaVersion) else 0
-            if portion and (len(portion) >= CHUNK_MAPS or size + added > CHUNK_BYTES):
-                yield portion
-                portion, size = [], 0
-            portion.append(thing)
+    for current in names:
+        items: list[Item] = [*current.versions.values(), current]
+        for item in items:
+            added = len(item.text) if isinstance(item, SchemaVersion) else 0
+            if chunk and (len(chunk) >= CHUNK_MAPS or size + added > CHUNK_BYTES):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(item)
             size += added
-    if portion:
-        yield portion
+    if chunk:
+        yield chunk
 
 
-def _chunk(lsn: int, number: int, things: list[Thing]) -> SnapshotChunk:
+def _chunk(lsn: int, number: int, items: list[Item]) -> SnapshotChunk:
     maps = [
-        registered_map(one) if isinstance(one, SchemaVersion) else name_map(one) for one in things
+        registered_map(one) if isinstance(one, SchemaVersion) else name_map(one) for one in items
     ]
     return LAYOUT.chunk(number, lsn, maps)

@@ -1,10 +1,10 @@
 # Tests: tests/broker/test_schemas_registry.py
-"""Schemas, registered, deleted and asked: ``broker.schemas``. docs/schemas.rst is the contract.
+"""Registers, finds, validates and deletes schemas: ``broker.schemas``.
 
-A change takes who makes it, for the audit trail; whether that one may is what the caller asks
-first. It is applied at once, stands in one entry of the journal, and is durable with the next
-commit. What a schema has to be looked at for calls ``done`` later; a registration then asks again
-whether it may be.
+docs/schemas.rst is the contract. The argument ``by`` is the client that makes a change; the audit
+trail names it. The caller checks its permission first. A change takes effect at once, is one entry
+of the journal, and is durable with the next commit. Methods that check a definition or a message in
+another process call ``done`` later. A registration checks the permission again after that.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from brokerd.values import RESERVED_PREFIX
 
 NAMES_MAX = 10_000
 VERSIONS_MAX = 20_000
-"""Of all names together."""
+"""Versions of all names together."""
 TEXT_BYTES_MAX = 64 << 20
-"""Definitions of all versions."""
+"""Bytes of the definitions of all versions."""
 NAME_VERSIONS_MAX = 1_000
 NAME_TEXT_BYTES_MAX = 4 << 20
-PARKED_MAX = 64
-"""Registrations that wait for room in the log."""
+WAITING_MAX = 64
+"""Registrations that may wait for room in the log."""
 
-ANYBODY = Requester()
+ANONYMOUS = Requester()
 
-Registered = Callable[[SchemaVersion | None, BrokerdError | None], None]
-"""Takes the new version, or why there is none."""
+RegisterDone = Callable[[SchemaVersion | None, BrokerdError | None], None]
+"""Takes the new version, or an error."""
 
 
 class Schemas:
-    """All schemas, and what fits them."""
+    """The schemas of the broker."""
 
     def __init__(self, context: Context, audit: AuditTrail, checker: Checker) -> None:
         self._registry = SchemaRegistry()
@@ -61,49 +61,49 @@ class Schemas:
         self._time = context.time
         self._audit = audit
         self._checker = checker
-        self._parked = 0
-        """Registrations that were looked at and wait for room in the log."""
+        self._waiting = 0
+        """Number of registrations that wait for room in the log."""
         SchemaReplay(context.state, self._registry)
 
-    # -- what there is ------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def names(self) -> list[SchemaName]:
-        """All of them, sorted."""
-        return [known for _, known in sorted(self._registry.names.items())]
+        """Return all names with their versions, sorted."""
+        return [each for _, each in sorted(self._registry.names.items())]
 
-    def named(self, name: str) -> SchemaName:
-        """What there is of a name. Raises `UnknownSchema`."""
-        known = self._registry.names.get(name)
-        if known is None:
+    def find(self, name: str) -> SchemaName:
+        """Return a name with its versions. Raises `UnknownSchema`."""
+        current = self._registry.names.get(name)
+        if current is None:
             raise UnknownSchema(f"schema not found: {name}")
-        return known
+        return current
 
     def versions(self, name: str) -> list[SchemaVersion]:
-        """Those that are left of a name, in order; none of one that is not known."""
-        known = self._registry.names.get(name)
-        return [] if known is None else list(known.versions.values())
+        """Return the versions of a name in order; an unknown name has none."""
+        current = self._registry.names.get(name)
+        return [] if current is None else list(current.versions.values())
 
     def get(self, name: str, version: int = 0) -> SchemaVersion:
-        """A version, 0 for the latest. Raises `UnknownSchema`."""
-        known = self._registry.names.get(name)
+        """Return a version of a name, by default the latest. Raises `UnknownSchema`."""
+        current = self._registry.names.get(name)
         if not version:
-            if known is None:
+            if current is None:
                 raise UnknownSchema(f"no schema found for topic: {name}")
-            return known.latest
-        found = None if known is None else known.versions.get(version)
+            return current.latest
+        found = None if current is None else current.versions.get(version)
         if found is None:
             raise UnknownSchema(f"schema not found: {name} v{version}")
         return found
 
     def validate(
-        self, name: str, message: bytes, done: CheckDone, requester: Requester = ANYBODY
+        self, name: str, message: bytes, done: CheckDone, requester: Requester = ANONYMOUS
     ) -> None:
-        """Tell ``done`` why a message does not fit the latest version; nothing if it does.
+        """Call ``done`` with the faults of a message by the latest version; none if it is valid.
 
-        Raises `UnknownSchema`, or `LimitExceeded` when too much waits to be looked at; ``done`` may
-        get `SchemaCheckFailed`.
+        Raises `UnknownSchema`, and `LimitExceeded` when too many checks wait. ``done`` may get
+        `SchemaCheckFailed`.
         """
-        self._checker.validation(self.named(name).latest.definition, message, done, requester)
+        self._checker.validation(self.find(name).latest.definition, message, done, requester)
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -111,16 +111,16 @@ class Schemas:
         self,
         by: Access,
         name: str,
-        kind: SchemaType,
+        type_: SchemaType,
         text: bytes,
-        done: Registered,
-        requester: Requester = ANYBODY,
+        done: RegisterDone,
+        requester: Requester = ANONYMOUS,
     ) -> None:
-        """Make the next version of a name.
+        """Register the next version of a name.
 
-        Raises `InvalidName`, `InvalidSchema` and `LimitExceeded`; ``done`` may get these and
-        `IncompatibleSchema`, `SchemaCheckFailed`, `NoSpace` or `ShuttingDown`, and what
-        `Access.require` raises if WRITE was taken away meanwhile.
+        Raises `InvalidName`, `InvalidSchema` and `LimitExceeded`. ``done`` may get these,
+        `IncompatibleSchema`, `SchemaCheckFailed`, `NoSpace` or `ShuttingDown`, and the errors of
+        `Access.require` if the client has lost WRITE meanwhile.
         """
         if not check_name(name, "schema name"):
             raise InvalidName("a schema needs a name of 1 to 255 bytes of UTF-8")
@@ -130,19 +130,22 @@ class Schemas:
                 "use another"
             )
         self._check_text(text)
-        wanted = Definition(0, kind, text)
+        definition = Definition(0, type_, text)
 
         def begin() -> None:
             before = self._registry.names.get(name)
-            self._check_room(before, text)
-            olds = [] if before is None else list(before.versions.values())[::-1]
+            self._check_limits(before, text)
+            older = [] if before is None else list(before.versions.values())[::-1]
             mode = Mode.BACKWARD if before is None else before.mode
-            definitions = [one.definition for one in olds]
             self._checker.registration(
-                wanted, definitions, mode, partial(looked, before), requester
+                definition,
+                [each.definition for each in older],
+                mode,
+                partial(checked, before),
+                requester,
             )
 
-        def looked(
+        def checked(
             before: SchemaName | None, texts: list[str] | None, error: BrokerdError | None
         ) -> None:
             if error is not None:
@@ -151,38 +154,43 @@ class Schemas:
             try:
                 by.require(WRITE, name)
                 if self._registry.names.get(name) is before:
-                    self._check_room(before, text)  # others may have taken it meanwhile
-                    done(self._put(by, name, wanted), None)
-                else:  # somebody has changed what it was compared with
+                    self._check_limits(before, text)  # other names may have used them up meanwhile
+                    done(self._add_version(by, name, definition), None)
+                else:  # the versions that it was compared with have changed
                     begin()
             except Congested:
-                self._park(partial(looked, before, texts, None), partial(done, None))
+                self._when_room(partial(checked, before, texts, None), partial(done, None))
             except BrokerdError as refusal:
                 done(None, refusal)
 
         begin()
 
-    def _park(self, go_on: Callable[[], None], refuse: Callable[[BrokerdError], None]) -> None:
-        """Go on when there is room in the log; of those whose clients left, too, not many wait."""
-        if self._parked >= PARKED_MAX:
+    def _when_room(self, go_on: Callable[[], None], refuse: Callable[[BrokerdError], None]) -> None:
+        """Call ``go_on`` when the log has room.
+
+        `WAITING_MAX` counts also registrations whose clients have left.
+        """
+        if self._waiting >= WAITING_MAX:
             refuse(LimitExceeded("too many registrations wait for room in the log; try again"))
             return
-        self._parked += 1
+        self._waiting += 1
 
-        def unparked() -> None:
-            self._parked -= 1
+        def on_room() -> None:
+            self._waiting -= 1
             go_on()
 
-        self._journal.when_uncongested(unparked)
+        self._journal.when_uncongested(on_room)
 
     def _check_text(self, text: bytes) -> None:
         what = "failed to register schema: invalid schema definition: schema definition"
         if not text:
             raise InvalidSchema(f"{what} cannot be empty")
         if len(text) > DEFINITION_BYTES_MAX:
-            raise InvalidSchema(f"{what} has {len(text)} bytes, and {DEFINITION_BYTES_MAX} may be")
+            raise InvalidSchema(
+                f"{what} has {len(text)} bytes; the limit is {DEFINITION_BYTES_MAX}"
+            )
 
-    def _check_room(self, before: SchemaName | None, text: bytes) -> None:
+    def _check_limits(self, before: SchemaName | None, text: bytes) -> None:
         registry = self._registry
         for count, most, what in (
             (len(registry.names) + (before is None), NAMES_MAX, "names of schemas"),
@@ -200,46 +208,46 @@ class Schemas:
                     f"failed to register schema: there may be {most} {what}; delete some first"
                 )
 
-    def _put(self, by: Access, name: str, wanted: Definition) -> SchemaVersion:
-        known = self._registry.names.get(name)
-        version = 1 if known is None else known.last + 1
-        made = SchemaVersion(name, wanted._replace(version=version), self._time.time_us())
-        details = {"version": str(version), "type": made.type.value}
-        self._change(by, EventType.SCHEMA_REGISTERED, registered_map(made), details)
-        return made
+    def _add_version(self, by: Access, name: str, definition: Definition) -> SchemaVersion:
+        current = self._registry.names.get(name)
+        number = 1 if current is None else current.last + 1
+        added = SchemaVersion(name, definition._replace(version=number), self._time.time_us())
+        details = {"version": str(number), "type": added.type.value}
+        self._change(by, EventType.SCHEMA_REGISTERED, registered_map(added), details)
+        return added
 
     def delete(self, by: Access, name: str, version: int = 0) -> None:
-        """Delete a version, or with 0 all of them.
+        """Delete a version; 0 deletes the name with all versions.
 
         Raises `UnknownSchema`, `NoSpace` or `Congested`.
         """
-        known = self._registry.names.get(name)
-        if known is None or (version and version not in known.versions):
+        current = self._registry.names.get(name)
+        if current is None or (version and version not in current.versions):
             what = f"{name} v{version}" if version else name
             raise UnknownSchema(f"failed to delete schema: schema not found: {what}")
         details = {"version": str(version) if version else "all"}
         self._change(by, EventType.SCHEMA_DELETED, deleted_map(name, version), details)
 
     def set_mode(self, by: Access, name: str, mode: Mode) -> SchemaName:
-        """Have the next registrations of a name compared in another way.
+        """Set the compatibility mode of a name for its next registrations.
 
         Raises `UnknownSchema`, `NoSpace` or `Congested`.
         """
-        fields = name_map(replace(self.named(name), mode=mode))
+        fields = name_map(replace(self.find(name), mode=mode))
         self._change(by, EventType.SCHEMA_CONFIGURED, fields, {"compatibility": mode.value})
-        return self.named(name)
+        return self.find(name)
 
-    def _change(self, by: Access, kind: EventType, fields: Map, details: dict[str, str]) -> None:
-        """Do what a map says, here and in the log. Raises `NoSpace` or `Congested`."""
+    def _change(self, by: Access, type_: EventType, fields: Map, details: dict[str, str]) -> None:
+        """Apply a map to the registry and add it to the log. Raises `NoSpace` or `Congested`."""
         entry = entry_of(fields)
         size = len(entry.body) + BATCH_FRAME_BYTES
 
         def change() -> None:
-            if kind is EventType.SCHEMA_REGISTERED:
+            if type_ is EventType.SCHEMA_REGISTERED:
                 self._journal.admit(size)
             else:
                 self._journal.admit_events(size)
             self._journal.add_entry(entry)
             apply(self._registry, fields)
 
-        self._audit.carry_out(by.actor, kind, fields["name"], change, details)
+        self._audit.carry_out(by.actor, type_, fields["name"], change, details)

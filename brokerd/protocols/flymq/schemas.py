@@ -65,7 +65,7 @@ def get(connection: RequestConnection, request: GetSchema) -> bytes:
     schemas = connection.broker.schemas
     found = schemas.get(request.name, request.version)
     text = SchemaText(
-        _info(found), found.text, schemas.named(found.name).mode, found.created_us // SECOND_US
+        _info(found), found.text, schemas.find(found.name).mode, found.created_us // SECOND_US
     )
     return flymq.schema_text(text)
 
