@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive.contract.bounds import Bounds, encode_bounds
-from brokerd.broker.model.log_id import LogId, decode_log_id, encode_log_id, find_log_id
+from brokerd.archive.contract.log_id import decode_log_id, encode_log_id
+from brokerd.broker.model.log_id import LogId, find_log_id
 from brokerd.errors import DamagedData
 from simulator.machine.bare import STATE_DIR
 from simulator.machine.disk import SimDisk

@@ -9,24 +9,23 @@ both be, the log gets a new id, and what was archived under the old one is that 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from xxhash import xxh3_64_hexdigest
-
 from brokerd.archive.contract.bounds import FILE_NAME as BOUNDS_NAME
 from brokerd.archive.contract.bounds import decode_bounds
+from brokerd.archive.contract.log_id import (
+    FILE_BYTES_MAX,
+    FILE_NAME,
+    decode_log_id,
+    encode_log_id,
+)
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.wal import Disk
 from brokerd.wal.disk import write_atomically
 
-FILE_NAME = "log_id"
-FILE_BYTES_MAX = 1024
 BOUNDS_BYTES_MAX = 1 << 30
 """Larger ones are none that a broker wrote."""
-
-_LINE = re.compile(rb"brokerd log ([0-9a-f]{32}) ([0-9a-f]{16})\n")
 
 
 class LogId(NamedTuple):
@@ -38,19 +37,6 @@ class LogId(NamedTuple):
     """Whether it was made just now."""
     problem: str
     """Why the file did not give it, "" if it did or if there was none."""
-
-
-def encode_log_id(text: str) -> bytes:
-    """The bytes of the file."""
-    return f"brokerd log {text} {xxh3_64_hexdigest(text.encode())}\n".encode()
-
-
-def decode_log_id(data: bytes) -> str:
-    """Read the file. Raises DamagedData."""
-    match = _LINE.fullmatch(data)
-    if match is None or xxh3_64_hexdigest(match[1]).encode() != match[2]:
-        raise DamagedData(f"{FILE_NAME} is not as a broker wrote it")
-    return match[1].decode()
 
 
 def find_log_id(disk: Disk, directory: str, random_bytes: Callable[[int], bytes]) -> LogId:
