@@ -26,7 +26,7 @@ from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
 from brokerd.wal.read.reader import ReadPlan
 from brokerd.wal.read.seek import OffsetPlan, SizePlan
 from brokerd.wal.recovery.damage_fingerprint import DamageFingerprint, is_unchanged
-from brokerd.wal.recovery.report import Frame, RecoveryReport
+from brokerd.wal.recovery.report import NOTHING_KNOWN, Frame, KnownEnd, RecoveryReport
 from brokerd.wal.recovery.startup import clean_up, fingerprint_damages, rebuild_index, replay
 from brokerd.wal.segment import Segment, SegmentStatus
 from brokerd.wal.worker_pool import FailStopPool, Mutex, WorkerPool
@@ -137,20 +137,24 @@ class Wal:
         first_lsn: int = 0,
         reached_lsn: int = 0,
         changed: Collection[DamageFingerprint] = (),
+        known: KnownEnd = NOTHING_KNOWN,
     ) -> RecoveryReport:
         """Replay frames from ``from_lsn`` on and make the log ready for appending.
 
-        The log is known to begin at ``first_lsn`` and to have reached ``reached_lsn`` once. Missing
-        parts are reported. Places in ``changed``, damage that has changed since the snapshot, are
-        read again wherever they are. Blocks, and may run in any thread.
+        The log is known to begin at ``first_lsn`` and to have reached ``reached_lsn`` once, and
+        ``known``. Missing parts are reported. Places in ``changed``, damage that has changed since
+        the snapshot, are read again wherever they are. Blocks, and may run in any thread.
 
-        Raises NewerFormat, and DamagedData for a file that may or may not be a segment, or for
-        deleted segments from ``from_lsn`` on. Nothing on disk has changed then. Raises OSError.
+        Raises NewerFormat, and DamagedData for a file that may or may not be a segment, for a file
+        in place of another segment, or for deleted segments from ``from_lsn`` on. Nothing on disk
+        has changed then. Raises OSError.
         """
         began = self._seconds()
         self._disk.make_directory(self._path)
         reached_lsn = max(from_lsn, reached_lsn)
-        result = replay(self._disk, self._path, from_lsn, apply, first_lsn, reached_lsn, changed)
+        result = replay(
+            self._disk, self._path, from_lsn, apply, first_lsn, reached_lsn, changed, known
+        )
         clean_up(self._disk, self._path, result)
         report = result.report
         report.damage_fingerprints = fingerprint_damages(self._disk, self._path, report)
@@ -558,6 +562,18 @@ class Wal:
     def segments(self) -> list[SegmentStatus]:
         """Return the segments with frames, oldest first."""
         return self._catalog.status()
+
+    def last_segment(self) -> SegmentHeader | None:
+        """Return the header of the segment with the last appended frame.
+
+        None if that segment is deleted, or if the last part of the log is missing.
+        """
+        last = self._active
+        if last is None or last.position == SEGMENT_HEADER_BYTES:
+            last = self._catalog.newest
+        if last is None or last.deleted or last.end_lsn != self.appended_lsn:
+            return None
+        return last.header
 
     def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:
         """Plan to find the first offset appended at or after broker time ``time_us``.

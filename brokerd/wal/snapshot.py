@@ -20,6 +20,8 @@ from xxhash import xxh3_64_intdigest
 
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.wal.disk import Disk, File
+from brokerd.wal.recovery.known_end import read_known_end
+from brokerd.wal.recovery.report import KnownEnd
 from brokerd.walformat import FORMAT_VERSION, segment_salt
 
 SNAPSHOT_MAGIC = b"BRKDSNP\0"
@@ -303,6 +305,13 @@ class Snapshots:
             event_id="outdated-state-used",
         )
         return LoadedSnapshot(outdated.start_lsn, outdated.chunks())
+
+    def known_end(self) -> KnownEnd:
+        """Read what the files beside the snapshots prove of the log's end.
+
+        Raises NewerFormat, OSError.
+        """
+        return read_known_end(self._disk, self._path)
 
     def second_newest(self) -> int | None:
         """Return the start LSN of the second-newest snapshot, None if there is no sound one.

@@ -44,6 +44,7 @@ from brokerd.walformat.layout import (
     Bytes,
     FormatError,
     UnsupportedFormat,
+    align,
 )
 from brokerd.walformat.records import (
     BATCH_RECORDS_MAX,
@@ -94,6 +95,7 @@ __all__ = [
     "RecordColumns",
     "SegmentHeader",
     "UnsupportedFormat",
+    "align",
     "decode_group_events",
     "decode_records",
     "decode_segment_header",

@@ -13,6 +13,11 @@ PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2
 """The zeros to append, by length modulo `ALIGNMENT`."""
 
 
+def align(position: int) -> int:
+    """Return the next multiple of `ALIGNMENT`."""
+    return position + -position % ALIGNMENT
+
+
 class FormatError(ValueError):
     """Bytes that do not follow the layout: damage, or another kind of file."""
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from brokerd.errors import DamagedData
 from brokerd.wal import LostRange
 from brokerd.wal.damage.repair import repair
 from brokerd.wal.damage.repair_plan import DataPaths, plan_repair
 from brokerd.wal.damage.verify import verify
 from brokerd.walformat import SEGMENT_BYTES_MAX
+from brokerd.walformat.index import MemoryIndex
 from simulator.machine.disk import SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, records
 
@@ -155,8 +157,8 @@ class TestAnIndexIsLeft:
     def test_a_repair_puts_a_gone_one_on_record(self, count: int) -> None:
         assert_repaired(gone(sealed(count)))
 
-    def test_an_index_of_another_log_says_nothing(self) -> None:
-        """Its segment id is not that of the segment, or it lies inside of one."""
+    def test_an_index_of_another_segment_says_that_the_file_may_be_the_wrong_one(self) -> None:
+        """Its segment id is not that of the file, and nothing says which of the two is ours."""
         rig = log(5)
         name = last_of(rig).replace(".wal", ".idx")
         other = Rig(Rig(seed=9).disk.copy())
@@ -165,6 +167,21 @@ class TestAnIndexIsLeft:
         foreign = content(Rig(other.disk.copy()).disk, name)
         disk = rig.disk.copy()
         disk.create(f"{PATH}/{name}").pwrite(bytes(foreign), 0)
+        before = disk.files()
+        with pytest.raises(DamagedData, match=rf"another segment .* if {name} is of another log"):
+            Rig(disk)
+        assert disk.files() == before
+        disk.unlink(f"{PATH}/{name}")
+        report = Rig(disk).report
+        assert report.damages == []
+        assert report.next_offsets == {(1, 0): 5}
+
+    def test_an_index_inside_of_the_segment_says_nothing(self) -> None:
+        rig, index = log(5), MemoryIndex()
+        index.add(1, 0, 100, 1, 9, 4160, 100)
+        disk = rig.disk.copy()
+        data = index.encode(bytes(16), 8192, 1 << 16)
+        disk.create(f"{PATH}/{8192:020d}.idx").pwrite(data, 0)
         report = Rig(disk).report
         assert report.damages == []
         assert report.next_offsets == {(1, 0): 5}

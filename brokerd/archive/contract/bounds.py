@@ -73,6 +73,17 @@ class Bounds(Struct, frozen=True):
     """A smaller id that is not among ``topics`` belongs to a deleted topic."""
     topics: list[TopicBounds]
     damage: list[DamagedPlace] = field(default_factory=list)
+    reached_lsn: int = 0
+    """All in the file was in the log below this LSN, and synced. 0 in files of older brokers."""
+    segment_lsn: int = 0
+    """The first LSN of the segment that holds the byte before ``reached_lsn``."""
+    segment_id: str = ""
+    """The id of that segment: 32 hexadecimal digits; empty if no segment holds the byte."""
+
+    @property
+    def synced_lsn(self) -> int:
+        """The LSN up to which the log was synced."""
+        return max(self.lsn, self.reached_lsn)
 
     def partitions(self) -> Iterator[tuple[TopicBounds, int, PartitionBounds]]:
         """Yield each partition with its topic and index."""
@@ -110,6 +121,12 @@ class BoundsHead(Struct, frozen=True):
 
     log_id: str
     lsn: int
+    reached_lsn: int = 0
+
+    @property
+    def synced_lsn(self) -> int:
+        """The LSN up to which the log was synced."""
+        return max(self.lsn, self.reached_lsn)
 
 
 def decode_bounds(data: bytes) -> Bounds:

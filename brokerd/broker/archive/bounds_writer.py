@@ -143,7 +143,7 @@ class BoundsWriter:
         pieces = capture(self._state.by_id.values(), self._commit_place)
         topics = [encode_topic(topic) for topic in pieces if topic is not None]
         try:
-            self._write(head, topics)
+            self._write(self._with_end(head), topics)
         except OSError as error:
             self._report(error)
 
@@ -203,6 +203,16 @@ class BoundsWriter:
             damage=sorted(self._places()),
         )
 
+    def _with_end(self, head: Bounds) -> Bounds:
+        """Add the end of the log, which is above all that the capture saw."""
+        lsn, last = self._wal.appended_lsn, self._wal.last_segment()
+        if last is None:
+            return structs.replace(head, reached_lsn=lsn)
+        segment_id = last.segment_id.hex()
+        return structs.replace(
+            head, reached_lsn=lsn, segment_lsn=last.first_lsn, segment_id=segment_id
+        )
+
     def _step(self, writing: _Writing, pieces: Iterator[TopicBounds | None]) -> None:
         self._call = None
         until = self._clock.seconds() + STEP_SECONDS
@@ -210,6 +220,7 @@ class BoundsWriter:
             try:
                 topic = next(pieces)
             except StopIteration:
+                writing.head = self._with_end(writing.head)
                 self._journal.when_all_durable(
                     lambda: self._wal.when_synced(lambda error: self._submit(writing, error))
                 )

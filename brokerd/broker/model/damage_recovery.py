@@ -79,6 +79,7 @@ class DamageRecovery:
         for topic in sorted(self._replay.nameless, key=lambda topic: topic.topic_id):
             self._name(topic)
         self._believe_headers()
+        self._believe_bounds(bool(damages))
         if damages:
             self._lose_the_end(damages[-1])
             for damage in damages:
@@ -116,6 +117,24 @@ class DamageRecovery:
             partition = state.partition(hole.topic_id, hole.partition)
             if partition is not None:
                 partition.add_gap(hole.first, hole.end)
+
+    def _believe_bounds(self, is_damaged: bool) -> None:
+        """Take over the offsets and topic ids that the bounds say were assigned.
+
+        After damage, `_lose_the_end` reports the offsets that the log does not know.
+        """
+        state, known = self._state, self._report.known_end
+        state.next_topic_id = max(state.next_topic_id, known.next_topic_id)
+        for topic_id, index, _, end in known.assigned:
+            partition = state.partition(topic_id, index)
+            if partition is None or end <= partition.next_offset:
+                continue
+            if is_damaged:
+                partition.restore(end)
+            else:  # an older broker wrote the bounds without the LSN of these offsets
+                gap = partition.next_offset, end
+                partition.leave_out(end - partition.next_offset)
+                state.new_gaps.setdefault(partition, []).append(gap)
 
     def _give_up_losses(self) -> None:
         for entry in self._replay.losses:

@@ -126,6 +126,7 @@ class Snapshotter:
             self._state.first_lsn,
             self._snapshots.reached_lsn,
             self._changed,
+            self._snapshots.known_end(),
         )
         self._state.end_replay(report)
         self._start_lsn = self.last_lsn = start_lsn

@@ -83,8 +83,9 @@ def repair(
 
 def _clean_up(disk: Disk, path: str, plan: RepairPlan) -> None:
     """Put the log in order as a start does. Segments with an index are not read."""
-    reached_lsn = plan.report.reached_lsn
-    clean_up(disk, path, replay(disk, path, LSN_MAX, ignore_frame, reached_lsn=reached_lsn))
+    reached_lsn, known = plan.report.reached_lsn, plan.report.known_end
+    result = replay(disk, path, LSN_MAX, ignore_frame, reached_lsn=reached_lsn, known=known)
+    clean_up(disk, path, result)
 
 
 def _copy(disk: Disk, paths: DataPaths, plan: RepairPlan, stamp: str) -> str:

@@ -21,7 +21,6 @@ from brokerd.wal.recovery.directory import SegmentFile, segment_files
 from brokerd.wal.recovery.report import Damage, Frame, LostRange
 from brokerd.wal.segment import Segment, segment_name
 from brokerd.walformat import (
-    ALIGNMENT,
     SEGMENT_HEADER_BYTES,
     FormatError,
     decode_segment_header,
@@ -127,8 +126,7 @@ def plan_repair(
         )
         for damage in damages
     ]
-    log_end = max(report.next_lsn, report.reached_lsn)
-    return RepairPlan(report, actions, damages, log_end + -log_end % ALIGNMENT)
+    return RepairPlan(report, actions, damages, report.log_end)
 
 
 def _header_actions(files: list[SegmentFile]) -> Iterator[Action]:

@@ -23,14 +23,25 @@ from brokerd.wal.recovery.directory import (
     SegmentFile,
     deleted_range_damage,
     missing_end_damage,
+    require_own_segment,
     segment_files,
 )
+from brokerd.wal.recovery.known_end import read_known_end
 from brokerd.wal.recovery.loss_records import decode_loss, split_recorded
-from brokerd.wal.recovery.report import Cut, Damage, Frame, LostRange, RecoveryReport, needed_ranges
+from brokerd.wal.recovery.report import (
+    NOTHING_KNOWN,
+    Cut,
+    Damage,
+    Frame,
+    KnownEnd,
+    LostRange,
+    RecoveryReport,
+    needed_ranges,
+)
 from brokerd.wal.recovery.segment_replay import SegmentReplay, add_index_losses
 from brokerd.wal.segment import Segment, index_name, segment_name
 from brokerd.wal.snapshot import SnapshotFile
-from brokerd.walformat import SEGMENT_HEADER_BYTES, EntryKind
+from brokerd.walformat import SEGMENT_HEADER_BYTES, EntryKind, align
 from brokerd.walformat.index import Rows
 
 
@@ -65,7 +76,11 @@ class VerifyReport:
     bytes: int = 0
     next_lsn: int = 0
     reached_lsn: int = 0
-    """The highest LSN that a snapshot knows."""
+    """The highest LSN that a snapshot or ``known_end`` knows."""
+    known_end: KnownEnd = NOTHING_KNOWN
+    """What other files in ``state/`` prove of the end of the log."""
+    log_end: int = 0
+    """Where a start would continue: above the log, and above what is missing of it."""
     start_lsn: int = 0
     """Where a replay from the newest sound snapshot begins."""
     last_time_us: int = 0
@@ -130,22 +145,39 @@ class _Verification:
         """Verify everything, and yield the frames of the log meanwhile."""
         report, replay = self.report, self._replay
         self._verify_snapshots(report)
+        self._add_known_end()
+        known = report.known_end
         last = segment_name(0)
         for found in segment_files(self._disk, self._wal_path, reached_lsn=report.reached_lsn):
             report.segments += not found.is_missing
+            require_own_segment(self._disk, self._wal_path, found, known)
             for frame in self._verify_segment(found):
                 self._note_log_starts(found, frame)
                 yield frame
             last = last if found.is_stray else found.name
         self._verify_deleted()
-        if report.next_lsn < report.reached_lsn:
-            report.damages.append(missing_end_damage(last, report.next_lsn, report.reached_lsn))
+        report.log_end = report.next_lsn
+        damage = missing_end_damage(last, report.next_lsn, report.reached_lsn, known.lsn)
+        if damage is not None:
+            report.damages.append(damage)
+            report.log_end = int(last[:20]) + damage.end
+        report.log_end = align(report.log_end)
         report.damages, report.recorded = split_recorded(
             self._disk, self._wal_path, report.damages, replay.loss_entries
         )
         self._add_lost_tail()
         for damage in (*report.damages, *report.recorded):
             damage.lost[:] = needed_ranges(damage.lost, self._log_starts)
+
+    def _add_known_end(self) -> None:
+        """Add what bounds and archive pin know, after the snapshots."""
+        report = self.report
+        report.known_end = known = read_known_end(self._disk, self._state_path)
+        if known.lsn >= report.reached_lsn and known.assigned:
+            self._assigned = list(known.assigned)
+        report.reached_lsn = max(report.reached_lsn, known.lsn)
+        for key, offset in known.starts.items():
+            self._raise_log_start(key, offset)
 
     # -- offsets -----------------------------------------------------------------------------
 
@@ -206,7 +238,10 @@ class _Verification:
         first = len(report.damages)
         # Listed before the frames are read: a broker writes the index after the last frame.
         has_index = index_name(found.first_lsn) in self._disk.list(self._wal_path)
-        scan = SegmentReplay(found.file, segment, replay, found.expected_end, report.reached_lsn)
+        known_lsn = report.known_end.lsn
+        scan = SegmentReplay(
+            found.file, segment, replay, found.expected_end, report.reached_lsn, known_lsn
+        )
         for frame in scan.frames():
             yield frame
             report.frames += 1

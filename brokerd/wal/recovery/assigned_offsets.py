@@ -7,13 +7,13 @@ body; the broker reads the rest (brokerd/broker/model/state.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgpack
 
 from brokerd.errors import NewerFormat
-from brokerd.wal.recovery.report import LostRange
+from brokerd.wal.recovery.report import LostRange, ranges_outside
 from brokerd.wal.snapshot import SnapshotChunk
 from brokerd.walformat import Entry, EntryKind
 
@@ -39,7 +39,7 @@ def assigned_offsets(chunk: SnapshotChunk, file: str) -> list[LostRange]:
         return [
             LostRange(fields["topic_id"], index, first, end)
             for index, next_offset in enumerate(fields["next_offsets"])
-            for first, end in _outside(gaps.get(index, ()), next_offset)
+            for first, end in ranges_outside(gaps.get(index, ()), next_offset)
         ]
     except _UNREADABLE as error:
         raise _newer(f"{file}: a topic", error) from None
@@ -88,14 +88,3 @@ def _newer(what: str, error: Exception) -> NewerFormat:
     return NewerFormat(
         f"{what} cannot be read ({error!r}); it is of a newer brokerd: use that version"
     )
-
-
-def _outside(gaps: Iterable[tuple[int, int]], next_offset: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges below ``next_offset`` that are in no gap."""
-    first = 0
-    for gap_first, gap_end in sorted(gaps):
-        if first < gap_first:
-            yield first, gap_first
-        first = max(first, gap_end)
-    if first < next_offset:
-        yield first, next_offset

@@ -22,11 +22,17 @@ from brokerd.wal.deletion.deleted_ranges import (
 from brokerd.wal.disk import Disk, File
 from brokerd.wal.read.scanner import ScanFrame, SegmentScanner
 from brokerd.wal.recovery.damage_fingerprint import NOT_A_FILE
-from brokerd.wal.recovery.report import Damage
+from brokerd.wal.recovery.report import Damage, KnownEnd
 from brokerd.wal.recovery.segment_replay import read_segment_header
 from brokerd.wal.recovery.tail_indexes import MissingFile, TailIndex, find_tail_indexes
 from brokerd.wal.segment import index_name, segment_name
-from brokerd.walformat import SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, SegmentHeader
+from brokerd.walformat import (
+    ALIGNMENT,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    align,
+)
 from brokerd.walformat.index import PartitionSpan
 
 MISSING_BYTES_MAX = 16 << 30
@@ -138,9 +144,19 @@ class _Candidate(NamedTuple):
         return self.header is None or index.header.segment_id == self.header.segment_id
 
     def _is_later(self, index: TailIndex) -> bool:
-        end_lsn = self.first_lsn + self.size
-        is_behind = index.header.first_lsn >= max(end_lsn, self.first_lsn + SEGMENT_HEADER_BYTES)
-        return is_behind and _is_near(end_lsn, index)
+        position = index.header.first_lsn - self.first_lsn
+        if position < SEGMENT_HEADER_BYTES or self.has_frame_from(position):
+            return False
+        return _is_near(self.first_lsn + min(self.size, position), index)
+
+    def has_frame_from(self, position: int) -> bool:
+        """Whether a sound frame stands at ``position`` or after it."""
+        if position >= self.size:
+            return False
+        if self.header is None:
+            return True  # nothing in the file tells where it ends
+        scanner = SegmentScanner(self.file, self.header, self.name, self.size)
+        return scanner.has_frame_from(position - position % ALIGNMENT)
 
     def as_stray(self, problem: str) -> SegmentFile:
         damage = Damage(self.name, 0, self.size, f"{problem}; it is left alone", [], True)
@@ -255,15 +271,61 @@ def deleted_range_damage(deleted: LsnRange) -> Damage:
     return Damage(segment_name(first), 0, end - first, problem)
 
 
-def missing_end_damage(last: str, end_lsn: int, reached_lsn: int) -> Damage:
-    """Return the damage of a log that ends before ``reached_lsn``. Its last file is ``last``."""
+def missing_end_damage(last: str, end_lsn: int, reached_lsn: int, known_lsn: int) -> Damage | None:
+    """Return the damage of a log that ends too early at ``end_lsn``, None if it does not.
+
+    Its last file is ``last``. Snapshots know of the log up to ``reached_lsn``. If it was synced up
+    to ``known_lsn``, all that the next segment can have held is missing.
+    """
     first = int(last[:20])
-    problem = (
-        f"the log ends at LSN {end_lsn}, and a snapshot knows of it up to {reached_lsn}; unless "
-        "wal.durability is fsync, a power loss may do that; if a file is missing, it is "
-        f"{segment_name(end_lsn)}"
+    if align(end_lsn) < known_lsn:
+        problem = (
+            f"the log ends at LSN {end_lsn}, and by state/bounds it was on the disk up to "
+            f"{known_lsn}: the file {segment_name(end_lsn)} is missing"
+        )
+        missing_lsn = max(reached_lsn, known_lsn, align(end_lsn) + SEGMENT_BYTES_MAX)
+    elif align(end_lsn) < reached_lsn:
+        problem = (
+            f"the log ends at LSN {end_lsn}, and a snapshot knows of it up to {reached_lsn}; "
+            "unless wal.durability is fsync, a power loss may do that; if a file is missing, it "
+            f"is {segment_name(end_lsn)}"
+        )
+        missing_lsn = reached_lsn
+    else:
+        return None
+    return Damage(last, end_lsn - first, missing_lsn - first, problem)
+
+
+def require_own_segment(disk: Disk, path: str, found: SegmentFile, known: KnownEnd) -> None:
+    """Raise DamagedData if a file has the name of a segment of the log and is another segment.
+
+    The bounds name the id of one segment. An index was written for the last segment, or it is of
+    another log itself, unless the bounds say that the file is right.
+    """
+    if found.header is None:
+        return
+    segment_id, name = found.header.segment_id, index_name(found.first_lsn)
+    if known.segment_id and found.first_lsn == known.segment_lsn:
+        if segment_id == known.segment_id:
+            return
+        expected, witness = known.segment_id, "state/bounds"
+        remedy = "if state/bounds is of another log, delete that"
+    else:
+        if not found.is_last:
+            return
+        index = next(iter(find_tail_indexes(disk, path, found.first_lsn)), None)
+        if index is None or index.header.first_lsn != found.first_lsn:
+            return
+        if index.header.segment_id == segment_id:
+            return
+        expected, witness = index.header.segment_id, name
+        remedy = f"if {name} is of another log, delete that"
+    raise DamagedData(
+        f"{os.path.join(path, found.name)} is another segment (id {segment_id.hex()}) than the "
+        f"one that the log had there (id {expected.hex()}, by {witness}). Nothing was changed. "
+        "Bring the right file back; without it, move this one away, and the next start says what "
+        f"is lost; {remedy}"
     )
-    return Damage(last, end_lsn - first, reached_lsn - first, problem)
 
 
 def orphan_indexes(disk: Disk, path: str) -> list[str]:
@@ -330,9 +392,7 @@ def _stray_reason(before: _Candidate | None, found: _Candidate) -> str | None:
         return "it has the name of a segment, but is not a regular file"
     if before is None or before.header is None or found.first_lsn >= before.end_lsn:
         return None
-    scanner = SegmentScanner(before.file, before.header, before.name, before.size)
-    position = found.first_lsn - before.first_lsn
-    if scanner.has_frame_from(position - position % 8):
+    if before.has_frame_from(found.first_lsn - before.first_lsn):
         return f"it is named after a place inside {before.name}"
     return None
 

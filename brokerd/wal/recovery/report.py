@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +21,25 @@ class LostRange(NamedTuple):
 
     def lies_in(self, other: LostRange) -> bool:
         return self[:2] == other[:2] and other.first <= self.first and self.end <= other.end
+
+
+class KnownEnd(NamedTuple):
+    """What ``state/`` proves: the log was synced up to ``lsn``. 0 and empty: nothing."""
+
+    lsn: int = 0
+    segment_lsn: int = 0
+    """The first LSN of the last segment."""
+    segment_id: bytes = b""
+    """The id of that segment, empty if it is not known."""
+    next_topic_id: int = 0
+    assigned: Sequence[LostRange] = ()
+    """Offsets that have records, or had them."""
+    starts: Mapping[tuple[int, int], int] = {}
+    """(topic id, partition) -> records below this offset are removed."""
+
+
+NOTHING_KNOWN = KnownEnd()
+"""No file in ``state/`` proves anything."""
 
 
 class Frame(NamedTuple):
@@ -96,6 +115,8 @@ class RecoveryReport:
     """The damage that the replayed state reflects, recorded damage included."""
     first_lsn: int = 0
     """Where the log is known to begin."""
+    known_end: KnownEnd = NOTHING_KNOWN
+    """What ``state/`` proves of the end of the log."""
     next_lsn: int = 0
     next_offsets: dict[tuple[int, int], int] = field(default_factory=dict)
     """(topic id, partition) -> the offset after the last known record."""
@@ -145,3 +166,14 @@ def needed_ranges(
     """
     clipped = (one._replace(first=max(one.first, log_starts.get(one[:2], 0))) for one in lost)
     return [one for one in clipped if one.first < one.end]
+
+
+def ranges_outside(gaps: Iterable[tuple[int, int]], next_offset: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of offsets below ``next_offset`` that are in no gap."""
+    first = 0
+    for gap_first, gap_end in sorted(gaps):
+        if first < gap_first:
+            yield first, gap_first
+        first = max(first, gap_end)
+    if first < next_offset:
+        yield first, next_offset

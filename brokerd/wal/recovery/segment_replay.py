@@ -112,6 +112,7 @@ class SegmentReplay:
 
     ``expected_end`` is the position where the next segment, or an index, says that this one ends.
     It is None for the last segment. All below ``reached_lsn`` was synced, so no tear begins there.
+    If the last segment ends before ``known_lsn``, all that was allocated of it is damaged.
     """
 
     def __init__(
@@ -121,12 +122,14 @@ class SegmentReplay:
         report: RecoveryReport,
         expected_end: int | None,
         reached_lsn: int = 0,
+        known_lsn: int = 0,
     ) -> None:
         self._file = file
         self._segment = segment
         self._report = report
         self._expected_end = expected_end
         self._reached = reached_lsn - segment.first_lsn
+        self._known_lsn = known_lsn
         self._size = file.size()
         self._claim: int | None = None
         stop = self._size if expected_end is None else min(self._size, expected_end)
@@ -154,8 +157,12 @@ class SegmentReplay:
                 self._add_damage(item.position, end, item.problem, lost, is_counted)
             yield self._accept(item)
         self._segment.position = self.end
-        if self._expected_end is not None and self.end < self._expected_end:
-            self._add_missing_end(self._expected_end)
+        if self._expected_end is not None:
+            if self.end < self._expected_end:
+                self._add_missing_end(self._expected_end)
+        elif self._segment.end_lsn < self._known_lsn:
+            known = self._known_lsn - self._segment.first_lsn
+            self._add_missing_end(max(known, self._segment.header.size))
 
     def _scan(self) -> Iterator[ScanFrame | ScanGap]:
         """Scan the file.
@@ -256,6 +263,8 @@ class SegmentReplay:
             if self._size < expected
             else "zeros where frames should be"
         )
+        if self._expected_end is None:
+            problem += f": by state/bounds the log was on the disk up to LSN {self._known_lsn}"
         self._add_damage(self.end, expected, problem, [])
         self._segment.position = self.end = expected
 

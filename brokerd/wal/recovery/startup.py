@@ -27,13 +27,20 @@ from brokerd.wal.recovery.directory import (
     foreign_names,
     missing_end_damage,
     orphan_indexes,
+    require_own_segment,
     segment_files,
 )
 from brokerd.wal.recovery.loss_records import decode_loss, split_recorded
-from brokerd.wal.recovery.report import Damage, Frame, RecoveryReport
+from brokerd.wal.recovery.report import (
+    NOTHING_KNOWN,
+    Damage,
+    Frame,
+    KnownEnd,
+    RecoveryReport,
+)
 from brokerd.wal.recovery.segment_replay import SegmentReplay, add_index_losses
 from brokerd.wal.segment import Segment, index_name, segment_name, trim
-from brokerd.walformat import SEGMENT_HEADER_BYTES
+from brokerd.walformat import SEGMENT_HEADER_BYTES, align
 from brokerd.walformat.index import MemoryIndex, PartitionSpan, merge_indexes
 
 REWRITE_BYTES = 1 << 20
@@ -57,18 +64,20 @@ def replay(
     first_lsn: int = 0,
     reached_lsn: int = 0,
     changed: Collection[DamageFingerprint] = (),
+    known: KnownEnd = NOTHING_KNOWN,
 ) -> Replay:
     """Read a log and apply its frames from ``from_lsn`` on. Changes nothing on disk.
 
-    The log is known to begin at ``first_lsn`` and to have reached ``reached_lsn`` once. Of segments
-    below ``from_lsn`` only the indexes are read, unless a place in ``changed`` lies in them: damage
-    that has changed since the snapshot.
+    The log is known to begin at ``first_lsn`` and to have reached ``reached_lsn`` once, and
+    ``known``. Of segments below ``from_lsn`` only the indexes are read, unless a place in
+    ``changed`` lies in them: damage that has changed since the snapshot.
 
-    Raises DamagedData for a file that may or may not be a segment, and for segments from
-    ``from_lsn`` on that were deleted while no repair has recorded that. Raises NewerFormat and
-    OSError.
+    Raises DamagedData for a file that may or may not be a segment, for a file in place of another
+    segment, and for segments from ``from_lsn`` on that were deleted while no repair has recorded
+    that. Raises NewerFormat and OSError.
     """
-    report = RecoveryReport(first_lsn=first_lsn, next_lsn=first_lsn)
+    report = RecoveryReport(first_lsn=first_lsn, next_lsn=first_lsn, known_end=known)
+    reached_lsn = max(reached_lsn, known.lsn)
     deleted = deleted_ranges(disk, path)
     needed = list(map(deleted_range_damage, deleted.after(from_lsn)))
     report.damages += needed
@@ -81,6 +90,7 @@ def replay(
             if found.is_stray:
                 continue
         last = found.name
+        require_own_segment(disk, path, found, known)
         if found.header is None:
             report.next_lsn = found.next_lsn or found.first_lsn + found.file.size()
         else:
@@ -89,9 +99,10 @@ def replay(
             report.follow(span.topic_id, span.partition, span.end_offset, span.end_offset)
             report.last_topic_id = max(report.last_topic_id, span.topic_id)
     report.next_lsn = max(report.next_lsn, deleted.end)
-    if report.next_lsn < reached_lsn:
-        report.damages.append(missing_end_damage(last, report.next_lsn, reached_lsn))
-        report.next_lsn = reached_lsn
+    damage = missing_end_damage(last, report.next_lsn, reached_lsn, known.lsn)
+    if damage is not None:
+        report.damages.append(damage)
+        report.next_lsn = int(last[:20]) + damage.end
     places = [(entry, decode_loss(entry).place) for entry in report.loss_entries]
     stale = [(entry, place) for entry, place in places if not is_unchanged(disk, path, place)]
     report.stale_losses = [entry for entry, _ in stale]
@@ -100,7 +111,7 @@ def replay(
         disk, path, report.damages, report.loss_entries
     )
     _require_state([damage for damage in needed if damage in report.damages])
-    report.next_lsn += -report.next_lsn % 8
+    report.next_lsn = align(report.next_lsn)
     _require_free_name(path, report)
     return replayer.result
 
@@ -162,7 +173,10 @@ class _Replayer:
         """Replay the file of a segment. Returns its partitions, by its index if that is good."""
         report = self._report
         before = len(report.damages)
-        scan = SegmentReplay(found.file, segment, report, found.expected_end, self._reached_lsn)
+        known_lsn = report.known_end.lsn
+        scan = SegmentReplay(
+            found.file, segment, report, found.expected_end, self._reached_lsn, known_lsn
+        )
         for frame in scan.frames():
             if frame.lsn >= self._from_lsn:
                 self._apply(frame)
