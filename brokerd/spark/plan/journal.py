@@ -33,9 +33,7 @@ from brokerd.archive.journal.segment_list import (
 )
 from brokerd.archive.journal.topics import TopicChange, topic_changes
 from brokerd.errors import BrokerdError
-from brokerd.walformat import (
-    FRAME_HEADER_BYTES,
-)
+from brokerd.walformat import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 
 
 class UnreadableJournal(BrokerdError):
@@ -51,6 +49,11 @@ class SegmentFile(NamedTuple):
     end_lsn: int
     """The end of its last frame."""
     has_index: bool
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no frame. A broker gives a file its name when it has one."""
+        return self.end_lsn == self.first_lsn + SEGMENT_HEADER_BYTES
 
 
 class Journal(NamedTuple):
@@ -199,6 +202,8 @@ class _SegmentOpener:
         :param next_lsn: the first LSN of the next file; None: this is the last file.
         """
         found = open_segment(path, next_lsn is None)
+        if not isinstance(found, Stop):
+            self._require_own(path, found.segment_id)
         if isinstance(found, SealedSegment):
             file = SegmentFile(str(path), found.segment_id, found.first_lsn, found.end_lsn, True)
             is_new = found.end_lsn > self._bounds.lsn
@@ -216,6 +221,7 @@ class _SegmentOpener:
                     f"{path} begins at LSN {opened.first_lsn} by its header, so it is a copy of "
                     "another file; bring the right file back"
                 )
+            self._require_own(path, opened.segment_id)
             if next_lsn is None:
                 scan = _TAIL_CACHE.scan(fd, opened)
             else:
@@ -225,6 +231,17 @@ class _SegmentOpener:
         end_lsn = opened.first_lsn + scan.end
         file = SegmentFile(str(path), opened.segment_id, opened.first_lsn, end_lsn, False)
         return _OpenSegment(file, scan, scan.changes)
+
+    def _require_own(self, path: Path, segment_id: bytes) -> None:
+        """Raise UnreadableJournal if the bounds name another segment than this file."""
+        bounds = self._bounds
+        known_id = bounds.segment_id if int(path.stem) == bounds.segment_lsn else ""
+        if known_id and segment_id.hex() != known_id:
+            raise UnreadableJournal(
+                f"{path} is another segment (id {segment_id.hex()}) than the one that the log had "
+                f"there (id {bounds.segment_id}, by state/bounds): bring the right file back; "
+                "without it, move this one away and start the broker, which finds the loss"
+            )
 
     def _changes(self, segment: SealedSegment) -> list[TopicChange]:
         return list(topic_changes(segment, self._damage.get(os.path.basename(segment.path), ())))

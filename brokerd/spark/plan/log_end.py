@@ -12,6 +12,7 @@ from brokerd.archive.contract.bounds import FILE_NAME, decode_bounds_head
 from brokerd.archive.journal.segment_list import first_lsns
 from brokerd.spark.location import STATE, WAL, Location
 from brokerd.spark.plan.archive_files import read_archive
+from brokerd.spark.plan.end_proofs import read_end_proofs
 from brokerd.spark.plan.journal import end_of_file
 from brokerd.spark.plan.log_snapshot import (
     TRIES,
@@ -43,10 +44,12 @@ def log_end(location: Location, tail: bool = True) -> LogEnd:
             bounds = read_bounds(root / STATE / FILE_NAME, decode_bounds_head)
             archive = read_archive(location.archive, bounds.log_id)
             archived_lsn = 0 if archive is None else archive.records_lsn
+            proofs = read_end_proofs(root, bounds)
             with suppress(FileNotFoundError):
                 lsn = max(archived_lsn, _journal_end(root / WAL, tail))
-                if tail and lsn < bounds.lsn:  # known damage, or an error
-                    lsn = take_snapshot(location).end_lsn
+                ends = [one.end_lsn for one in proofs if tail or one.first_lsn is not None]
+                if lsn < max(ends, default=0):  # known damage, or an error
+                    lsn = take_snapshot(location, tail).end_lsn
                 return LogEnd(bounds.log_id, lsn)
     raise files_deleted_error(location)
 

@@ -37,10 +37,10 @@ from brokerd.archive.storage.store import open_store
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.spark.location import STATE, WAL, BadLocation, Location
 from brokerd.spark.plan.archive_files import ArchiveVersion, read_archive, read_archive_log_id
+from brokerd.spark.plan.end_proofs import EndProof, broken_proof, read_end_proofs
 from brokerd.spark.plan.journal import Journal, UnreadableJournal, read_journal
 from brokerd.spark.plan.shipped_segments import list_shipped_segments
 from brokerd.spark.plan.topic_state import TopicState
-from brokerd.walformat import ALIGNMENT
 
 TRIES = 8
 """How often a snapshot is taken again because files were deleted meanwhile."""
@@ -104,13 +104,14 @@ def _snapshot_log(location: Location, root: Path, tail: bool) -> LogSnapshot:
         if archive is not None:
             end_lsn = _end_lsn_max(root / WAL, bounds)
             check_log(root / WAL, end_lsn, archive.state, location.archive)
+        proofs = read_end_proofs(root, bounds)
         since = min(bounds.lsn, 0 if archive is None else archive.records_lsn)
         try:
             journal = read_journal(root / WAL, bounds, since, tail)
         except FileNotFoundError:
             continue
         state = bounds.lsn, bounds.time_us, -1 if archive is None else archive.version
-        problem = _problem(root, bounds, journal, tail)
+        problem = _problem(root, bounds, journal) or _lost_end(root, bounds, proofs, journal, tail)
         if (journal.gaps or problem) and state != before:
             before = state
             continue
@@ -122,8 +123,8 @@ def _snapshot_log(location: Location, root: Path, tail: bool) -> LogSnapshot:
     raise files_deleted_error(location)
 
 
-def _problem(root: Path, bounds: Bounds, journal: Journal, tail: bool) -> str:
-    """Return what a journal or its bounds lack; "" if both are complete."""
+def _problem(root: Path, bounds: Bounds, journal: Journal) -> str:
+    """Return what the bounds of a journal lack; "" if they are complete."""
     for first, end in journal.gaps:
         if end > bounds.lsn and end_of_damage(bounds, max(first, bounds.lsn)) < end:
             return (
@@ -132,15 +133,28 @@ def _problem(root: Path, bounds: Bounds, journal: Journal, tail: bool) -> str:
                 "Run the query again. If the error stays, find out why the broker cannot write "
                 "that file"
             )
-    lsn = end_of_known_gap(root / WAL, bounds, journal.end_lsn)
-    if tail and lsn + ALIGNMENT <= bounds.lsn:
-        last = journal.files[-1].path if journal.files else root / WAL
-        return (
-            f"{last}, the end of the journal, ends at LSN {lsn}, but by {root / STATE / FILE_NAME} "
-            f"the journal was on the disk up to {bounds.lsn}: the file was damaged or cut, or "
-            "later files are gone; bring them back, or start the broker, which finds the loss"
-        )
     return ""
+
+
+def _lost_end(
+    root: Path, bounds: Bounds, proofs: list[EndProof], journal: Journal, tail: bool
+) -> str:
+    """Return what is missing at the end of a journal; "" if nothing is."""
+    proof = broken_proof(root, bounds, proofs, journal.end_lsn, tail)
+    lsn = end_of_known_gap(root / WAL, bounds, journal.end_lsn)
+    last = journal.files[-1].path if journal.files else root / WAL
+    if proof is None:
+        if journal.files and journal.files[-1].is_empty and lsn == journal.end_lsn:
+            return (
+                f"{last} holds no frame, and a broker gives a file its name when it has one: the "
+                "file was cut; bring it back, or start the broker, which finds the loss"
+            )
+        return ""
+    return (
+        f"{last}, the end of the journal, ends at LSN {lsn}, but by {proof.path} the journal was "
+        f"on the disk up to {proof.end_lsn}: the file was damaged or cut, or later files are gone; "
+        "bring them back, or start the broker, which finds the loss"
+    )
 
 
 def files_deleted_error(location: Location) -> BrokerdError:
