@@ -71,8 +71,8 @@ def test_a_clock_that_was_wrong_is_seen() -> None:
 def test_lateness_of_delayed_messages_is_a_histogram() -> None:
     """Each bucket counts those below its bound; the last one all."""
     house = House()
-    house.broker.delayed.counters.late(0.02)
-    house.broker.delayed.counters.late(1e9)
+    house.broker.delayed.counters.count_lateness(0.02)
+    house.broker.delayed.counters.count_lateness(1e9)
     lines = scraped(house.broker.status())
     name = "brokerd_schedule_lateness_seconds"
     assert f'{name}_bucket{{le="0.01"}} 0.0' in lines
