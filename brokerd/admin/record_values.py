@@ -1,8 +1,8 @@
 # Tests: tests/admin/test_record_values.py
-"""Records as JSON, and JSON as records: text where there is text, base64 where there is none.
+"""Converts records to JSON and back: text as a string, other bytes as base64.
 
-A MessagePack value is shown as JSON if JSON can say it; base64 is there in any case, so that
-nothing is lost. A record that is produced again from what was shown is the same record.
+A MessagePack value appears as JSON, if JSON can represent it, and always as base64 too. A client
+that sends back the fields of an answer produces the same record again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ ENCODINGS = {name: Encoding(encoding) for encoding, name in NAMES.items()}
 
 
 JSON_BYTES_MAX = 256 << 10
-"""Longer MessagePack is shown as base64 alone: to say it as JSON would hold up the broker."""
+"""Longer MessagePack appears only as base64, because its conversion would block the broker."""
 
 
 class Payload(NamedTuple):
-    """The bytes of a record that is to be appended."""
+    """The bytes of a record to append."""
 
     value: bytes
     encoding: Encoding
@@ -42,8 +42,8 @@ class Payload(NamedTuple):
     metadata: bytes | None
 
 
-def shown(record: Record, partition: int) -> RecordShape:
-    """A record for an answer."""
+def record_shape(record: Record, partition: int) -> RecordShape:
+    """Convert a record to its shape in an answer."""
     value, value_base64 = _value(record.value, record.encoding)
     key, key_base64 = (None, None) if record.key is None else _text(record.key)
     metadata = None if record.metadata is None else _json(record.metadata)
@@ -66,35 +66,35 @@ def shown(record: Record, partition: int) -> RecordShape:
 
 
 def preview(begin: bytes, encoding: int | None) -> str:
-    """How a value begins, for people: MessagePack that is short as JSON, else what is text."""
-    said = _json(begin) if encoding == Encoding.MSGPACK else None
-    if said is not None:
-        return bytes(said).decode()
+    """Format the beginning of a value for people: short MessagePack as JSON, the rest as text."""
+    value = _json(begin) if encoding == Encoding.MSGPACK else None
+    if value is not None:
+        return bytes(value).decode()
     return begin.decode("utf-8", "backslashreplace")
 
 
 def payload(record: NewRecord) -> Payload:
-    """The bytes that a request means. Raises `InvalidRequest`."""
-    value, encoding = _given_value(record)
+    """Return the bytes of the record in a request. Raises `InvalidRequest`."""
+    value, encoding = _value_of(record)
     metadata = None if record.metadata is None else _packed(record.metadata, "metadata")
-    return Payload(value, encoding, _given_key(record), metadata)
+    return Payload(value, encoding, _key_of(record), metadata)
 
 
 def _value(value: bytes, encoding: int) -> tuple[Any, str | None]:
-    """(what JSON can say of it, base64 unless that says all)."""
+    """Return (value for JSON or None, base64 or None). One of the two has all bytes."""
     if encoding != Encoding.MSGPACK:
         return _text(value)
     return _json(value), _base64(value)
 
 
 def _json(packed: bytes) -> msgspec.Raw | None:
-    """A MessagePack value as JSON; None where JSON cannot say it so that it comes back as it is."""
+    """Convert MessagePack to JSON; None if the conversion back would give another value."""
     if len(packed) > JSON_BYTES_MAX:
         return None
     try:
         text = json.dumps(msgpack.unpackb(packed), allow_nan=False, ensure_ascii=False)
     except (ValueError, TypeError, msgpack.UnpackException):
-        return None  # bad, nested too deeply, NaN; binary, a timestamp, keys that are no text
+        return None  # invalid, nested too deeply, NaN, binary, a timestamp, keys of other types
     return msgspec.Raw(text.encode())
 
 
@@ -109,13 +109,15 @@ def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def _given_value(record: NewRecord) -> tuple[bytes, Encoding]:
-    given = record.value is not UNSET
-    if given == (record.value_base64 is not None):
+def _value_of(record: NewRecord) -> tuple[bytes, Encoding]:
+    has_value = record.value is not UNSET
+    if has_value == (record.value_base64 is not None):
         raise InvalidRequest("a record has either value or value_base64")
     if record.value_base64 is not None:
         value = _from_base64(record.value_base64, "value_base64")
-        return value, _checked(value, ENCODINGS[record.encoding or "bytes"])
+        encoding = ENCODINGS[record.encoding or "bytes"]
+        _check_encoding(value, encoding)
+        return value, encoding
     if isinstance(record.value, str) and record.encoding in (None, "text"):
         return record.value.encode(), Encoding.TEXT
     if isinstance(record.value, str) and record.encoding == "bytes":
@@ -125,8 +127,8 @@ def _given_value(record: NewRecord) -> tuple[bytes, Encoding]:
     return _packed(record.value, "value"), Encoding.MSGPACK
 
 
-def _checked(value: bytes, encoding: Encoding) -> Encoding:
-    """Raises `InvalidRequest` if the bytes are not what the encoding says."""
+def _check_encoding(value: bytes, encoding: Encoding) -> None:
+    """Raise `InvalidRequest` if the bytes are invalid in this encoding."""
     try:
         if encoding == Encoding.TEXT:
             value.decode()
@@ -135,10 +137,9 @@ def _checked(value: bytes, encoding: Encoding) -> Encoding:
     except (ValueError, msgpack.UnpackException) as error:
         reason = error_text(error)
         raise InvalidRequest(f"value_base64 is not {NAMES[encoding]}: {reason}") from None
-    return encoding
 
 
-def _given_key(record: NewRecord) -> bytes | None:
+def _key_of(record: NewRecord) -> bytes | None:
     if record.key is not None and record.key_base64 is not None:
         raise InvalidRequest("a record has either key or key_base64")
     if record.key_base64 is not None:

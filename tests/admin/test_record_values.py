@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.admin.record_values import payload, shown
+from brokerd.admin.record_values import payload, record_shape
 from brokerd.admin.shapes.topics import NewRecord, RecordShape
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format, Record
@@ -22,7 +22,7 @@ def b64(value: bytes) -> str:
 
 
 def show(value: bytes, encoding: int = Encoding.BYTES, **more: Any) -> RecordShape:
-    return shown(Record(7, value, encoding=encoding, **more), 2)
+    return record_shape(Record(7, value, encoding=encoding, **more), 2)
 
 
 def again(shape: RecordShape) -> NewRecord:

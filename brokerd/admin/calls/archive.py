@@ -21,9 +21,9 @@ def describe_archive(call: Call) -> ArchiveShape:
 
 async def refresh_archive(call: Call) -> ArchiveShape:
     """Read the newest version, then describe the archive. Raises `ArchiveUnusable`."""
-    looked: Deferred[Exception | None] = Deferred()
-    call.broker.archive.refresh(looked.callback)
-    error = await looked
+    refreshed: Deferred[Exception | None] = Deferred()
+    call.broker.archive.refresh(refreshed.callback)
+    error = await refreshed
     if error is not None:
         raise ArchiveUnusable(f"the archive cannot be used: {error}")
     return describe_archive(call)

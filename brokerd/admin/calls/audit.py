@@ -84,7 +84,7 @@ async def query_audit(call: Call) -> AuditEvents:
     if not call.broker.audit.enabled:
         raise NotFound("there is no audit trail: it needs security.auth and security.audit")
     _check(query)
-    wanted = AuditFilter(
+    query_filter = AuditFilter(
         start_us=0 if query.start is None else time_us_of(query.start),
         end_us=0 if query.end is None else time_us_of(query.end),
         types=frozenset(filter(None, query.type.split(","))),
@@ -98,7 +98,7 @@ async def query_audit(call: Call) -> AuditEvents:
         limit=query.limit,
     )
     found: Deferred[tuple[AuditPage | None, Exception | None]] = Deferred()
-    call.broker.audit.query(wanted, lambda *answer: found.callback(answer))
+    call.broker.audit.query(query_filter, lambda *answer: found.callback(answer))
     page, error = await found
     if isinstance(error, BrokerdError):
         raise error

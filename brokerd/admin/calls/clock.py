@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_clock_calls.py
-"""The API's calls about the broker's clocks: look, set."""
+"""The API's calls about the broker's clocks: describe, set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brokerd.security.audit import EventType
 
 
 def describe_clock(call: Call) -> ClockShape:
-    """The clocks, and how far they differ."""
+    """Return the clocks and their differences."""
     status = call.broker.time.status()
     return ClockShape(
         time_of(status["time_us"]),
@@ -24,7 +24,7 @@ def describe_clock(call: Call) -> ClockShape:
 
 
 async def set_clock(call: Call) -> ClockShape:
-    """As `describe_clock`, once broker time is that of the wall clock. Raises `NoSpace`."""
+    """Set broker time to the wall clock and describe the clocks. Raises `NoSpace`."""
     back = f"{call.broker.time.status()['skew_seconds']:.3f}"
     change = call.broker.clock_admin.set_to_wall
     await call.audited_as(EventType.CLOCK_SET, "", change, back_seconds=back)
@@ -32,7 +32,7 @@ async def set_clock(call: Call) -> ClockShape:
 
 
 ROUTES = [
-    Route("GET", "/clock", MONITOR, "The broker's clocks", describe_clock, ClockShape),
+    Route("GET", "/clock", MONITOR, "Show the clocks of the broker", describe_clock, ClockShape),
     Route(
         "POST",
         "/clock/set",

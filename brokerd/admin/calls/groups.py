@@ -62,7 +62,7 @@ def list_groups(call: Call) -> GroupList:
     """Return a page of a topic's groups. Raises `UnknownTopic`."""
     query: Page = call.query
     topic = call.broker.topics.existing(call.path["topic"])
-    page, following = query.of(topic.groups.values(), len(topic.partitions))
+    page, following = query.select(topic.groups.values(), len(topic.partitions))
     return GroupList([_brief(call.broker, group) for group in page], following)
 
 
@@ -261,9 +261,9 @@ def _group_partition(broker: Broker, group_partition: GroupPartition) -> GroupPa
 
 GROUPS, GROUP = "/topics/{topic}/groups", "/topics/{topic}/groups/{group}"
 ROUTES = [
-    Route("GET", GROUPS, READ, "A topic's groups", list_groups, GroupList, query=Page),
-    Route("GET", GROUP, READ, "Where a group stands", describe_group, GroupShape),
-    Route("DELETE", GROUP, ADMIN, "Forget a group", delete_group, Deleted),
+    Route("GET", GROUPS, READ, "List the groups of a topic", list_groups, GroupList, query=Page),
+    Route("GET", GROUP, READ, "Show positions and counts of a group", describe_group, GroupShape),
+    Route("DELETE", GROUP, ADMIN, "Delete a group", delete_group, Deleted),
     Route(
         "PATCH",
         f"{GROUP}/settings",
@@ -282,8 +282,14 @@ ROUTES = [
         GroupShape,
         body=Pause,
     ),
-    Route("POST", f"{GROUP}/resume", ADMIN, "Give out records again", resume_group, GroupShape),
+    Route("POST", f"{GROUP}/resume", ADMIN, "Resume a group", resume_group, GroupShape),
     Route(
-        "POST", f"{GROUP}/seek", ADMIN, "Go on from elsewhere", seek_group, GroupShape, body=Seek
+        "POST",
+        f"{GROUP}/seek",
+        ADMIN,
+        "Move a group to other offsets",
+        seek_group,
+        GroupShape,
+        body=Seek,
     ),
 ]

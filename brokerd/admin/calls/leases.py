@@ -11,7 +11,7 @@ from brokerd.admin.http.routing import Call, NotFound, Route
 from brokerd.admin.shapes.common import (
     LetterQuery,
     NextPlace,
-    Place,
+    OffsetPage,
     seconds_of,
     time_of,
     time_us_of,
@@ -49,24 +49,22 @@ def list_leases(call: Call) -> LeaseList:
     now_us = broker.time.now_us()
     page: list[LeaseShape] = []
     looks = 0
-    for index, stretch, end in _stretches(group_partitions, query.partition, query.offset):
+    for index, first, end in _ranges(group_partitions, query.partition, query.offset):
         if looks >= LOOKS_MAX:
-            return LeaseList(page, NextPlace(index, stretch))
+            return LeaseList(page, NextPlace(index, first))
         group_partition = group_partitions[index - query.partition]
-        for lease in group_partition.store.leases(stretch, end):
+        for lease in group_partition.store.leases(first, end):
             if len(page) == query.limit:
                 return LeaseList(page, NextPlace(index, lease.offset))
             page.append(_lease(index, lease, now_us))
-        looks += min(end - stretch, group_partition.store.leased)
+        looks += min(end - first, group_partition.store.leased)
     return LeaseList(page, None)
 
 
-def _stretches(
+def _ranges(
     group_partitions: list[GroupPartition], partition: int, offset: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Return (partition, first, end) of the offsets to examine: all, or a part if there are many
-    leases.
-    """
+    """Yield (partition, first, end) of ranges to examine, each with at most `LOOKS_MAX` leases."""
     for group_partition in group_partitions:
         index, end = group_partition.partition.index, group_partition.partition.next_offset
         first = max(offset if index == partition else 0, group_partition.store.floor)
@@ -137,29 +135,29 @@ def list_dead_letters(call: Call) -> LetterList:
     broker, query = call.broker, call.query
     topic, group = call.path["topic"], call.path["group"]
     existing_group(broker, topic, group)
-    fits = _fits(broker, query)
+    matches = _matcher(broker, query)
     page: list[LetterShape] = []
     found = broker.leases.dead_letters(topic, group, query.partition, query.offset)
     for looks, (partition, letter) in enumerate(found):
         if len(page) == query.limit or looks == LOOKS_MAX:
             return LetterList(page, NextPlace(partition, letter.offset))
-        if fits(letter):
+        if matches(letter):
             page.append(_letter(broker, partition, letter))
     return LetterList(page, None)
 
 
-def _fits(broker: Broker, query: LetterQuery) -> Callable[[DeadLetter], bool]:
-    """Return whether a dead letter matches the query."""
+def _matcher(broker: Broker, query: LetterQuery) -> Callable[[DeadLetter], bool]:
+    """Return a predicate for the dead letters that match the query."""
     reason, before_us = query.reason, None
     if query.before is not None:
         before_us = time_us_of(query.before) - _epoch_us(broker)
 
-    def fits(letter: DeadLetter) -> bool:
+    def matches(letter: DeadLetter) -> bool:
         return (reason is None or letter.reason == reason) and (
             before_us is None or letter.last_attempt_us < before_us
         )
 
-    return fits
+    return matches
 
 
 def _epoch_us(broker: Broker) -> int:
@@ -247,7 +245,7 @@ ROUTES = [
         "List a group's leases, by partition and offset",
         list_leases,
         LeaseList,
-        query=Place,
+        query=OffsetPage,
     ),
     Route(
         "POST",

@@ -9,7 +9,7 @@ from itertools import islice
 from twisted.internet.defer import Deferred
 
 from brokerd.admin.http.routing import Call, NotFound, ReadFailed, Route
-from brokerd.admin.record_values import Payload, payload, preview, shown
+from brokerd.admin.record_values import Payload, payload, preview, record_shape
 from brokerd.admin.shapes.common import (
     RecordQuery,
     ScheduleQuery,
@@ -137,7 +137,7 @@ async def read_records(call: Call) -> RecordList:
     if error is not None and not isinstance(error, DamagedData):
         raise ReadFailed(f"partition {partition.index} of topic {topic.name!r}: {error}; try again")
     damage = None if error is None else str(error)
-    return RecordList([shown(one, partition.index) for one in records], next_offset, damage)
+    return RecordList([record_shape(one, partition.index) for one in records], next_offset, damage)
 
 
 def fetch(
@@ -157,7 +157,7 @@ async def read_one(
     """Return (the record at an offset, the reason if there is none)."""
     records, _, error = await fetch(broker, partition, offset, 1, 0)
     if records and records[0].offset == offset:
-        return shown(records[0], partition.index), None
+        return record_shape(records[0], partition.index), None
     return None, "it is removed or expired" if error is None else str(error)
 
 

@@ -39,8 +39,8 @@ def list_schemas(call: Call) -> SchemaList:
     """Return a page of schemas."""
     call.access.require_known()
     query: Page = call.query
-    page, following = query.of(call.broker.schemas.names(), NAME_VERSIONS)
-    return SchemaList([_shape(known) for known in page], following)
+    page, following = query.select(call.broker.schemas.names(), NAME_VERSIONS)
+    return SchemaList([_shape(schema) for schema in page], following)
 
 
 def describe_schema(call: Call) -> SchemaShape:
@@ -140,12 +140,12 @@ async def _later(begin: Callable[[Callable[[T | None, BrokerdError | None], None
     return await answer
 
 
-def _shape(known: SchemaName) -> SchemaShape:
+def _shape(schema: SchemaName) -> SchemaShape:
     versions = [
         SchemaVersionShape(one.version, one.type, len(one.text), time_of(one.created_us))
-        for one in known.versions.values()
+        for one in schema.versions.values()
     ]
-    return SchemaShape(known.name, known.mode, versions)
+    return SchemaShape(schema.name, schema.mode, versions)
 
 
 def _text(call: Call, found: SchemaVersion) -> SchemaTextShape:
@@ -162,7 +162,7 @@ def _text(call: Call, found: SchemaVersion) -> SchemaTextShape:
 SCHEMA = "/schemas/{name}"
 VERSIONS, VERSION = f"{SCHEMA}/versions", f"{SCHEMA}/versions/{{version}}"
 ROUTES = [
-    Route("GET", "/schemas", 0, "All schemas, by name", list_schemas, SchemaList, query=Page),
+    Route("GET", "/schemas", 0, "List all schemas, by name", list_schemas, SchemaList, query=Page),
     Route("GET", SCHEMA, 0, "Show a schema and its versions", describe_schema, SchemaShape),
     Route(
         "PATCH",

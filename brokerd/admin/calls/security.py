@@ -59,7 +59,7 @@ def who_am_i(call: Call) -> WhoAmI:
 def list_accounts(call: Call) -> AccountList:
     """Return a page of accounts."""
     query: Page = call.query
-    page, following = query.of(call.broker.accounts.accounts(), 1)
+    page, following = query.select(call.broker.accounts.accounts(), 1)
     return AccountList([account_shape(one) for one in page], following)
 
 
@@ -134,7 +134,7 @@ async def _later(call: Call, begin: Callable[[Any], None]) -> Account:
 def list_access_lists(call: Call) -> AccessLists:
     """Return a page of access lists."""
     query: Page = call.query
-    page, following = query.of(call.broker.accounts.access_lists(), 1)
+    page, following = query.select(call.broker.accounts.access_lists(), 1)
     return AccessLists([access_list_shape(one) for one in page], following)
 
 
@@ -149,14 +149,14 @@ def describe_access_list(call: Call, prefix: bool) -> AccessListShape:
 
 async def set_access_list(call: Call, prefix: bool) -> AccessListShape:
     """Replace an access list. Raises as `Accounts.set_access_list`."""
-    given: Grants = call.body
-    wanted = AccessList(
-        call.path["name"], prefix, given.public, _granted(given.users), _granted(given.roles)
+    grants: Grants = call.body
+    after = AccessList(
+        call.path["name"], prefix, grants.public, _granted(grants.users), _granted(grants.roles)
     )
     await call_when_admitted(
-        call.broker, partial(call.broker.accounts.set_access_list, call.access, wanted)
+        call.broker, partial(call.broker.accounts.set_access_list, call.access, after)
     )
-    return access_list_shape(wanted)
+    return access_list_shape(after)
 
 
 async def change_access_list(call: Call, prefix: bool) -> AccessListShape:
@@ -168,17 +168,17 @@ async def change_access_list(call: Call, prefix: bool) -> AccessListShape:
     accounts, name = call.broker.accounts, call.path["name"]
 
     def change() -> AccessList:
-        known = accounts.access_list(name, prefix)
-        before = known or AccessList(name, prefix)
-        wanted = replace(
+        current = accounts.access_list(name, prefix)
+        before = current or AccessList(name, prefix)
+        after = replace(
             before,
             public=before.public if changes.public is UNSET else changes.public,
             users=_changed(before.users, changes.grant_users, changes.revoke_users),
             roles=_changed(before.roles, changes.grant_roles, changes.revoke_roles),
         )
-        if known is not None or wanted != before or changes.public is not UNSET:
-            accounts.set_access_list(call.access, wanted)
-        return wanted
+        if current is not None or after != before or changes.public is not UNSET:
+            accounts.set_access_list(call.access, after)
+        return after
 
     return access_list_shape(await call_when_admitted(call.broker, change))
 
@@ -211,7 +211,7 @@ def _changed(
 def list_keys(call: Call) -> KeyList:
     """Return a page of keys."""
     query: Page = call.query
-    page, following = query.of(call.broker.accounts.keys(), 1)
+    page, following = query.select(call.broker.accounts.keys(), 1)
     shown = [KeyShape(one.key_id, one.owner, one.label, time_of(one.created_us)) for one in page]
     return KeyList(shown, following)
 
@@ -330,7 +330,9 @@ ROUTES = [
         who_am_i,
         WhoAmI,
     ),
-    Route("GET", "/users", ADMIN, "All accounts, by name", list_accounts, AccountList, query=Page),
+    Route(
+        "GET", "/users", ADMIN, "List accounts, by name", list_accounts, AccountList, query=Page
+    ),
     Route(
         "POST",
         "/users",
@@ -341,7 +343,7 @@ ROUTES = [
         body=NewAccount,
         status=http.CREATED,
     ),
-    Route("GET", ACCOUNT, ADMIN, "One account", describe_account, AccountShape),
+    Route("GET", ACCOUNT, ADMIN, "Show an account", describe_account, AccountShape),
     Route(
         "PATCH",
         ACCOUNT,

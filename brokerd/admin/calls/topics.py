@@ -168,7 +168,7 @@ ROUTES = [
         body=NewTopic,
         status=http.CREATED,
     ),
-    Route("GET", TOPIC, ANY, "One topic", describe_topic, TopicShape),
+    Route("GET", TOPIC, ANY, "Show a topic", describe_topic, TopicShape),
     Route(
         "DELETE",
         TOPIC,

@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_openapi.py
-"""What the API answers about the archive; see `brokerd.admin.shapes.common`."""
+"""Answers about the archive; see `brokerd.admin.shapes.common`."""
 
 from __future__ import annotations
 
@@ -7,71 +7,72 @@ from msgspec import Struct
 
 
 class WaitingShape(Struct):
-    """Bytes of sealed journal files that an archive might let go, by what they wait for."""
+    """Bytes of sealed segments that are not deleted yet, by the reason."""
 
     archive: int
-    """For the archive to have them."""
+    """The archive does not hold them yet."""
     events: int
-    """Those without records: for the archive to have their events."""
+    """They have no records, and the archive does not hold their events yet."""
     newer: int
-    """For more journal to follow: archive.keep_wal_bytes."""
+    """They are among the newest ones, which archive.keep_wal_bytes keeps."""
     snapshot: int
-    """For two snapshots of what else they say."""
+    """Two snapshots must hold the rest of their content first."""
     lacking: int
-    """For the archive to have what it should have: ``lack`` says what."""
+    """The archive lacks records that it should hold; see ``lack``."""
 
 
 class BoundsShape(Struct):
-    """The file that tells the archive's job what it may remove."""
+    """The file of bounds: the records that the rollup must not remove."""
 
     written: int
-    """How often since the start."""
+    """Number of writes since the start."""
     lsn: int
-    """It holds all that the journal said below; 0: not written since the start."""
+    """The bounds consider the journal below this LSN; 0: not written since the start."""
     error: str | None
-    """Why it could not be written last."""
+    """Error of the last write; null: it succeeded."""
 
 
 class ArchiveShape(Struct):
-    """The archive as this broker sees it, and what of the journal waits for it.
+    """The archive as this broker sees it, and the segments that wait for it.
 
     An LSN is a position in the journal.
     """
 
     address: str
     log_id: str | None
-    """The log it must be of; null while that has none for want of room."""
+    """The log id that the archive must have; null: the log has none yet, because the disk is
+    full."""
     version: int | None
-    """Of its table of records; null: nothing was archived yet."""
+    """Version of the table of records; null: the archive is empty."""
     usable: bool
-    """Whether it can be used now."""
+    """Whether the broker can read the archive now."""
     error: str | None
-    """Why not."""
+    """Why the archive is unusable."""
     degraded: str
-    """Why records cannot be read that are in the archive alone; "" if there are none, or they
-    can."""
+    """Why records that only the archive holds cannot be read; "" if no records are affected."""
     looked_seconds_ago: float | None
     files: int
-    """Of the table of records."""
+    """Files of the table of records."""
     bytes: int
     records_lsn: int
-    """All records below are in it."""
+    """The archive holds all records below this LSN."""
     events_lsn: int
-    """All events of groups below are."""
+    """The archive holds all events of groups below this LSN."""
     first_lsn: int
-    """Where the journal begins."""
+    """The first LSN of the journal."""
     sealed_lsn: int
-    """Where its last file begins, which can be archived once it is sealed."""
+    """The first LSN of the open segment. The rollup can copy the journal below it."""
     durable_lsn: int
-    """Where it ends."""
+    """The end of the durable journal."""
     behind_bytes: int
-    """Of the journal, so much is not in it."""
+    """Bytes of the journal that the archive does not hold."""
     behind_segments: int
     deleted_segments: int
-    """Journal files deleted since the start because the archive has them."""
+    """Segments deleted since the start because the archive holds them."""
     deleted_bytes: int
     waiting_bytes: WaitingShape
     lack: str | None
+    """Records that the archive should hold and lacks."""
     bounds: BoundsShape
 
 

@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_openapi.py
-"""What the API answers about the clocks; see `brokerd.admin.shapes.common`."""
+"""Answers about the clocks; see `brokerd.admin.shapes.common`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class ClockShape(Struct):
     wall_time: Time
     """The wall clock."""
     removal_time: Time
-    """The time by which records are old."""
+    """The time that decides the age of records for their removal."""
     skew_seconds: float
-    """How far broker time is ahead of the wall clock."""
+    """Broker time minus the wall clock."""
     ahead_seconds: float
-    """How far broker time is ahead of the time for removal; 0 while broker time is trusted."""
+    """Broker time minus ``removal_time``; 0 while broker time is trusted."""
     degraded: str
     """Why broker time is not trusted; "" if it is."""

@@ -1,7 +1,8 @@
 # Tests: tests/admin/test_openapi.py
-"""What the API takes and answers, as types: they read requests, write answers and describe both.
+"""Types of requests and answers: they decode requests, encode answers and describe both.
 
-Times are ISO 8601 in UTC, by broker time; durations are seconds (docs/admin-api.rst).
+Times are ISO 8601 in UTC, in broker time. Durations are seconds (docs/admin-api.rst). Docstrings
+of the types are descriptions in the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from msgspec import Meta, Struct
 PAGE_MAX = 10_000
 """Most entries of one page."""
 PAGE_PARTITIONS = 40_000
-"""How many partitions, of all its entries, one page looks at."""
+"""Most partitions of all entries of one page, because each takes time to describe."""
 NUMBER_MAX = (1 << 62) - 1
 SECONDS_MAX = 100 * 365 * 86_400
-"""A hundred years, as everywhere."""
+"""A hundred years, the limit on durations in all wire formats."""
 
 Offset = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Index = Annotated[int, Meta(ge=0, le=32_767)]
@@ -28,14 +29,14 @@ Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 Bytes = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Time = Annotated[datetime, Meta(tz=True)]
 
-Thing = TypeVar("Thing")
+Entry = TypeVar("Entry")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def time_of(time_us: int) -> datetime:
-    """Broker time for people and programs; what no calendar holds is its end."""
+    """Convert broker time to a datetime; a time past the year 9999 becomes the last one in it."""
     try:
         return _EPOCH + time_us * _MICROSECOND
     except OverflowError:
@@ -43,66 +44,66 @@ def time_of(time_us: int) -> datetime:
 
 
 def time_us_of(time: datetime) -> int:
-    """Broker time in microseconds."""
+    """Convert a datetime to broker time in microseconds."""
     return (time - _EPOCH) // _MICROSECOND
 
 
 def seconds_of(duration_us: int) -> float:
-    """A duration in seconds."""
+    """Convert microseconds to seconds."""
     return duration_us / 1e6
 
 
 def us_of(seconds: float) -> int:
-    """A duration in microseconds."""
+    """Convert seconds to microseconds."""
     return round(seconds * 1e6)
 
 
 class Refusal(Struct):
-    """Why a request was refused."""
+    """The answer to a refused request."""
 
     error: str
-    """What is wrong, where, and what to do."""
+    """The reason, its place, and a remedy."""
     retryable: bool
     """Whether the same request may succeed later, unchanged."""
 
 
 class Query(Struct, frozen=True, forbid_unknown_fields=True):
-    """A query string; what it does not name is refused."""
+    """A query string. Unknown parameters are refused."""
 
 
 class Page(Query, frozen=True):
-    """A page of a list: how many to skip, how many to show."""
+    """A page of a list: the number of entries to skip, and the number to return."""
 
     first: Offset = 0
     limit: Limit = 1_000
 
-    def of(self, found: Iterable[Thing], partitions: int) -> tuple[list[Thing], int | None]:
-        """(what to show, where the next page begins); ``partitions`` are those of each thing.
+    def select(self, entries: Iterable[Entry], partitions: int) -> tuple[list[Entry], int | None]:
+        """Return (entries of the page, ``first`` of the next page or None).
 
-        What has many partitions takes long to describe, so fewer of it are a page.
+        Each entry has this many partitions. A page has fewer entries if they have many.
         """
         most = min(self.limit, max(1, PAGE_PARTITIONS // max(1, partitions)))
-        page = list(islice(found, self.first, self.first + most + 1))
+        page = list(islice(entries, self.first, self.first + most + 1))
         return page[:most], self.first + most if len(page) > most else None
 
 
-class Place(Query, frozen=True):
-    """A page of a list by offset: where it begins, how many to show."""
+class OffsetPage(Query, frozen=True):
+    """A page of a list by offset: its first position, and the number of entries to return."""
 
     partition: Index = 0
     offset: Offset = 0
     limit: Limit = 1_000
 
 
-class LetterQuery(Place, frozen=True):
-    """Which dead letters to show."""
+class LetterQuery(OffsetPage, frozen=True):
+    """A page of the dead letters that match."""
 
     reason: str | None = None
     before: Time | None = None
 
 
 class RecordQuery(Query, frozen=True):
-    """Which records to read."""
+    """A range of records to read."""
 
     partition: Index = 0
     offset: Offset = 0
@@ -111,20 +112,20 @@ class RecordQuery(Query, frozen=True):
 
 
 class ScheduleQuery(Query, frozen=True):
-    """Which delayed messages to show."""
+    """A page of delayed messages."""
 
     first_id: Offset = 0
     limit: Limit = 1_000
 
 
 class NextPlace(Struct):
-    """Where the next page begins."""
+    """The first position of the next page."""
 
     partition: int
     offset: int
 
 
 class Deleted(Struct):
-    """What was deleted."""
+    """The name of the deleted object."""
 
     deleted: str

@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_openapi.py
-"""What the API takes and answers about groups and leases; see `brokerd.admin.shapes.common`."""
+"""Requests and answers about groups and leases; see `brokerd.admin.shapes.common`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Attempts = Literal["failures", "grants"]
 
 
 class GroupSettingsShape(Struct):
-    """How a group treats its records."""
+    """The settings of a group."""
 
     max_attempts: int
     attempts: Attempts
@@ -24,11 +24,11 @@ class GroupSettingsShape(Struct):
     default_duration_seconds: float
     key_ordered: bool
     lease_doubling: bool
-    """Whether each further lease of a record lasts twice as long: those of subscriptions do."""
+    """Whether each further lease of a record lasts twice as long, as in subscriptions."""
 
 
 class GroupAdmin(Struct, forbid_unknown_fields=True):
-    """Settings to change. null: as the broker is configured; left out: as it was."""
+    """Settings to change. null: the broker's default; left out: unchanged."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=1000000)] | UnsetType | None = UNSET
     attempts: Attempts | UnsetType | None = UNSET
@@ -37,11 +37,11 @@ class GroupAdmin(Struct, forbid_unknown_fields=True):
     default_duration_seconds: Seconds | UnsetType | None = UNSET
     key_ordered: bool | UnsetType | None = UNSET
     create: bool = False
-    """Make the group if there is none."""
+    """Create the group if it does not exist."""
 
 
 class GroupPartitionShape(Struct):
-    """Where a group stands in one partition; counts of records."""
+    """Position and counts of a group in one partition."""
 
     partition: int
     floor: int
@@ -52,11 +52,11 @@ class GroupPartitionShape(Struct):
     dead: int
     committed: int | None
     lag_by_commit: bool
-    """Whether ``lag`` counts from the committed offset on: nothing was ever leased here."""
+    """Whether ``lag`` counts from the committed offset, because the group never leased here."""
 
 
 class GroupShape(Struct):
-    """Where a group stands, over all partitions and by partition (the first 1,000)."""
+    """Position and counts of a group: in total, and for the first 1,000 partitions."""
 
     topic: str
     group: str
@@ -76,7 +76,7 @@ class GroupShape(Struct):
 
 
 class GroupBrief(Struct):
-    """What a group has to do; counts of records over all partitions."""
+    """Counts of a group over all partitions."""
 
     group: str
     paused: bool
@@ -88,26 +88,27 @@ class GroupBrief(Struct):
 
 
 class GroupList(Struct):
-    """A page of groups; ``next`` is what the next page skips."""
+    """A page of groups. ``next`` is ``first`` of the next page."""
 
     groups: list[GroupBrief]
     next: int | None
 
 
 class Pause(Struct, forbid_unknown_fields=True):
-    """Give out no more records; ``create`` makes the group if there is none."""
+    """Stop granting leases. ``create`` creates the group if it does not exist."""
 
     create: bool = False
 
 
 class Seek(Struct, forbid_unknown_fields=True):
-    """Where a group goes on: ``to`` an offset, "start" or "end", or ``to_time``."""
+    """The new position of a group: ``to`` an offset, "start" or "end", or ``to_time``."""
 
     to: Offset | Literal["start", "end"] | None = None
     to_time: Time | None = None
     partition: Index | None = None
+    """null: all partitions."""
     create: bool = False
-    """Make the group if there is none."""
+    """Create the group if it does not exist."""
 
 
 class LeaseShape(Struct):
@@ -131,7 +132,7 @@ class LeaseList(Struct):
 
 
 class Release(Struct, forbid_unknown_fields=True):
-    """Which leases to end: all of a client, or that of one record."""
+    """The leases to end: all leases of a client, or the lease of one record."""
 
     client: str | None = None
     offset: Offset | None = None
@@ -140,7 +141,7 @@ class Release(Struct, forbid_unknown_fields=True):
 
 
 class Released(Struct):
-    """How many leases were ended."""
+    """Number of leases that were ended."""
 
     released: int
 
@@ -165,14 +166,14 @@ class LetterList(Struct):
 
 
 class LetterWithRecord(LetterShape):
-    """One dead letter with its record, or why there is none."""
+    """One dead letter with its record, or the reason why it has none."""
 
     record: RecordShape | None
     record_error: str | None
 
 
 class LetterChoice(Struct, forbid_unknown_fields=True):
-    """Which dead letters: those that fit all of it. ``end`` is exclusive."""
+    """The dead letters that match every given field. ``end`` is exclusive."""
 
     partition: Index | None = None
     first: Offset = 0
@@ -182,6 +183,6 @@ class LetterChoice(Struct, forbid_unknown_fields=True):
 
 
 class Changed(Struct):
-    """How many dead letters were changed."""
+    """Number of dead letters that were changed."""
 
     count: int

@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_schema_calls.py
-"""What the API takes and answers about schemas."""
+"""Requests and answers about schemas; see `brokerd.admin.shapes.common`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class SchemaShape(Struct):
 
     name: str
     compatibility: str
-    """With what a new version is compared."""
+    """The mode: which versions a new version must be compatible with."""
     versions: list[SchemaVersionShape]
-    """Those that are left, in order."""
+    """Existing versions in order."""
 
 
 class SchemaList(Struct):
@@ -36,7 +36,7 @@ class SchemaList(Struct):
 
     schemas: list[SchemaShape]
     next: int | None
-    """How many to skip for the next page."""
+    """``first`` of the next page."""
 
 
 class SchemaTextShape(Struct):
@@ -47,12 +47,12 @@ class SchemaTextShape(Struct):
     version: int
     type: str
     definition: str
-    """Bytes that are not UTF-8 stand as U+FFFD."""
+    """Bytes that are not UTF-8 are replaced by U+FFFD."""
     created: Time
 
 
 class NewSchema(Struct, forbid_unknown_fields=True):
-    """A version to be registered."""
+    """A version to register."""
 
     type: Word
     """``json``, ``avro``, ``protobuf`` or ``proto``."""
@@ -60,20 +60,20 @@ class NewSchema(Struct, forbid_unknown_fields=True):
 
 
 class SchemaChanges(Struct, forbid_unknown_fields=True):
-    """What to change of a schema."""
+    """Settings of a schema to change."""
 
     compatibility: Word
 
 
 class SchemaMessage(Struct, forbid_unknown_fields=True):
-    """A message to be looked at: as text, or its bytes in base64."""
+    """A message to validate: as text, or its bytes in base64."""
 
     text: str | None = None
     base64: bytes | None = None
 
 
 class Verdict(Struct):
-    """Whether a message fits."""
+    """Whether a message is valid, and its faults."""
 
     valid: bool
     errors: list[str]

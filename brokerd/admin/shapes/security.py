@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_security_calls.py
-"""What the API takes and answers about accounts, access lists, keys and who one is."""
+"""Requests and answers about accounts, access lists, keys and the sender of a request."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from brokerd.admin.shapes.common import Time
 
 Granted = Literal["read", "write", "admin"]
-"""What may be granted on topics."""
+"""Permissions that an access list grants."""
 Permission = Literal["read", "write", "admin", "monitor"]
 
 Text = Annotated[str, Meta(max_length=1_024)]
 
 
 class AccountShape(Struct):
-    """An account. Nothing shows its password."""
+    """An account, without its password."""
 
     name: str
     roles: list[str]
     permissions: list[Permission]
-    """Those on everything, by role."""
+    """Permissions by role, which apply to all topics."""
     enabled: bool
     has_password: bool
     created: Time
@@ -34,11 +34,11 @@ class AccountList(Struct):
 
     users: list[AccountShape]
     next: int | None
-    """How many to skip for the next page."""
+    """``first`` of the next page."""
 
 
 class NewAccount(Struct, forbid_unknown_fields=True):
-    """An account to be made. Without a password, keys, certificates and listeners lead to it."""
+    """An account to create. Without a password, clients use keys, certificates or listeners."""
 
     name: Text
     password: Text = ""
@@ -50,14 +50,14 @@ class NewAccount(Struct, forbid_unknown_fields=True):
 
 
 class AccountChanges(Struct, forbid_unknown_fields=True):
-    """What to change of an account; what is left out stays."""
+    """Fields of an account to change. Fields that are left out stay."""
 
     roles: list[Text] | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
 
 
 class NewPassword(Struct, forbid_unknown_fields=True):
-    """Another password; one's own needs the current one."""
+    """A new password. ``current`` is needed for the sender's own account."""
 
     password: Text
     current: Text = ""
@@ -67,16 +67,16 @@ class NewPassword(Struct, forbid_unknown_fields=True):
 
 
 class Grants(Struct, forbid_unknown_fields=True):
-    """An access list's content."""
+    """The content of an access list."""
 
     public: bool = False
-    """READ and WRITE for everybody who has logged in."""
+    """Whether every client that has logged in has READ and WRITE."""
     users: dict[str, list[Granted]] = {}
     roles: dict[str, list[Granted]] = {}
 
 
 class GrantChanges(Struct, forbid_unknown_fields=True):
-    """What to grant and to revoke, by name; a list that grants nothing to anybody stays."""
+    """Permissions to grant and to revoke, by name. A list without grants stays."""
 
     public: bool | UnsetType = UNSET
     grant_users: dict[str, list[Granted]] = {}
@@ -89,7 +89,7 @@ class AccessListShape(Struct):
     """An access list."""
 
     topic: str
-    """The topic's name or, with ``prefix``, what names begin with."""
+    """The name of a topic or, with ``prefix``, the beginning of names."""
     prefix: bool
     public: bool
     users: dict[str, list[Granted]]
@@ -101,23 +101,23 @@ class AccessLists(Struct):
 
     access_lists: list[AccessListShape]
     next: int | None
-    """How many to skip for the next page."""
+    """``first`` of the next page."""
 
 
 class EffectiveAccess(Struct):
-    """Who may do what with a topic, whether or not it exists, and by which lists."""
+    """Permissions on a topic, which need not exist, and the access lists that grant them."""
 
     topic: str
     access_lists: list[AccessListShape]
-    """Those that fit: its own, and those of prefixes."""
+    """The access list of the topic, and those of matching prefixes."""
     public: bool
-    """Whether READ and WRITE are everybody's who has logged in."""
+    """Whether every client that has logged in has READ and WRITE."""
     anonymous: list[Granted]
-    """What anonymous may do."""
+    """Permissions of anonymous clients."""
     user: AccountShape | None
-    """Who was asked about."""
+    """The account in the query."""
     permissions: list[Granted] | None
-    """What that one may do; nothing while the account is disabled."""
+    """Permissions of that account; empty while it is disabled."""
 
 
 class KeyShape(Struct):
@@ -134,38 +134,38 @@ class KeyList(Struct):
 
     keys: list[KeyShape]
     next: int | None
-    """How many to skip for the next page."""
+    """``first`` of the next page."""
 
 
 class NewKeyOf(Struct, forbid_unknown_fields=True):
-    """A key to be made."""
+    """An API key to create."""
 
     user: Text
     label: Text = ""
 
 
 class MadeKey(Struct):
-    """A key that was just made."""
+    """A new API key."""
 
     key_id: str
     user: str
     label: str
     key: str
-    """What it lets in with; shown this once."""
+    """The secret, which no other answer contains."""
 
     def __repr__(self) -> str:
         return f"MadeKey({self.key_id!r})"
 
 
 class WhoAmI(Struct):
-    """Who asks."""
+    """The account of the request."""
 
     name: str
     """Empty: anonymous."""
     roles: list[str]
     permissions: list[Permission]
-    """Those on everything, by role."""
+    """Permissions by role, which apply to all topics."""
     auth: bool
     """Whether security is on."""
     known: bool
-    """Whether an account of the name is let in; without one it may do what anonymous may."""
+    """Whether the account exists and is enabled. Otherwise only permissions of anonymous apply."""

@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_openapi.py
-"""What the API takes and answers about topics and records; see `brokerd.admin.shapes.common`."""
+"""Requests and answers about topics and records; see `brokerd.admin.shapes.common`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from brokerd.admin.shapes.common import PAGE_MAX, Bytes, Index, Offset, Seconds
 
 
 class TopicSettingsShape(Struct):
-    """What a topic keeps of its records. null: as the broker is configured; 0: no limit."""
+    """The settings of a topic. null: the broker's default; 0: no limit."""
 
     retention_seconds: float | None
     retention_bytes: int | None
     ttl_seconds: float | None
     compact: bool | None
-    """Whether the archive has to keep only the latest record of each key; null: it keeps all."""
+    """Whether the archive keeps only the latest record of each key; null: it keeps all."""
 
 
 class TopicAdmin(Struct, forbid_unknown_fields=True):
-    """Settings to change. null: as the broker is configured; 0: no limit; left out: as it was."""
+    """Settings to change. null: the broker's default; 0: no limit; left out: unchanged."""
 
     retention_seconds: Seconds | UnsetType | None = UNSET
     retention_bytes: Bytes | UnsetType | None = UNSET
@@ -51,21 +51,21 @@ class TopicShape(Struct):
 
 
 class TopicList(Struct):
-    """A page of topics; ``next`` is what the next page skips."""
+    """A page of topics. ``next`` is ``first`` of the next page."""
 
     topics: list[TopicShape]
     next: int | None
 
 
 class Trim(Struct, forbid_unknown_fields=True):
-    """Below which offset records are to be removed."""
+    """The offset below which records are removed."""
 
     offset: Offset
     partition: Index = 0
 
 
 class Trimmed(Struct):
-    """Below which offset records are removed now."""
+    """The start offset after a trim."""
 
     start_offset: int
 
@@ -74,7 +74,7 @@ EncodingName = Literal["bytes", "text", "msgpack"]
 
 
 class NewRecord(Struct, forbid_unknown_fields=True):
-    """A record to append: a ``value`` (text, or JSON to be stored as MessagePack), or its bytes."""
+    """A record to append: a ``value`` (text, or JSON to store as MessagePack), or its bytes."""
 
     value: Any = UNSET
     value_base64: str | None = None
@@ -84,7 +84,7 @@ class NewRecord(Struct, forbid_unknown_fields=True):
     metadata: dict[str, Any] | None = None
     partition: Index | None = None
     ttl_seconds: Seconds | None = None
-    """Left out: as the topic is configured; 0: never expire."""
+    """Left out: the TTL of the topic; 0: no expiry."""
     delay_seconds: Seconds = 0
 
 
@@ -95,7 +95,7 @@ class NewRecords(Struct, forbid_unknown_fields=True):
 
 
 class Appended(Struct, omit_defaults=True):
-    """Where a record is; or the number of a delayed message."""
+    """The position of a record, or the schedule id of a delayed message."""
 
     partition: int | None = None
     offset: int | None = None
@@ -103,13 +103,13 @@ class Appended(Struct, omit_defaults=True):
 
 
 class AppendedList(Struct):
-    """What became of records, in their order."""
+    """Positions of the records, in the order of the request."""
 
     records: list[Appended]
 
 
 class RecordShape(Struct):
-    """One record. What JSON cannot say is null, and in base64 beside it."""
+    """One record. A field that JSON cannot represent is null, and its base64 is given."""
 
     partition: int
     offset: int
@@ -127,7 +127,7 @@ class RecordShape(Struct):
 
 
 class RecordList(Struct):
-    """Records, and where to go on; ``damage`` says why there are none before that."""
+    """Records, and the offset to read next. ``damage``: why records before it are missing."""
 
     records: list[RecordShape]
     next_offset: int
@@ -135,7 +135,7 @@ class RecordList(Struct):
 
 
 class ScheduledShape(Struct):
-    """A message that waits for its time; what is in it is told while it is in memory."""
+    """A delayed message. Its content is null unless the message is in memory."""
 
     schedule_id: int
     due: datetime
@@ -143,17 +143,17 @@ class ScheduledShape(Struct):
     bytes: int | None
     key: str | None
     preview: str | None
-    """How its value begins."""
+    """The beginning of the value."""
 
 
 class ScheduledList(Struct):
-    """A page of delayed messages; ``next_id`` is where the next one begins."""
+    """A page of delayed messages. ``next_id`` is ``first_id`` of the next page."""
 
     scheduled: list[ScheduledShape]
     next_id: int | None
 
 
 class Cancelled(Struct):
-    """Which delayed message was cancelled."""
+    """The schedule id of the cancelled message."""
 
     cancelled: int
