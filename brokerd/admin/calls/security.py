@@ -330,9 +330,7 @@ ROUTES = [
         who_am_i,
         WhoAmI,
     ),
-    Route(
-        "GET", "/users", ADMIN, "List accounts, by name", list_accounts, AccountList, query=Page
-    ),
+    Route("GET", "/users", ADMIN, "List accounts, by name", list_accounts, AccountList, query=Page),
     Route(
         "POST",
         "/users",
