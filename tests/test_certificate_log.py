@@ -11,8 +11,8 @@ from brokerd.server.log_limit import PEER_LINES, WINDOW_SECONDS
 def test_a_line_says_whose_certificate_it_is_and_why_and_cannot_be_forged() -> None:
     with capturedLogs() as logged:
         lines = CertificateLog(lambda: 5.0)
-        lines.tell("mega", "192.0.2.1", "CN=eve\n,O=" + "x" * 300, "there is no account 'eve\n'")
-        lines.tell("mega", "192.0.2.2", "", "nothing")
+        lines.add("mega", "192.0.2.1", "CN=eve\n,O=" + "x" * 300, "there is no account 'eve\n'")
+        lines.add("mega", "192.0.2.2", "", "nothing")
     first, second = logged
     assert (first["event_id"], first["listener"]) == ("certificate-refused", "mega")
     assert first["peer"] == "192.0.2.1"
@@ -26,9 +26,9 @@ def test_a_flood_of_them_is_a_few_lines_a_minute_and_a_count() -> None:
     with capturedLogs() as logged:
         lines = CertificateLog(lambda: now[0])
         for _ in range(10):
-            lines.tell("mega", "192.0.2.1", "CN=eve", "no")
-        lines.tell("flymq", "192.0.2.1", "CN=eve", "no")
+            lines.add("mega", "192.0.2.1", "CN=eve", "no")
+        lines.add("flymq", "192.0.2.1", "CN=eve", "no")
         now[0] += WINDOW_SECONDS
-        lines.tell("mega", "192.0.2.1", "CN=eve", "no")
+        lines.add("mega", "192.0.2.1", "CN=eve", "no")
     assert len(logged) == PEER_LINES + 2
     assert lines.count == 12

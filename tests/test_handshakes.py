@@ -155,8 +155,8 @@ VERSIONS = [SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION]
 REFUSED = {
     "expired": "the certificate of CN=late has expired",
     "early": "the certificate of CN=early is not valid yet, or a clock is wrong",
-    "foreign": "the certificate of CN=mallory is signed by nobody whom this listener trusts",
-    "forged": "the certificate of CN=mallory is signed by nobody whom this listener trusts",
+    "foreign": "the certificate of CN=mallory is not signed by a CA that this listener trusts",
+    "forged": "the certificate of CN=mallory is not signed by a CA that this listener trusts",
     "server's": "the certificate of CN=www is not meant for clients",
     "long": f"the certificate of {','.join(['CN=' + 'x' * 64] * 5)[:200]} has expired",
     "ugly": r"the certificate of CN=line\x0abreak has expired",
@@ -212,7 +212,7 @@ def test_who_has_a_certificate_does_not_sign_others(
     listening = Listening(authorities, "required")
     listening.handshake(client(authorities, forged))
     assert listening.heard == []
-    assert reasons(log) == ["the certificate of CN=holder must not sign others"]
+    assert reasons(log) == ["the certificate of CN=holder is used as a CA and is not one"]
 
 
 @pytest.mark.parametrize("newest", VERSIONS)

@@ -99,7 +99,7 @@ def a_directory(files: TlsFiles, directory: Path) -> str:
 def a_pipe(files: TlsFiles, directory: Path) -> str:
     os.unlink(files.key)
     os.mkfifo(files.key)
-    return f"cannot read {files.key}: it is no file"
+    return f"cannot read {files.key}: it is not a regular file"
 
 
 def not_pem(files: TlsFiles, directory: Path) -> str:
@@ -114,7 +114,7 @@ def no_key(files: TlsFiles, directory: Path) -> str:
 
 def huge(files: TlsFiles, directory: Path) -> str:
     Path(files.key).write_bytes(b"-" * (FILE_BYTES_MAX + 1))
-    return f"{files.key} is larger than any PEM file of TLS: {FILE_BYTES_MAX} bytes"
+    return f"{files.key} is too large for a PEM file: over {FILE_BYTES_MAX} bytes"
 
 
 def key(files: TlsFiles, made: Any, password: bytes = b"") -> None:
@@ -134,7 +134,7 @@ def another_kind_of_key(files: TlsFiles, directory: Path) -> str:
 
 def a_key_with_a_password(files: TlsFiles, directory: Path) -> str:
     key(files, ec.generate_private_key(ec.SECP256R1()), b"secret")
-    return f"the key in {files.key} needs a password: take that off"
+    return f"the key in {files.key} has a password: remove it"
 
 
 WRONG = [

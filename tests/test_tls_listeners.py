@@ -67,7 +67,7 @@ class Broker:
             "the certificate of CN=late has expired": self.ours.issue(
                 "late", valid=(-2 * DAY, -DAY)
             ),
-            "the certificate of CN=mallory is signed by nobody whom this listener trusts": (
+            "the certificate of CN=mallory is not signed by a CA that this listener trusts": (
                 others.issue("mallory")
             ),
         }

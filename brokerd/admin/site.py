@@ -186,4 +186,4 @@ class AdminSite(Site):
 
     def log(self, request: Any) -> None:
         """Write one access line, or count it."""
-        self._access_log.tell(request, request.sender.access)
+        self._access_log.add(request, request.sender.access)

@@ -32,7 +32,7 @@ class AccountGuard(Guard):
     :param record: writes logins and denials into the audit trail.
     :param now_us: a monotonic clock.
     :param is_open: whether the accounts are known: after the replay.
-    :param tell_certificate: called with format, peer, subject and reason for each certificate
+    :param log_certificate: called with format, peer, subject and reason for each certificate
         without an account.
     """
 
@@ -49,7 +49,7 @@ class AccountGuard(Guard):
         certificates: Mapping[str, str],
         blipmq_keys: Iterable[str] = (),
         is_open: Callable[[], bool] = lambda: True,
-        tell_certificate: Callable[[str, str, str, str], None] = lambda *_: None,
+        log_certificate: Callable[[str, str, str, str], None] = lambda *_: None,
     ) -> None:
         self._directory = directory
         self._passwords = passwords
@@ -57,7 +57,7 @@ class AccountGuard(Guard):
         self._record = record
         self._now_us = now_us
         self._is_open = is_open
-        self._tell_certificate = tell_certificate
+        self._log_certificate = log_certificate
         self._principals = principals
         self._certificates = certificates
         self._blipmq_digests = [digest_of(key) for key in blipmq_keys]
@@ -75,9 +75,7 @@ class AccountGuard(Guard):
         self._check_open()
         name = principal_of(self._certificates, subject, common_name)
         if not name:
-            self._tell_certificate(
-                form, peer, subject, mapping_problem(self._certificates, subject)
-            )
+            self._log_certificate(form, peer, subject, mapping_problem(self._certificates, subject))
             return self.begin(form, peer)
         access = self._principal(name, form, peer)
         if access.is_known:
@@ -87,7 +85,7 @@ class AccountGuard(Guard):
             reason = (
                 f"the account {name} is disabled" if is_there else f"there is no account {name}"
             )
-            self._tell_certificate(form, peer, subject, reason)
+            self._log_certificate(form, peer, subject, reason)
             self._record(login_failed(access.actor, "certificate", "no account, or disabled"))
         return access
 

@@ -33,7 +33,7 @@ class CertificateLog:
         self._ends = 0.0
         self._limits: dict[str, LogLimit] = {}
 
-    def tell(self, form: str, peer: str, subject: str, reason: str) -> None:
+    def add(self, form: str, peer: str, subject: str, reason: str) -> None:
         """Log and count a connection whose certificate matches no account."""
         self.count += 1
         now = self._seconds()
@@ -42,7 +42,7 @@ class CertificateLog:
             self._limits.clear()
         if self._limits.setdefault(form, LogLimit()).allow(peer):
             self._log.warn(
-                "{listener}: the certificate of {peer}, {subject}, lets nobody in: {reason}",
+                "{listener}: the certificate of {peer}, {subject}, gives no access: {reason}",
                 listener=form,
                 peer=peer,
                 subject=escaped(subject[:SUBJECT_MAX]) or "without a subject",

@@ -40,11 +40,11 @@ def audit_keep_us(config: Config) -> int | None:
 
 
 def make_guard(
-    config: Config, broker: Broker, is_open: Callable[[], bool], lines: CertificateLog
+    config: Config, broker: Broker, is_open: Callable[[], bool], certificate_log: CertificateLog
 ) -> Guard:
     """Make the guard of all listeners; it authenticates once ``is_open()`` is true.
 
-    ``lines`` logs certificates that match no account. Raises `ConfigError` for an invalid
+    ``certificate_log`` logs certificates that match no account. Raises `ConfigError` for an invalid
     ``tls.principals``.
     """
     certificates = read_principals(config.tls.principals)
@@ -60,7 +60,7 @@ def make_guard(
         certificates,
         config.blipmq.api_keys,
         is_open,
-        lines.tell,
+        certificate_log.add,
     )
 
 

@@ -59,7 +59,7 @@ class HandshakeLog:
         self._limit = LogLimit()
         self._window: IDelayedCall | None = None
 
-    def tell(self, peer: str, reason: str) -> None:
+    def add(self, peer: str, reason: str) -> None:
         """Log and count a failed handshake."""
         self.count += 1
         if self._window is None:
@@ -125,7 +125,7 @@ class TlsConnection(BufferingTLSTransport):
             self._deadline.cancel()
         if self._began and not self._handshakeDone:
             peer = getattr(self.getPeer(), "host", None) or "unix"
-            self.factory.handshake_log.tell(
+            self.factory.handshake_log.add(
                 peer, self.problem or reason_text(self._reason or reason)
             )
         super().connectionLost(reason)

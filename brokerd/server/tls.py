@@ -1,10 +1,12 @@
 # Tests: tests/test_tls.py
-"""What a listener needs to speak TLS: its files, read and checked, and read again when they change.
+"""The TLS files of a listener: checks them, and reads them again when they change.
 
-`Credentials.context` is made of the newest files that were sound: files that become unusable are
-told of once and change nothing, and connections that are open keep what they began with. TLS 1.2
-and 1.3; of 1.2 the suites with forward secrecy and authenticated encryption alone (RFC 9325,
-section 4.2). Sessions are never resumed, so that every connection has its certificate verified.
+`Credentials.context` has the newest valid files. Invalid new files are logged once, and the old
+ones stay in use. Open connections keep the files that they began with.
+
+Listeners offer TLS 1.2 and 1.3. For TLS 1.2 they offer only cipher suites with forward secrecy and
+authenticated encryption (RFC 9325, section 4.2). They resume no sessions, so that OpenSSL verifies
+the client certificate of every connection.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from cryptography import x509
@@ -26,17 +28,17 @@ from brokerd.security.certificates import subject_of
 
 FILE_BYTES_MAX = 1 << 20
 SUITES = b"ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2; all of those of 1.3 are good."""
+"""Cipher suites for TLS 1.2. For TLS 1.3 OpenSSL's defaults apply."""
 SESSION_ID = b"brokerd"
-"""Must be set where certificates are verified (OpenSSL's SSL_CTX_set_session_id_context)."""
+"""Required by OpenSSL where it verifies client certificates (SSL_CTX_set_session_id_context)."""
 EXPIRES_SOON_SECONDS = 14 * 86_400
 SUBJECT_MAX = 200
-"""Of a subject so many characters are told."""
-NOT_TRUSTED = "is signed by nobody whom this listener trusts"
+"""Characters of a subject in the log."""
+NOT_TRUSTED = "is not signed by a CA that this listener trusts"
 TOO_WEAK = "has a key or a signature that is too weak"
 CERTIFICATE_PROBLEMS = {
     2: NOT_TRUSTED,
-    7: "has a signature that is wrong",
+    7: "has a wrong signature",
     9: "is not valid yet, or a clock is wrong",
     10: "has expired",
     18: NOT_TRUSTED,
@@ -47,44 +49,40 @@ CERTIFICATE_PROBLEMS = {
     66: TOO_WEAK,
     67: TOO_WEAK,
     68: TOO_WEAK,
-    79: "must not sign others",
+    79: "is used as a CA and is not one",
 }
-"""What can be wrong with a certificate, by OpenSSL's numbers (X509_STORE_CTX_get_error)."""
+"""OpenSSL's error number (X509_STORE_CTX_get_error) -> the fault of a certificate."""
 
 Stat = tuple[int, int, int] | None
 
 
 class ClientCaUnusable(ConfigError):
-    """It is the file of those who sign the certificates of clients."""
+    """The file with the CA of client certificates is unusable."""
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """The PEM files of a listener, and whether clients have certificates too."""
+    """The PEM files of a listener, and its mode of client certificates."""
 
     certificate: str
-    """The broker's certificate, and behind it those that signed it."""
+    """The broker's certificate, then its intermediate certificates."""
     key: str
     chain: str = ""
-    """More of those that signed it."""
+    """More intermediate certificates."""
     client_ca: str = ""
-    """Who signs the certificates of clients."""
+    """The CA of client certificates."""
     client_auth: Literal["none", "optional", "required"] = "none"
 
     def paths(self) -> list[str]:
-        """Those files that are named."""
-        return [
-            getattr(self, one.name)
-            for one in fields(self)
-            if one.name != "client_auth" and getattr(self, one.name)
-        ]
+        """Return the paths of all given files."""
+        return [path for path in (self.certificate, self.key, self.chain, self.client_ca) if path]
 
 
 class Credentials:
-    """The files of some listeners, as they are in use.
+    """The TLS files in use by one or more listeners.
 
-    :param files: with absolute paths, because a daemon changes its directory.
-    :raises ConfigError: a file cannot be read, or not be used; the message names it.
+    :param files: absolute paths, because a daemon changes its directory.
+    :raises ConfigError: for an unreadable or invalid file; the message names it.
     """
 
     _log = Logger(namespace="brokerd")
@@ -94,18 +92,18 @@ class Credentials:
         self._wall_seconds = wall_seconds
         self._seen = self._stats()
         self.context, self._expires_at = _read(files)
-        """For the connections that begin now."""
-        self._told_expiry = False
+        """For new connections."""
+        self._expiry_logged = False
 
     def refresh(self) -> None:
-        """Read the files again if they have changed; tell it if the certificate expires soon."""
+        """Read changed files again, and log once that the certificate expires soon."""
         seen = self._stats()
         if seen != self._seen:
             self._seen = seen
             self._read_again()
         left_seconds = self._expires_at - self._wall_seconds()
-        if left_seconds < EXPIRES_SOON_SECONDS and not self._told_expiry:
-            self._told_expiry = True
+        if left_seconds < EXPIRES_SOON_SECONDS and not self._expiry_logged:
+            self._expiry_logged = True
             days = int(left_seconds // 86_400)
             self._log.warn(
                 "the certificate in {file} must be renewed: {when}",
@@ -119,15 +117,14 @@ class Credentials:
             self.context, self._expires_at = _read(self.files)
         except ConfigError as error:
             self._log.warn(
-                "the files of TLS have changed and cannot be used: {reason}; those that were read "
-                "before stay in use",
+                "the TLS files have changed and cannot be used: {reason}; the old ones stay in use",
                 event_id="tls-files-unusable",
                 reason=str(error),
             )
             return
-        self._told_expiry = False
+        self._expiry_logged = False
         self._log.info(
-            "the files of TLS have changed and were read again: {file}",
+            "the TLS files have changed and were read again: {file}",
             event_id="tls-files-read",
             file=self.files.certificate,
         )
@@ -145,12 +142,12 @@ def _stat(path: str) -> Stat:
 
 
 def _read(files: TlsFiles) -> tuple[SSL.Context, float]:
-    """The context, and when its certificate expires, in seconds since the Unix epoch."""
+    """Return the context and the expiry of its certificate in seconds since the Unix epoch."""
     try:
         return _make_context(files)
     except (SSL.Error, crypto.Error) as error:
         raise ConfigError(
-            f"OpenSSL does not take what is in {' or '.join(files.paths())}: {_reason(error)}"
+            f"OpenSSL refuses {' or '.join(files.paths())}: {_reason(error)}"
         ) from error
 
 
@@ -184,8 +181,8 @@ def _use_key(context: SSL.Context, files: TlsFiles) -> None:
         key: Any = load_pem_private_key(_contents(files.key), None)
     except TypeError:
         raise ConfigError(
-            f"the key in {files.key} needs a password: take that off (openssl pkey), and let only "
-            "the broker read the file"
+            f"the key in {files.key} has a password: remove it (openssl pkey), and let only the "
+            "broker read the file"
         ) from None
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{files.key} must be a PEM file with a private key") from error
@@ -213,30 +210,30 @@ def _verify_clients(context: SSL.Context, files: TlsFiles) -> None:
     mode = SSL.VERIFY_PEER
     if files.client_auth == "required":
         mode |= SSL.VERIFY_FAIL_IF_NO_PEER_CERT
-    context.set_verify(mode, _verified)
+    context.set_verify(mode, _on_verified)
 
 
-def _verified(
-    connection: SSL.Connection, certificate: crypto.X509, number: int, depth: int, sound: int
+def _on_verified(
+    connection: SSL.Connection, certificate: crypto.X509, number: int, depth: int, is_valid: int
 ) -> bool:
-    """Have the connection know what is wrong with a certificate; called by OpenSSL."""
-    if not sound:
+    """Store the fault of a certificate in its connection. OpenSSL calls this."""
+    if not is_valid:
         connection.get_app_data().problem = certificate_problem(certificate, number)
-    return bool(sound)
+    return bool(is_valid)
 
 
 def certificate_problem(certificate: crypto.X509, number: int) -> str:
-    """What is wrong with a client's certificate, by OpenSSL's number of it."""
+    """Describe the fault of a client certificate, by OpenSSL's error number."""
     try:
         name = escaped(subject_of(certificate).name[:SUBJECT_MAX])
     except LoginFailed:
-        name = "somebody unreadable"
-    problem = CERTIFICATE_PROBLEMS.get(number, f"is not right (OpenSSL {number})")
+        name = "an unreadable subject"
+    problem = CERTIFICATE_PROBLEMS.get(number, f"is invalid (OpenSSL error {number})")
     return f"the certificate of {name} {problem}"
 
 
 def _certificates(path: str) -> list[x509.Certificate]:
-    """The certificates of a PEM file, at least one."""
+    """Read the certificates of a PEM file, at least one."""
     try:
         return x509.load_pem_x509_certificates(_contents(path))
     except ValueError as error:
@@ -245,25 +242,25 @@ def _certificates(path: str) -> list[x509.Certificate]:
 
 def _contents(path: str) -> bytes:
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        with open(path, "rb", opener=_open_nonblocking) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigError(f"cannot read {path}: it is no file")
+                raise ConfigError(f"cannot read {path}: it is not a regular file")
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"cannot read {path!r}: {error}") from error
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path} is larger than any PEM file of TLS: {FILE_BYTES_MAX} bytes")
+        raise ConfigError(f"{path} is too large for a PEM file: over {FILE_BYTES_MAX} bytes")
     return data
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting: nobody may ever write to a pipe."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open without blocking, because the path may be a pipe without a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _reason(error: SSL.Error | crypto.Error) -> str:
-    """The last of OpenSSL's own words."""
-    told = error.args[0] if error.args else ()
-    return str(told[-1][2]) if told else type(error).__name__
+    """Return the text of OpenSSL's last error."""
+    errors = error.args[0] if error.args else ()
+    return str(errors[-1][2]) if errors else type(error).__name__

@@ -304,7 +304,7 @@ def test_a_certificate_that_lets_nobody_in_is_told_of_with_the_reason() -> None:
     """Else nobody finds out why its client is anonymous."""
     told: list[tuple[str, ...]] = []
     door = Door(certificates={"O=x,CN=ann": "ann", "CN=bob,O=x": "bob"})
-    door.guard._tell_certificate = lambda *line: told.append(line)
+    door.guard._log_certificate = lambda *line: told.append(line)
     door.add("ann")
     for subject in ("CN=ann,O=x", "CN=eve,O=x", "CN=bob,O=x", "O=x,CN=ann"):
         door.guard.by_certificate("mega", PEER, subject, "")

@@ -34,7 +34,7 @@ class AccessLog:
         self._left_out = 0
         self._window: IDelayedCall | None = None
 
-    def tell(self, request: Any, access: Access | None) -> None:
+    def add(self, request: Any, access: Access | None) -> None:
         """Log an answered request; ``access`` is its authenticated sender, or None."""
         is_known = access is not None and access.is_known
         if (request.code < http.BAD_REQUEST and is_known) or self._has_room():

@@ -494,7 +494,7 @@ class Connection(Protocol):
                 )
         except (LoginFailed, LoginThrottled) as refusal:
             self._log.warn(
-                "{listener}: the certificate of {peer} lets nobody in: {reason}",
+                "{listener}: the certificate of {peer} is refused: {reason}",
                 listener=self.factory.name,
                 peer=peer_text(self.transport),
                 reason=str(refusal),
