@@ -793,8 +793,8 @@ BUGS = (
         "a scheduled message is settled in a frame of its own before it is stored",
         "broker/delayed/delivery.py",
         (
-            "        self._journal.admit(size + FRAME_BYTES)\n",
-            "        self._journal.admit(size + FRAME_BYTES)\n"
+            "        self._journal.admit(size + DELIVERY_FRAME_BYTES)\n",
+            "        self._journal.admit(size + DELIVERY_FRAME_BYTES)\n"
             "        self._settle(group_partition, offset)\n"
             "        self._journal.split()\n",
         ),

@@ -40,9 +40,6 @@ from brokerd.walformat import (
     encode_records,
 )
 
-RECORD_FRAME_BYTES = 64
-"""More than a record's columns can take in a frame, besides its own bytes."""
-
 BATCH_FRAME_BYTES = 256
 """More than the headers and padding of one entry can take in a frame."""
 
@@ -212,7 +209,7 @@ class Journal:
     def admit(self, size: int, partitions: int = 1) -> None:
         """Make sure that records of ``size`` bytes have a place in the log, before any is added.
 
-        ``size`` counts `RECORD_FRAME_BYTES` for each record, ``partitions`` how many they go to.
+        ``size`` is the sum of `record_frame_bytes`, ``partitions`` how many the records go to.
         Raises `Congested` when they may be added later, `NoSpace` when the disk is full,
         `ShuttingDown` and `StorageFailed` when the log takes nothing any more.
         """

@@ -17,14 +17,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import (
-    BATCH_FRAME_BYTES,
-    RECORD_FRAME_BYTES,
-    Congested,
-    DelayedCall,
-)
+from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested, DelayedCall
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.append import RecordAppender
+from brokerd.broker.records.size import values_frame_bytes
 from brokerd.broker.topic_admin import OWN_TOPIC_BYTES, TopicAdmin, check_topic_name
 from brokerd.errors import InvalidRequest, LimitExceeded
 
@@ -213,7 +209,7 @@ class Transactions:
         touched = 0
         for part in parts:
             count = len(part.values)
-            size += sum(map(len, part.values)) + count * RECORD_FRAME_BYTES
+            size += values_frame_bytes(part.values)
             touched += min(count, partitions if part.topic is None else len(part.topic.partitions))
         if parts:
             self._journal.admit(size, touched)

@@ -29,8 +29,8 @@ from brokerd.admin.shapes.topics import (
 )
 from brokerd.broker import Broker, Partition, Topic
 from brokerd.broker.calls import call_when_admitted
-from brokerd.broker.delayed.schedule import DELAYED_BATCH_BYTES, DELAYED_FRAME_BYTES, check_delay
-from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.broker.delayed.schedule import check_delay, delays_frame_bytes
+from brokerd.broker.records.size import record_frame_bytes
 from brokerd.errors import DamagedData, RecordTooLarge
 from brokerd.security import READ, WRITE
 from brokerd.values import MAX_RECORD_BYTES, Format, Record
@@ -65,8 +65,8 @@ def _append(call: Call, name: str, batch: Batch) -> list[Appended]:
     broker = call.broker
     expiries = [_expiry_us(broker, record) for record, _ in batch]
     delayed = sum(record.delay_seconds > 0 for record, _ in batch)
-    size = sum(_size(one) + RECORD_FRAME_BYTES for _, one in batch)
-    size += delayed * DELAYED_FRAME_BYTES + (DELAYED_BATCH_BYTES if delayed else 0)
+    size = sum(record_frame_bytes(one.value, one.key, one.metadata) for _, one in batch)
+    size += delays_frame_bytes(delayed)
     highest_index = max(record.partition or 0 for record, _ in batch)
     topic = broker.writer.topic(call.access.actor, name, size, highest_index=highest_index)
     if delayed:

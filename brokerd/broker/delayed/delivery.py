@@ -27,7 +27,6 @@ from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
     GROUP_PARTITION_FRAME_BYTES,
-    RECORD_FRAME_BYTES,
     Congested,
     DelayedCall,
 )
@@ -38,6 +37,7 @@ from brokerd.broker.model.topics import GroupPartition, Partition, Topic
 from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.records.cold_reader import READ_AHEAD_BYTES, ColdReader, Unreadable
 from brokerd.broker.records.fetch import Expiry
+from brokerd.broker.records.size import record_frame_bytes
 from brokerd.errors import BrokerdError, UnknownPartition
 
 TURN_BYTES = 1 << 20
@@ -74,10 +74,8 @@ TRIM_SECONDS = 60.0
 TRIM_GROUP_PARTITIONS = 100
 """Internal topics that are trimmed in one frame."""
 
-FRAME_BYTES = (
-    RECORD_FRAME_BYTES + 2 * BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES + EVENT_FRAME_BYTES
-)
-"""Upper bound of what one delivery adds to a frame, besides the bytes of the message."""
+DELIVERY_FRAME_BYTES = 2 * BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES + EVENT_FRAME_BYTES
+"""More than the delivery of a message takes in a frame, besides `record_frame_bytes`."""
 
 
 class DelayedDelivery:
@@ -287,8 +285,8 @@ class DelayedDelivery:
             return 0
         value, key, wrapped, encoding, producer_format, expires_at_us = message
         due_us, partition, metadata, forever = decode_envelope(wrapped)
-        size = len(value) + len(key or b"") + len(metadata or b"")
-        self._journal.admit(size + FRAME_BYTES)
+        size = record_frame_bytes(value, key, metadata)
+        self._journal.admit(size + DELIVERY_FRAME_BYTES)
         self._appender.append(
             choose_partition(target, key, partition),
             value,

@@ -26,12 +26,12 @@ from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
     GROUP_PARTITION_FRAME_BYTES,
-    RECORD_FRAME_BYTES,
 )
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import GroupPartition, Topic
 from brokerd.broker.records.append import RecordAppender
+from brokerd.broker.records.size import record_frame_bytes
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format
 
@@ -41,11 +41,8 @@ GROUP_NAME = "schedule"
 DELAY_MAX_US = 10 * 365 * 86_400 * 1_000_000
 """The longest delay: ten years."""
 
-DELAYED_FRAME_BYTES = RECORD_FRAME_BYTES + EVENT_FRAME_BYTES + 32
-"""Upper bound of what a delayed message adds to a frame, besides its own bytes."""
-
-DELAYED_BATCH_BYTES = BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES
-"""Upper bound of what delayed messages of one topic add to a frame once."""
+DELAY_FRAME_BYTES = EVENT_FRAME_BYTES + 32
+"""More than the delay and the envelope of one message take in a frame."""
 
 LATENESS_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
 """Upper bounds of the buckets of the lateness histogram. The last bucket has no bound."""
@@ -171,8 +168,7 @@ class Schedule:
         if partition_index is not None:
             topic.partition(partition_index)
         self.open(topic)
-        size = len(value) + len(key or b"") + len(metadata or b"")
-        self._journal.admit(size + DELAYED_FRAME_BYTES + DELAYED_BATCH_BYTES)
+        self._journal.admit(record_frame_bytes(value, key, metadata) + delays_frame_bytes(1))
         return self.append(
             topic,
             value,
@@ -203,8 +199,8 @@ class Schedule:
     ) -> int:
         """Store a message as `produce` does, after its checks, `open` and the admission.
 
-        The caller has had `DELAYED_FRAME_BYTES` admitted for each message, and
-        `DELAYED_BATCH_BYTES` once for all messages of the topic.
+        Messages are admitted with `record_frame_bytes` for each and `delays_frame_bytes` for all.
+        The caller has checked the delay and the partition.
         """
         group_partition = schedule_group_partition(self._state, topic)
         assert group_partition is not None, "the schedule was opened"
@@ -280,6 +276,13 @@ class Schedule:
                 yield ScheduledMessage(
                     offset, due_us, inner.partition, size, key, record.encoding, preview
                 )
+
+
+def delays_frame_bytes(messages: int) -> int:
+    """Return the most bytes that delayed messages of one topic take besides their records."""
+    if not messages:
+        return 0
+    return messages * DELAY_FRAME_BYTES + BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES
 
 
 def check_delay(delay_us: int) -> None:

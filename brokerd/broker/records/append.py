@@ -6,9 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.model.chunks import ChunkCache, DenseChunk
 from brokerd.broker.model.topics import Partition, Topic
+from brokerd.broker.records.size import (
+    RECORD_FRAME_BYTES,
+    record_frame_bytes,
+    values_frame_bytes,
+)
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format
 
@@ -45,8 +49,8 @@ class RecordAppender:
         It expires at broker time ``expires_at_us``, 0 for never; None: as the topic's records do.
         Raises `NoSpace` or `Congested` before anything is changed.
         """
-        size = len(value) + len(key or b"") + len(metadata or b"")
-        self._journal.admit(size + RECORD_FRAME_BYTES)
+        size = record_frame_bytes(value, key, metadata)
+        self._journal.admit(size)
         return self.append(
             partition,
             value,
@@ -56,6 +60,7 @@ class RecordAppender:
             producer_format,
             producer_time,
             expires_at_us,
+            size,
         )
 
     def append(
@@ -68,16 +73,21 @@ class RecordAppender:
         producer_format: int = Format.UNKNOWN,
         producer_time: int | None = None,
         expires_at_us: int | None = None,
+        size: int | None = None,
     ) -> int:
         """Append one record that was admitted, alone or with others, and return its offset.
 
-        ``expires_at_us`` as in `produce`.
+        ``expires_at_us`` as in `produce`. ``size`` is the record's `record_frame_bytes`, if the
+        caller knows it.
         """
-        journal, topic = self._journal, partition.topic
+        topic = partition.topic
         if expires_at_us is None:
-            expires_at_us = self._default_expiry_us(topic)
+            has_ttl = topic.settings.ttl_us or self._ttl_us
+            expires_at_us = self._default_expiry_us(topic) if has_ttl else 0
         offset = partition.next_offset
-        chunk = self._open_chunk(partition)
+        chunk = partition.chunks.open
+        if chunk is None or offset == partition.framed:
+            chunk = self._open_chunk(partition)
         chunk.values.append(value)
         chunk.keys.append(key)
         chunk.metadata.append(metadata)
@@ -91,12 +101,7 @@ class RecordAppender:
         ):
             chunk.optional_columns(producer_time, expires_at_us)
         partition.next_offset = offset + 1
-        size = len(value) + RECORD_FRAME_BYTES
-        if key is not None:
-            size += len(key)
-        if metadata is not None:
-            size += len(metadata)
-        journal.gathered_bytes += size
+        self._journal.gathered_bytes += size or record_frame_bytes(value, key, metadata)
         if not topic.internal_of:
             self._counters.records_produced[producer_format] += 1
             self._counters.bytes_produced += len(value)
@@ -109,7 +114,7 @@ class RecordAppender:
 
         Raises `NoSpace` or `Congested` before anything is changed.
         """
-        self._journal.admit(sum(map(len, values)) + len(values) * RECORD_FRAME_BYTES)
+        self._journal.admit(values_frame_bytes(values))
         return self.append_values(partition, values, producer_format)
 
     def append_values(
@@ -127,11 +132,11 @@ class RecordAppender:
         chunk = self._open_chunk(partition)
         chunk.append_values(values, producer_format, expires_at_us)
         partition.next_offset = base_offset + count
-        size = sum(map(len, values))
-        self._journal.gathered_bytes += size + count * RECORD_FRAME_BYTES
+        size = values_frame_bytes(values)
+        self._journal.gathered_bytes += size
         if not topic.internal_of:
             self._counters.records_produced[producer_format] += count
-            self._counters.bytes_produced += size
+            self._counters.bytes_produced += size - count * RECORD_FRAME_BYTES
         return base_offset
 
     def _open_chunk(self, partition: Partition) -> DenseChunk:

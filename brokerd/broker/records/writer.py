@@ -8,9 +8,9 @@ topics append to a partition with `RecordAppender.produce` or `RecordAppender.pr
 from __future__ import annotations
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.append import RecordAppender
+from brokerd.broker.records.size import record_frame_bytes
 from brokerd.broker.security.audit import AuditTrail
 from brokerd.broker.topic_admin import TopicAdmin, check_topic_name
 from brokerd.errors import UnknownPartition
@@ -49,11 +49,7 @@ class RecordWriter:
         so many ``partitions``. Raises `NoSpace`, `Congested`, `UnknownPartition`, `InvalidName` or
         `LimitExceeded` before anything is changed.
         """
-        size = len(value) + RECORD_FRAME_BYTES
-        if key is not None:
-            size += len(key)
-        if metadata is not None:
-            size += len(metadata)
+        size = record_frame_bytes(value, key, metadata)
         topic = self._state.by_name.get(topic_name)
         if topic is None:
             check_topic_name(topic_name)  # refuse a bad name even when the log has no room
@@ -62,7 +58,7 @@ class RecordWriter:
             topic = self._create(actor, topic_name, partitions, index or 0)
         partition = topic.choose(key, index)
         return partition, self._records.append(
-            partition, value, encoding, key, metadata, producer_format, None, expires_at_us
+            partition, value, encoding, key, metadata, producer_format, None, expires_at_us, size
         )
 
     def topic(

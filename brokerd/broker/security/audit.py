@@ -19,12 +19,12 @@ from twisted.logger import Logger
 from brokerd.broker.context import Context
 from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
-    RECORD_FRAME_BYTES,
     Congested,
     DelayedCall,
 )
 from brokerd.broker.model.topics import Topic, TopicSettings
 from brokerd.broker.records.append import RecordAppender
+from brokerd.broker.records.size import RECORD_FRAME_BYTES
 from brokerd.broker.security.audit_search import AuditSearcher, SearchDone
 from brokerd.broker.topic_admin import OWN_TOPIC_BYTES
 from brokerd.errors import BrokerdError, InvalidRequest, NoSpace

@@ -14,8 +14,8 @@ from itertools import islice
 from typing import Any
 
 from brokerd.broker import Broker, Congested, Partition, Topic
-from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.records.cold_reader import Unreadable
+from brokerd.broker.records.size import record_frame_bytes
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import (
     DEAD_LETTER_BYTES,
@@ -258,7 +258,7 @@ def _produce_again(connection: RequestConnection, name: str, envelope: Envelope)
         raise too_large(len(envelope.payload))
     topic = named_topic(broker, target)
     if topic is None:
-        size = len(envelope.payload) + RECORD_FRAME_BYTES
+        size = record_frame_bytes(envelope.payload)
         topic = broker.writer.topic(access.actor, target, size, connection.new_partitions)
     produce = partial(
         broker.records.produce, topic.choose(None), envelope.payload, producer_format=Format.FLYMQ

@@ -8,8 +8,9 @@ schedule's own id in the lower bits.
 from __future__ import annotations
 
 from brokerd.broker import Broker, Topic
-from brokerd.broker.delayed.schedule import DELAYED_BATCH_BYTES, DELAYED_FRAME_BYTES
+from brokerd.broker.delayed.schedule import delays_frame_bytes
 from brokerd.broker.journal import BATCH_FRAME_BYTES
+from brokerd.broker.records.size import record_frame_bytes
 from brokerd.broker.topic_admin import OWN_TOPIC_BYTES
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import CancelDelayed, Opcode, ProduceDelayed
@@ -43,7 +44,7 @@ def produce_delayed(
     if delay_ms > most_ms:
         raise InvalidRequest(f"delay {delay_ms} ms exceeds maximum allowed delay {most_ms} ms")
     topics_bytes = 2 * (OWN_TOPIC_BYTES + BATCH_FRAME_BYTES)
-    size = len(value) + DELAYED_FRAME_BYTES + DELAYED_BATCH_BYTES + topics_bytes
+    size = record_frame_bytes(value) + delays_frame_bytes(1) + topics_bytes
     topic = named_topic(broker, name) or broker.writer.topic(access.actor, name, size, partitions)
     delay_us = max(delay_ms * 1000, AT_ONCE_US)
     schedule_id = broker.delayed.produce(

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from brokerd.broker import Broker, Clock, Congested, Topic
-from brokerd.broker.delayed.schedule import DELAYED_BATCH_BYTES, DELAYED_FRAME_BYTES, check_delay
-from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.broker.delayed.schedule import check_delay, delays_frame_bytes
+from brokerd.broker.records.size import record_frame_bytes
 from brokerd.codecs.mamamia import (
     MAX_LENGTH,
     SETTLED,
@@ -146,8 +146,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         delay_us = microseconds(delay or 0)
         check_delay(delay_us)
         broker = self.broker
-        size = len(value) + len(metadata or b"") + len(key or b"")
-        size += DELAYED_FRAME_BYTES + DELAYED_BATCH_BYTES
+        size = record_frame_bytes(value, key, metadata) + delays_frame_bytes(1)
         topic = broker.writer.topic(
             self.access.actor, log_id, size, highest_index=partition_index or 0
         )
@@ -175,7 +174,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             value, encoding, metadata, key, _, _, delay = message
             if len(value) + len(metadata or b"") > SURELY_FITS_BYTES:
                 check_size(log_id, value, encoding, metadata)
-            size += len(value) + len(metadata or b"") + len(key or b"") + RECORD_FRAME_BYTES
+            size += record_frame_bytes(value, key, metadata)
             if delay:
                 check_delay(microseconds(delay))
                 delayed += 1
@@ -192,8 +191,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
                 self.answers.append(produced_batch(known))
                 return
             size += broker.producers.entry_bytes(producer_id, len(messages), len(messages))
-        if delayed:
-            size += delayed * DELAYED_FRAME_BYTES + DELAYED_BATCH_BYTES
+        size += delays_frame_bytes(delayed)
         if topic is None:
             highest_index = max(message.partition or 0 for message in messages)
             topic = broker.writer.topic(

@@ -46,7 +46,7 @@ from brokerd.walformat import (
     entry_size,
 )
 
-RECORD_FRAME_BYTES = 8 << 20
+REPAIR_FRAME_BYTES = 8 << 20
 """The usual size of a frame of LOST entries."""
 MARGIN_BYTES = 1 << 20
 """Free bytes that a repair needs besides the copies: directories, a list, a small segment."""
@@ -147,12 +147,12 @@ def _record_damages(
 
 
 def _split_frames(entries: list[Entry]) -> list[list[Entry]]:
-    """Split entries into frames of about ``RECORD_FRAME_BYTES``."""
+    """Split entries into frames of about ``REPAIR_FRAME_BYTES``."""
     frames: list[list[Entry]] = [[]]
     size = 0
     for entry in entries:
         size += entry_size(len(entry.body))
-        if size > RECORD_FRAME_BYTES and frames[-1]:
+        if size > REPAIR_FRAME_BYTES and frames[-1]:
             frames.append([])
             size = entry_size(len(entry.body))
         frames[-1].append(entry)

@@ -1,0 +1,26 @@
+# Tests: tests/broker/test_append.py
+"""Bytes that records take in a frame of the log, for admission (`Journal.admit`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+RECORD_FRAME_BYTES = 64
+"""More than a record's columns take in a frame, besides value, key and metadata."""
+
+
+def record_frame_bytes(
+    value: bytes, key: bytes | None = None, metadata: bytes | None = None
+) -> int:
+    """Return the most bytes that a record takes in a frame."""
+    size = len(value) + RECORD_FRAME_BYTES
+    if key is not None:
+        size += len(key)
+    if metadata is not None:
+        size += len(metadata)
+    return size
+
+
+def values_frame_bytes(values: Sequence[bytes]) -> int:
+    """Return the most bytes that records without key and metadata take in a frame."""
+    return sum(map(len, values)) + len(values) * RECORD_FRAME_BYTES
