@@ -18,7 +18,7 @@ from fastavro.schema import SchemaParseException
 from brokerd.errors import error_text
 from brokerd.schemas.values import InvalidDefinition, fault_text
 
-_NOT_READ = (
+_FASTAVRO_ERRORS = (
     ArithmeticError,
     AttributeError,
     EOFError,
@@ -47,7 +47,7 @@ class AvroSchema:
         self.root = parsed
         self.names: dict[str, Any] = {}
         """Full name -> record, enumeration or fixed."""
-        _gather(parsed, self.names)
+        _collect_names(parsed, self.names)
 
     def faults(self, message: bytes) -> list[str]:
         """Return why a message does not fit. A hostile message may end the process."""
@@ -56,27 +56,27 @@ class AvroSchema:
         stream = BytesIO(message)
         try:
             schemaless_reader(stream, self._parsed, None)
-        except _NOT_READ as error:
-            why = error_text(error)
-            return [fault_text(f"Avro validation failed: {why}")]
+        except _FASTAVRO_ERRORS as error:
+            reason = error_text(error)
+            return [fault_text(f"Avro validation failed: {reason}")]
         left = len(message) - stream.tell()
         return [f"Avro validation failed: {left} bytes follow the value"] if left else []
 
-    def why_not_reads(self, old: AvroSchema) -> str | None:
+    def incompatibility(self, old: AvroSchema) -> str | None:
         """Return why this reader's schema does not resolve with the writer's old one."""
-        return _Resolution(self.names, old.names).why_not(self.root, old.root, "")
+        return _Resolution(self.names, old.names).incompatibility(self.root, old.root, "")
 
 
 def read(text: bytes) -> AvroSchema:
     """Parse a definition. Raises `InvalidDefinition`."""
     try:
         return AvroSchema(parse_schema(json.loads(text.decode())))
-    except (SchemaParseException, *_NOT_READ) as error:
-        why = error_text(error)
-        raise InvalidDefinition(fault_text(f"invalid Avro schema: {why}")) from None
+    except (SchemaParseException, *_FASTAVRO_ERRORS) as error:
+        reason = error_text(error)
+        raise InvalidDefinition(fault_text(f"invalid Avro schema: {reason}")) from None
 
 
-def _gather(schema: Any, names: dict[str, Any]) -> None:
+def _collect_names(schema: Any, names: dict[str, Any]) -> None:
     """Collect the named types in a schema, from the outside in."""
     waiting = [schema]
     while waiting:
@@ -99,19 +99,19 @@ class _Resolution:
         self._seen: set[tuple[str, str]] = set()
         """Pairs of records that are already compared."""
 
-    def why_not(self, reader: Any, writer: Any, path: str) -> str | None:
+    def incompatibility(self, reader: Any, writer: Any, path: str) -> str | None:
         reader, writer = _named(reader, self._reader_names), _named(writer, self._writer_names)
         if isinstance(writer, list):
             for branch in writer:
-                why = self.why_not(reader, branch, path)
-                if why is not None:
-                    return why
+                reason = self.incompatibility(reader, branch, path)
+                if reason is not None:
+                    return reason
             return None
         if isinstance(reader, list):
             return self._in_union(reader, writer, path)
         reader_type, writer_type = _type_of(reader), _type_of(writer)
         if reader_type == writer_type:
-            compare = _COMPARED.get(reader_type)
+            compare = _COMPARISONS.get(reader_type)
             return None if compare is None else compare(self, reader, writer, path)
         if writer_type in _PROMOTED.get(reader_type, ()):
             return None
@@ -120,16 +120,16 @@ class _Resolution:
     def _in_union(self, reader: list[Any], writer: Any, path: str) -> str | None:
         for branch in reader:
             before = set(self._seen)
-            if self.why_not(branch, writer, path) is None:
+            if self.incompatibility(branch, writer, path) is None:
                 return None
             self._seen = before
         return f"{path or 'the value'}: no branch of the union reads {_type_of(writer)}"
 
     def _record(self, reader: Any, writer: Any, path: str) -> str | None:
-        why = _renamed(reader, writer, path)
+        reason = _name_incompatibility(reader, writer, path)
         pair = (reader["name"], writer["name"])
-        if why is not None or pair in self._seen:
-            return why
+        if reason is not None or pair in self._seen:
+            return reason
         self._seen.add(pair)
         written = {field["name"]: field for field in writer["fields"]}
         for field in reader["fields"]:
@@ -137,17 +137,19 @@ class _Resolution:
             names = [name, *field.get("aliases", ())]
             found = next((written[one] for one in names if one in written), None)
             if found is not None:
-                why = self.why_not(field["type"], found["type"], f"{path}.{name}".lstrip("."))
-                if why is not None:
-                    return why
+                reason = self.incompatibility(
+                    field["type"], found["type"], f"{path}.{name}".lstrip(".")
+                )
+                if reason is not None:
+                    return reason
             elif "default" not in field:
                 return f"new field '{path}.{name}' without a default".replace("'.", "'")
         return None
 
     def _enum(self, reader: Any, writer: Any, path: str) -> str | None:
-        why = _renamed(reader, writer, path)
-        if why is not None or "default" in reader:
-            return why
+        reason = _name_incompatibility(reader, writer, path)
+        if reason is not None or "default" in reader:
+            return reason
         for symbol in writer["symbols"]:
             if symbol not in reader["symbols"]:
                 return f"{path or 'the value'} lacks the symbol {symbol} of the old schema"
@@ -156,17 +158,19 @@ class _Resolution:
     def _fixed(self, reader: Any, writer: Any, path: str) -> str | None:
         if reader["size"] != writer["size"]:
             return f"{path or 'the value'} had {writer['size']} bytes, and has {reader['size']}"
-        return _renamed(reader, writer, path)
+        return _name_incompatibility(reader, writer, path)
 
     def _array(self, reader: Any, writer: Any, path: str) -> str | None:
-        return self.why_not(reader["items"], writer["items"], f"{path}.items".lstrip("."))
+        return self.incompatibility(reader["items"], writer["items"], f"{path}.items".lstrip("."))
 
     def _map(self, reader: Any, writer: Any, path: str) -> str | None:
-        return self.why_not(reader["values"], writer["values"], f"{path}.values".lstrip("."))
+        return self.incompatibility(
+            reader["values"], writer["values"], f"{path}.values".lstrip(".")
+        )
 
 
 _Compare = Callable[[_Resolution, Any, Any, str], str | None]
-_COMPARED: dict[str, _Compare] = {
+_COMPARISONS: dict[str, _Compare] = {
     "record": _Resolution._record,
     "error": _Resolution._record,
     "enum": _Resolution._enum,
@@ -188,7 +192,7 @@ def _type_of(schema: Any) -> str:
     return kind
 
 
-def _renamed(reader: Any, writer: Any, path: str) -> str | None:
+def _name_incompatibility(reader: Any, writer: Any, path: str) -> str | None:
     """Return why two named types differ: other unqualified names, and no alias matches."""
     written = _short(writer["name"])
     if written in (_short(name) for name in (reader["name"], *reader.get("aliases", ()))):

@@ -76,7 +76,7 @@ class Requester(NamedTuple):
 class CheckRunner(Protocol):
     """Runs checks of schemas and messages."""
 
-    def check(self, question: bytes) -> bytes:
+    def check(self, request: bytes) -> bytes:
         """See `RunCheck`. Thread-safe."""
 
     def end(self) -> None:
@@ -93,18 +93,18 @@ class Checker:
     def __init__(self, submit: Submit, check: RunCheck) -> None:
         self._submit = submit
         self._run_check = check
-        self._waits: set[_Wait] = set()
+        self._pending: set[_PendingCheck] = set()
 
     def registration(
         self,
         new: Definition,
-        olds: Sequence[Definition],
+        older: Sequence[Definition],
         mode: Mode,
         done: CheckDone,
         requester: Requester,
     ) -> None:
         """See `checks.registration`."""
-        self._ask(checks.registration(new, olds, mode), done, requester)
+        self._ask(checks.registration(new, older, mode), done, requester)
 
     def validation(
         self, definition: Definition, message: bytes, done: CheckDone, requester: Requester
@@ -112,64 +112,65 @@ class Checker:
         """See `checks.validation`."""
         self._ask(checks.validation(definition, message), done, requester)
 
-    def _ask(self, question: bytes, done: CheckDone, requester: Requester) -> None:
+    def _ask(self, request: bytes, done: CheckDone, requester: Requester) -> None:
         self._drop()
-        wait = _Wait(question, done, requester)
-        own = {one for one in self._waits if one.who == wait.who}
+        check = _PendingCheck(request, done, requester)
+        own = {one for one in self._pending if one.requester_key == check.requester_key}
         if len(own) >= OWN_WAITING_MAX:
             raise LimitExceeded(
                 f"{OWN_WAITING_MAX} of your schemas and messages wait to be checked; try again"
             )
-        if own and _bytes_of({wait, *own}) > OWN_WAITING_BYTES_MAX:
+        if own and _bytes_of({check, *own}) > OWN_WAITING_BYTES_MAX:
             raise LimitExceeded(
                 f"{OWN_WAITING_BYTES_MAX} bytes of your schemas and messages may wait to be "
                 "checked; try again"
             )
-        if self._waits and (
-            len(self._waits) >= WAITING_MAX or _bytes_of({wait, *self._waits}) > WAITING_BYTES_MAX
+        if self._pending and (
+            len(self._pending) >= WAITING_MAX
+            or _bytes_of({check, *self._pending}) > WAITING_BYTES_MAX
         ):
             raise LimitExceeded("too many schemas and messages wait to be checked; try again")
-        self._waits.add(wait)
-        self._submit(partial(self._run, wait), partial(self._finish, wait))
+        self._pending.add(check)
+        self._submit(partial(self._run, check), partial(self._finish, check))
 
     def _drop(self) -> None:
         """Drop waiting checks whose requester no longer waits."""
-        for wait in [one for one in self._waits if not one.is_begun and one.requester.is_gone()]:
-            self._finish(wait, None, None)
-            wait.question, wait.done = b"", _ignored
+        for check in [one for one in self._pending if not one.is_begun and one.requester.is_gone()]:
+            self._finish(check, None, None)
+            check.request, check.done = b"", _ignored
 
-    def _run(self, wait: _Wait) -> bytes | None:
+    def _run(self, check: _PendingCheck) -> bytes | None:
         """Run a check in a thread; None if its requester no longer waits."""
-        wait.is_begun = True
-        return None if wait.requester.is_gone() else self._run_check(wait.question)
+        check.is_begun = True
+        return None if check.requester.is_gone() else self._run_check(check.request)
 
-    def _finish(self, wait: _Wait, answer: Any, error: Exception | None) -> None:
-        self._waits.discard(wait)
+    def _finish(self, check: _PendingCheck, answer: Any, error: Exception | None) -> None:
+        self._pending.discard(check)
         if answer is None and error is None:
-            error = SchemaCheckFailed("the schema check was given up: nobody waits for it")
+            error = SchemaCheckFailed("the schema check was given up: its sender has gone")
         if error is not None and not isinstance(error, BrokerdError):
-            wait.done(None, SchemaCheckFailed(f"the schema check was given up: {error!r}"))
+            check.done(None, SchemaCheckFailed(f"the schema check was given up: {error!r}"))
             raise error
         try:
             texts = None if error is not None else checks.texts_of(answer)
         except BrokerdError as refusal:
             texts, error = None, without_frames(refusal)
-        wait.done(texts, error)
+        check.done(texts, error)
 
 
-class _Wait:
+class _PendingCheck:
     """A waiting or running check."""
 
-    def __init__(self, question: bytes, done: CheckDone, requester: Requester) -> None:
-        self.question = question
+    def __init__(self, request: bytes, done: CheckDone, requester: Requester) -> None:
+        self.request = request
         self.done = done
         self.requester = requester
-        self.who = requester.name, "" if requester.name else requester.peer
+        self.requester_key = requester.name, "" if requester.name else requester.peer
         self.is_begun = False
 
 
-def _bytes_of(waits: set[_Wait]) -> int:
-    return sum(len(one.question) for one in waits)
+def _bytes_of(pending: set[_PendingCheck]) -> int:
+    return sum(len(one.request) for one in pending)
 
 
 def _ignored(texts: list[str] | None, error: BrokerdError | None) -> None:
@@ -203,14 +204,14 @@ class CheckProcesses:
         self._ended = False
         self._lock = threading.Lock()
 
-    def check(self, question: bytes) -> bytes:
+    def check(self, request: bytes) -> bytes:
         """See `CheckRunner`."""
         try:
-            return self._check_with(self._kept(), question)
+            return self._check_with(self._idle_process(), request)
         except _KilledProcess:
-            return self._check_with(None, question)
+            return self._check_with(None, request)
 
-    def _kept(self) -> _Process | None:
+    def _idle_process(self) -> _Process | None:
         """Return the newest usable process; end unusable ones."""
         while True:
             with self._lock:
@@ -221,7 +222,7 @@ class CheckProcesses:
                 return process
             process.end()
 
-    def _check_with(self, kept: _Process | None, question: bytes) -> bytes:
+    def _check_with(self, kept: _Process | None, request: bytes) -> bytes:
         """Run a check. Raises `_KilledProcess` if a kept process ended for another reason than this
         check.
         """
@@ -233,7 +234,7 @@ class CheckProcesses:
             process = kept or _Process()
             self._busy.add(process)
         try:
-            answer = process.check(question, self._seconds, self._check_seconds)
+            answer = process.check(request, self._seconds, self._check_seconds)
         except BaseException as error:
             with self._lock:
                 self._busy.remove(process)
@@ -290,16 +291,16 @@ class _Process:
             raise _not_started(error) from None
 
     def _start(self) -> None:
-        self._stream, its_end = socket.socketpair()
+        self._stream, worker_end = socket.socketpair()
         # It gets no settings of the broker: they may be secrets.
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("BROKERD_")
         }
         try:
-            with its_end:
+            with worker_end:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "brokerd.schemas.worker", self._directory],
-                    stdin=its_end.fileno(),
+                    stdin=worker_end.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env=environment,
@@ -319,16 +320,16 @@ class _Process:
         except subprocess.TimeoutExpired:
             return False
 
-    def check(self, question: bytes, seconds: Callable[[], float], check_seconds: float) -> bytes:
+    def check(self, request: bytes, seconds: Callable[[], float], check_seconds: float) -> bytes:
         """See `RunCheck`. After an error the process is unusable."""
         end_seconds = seconds() + check_seconds
         try:
             self._stream.settimeout(check_seconds)
-            self._stream.sendall(LENGTH.pack(len(question)) + question)
-            (size,) = LENGTH.unpack(self._received(LENGTH.size, seconds, end_seconds))
+            self._stream.sendall(LENGTH.pack(len(request)) + request)
+            (size,) = LENGTH.unpack(self._receive(LENGTH.size, seconds, end_seconds))
             if size > ANSWER_BYTES_MAX:
                 raise SchemaCheckFailed("the schema check was given up: its answer is too long")
-            return self._received(size, seconds, end_seconds)
+            return self._receive(size, seconds, end_seconds)
         except TimeoutError:
             raise SchemaCheckFailed(
                 f"the schema check was given up: it takes more than {check_seconds:g} seconds"
@@ -339,7 +340,7 @@ class _Process:
                 "processor time, or more memory than it may have"
             ) from None
 
-    def _received(self, size: int, seconds: Callable[[], float], end_seconds: float) -> bytes:
+    def _receive(self, size: int, seconds: Callable[[], float], end_seconds: float) -> bytes:
         data = bytearray()
         while len(data) < size:
             self._stream.settimeout(max(end_seconds - seconds(), 0.001))

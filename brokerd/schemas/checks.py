@@ -1,8 +1,8 @@
 # Tests: tests/schemas/test_checks.py
-"""Looks at schemas and messages: a question in bytes, an answer in bytes.
+"""Checks schemas and messages: a request in bytes, an answer in bytes.
 
-What is asked may be hostile, and take long, or much memory, or end the process: the broker has it
-done by `brokerd.schemas.checker`, in processes of their own.
+A hostile request may take long, use much memory, or end the process. So `brokerd.schemas.checker`
+runs the checks in processes of their own.
 """
 
 from __future__ import annotations
@@ -23,34 +23,38 @@ from brokerd.schemas.values import (
     fault_text,
 )
 
-KEPT_MAX = 32
-"""Definitions that are kept as they were read, of `KEPT_BYTES_MAX` in all."""
-KEPT_BYTES_MAX = 2 << 20
+CACHE_MAX = 32
+"""Most parsed definitions in the cache."""
+CACHE_BYTES_MAX = 2 << 20
+"""Most bytes of their texts."""
 
 ERRORS: dict[str, type[BrokerdError]] = {
     kind.__name__: kind for kind in (InvalidSchema, IncompatibleSchema, SchemaCheckFailed)
 }
-"""What an answer may be in place of texts."""
+"""Name -> class of the errors that an answer may have in place of texts."""
 
-# -- questions ----------------------------------------------------------------------------------
+# -- requests -----------------------------------------------------------------------------------
 
 
-def registration(new: Definition, olds: Sequence[Definition], mode: Mode) -> bytes:
-    """May ``new`` be registered, where there are ``olds``, the latest first?
+def registration(new: Definition, older: Sequence[Definition], mode: Mode) -> bytes:
+    """Make a request to check a new version against the older ones, latest first.
 
-    The answer is no text, or `InvalidSchema`, `IncompatibleSchema` or `SchemaCheckFailed`.
+    The answer has no texts, or is `InvalidSchema`, `IncompatibleSchema` or `SchemaCheckFailed`.
     """
-    compared = [] if mode is Mode.NONE else list(olds if mode.transitive else olds[:1])
+    compared = [] if mode is Mode.NONE else list(older if mode.transitive else older[:1])
     return _packed("registration", new, compared, mode.direction)
 
 
 def validation(definition: Definition, message: bytes) -> bytes:
-    """Why does a message not fit? The answer has no texts if it does; or `SchemaCheckFailed`."""
+    """Make a request to validate a message.
+
+    The answer has the faults of the message, or is `SchemaCheckFailed`.
+    """
     return _packed("validation", definition, message)
 
 
-def _packed(*question: Any) -> bytes:
-    packed: bytes = msgpack.packb(question)
+def _packed(*request: Any) -> bytes:
+    packed: bytes = msgpack.packb(request)
     return packed
 
 
@@ -58,7 +62,7 @@ def _packed(*question: Any) -> bytes:
 
 
 def texts_of(answer: bytes) -> list[str]:
-    """What an answer says. Raises the error that it is."""
+    """Decode the texts of an answer, or raise its error."""
     kind, texts = msgpack.unpackb(answer)
     if kind:
         raise ERRORS[kind](texts[0])
@@ -67,80 +71,80 @@ def texts_of(answer: bytes) -> list[str]:
 
 
 class Checks:
-    """Answers questions, and keeps what was read of the newest definitions."""
+    """Answers requests, with a cache of parsed definitions."""
 
     def __init__(self) -> None:
-        self._read: OrderedDict[tuple[str, bytes], Any] = OrderedDict()
-        self._read_bytes = 0
+        self._cache: OrderedDict[tuple[str, bytes], Any] = OrderedDict()
+        self._cache_bytes = 0
 
-    def answer(self, question: bytes) -> bytes:
-        """See `registration` and `validation`."""
-        kind, *arguments = msgpack.unpackb(question)
+    def answer(self, request: bytes) -> bytes:
+        """Answer a request of `registration` or `validation`."""
+        kind, *arguments = msgpack.unpackb(request)
         try:
             found = (self._registration if kind == "registration" else self._validation)(*arguments)
         except tuple(ERRORS.values()) as refusal:
             return _packed(type(refusal).__name__, [str(refusal)])
         return _packed("", found)
 
-    def _registration(self, new: Any, olds: Any, direction: str) -> list[str]:
-        wanted = _definition(new)
+    def _registration(self, new: Any, older: Any, direction: str) -> list[str]:
+        definition = _definition(new)
         try:
-            made = self._schema(wanted)
+            schema = self._schema(definition)
         except InvalidDefinition as error:
             raise InvalidSchema(
                 f"failed to register schema: invalid schema definition: {error}"
             ) from None
-        for old in map(_definition, olds):
-            why = self._why_not(wanted, made, old, direction)
-            if why is not None:
+        for old in map(_definition, older):
+            reason = self._incompatibility(definition, schema, old, direction)
+            if reason is not None:
                 raise IncompatibleSchema(
                     "failed to register schema: schema compatibility check failed: "
-                    f"{fault_text(why)} (version {old.version})"
+                    f"{fault_text(reason)} (version {old.version})"
                 )
         return []
 
-    def _why_not(
-        self, wanted: Definition, made: Any, old: Definition, direction: str
+    def _incompatibility(
+        self, definition: Definition, schema: Any, old: Definition, direction: str
     ) -> str | None:
-        if wanted.type != old.type:
-            return f"the type was {old.type}, and is {wanted.type}"
-        before = self._known(old)
-        why: str | None = None
+        if definition.type != old.type:
+            return f"the type was {old.type}, and is {definition.type}"
+        before = self._registered_schema(old)
+        reason: str | None = None
         try:
             if direction != "forward":
-                why = made.why_not_reads(before)
-            if why is None and direction != "backward":
-                why = before.why_not_reads(made)
-                why = why and f"not readable with the old schema: {why}"
+                reason = schema.incompatibility(before)
+            if reason is None and direction != "backward":
+                reason = before.incompatibility(schema)
+                reason = reason and f"not readable with the old schema: {reason}"
         except RecursionError:
             return "the schemas are nested too deeply to be compared"
-        return why
+        return reason
 
     def _validation(self, definition: Any, message: bytes) -> list[str]:
-        faults: list[str] = self._known(_definition(definition)).faults(message)
+        faults: list[str] = self._registered_schema(_definition(definition)).faults(message)
         return faults
 
-    def _known(self, definition: Definition) -> Any:
-        """The schema of a definition that was registered. Raises `SchemaCheckFailed`."""
+    def _registered_schema(self, definition: Definition) -> Any:
+        """Parse a registered definition. Raises `SchemaCheckFailed`."""
         try:
             return self._schema(definition)
-        except InvalidDefinition as error:  # another version of a package may read less
+        except InvalidDefinition as error:  # another version of a package may refuse it
             raise SchemaCheckFailed(f"version {definition.version} cannot be read: {error}") from (
                 None
             )
 
     def _schema(self, definition: Definition) -> Any:
         key = (definition.type, definition.text)
-        schema = self._read.get(key)
+        schema = self._cache.get(key)
         if schema is None:
-            schema = _reader(definition.type)(definition.text)
-            self._read[key] = schema
-            self._read_bytes += len(definition.text)
-            while len(self._read) > KEPT_MAX or self._read_bytes > KEPT_BYTES_MAX:
-                (_, text), _ = self._read.popitem(last=False)
-                self._read_bytes -= len(text)
+            schema = _parser(definition.type)(definition.text)
+            self._cache[key] = schema
+            self._cache_bytes += len(definition.text)
+            while len(self._cache) > CACHE_MAX or self._cache_bytes > CACHE_BYTES_MAX:
+                (_, text), _ = self._cache.popitem(last=False)
+                self._cache_bytes -= len(text)
         else:
-            self._read.move_to_end(key)
+            self._cache.move_to_end(key)
         return schema
 
 
@@ -149,8 +153,8 @@ def _definition(fields: Any) -> Definition:
     return Definition(version, SchemaType(kind), text)
 
 
-def _reader(kind: SchemaType) -> Any:
-    """What reads definitions of a type. Raises `SchemaCheckFailed` without its package."""
+def _parser(kind: SchemaType) -> Any:
+    """Return the parser for a type. Raises `SchemaCheckFailed` if its package is missing."""
     try:
         if kind is SchemaType.JSON:
             from brokerd.schemas import json_schema

@@ -1,8 +1,8 @@
 # Tests: tests/schemas/test_json_schema.py
 """JSON Schema (https://json-schema.org/), read by the package jsonschema.
 
-Texts of faults are those of the FlyMQ reference where it has some (flymq-payloads, 6.5). Nothing is
-ever fetched: a reference leads into the schema itself or to a published meta-schema.
+Texts of faults are those of the FlyMQ reference where it has some (flymq-payloads, 6.5). References
+lead into the schema itself or to a published meta-schema. The broker fetches no URL.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from referencing.jsonschema import DRAFT202012
 from brokerd.schemas.values import FAULTS_MAX, InvalidDefinition, fault_text
 
 DEPTH_MAX = 50
-"""How deep two schemas are compared."""
+"""Levels of nesting down to which two schemas are compared."""
 
 _TYPES = {
     str: "string",
@@ -37,37 +37,37 @@ _TYPES = {
 
 
 class JsonSchema:
-    """A definition that was read; see `brokerd.schemas.values.Schema`."""
+    """A parsed definition; see `brokerd.schemas.values.Schema`."""
 
     def __init__(self, definition: Any, validator: Validator) -> None:
         self.definition = definition
         self._validator = validator
 
     def faults(self, message: bytes) -> list[str]:
-        """Why a message does not fit. Raises as what is hostile makes it."""
+        """Return the faults of a message. A hostile one may raise any exception."""
         try:
-            value = _loaded(message)
+            value = _load(message)
         except (ValueError, RecursionError) as error:
-            return [fault_text(f"invalid JSON message: {_why(error)}")]
+            return [fault_text(f"invalid JSON message: {_reason(error)}")]
         try:
-            found = _texts(self._validator.iter_errors(value))
+            found = _fault_texts(self._validator.iter_errors(value))
             return list(islice(dict.fromkeys(islice(found, 10 * FAULTS_MAX)), FAULTS_MAX))
         except RecursionError:
-            return ["the schema does not come to an end with this message"]
+            return ["the schema recurses without end with this message"]
         except OverflowError as error:
             return [fault_text(f"a number is too large to be checked: {error}")]
         except Unresolvable as error:
-            return [fault_text(f"the schema refers to what is not there: {error}")]
+            return [fault_text(f"the schema has an unresolvable reference: {error}")]
 
-    def why_not_reads(self, old: JsonSchema) -> str | None:
-        """Why this cannot read what the old one allows (docs/schemas.rst, Compatibility)."""
-        return _why_not(self.definition, old.definition, "", DEPTH_MAX)
+    def incompatibility(self, old: JsonSchema) -> str | None:
+        """Return why messages of ``old`` may be invalid here (docs/schemas.rst, Compatibility)."""
+        return _incompatibility(self.definition, old.definition, "", DEPTH_MAX)
 
 
 def read(text: bytes) -> JsonSchema:
-    """Raises `InvalidDefinition`."""
+    """Parse a definition. Raises `InvalidDefinition`."""
     try:
-        definition = _loaded(text)
+        definition = _load(text)
         if not isinstance(definition, dict):
             raise ValueError(f"an object is expected, not {_type_of(definition)}")
         kind = validator_for(definition, default=Draft202012Validator)
@@ -87,12 +87,12 @@ def read(text: bytes) -> JsonSchema:
             )
         ) from None
     except (ValueError, OverflowError, RecursionError) as error:
-        raise InvalidDefinition(fault_text(f"invalid JSON schema: {_why(error)}")) from None
+        raise InvalidDefinition(fault_text(f"invalid JSON schema: {_reason(error)}")) from None
     return JsonSchema(definition, kind(definition, registry=REGISTRY))
 
 
 def _check_references(root: Resource[Any]) -> None:
-    """That each reference leads somewhere. Raises `Unresolvable`."""
+    """Resolve each reference. Raises `Unresolvable`."""
     registry: Registry[Any] = REGISTRY.with_resource(root.id() or "", root).crawl()
     waiting = [(root, registry.resolver(root.id() or ""))]
     while waiting:
@@ -105,16 +105,16 @@ def _check_references(root: Resource[Any]) -> None:
         waiting += [(one, resolver.in_subresource(one)) for one in resource.subresources()]
 
 
-def _loaded(text: bytes) -> Any:
-    """The value of a JSON text. Raises ValueError and RecursionError."""
+def _load(text: bytes) -> Any:
+    """Decode JSON. Raises ValueError and RecursionError."""
     return json.loads(text.decode(), parse_constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, UnicodeDecodeError):
@@ -126,11 +126,11 @@ def _type_of(value: Any) -> str:
     return _TYPES[type(value)]
 
 
-# -- what does not fit --------------------------------------------------------------------------
+# -- faults -------------------------------------------------------------------------------------
 
 
-def _texts(errors: Iterable[Any]) -> Iterator[str]:
-    """What each error says, in the words of the reference if it has some."""
+def _fault_texts(errors: Iterable[Any]) -> Iterator[str]:
+    """Yield the text of each error, in the words of the FlyMQ reference if it has some."""
     for error in errors:
         path = [str(step) for step in error.absolute_path]
         if error.validator == "required":
@@ -157,13 +157,14 @@ def _path(path: list[str]) -> str:
 # -- compatibility ------------------------------------------------------------------------------
 
 
-def _why_not(new: Any, old: Any, path: str, depth: int) -> str | None:
-    """Why what ``old`` says of a place and ``new`` says of it do not go together."""
+def _incompatibility(new: Any, old: Any, path: str, depth: int) -> str | None:
+    """Return why ``new`` may refuse values that ``old`` allows at a path; None if compatible."""
     if not isinstance(new, dict) or not isinstance(old, dict) or not depth:
         return None
-    for why in (_required(new, old, path), _typed(new, old, path), _listed(new, old, path)):
-        if why is not None:
-            return why
+    for check in (_required_incompatibility, _type_incompatibility, _enum_incompatibility):
+        reason = check(new, old, path)
+        if reason is not None:
+            return reason
     new_properties, old_properties = _properties(new), _properties(old)
     if new.get("additionalProperties") is False and "patternProperties" not in new:
         for name in old_properties:
@@ -171,10 +172,10 @@ def _why_not(new: Any, old: Any, path: str, depth: int) -> str | None:
                 return f"field '{path}{name}' of the old schema is not allowed any more"
     for name, inner in new_properties.items():
         if name in old_properties:
-            why = _why_not(inner, old_properties[name], f"{path}{name}.", depth - 1)
-            if why is not None:
-                return why
-    return _why_not(new.get("items"), old.get("items"), f"{path}items.", depth - 1)
+            reason = _incompatibility(inner, old_properties[name], f"{path}{name}.", depth - 1)
+            if reason is not None:
+                return reason
+    return _incompatibility(new.get("items"), old.get("items"), f"{path}items.", depth - 1)
 
 
 def _properties(schema: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +183,7 @@ def _properties(schema: dict[str, Any]) -> dict[str, Any]:
     return properties
 
 
-def _required(new: dict[str, Any], old: dict[str, Any], path: str) -> str | None:
+def _required_incompatibility(new: dict[str, Any], old: dict[str, Any], path: str) -> str | None:
     known = {*_properties(old), *_required_names(old)}
     for name in _required_names(new):
         if name not in known:
@@ -192,10 +193,10 @@ def _required(new: dict[str, Any], old: dict[str, Any], path: str) -> str | None
 
 def _required_names(schema: dict[str, Any]) -> list[str]:
     names = schema.get("required", [])
-    return names if isinstance(names, list) else []  # draft 3 says it of the property itself
+    return names if isinstance(names, list) else []  # draft 3 has a boolean in the property
 
 
-def _typed(new: dict[str, Any], old: dict[str, Any], path: str) -> str | None:
+def _type_incompatibility(new: dict[str, Any], old: dict[str, Any], path: str) -> str | None:
     new_types, old_types = _types(new), _types(old)
     if new_types is None:
         return None
@@ -203,27 +204,27 @@ def _typed(new: dict[str, Any], old: dict[str, Any], path: str) -> str | None:
     allowed = new_types | {"integer"} if "number" in new_types else new_types
     for name in sorted(old_types or ()):
         if name not in allowed:
-            return f"{at} was {name} in the old schema, and may be {_listed_types(new_types)} now"
+            return f"{at} was {name} in the old schema, and may be {_join_types(new_types)} now"
     if old_types is None:
-        return f"{at} was of any type in the old schema, and may be {_listed_types(new_types)} now"
+        return f"{at} was of any type in the old schema, and may be {_join_types(new_types)} now"
     return None
 
 
 def _types(schema: dict[str, Any]) -> set[str] | None:
-    """The types that a place may have; None: any."""
-    said = schema.get("type")
-    if isinstance(said, str):
-        return {said}
-    if isinstance(said, list):
-        return {one for one in said if isinstance(one, str)}
+    """Return the allowed types; None: any."""
+    value = schema.get("type")
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, list):
+        return {one for one in value if isinstance(one, str)}
     return None
 
 
-def _listed_types(types: set[str]) -> str:
+def _join_types(types: set[str]) -> str:
     return " or ".join(sorted(types))
 
 
-def _listed(new: dict[str, Any], old: dict[str, Any], path: str) -> str | None:
+def _enum_incompatibility(new: dict[str, Any], old: dict[str, Any], path: str) -> str | None:
     if "enum" not in new:
         return None
     at = f"field '{path.removesuffix('.')}'" if path else "the message"

@@ -1,8 +1,8 @@
 # Tests: tests/schemas/test_protobuf.py
 """Protocol Buffers (https://protobuf.dev/), compiled by grpcio-tools.
 
-The compiler makes descriptors of a ``.proto`` text, and no code. It sees that text and the files
-under ``google/protobuf/``. A message is one of the first message type of the file.
+The compiler turns a ``.proto`` text into descriptors, without code. The text may import the files
+under ``google/protobuf/``. A message has the first message type of the file.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from brokerd.schemas.values import FAULTS_MAX, InvalidDefinition, fault_text
 
 FILE = "schema.proto"
 
-_ALIKE = (
+_SAME_ENCODING = (
     {"int32", "int64", "uint32", "uint64", "bool", "enum"},
     {"sint32", "sint64"},
     {"fixed32", "sfixed32"},
     {"fixed64", "sfixed64"},
     {"string", "bytes"},
 )
-"""Types that are encoded alike, so that one may take the place of the other (protobuf.dev, Language
-Guide, "Updating A Message Type")."""
+"""Types with the same encoding, which may replace each other (protobuf.dev, Language Guide,
+"Updating A Message Type")."""
 
 
 class ProtobufSchema:
-    """A definition that was read; see `brokerd.schemas.values.Schema`."""
+    """A parsed definition; see `brokerd.schemas.values.Schema`."""
 
     def __init__(self, root: Any) -> None:
         self.root = root
         self._message_class = GetMessageClass(root)
 
     def faults(self, message: bytes) -> list[str]:
-        """Why a message does not fit."""
+        """Return the faults of a message."""
         if not message:
             return ["empty message"]
         try:
@@ -54,69 +54,69 @@ class ProtobufSchema:
         missing = read_message.FindInitializationErrors()[:FAULTS_MAX]
         return [fault_text(f"missing required field: {path}") for path in missing]
 
-    def why_not_reads(self, old: ProtobufSchema) -> str | None:
-        """Why this cannot read what the old one wrote (docs/schemas.rst, Compatibility)."""
-        return _why_not(self.root, old.root)
+    def incompatibility(self, old: ProtobufSchema) -> str | None:
+        """Return why data of ``old`` cannot be read (docs/schemas.rst, Compatibility)."""
+        return _incompatibility(self.root, old.root)
 
 
 def read(text: bytes) -> ProtobufSchema:
-    """Raises `InvalidDefinition`."""
+    """Parse a definition. Raises `InvalidDefinition`."""
     pool = DescriptorPool()
     try:
-        for file in FileDescriptorSet.FromString(_compiled(text)).file:
+        for file in FileDescriptorSet.FromString(_compile(text)).file:
             pool.Add(file)
         messages = pool.FindFileByName(FILE).message_types_by_name.values()
-    except (TypeError, KeyError) as error:  # the pool is stricter than the compiler here and there
+    except (TypeError, KeyError) as error:  # the pool refuses some files of the compiler
         raise InvalidDefinition(fault_text(f"invalid Protobuf schema: {error}")) from None
     for root in messages:
         return ProtobufSchema(root)
     raise InvalidDefinition("invalid Protobuf schema: it has no message")
 
 
-def _compiled(text: bytes) -> bytes:
-    """The descriptors of a text and of what it imports. Raises `InvalidDefinition`."""
+def _compile(text: bytes) -> bytes:
+    """Return the descriptors of a text and its imports. Raises `InvalidDefinition`."""
     with tempfile.TemporaryDirectory(prefix="brokerd-schema-") as directory:
-        source, made = Path(directory, FILE), Path(directory, "descriptors")
+        source, descriptors = Path(directory, FILE), Path(directory, "descriptors")
         source.write_bytes(text)
-        with _errors_in(Path(directory, "errors")) as errors:
+        with _redirect_stderr(Path(directory, "errors")) as errors:
             status = protoc.main(
                 [
                     "protoc",
                     f"-I{directory}",
                     f"-I{Path(grpc_tools.__file__).parent / '_proto'}",
                     "--include_imports",
-                    f"--descriptor_set_out={made}",
+                    f"--descriptor_set_out={descriptors}",
                     FILE,
                 ]
             )
         if status:
-            said = errors.read_text(errors="replace").replace(directory + "/", "")
-            lines = said.splitlines()
+            output = errors.read_text(errors="replace").replace(directory + "/", "")
+            lines = output.splitlines()
             own = [line[len(FILE) + 1 :] for line in lines if line.startswith(f"{FILE}:")]
             raise InvalidDefinition(
                 fault_text(f"invalid Protobuf schema: {'; '.join(own or lines)}")
             )
-        return made.read_bytes()
+        return descriptors.read_bytes()
 
 
 @contextmanager
-def _errors_in(path: Path) -> Iterator[Path]:
-    """Have what goes to standard error meanwhile in a file: the compiler has no other way."""
-    kept = os.dup(2)
+def _redirect_stderr(path: Path) -> Iterator[Path]:
+    """Redirect standard error to a file, because the compiler reports errors only there."""
+    saved = os.dup(2)
     with path.open("wb") as file:
         os.dup2(file.fileno(), 2)
     try:
         yield path
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)
 
 
 # -- compatibility ------------------------------------------------------------------------------
 
 
-def _why_not(new: Any, old: Any) -> str | None:
-    """Why messages of an old type cannot be read as those of a new one."""
+def _incompatibility(new: Any, old: Any) -> str | None:
+    """Return why messages of the old type cannot be read as the new type; None if they can."""
     seen: set[tuple[str, str]] = set()
     waiting = [(new, old)]
     while waiting:
@@ -126,21 +126,21 @@ def _why_not(new: Any, old: Any) -> str | None:
         seen.add((new.full_name, old.full_name))
         for field in new.fields:
             before = old.fields_by_number.get(field.number)
-            why = _field_why_not(field, before)
-            if why is not None:
-                return f"{new.name}.{field.name} (number {field.number}) {why}"
+            reason = _field_incompatibility(field, before)
+            if reason is not None:
+                return f"{new.name}.{field.name} (number {field.number}) {reason}"
             if before is not None and field.message_type is not None:
                 waiting.append((field.message_type, before.message_type))
     return None
 
 
-def _field_why_not(new: Any, old: Any) -> str | None:
+def _field_incompatibility(new: Any, old: Any) -> str | None:
     if new.is_required and (old is None or not old.is_required):
         return "is required, and was not in the old schema"
     if old is None:
         return None
     new_type, old_type = _type_of(new), _type_of(old)
-    if new_type != old_type and not any({new_type, old_type} <= alike for alike in _ALIKE):
+    if new_type != old_type and not any({new_type, old_type} <= alike for alike in _SAME_ENCODING):
         return f"was {old_type} in the old schema, and is {new_type}"
     if new.is_repeated != old.is_repeated:
         return "was repeated in the old schema" if old.is_repeated else "is repeated now"
@@ -171,4 +171,4 @@ _TYPE_NAMES = {
     17: "sint32",
     18: "sint64",
 }
-"""By the numbers of FieldDescriptorProto.Type (google/protobuf/descriptor.proto)."""
+"""Number of FieldDescriptorProto.Type (google/protobuf/descriptor.proto) -> name."""

@@ -1,5 +1,5 @@
 # Tests: tests/schemas/test_checks.py
-"""What is said of a schema: its type, the modes of compatibility, limits and texts."""
+"""Types of schemas, modes of compatibility, limits, and texts of faults."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from brokerd.errors import InvalidRequest, InvalidSchema, escaped
 
 DEFINITION_BYTES_MAX: Final = 262_144
-"""Most bytes of one definition."""
+"""Largest definition."""
 
 FAULTS_MAX: Final = 20
-"""Most faults of one message that are told."""
+"""Most faults of one message in an answer."""
 
 FAULT_CHARS_MAX: Final = 300
-"""Most letters of one that is told."""
+"""Most characters of one fault in an answer."""
 
 INSTALL: Final = "pip install brokerd[schemas]"
 
 
 class SchemaType(StrEnum):
-    """What a definition is written in."""
+    """The language of a definition."""
 
     JSON = "json"
     AVRO = "avro"
@@ -29,7 +29,7 @@ class SchemaType(StrEnum):
 
 
 class Mode(StrEnum):
-    """With which versions a new one is compared, and in which direction."""
+    """The versions that a new version must be compatible with, and the direction."""
 
     NONE = "none"
     BACKWARD = "backward"
@@ -41,17 +41,17 @@ class Mode(StrEnum):
 
     @property
     def transitive(self) -> bool:
-        """Whether all versions count, and not the latest alone."""
+        """Whether all versions count; otherwise only the latest."""
         return self.endswith("_transitive")
 
     @property
     def direction(self) -> str:
-        """``none``, ``backward``, ``forward`` or ``full``."""
+        """The mode without its scope: ``none``, ``backward``, ``forward`` or ``full``."""
         return self.removesuffix("_transitive")
 
 
 class Definition(NamedTuple):
-    """One version of a schema, as far as it is compared."""
+    """One version of a schema."""
 
     version: int
     type: SchemaType
@@ -59,32 +59,32 @@ class Definition(NamedTuple):
 
 
 class InvalidDefinition(Exception):
-    """A text is no definition of its type; the message says why."""
+    """A text is not a valid definition of its type. The message has the reason."""
 
 
 S = TypeVar("S", contravariant=True)
 
 
 class Schema(Protocol[S]):
-    """A definition that was read."""
+    """A parsed definition."""
 
     def faults(self, message: bytes) -> list[str]:
-        """Why a message does not fit, empty if it does; at most `FAULTS_MAX`."""
+        """Return the faults of a message, at most `FAULTS_MAX`; none if it is valid."""
 
-    def why_not_reads(self, old: S) -> str | None:
-        """Why one cannot read with this schema what was written with an old one; None: one can."""
+    def incompatibility(self, old: S) -> str | None:
+        """Return why a reader with this schema cannot read data of ``old``; None if it can."""
 
 
-def type_named(name: str) -> SchemaType:
-    """The type of this name; ``proto`` is another name of ``protobuf``. Raises `InvalidSchema`."""
+def parse_type(name: str) -> SchemaType:
+    """Return the type with this name. ``proto`` means ``protobuf``. Raises `InvalidSchema`."""
     try:
         return SchemaType("protobuf" if name == "proto" else name)
     except ValueError:
         raise InvalidSchema(f"unsupported schema type: {escaped(name[:100])}") from None
 
 
-def mode_named(name: str) -> Mode:
-    """The mode of this name. Raises `InvalidRequest`."""
+def parse_mode(name: str) -> Mode:
+    """Return the mode with this name. Raises `InvalidRequest`."""
     try:
         return Mode(name)
     except ValueError:
@@ -95,7 +95,7 @@ def mode_named(name: str) -> Mode:
 
 
 def fault_text(text: str) -> str:
-    """A text as it may be shown: without control characters and lone surrogates, not too long."""
+    """Escape control characters and lone surrogates, and shorten to `FAULT_CHARS_MAX`."""
     shown = escaped(text[:FAULT_CHARS_MAX]).encode("utf-8", "backslashreplace").decode()
     if len(text) > FAULT_CHARS_MAX or len(shown) > FAULT_CHARS_MAX:
         return shown[: FAULT_CHARS_MAX - 1] + "\u2026"

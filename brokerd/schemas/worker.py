@@ -1,9 +1,9 @@
 # Tests: tests/schemas/test_checker.py
-"""The process that looks at schemas: ``python -m brokerd.schemas.worker TEMPORARY_DIRECTORY``.
+"""The process that checks schemas: ``python -m brokerd.schemas.worker TEMPORARY_DIRECTORY``.
 
-Standard input is a socket. A question or an answer is four bytes of length, big-endian, and so many
-bytes; the process ends with the stream. Its memory is limited from the beginning, its processor
-time with each question anew.
+Standard input is a socket. A request or an answer is a length of four bytes, big-endian, and that
+many bytes. The process ends when the stream ends. It limits its memory at the start, and its
+processor time for each request.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from brokerd.schemas.values import fault_text
 
 MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 2
-"""Of one question; the system counts whole seconds."""
+"""Processor time of one request. The system counts whole seconds."""
 FILE_BYTES = 16 << 20
 
 LENGTH = Struct(">I")
 
 
 def main() -> None:
-    """Answer questions until there are no more, and leave no files."""
+    """Answer requests until the stream ends, then remove the temporary files."""
     tempfile.tempdir = sys.argv[1]
     try:
         _serve()
@@ -38,28 +38,28 @@ def main() -> None:
 
 
 def _serve() -> None:
-    for limit, most in (
+    for limit, limit_value in (
         (resource.RLIMIT_AS, MEMORY_BYTES),
         (resource.RLIMIT_FSIZE, FILE_BYTES),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(limit, (most, most))
+        resource.setrlimit(limit, (limit_value, limit_value))
     checks = Checks()
     with socket.socket(fileno=0) as stream:
         while True:
-            head = received(stream, LENGTH.size)
-            if head is None:
+            header = receive(stream, LENGTH.size)
+            if header is None:
                 return
-            question = received(stream, LENGTH.unpack(head)[0])
-            if question is None:
+            request = receive(stream, LENGTH.unpack(header)[0])
+            if request is None:
                 return
             _limit_time()
-            answer = _answer(checks, question)
+            answer = _answer(checks, request)
             stream.sendall(LENGTH.pack(len(answer)) + answer)
 
 
-def received(stream: socket.socket, size: int) -> bytes | None:
-    """So many bytes; None if the stream ends before."""
+def receive(stream: socket.socket, size: int) -> bytes | None:
+    """Return ``size`` bytes; None if the stream ends before."""
     data = bytearray()
     while len(data) < size:
         part = stream.recv(min(size - len(data), 1 << 20))
@@ -75,13 +75,15 @@ def _limit_time() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (end_seconds, resource.RLIM_INFINITY))
 
 
-def _answer(checks: Checks, question: bytes) -> bytes:
-    """The answer, or what a package raised that it should not have, by its name."""
+def _answer(checks: Checks, request: bytes) -> bytes:
+    """Return the answer; for an unexpected exception of a package, one with its name."""
     try:
-        return checks.answer(question)
+        return checks.answer(request)
     except Exception as error:
-        why = "it takes more memory than it may" if isinstance(error, MemoryError) else repr(error)
-        text = fault_text(f"the schema check was given up: {why}")
+        reason = (
+            "it takes more memory than it may" if isinstance(error, MemoryError) else repr(error)
+        )
+        text = fault_text(f"the schema check was given up: {reason}")
         failed: bytes = msgpack.packb(["SchemaCheckFailed", [text]])
         return failed
 

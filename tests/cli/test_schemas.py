@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli.verbs.schemas import MODES, TYPES
-from brokerd.schemas.values import Mode, SchemaType, type_named
+from brokerd.schemas.values import Mode, SchemaType, parse_type
 from tests.cli.shell import Shell
 
 
@@ -73,7 +73,7 @@ def test_the_compatibility_mode_is_set(shell: Shell, order: str) -> None:
 
 def test_all_modes_and_types_that_the_broker_knows_may_be_said() -> None:
     assert set(MODES) == set(Mode)
-    assert {type_named(word) for word in TYPES} == set(SchemaType)
+    assert {parse_type(word) for word in TYPES} == set(SchemaType)
 
 
 def test_a_mode_is_set_by_the_word_that_is_shown_for_it(shell: Shell, order: str) -> None:

@@ -126,7 +126,7 @@ def test_what_is_no_schema_is_refused(text: bytes) -> None:
 def test_a_new_version_resolves_what_the_old_one_wrote_or_says_why(
     old: Any, new: Any, why: str | None
 ) -> None:
-    found = schema(new).why_not_reads(schema(old))
+    found = schema(new).incompatibility(schema(old))
     assert found is None if why is None else why in (found or "")
 
 
@@ -137,4 +137,4 @@ def test_a_branch_that_does_not_fit_says_nothing_of_the_others() -> None:
     other = record(field("a", "int"), name="Other", aliases=["Inner"])
     wrong = record(field("a", "string"), name="Inner")
     new = record(field("f", [wrong, other]), field("g", "Inner"), name="Top")
-    assert "g.a was int" in (schema(new).why_not_reads(schema(old)) or "")
+    assert "g.a was int" in (schema(new).incompatibility(schema(old)) or "")

@@ -349,10 +349,10 @@ def test_what_nobody_waits_for_is_not_looked_at() -> None:
     waiting.checker._run_check = lambda question: looked.append(question) or b""  # type: ignore[func-returns-value]
     for _ in range(OWN_WAITING_MAX):
         waiting.ask(b"1", Requester("ann", is_gone=lambda: is_gone))
-    waits = list(waiting.checker._waits)
+    checks_left = list(waiting.checker._pending)
     is_gone = True
     waiting.ask(b"1", Requester("ann"))
-    assert {wait.question for wait in waits} == {b""}
+    assert {check.request for check in checks_left} == {b""}
     assert len(waiting.told) == OWN_WAITING_MAX
     assert all(isinstance(error, SchemaCheckFailed) for _, error in waiting.told)
     while len(waiting.threads) > 1:

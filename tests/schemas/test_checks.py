@@ -12,7 +12,7 @@ import pytest
 from brokerd.errors import IncompatibleSchema, InvalidRequest, InvalidSchema, SchemaCheckFailed
 from brokerd.schemas import checks
 from brokerd.schemas.checks import Checks, registration, validation
-from brokerd.schemas.values import Definition, Mode, SchemaType, fault_text, mode_named, type_named
+from brokerd.schemas.values import Definition, Mode, SchemaType, fault_text, parse_mode, parse_type
 
 V1: dict[str, Any] = {"properties": {"a": {"type": "integer"}}}
 MORE: dict[str, Any] = {"properties": {"a": {"type": "number"}}}
@@ -88,9 +88,9 @@ def test_each_type_is_validated() -> None:
 
 def test_what_was_read_is_kept_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest few are read once."""
-    monkeypatch.setattr(checks, "KEPT_MAX", 2)
+    monkeypatch.setattr(checks, "CACHE_MAX", 2)
     reads: list[bytes] = []
-    reader = checks._reader
+    reader = checks._parser
 
     def counted(kind: SchemaType) -> Any:
         def read(text: bytes) -> Any:
@@ -99,7 +99,7 @@ def test_what_was_read_is_kept_and_not_without_end(monkeypatch: pytest.MonkeyPat
 
         return read
 
-    monkeypatch.setattr(checks, "_reader", counted)
+    monkeypatch.setattr(checks, "_parser", counted)
     one = Checks()
     for title in ("a", "b", "a", "c", "a", "b"):
         assert checks.texts_of(one.answer(validation(version(1, {"title": title}), b"1"))) == []
@@ -126,13 +126,13 @@ def test_a_missing_package_is_named_with_how_to_get_it(
 
 
 def test_names_of_types_and_modes() -> None:
-    assert type_named("proto") is type_named("protobuf") is SchemaType.PROTOBUF
-    assert type_named("json") is SchemaType.JSON
+    assert parse_type("proto") is parse_type("protobuf") is SchemaType.PROTOBUF
+    assert parse_type("json") is SchemaType.JSON
     with pytest.raises(InvalidSchema, match="unsupported schema type: xml"):
-        type_named("xml")
-    assert mode_named("full_transitive") is Mode.FULL_TRANSITIVE
+        parse_type("xml")
+    assert parse_mode("full_transitive") is Mode.FULL_TRANSITIVE
     with pytest.raises(InvalidRequest, match="unknown compatibility mode 'up'; there are none, b"):
-        mode_named("up")
+        parse_mode("up")
 
 
 def test_texts_are_cut_and_shown_without_control_characters() -> None:

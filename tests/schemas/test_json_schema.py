@@ -133,11 +133,11 @@ def test_a_reference_that_hides_where_no_schema_belongs_is_not_fetched_either() 
     """What follows an unknown keyword is looked at when a message leads there."""
     definition = {"$ref": "#/hidden", "hidden": {"$ref": "http://127.0.0.1:1/x"}}
     (text,) = faults(definition, b"1")
-    assert text.startswith("the schema refers to what is not there: ")
+    assert text.startswith("the schema has an unresolvable reference: ")
 
 
 def test_a_reference_that_leads_to_itself_ends() -> None:
-    assert faults({"$ref": "#"}, b"{}") == ["the schema does not come to an end with this message"]
+    assert faults({"$ref": "#"}, b"{}") == ["the schema recurses without end with this message"]
 
 
 def test_older_drafts_are_read_as_what_they_are() -> None:
@@ -191,7 +191,7 @@ def test_older_drafts_are_read_as_what_they_are() -> None:
 def test_a_new_version_reads_what_the_old_one_allows_or_says_why(
     old: Any, new: Any, why: str | None
 ) -> None:
-    found = schema(new).why_not_reads(schema(old))
+    found = schema(new).incompatibility(schema(old))
     assert found is None if why is None else why in (found or "")
 
 

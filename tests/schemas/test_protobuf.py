@@ -101,7 +101,7 @@ def test_what_is_no_schema_is_refused(text: str) -> None:
 def test_a_new_version_reads_what_the_old_one_wrote_or_says_why(
     old: str, new: str, why: str | None
 ) -> None:
-    found = order(new).why_not_reads(order(old))
+    found = order(new).incompatibility(order(old))
     assert found is None if why is None else why in (found or "")
 
 
@@ -109,14 +109,14 @@ def test_fields_inside_of_messages_are_compared() -> None:
     """Also of a message that holds itself."""
     text = 'syntax = "proto3"; message A { B b = 1; A next = 2; } message B { KIND x = 1; }'
     new, old = schema(text.replace("KIND", "string")), schema(text.replace("KIND", "int32"))
-    assert new.why_not_reads(old) == ("B.x (number 1) was int32 in the old schema, and is string")
-    assert new.why_not_reads(new) is None
+    assert new.incompatibility(old) == ("B.x (number 1) was int32 in the old schema, and is string")
+    assert new.incompatibility(new) is None
 
 
 def test_no_field_becomes_required() -> None:
     new = order("required int32 a = 1;", "proto2")
     old = order("optional int32 a = 1;", "proto2")
-    assert new.why_not_reads(old) == (
+    assert new.incompatibility(old) == (
         "Order.a (number 1) is required, and was not in the old schema"
     )
-    assert old.why_not_reads(new) is None
+    assert old.incompatibility(new) is None

@@ -26,7 +26,7 @@ from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.schemas.entries import SchemaName, SchemaVersion
 from brokerd.errors import BrokerdError, InvalidRequest, without_frames
 from brokerd.schemas.checker import Requester
-from brokerd.schemas.values import mode_named, type_named
+from brokerd.schemas.values import parse_mode, parse_type
 from brokerd.security import ADMIN, WRITE
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ async def register(call: Call) -> SchemaTextShape:
         call.broker.schemas.register,
         call.access,
         name,
-        type_named(new.type),
+        parse_type(new.type),
         new.definition.encode("utf-8", "replace"),
         requester=_requester(call),
     )
@@ -99,7 +99,7 @@ async def configure(call: Call) -> SchemaShape:
     changes: SchemaChanges = call.body
     name = call.path["name"]
     call.access.require(ADMIN, name)
-    mode = mode_named(changes.compatibility)
+    mode = parse_mode(changes.compatibility)
     change = partial(call.broker.schemas.set_mode, call.access, name, mode)
     return _shape(await call_when_admitted(call.broker, change))
 

@@ -30,7 +30,7 @@ from brokerd.protocols.base.transport import peer_text
 from brokerd.protocols.flymq.request import RequestConnection
 from brokerd.protocols.flymq.topics import fitting
 from brokerd.schemas.checker import Requester
-from brokerd.schemas.values import type_named
+from brokerd.schemas.values import parse_type
 from brokerd.security import ADMIN, WRITE
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def _register(
     connection.broker.schemas.register(
         connection.access,
         request.name,
-        type_named(request.type),
+        parse_type(request.type),
         request.definition,
         done,
         _requester(connection),
