@@ -1,8 +1,8 @@
 # Tests: tests/test_tap.py
-"""``twistd brokerd``: the options, and the one place where all parts are put together.
+"""``twistd brokerd``: parses the options and assembles the service.
 
 :func:`makeService` runs before the daemon's fork. It reads and checks the configuration and makes
-paths absolute, and it opens nothing: lock, threads, files and sockets begin with the service.
+paths absolute. The service opens lock, threads, files and sockets when it starts.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Options(usage.Options):
             raise usage.UsageError(f"unexpected argument {arguments[0]!r}")
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """Parse; a mistake is one line on stderr and exit code 1, without the whole help."""
+        """Parse the options. A mistake is one line on stderr and exit code 1, without the help."""
         try:
             super().parseOptions(options)
         except usage.UsageError as error:
@@ -91,7 +91,7 @@ class Options(usage.Options):
 
 
 def load_options(options: Options, environment: Mapping[str, str]) -> LoadedConfig:
-    """Read the configuration that the options and the environment ask for.
+    """Read the configuration from its file, the environment and the options.
 
     :raises ConfigError: for the first mistake.
     """
@@ -112,9 +112,9 @@ def assemble(
     metrics: MetricsResource,
     process_exit: ProcessExit,
 ) -> BrokerdService:
-    """Put a service together without opening anything.
+    """Assemble a service without opening anything.
 
-    :raises ConfigError: if an endpoint is not one, or must not be opened like that.
+    :raises ConfigError: for an invalid or insecure endpoint.
     """
     data_dir = Path(os.path.abspath(config.data_dir))
     endpoints = endpoints_of(reactor, config)
@@ -141,12 +141,12 @@ def assemble(
 
 
 def checks_host(config: Config) -> bool:
-    """Whether the admin site trusts who reaches it, and so looks at the names it is reached by."""
+    """Return whether the admin site has no login and must check the header Host."""
     return config.security.auth == "off" and not is_open(config.admin.endpoint)
 
 
 def makeService(options: Options) -> BrokerdService:
-    """Make the service for ``twistd``; a mistake is one line on stderr and exit code 1."""
+    """Make the service for ``twistd``. A mistake is one line on stderr and exit code 1."""
     from prometheus_client.twisted import MetricsResource as metrics_resource
     from twisted.internet import reactor
 
@@ -171,16 +171,16 @@ def makeService(options: Options) -> BrokerdService:
 
 
 def use_monotonic_clock(reactor: Any) -> None:
-    """Make every timer of the reactor deaf to steps of the wall clock.
+    """Make the timers of the reactor use the monotonic clock.
 
-    ``reactor.seconds`` is wall time unless it is set; leases and timeouts must not end early or
-    late because somebody set the clock. Set it before anything asks for a timer.
+    ``reactor.seconds`` is the wall clock by default. Then a step of the wall clock would end leases
+    and timeouts early or late. Call this before the first timer is set.
     """
     reactor.seconds = time.monotonic
 
 
 def announce(config: Config, warnings: Sequence[str] = ()) -> None:
-    """Say loudly what the configuration risks: acknowledged data in a power cut, or a secret."""
+    """Print and log the risks of the configuration: loss in a power cut, readable secrets."""
     for line in warnings:
         print_error(f"WARNING: {line}")
         _log.warn("{line}", event_id="configuration-warning", line=line)
@@ -190,14 +190,14 @@ def announce(config: Config, warnings: Sequence[str] = ()) -> None:
     loss = f"up to {interval_ms} ms of" if mode == "interval" else "any recent"
     line = (
         f'wal.durability is "{config.wal.durability}": after a power cut {loss} '
-        "acknowledged work may be gone"
+        "acknowledged work may be lost"
     )
     print_error(f"WARNING: {line}")
     _log.warn("{line}", event_id="durability-reduced", line=line)
 
 
 def make_log_observer(config: Log, parent: Mapping[str, Any], reactor: Any) -> ILogObserver:
-    """Make the log observer where ``twistd`` was told to log: syslog, a file or stdout.
+    """Make the log observer for the destination in ``twistd``'s options: syslog, file or stdout.
 
     :param parent: the options of ``twistd`` itself.
     """

@@ -92,7 +92,7 @@ class Access:
         Anonymous has it only if it may see public topics; raises as `require_known`.
         """
 
-    def keep_up(self) -> None:
+    def adopt_password(self) -> None:
         """Keep this login valid after it changed the account's password itself."""
 
     def may(self, permission: int, topic_name: str) -> bool:

@@ -192,9 +192,9 @@ def _clean(text: str, most: int = MAX_NAME_BYTES) -> str:
     return encoded[: most - 3].decode("utf-8", "ignore") + "\u2026"
 
 
-def encode_event(taken: AuditEvent) -> bytes:
+def encode_event(audit_event: AuditEvent) -> bytes:
     """Encode an event as JSON, the value of its record."""
-    fields = structs.asdict(taken)
+    fields = structs.asdict(audit_event)
     del fields["event_id"]
     fields["format"] = fields.pop("form")
     return msgspec.json.encode(fields)
@@ -211,7 +211,7 @@ def decode_event(value: bytes, event_id: int) -> AuditEvent:
         raise DamagedData(f"audit event {event_id} cannot be read: {error}") from None
 
 
-# -- questions ------------------------------------------------------------------------------------
+# -- queries --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -247,30 +247,30 @@ class AuditFilter:
         if not 0 <= self.skip <= SKIP_MAX:
             raise InvalidRequest(f"0 to {SKIP_MAX} audit events can be skipped: {self.skip}")
 
-    def matches(self, found: AuditEvent) -> bool:
+    def matches(self, audit_event: AuditEvent) -> bool:
         """Return whether an event matches; ``before`` is ignored."""
         return (
-            (not self.types or found.type in self.types)
-            and (not self.user or found.user == self.user)
-            and (not self.result or found.result == self.result)
-            and (not self.client_ip or found.client_ip == self.client_ip)
-            and (not self.form or found.form == self.form)
-            and self.resource in found.resource
-            and found.time_us >= self.start_us
-            and (not self.end_us or found.time_us < self.end_us)
-            and (not self.search or self._is_found_in(found))
+            (not self.types or audit_event.type in self.types)
+            and (not self.user or audit_event.user == self.user)
+            and (not self.result or audit_event.result == self.result)
+            and (not self.client_ip or audit_event.client_ip == self.client_ip)
+            and (not self.form or audit_event.form == self.form)
+            and self.resource in audit_event.resource
+            and audit_event.time_us >= self.start_us
+            and (not self.end_us or audit_event.time_us < self.end_us)
+            and (not self.search or self._matches_search(audit_event))
         )
 
-    def _is_found_in(self, found: AuditEvent) -> bool:
-        wanted = self.search.casefold()
+    def _matches_search(self, audit_event: AuditEvent) -> bool:
+        searched = self.search.casefold()
         texts = (
-            found.action,
-            found.resource,
-            found.client_ip,
-            found.form,
-            *found.details.values(),
+            audit_event.action,
+            audit_event.resource,
+            audit_event.client_ip,
+            audit_event.form,
+            *audit_event.details.values(),
         )
-        return any(wanted in text.casefold() for text in texts)
+        return any(searched in text.casefold() for text in texts)
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ class AuditPage:
     """Events lost to damage."""
 
 
-# -- floods ---------------------------------------------------------------------------------------
+# -- repeated events ------------------------------------------------------------------------------
 
 
 @dataclass
@@ -325,28 +325,35 @@ class RepeatFilter:
         """Whether the window has no events."""
         return not self._windows
 
-    def take(self, taken: AuditEvent) -> bool:
+    def should_write(self, audit_event: AuditEvent) -> bool:
         """Return whether to write this event now; count it if not."""
-        window = self._windows.setdefault(taken.type, _Window())
-        sender = network_of(taken.client_ip), taken.user * (taken.result != Result.FAILURE)
+        window = self._windows.setdefault(audit_event.type, _Window())
+        user = "" if audit_event.result == Result.FAILURE else audit_event.user
+        sender = network_of(audit_event.client_ip), user
         repeated = window.senders.get(sender)
         if repeated is None:
             if len(window.senders) >= SENDERS_MAX:
                 repeated = window.others
             else:
                 repeated = window.senders[sender] = _Repeated()
-        key_id = taken.details.get(KEY_DETAIL, "")
-        what = (taken.user, taken.form, taken.resource, taken.action, key_id)
+        key_id = audit_event.details.get(KEY_DETAIL, "")
+        signature = (
+            audit_event.user,
+            audit_event.form,
+            audit_event.resource,
+            audit_event.action,
+            key_id,
+        )
         if (
             repeated is window.others
-            or what in repeated.written
+            or signature in repeated.written
             or len(repeated.written) >= AT_ONCE_MAX
             or window.written >= EVENTS_MAX
         ):
             repeated.count += 1
-            repeated.last = taken
+            repeated.last = audit_event
             return False
-        repeated.written.add(what)
+        repeated.written.add(signature)
         window.written += 1
         return True
 

@@ -15,7 +15,7 @@ from brokerd.security.accounts import AccessList, Account, ApiKey
 from brokerd.security.prefixes import Prefixes
 from brokerd.values import MAX_NAME_BYTES, RESERVED_PREFIX
 
-REMEMBERED_MAX: Final = 10_000
+CACHE_MAX: Final = 10_000
 """Most cached answers: one for each account and topic."""
 
 
@@ -44,7 +44,7 @@ class Directory:
         self.next_account_id = 1
         self._prefixes = Prefixes()
         """The prefixes that have lists."""
-        self._remembered: dict[tuple[str, str], int] = {}
+        self._cache: dict[tuple[str, str], int] = {}
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class Directory:
 
     def _changed(self) -> None:
         self.version += 1
-        self._remembered.clear()
+        self._cache.clear()
 
     # -- queries ------------------------------------------------------------------------------
 
@@ -100,14 +100,14 @@ class Directory:
         the broker's internal topics; no principal may write them.
         """
         key = ("" if account is None else account.name, topic_name)
-        found = self._remembered.get(key)
+        found = self._cache.get(key)
         if found is None:
             found = self._find(account, topic_name)
             if len(topic_name) > MAX_NAME_BYTES:  # no topic has such a name, and any client may ask
                 return found
-            if len(self._remembered) >= REMEMBERED_MAX:
-                self._remembered.clear()
-            self._remembered[key] = found
+            if len(self._cache) >= CACHE_MAX:
+                self._cache.clear()
+            self._cache[key] = found
         return found
 
     def _find(self, account: Account | None, topic_name: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from brokerd.errors import BrokerdError
 from brokerd.security.access import OPEN, Access
 
-LoggedIn = Callable[[Access | None, BrokerdError | None], None]
+LoginDone = Callable[[Access | None, BrokerdError | None], None]
 """Takes the access after a login, or the reason for its failure."""
 
 
@@ -36,7 +36,7 @@ class Guard:
         """Return the access of a verified certificate. ``subject`` as in RFC 4514."""
         return OPEN
 
-    def log_in(self, form: str, peer: str, name: str, password: str, done: LoggedIn) -> None:
+    def log_in(self, form: str, peer: str, name: str, password: str, done: LoginDone) -> None:
         """Check a password; call ``done`` in the caller's thread, now or later."""
         done(OPEN, None)
 

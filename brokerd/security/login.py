@@ -16,7 +16,7 @@ from brokerd.security.accounts import PASSWORD_BYTES_MAX, Account
 from brokerd.security.audit import Actor, logged_in, login_failed
 from brokerd.security.certificates import mapping_problem, principal_of
 from brokerd.security.directory import Directory
-from brokerd.security.guard import Guard, LoggedIn
+from brokerd.security.guard import Guard, LoginDone
 from brokerd.security.keys import digest_of, find_key, key_id_of
 from brokerd.security.passwords import Passwords
 from brokerd.security.principal import Principal, Record
@@ -89,7 +89,7 @@ class AccountGuard(Guard):
             self._record(login_failed(access.actor, "certificate", "no account, or disabled"))
         return access
 
-    def log_in(self, form: str, peer: str, name: str, password: str, done: LoggedIn) -> None:
+    def log_in(self, form: str, peer: str, name: str, password: str, done: LoginDone) -> None:
         try:
             attempt = self._begin(form, peer, name, "password")
         except (LoginThrottled, ShuttingDown) as error:
@@ -97,12 +97,12 @@ class AccountGuard(Guard):
             return
         account = self._directory.accounts.get(name)
 
-        def checked(right: bool | None, error: BrokerdError | None) -> None:
-            if right is None:
+        def checked(is_right: bool | None, error: BrokerdError | None) -> None:
+            if is_right is None:
                 self._throttle.give_back(attempt)
                 done(None, error)
             else:
-                done(*self._outcome(form, peer, name, account, right, attempt))
+                done(*self._outcome(form, peer, name, account, is_right, attempt))
 
         is_long = len(password.encode("utf-8", "surrogatepass")) > PASSWORD_BYTES_MAX
         try:
@@ -128,16 +128,18 @@ class AccountGuard(Guard):
         peer: str,
         name: str,
         account: Account | None,
-        right: bool,
+        is_right: bool,
         attempt: Attempt,
     ) -> tuple[Access | None, BrokerdError | None]:
         """Return the result of a login after its password was checked against ``account``."""
-        now = self._directory.accounts.get(name)
-        if not right or now is None or account is None or now.password != account.password:
+        current = self._directory.accounts.get(name)
+        if current is None or account is None or current.password != account.password:
+            is_right = False
+        if current is None or not is_right:
             return None, self._failed(form, peer, name, "password", "invalid username or password")
-        if not now.enabled:
+        if not current.enabled:
             return None, self._failed(form, peer, name, "password", "user account is disabled")
-        access = self._principal(name, form, peer, password=now.password)
+        access = self._principal(name, form, peer, password=current.password)
         return self._succeeded(access, attempt, "password"), None
 
     def log_in_with_key(self, form: str, peer: str, key: str) -> Access:
@@ -147,8 +149,7 @@ class AccountGuard(Guard):
         owner = None if found is None else self._directory.accounts.get(found.owner)
         if owner is not None and owner.enabled:
             # Checked before the throttle: 32 random bytes cannot be guessed, and wrong keys of
-            # other clients
-            # behind the same address must not block this one.
+            # other clients behind the same address must not block this one.
             return self._accept(self._principal(owner.name, form, peer, key_id=key_id), "key")
         attempt = self._begin(form, peer, None, "key", key_id)
         if found is None and form == "blipmq" and self._is_blipmq_key(key):

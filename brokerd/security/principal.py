@@ -80,7 +80,7 @@ class Principal(Access):
         )
         self._account = None if self._is_barred else account
 
-    def keep_up(self) -> None:
+    def adopt_password(self) -> None:
         account = self._directory.accounts.get(self.name)
         if self._password and account is not None:
             self._password = account.password

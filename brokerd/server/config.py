@@ -224,7 +224,7 @@ def _build(listen: dict[str, str], settings: Iterable[Setting]) -> LoadedConfig:
         if setting.name == "data_dir":
             data_dir = _convert(str, setting)
             if not data_dir or "\0" in data_dir:
-                raise _wrong(setting, "expected the path of a directory")
+                raise _invalid(setting, "expected the path of a directory")
         elif section == LISTEN and key:
             _set_listener(listen, key, setting)
         elif section in SECTIONS and key in SECTIONS[section].__struct_fields__:
@@ -237,10 +237,10 @@ def _build(listen: dict[str, str], settings: Iterable[Setting]) -> LoadedConfig:
     built: dict[str, Any] = {name: SECTIONS[name](**given) for name, given in values.items()}
     config = Config(data_dir=data_dir, listen=listen, **built)
     address(config.archive.uri, Path(data_dir))
-    return LoadedConfig(config, sources, tuple(_shown(sources)))
+    return LoadedConfig(config, sources, tuple(_visible_secrets(sources)))
 
 
-def _shown(sources: Mapping[str, str]) -> Iterable[str]:
+def _visible_secrets(sources: Mapping[str, str]) -> Iterable[str]:
     """Warn about each secret that every user of the machine can read."""
     for name, file in SECRETS.items():
         if sources.get(name, "").startswith("--set"):
@@ -409,16 +409,16 @@ def _convert(kind: Any, setting: Setting) -> Any:
         try:
             raw = parse_size(raw.strip())
         except ValueError:
-            raise _wrong(setting, _wanted(kind)) from None
+            raise _invalid(setting, _expected(kind)) from None
     if get_origin(kind) is tuple and setting.is_text:
-        raw = list(_listed(raw, ARROW if setting.name == "tls.principals" else ""))
+        raw = list(_split_list(raw, ARROW if setting.name == "tls.principals" else ""))
     try:
         return msgspec.convert(raw, kind, strict=not setting.is_text)
     except msgspec.ValidationError:
-        raise _wrong(setting, _wanted(kind)) from None
+        raise _invalid(setting, _expected(kind)) from None
 
 
-def _listed(text: str, mark: str) -> Iterable[str]:
+def _split_list(text: str, mark: str) -> Iterable[str]:
     """Split a list at its commas; a part with ``mark`` missing joins the next one."""
     part = ""
     for piece in text.split(","):
@@ -453,7 +453,7 @@ def _meta_of(kind: Any) -> Meta | None:
     return next((part for part in get_args(kind) if isinstance(part, Meta)), None)
 
 
-def _wanted(kind: Any) -> str:
+def _expected(kind: Any) -> str:
     if kind is bool:
         return "expected true or false"
     if kind is str:
@@ -467,7 +467,7 @@ def _wanted(kind: Any) -> str:
     return f"expected {what}, from {meta.ge} to {meta.le}"
 
 
-def _wrong(setting: Setting, wanted: str) -> ConfigError:
+def _invalid(setting: Setting, wanted: str) -> ConfigError:
     got = "something else" if setting.name in SECRETS else repr(setting.raw)
     return ConfigError(f"{setting.name}: {wanted}, got {got} ({setting.source})")
 

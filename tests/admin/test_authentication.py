@@ -20,7 +20,7 @@ from brokerd.errors import (
     LoginThrottled,
 )
 from brokerd.security import ANY, MONITOR, OPEN, READ, Access, Guard
-from brokerd.security.guard import LoggedIn
+from brokerd.security.guard import LoginDone
 from brokerd.security.login import AccountGuard
 from tests.admin.caller import JSON, Caller, answer_of
 from tests.certificates import Authority
@@ -93,7 +93,7 @@ class Door(Guard):
         self.checked += 1
         return self.known[common_name, "pw"]
 
-    def log_in(self, form: str, peer: str, name: str, password: str, done: LoggedIn) -> None:
+    def log_in(self, form: str, peer: str, name: str, password: str, done: LoginDone) -> None:
         self.checked += 1
         access = self.known.get((name, password))
         if name == "busy":

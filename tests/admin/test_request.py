@@ -12,7 +12,7 @@ from twisted.internet.protocol import connectionDone
 from brokerd.admin.http.request import ALL_BYTES_MAX, MAX_BODY_BYTES
 from brokerd.errors import BrokerdError
 from brokerd.security import WRITE, Access
-from brokerd.security.guard import LoggedIn
+from brokerd.security.guard import LoginDone
 from tests.admin.caller import JSON, Caller, Wire, answer_of
 from tests.admin.test_authentication import Allowed, Door, basic
 
@@ -41,9 +41,9 @@ class SlowDoor(Door):
     def __init__(self) -> None:
         super().__init__()
         self.known["pen", "pw"] = Allowed("pen", {"orders": WRITE})
-        self.waiting: list[tuple[LoggedIn, Access | None, BrokerdError | None]] = []
+        self.waiting: list[tuple[LoginDone, Access | None, BrokerdError | None]] = []
 
-    def log_in(self, form: str, peer: str, name: str, password: str, done: LoggedIn) -> None:
+    def log_in(self, form: str, peer: str, name: str, password: str, done: LoginDone) -> None:
         def later(access: Access | None, error: BrokerdError | None) -> None:
             self.waiting.append((done, access, error))
 

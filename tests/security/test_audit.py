@@ -193,8 +193,8 @@ class TestFilters:
 class TestFloods:
     def test_the_first_is_written_and_the_rest_is_one_event_with_a_count(self) -> None:
         repeats = RepeatFilter()
-        assert repeats.take(denied(BOB, "read", "t"))
-        assert not any(repeats.take(denied(BOB, "read", "t")) for _ in range(1_000))
+        assert repeats.should_write(denied(BOB, "read", "t"))
+        assert not any(repeats.should_write(denied(BOB, "read", "t")) for _ in range(1_000))
         (summary,) = repeats.end_window()
         assert (summary.user, summary.client_ip, summary.resource) == ("bob", "192.0.2.7", "t")
         assert summary.details == {"repeated": "1000"}
@@ -203,13 +203,13 @@ class TestFloods:
     def test_after_the_window_the_first_is_written_again(self) -> None:
         repeats = RepeatFilter()
         for _ in range(2):
-            assert repeats.take(denied(BOB, "read", "t"))
+            assert repeats.should_write(denied(BOB, "read", "t"))
             repeats.end_window()
 
     def test_different_events_of_one_sender_are_written_up_to_a_limit(self) -> None:
         """Who tries topic after topic fills no disk."""
         repeats = RepeatFilter()
-        taken = [repeats.take(denied(BOB, "read", f"t{n}")) for n in range(1_000)]
+        taken = [repeats.should_write(denied(BOB, "read", f"t{n}")) for n in range(1_000)]
         assert taken == [True] * AT_ONCE_MAX + [False] * (1_000 - AT_ONCE_MAX)
         (summary,) = repeats.end_window()
         assert summary.details["repeated"] == str(1_000 - AT_ONCE_MAX)
@@ -218,13 +218,13 @@ class TestFloods:
     def test_names_tried_from_one_address_are_one_sender(self) -> None:
         """Whoever guesses names does not get a share for each of them."""
         repeats = RepeatFilter()
-        taken = sum(repeats.take(attack("192.0.2.1", f"user{n}")) for n in range(5_000))
+        taken = sum(repeats.should_write(attack("192.0.2.1", f"user{n}")) for n in range(5_000))
         assert taken == AT_ONCE_MAX
         assert len(repeats.end_window()) == 1
 
     def test_addresses_of_one_ipv6_network_are_one_sender(self) -> None:
         repeats = RepeatFilter()
-        taken = sum(repeats.take(attack(f"2001:db8::{n:x}")) for n in range(5_000))
+        taken = sum(repeats.should_write(attack(f"2001:db8::{n:x}")) for n in range(5_000))
         assert taken == 1
         (summary,) = repeats.end_window()
         assert summary.client_ip == "2001:db8::1387"
@@ -232,20 +232,20 @@ class TestFloods:
     def test_a_flood_of_one_sender_hides_no_other(self) -> None:
         repeats = RepeatFilter()
         for _ in range(10_000):
-            repeats.take(attack("192.0.2.1"))
-        assert repeats.take(attack("192.0.2.2"))
-        assert repeats.take(denied(BOB, "read", "t"))
+            repeats.should_write(attack("192.0.2.1"))
+        assert repeats.should_write(attack("192.0.2.2"))
+        assert repeats.should_write(denied(BOB, "read", "t"))
 
     def test_a_flood_of_one_user_hides_no_other_behind_the_same_address(self) -> None:
         repeats = RepeatFilter()
         for number in range(1_000):
-            repeats.take(denied(BOB, "read", f"t{number}"))
-        assert repeats.take(denied(Actor("ann", BOB.client_ip, "flymq"), "read", "t"))
+            repeats.should_write(denied(BOB, "read", f"t{number}"))
+        assert repeats.should_write(denied(Actor("ann", BOB.client_ip, "flymq"), "read", "t"))
 
     def test_many_senders_together_are_bounded_too(self) -> None:
         repeats = RepeatFilter()
         written = sum(
-            repeats.take(attack(f"10.0.0.{sender}", f"user{number}"))
+            repeats.should_write(attack(f"10.0.0.{sender}", f"user{number}"))
             for sender in range(100)
             for number in range(AT_ONCE_MAX)
         )
@@ -256,13 +256,15 @@ class TestFloods:
     def test_a_flood_of_failures_hides_no_login_that_went_well(self) -> None:
         repeats = RepeatFilter()
         for n in range(10_000):
-            repeats.take(attack(f"10.0.{n >> 8}.{n & 255}", f"user{n}"))
-        assert repeats.take(logged_in(BOB, "password"))
+            repeats.should_write(attack(f"10.0.{n >> 8}.{n & 255}", f"user{n}"))
+        assert repeats.should_write(logged_in(BOB, "password"))
 
     def test_senders_beyond_number_are_counted_together_and_nothing_is_lost(self) -> None:
         repeats = RepeatFilter()
         count = 20_000
-        written = sum(repeats.take(attack(f"10.1.{n >> 8}.{n & 255}")) for n in range(count))
+        written = sum(
+            repeats.should_write(attack(f"10.1.{n >> 8}.{n & 255}")) for n in range(count)
+        )
         assert written == min(SENDERS_MAX, EVENTS_MAX)
         (others,) = repeats.end_window()
         assert (others.user, others.client_ip, others.type) == ("", "", "auth.failure")
@@ -282,7 +284,7 @@ class TestFloods:
         self, events: list[AuditEvent]
     ) -> None:
         repeats = RepeatFilter()
-        written = sum(map(repeats.take, events))
+        written = sum(map(repeats.should_write, events))
         summaries = repeats.end_window()
         assert written <= EVENTS_MAX
         assert len(summaries) <= SENDERS_MAX + 1

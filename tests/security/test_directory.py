@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from brokerd.security.access import ADMIN, READ, WRITE
 from brokerd.security.accounts import AccessList, Account, ApiKey
-from brokerd.security.directory import REMEMBERED_MAX, Directory, Policy
+from brokerd.security.directory import CACHE_MAX, Directory, Policy
 from tests.security.hall import Hall
 
 
@@ -106,9 +106,9 @@ def test_every_change_is_a_new_version() -> None:
 def test_a_walk_over_any_number_of_names_takes_bounded_memory() -> None:
     """Names that nobody uses can be asked for at will."""
     directory = Directory(Policy())
-    for number in range(REMEMBERED_MAX + 10):
+    for number in range(CACHE_MAX + 10):
         directory.permissions_on(None, f"name {number}")
-    assert len(directory._remembered) <= REMEMBERED_MAX  # what takes the memory
+    assert len(directory._cache) <= CACHE_MAX  # what takes the memory
 
 
 _NAMES = st.text("ab", max_size=3)
@@ -162,4 +162,4 @@ def test_names_that_no_topic_can_have_take_no_memory() -> None:
     directory = Directory(Policy(False, False))
     for number in range(100):
         assert directory.permissions_on(None, f"{number}" * 60_000) == 0
-    assert not directory._remembered  # what takes the memory
+    assert not directory._cache  # what takes the memory

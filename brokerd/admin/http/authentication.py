@@ -26,9 +26,9 @@ from brokerd.errors import BrokerdError, InvalidRequest, without_frames
 from brokerd.security import OPEN, Access, Guard
 from brokerd.security.certificates import peer_subject
 
-REMEMBERED_MAX = 1_000
+CACHE_MAX = 1_000
 """Most cached passwords."""
-REMEMBERED_SECONDS = 300.0
+CACHE_SECONDS = 300.0
 
 REALM = b'Basic realm="brokerd", charset="UTF-8"'
 """Header WWW-Authenticate of an answer that asks for a login (RFC 7617, section 2.1)."""
@@ -91,7 +91,7 @@ class Authenticator:
         self.guard = guard
         self._seconds = seconds
         self._secret = secret
-        self._remembered: OrderedDict[bytes, tuple[int, float, Access]] = OrderedDict()
+        self._cache: OrderedDict[bytes, tuple[int, float, Access]] = OrderedDict()
 
     def ask(self, request: Request) -> Deferred[Access]:
         """Find out who sent the request, once for each.
@@ -137,12 +137,12 @@ class Authenticator:
     def _basic(self, request: Request, given: str) -> Deferred[Access]:
         name, password = _credentials(given)
         peer = peer_of(request)
-        shown = f"{peer} {given}"  # a login by certificate logs its own event
-        digest = blake2b(shown.encode("utf-8", "replace"), key=self._secret).digest()
-        remembered = self._recall(digest)
-        if remembered is not None:
+        cache_key = f"{peer} {given}"  # a login by certificate logs its own event
+        digest = blake2b(cache_key.encode("utf-8", "replace"), key=self._secret).digest()
+        cached = self._cached_access(digest)
+        if cached is not None:
             self.guard.check_peer("admin", peer, name)
-            return succeed(remembered)
+            return succeed(cached)
         version = self.guard.version
         answer: Deferred[Access] = Deferred()
 
@@ -150,22 +150,22 @@ class Authenticator:
             if access is None:
                 answer.errback(refusal)
                 return
-            self._remembered[digest] = version, self._seconds(), access
-            if len(self._remembered) > REMEMBERED_MAX:
-                self._remembered.popitem(last=False)
+            self._cache[digest] = version, self._seconds(), access
+            if len(self._cache) > CACHE_MAX:
+                self._cache.popitem(last=False)
             answer.callback(access)
 
         self.guard.log_in("admin", peer, name, password, done)
         return answer
 
-    def _recall(self, digest: bytes) -> Access | None:
+    def _cached_access(self, digest: bytes) -> Access | None:
         """Return the cached access for these credentials, unless accounts or keys changed."""
-        found = self._remembered.get(digest)
+        found = self._cache.get(digest)
         if found is None:
             return None
         version, since, access = found
-        if version != self.guard.version or self._seconds() - since > REMEMBERED_SECONDS:
-            del self._remembered[digest]
+        if version != self.guard.version or self._seconds() - since > CACHE_SECONDS:
+            del self._cache[digest]
             return None
         return access
 

@@ -193,7 +193,7 @@ class Accounts:
             admit = self._journal.admit_events if by.name == name else None
             self._change(by, EventType.PASSWORD_CHANGED, name, put_map(changed), admit=admit)
             if by.name == name:
-                by.keep_up()
+                by.adopt_password()
             return changed
 
         def begin() -> None:

@@ -162,7 +162,7 @@ class AuditTrail:
             return
         if self._window_call is None:
             self._window_call = self._clock.callLater(WINDOW_US / 1e6, self._end_window)
-        if self._repeats.take(audit_event):
+        if self._repeats.should_write(audit_event):
             self._put([audit_event])
         else:
             self._repeated += 1
