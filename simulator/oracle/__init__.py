@@ -5,13 +5,9 @@
 happened, every possibility is allowed. docs/simulator.rst, section "The oracle", tabulates the
 checks and the promise of each.
 
-The rooms: `generations` and `resends` tell apart what has one name, `transactions` takes apart what
-happens at once, `spans` says when things can
-have happened, `records` which records there were, `removal` which may be gone. `group_partitions`
-and `changes` turn what a group did with a record into events, `lease_search` looks for an order
-that `lease_model` and `group_model` allow, and `ordering`, `atomic`, `telling`, `views`, `audit`
-and `boots` check what is left. `reads`, `offsets`, `topics` and `subscriptions` are about formats
-that have no leases, `bounds` is about the archive.
+Packages: `timeline` bounds events in time and tells apart the lives of a topic. `records` judges
+places, reads, offsets and removal. `groups` judges leases, dead letters and order. The modules here
+judge the audit, starts of the broker, bounds of the archive and BlipMQ subscriptions.
 """
 
 from __future__ import annotations
@@ -21,24 +17,23 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from simulator.history.operations import NEVER, History, Operation
-from simulator.oracle.answers import (
+from simulator.oracle.audit import Audit
+from simulator.oracle.boots import check_boots
+from simulator.oracle.bounds import check_bounds
+from simulator.oracle.groups.answers import (
     check_answers,
     check_attempt_times,
     check_letters,
     check_lowest_first,
     check_tokens,
 )
-from simulator.oracle.atomic import check_cancels, check_letter_changes
-from simulator.oracle.audit import Audit
-from simulator.oracle.boots import check_boots
-from simulator.oracle.bounds import check_bounds
-from simulator.oracle.generations import split_topics
-from simulator.oracle.group_partitions import GroupPartitionJudge, group_partitions_of
-from simulator.oracle.group_views import GroupViews
-from simulator.oracle.offsets import Offsets
-from simulator.oracle.ordering import check_key_order, check_pauses
-from simulator.oracle.reads import Reads
-from simulator.oracle.records import (
+from simulator.oracle.groups.atomicity import check_cancels, check_letter_changes
+from simulator.oracle.groups.group_partitions import GroupPartitionJudge, group_partitions_of
+from simulator.oracle.groups.group_views import GroupViews
+from simulator.oracle.groups.key_order import check_key_order, check_pauses
+from simulator.oracle.records.offsets import Offsets
+from simulator.oracle.records.reads import Reads
+from simulator.oracle.records.records import (
     Records,
     check_content,
     check_keys,
@@ -46,12 +41,13 @@ from simulator.oracle.records import (
     check_order,
     check_places,
 )
-from simulator.oracle.removal import Removal
-from simulator.oracle.resends import merge_resends
-from simulator.oracle.spans import Lives
+from simulator.oracle.records.removal import Removal
+from simulator.oracle.records.topics import check_topics
 from simulator.oracle.subscriptions import Subscriptions
-from simulator.oracle.topics import check_topics
-from simulator.oracle.transactions import spread_transactions
+from simulator.oracle.timeline.resends import merge_resends
+from simulator.oracle.timeline.spans import Lives
+from simulator.oracle.timeline.topic_lives import split_topics
+from simulator.oracle.timeline.transactions import spread_transactions
 from simulator.oracle.violation import Violation
 
 __all__ = ["Judgement", "Violation", "check", "judge"]

@@ -16,13 +16,13 @@ from simulator.history.operations import (
     Place,
     Produce,
 )
-from simulator.oracle.generations import has_ended
-from simulator.oracle.group_partitions import AUDIT, GroupPartition
-from simulator.oracle.lease_model import LATE_US
-from simulator.oracle.records import Record, Records, Sent
-from simulator.oracle.removal import Removal
-from simulator.oracle.spans import EVER_US, Lives, Span
-from simulator.oracle.transactions import by_transaction
+from simulator.oracle.groups.group_partitions import AUDIT, GroupPartition
+from simulator.oracle.groups.lease_model import LATE_US
+from simulator.oracle.records.records import Record, Records, Sent
+from simulator.oracle.records.removal import Removal
+from simulator.oracle.timeline.spans import EVER_US, Lives, Span
+from simulator.oracle.timeline.topic_lives import has_ended
+from simulator.oracle.timeline.transactions import by_transaction
 from simulator.oracle.violation import Violation, violation
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.history.operations import NEVER, History
-from simulator.oracle.spans import Lives
+from simulator.oracle.timeline.spans import Lives
 from simulator.oracle.violation import Violation, violation
 
 OWN_FAULTS = (

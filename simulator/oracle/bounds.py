@@ -15,10 +15,10 @@ from itertools import accumulate, pairwise
 
 from simulator.history.offsets import Commit, ResetOffset
 from simulator.history.operations import DeleteGroup, DeleteTopic, History, Published, Purge, Seek
-from simulator.oracle.group_partitions import GroupPartition
-from simulator.oracle.records import Record, Records
-from simulator.oracle.removal import Removal
-from simulator.oracle.spans import EVER_US, Lives
+from simulator.oracle.groups.group_partitions import GroupPartition
+from simulator.oracle.records.records import Record, Records
+from simulator.oracle.records.removal import Removal
+from simulator.oracle.timeline.spans import EVER_US, Lives
 from simulator.oracle.violation import Violation, violation
 
 MOVES = Seek, DeleteGroup, Purge

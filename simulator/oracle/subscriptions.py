@@ -20,11 +20,11 @@ from simulator.history.subscriptions import (
     Subscribe,
     group_of,
 )
-from simulator.oracle.generations import has_ended
-from simulator.oracle.lease_model import SLACK_US
-from simulator.oracle.records import Record, Records
-from simulator.oracle.removal import Removal
-from simulator.oracle.spans import EVER_US, Lives, Span, falling
+from simulator.oracle.groups.lease_model import SLACK_US
+from simulator.oracle.records.records import Record, Records
+from simulator.oracle.records.removal import Removal
+from simulator.oracle.timeline.spans import EVER_US, Lives, Span, falling
+from simulator.oracle.timeline.topic_lives import has_ended
 from simulator.oracle.violation import Violation, violation
 from simulator.payloads import value_of
 

@@ -840,7 +840,7 @@ def test_the_wrong_story_breaks_the_promise(
 def test_the_page_names_every_check_and_every_check_has_a_story() -> None:
     section = PAGE.read_text().partition("\nThe oracle\n")[2]
     named = set(re.findall(r"^(P\d-[a-z-]+|audit) {2,}\S", section, re.MULTILINE))
-    sources = "".join(path.read_text() for path in Path(oracle.__file__).parent.glob("*.py"))
+    sources = "".join(path.read_text() for path in Path(oracle.__file__).parent.rglob("*.py"))
     found = set(re.findall(r'"(P\d-[a-z-]+)"', sources)) | {"audit"}
     assert named == found
     assert {promise for promise, _, _ in all_tales()} == found

@@ -32,7 +32,7 @@ from simulator.history.operations import (
     Trim,
 )
 from simulator.oracle import check
-from simulator.oracle.reads import passes
+from simulator.oracle.records.reads import passes
 from tests.simulator.story import SECOND_US, Story
 from tests.simulator.tales import Tales
 

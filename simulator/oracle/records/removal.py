@@ -24,9 +24,9 @@ from simulator.history.operations import (
     TopicRules,
     Trim,
 )
-from simulator.oracle.broker_time import BrokerTime
-from simulator.oracle.records import Record, Records, Shown
-from simulator.oracle.spans import EVER_US, Lives, Span, falling, possible
+from simulator.oracle.records.records import Record, Records, Shown
+from simulator.oracle.timeline.broker_time import BrokerTime
+from simulator.oracle.timeline.spans import EVER_US, Lives, Span, falling, possible
 from simulator.oracle.violation import Violation, violation
 
 RECORD_BYTES_MAX = 500

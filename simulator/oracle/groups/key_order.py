@@ -17,11 +17,11 @@ from simulator.history.operations import (
     Resume,
     Seek,
 )
-from simulator.oracle.changes import rules_after
-from simulator.oracle.group_partitions import GroupPartition
-from simulator.oracle.records import Record, Records, Sight
-from simulator.oracle.removal import Removal
-from simulator.oracle.spans import EVER_US, Lives, Span, possible
+from simulator.oracle.groups.group_changes import rules_after
+from simulator.oracle.groups.group_partitions import GroupPartition
+from simulator.oracle.records.records import Record, Records, Sight
+from simulator.oracle.records.removal import Removal
+from simulator.oracle.timeline.spans import EVER_US, Lives, Span, possible
 from simulator.oracle.violation import Violation, violation
 
 

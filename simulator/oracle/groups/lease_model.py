@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from simulator.history.operations import GroupRules, Letter
-from simulator.oracle.spans import EVER_US, Crossing
+from simulator.oracle.timeline.spans import EVER_US, Crossing
 
 SLACK_US = 5
 """Seconds on the wire and in the broker's clock are floats: a microsecond or two get lost."""

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 from simulator.history.offsets import Read
 from simulator.history.operations import NEVER, Acquire, Delivery, History, Message, Place, Produce
 from simulator.history.subscriptions import Poll
-from simulator.oracle.spans import EVER_US, Lives, Span, falling
+from simulator.oracle.timeline.spans import EVER_US, Lives, Span, falling
 from simulator.oracle.violation import Violation, violation
 from simulator.payloads import payload_of, value_of
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from simulator.history.operations import Operation
-from simulator.oracle.lease_model import Refusal, State, Status, Step
-from simulator.oracle.spans import Crossing, Span
+from simulator.oracle.groups.lease_model import Refusal, State, Status, Step
+from simulator.oracle.timeline.spans import Crossing, Span
 
 NODES_MAX = 4_000
 """After so many steps the search gives up, and nothing is said about the record."""

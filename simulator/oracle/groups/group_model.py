@@ -8,7 +8,7 @@ over at the time is taken both ways, because nobody knows whether the broker had
 from __future__ import annotations
 
 from simulator.history.operations import GroupRules
-from simulator.oracle.lease_model import NOT_GRANTED, LeaseModel, Outcome, State, Status
+from simulator.oracle.groups.lease_model import NOT_GRANTED, LeaseModel, Outcome, State, Status
 
 MODEL = LeaseModel()
 

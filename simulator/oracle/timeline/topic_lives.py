@@ -22,7 +22,7 @@ from simulator.history.operations import (
     Operation,
     Produce,
 )
-from simulator.oracle.spans import Lives, Span
+from simulator.oracle.timeline.spans import Lives, Span
 
 ASKS = (Look, Letters, Describe, Read, Committed, Position)
 """Questions; as refusals, they say nothing when it is not known what they were about."""

@@ -16,11 +16,11 @@ from simulator.history.operations import (
     Place,
     Seek,
 )
-from simulator.oracle.group_partitions import GroupPartition
-from simulator.oracle.lease_model import SLACK_US
-from simulator.oracle.records import Records
-from simulator.oracle.removal import Removal
-from simulator.oracle.spans import Lives, Span
+from simulator.oracle.groups.group_partitions import GroupPartition
+from simulator.oracle.groups.lease_model import SLACK_US
+from simulator.oracle.records.records import Records
+from simulator.oracle.records.removal import Removal
+from simulator.oracle.timeline.spans import Lives, Span
 from simulator.oracle.violation import Violation, violation
 
 

@@ -27,14 +27,14 @@ from simulator.history.operations import (
     Settlement,
 )
 from simulator.history.subscriptions import is_subscription
-from simulator.oracle.changes import Changes
-from simulator.oracle.lease_model import LeaseModel, Step, stored
-from simulator.oracle.lease_search import Event, Undecided, Unexplained, explain
-from simulator.oracle.records import Record, Records, Sight
-from simulator.oracle.removal import Removal
-from simulator.oracle.spans import EVER_US, Lives, Span
+from simulator.oracle.groups.group_changes import Changes
+from simulator.oracle.groups.lease_model import LeaseModel, Step, stored
+from simulator.oracle.groups.lease_search import Event, Undecided, Unexplained, explain
+from simulator.oracle.groups.long_polls import Waiting, idle_polls
+from simulator.oracle.records.records import Record, Records, Sight
+from simulator.oracle.records.removal import Removal
+from simulator.oracle.timeline.spans import EVER_US, Lives, Span
 from simulator.oracle.violation import Violation, violation
-from simulator.oracle.waiting import Waiting, idle_polls
 
 AUDIT = "audit"
 """Names of groups that read for the audit begin so; they settle nothing."""

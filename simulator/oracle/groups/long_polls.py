@@ -23,10 +23,10 @@ from simulator.history.operations import (
     Pause,
     Resume,
 )
-from simulator.oracle.lease_model import SERVED_US, LeaseModel
-from simulator.oracle.lease_search import Event
-from simulator.oracle.records import Record, Sight
-from simulator.oracle.spans import Lives, Span, possible
+from simulator.oracle.groups.lease_model import SERVED_US, LeaseModel
+from simulator.oracle.groups.lease_search import Event
+from simulator.oracle.records.records import Record, Sight
+from simulator.oracle.timeline.spans import Lives, Span, possible
 
 MODEL = LeaseModel()
 

@@ -20,11 +20,11 @@ from simulator.history.operations import (
     Place,
     Produce,
 )
-from simulator.oracle.group_partitions import Attempt, GroupPartition
-from simulator.oracle.lease_model import LATE_US
-from simulator.oracle.records import Records
-from simulator.oracle.removal import Removal
-from simulator.oracle.spans import EVER_US, Lives, Span, falling
+from simulator.oracle.groups.group_partitions import Attempt, GroupPartition
+from simulator.oracle.groups.lease_model import LATE_US
+from simulator.oracle.records.records import Records
+from simulator.oracle.records.removal import Removal
+from simulator.oracle.timeline.spans import EVER_US, Lives, Span, falling
 from simulator.oracle.violation import Violation, violation
 
 GROWING = ("next", "P2-next"), ("floor", "P1-settled"), ("dead", "P4-kept")

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from simulator.history.offsets import Commit, Committed, Position, Read, ResetOffset
 from simulator.history.operations import DeleteGroup, History, Produce, Seek
-from simulator.oracle.records import Record, Records
-from simulator.oracle.spans import EVER_US, Lives, Span, possible
+from simulator.oracle.records.records import Record, Records
+from simulator.oracle.timeline.spans import EVER_US, Lives, Span, possible
 from simulator.oracle.violation import Violation, violation
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from simulator.history.offsets import CreateTopic, ListTopics
 from simulator.history.operations import NEVER, DeleteTopic, History, Produce
 from simulator.history.subscriptions import Subscribe
-from simulator.oracle.spans import Lives, Span, possible
+from simulator.oracle.timeline.spans import Lives, Span, possible
 from simulator.oracle.violation import Violation, violation
 
 Change = tuple[Span, bool, bool]

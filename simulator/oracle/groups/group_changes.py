@@ -22,12 +22,12 @@ from simulator.history.operations import (
     Resume,
     Seek,
 )
-from simulator.oracle import group_model
-from simulator.oracle.lease_model import Step
-from simulator.oracle.lease_search import Event
-from simulator.oracle.records import Record
-from simulator.oracle.removal import Removal
-from simulator.oracle.spans import EVER_US, Lives, Span, possible
+from simulator.oracle.groups import group_model
+from simulator.oracle.groups.lease_model import Step
+from simulator.oracle.groups.lease_search import Event
+from simulator.oracle.records.records import Record
+from simulator.oracle.records.removal import Removal
+from simulator.oracle.timeline.spans import EVER_US, Lives, Span, possible
 
 
 class Changed(NamedTuple):

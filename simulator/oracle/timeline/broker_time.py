@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from simulator.history.operations import History
-from simulator.oracle.spans import EVER_US, Lives
+from simulator.oracle.timeline.spans import EVER_US, Lives
 
 TOLERANCE_US = 60 * 1_000_000
 GRACE_US = 3_600 * 1_000_000

@@ -16,10 +16,10 @@ from operator import attrgetter
 
 from simulator.history.offsets import Read, Reading
 from simulator.history.operations import NEVER, History
-from simulator.oracle.offsets import Offsets
-from simulator.oracle.records import Record, Records
-from simulator.oracle.removal import Removal
-from simulator.oracle.spans import EVER_US, Lives, Span
+from simulator.oracle.records.offsets import Offsets
+from simulator.oracle.records.records import Record, Records
+from simulator.oracle.records.removal import Removal
+from simulator.oracle.timeline.spans import EVER_US, Lives, Span
 from simulator.oracle.violation import Violation, violation
 from simulator.payloads import value_of
 

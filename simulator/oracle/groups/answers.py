@@ -17,15 +17,15 @@ from simulator.history.operations import (
     Replay,
     Seek,
 )
-from simulator.oracle.group_partitions import GroupPartition
-from simulator.oracle.lease_model import (
+from simulator.oracle.groups.group_partitions import GroupPartition
+from simulator.oracle.groups.lease_model import (
     GIVEN_UP_REASON,
     MAX_ATTEMPTS_REASON,
     MAX_WAIT_US,
     SLACK_US,
 )
-from simulator.oracle.records import Records, Sight
-from simulator.oracle.spans import Lives, Span, falling
+from simulator.oracle.records.records import Records, Sight
+from simulator.oracle.timeline.spans import Lives, Span, falling
 from simulator.oracle.violation import Violation, violation
 
 

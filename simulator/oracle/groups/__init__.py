@@ -1,0 +1,1 @@
+"""Promises about groups: leases, attempts, dead letters, order by key, long polls."""

@@ -1,0 +1,1 @@
+"""Promises about records and topics: places, reads, committed offsets, removal."""

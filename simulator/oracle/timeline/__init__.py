@@ -1,0 +1,1 @@
+"""Times and identities of events: bounds in time, lives of a topic, resends, transactions."""
