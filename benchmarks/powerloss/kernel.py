@@ -48,6 +48,7 @@ SET_MODE, SET_OWNER, SET_GROUP, SET_SIZE, SET_ACCESS_TIME, SET_CHANGE_TIME = (
 _FOREVER_SECONDS = 1 << 30
 _MS_NODEV_NOSUID = 4 | 2
 _MNT_DETACH = 2
+_CAP_SYS_ADMIN = 21
 _BIG_WRITES, _NO_OPEN, _MAX_PAGES, _NO_OPENDIR = 1 << 5, 1 << 17, 1 << 22, 1 << 24
 
 
@@ -84,10 +85,16 @@ def missing() -> str:
     if not DEVICE.exists():
         return f"there is no {DEVICE}: load the kernel module (modprobe fuse)"
     if not os.access(DEVICE, os.R_OK | os.W_OK):
-        return f"{DEVICE} is not for this user: run as root, or: unshare --map-root-user --mount"
-    if os.geteuid() != 0:
-        return "only root may mount: run as root, or: unshare --map-root-user --mount"
+        return f"this user may not open {DEVICE}: run as root, or chmod 666 {DEVICE}"
+    if not _capabilities() >> _CAP_SYS_ADMIN & 1:
+        return "this process may not mount: run as root, or: unshare --map-root-user --mount"
     return ""
+
+
+def _capabilities() -> int:
+    """Read what this process may do, a bit for each capability."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next((int(line[7:], 16) for line in lines if line.startswith("CapEff:")), 0)
 
 
 def mount(directory: Path) -> int:
