@@ -624,8 +624,8 @@ BUGS = (
     bug(
         "archive-seen-long-ago",
         "segments are deleted because of an archive that cannot be found any more",
-        "broker/archive/reader.py",
-        ("return self._seen if self._error is None else None", "return self._seen"),
+        "broker/archive/refresher.py",
+        ("return self.last_view if self.error is None else None", "return self.last_view"),
     ),
     bug(
         "away-is-damaged",

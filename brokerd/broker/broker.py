@@ -15,6 +15,7 @@ from brokerd.broker.archive.admin import ArchiveAdmin
 from brokerd.broker.archive.bounds_writer import BoundsWriter
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.reader import ArchiveReader
+from brokerd.broker.archive.refresher import ArchiveRefresher
 from brokerd.broker.clock_admin import ClockAdmin
 from brokerd.broker.context import Context
 from brokerd.broker.delayed.delivery import DelayedDelivery
@@ -77,6 +78,7 @@ class Broker:
     overview: Overview
     damage: DamageRegistry
     archive: ArchiveAdmin
+    archive_refresher: ArchiveRefresher
     archive_reader: ArchiveReader
     segment_cleaner: SegmentCleaner
     clock_admin: ClockAdmin

@@ -19,6 +19,7 @@ from brokerd.broker.archive.guard import ArchiveGuard
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.read_ahead import ReadAhead
 from brokerd.broker.archive.reader import ArchiveReader
+from brokerd.broker.archive.refresher import ArchiveRefresher
 from brokerd.broker.broker import Broker
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.clock_admin import ClockAdmin
@@ -142,8 +143,14 @@ class _Wiring:
             overview=self.overview,
             damage=self.damage,
             archive=ArchiveAdmin(
-                self.context, self.access, self.archive_reader, self.segment_cleaner, self.bounds
+                self.context,
+                self.access,
+                self.archive_refresher,
+                self.archive_reader,
+                self.segment_cleaner,
+                self.bounds,
             ),
+            archive_refresher=self.archive_refresher,
             archive_reader=self.archive_reader,
             segment_cleaner=self.segment_cleaner,
             clock_admin=ClockAdmin(self.context, self.snapshotter),
@@ -343,13 +350,17 @@ class _Wiring:
         return ArchivePin(self.access, self.snapshot_writer)
 
     @cached_property
-    def archive_reader(self) -> ArchiveReader:
-        return ArchiveReader(
+    def archive_refresher(self) -> ArchiveRefresher:
+        return ArchiveRefresher(
             self.archive_threads,
             self.clock,
             self.settings.archive.poll_us,
             ArchiveGuard(self.context, self.pin).check,
         )
+
+    @cached_property
+    def archive_reader(self) -> ArchiveReader:
+        return ArchiveReader(self.archive_threads, self.clock, self.archive_refresher)
 
     @cached_property
     def bounds(self) -> BoundsWriter | None:
@@ -375,7 +386,7 @@ class _Wiring:
             self.readers,
             self.snapshot_writer,
             self.archive_threads,
-            self.archive_reader,
+            self.archive_refresher,
             self.pin,
             self.topics.mark_archived,
             self.settings.archive,

@@ -43,7 +43,7 @@ def roll_up(house: House, archive: FakeArchive) -> None:
     house.wal.seal()
     house.run()
     archive.roll_up(house)
-    house.broker.archive_reader.refresh()
+    house.broker.archive_refresher.refresh()
     house.run()
 
 

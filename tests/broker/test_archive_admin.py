@@ -10,7 +10,7 @@ from brokerd.archive.contract.bounds import decode_bounds
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.broker import ArchiveSettings, BrokerSettings
 from brokerd.broker.archive.bounds_writer import SOON_SECONDS
-from brokerd.broker.archive.reader import SILENT_SECONDS
+from brokerd.broker.archive.refresher import SILENT_SECONDS
 from simulator.machine.bare import STATE_DIR, WAL_DIR
 from tests.broker.fakearchive import FakeArchive
 from tests.house import House

@@ -31,7 +31,7 @@ def archived(house: House, archive: FakeArchive) -> None:
 
 def usable(house: House) -> bool:
     house.pass_time(POLL_SECONDS + 1, step=0.5)
-    return house.broker.archive_reader.view is not None
+    return house.broker.archive_refresher.view is not None
 
 
 def test_one_that_is_as_far_as_the_log_is_used() -> None:
@@ -91,7 +91,7 @@ def test_one_that_knows_topics_that_were_never_made_is_refused() -> None:
     house.run()
     archive.cover((2, 0), 0, 1, lsn=0)
     assert not usable(house)
-    assert "topic id 2" in str(house.broker.archive_reader.status()["error"])
+    assert "topic id 2" in str(house.broker.archive_refresher.status()["error"])
     produce(house, "u", b"0")
     house.run()
     assert not usable(house)

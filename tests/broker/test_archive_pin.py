@@ -42,8 +42,8 @@ def again(house: House, archive: CountedArchive) -> House:
 
 def error_of(house: House) -> str:
     house.pass_time(POLL_SECONDS + 1, step=0.5)
-    assert house.broker.archive_reader.view is None
-    return str(house.broker.archive_reader.status()["error"])
+    assert house.broker.archive_refresher.view is None
+    return str(house.broker.archive_refresher.status()["error"])
 
 
 def test_it_says_which_archive_has_what_is_gone() -> None:
@@ -52,7 +52,7 @@ def test_it_says_which_archive_has_what_is_gone() -> None:
     first_lsn = min(int(name[:20]) for name in segments(house))
     assert relied.archive_id == archive.archive_id
     assert relied.lsn >= first_lsn > 0
-    assert again(house, archive).broker.archive_reader.view is not None
+    assert again(house, archive).broker.archive_refresher.view is not None
 
 
 def test_it_is_durable_before_anything_goes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_another_archive_is_refused(restarted: bool) -> None:
     assert "cannot be read" in house.broker.archive.reason
     archive.versions = kept
     house.pass_time(POLL_SECONDS + 1, step=0.5)
-    assert house.broker.archive_reader.view is not None
+    assert house.broker.archive_refresher.view is not None
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -110,7 +110,7 @@ def test_records_are_served_while_events_cannot_be_read() -> None:
     house, archive = shrunk()
     archive.cover((1, 0), 0, 0).events_lsn = 0
     house = again(house, archive)
-    assert house.broker.archive_reader.view is not None
+    assert house.broker.archive_refresher.view is not None
 
 
 def test_no_archive_is_not_taken_for_one_that_never_was() -> None:
@@ -121,7 +121,7 @@ def test_no_archive_is_not_taken_for_one_that_never_was() -> None:
     assert "the disk is mounted" in error_of(house)
     archive.versions = versions
     house.pass_time(POLL_SECONDS + 1, step=0.5)
-    assert house.broker.archive_reader.view is not None
+    assert house.broker.archive_refresher.view is not None
 
 
 def test_who_deletes_the_file_gives_the_archive_up() -> None:
@@ -132,7 +132,7 @@ def test_who_deletes_the_file_gives_the_archive_up() -> None:
     archive.archive_id = "b" * 16
     house = make(archive, disk=house.disk)
     archive_all(house, archive)
-    assert house.broker.archive_reader.view is not None
+    assert house.broker.archive_refresher.view is not None
 
 
 def test_a_damaged_file_is_told_of_and_removed() -> None:
@@ -142,7 +142,7 @@ def test_a_damaged_file_is_told_of_and_removed() -> None:
         house = again(house, archive)
     assert any(event.get("event_id") == "relied-damaged" for event in logs)
     assert PATH not in house.disk.paths(STATE_DIR)
-    assert house.broker.archive_reader.view is not None
+    assert house.broker.archive_refresher.view is not None
     fill(house, 300)
     archive_all(house, archive)
     assert encode_pin(decode_pin(house.disk.read(PATH))) == house.disk.read(PATH)

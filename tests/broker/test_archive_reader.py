@@ -15,6 +15,7 @@ from brokerd.archive.contract.view import (
     ForeignArchive,
 )
 from brokerd.broker.archive.reader import SLOW_SECONDS, ArchiveReader
+from brokerd.broker.archive.refresher import ArchiveRefresher
 from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import Topic
 from brokerd.errors import NewerFormat
@@ -31,15 +32,18 @@ def record(offset: int) -> Record:
 
 
 class Desk:
-    """`ArchiveReader` without a broker, its thread run by hand."""
+    """`ArchiveRefresher` and `ArchiveReader` without a broker, its thread run by hand."""
 
     def __init__(self, archive: FakeArchive | None, log_id: str = "") -> None:
         self.clock = Clock()
         self.pool = InlinePool()
         self.refused: list[ArchiveView] = []
-        self.archived = ArchiveReader(self.pool, self.clock, POLL_SECONDS * 1_000_000, self._guard)
+        self.refresher = ArchiveRefresher(
+            self.pool, self.clock, POLL_SECONDS * 1_000_000, self._guard
+        )
+        self.archived = ArchiveReader(self.pool, self.clock, self.refresher)
         self.partition = Topic(1, "t", 1).partitions[0]
-        self.archived.start(archive, log_id)
+        self.refresher.start(archive, log_id)
 
     def _guard(self, view: ArchiveView) -> None:
         if view in self.refused:
@@ -76,23 +80,23 @@ class TestLooking:
         archive = FakeArchive()
         desk = Desk(archive)
         desk.pool.run()
-        assert desk.archived.view is None
+        assert desk.refresher.view is None
         first = archive.cover(KEY, 0, 1, [record(0)])
         desk.poll()
-        assert desk.archived.view is first
+        assert desk.refresher.view is first
         second = archive.cover(KEY, 1, 2, [record(1)])
         desk.clock.advance(POLL_SECONDS - 1)
         desk.pool.run()
-        assert desk.archived.view is first
+        assert desk.refresher.view is first
         desk.clock.advance(1)
         desk.pool.run()
-        assert desk.archived.view is second
+        assert desk.refresher.view is second
 
     def test_others_are_told_of_each_version_once(self) -> None:
         archive = with_records()
         desk = Desk(archive)
         told: list[int] = []
-        desk.archived.on_version.append(lambda: told.append(desk.archived.status()["version"]))
+        desk.refresher.on_version.append(lambda: told.append(desk.refresher.status()["version"]))
         desk.pool.run()
         desk.poll()
         archive.remove(KEY, [1])
@@ -102,9 +106,9 @@ class TestLooking:
     def test_a_broker_without_an_archive_asks_for_nothing(self) -> None:
         desk = Desk(None)
         done: list[Exception | None] = []
-        desk.archived.refresh(done.append)
+        desk.refresher.refresh(done.append)
         desk.poll()
-        assert (done, len(desk.pool), desk.archived.view) == ([None], 0, None)
+        assert (done, len(desk.pool), desk.refresher.view) == ([None], 0, None)
         assert desk.clock.getDelayedCalls() == []
 
     def test_who_asks_for_a_look_has_one_that_began_afterwards_and_shares_it(self) -> None:
@@ -113,28 +117,28 @@ class TestLooking:
         done: list[str] = []
         assert len(desk.pool) == 1, "the first look is under way"
         for name in ("a", "b", "c"):
-            desk.archived.refresh(lambda error, name=name: done.append(name))
+            desk.refresher.refresh(lambda error, name=name: done.append(name))
         desk.pool.step()
         assert done == []
         newer = archive.remove(KEY, [1])
         desk.pool.run()
         assert (done, archive.refreshes) == (["a", "b", "c"], 2)
-        assert desk.archived.view is newer
+        assert desk.refresher.view is newer
 
     def test_nothing_happens_after_a_stop(self) -> None:
         archive = with_records()
         desk = Desk(archive)
-        desk.archived.stop()
+        desk.refresher.stop()
         desk.pool.run()
         desk.poll()
-        assert (desk.archived.view, archive.refreshes) == (None, 1)
+        assert (desk.refresher.view, archive.refreshes) == (None, 1)
         assert desk.clock.getDelayedCalls() == []
 
     def test_the_status_says_what_is_in_use(self) -> None:
         desk = Desk(with_records())
         desk.pool.run()
         desk.clock.advance(3)
-        status = desk.archived.status()
+        status = desk.refresher.status()
         assert (status["version"], status["files"], status["records_lsn"]) == (0, 1, 500)
         assert (status["error"], status["looked_seconds_ago"]) == (None, 3)
 
@@ -146,13 +150,13 @@ class TestFailingLooks:
         desk.pool.run()
         archive.failure = ArchiveUnavailable("not mounted")
         desk.poll()
-        assert desk.archived.view is None
+        assert desk.refresher.view is None
         assert desk.read(3) == list(range(3, 10))
-        assert desk.archived.status()["error"] == "not mounted"
+        assert desk.refresher.status()["error"] == "not mounted"
         archive.failure = None
         desk.poll()
-        assert desk.archived.view is archive.newest
-        assert desk.archived.status()["error"] is None
+        assert desk.refresher.view is archive.newest
+        assert desk.refresher.status()["error"] is None
 
     def test_each_kind_of_failure_is_told_once_until_the_archive_is_back(self) -> None:
         archive = with_records()
@@ -177,7 +181,7 @@ class TestFailingLooks:
             ("info", "archive-usable"),
             ("error", "archive-unusable"),
         ]
-        assert desk.archived.status()["failed_refreshes"] == 6
+        assert desk.refresher.status()["failed_refreshes"] == 6
 
     def test_who_asked_for_a_look_is_told_why_it_failed(self) -> None:
         archive = with_records()
@@ -185,7 +189,7 @@ class TestFailingLooks:
         desk.pool.run()
         archive.failure = ArchiveUnavailable("not mounted")
         done: list[Exception | None] = []
-        desk.archived.refresh(done.append)
+        desk.refresher.refresh(done.append)
         desk.pool.run()
         assert done == [archive.failure]
 
@@ -195,17 +199,17 @@ class TestFailingLooks:
         def faulty(*_: object) -> None:
             raise RuntimeError("as asked for")
 
-        desk.archived.on_version.append(faulty)
+        desk.refresher.on_version.append(faulty)
         desk.pool.run()
         for done in (faulty, told.append):
-            desk.archived.refresh(done)
+            desk.refresher.refresh(done)
         with capturedLogs() as captured:
             desk.pool.run()
         assert told == [None]
         assert {one["event_id"] for one in captured if "log_failure" in one} == {"callback-fault"}
-        refreshes = desk.archived.refreshes
+        refreshes = desk.refresher.refreshes
         desk.poll()
-        assert desk.archived.refreshes == refreshes + 1
+        assert desk.refresher.refreshes == refreshes + 1
 
     def test_an_archive_that_is_gone_is_no_empty_one(self) -> None:
         archive = with_records()
@@ -213,26 +217,26 @@ class TestFailingLooks:
         desk.pool.run()
         archive.versions.clear()
         desk.poll()
-        assert desk.archived.view is None
-        assert "gone" in desk.archived.status()["error"]
+        assert desk.refresher.view is None
+        assert "gone" in desk.refresher.status()["error"]
 
     def test_the_archive_of_another_log_is_used_for_nothing(self) -> None:
         archive = with_records()
         archive.versions[-1].log_id = "f" * 32
         desk = Desk(archive)
         desk.pool.run()
-        assert (desk.archived.view, desk.archived.seen) == (None, None)
+        assert (desk.refresher.view, desk.refresher.last_view) == (None, None)
         assert isinstance(desk.read(3), ArchiveUnavailable)
-        assert "log " + "f" * 32 in desk.archived.status()["error"]
+        assert "log " + "f" * 32 in desk.refresher.status()["error"]
 
     def test_one_that_the_guard_refuses_is_used_for_nothing_although_it_was_fine(self) -> None:
         archive = with_records()
         desk = Desk(archive)
         desk.pool.run()
-        assert desk.archived.view is archive.newest
+        assert desk.refresher.view is archive.newest
         desk.refused.append(archive.remove(KEY, [1]))
         desk.poll()
-        assert (desk.archived.view, desk.archived.seen) == (None, None)
+        assert (desk.refresher.view, desk.refresher.last_view) == (None, None)
 
 
 class TestReading:

@@ -194,7 +194,7 @@ class TestTheMiddle:
         archive.cover(KEY, first, end, records, middle.end_lsn)
         house.wal.seal()
         house.run()
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         for _ in range(2):
             take_snapshot(house)
         house.broker.segment_cleaner.wake()
@@ -339,7 +339,7 @@ class TestHoles:
     def test_a_reader_gets_what_is_left_and_is_told_where_to_go_on(self) -> None:
         house, archive = filled()
         archive.remove(KEY, [*range(5), 7, *range(20, 290), 299])
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.run()
         left = [5, 6, *range(8, 20), *range(290, 299), *range(300, 350)]
         assert fetch(house, 0).offsets == left
@@ -361,7 +361,7 @@ class TestHoles:
         house.append("t", b"last")
         archive.cover(KEY, 0, far, [Record(0, b"first", append_time_us=1)])
         partition.archived = far
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.run()
         found = Fetch(house, 1)
         turns = 0
@@ -382,7 +382,7 @@ class TestHoles:
         partition_of(house).restore(2 * count)
         partition_of(house).archived = 2 * count
         archive.cover(KEY, 0, 2 * count, records)
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.run()
         fetch(house, 1)
         assert archive.reads == 1
@@ -395,7 +395,7 @@ class TestHoles:
     def test_groups_settle_a_hole_in_one_go_and_go_on_behind_it(self) -> None:
         house, archive = filled()
         archive.remove(KEY, range(3, 290))
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.run()
         assert drained(house) == [0, 1, 2, *range(290, 350)]
         info = house.broker.overview.group_info("t", "g")
@@ -413,7 +413,7 @@ class TestHoles:
         partition_of(house).archived = far
         house.append("t", b"last")
         archive.cover(KEY, 0, far, [Record(0, b"first", append_time_us=1)])
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.run()
         assert [offset for offset, _ in lease(house, limit=1)] == [0]
         assert [offset for offset, _ in lease(house, limit=1)] == [far]
@@ -423,7 +423,7 @@ class TestHoles:
         """Records that the archive removed stay removed while broker time is ahead."""
         house, archive = filled()
         archive.remove(KEY, range(290))
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.run()
         house.wall_seconds += 10 * 86_400
         house.clock.advance(1)
@@ -441,7 +441,7 @@ class TestHoles:
             house.append("t", value(offset), key=key)
         archive_all(house, archive)
         archive.remove(KEY, [1, 2])
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.run()
         house.broker.groups.configure("t", "g", GroupSettings(key_ordered=True))
         assert [o for o, _ in lease(house, limit=1)] == [0]
@@ -456,7 +456,7 @@ class TestHoles:
         house, archive = filled()
         assert drained(house) == list(range(350))
         archive.remove(KEY, range(10, 290))
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.run()
         house.broker.groups.seek("t", "g", 5)
         house.run()
@@ -504,7 +504,7 @@ class TestGroups:
             archive.remove(KEY, range(0, floor, 3))
             archive.vacuum()
             if len(removed) % 2:
-                house.broker.archive_reader.refresh()
+                house.broker.archive_refresher.refresh()
             house.run()
         assert found == list(range(350))
 
@@ -524,7 +524,7 @@ class TestGroups:
     def test_the_age_of_a_hole_is_that_of_what_follows(self, cache: int, also_removed: int) -> None:
         house, archive = filled(read_cache_bytes=cache)
         archive.remove(KEY, [*range(1, 20), also_removed])
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.broker.groups.seek("t", "g", 3)
         house.run()
         fetch(house, 0, count=1)
@@ -557,7 +557,7 @@ class TestGroups:
         house, archive = filled()
         whole = archive.newest._held[KEY]
         archive.forget(KEY)
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.broker.groups.seek("t", "g", 3)
         for _ in range(2):
             house.run()
@@ -566,7 +566,7 @@ class TestGroups:
         self.assert_age_is_known(house)
 
     def assert_age_is_known(self, house: House) -> None:
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.broker.groups.seek("t", "g", 3)
         house.run()
         house.broker.overview.group_info("t", "g")
@@ -612,7 +612,7 @@ class TestUnavailable:
         """Somebody restored an older one; it may come back."""
         house, archive = filled()
         archive.forget(KEY)
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.run()
         found = Fetch(house, 5)
         house.run()
@@ -715,11 +715,11 @@ class TestByTime:
         house, archive = self.spread()
         (time_us,) = self.times(house, [100])
         archive.remove(KEY, range(50, 150))
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.run()
         assert self.at(house, time_us) == 150
         archive.remove(KEY, range(50, 300))
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.run()
         assert self.at(house, time_us) == 300
 
@@ -874,4 +874,4 @@ def test_a_broker_without_an_archive_asks_nobody() -> None:
     found = Fetch(house, 15)
     house.run()
     assert isinstance(found.error, Unreadable)
-    assert house.broker.archive_reader.status()["version"] is None
+    assert house.broker.archive_refresher.status()["version"] is None

@@ -271,7 +271,7 @@ class TestAnArchiveThatCannotBeUsed:
         before = segments(house)
         archive.failure, archive.read_failure = archive.read_failure, None
         archive.asked = 0
-        house.broker.archive_reader.refresh()
+        house.broker.archive_refresher.refresh()
         house.broker.segment_cleaner.wake()
         house.snapshot_writer.step()
         house.run()

@@ -171,7 +171,7 @@ class Archived(NamedTuple):
     async def refresh(self) -> Exception | None:
         """Have the broker look at its archive; what was wrong with that."""
         looked: Deferred[Exception | None] = Deferred()
-        self.core.broker.archive_reader.refresh(looked.callback)
+        self.core.broker.archive_refresher.refresh(looked.callback)
         return await looked
 
     async def remove(self, removed: Callable[[int], object]) -> int:

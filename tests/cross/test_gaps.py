@@ -128,7 +128,7 @@ def test_a_reader_is_behind_a_hole_of_any_length_at_once(name: str) -> None:
     topic.partitions[0].archived = last
     talk.append(b"last")
     archive.cover((1, 0), 0, last, [Record(0, b"first")])
-    talk.house.broker.archive_reader.refresh()
+    talk.house.broker.archive_refresher.refresh()
     talk.house.run()
     got: list[bytes] = []
     offset = 0

@@ -9,11 +9,10 @@ from typing import Any
 from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.broker.archive.bounds_writer import BoundsWriter
 from brokerd.broker.archive.reader import ArchiveReader
+from brokerd.broker.archive.refresher import ArchiveRefresher, RefreshDone
 from brokerd.broker.context import Context
 from brokerd.broker.retention.sealing import Sealed, Sealing
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
-
-Refreshed = Callable[[Exception | None], None]
 
 
 class ArchiveAdmin:
@@ -23,6 +22,7 @@ class ArchiveAdmin:
         self,
         context: Context,
         access: ArchiveAccess | None,
+        archive_refresher: ArchiveRefresher,
         archive_reader: ArchiveReader,
         segment_cleaner: SegmentCleaner,
         bounds: BoundsWriter | None,
@@ -30,6 +30,7 @@ class ArchiveAdmin:
         self._access = access
         self._state = context.state
         self._wal = context.wal
+        self._archive_refresher = archive_refresher
         self._archive_reader = archive_reader
         self._segment_cleaner = segment_cleaner
         self._bounds = bounds
@@ -42,14 +43,14 @@ class ArchiveAdmin:
 
     def stop(self) -> None:
         """Stop all work and drop waiting callbacks."""
-        self._archive_reader.stop()
+        self._archive_refresher.stop()
         self._sealing.stop()
         if self._bounds is not None:
             self._bounds.stop()
 
     def _open(self, log_id: str) -> None:
         assert self._access is not None
-        self._archive_reader.start(self._access.open(log_id), log_id)
+        self._archive_refresher.start(self._access.open(log_id), log_id)
 
     def _changed(self) -> None:
         if self._bounds is not None:
@@ -57,7 +58,7 @@ class ArchiveAdmin:
 
     # -- commands ----------------------------------------------------------------------------
 
-    def refresh(self, done: Refreshed) -> None:
+    def refresh(self, done: RefreshDone) -> None:
         """Refresh the archive, then call ``done(error)``.
 
         New bounds and the deletion of archived segments follow soon.
@@ -68,7 +69,7 @@ class ArchiveAdmin:
             self._changed()
             done(error)
 
-        self._archive_reader.refresh(on_refreshed)
+        self._archive_refresher.refresh(on_refreshed)
 
     def seal(self, sealed: Sealed) -> None:
         """Seal the log as `Sealing.seal` does, write bounds, then call ``sealed``."""
@@ -95,11 +96,11 @@ class ArchiveAdmin:
         """Why records that only the archive holds are unreadable; "" if all are readable."""
         if not self._state.archived:
             return ""
-        if self._archive_reader.is_silent:
+        if self._archive_refresher.is_silent:
             return "reads of records that only the archive holds wait: the archive does not answer"
-        if self._archive_reader.view is not None:
+        if self._archive_refresher.view is not None:
             return ""
-        status = self._archive_reader.status()
+        status = self._archive_refresher.status()
         if status["looked_seconds_ago"] is None:
             return ""  # the first refresh is under way
         why = status["error"] or "it does not exist"
@@ -109,16 +110,17 @@ class ArchiveAdmin:
         """Return the status of the archive as JSON values; {} if the broker has no archive."""
         if self._access is None or self._bounds is None:
             return {}
-        reader, cleaner = self._archive_reader.status(), self._segment_cleaner.status()
+        version, cleaner = self._archive_refresher.status(), self._segment_cleaner.status()
         segments = self._wal.segments()
-        lsn = min(reader["records_lsn"], reader["events_lsn"])
+        lsn = min(version["records_lsn"], version["events_lsn"])
         first_lsn = segments[0].first_lsn if segments else self._wal.durable_lsn
         return {
             "address": self._access.place,
             "log_id": self._bounds.log_id,
-            "usable": self._archive_reader.view is not None,
+            "usable": self._archive_refresher.view is not None,
             "degraded": self.reason,
-            **reader,
+            **version,
+            **self._archive_reader.status(),
             "first_lsn": first_lsn,
             "sealed_lsn": self._wal.sealed_lsn,
             "durable_lsn": self._wal.durable_lsn,

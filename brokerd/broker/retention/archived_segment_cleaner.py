@@ -26,7 +26,7 @@ from brokerd.archive.contract.pin import Pin
 from brokerd.archive.contract.view import ArchiveView
 from brokerd.broker.archive.access import ArchiveSettings
 from brokerd.broker.archive.pin import ArchivePin
-from brokerd.broker.archive.reader import ArchiveReader
+from brokerd.broker.archive.refresher import ArchiveRefresher
 from brokerd.broker.journal import Congested, Journal
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import Partition
@@ -75,7 +75,7 @@ class ArchivedSegmentCleaner:
         journal: Journal,
         wal: Wal,
         archive_thread: WorkerPool,
-        archive_reader: ArchiveReader,
+        archive_refresher: ArchiveRefresher,
         pin: ArchivePin,
         mark_archived: MarkArchived,
         settings: ArchiveSettings,
@@ -87,7 +87,7 @@ class ArchivedSegmentCleaner:
         self._journal = journal
         self._wal = wal
         self._archive_thread = archive_thread
-        self._archive_reader = archive_reader
+        self._archive_refresher = archive_refresher
         self._pin = pin
         self._mark_archived = mark_archived
         self._settings = settings
@@ -126,7 +126,7 @@ class ArchivedSegmentCleaner:
 
     def _coverage(self, snapshot_lsn: int) -> Coverage | None:
         """Return the part of the log that the archive covers; None if no segment may go."""
-        view = self._archive_reader.view if self._settings.delete_segments else None
+        view = self._archive_refresher.view if self._settings.delete_segments else None
         if view is not self._view:
             self._view = view
             self._number += 1
@@ -198,7 +198,7 @@ class ArchivedSegmentCleaner:
     @property
     def _is_in_order(self) -> bool:
         """Whether the last refresh found the archive that the plan used."""
-        asked, view = self._view, self._archive_reader.view
+        asked, view = self._view, self._archive_refresher.view
         return asked is not None and view is not None and view.archive_id == asked.archive_id
 
     def _delete(self, removables: Sequence[RemovableSegment], error: Exception | None) -> None:

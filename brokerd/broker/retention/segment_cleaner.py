@@ -24,7 +24,7 @@ from twisted.logger import Logger
 
 from brokerd.broker.archive.access import ArchiveSettings
 from brokerd.broker.archive.pin import ArchivePin
-from brokerd.broker.archive.reader import ArchiveReader
+from brokerd.broker.archive.refresher import ArchiveRefresher
 from brokerd.broker.context import Context
 from brokerd.broker.journal import BATCH_FRAME_BYTES
 from brokerd.broker.model.snapshotter import Snapshotter
@@ -49,7 +49,7 @@ class SegmentCleaner:
         readers: WorkerPool,
         snapshot_thread: WorkerPool,
         archive_thread: WorkerPool,
-        archive_reader: ArchiveReader,
+        archive_refresher: ArchiveRefresher,
         pin: ArchivePin,
         mark_archived: MarkArchived,
         settings: ArchiveSettings,
@@ -60,13 +60,13 @@ class SegmentCleaner:
         self._snapshotter = snapshotter
         self._readers = readers
         self._snapshot_thread = snapshot_thread
-        self._archive_reader = archive_reader
+        self._archive_refresher = archive_refresher
         self._archived_segment_cleaner = ArchivedSegmentCleaner(
             context.state,
             context.journal,
             context.wal,
             archive_thread,
-            archive_reader,
+            archive_refresher,
             pin,
             mark_archived,
             settings,
@@ -88,7 +88,7 @@ class SegmentCleaner:
 
     def start(self) -> None:
         """Run also after each archive version, each snapshot, and when the disk is full."""
-        self._archive_reader.on_version.append(self.wake)
+        self._archive_refresher.on_version.append(self.wake)
         self._wal.on_disk_full = self.wake
         self._snapshotter.on_written = self._snapshot_written
 
@@ -170,7 +170,7 @@ class SegmentCleaner:
 
     def _with_events(self, found: Sequence[RemovableSegment]) -> list[RemovableSegment]:
         """Return segments whose events the archive holds; count the bytes of the others."""
-        events_lsn = self._archive_reader.events_lsn
+        events_lsn = self._archive_refresher.events_lsn
         if events_lsn is None or self._wal.allocation_error is not None:
             self._events_waiting_bytes = 0
             return [*found]
