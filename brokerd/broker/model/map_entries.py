@@ -1,7 +1,7 @@
 # Tests: tests/broker/test_security_entries.py, tests/broker/test_schemas_registry.py
-"""Replay of what the log says in maps: entries of one kind, and chunks of a snapshot full of them.
+"""Entries of the log, and chunks of a snapshot, whose bodies are MessagePack maps; their replay.
 
-The ``op`` of a map says what it changes. A chunk holds the same maps as the entries.
+The ``op`` of a map names the change. A chunk has the same maps as the entries.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ Map = dict[str, Any]
 
 
 class MapLayout(NamedTuple):
-    """Where maps about one subject stand."""
+    """The entries and chunks that have the maps of one subject."""
 
     kind: EntryKind
     chunk_kind: int
     key: str
-    """Of the list of maps in the body of a chunk."""
+    """Key of the list of maps in the body of a chunk."""
     subject: str
-    """What the maps speak of, in texts of errors."""
+    """Name of the subject in error texts."""
 
     def entry(self, fields: Map) -> Entry:
-        """A log entry with this map."""
+        """Make a log entry with this map."""
         return Entry(self.kind, 0, 0, 0, 0, msgpack.packb(fields))
 
     def chunk(self, number: int, lsn: int, maps: Iterable[Map]) -> SnapshotChunk:
-        """A chunk of a snapshot with these maps."""
+        """Make a chunk of a snapshot with these maps."""
         body = msgpack.packb({self.key: [*maps]})
         return SnapshotChunk(self.chunk_kind, b"%d" % number, lsn, body)
 
 
 class MapReplay:
-    """Brings back what maps say, from snapshot and log.
+    """Applies the maps of snapshot and log.
 
-    ``apply`` does what a map says, and returns False for an ``op`` that it does not know.
+    ``apply`` applies one map, and returns False for an unknown ``op``.
     """
 
     def __init__(self, state: State, layout: MapLayout, apply: Callable[[Map], bool]) -> None:
@@ -50,15 +50,15 @@ class MapReplay:
         self._key = layout.key
         self._apply = apply
         self._fresh_from = 0
-        """LSN from which on entries say more than the snapshot."""
+        """LSN from which entries are newer than the snapshot."""
         state.appliers[layout.kind] = self._replay
         state.loaders[layout.chunk_kind] = self._load
 
     def _replay(self, frame: Frame, entry: Entry) -> None:
-        """Do what an entry says, unless a chunk holds that already.
+        """Apply an entry, unless the snapshot includes it.
 
-        Damage may have taken the entry that took it back, and a version of a schema that is put
-        again might take the name's mode with it.
+        Applying it twice could be wrong: a later entry that undoes it may be lost to damage, and
+        adding a schema's version again may reset the mode of its name.
         """
         if frame.lsn >= self._fresh_from:
             self._do(msgpack.unpackb(entry.body), f"the frame at {frame.lsn}")
