@@ -170,7 +170,7 @@ def check_access_list(access_list: AccessList) -> None:
             check_account_name(name, what)
             if not permissions or permissions & ~(READ | WRITE | ADMIN):
                 raise InvalidRequest(
-                    f"what is granted to {name!r} must be any of read, write and admin"
+                    f"a grant to {name!r} must have some of read, write and admin, and no others"
                 )
 
 

@@ -116,7 +116,7 @@ def describe_group(call: Call) -> GroupShape:
     )
 
 
-def _changed(call: Call, kind: EventType, change: Callable[[], None]) -> Deferred[GroupShape]:
+def _carry_out(call: Call, kind: EventType, change: Callable[[], None]) -> Deferred[GroupShape]:
     """Change a group; fires with its description once the change is durable.
 
     The description is made in the reactor turn of the change: another client may change or delete
@@ -127,7 +127,7 @@ def _changed(call: Call, kind: EventType, change: Callable[[], None]) -> Deferre
         change()
         return describe_group(call)
 
-    return call.audited(kind, change_and_describe)
+    return call.carry_out(kind, change_and_describe)
 
 
 async def configure_group(call: Call) -> GroupShape:
@@ -139,12 +139,14 @@ async def configure_group(call: Call) -> GroupShape:
         found = broker.topics.existing(topic).groups.get(group)
         defaults = broker.settings.groups
         settings = found.partitions[0].store.settings if found is not None else defaults
-        broker.groups.configure(topic, group, changed(settings, defaults, call.body))
+        broker.groups.configure(topic, group, with_changes(settings, defaults, call.body))
 
-    return await _changed(call, EventType.GROUP_CONFIGURED, configure)
+    return await _carry_out(call, EventType.GROUP_CONFIGURED, configure)
 
 
-def changed(settings: GroupSettings, defaults: GroupSettings, changes: GroupAdmin) -> GroupSettings:
+def with_changes(
+    settings: GroupSettings, defaults: GroupSettings, changes: GroupAdmin
+) -> GroupSettings:
     """Apply the changes to settings; null means the default."""
     values: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(changes).items():
@@ -167,14 +169,14 @@ async def pause_group(call: Call) -> GroupShape:
         check_group(call, call.body.create)
         broker.groups.pause(topic, group)
 
-    return await _changed(call, EventType.GROUP_PAUSED, pause)
+    return await _carry_out(call, EventType.GROUP_PAUSED, pause)
 
 
 async def resume_group(call: Call) -> GroupShape:
     """Resume a group. Raises as `Broker.groups.resume`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     resume = partial(broker.groups.resume, topic, group)
-    return await _changed(call, EventType.GROUP_RESUMED, resume)
+    return await _carry_out(call, EventType.GROUP_RESUMED, resume)
 
 
 async def seek_group(call: Call) -> GroupShape:
@@ -191,7 +193,7 @@ async def seek_group(call: Call) -> GroupShape:
         check_group(call, seek.create)
         broker.groups.seek(topic, group, to, seek.partition)
 
-    return await _changed(call, EventType.GROUP_SOUGHT, go)
+    return await _carry_out(call, EventType.GROUP_SOUGHT, go)
 
 
 async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
@@ -210,7 +212,7 @@ async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
         check_group(call, seek.create)
         broker.groups.seek(topic, group, offsets)
 
-    return await _changed(call, EventType.GROUP_SOUGHT, go)
+    return await _carry_out(call, EventType.GROUP_SOUGHT, go)
 
 
 async def _offset_at_time(broker: Broker, partition: Partition, time_us: int) -> int:
@@ -228,7 +230,7 @@ async def _offset_at_time(broker: Broker, partition: Partition, time_us: int) ->
 async def delete_group(call: Call) -> Deleted:
     """Delete a group. Raises as `Broker.groups.delete`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
-    await call.audited(EventType.GROUP_DELETED, lambda: broker.groups.delete(topic, group))
+    await call.carry_out(EventType.GROUP_DELETED, lambda: broker.groups.delete(topic, group))
     return Deleted(group)
 
 

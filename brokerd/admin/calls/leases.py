@@ -102,7 +102,7 @@ async def _release_client(call: Call, client: str) -> int:
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     released, more = 0, True
     while more:
-        count, more = await call.audited(
+        count, more = await call.carry_out(
             EventType.LEASES_RELEASED,
             lambda: broker.groups.release_owner(topic, group, client),
             client=client,
@@ -123,7 +123,7 @@ async def _release_one(call: Call, release: Release) -> int:
         broker.leases.release(group_partition, offset, delay_us=us_of(release.delay_seconds))
 
     place = f"{release.partition}:{offset}"
-    await call.audited(EventType.LEASES_RELEASED, end, record=place)
+    await call.carry_out(EventType.LEASES_RELEASED, end, record=place)
     return 1
 
 
@@ -220,7 +220,7 @@ async def _change(call: Call, kind: EventType, change: Callable[..., int]) -> Ch
     choice: LetterChoice = call.body
     topic, group = call.path["topic"], call.path["group"]
     before_us = None if choice.before is None else time_us_of(choice.before)
-    count = await call.audited(
+    count = await call.carry_out(
         kind,
         lambda: change(
             topic,

@@ -67,7 +67,7 @@ async def create_topic(call: Call) -> TopicShape:
     """Create a topic. Raises `AlreadyExists`, and as `Broker.topics.create`."""
     new: NewTopic = call.body
     call.access.require(ADMIN, new.name)
-    settings = changed(TopicSettings(), new.settings)
+    settings = with_changes(TopicSettings(), new.settings)
 
     def create() -> Topic:
         if call.broker.topics.find(new.name) is not None:
@@ -76,7 +76,7 @@ async def create_topic(call: Call) -> TopicShape:
             )
         return call.broker.topics.create(new.name, new.partitions, settings)
 
-    return _shape(await call.audited_as(EventType.TOPIC_CREATED, new.name, create))
+    return _shape(await call.carry_out(EventType.TOPIC_CREATED, create, new.name))
 
 
 async def configure_topic(call: Call) -> TopicShape:
@@ -85,17 +85,17 @@ async def configure_topic(call: Call) -> TopicShape:
 
     def configure() -> Topic:
         topic = broker.topics.existing(name)
-        broker.topics.configure(name, changed(topic.settings, call.body))
+        broker.topics.configure(name, with_changes(topic.settings, call.body))
         return topic
 
-    return _shape(await call.audited(EventType.TOPIC_CONFIGURED, configure))
+    return _shape(await call.carry_out(EventType.TOPIC_CONFIGURED, configure))
 
 
 async def trim_topic(call: Call) -> Trimmed:
     """Remove records below an offset. Raises as `Broker.topics.trim`."""
     trim: Trim = call.body
     broker, name = call.broker, call.path["topic"]
-    start = await call.audited(
+    start = await call.carry_out(
         EventType.TOPIC_TRIMMED,
         lambda: broker.topics.trim(name, trim.partition, trim.offset),
         partition=str(trim.partition),
@@ -107,13 +107,13 @@ async def trim_topic(call: Call) -> Trimmed:
 async def delete_topic(call: Call) -> Deleted:
     """Delete a topic. Raises as `Broker.topics.delete`."""
     broker, name = call.broker, call.path["topic"]
-    await call.audited(EventType.TOPIC_DELETED, lambda: broker.topics.delete(name))
+    await call.carry_out(EventType.TOPIC_DELETED, lambda: broker.topics.delete(name))
     return Deleted(name)
 
 
-def changed(settings: TopicSettings, changes: TopicAdmin) -> TopicSettings:
+def with_changes(settings: TopicSettings, changes: TopicAdmin) -> TopicSettings:
     """Apply the changes to settings."""
-    said: dict[str, Any] = {
+    given: dict[str, Any] = {
         "retention_us": changes.retention_seconds,
         "retention_bytes": changes.retention_bytes,
         "ttl_us": changes.ttl_seconds,
@@ -121,7 +121,7 @@ def changed(settings: TopicSettings, changes: TopicAdmin) -> TopicSettings:
     }
     values: dict[str, Any] = {
         name: us_of(value) if name.endswith("_us") and value is not None else value
-        for name, value in said.items()
+        for name, value in given.items()
         if value is not UNSET
     }
     return replace(settings, **values)

@@ -132,23 +132,22 @@ class Call(NamedTuple):
     body: Any
     """The body, as the route's type."""
 
-    def audited(
-        self, kind: EventType, change: Callable[[], Result], **details: str
+    def carry_out(
+        self,
+        kind: EventType,
+        change: Callable[[], Result],
+        resource: str | None = None,
+        **details: str,
     ) -> Deferred[Result]:
         """Run a change and write its audit event; fire once both are durable.
 
-        The event's resource is the path's topic, or ``topic/group``. Fails as `call_when_admitted`.
+        The event's default resource is the path's topic, or ``topic/group``. Fails as
+        `call_when_admitted`.
         """
-        return self.audited_as(kind, "/".join(self.path.values()), change, **details)
-
-    def audited_as(
-        self, kind: EventType, resource: str, change: Callable[[], Result], **details: str
-    ) -> Deferred[Result]:
-        """As `audited`, with a resource that is not in the path."""
         actor = self.access.actor
+        named = "/".join(self.path.values()) if resource is None else resource
         return call_when_admitted(
-            self.broker,
-            lambda: self.broker.audit.carry_out(actor, kind, resource, change, details),
+            self.broker, lambda: self.broker.audit.carry_out(actor, kind, named, change, details)
         )
 
     def number(self, name: str) -> int:

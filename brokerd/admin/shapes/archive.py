@@ -47,9 +47,9 @@ class ArchiveShape(Struct):
     usable: bool
     """Whether the broker can read the archive now."""
     error: str | None
-    """Why the archive is unusable."""
+    """The reason why the archive is unusable."""
     degraded: str
-    """Why records that only the archive holds cannot be read; "" if no records are affected."""
+    """The reason why records cannot be read that only the archive holds; "" if none."""
     looked_seconds_ago: float | None
     files: int
     """Files of the table of records."""

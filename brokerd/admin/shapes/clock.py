@@ -22,4 +22,4 @@ class ClockShape(Struct):
     ahead_seconds: float
     """Broker time minus ``removal_time``; 0 while broker time is trusted."""
     degraded: str
-    """Why broker time is not trusted; "" if it is."""
+    """The reason why broker time is not trusted; "" if it is trusted."""
