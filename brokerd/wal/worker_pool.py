@@ -94,7 +94,7 @@ class ThreadPool:
     """Threads that take work from one queue. One thread keeps the order of work.
 
     ``call_from_thread(function, *args)`` runs a function in the reactor's thread, as
-    ``reactor.callFromThread`` of Twisted does.
+    ``reactor.callFromThread`` of Twisted does. ``sleep(seconds)`` blocks a thread without memory.
     """
 
     def __init__(
@@ -102,10 +102,12 @@ class ThreadPool:
         call_from_thread: Callable[..., object],
         threads: int = 1,
         name: str = "wal",
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._call_from_thread = call_from_thread
         self._count = threads
         self._name = name
+        self._sleep = sleep
         self._work: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._at_work: set[str] = set()
@@ -149,6 +151,6 @@ class ThreadPool:
             try:
                 self._call_from_thread(task.report)
             except MemoryError:
-                time.sleep(MEMORY_SECONDS)
+                self._sleep(MEMORY_SECONDS)
             else:
                 return

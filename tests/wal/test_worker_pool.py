@@ -6,9 +6,8 @@ import queue
 import threading
 from typing import Any
 
-import pytest
-
 from brokerd.wal import ThreadPool
+from brokerd.wal.worker_pool import MEMORY_SECONDS
 from simulator.machine.inline import InlinePool
 
 
@@ -50,10 +49,8 @@ def test_one_thread_keeps_the_order_and_answers_in_the_reactor_thread() -> None:
     assert len(threads) == 1 and threading.get_ident() not in threads
 
 
-def test_a_thread_without_memory_reports_each_end_once_as_soon_as_it_can(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("brokerd.wal.worker_pool.MEMORY_SECONDS", 0.0)
+def test_a_thread_without_memory_reports_each_end_once_as_soon_as_it_can() -> None:
+    pauses: list[float] = []
     reactor = Reactor()
     calls = 0
 
@@ -69,7 +66,7 @@ def test_a_thread_without_memory_reports_each_end_once_as_soon_as_it_can(
     def work() -> None:
         raise MemoryError
 
-    pool = ThreadPool(call_from_thread)
+    pool = ThreadPool(call_from_thread, sleep=pauses.append)
     pool.start()
     answers: list[Any] = []
     pool.submit(work, lambda result, error: answers.append(type(error)))
@@ -77,6 +74,7 @@ def test_a_thread_without_memory_reports_each_end_once_as_soon_as_it_can(
     reactor.run(3)
     pool.stop()
     assert answers == [MemoryError, 7]
+    assert pauses == [MEMORY_SECONDS] * 2
 
 
 def test_an_error_is_the_answer_and_the_thread_goes_on() -> None:
