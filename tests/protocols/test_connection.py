@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
-from brokerd.broker import BrokerSettings
+from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import mamamia as mm
 from brokerd.protocols.base.connection import CLOSING_US, Connection, Limits
 from brokerd.protocols.blipmq.connection import BlipmqConnection
@@ -818,6 +818,24 @@ def test_after_a_failed_sync_no_answer_leaves() -> None:
     assert [client.received_bytes() for client in clients] == [b""] * 3
     assert not any(client.transport.connected for client in clients)
     assert [event for event in captured if "log_failure" in event] == []
+
+
+def test_a_log_that_fails_while_a_request_finds_no_room_is_no_fault() -> None:
+    """The connection is gone then, with the frames that it had received."""
+    house = House()
+    house.wal.on_fatal = lambda error: house.factory.abort_all()
+    client = house.connect()
+
+    def fail(frame: object) -> None:
+        house.wal.fail("a test", MemoryError())
+        raise Congested("no room")
+
+    client.protocol.handle = fail
+    with capturedLogs() as captured:
+        client.send(mm.Produce("orders", b"x"), mm.Produce("orders", b"x"))
+        house.run()
+    assert not client.transport.connected
+    assert faults(captured) == []
 
 
 # -- faults of our own ------------------------------------------------------------------------

@@ -109,6 +109,8 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
             try:
                 handle(frame)
             except Congested:
+                if self.gone:  # the log failed meanwhile, and `forget` dropped the frames
+                    return
                 frames[handled] = self.frame_to_retry(frame)
                 self.congested()
                 break
