@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from twisted.logger import ILogObserver, LegacyLogObserverWrapper, Logger
+from twisted.logger import ILogObserver, LegacyLogObserverWrapper, Logger, globalLogPublisher
 from twisted.python import usage
 from twisted.python.logfile import LogFile
 
@@ -38,6 +38,7 @@ from brokerd.server.config import (
 )
 from brokerd.server.listeners import ADMIN, endpoints_of, insecure_listeners, is_open
 from brokerd.server.logs import at_level, make_observer
+from brokerd.server.memory_errors import MemoryErrorObserver
 from brokerd.server.notify import Notifier
 from brokerd.server.process_exit import ProcessExit, print_error
 from brokerd.server.service import BrokerdService, Core, Listener
@@ -167,6 +168,7 @@ def makeService(options: Options) -> BrokerdService:
         process_exit.follow_daemon(reactor)
     reactor.callWhenRunning(announce, config, warnings)
     reactor.callWhenRunning(process_exit.stop_on_signals, reactor)
+    globalLogPublisher.addObserver(MemoryErrorObserver(service.memory_failed, reactor))
     return service
 
 

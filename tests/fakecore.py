@@ -60,6 +60,9 @@ class FakeCore:
         self.calls.append(f"factory {form}")
         return Factory.forProtocol(Echo)
 
+    def fail(self, what: str, error: Exception) -> None:
+        self.on_fatal(error)
+
     def drain(self) -> Deferred[None]:
         return self._call("drain")
 

@@ -11,8 +11,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from brokerd.server.process_exit import FAIL_SECONDS, STOP_SECONDS, ProcessExit
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ["--pidfile=", "brokerd", "--admin", "tcp:0", "--listen", "mamamia=tcp:0"]
@@ -205,3 +209,64 @@ def test_the_daemon_is_ready_when_the_command_returns(twistd: Twistd) -> None:
         time.sleep(0.01)
     assert "[stopped] stopped" in log.read_text()
     assert not listeners.exists()
+
+
+class TestWithoutMemory:
+    """Signal handlers, called without a signal."""
+
+    @pytest.fixture
+    def timers(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+        """Seconds of the timers that are set."""
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+        before = {number: signal.getsignal(number) for number in numbers}
+        found: list[float] = []
+        monkeypatch.setattr(signal, "setitimer", lambda which, seconds: found.append(seconds))
+        yield found
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def test_a_handler_tries_again(self, timers: list[float]) -> None:
+        """Then the stop is bounded."""
+        calls: list[Any] = [run_out, lambda stop: None]
+        reactor = SimpleNamespace(callFromThread=lambda stop: calls.pop(0)(stop))
+        ProcessExit(lambda leave: None).stop_on_signals(reactor)
+        call_handler(signal.SIGTERM)
+        assert timers == [0.1] and len(calls) == 1
+        call_handler(signal.SIGALRM)
+        assert timers == [0.1, STOP_SECONDS] and calls == []
+
+    def test_a_stop_without_end_ends_with_74(
+        self, timers: list[float], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        codes: list[int] = []
+        monkeypatch.setattr(os, "_exit", codes.append)
+        process_exit = ProcessExit(lambda leave: None)
+        process_exit.stop_on_signals(SimpleNamespace(callFromThread=lambda stop: None))
+        process_exit.fail(74, "a test")
+        call_handler(signal.SIGTERM)
+        assert timers == [FAIL_SECONDS]
+        call_handler(signal.SIGALRM)
+        assert codes == [74]
+
+    @pytest.mark.parametrize(("stops", "code"), [(True, 0), (False, 74)])
+    def test_a_reactor_that_ends_before_the_broker_is_a_failure(
+        self, stops: bool, code: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "_exit", lambda code: None)
+        at_exit: list[Any] = []
+        process_exit = ProcessExit(at_exit.append)
+        process_exit.ready()
+        if stops:
+            process_exit.stopped()
+        at_exit[0]()
+        assert process_exit.code == code
+
+
+def run_out(*_: object) -> None:
+    raise MemoryError
+
+
+def call_handler(number: signal.Signals) -> None:
+    handler = signal.getsignal(number)
+    assert callable(handler)
+    handler(number, None)

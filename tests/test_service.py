@@ -361,6 +361,13 @@ def test_a_data_directory_that_cannot_be_made_is_named(build: Build, tmp_path: P
     assert line.startswith(f"cannot make the data directory: {tmp_path / 'data'}: ")
 
 
+def test_a_start_without_memory_is_74(build: Build) -> None:
+    """A supervisor tries it again, unlike a wrong configuration."""
+    house = build(open=MemoryError())
+    house.service.startService()
+    assert house.process_exit.said == [(74, "memory ran out during the start")]
+
+
 def test_a_bug_in_the_start_is_in_the_log_and_not_on_the_terminal(build: Build) -> None:
     """The traceback goes to the log; stderr gets one line."""
     house = build(open=RuntimeError("oops"))

@@ -383,6 +383,10 @@ class BrokerCore:
         finally:
             self.on_fatal(error)
 
+    def fail(self, what: str, error: Exception) -> None:
+        """Stop acknowledging and call ``on_fatal``: changes in memory may be incomplete."""
+        self._wal.fail(what, error)
+
     def drain(self) -> Deferred[None]:
         """Take no new requests; fire when every answer that is due has left.
 

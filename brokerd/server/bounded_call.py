@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from threading import Thread
 
@@ -11,7 +12,7 @@ def bounded_call(function: Callable[[], object], seconds: float) -> bool:
     """Call ``function`` in a thread and wait ``seconds`` at most; return whether it ended.
 
     An exception of the function is raised here. A thread that did not end in time ends with the
-    process.
+    process. Raises OSError if there is no memory for a thread.
     """
     errors: list[Exception] = []
 
@@ -22,7 +23,10 @@ def bounded_call(function: Callable[[], object], seconds: float) -> bool:
             errors.append(error)
 
     thread = Thread(target=call, name="bounded-call", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.ENOMEM, f"no memory for a thread ({error})") from error
     thread.join(seconds)
     if errors:
         raise errors[0]

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -100,7 +101,8 @@ class BoundedLock(DirectoryLock):
     """A `DirectoryLock` whose release does not block a stop: the kernel releases it at the exit."""
 
     def release(self) -> None:
-        bounded_call(super().release, RELEASE_SECONDS)
+        with suppress(OSError):
+            bounded_call(super().release, RELEASE_SECONDS)
 
 
 class RealHost:

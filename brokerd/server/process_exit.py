@@ -24,12 +24,20 @@ from zope.interface import alsoProvides
 CLEAN = 0
 USAGE = 1
 STORAGE_FAILED = 74
-"""``EX_IOERR``: a write or sync failed."""
+"""``EX_IOERR``: a write or sync failed, or memory ran out."""
 IN_USE = 75
 """``EX_TEMPFAIL``: the data directory or a port is taken."""
 
 _INTERRUPTED = 130
 _LONGEST_REPORT = 4096
+
+STOP_SECONDS = 100.0
+"""Longest time from SIGTERM to the end: more than the bounds of all steps of a stop."""
+FAIL_SECONDS = 20.0
+"""Longest time from a failure to the end. Nothing is written then."""
+_AGAIN_SECONDS = 0.1
+"""Pause before a signal handler without memory tries again."""
+_TOO_LATE = b"brokerd: the stop takes too long; the process ends and the next start replays\n"
 
 
 class ProcessExit:
@@ -40,17 +48,32 @@ class ProcessExit:
     def __init__(self, at_exit: Callable[[Callable[[], None]], Any] = atexit.register) -> None:
         self.code = CLEAN
         self._status_pipe: int | None = None
+        self._is_serving = False
+        self._has_alarm = False
+        self._is_ending = False
         at_exit(self._leave)
 
     def fail(self, code: int, line: str) -> None:
         """Print why the process will end, and record its exit code. Does not stop anything."""
         self.code = self.code or code
+        self._end_within(FAIL_SECONDS)
         print_error(line)
         self._report(code, line)
 
     def ready(self) -> None:
         """Let the parent process exit with 0."""
+        self._is_serving = True
         self._report(CLEAN, "")
+
+    def stopped(self) -> None:
+        """Note that the service has stopped."""
+        self._is_serving = False
+
+    def _end_within(self, seconds: float) -> None:
+        """End the process with `STORAGE_FAILED` if it still runs in ``seconds``."""
+        if self._has_alarm and not self._is_ending:
+            self._is_ending = True
+            signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def follow_daemon(self, reactor: Any) -> None:
         """Keep the parent process when ``twistd`` forks, by its reactor hooks."""
@@ -75,14 +98,34 @@ class ProcessExit:
 
         Twisted's own handlers would end the process by the same signal after the stop. Call this
         when the reactor runs, because it installs its handlers when it starts.
+
+        A handler without memory tries again. The process ends with `STORAGE_FAILED` if a stop takes
+        more than `STOP_SECONDS`, because memory may run out at any step of it.
         """
 
         def stop() -> None:
             with contextlib.suppress(ReactorNotRunning):  # a second signal while it stops
                 reactor.stop()
 
+        def ask(number: int, frame: object) -> None:
+            try:
+                reactor.callFromThread(stop)
+            except MemoryError:
+                signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+            else:
+                self._end_within(STOP_SECONDS)
+
+        def alarm(number: int, frame: object) -> None:
+            if not self._is_ending:
+                ask(number, frame)
+                return
+            os.write(2, _TOO_LATE)
+            os._exit(self.code or STORAGE_FAILED)
+
+        signal.signal(signal.SIGALRM, alarm)
+        self._has_alarm = True
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, frame: reactor.callFromThread(stop))
+            signal.signal(number, ask)
 
     def _split(self) -> None:
         read_end, write_end = os.pipe()
@@ -101,6 +144,8 @@ class ProcessExit:
             os.close(pipe)
 
     def _leave(self) -> None:
+        if self._is_serving and self.code == CLEAN:
+            self.fail(STORAGE_FAILED, "the reactor ended before the broker stopped; see the log")
         if self.code != CLEAN:
             for stream in (sys.__stdout__, sys.__stderr__):
                 if stream is not None:

@@ -65,6 +65,9 @@ class Core(Protocol):
     def factory(self, form: str) -> IProtocolFactory:
         """Make the factory of a wire format."""
 
+    def fail(self, what: str, error: Exception) -> None:
+        """Stop acknowledging and call ``on_fatal``: changes in memory may be incomplete."""
+
     def drain(self) -> Deferred[None]:
         """Take no new requests; fire when every pending answer has left."""
 
@@ -211,6 +214,8 @@ class BrokerdService(Service):
             self._give_up(exit_code(error), str(error))
         except OSError as error:
             self._give_up(exit_code(error), _os_error_text(error))
+        except MemoryError as error:
+            self._give_up(exit_code(error), "memory ran out during the start")
         except Exception as error:  # a bug: the traceback goes to the log
             self._log.failure("the start failed", event_id="start-failed")
             self._give_up(USAGE, f"unexpected {type(error).__name__}; see the log")
@@ -235,6 +240,10 @@ class BrokerdService(Service):
         self._notifier.send("READY=1", f"STATUS=serving: {summary}")
         self._log.info("ready: {summary}", event_id="ready", summary=summary)
         self._process_exit.ready()
+
+    def memory_failed(self, error: MemoryError) -> None:
+        """Stop after a `MemoryError` that may have left a change incomplete."""
+        self._core.fail("memory ran out", error)
 
     def _make_data_dir(self) -> None:
         try:
@@ -348,6 +357,13 @@ class BrokerdService(Service):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
+        try:
+            await self._stop_all()
+        except MemoryError:
+            self._give_up(STORAGE_FAILED, "memory ran out during the stop")
+        self._process_exit.stopped()
+
+    async def _stop_all(self) -> None:
         self._notifier.send("STOPPING=1", "STATUS=stopping")
         if self._health.phase is not Phase.FAILED:
             self._health.phase = Phase.STOPPING
@@ -399,7 +415,7 @@ def exit_code(error: BaseException) -> int:
     """Choose the exit code for an error that ends the process."""
     if isinstance(error, DirectoryLocked):
         return IN_USE
-    if isinstance(error, StorageFailed | OSError):
+    if isinstance(error, StorageFailed | OSError | MemoryError):
         return STORAGE_FAILED
     return USAGE
 

@@ -82,6 +82,10 @@ class Wal:
         self.busy = False
         """Whether a commit is in flight."""
         self.failed = False
+        self._memory_failure = StorageFailed(
+            "memory ran out; the broker stops and replays at its next start"
+        )
+        """Made in advance, for a failure without memory for its text."""
         self.next_ticket = 1
         self.durable_ticket = 0
         self.commits = 0
@@ -456,10 +460,13 @@ class Wal:
             return
         self.failed = self.deleter.stopped = True
         self._queue.clear()
-        failure = StorageFailed(
-            f"{what}: {error_text(error)}; the broker stops and replays at its next start"
-        )
-        failure.__cause__ = error
+        try:
+            failure = StorageFailed(
+                f"{what}: {error_text(error)}; the broker stops and replays at its next start"
+            )
+            failure.__cause__ = error
+        except MemoryError:
+            failure = self._memory_failure
         self.on_fatal(failure)
         self._close_when_idle()
 

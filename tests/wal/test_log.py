@@ -232,6 +232,19 @@ class TestFailures:
         ]
         assert rig.durable == [] and rig.wal.failed
 
+    def test_a_failure_without_memory_for_its_text_is_fatal(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        rig = Rig()
+        monkeypatch.setattr("brokerd.wal.log.error_text", fail)
+        rig.wal.fail("a test", MemoryError())
+        assert [str(error) for error in rig.fatal] == [
+            "memory ran out; the broker stops and replays at its next start"
+        ]
+
     def test_whatever_stops_the_indexing_of_a_commit_is_fatal(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
