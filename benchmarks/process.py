@@ -125,9 +125,7 @@ class BrokerProcess:
             except FileNotFoundError:
                 pass  # Not there yet; it appears whole, by a rename.
             if self._process is None or self._process.poll() is not None:
-                raise BrokerFailed(
-                    f"the broker exited with {self._exit_code()}:\n{self.log_tail()}"
-                )
+                raise BrokerFailed(f"the broker exited with {self.exit_code()}:\n{self.log_tail()}")
             if time.monotonic() > deadline:
                 raise BrokerFailed(f"not ready after {seconds_max:.0f} s:\n{self.log_tail()}")
             time.sleep(_POLL_SECONDS)
@@ -194,7 +192,8 @@ class BrokerProcess:
     def _listeners_path(self) -> Path:
         return self.data_dir / "run" / "listeners.json"
 
-    def _exit_code(self) -> int | None:
+    def exit_code(self) -> int | None:
+        """Exit code of the last process, None while it runs."""
         return None if self._process is None else self._process.returncode
 
 
