@@ -36,7 +36,7 @@ PROGRESS_SEEDS = 1_000
 
 
 class Outcome(NamedTuple):
-    """What is left of a run when only its judgement counts."""
+    """The judgement of a run, without its trace."""
 
     seed: int
     digest: str

@@ -1,12 +1,12 @@
 # Tests: tests/simulator/test_flips.py
-"""Flips every byte of a reference directory and says what came of each.
+"""Flip every byte of a reference directory and classify each result.
 
-``python -m simulator.flips`` prints a table and each flip that did what none may do.
+``python -m simulator.flips`` prints a table and each forbidden result.
 
-A flip is one byte of one file with all of its bits turned over, or one of them. After each, ``wal
-verify`` looks at the directory, and in one of the `VARIANTS` a broker starts on it or runs on it
-already; everything is read and compared with what was acknowledged. docs/simulator.rst, section
-"Every byte flipped", says what the outcomes mean. No sampling; the same run in every process.
+A flip inverts all bits, or one bit, of one byte of one file. After each, ``wal verify`` checks the
+directory, and in one of the `VARIANTS` a broker starts on it or already runs on it. Everything is
+read and compared with the acknowledged data. docs/simulator.rst, section "Every byte flipped",
+defines the outcomes. Nothing is sampled; every process gives the same run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Task(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What a count is of."""
+    """The key of a count."""
 
     variant: str
     area: str
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What came of a task."""
+    """The result of a task."""
 
     counts: Counter[Row]
     complaints: list[str]

@@ -1,9 +1,9 @@
 # Tests: tests/simulator/test_payloads.py
-"""What a payload looks like through a format that knows bytes alone: design of the broker's log.
+"""Convert payloads between MessagePack and formats that have bytes only.
 
-A history has payloads in MessagePack. A value of bytes is a payload of the kind bin. The other way
-a bin is seen as its bytes, a str as its UTF-8, and everything else as the MessagePack that it is.
-This is written from docs/cross-format.rst and not with the broker's own code.
+A history has payloads in MessagePack. A value of bytes is a payload of the kind bin. In the other
+direction a bin is shown as its bytes, a str as its UTF-8, and everything else as its MessagePack.
+The rules are written from docs/cross-format.rst, without the broker's own code.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 # Tests: tests/simulator/test_plan.py
-"""What a run is made of, as plain data: settings, network, disk, clients and faults.
+"""The plan of a run as plain data: settings, network, disk, clients and faults.
 
-Everything of a run that is left to chance stands here, or follows from a ``seed`` field of the part
-it belongs to. So a plan can be written down as JSON, run again anywhere, and cut down to what a
+Every random choice of a run is in the plan or follows from a ``seed`` field of the part that it
+belongs to. So a plan can be written as JSON, run again anywhere, and shrunk to the parts that a
 failure needs. `simulator.draw` makes one from a seed.
 
-Times are integer microseconds of the world, counted from the moment the run begins: the broker has
-just begun to serve, and the topics are there.
+Times are integer microseconds of the world from the moment the broker serves and has the topics.
 """
 
 from __future__ import annotations
@@ -98,7 +97,8 @@ class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 class Settings(Part, frozen=True, kw_only=True):
-    """The broker's options. Smaller than real ones, so that every boundary is met soon."""
+    """The broker's options. They are smaller than usual ones, so that a run meets every boundary
+    soon."""
 
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
     segment_age_seconds: int = 900
@@ -156,7 +156,7 @@ class Settings(Part, frozen=True, kw_only=True):
 
 
 class Network(Part, frozen=True, kw_only=True):
-    """Every piece of bytes takes its own time; pieces of one direction never overtake."""
+    """The times of pieces of bytes. Pieces of one direction never overtake each other."""
 
     latency_us_min: int = 50
     latency_us_max: int = 50
@@ -165,7 +165,7 @@ class Network(Part, frozen=True, kw_only=True):
 
 
 class DiskTimes(Part, frozen=True, kw_only=True):
-    """How long disk calls take. ``other`` is renames, sizes, directories and the like."""
+    """The times of disk calls. ``other`` covers renames, sizes and directories."""
 
     read_us_min: int = 20
     read_us_max: int = 20
@@ -181,7 +181,7 @@ class DiskTimes(Part, frozen=True, kw_only=True):
 
 
 class Topic(Part, frozen=True, kw_only=True):
-    """One that is there before clients begin, and that the audit reads."""
+    """A topic that exists before clients begin; the audit reads it."""
 
     name: str
     partitions: int = 1
@@ -190,7 +190,7 @@ class Topic(Part, frozen=True, kw_only=True):
 
 
 class ClientPlan(Part, frozen=True, kw_only=True):
-    """One client. ``mix`` says how often it does what, as weights."""
+    """One client. ``mix`` has the weight of each action."""
 
     name: str
     """Its own, in the trace and in the payloads it makes."""
@@ -268,7 +268,7 @@ class ClientPlan(Part, frozen=True, kw_only=True):
 
 
 class Fault(Part, frozen=True, kw_only=True, tag_field="kind"):
-    """Something bad, at a time. Its type stands in JSON as ``kind``."""
+    """A fault at a time. JSON has its type as ``kind``."""
 
     at_us: int
 
@@ -287,13 +287,13 @@ class CallFault(Fault, frozen=True, kw_only=True):
 
 
 class Kill(CallFault, frozen=True, kw_only=True, tag="kill"):
-    """SIGKILL: the process ends, everything written stays."""
+    """SIGKILL: the process ends, written data stays."""
 
     down_us: int
 
 
 class PowerLoss(CallFault, frozen=True, kw_only=True, tag="power_loss"):
-    """Power loss: what was not synced survives as the model says."""
+    """Power loss: the model decides about unsynced data."""
 
     model: PowerModel
     seed: int
@@ -323,26 +323,26 @@ class DiskError(CallFault, frozen=True, kw_only=True, tag="disk_error"):
 
 
 class NoSpace(Fault, frozen=True, kw_only=True, tag="no_space"):
-    """The disk is full, and later it is not."""
+    """The disk is full for a while."""
 
     for_us: int
 
 
 class SlowDisk(Fault, frozen=True, kw_only=True, tag="slow_disk"):
-    """Every disk call takes so many times longer."""
+    """Every disk call takes ``factor`` times longer."""
 
     for_us: int
     factor: int
 
 
 class Drop(Fault, frozen=True, kw_only=True, tag="drop"):
-    """A client's connection is gone, for both sides."""
+    """Both sides lose a client's connection."""
 
     client: str
 
 
 class Stall(Fault, frozen=True, kw_only=True, tag="stall"):
-    """No bytes pass either way for a while."""
+    """No bytes pass in either direction for a while."""
 
     for_us: int
     client: str
@@ -363,7 +363,7 @@ class Rot(Fault, frozen=True, kw_only=True, tag="rot"):
 
 
 class Rollup(Fault, frozen=True, kw_only=True, tag="rollup"):
-    """The job that keeps the archive is run, unless one is at work."""
+    """The archive's job runs, unless it is running."""
 
     step_us: int = 1_000
     """How long each of its steps takes."""
@@ -378,7 +378,7 @@ class Rollup(Fault, frozen=True, kw_only=True, tag="rollup"):
 
 
 class Seal(Fault, frozen=True, kw_only=True, tag="seal"):
-    """Somebody asks the broker to seal what it has of its log."""
+    """An operator asks the broker to seal its log."""
 
 
 class ArchiveAway(Fault, frozen=True, kw_only=True, tag="archive_away"):
@@ -392,14 +392,14 @@ class ArchiveAway(Fault, frozen=True, kw_only=True, tag="archive_away"):
 
 
 class ArchiveSlow(Fault, frozen=True, kw_only=True, tag="archive_slow"):
-    """Each look into the archive takes so many times longer."""
+    """Each look into the archive takes ``factor`` times longer."""
 
     for_us: int
     factor: int
 
 
 class ArchiveDamage(Fault, frozen=True, kw_only=True, tag="archive_damage"):
-    """Some records of one partition cannot be read from the archive any more."""
+    """Some records of one partition become unreadable in the archive."""
 
     seed: int
 

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_oracle_subscriptions.py
-"""Settings of the broker that the oracle has to know, beside those of groups and topics."""
+"""Settings of the broker that the oracle needs, beside those of groups and topics."""
 
 from __future__ import annotations
 

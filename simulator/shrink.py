@@ -1,10 +1,10 @@
 # Tests: tests/simulator/test_shrink.py
-"""A failing plan, cut down to what its failure needs.
+"""Shrink a failing plan to the parts that its failure needs.
 
-First faults and clients are taken away by delta debugging (ddmin: Zeller and Hildebrandt,
-"Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28(2), 2002), then what is left is made
-simpler piece by piece. Each part of a plan brings its own chance, so that taking one away leaves
-the others as they were.
+Faults and clients are removed by delta debugging (ddmin: Zeller and Hildebrandt, "Simplifying and
+Isolating Failure-Inducing Input", IEEE TSE 28(2), 2002). Then the rest is simplified piece by
+piece. Each part of a plan has its own seed, so that the removal of one part leaves the others
+unchanged.
 """
 
 from __future__ import annotations

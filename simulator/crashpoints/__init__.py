@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_crashpoints.py
-"""Crash at every disk call: a fixed workload, cut off at each moment, in each way.
+"""Crash a fixed workload at every disk call, by each crash model.
 
-docs/simulator.rst, section "Crash at every disk call", says what is checked and what is not.
+docs/simulator.rst, section "Crash at every disk call", lists the checks.
 """

@@ -26,7 +26,7 @@ SHOWN_MAX = 20
 
 
 class Share(NamedTuple):
-    """What one process checks of a workload."""
+    """The points of a workload that one process checks."""
 
     workload: str
     models: tuple[CrashModel, ...]

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_crashpoints.py
 """A plan in which the log shrinks because of the archive, for `simulator.crashpoints.runs`.
 
-Segments are sealed on request, archived, and deleted at once; bounds are written, and a topic is
-compacted, while one client leases and one reads everything again and again.
+Segments are sealed on request, archived and deleted at once. Bounds are written and a topic is
+compacted, while one client leases and one reads everything repeatedly.
 """
 
 from __future__ import annotations

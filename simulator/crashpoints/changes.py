@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_crashpoints.py
-"""A plan that has everything that is done to groups and topics, for `simulator.crashpoints.runs`.
+"""A plan with every change of groups and topics, for `simulator.crashpoints.runs`.
 
 Settings, order by key, pauses, seeks, deletions, releases, replays, purges, schedules, cancels,
-expiry, resends, trims, retention, and segments that go.
+expiry, resends, trims, retention, and deleted segments.
 """
 
 from __future__ import annotations

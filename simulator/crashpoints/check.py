@@ -1,9 +1,9 @@
 # Tests: tests/simulator/test_crashpoints.py
-"""Recovers what a crash left of a whole broker, compares it with what may be there, and uses it.
+"""Recover a whole broker after a crash, compare it with the expected state, and use it.
 
-A broker of the real parts starts on the disk. What it holds is read from the log, what its groups
-know is listed and tried out. Then it works: one more record for each partition, leases, settles.
-That must survive a second loss of power, and a clean stop must leave sound files.
+A broker of the real parts starts on the disk. Its records are read from the log, its groups are
+listed and leased. Then each partition takes one more record, and groups lease and settle. All of
+that must survive a second loss of power, and a clean stop must leave sound files.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _broker_group_partitions(
 
 
 class Seen:
-    """What a broker shows of a record in a group."""
+    """The state of a record in a group, as the broker shows it."""
 
     def __init__(self, state: State, is_ready: bool = False, reason: str = "") -> None:
         self.state = state

@@ -1,12 +1,11 @@
 # Tests: tests/simulator/test_crashpoints.py
-"""What may and what must stand on the disk at a moment of a run, by what the clients saw of it all.
+"""Compute the possible and the required state of the disk at a moment of a run.
 
-The workload was played to its end before, so the answer to every request is known, and when each
-request arrived and each answer was written. At a given moment a request either had not arrived
-(nothing of it may be seen), was answered (all of it must be seen), or lies in between (all or
-nothing of it). Times are microseconds of the world.
+The workload ran to its end before, so the times of each request and answer are known. At a moment a
+request had not arrived (nothing of it may be seen), was answered (all of it must be seen), or lies
+in between (all or nothing). Times are microseconds of the world.
 
-Everything that was written counts as answered, whether or not the client has it yet.
+A written answer counts, even if the client does not have it yet.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def is_possible(operation: Operation, now_us: int) -> bool:
 
 
 class Sent(NamedTuple):
-    """One message of a produce."""
+    """A message of a produce."""
 
     operation: Produce
     message: mm.BatchMessage
@@ -82,7 +81,7 @@ class Status(Enum):
 
 
 class State(NamedTuple):
-    """One record in one group, as docs/leases.rst has it."""
+    """A record in a group, after docs/leases.rst."""
 
     status: Status = Status.OPEN
     grants: int = 0
@@ -111,7 +110,7 @@ UNTOUCHED = State()
 
 
 class Boundary(NamedTuple):
-    """Between two lives of the broker: a lease that lives runs its whole duration again."""
+    """A restart of the broker: a live lease gets its whole duration again."""
 
     boot: Boot
 
@@ -227,7 +226,7 @@ class GroupPartition(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What may and must be there at one moment."""
+    """The possible and the required state at one moment."""
 
     now_us: int
     topics: dict[str, int]
@@ -245,7 +244,7 @@ class Expected(NamedTuple):
 
 
 class Hindsight:
-    """A whole run of the workload, to be asked about any moment of it."""
+    """A whole run of the workload, with the expected state of any moment."""
 
     def __init__(self, script: Script) -> None:
         self._history: History = script.history

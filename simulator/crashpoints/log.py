@@ -1,14 +1,13 @@
 # Tests: tests/simulator/test_crashpoints.py
 """The fixed workload of the log alone: entries of every kind, frames of many sizes, snapshots.
 
-The broker of this version writes no SCHEDULE entries, and knows no SECURITY and SCHEMA entries of
-such content; LOST entries come from a repair. The log carries all of them, so they are crashed
-here. Five lives on one directory: two end with a clean close, one with SIGKILL and two with a loss
-of power, those three while commits are under way. Each deletes segments, some in the middle of the
-log; from then on a start begins at the newest snapshot.
+The broker writes no SCHEDULE entries, only a repair writes LOST, and SECURITY and SCHEMA entries
+have unknown contents here; the log carries all of them. Five lives on one directory end by two
+clean closes, one SIGKILL and two losses of power, the last three during commits. Each life deletes
+segments, some in the middle of the log; later starts begin at the newest snapshot.
 
-Whatever `Wal.on_durable` has told, and whatever a start has replayed, must be there from then on,
-byte for byte and in order; a snapshot, once `Snapshots.write` has returned.
+Everything that `Wal.on_durable` reported, or a start replayed, must stay, byte for byte and in
+order. A snapshot must stay once `Snapshots.write` has returned.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Snapshot(NamedTuple):
 
 
 class Log(BareLog):
-    """One life of a log: opened, its threads run by hand."""
+    """One life of a log. Its threads run by hand."""
 
     def __init__(self, disk: SimDisk, random_bytes: Callable[[int], bytes]) -> None:
         super().__init__(disk, OPTIONS, random_bytes)
@@ -73,7 +72,7 @@ class Log(BareLog):
 
 
 class LogScript:
-    """One run of the workload. Its attributes say at any moment what must be on the disk."""
+    """One run of the workload. Its attributes give the required contents of the disk."""
 
     def __init__(self) -> None:
         self.disk = SimDisk()

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_crashpoints.py
 """Crash points: the moments just before and just after each call that changes the disk.
 
-A workload runs once for each process that checks a share of its points. Whoever is called at a
-point sees the disk exactly as a loss of power finds it then, and must only look at forks of it.
+A workload runs once for each process that checks a share of its points. A visitor sees the disk as
+a loss of power finds it, and must work on forks only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOST = "LOST: "
 
 
 class Unexpected(BrokerdError):
-    """The workload itself met what cannot be, before any crash point could tell."""
+    """The workload failed by itself, before any crash."""
 
 
 def require(condition: object, text: object) -> None:
@@ -62,7 +62,7 @@ class Point(NamedTuple):
 
 
 class Points:
-    """The crash points of one run: counts all, and calls ``visit(point)`` at those wanted."""
+    """The crash points of one run. Counts all, and calls ``visit(point)`` at selected ones."""
 
     def __init__(
         self, workload: str, wanted: Callable[[int], bool], visit: Callable[[Point], None]

@@ -20,7 +20,7 @@ from simulator.run import Result, run
 
 
 class Strike(NamedTuple):
-    """A moment at which the power goes: before the effect of the ``nth`` call of a name."""
+    """A loss of power before the effect of the ``nth`` call of a name."""
 
     call: DiskCall
     nth: int

@@ -1,13 +1,12 @@
 # Tests: tests/simulator/test_crashpoints.py
 """The fixed workload of a whole broker: the real core, its Protocol, and a few clients.
 
-Four lives of the broker on one directory: it ends by a clean stop, SIGKILL, loss of power, and a
-clean stop again. Each life stores single messages and batches, leases, settles, fails, extends and
-lets lapse, and writes enough to seal a segment and take snapshots. Records, group events, topics
-and marks are the entries that a broker of this version writes.
+Four lives of the broker on one directory end by a clean stop, SIGKILL, loss of power, and a clean
+stop. Each life stores single messages and batches, leases, settles, fails, extends and lets lapse.
+It writes enough to seal a segment and take snapshots.
 
-A request that depends on another is sent after its answer, so the requests of each record happen in
-the order in which they are sent. Acquires are never under way when the broker ends.
+A request that depends on another is sent after its answer, so the requests of each record have one
+order. No acquire is pending when the broker ends.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ FILLING_BYTES = 3_000
 
 
 class Client:
-    """Asks the broker things on one connection, and waits for answers when told to."""
+    """A client of one connection that waits for answers on request."""
 
     def __init__(self, script: Script, name: str) -> None:
         self.name = name
@@ -179,7 +178,7 @@ class Client:
 
 
 class Script:
-    """One run of the workload. `history` and `requests` are whole once `play` has returned."""
+    """One run of the workload. `history` and `requests` are complete when `play` has returned."""
 
     def __init__(self) -> None:
         self.world = World(SEED)

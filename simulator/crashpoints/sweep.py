@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_crashpoints.py
-"""Plays a workload, and checks what a crash leaves at the points wanted.
+"""Run a workload and check the state after a crash at selected points.
 
-Each workload is played twice: first to know all that will be seen of it, then to crash it. Both
-runs must be the same to the byte.
+Each workload runs twice: first to record its requests and answers, then to crash. Both runs must be
+the same to the byte.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Visit = Callable[[Point, CrashModel], list[str]]
 
 
 class Finding(NamedTuple):
-    """Something wrong. ``point`` is None if the workload itself could not be played."""
+    """A fault. ``point`` is None if the workload itself failed."""
 
     point: Point | None
     model: CrashModel | None
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a sweep over a workload, or a share of it, has found."""
+    """The result of a sweep over a workload or a share of it."""
 
     workload: str
     calls: Counter[str]

@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_flips.py
-"""The real broker, and the log alone, without threads on a simulated disk, driven by hand.
+"""The real broker, and the log alone, on a simulated disk without threads, driven by hand.
 
-The cheapest start there is, for checks that start a broker a hundred thousand times.
+These start fast, for checks that start a broker a hundred thousand times.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class BareLog:
 class BareBroker:
     """One run of a broker; ``ids`` makes the random bytes of its segments and snapshots.
 
-    It has an archive, and a log id, if ``open_archive`` gives one by the id.
+    It has an archive and a log id if ``open_archive(log_id)`` returns one.
     """
 
     def __init__(

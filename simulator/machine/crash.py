@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_disk.py
-"""What a loss of power leaves of the operations that were not synced.
+"""Compute which unsynced operations survive a loss of power, by one of four models.
 
-Four models, from kind to cruel; docs/simulator.rst says each precisely, and where it comes from.
-Everything here is a function of its arguments and of the random numbers it draws.
+docs/simulator.rst, section "Crash models", defines them with sources. Every function depends only
+on its arguments and the given random numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simulator.machine.page_cache import (
 
 
 class CrashModel(StrEnum):
-    """How much of what was not synced survives a loss of power."""
+    """Which unsynced data survives a loss of power."""
 
     DROP = "drop"
     """None of it."""
@@ -38,7 +38,7 @@ class CrashModel(StrEnum):
 
 
 class EntryChange(NamedTuple):
-    """One change of a directory: atomic, whatever it does. Paths are whole."""
+    """An atomic change of a directory. Paths are complete."""
 
     order: int
     directory: str

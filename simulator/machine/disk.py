@@ -1,13 +1,12 @@
 # Tests: tests/simulator/test_disk.py, tests/wal/test_disk.py
-"""A disk in memory that loses what was not synced, fills up, rots, and fails on demand.
+"""A disk in memory that loses unsynced data, fills up, rots, and fails on demand.
 
-It behaves as :class:`brokerd.wal.disk.RealDisk` does, and knows besides which operations no sync
-has made durable yet. :meth:`SimDisk.crash` goes over to what a loss of power leaves of them, by one
-of four models; docs/simulator.rst says each precisely.
+It behaves like :class:`brokerd.wal.disk.RealDisk` and records the operations that no sync has made
+durable. :meth:`SimDisk.crash` keeps some of them, by one of four models (docs/simulator.rst).
 
-Every call passes ``enter`` before its effect and ``leave`` after it. These may block, so that other
-threads run meanwhile, and may raise: an effect is atomic, and stands wholly between the two.
-Paths are text, positions and sizes bytes. Same calls and same random numbers, same bytes.
+Every call passes ``enter`` before its effect and ``leave`` after it. A hook may block while other
+threads run, and may raise. The effect is atomic. Paths are text, positions and sizes bytes. The
+same calls and random numbers give the same bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _JUNK_BYTES = 64 << 10
 
 
 class Call(NamedTuple):
-    """One call of the disk. ``position`` and ``length`` are 0 where they mean nothing."""
+    """One call of the disk. ``position`` and ``length`` are 0 where the call has none."""
 
     number: int
     """From 1, over the life of the disk."""
@@ -46,7 +45,7 @@ class Call(NamedTuple):
 
 
 class PowerLost(BaseException):
-    """The machine or the process is gone. Not an Exception: nobody may go on after it."""
+    """The machine or the process has ended. A BaseException, so that no handler continues."""
 
 
 class ShortWrite(OSError):
@@ -64,7 +63,7 @@ class _Failure(NamedTuple):
 
 
 class SimFile:
-    """An open file of a :class:`SimDisk`. A crash or a kill ends it: PowerLost from then on."""
+    """An open file of a :class:`SimDisk`. After a crash or a kill it raises PowerLost."""
 
     def __init__(self, disk: SimDisk, file: CachedFile, path: str, writable: bool) -> None:
         self._disk = disk
@@ -139,7 +138,7 @@ class SimFile:
 class SimDisk:
     """Files in memory. ``capacity`` is in bytes, None for no limit.
 
-    Directories need no making. Names are renamed within their directory only.
+    Directories exist without creation. Names are renamed within their directory only.
     """
 
     def __init__(self, capacity: int | None = None, file_system: str = "memory") -> None:

@@ -1,5 +1,5 @@
 # Tests: tests/wal/test_worker_pool.py
-"""A worker pool whose work is run by hand, step by step, in the caller's thread."""
+"""A worker pool whose jobs run step by step in the caller's thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from brokerd.wal.worker_pool import Done, Work
 
 
 class InlinePool:
-    """A pool without threads: work waits until :meth:`step` or :meth:`run` is called."""
+    """A pool without threads: jobs wait for :meth:`step` or :meth:`run`."""
 
     def __init__(self) -> None:
         self._work: deque[tuple[Work, Done]] = deque()

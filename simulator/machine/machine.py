@@ -1,9 +1,9 @@
 # Tests: tests/simulator/test_machine.py
-"""One simulated computer: the real core of a broker on a simulated disk, clock and threads.
+"""A simulated computer: the real broker core on a simulated disk, clock and threads.
 
 `Machine.boot` starts the core as `brokerd.server.service` does: lock, replay, listeners. A machine
-may be stopped cleanly, killed (the page cache stays) or lose its power (what was not synced may be
-gone), at a time or at any disk call, and booted again.
+can be stopped cleanly, killed (the page cache stays) or lose its power, at a time or at any disk
+call, and boot again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ARCHIVE_US = 3_000
 
 
 class SimReactor:
-    """What a process sees of the reactor: its monotonic clock, and what it asks for later."""
+    """The reactor of a process: its monotonic clock and its delayed calls."""
 
     def __init__(self, process: Process, base_us: int) -> None:
         self._process = process
@@ -64,7 +64,7 @@ class SimReactor:
 
 
 class SimLock:
-    """The lock on the data directory: one process at a time."""
+    """The lock on the data directory, for one process at a time."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -129,7 +129,7 @@ class SimHost:
 
 
 class _Crash:
-    """Something that ends the machine's process when so many more disk calls have begun."""
+    """A crash of the machine's process after a given number of disk calls."""
 
     def __init__(
         self, calls: int, name: str | None, is_stuck: bool, happen: Callable[[], None]
@@ -151,7 +151,7 @@ class Machine:
     """A computer with one data directory. Callbacks are attributes.
 
     ``on_ready(core)`` is called in each life of the broker before it takes connections,
-    ``on_end(boot)`` when one has ended. It listens in these wire formats.
+    ``on_end(boot)`` at the end of a life. ``formats`` are the wire formats that it listens in.
     """
 
     def __init__(

@@ -1,10 +1,9 @@
 # Tests: tests/simulator/test_network.py
-"""Connections between simulated clients and the real Protocols: late, in pieces, stalled, cut.
+"""Connections between simulated clients and the real Protocols: delayed, split, stalled, cut.
 
-A `Link` is the client's end and carries both directions. Each direction keeps its order, as TCP
-does, and is delivered in pieces cut at any byte. What is under way is limited by a window, so a
-client that does not read fills the window, then the transport's buffer, and then pauses the
-Protocol.
+A `Link` is the client's end and carries both directions. Each direction keeps its order and arrives
+in pieces, cut at any byte. A window limits the bytes in transit. So a client that does not read
+fills the window, then the transport's buffer, and then pauses the Protocol.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ READ_BYTES = 65_536
 
 
 class Service(NamedTuple):
-    """What a connection leads to while a broker serves."""
+    """The endpoint of a connection while a broker serves."""
 
     process: Process
     boot: int
@@ -42,7 +41,7 @@ class Service(NamedTuple):
 
 
 class Progress:
-    """When a stream had come how far."""
+    """The positions of a stream over time."""
 
     def __init__(self) -> None:
         self._positions: list[int] = []
@@ -61,7 +60,8 @@ class Progress:
 
 
 class Network:
-    """Between all clients and one machine. ``service()`` says who answers there now, if anyone."""
+    """The network between all clients and one machine. ``service()`` returns the current endpoint,
+    or None."""
 
     def __init__(
         self, world: World, rules: plan.Network, service: Callable[[], Service | None]
@@ -91,7 +91,7 @@ class Network:
 
 
 class Link:
-    """A client's end of a connection. The callbacks are attributes."""
+    """The client's end of a connection. Callbacks are attributes."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ class Link:
 
 
 class SimTransport:
-    """The broker's end: a stream transport as the reactor has it."""
+    """The broker's end: a stream transport like that of the reactor."""
 
     def __init__(self, link: Link, process: Process, protocol: Any) -> None:
         self.process = process

@@ -1,10 +1,9 @@
 # Tests: tests/simulator/test_disk.py
-"""One file of the simulated disk: what readers see, what the disk holds, and what lies between.
+"""One file of the simulated disk: the page cache, the durable image, and unsynced operations.
 
-Readers see the page cache. The disk holds an older image. Between the two stand the unsynced
-operations, in order: a sync applies them to the image, a failed sync loses them, and a crash lets
-some of them survive. The rules and their sources are in docs/simulator.rst. Positions and sizes are
-bytes.
+Readers see the page cache. A sync applies the unsynced operations to the image, a failed sync loses
+them, and a crash lets some of them survive. docs/simulator.rst has the rules and their sources.
+Positions and sizes are bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ SECTOR_BYTES = 512
 
 
 class Write(NamedTuple):
-    """Bytes that were written; never none."""
+    """Written bytes, at least one."""
 
     order: int
     position: int
@@ -26,14 +25,14 @@ class Write(NamedTuple):
 
 
 class Resize(NamedTuple):
-    """A new size: by truncation, or what is left of a growing write whose bytes were lost."""
+    """A new size, by truncation or by a growing write whose bytes were lost."""
 
     order: int
     size: int
 
 
 class Lost(NamedTuple):
-    """What a failed sync dropped of one sector: it may be on the disk, and no later sync helps."""
+    """A sector that a failed sync dropped: it may be on the disk, and no later sync writes it."""
 
     order: int
     position: int
@@ -52,9 +51,9 @@ def sectors(position: int, length: int) -> range:
 
 
 class Image:
-    """The bytes of a file in one place, and the starts of the sectors there that read as errors.
+    """The bytes of a file in one place, and the starts of its unreadable sectors.
 
-    Copies share their bytes until one of them changes: disks are forked more often than written.
+    Copies share bytes until one of them changes, because disks are forked more often than written.
     """
 
     def __init__(self) -> None:
@@ -112,7 +111,7 @@ class Image:
 
 
 class CachedFile:
-    """One file, whatever its names are. ``number`` is its place in the order of creation."""
+    """One file under any names. ``number`` is its place in the order of creation."""
 
     def __init__(self, number: int) -> None:
         self.number = number

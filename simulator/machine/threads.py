@@ -1,9 +1,9 @@
 # Tests: tests/simulator/test_threads.py
 """Threads of a simulated machine: the broker's blocking code, interleaved at each disk call.
 
-Each thread is a greenlet. A disk call in it takes simulated time, and meanwhile the reactor and the
-other threads go on; between two disk calls a thread is never interrupted. So every order in which
-real threads may reach the disk can occur, and the same seed gives the same one again.
+Each thread is a greenlet. During a disk call simulated time passes, and the reactor and other
+threads go on. A thread never switches between two disk calls. So threads can reach the disk in
+every order, and the same seed repeats the order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.machine.world import World
 
 
 class Process:
-    """The life of one process: what it has due ends with it."""
+    """The life of one process. Its pending events end with it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -63,7 +63,7 @@ class Process:
 
 
 class SimThread(greenlet):
-    """One thread. ``work`` must not raise but PowerLost."""
+    """One thread. ``work`` may raise PowerLost only."""
 
     def __init__(self, process: Process, work: Callable[[], None]) -> None:
         super().__init__(self._run_work, parent=getcurrent())
@@ -137,9 +137,9 @@ class SimMutex:
 
 
 class SimThreads:
-    """A worker pool of `brokerd.server.host.Host`: threads that take work from one queue.
+    """A worker pool of `brokerd.server.host.Host`: threads that take jobs from one queue.
 
-    ``lag_us()`` is what it takes for work to begin and for its end to be told.
+    ``lag_us()`` returns the delay before a job begins and before its end is reported.
     """
 
     def __init__(self, process: Process, count: int, lag_us: Callable[[], int]) -> None:

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_world.py
-"""Simulated time and chance: one queue of what is due, one source of randomness for each purpose.
+"""Simulated time and chance: one queue of events, one random source for each purpose.
 
-Nothing in a run happens but by an event of this queue, so a run is a function of its seed. Time is
-integer microseconds and goes on only when nothing is left to do now.
+Everything in a run is an event of this queue, so a run is a function of its seed. Time is integer
+microseconds and advances when no event is left for the current moment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import ceil
 
 
 class Event:
-    """Something due at a time; also what ``callLater`` of a reactor returns."""
+    """An event at a time; also the result of ``callLater`` of a reactor."""
 
     __slots__ = ("_arguments", "_function", "at_us", "done")
 
@@ -45,7 +45,7 @@ class Event:
 
 
 class World:
-    """The clock on the wall of the simulator, and everything that is due by it."""
+    """The clock of the simulated world and its event queue."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

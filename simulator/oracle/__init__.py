@@ -1,9 +1,8 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""Checks every promise that clients can see on the history of a run.
+"""Check every promise that clients can see on the history of a run.
 
-`check` is pure: it knows nothing but the history. Where that leaves open whether something
-happened, every possibility is allowed. docs/simulator.rst, section "The oracle", tabulates the
-checks and the promise of each.
+`check` is a pure function of the history. Where the history leaves open whether something happened,
+every possibility is allowed. docs/simulator.rst, section "The oracle", lists the checks.
 
 Packages: `timeline` bounds events in time and tells apart the lives of a topic. `records` judges
 places, reads, offsets and removal. `groups` judges leases, dead letters and order. The modules here
@@ -60,7 +59,7 @@ HOLDS_OF_ROTTEN_FILES = frozenset(
 
 
 class Judgement(NamedTuple):
-    """What the oracle found."""
+    """The result of the oracle."""
 
     violations: list[Violation]
     undecided: int
@@ -68,12 +67,12 @@ class Judgement(NamedTuple):
 
 
 def check(history: History) -> list[Violation]:
-    """The promises that ``history`` breaks, the earliest seen first."""
+    """Return the promises that ``history`` breaks, the earliest seen first."""
     return judge(history).violations
 
 
 def judge(history: History) -> Judgement:
-    """`check`, and how much of the history was too much to judge."""
+    """Return the violations and the number of undecided records."""
     history = replace(history, operations=[op for op in history.operations if _arrived(op)])
     history = spread_transactions(history)
     whole = history
@@ -118,7 +117,7 @@ def judge(history: History) -> Judgement:
 
 
 def _arrived(operation: Operation) -> bool:
-    """Whether the broker can have heard of it."""
+    """Return whether the broker may have received the request."""
     return operation.arrived_us != NEVER or operation.answered_us != NEVER
 
 

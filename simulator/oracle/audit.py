@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""The audit at the end of a run: all records are there and none is left: promises 1 and 2."""
+"""Check the audit at the end of a run: complete, dense, drained. Promises 1, 2 and 5."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from simulator.oracle.violation import Violation, violation
 
 
 class Audit:
-    """What the audit read of each topic."""
+    """The results of the auditor's reads, by topic."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Audit:
             self._places.setdefault(topic, set()).update(group_partition.sights)
 
     def check(self) -> Iterator[Violation]:
-        """Everything there is to say; nothing about a run without an audit."""
+        """Return all violations; none for a run without an audit."""
         if self._history.audit_us == NEVER:
             return
         yield from self._check_complete()
@@ -76,7 +76,7 @@ class Audit:
         )
 
     def _check_complete(self) -> Iterator[Violation]:
-        """The audit read each topic to its end, and drained each group."""
+        """Check that the audit read each topic to its end and drained each group."""
         for topic in self._records.of_topic:
             if topic not in self._read and not has_ended(topic):
                 yield Violation("audit", f"topic {topic} was not read", (), self._history.audit_us)
@@ -92,7 +92,7 @@ class Audit:
                 yield violation("audit", text, last)
 
     def _check_kept(self, topic: str) -> Iterator[Violation]:
-        """P1: what was acknowledged, or seen, is there."""
+        """P1: check that every acknowledged or seen record is in the audit."""
         for record in self._records.of_topic[topic]:
             if record.last_boot < EVER_US or self._has(record) or self._records.damaged:
                 continue
@@ -107,7 +107,7 @@ class Audit:
             yield violation("P1-kept", text, record.sent.produce, *shown)
 
     def _check_silent(self, topic: str) -> Iterator[Violation]:
-        """P1: what was acknowledged without being told where it stands is there."""
+        """P1: check messages that were acknowledged without a place."""
         if self._records.damaged or self._lives.any_loss:
             return
         read = self._lives.span(self._read[topic])
@@ -130,7 +130,7 @@ class Audit:
                 yield violation("P1-kept", text, produce)
 
     def _must_stay(self, produce: Produce, message: Message, read: Span) -> bool:
-        """Whether a message, wherever it stands, is there for sure when the audit reads."""
+        """Return whether a message must be stored when the audit reads, at any place."""
         return (
             self._records.senders(produce.topic, message.payload) == 1
             and not self._removal.may_be_removed_unseen(produce)
@@ -138,7 +138,7 @@ class Audit:
         )
 
     def _check_fired(self, topic: str) -> Iterator[Violation]:
-        """P5: what was scheduled is stored when it is due, unless it was cancelled."""
+        """P5: check that each scheduled message is stored when due, unless it was cancelled."""
         read = self._lives.span(self._read[topic])
         sent_as = (record.sent for record in self._records.of_topic[topic])
         seen = {(sent.produce.number, sent.position) for sent in sent_as}
@@ -158,7 +158,7 @@ class Audit:
                     yield violation("P5-fired", text, produce, self._read[topic])
 
     def _check_waiting(self) -> Iterator[Violation]:
-        """P5: when all delays are over, nothing waits any more."""
+        """P5: check that no message waits after all delays are over."""
         last: dict[str, Describe] = {}
         for op in self._history.operations:
             if not isinstance(op, Describe) or op.topic not in self._read:
@@ -171,7 +171,7 @@ class Audit:
                 yield violation("P5-fired", text, op)
 
     def _was_due(self, sent: Sent, read_us: int) -> bool:
-        """Whether a message must have been stored by then, and be there."""
+        """Return whether a message must have been stored by then and must still exist."""
         produce, message = sent.produce, sent.message
         span = self._lives.span(produce)
         begun = [span.last_us, *(c.ready_us for c in self._lives.crossings if c.ready_us < EVER_US)]
@@ -190,7 +190,7 @@ class Audit:
         )
 
     def _check_dense(self, topic: str) -> Iterator[Violation]:
-        """P2: offsets run from 0 without a hole."""
+        """P2: check that offsets run from 0 without a hole."""
         partitions: dict[int, set[int]] = defaultdict(set)
         for partition, offset in self._places[topic]:
             partitions[partition].add(offset)
@@ -206,7 +206,7 @@ class Audit:
                 yield violation("P2-dense", text, self._read[topic])
 
     def _may_have_expired(self, topic: str, place: Place) -> bool:
-        """Whether what stood there may be gone, as far as is known what stood there."""
+        """Return whether the record at a place may have expired, as far as it is known."""
         known = self._records.by_place.get((topic, place), ())
         read_us = self._lives.span(self._read[topic]).last_us
         if known:
@@ -214,7 +214,7 @@ class Audit:
         return self._removal.removes(topic) and self._records.may_be_unseen(topic)
 
     def _check_next(self, topic: str) -> Iterator[Violation]:
-        """P2: the next offset is the number of records there are."""
+        """P2: check that the next offset is the number of records."""
         if self._removal.removes(topic):
             return
         count = len(self._places[topic])
@@ -233,7 +233,7 @@ class Audit:
                     yield violation("P2-next", text, look)
 
     def _check_suffix(self, topic: str) -> Iterator[Violation]:
-        """P1 without fsync: power loss takes the end of what was acknowledged, and no more."""
+        """P1 without fsync: check that a power loss took only the last acknowledged records."""
         lost: dict[int, list[Record]] = defaultdict(list)
         read_us = self._lives.span(self._read[topic]).last_us
         for record in self._records.of_topic[topic]:
@@ -253,7 +253,7 @@ class Audit:
                     return
 
     def _check_batches(self) -> Iterator[Violation]:
-        """P2: of the messages of one produce all are stored, or none."""
+        """P2: check that all messages of a produce are stored, or none."""
         seen: dict[int, set[int]] = defaultdict(set)
         for record in self._records:
             if self._has(record):
@@ -267,7 +267,7 @@ class Audit:
                 yield violation("P2-batch", text, produce)
 
     def _check_transactions(self) -> Iterator[Violation]:
-        """P2: of the messages of a transaction all are stored, or none, in all its topics."""
+        """P2: check that all topics of a transaction store it, or none."""
         seen: dict[tuple[int, str], set[int]] = defaultdict(set)
         for record in self._records:
             if self._has(record):

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""The lives of the broker itself: promises 1, 6 and 7."""
+"""Check the lives of the broker: promises 1, 6 and 7."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN_FAULTS = (
 
 
 def check_boots(history: History, lives: Lives) -> Iterator[Violation]:
-    """Nothing is written after an end, no log is refused without cause, no damage made up."""
+    """Check for answers after an end, refused logs and damage without a cause."""
     for op in history.operations:
         boot = lives.boot(op)
         if boot is None or op.written_us == NEVER:

@@ -1,9 +1,9 @@
 # Tests: tests/simulator/test_oracle_archive.py
-"""What the broker let the archive's job remove: nothing that a group has still to do: promise 5.
+"""Check the bounds that release records to the rollup: promise 5.
 
-A bound is captured some time before it can be read, and after the one before it could be. So only
-groups count that had leased something by then, which is when a group begins; and whatever they have
-done until it can be read excuses it.
+A bound is captured before it can be read, and after the previous bound could be read. So a group
+counts only if it had leased something by then. Any change of the group until the bound can be read
+excuses it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_bounds(
     removal: Removal,
     group_partitions: dict[tuple[str, str], GroupPartition],
 ) -> Iterator[Violation]:
-    """P5: below a bound no group has a record that is neither settled nor gone."""
+    """P5: check that below a bound every record is settled or removed in every group."""
     if records.damaged or lives.any_loss or not history.published:
         return
     published: dict[tuple[str, int], list[Published]] = defaultdict(list)
@@ -95,7 +95,7 @@ def _check_group_partition(
 
 
 def _over_us(removal: Removal, group_partition: GroupPartition, record: Record) -> int:
-    """From when on a group may have nothing to do with a record any more; EVER_US for never."""
+    """Return the first moment at which the group may be done with a record; EVER_US for never."""
     settles = [
         op.sent_us
         for op, settlement, _ in group_partition.attempts.get(record.place, ())

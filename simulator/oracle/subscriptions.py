@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_oracle_subscriptions.py
-"""Subscriptions: what each was given, and what it was not: promises 1, 3, 4 and 5.
+"""Check deliveries to BlipMQ subscriptions: promises 1, 3, 4 and 5.
 
-A message of QoS 1 is a lease of the subscription, and its record has a place; one of QoS 0 has none
-and is known by its value. The contract is that of docs/protocols/blipmq.rst, section Delivery.
+A message of QoS 1 is a lease of the subscription, and its record has a place. A message of QoS 0 is
+known by its value only. docs/protocols/blipmq.rst, section Delivery, has the contract.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from simulator.payloads import value_of
 
 
 class Delivered(NamedTuple):
-    """A delivery of a record, and when it was made."""
+    """A delivery of a record and its time."""
 
     poll: Poll
     span: Span
 
 
 class GroupPartition:
-    """All that was asked of one subscription."""
+    """All requests to one subscription."""
 
     def __init__(self, subscribe: Subscribe) -> None:
         self.subscribe = subscribe
@@ -52,7 +52,7 @@ class GroupPartition:
 
 
 class Subscriptions:
-    """Judges the subscriptions of a history."""
+    """Judge of the subscriptions of a history."""
 
     def __init__(self, history: History, lives: Lives, records: Records, removal: Removal) -> None:
         self._history = history
@@ -81,7 +81,7 @@ class Subscriptions:
         self._by_value = self._values() if self._group_partitions else {}
 
     def _values(self) -> dict[tuple[str, bytes], list[tuple[Produce, Message]]]:
-        """Who sent what."""
+        """Return the sent messages by value."""
         sent: dict[tuple[str, bytes], list[tuple[Produce, Message]]] = defaultdict(list)
         for produce in self._records.produces:
             for message in produce.messages:
@@ -91,7 +91,7 @@ class Subscriptions:
     # -- checks ---------------------------------------------------------------------------------
 
     def check(self) -> Iterator[Violation]:
-        """All there is to say."""
+        """Return all violations of the subscriptions."""
         yield from self._check_ids()
         if self._records.damaged or self._lives.any_loss:
             return
@@ -103,7 +103,7 @@ class Subscriptions:
             yield from self._check_complete(group_partition)
 
     def _check_ids(self) -> Iterator[Violation]:
-        """P2: ids are given in order, and never again."""
+        """P2: check that ids rise and never repeat."""
         told = [(self._lives.span(op), op.subscription, op) for op in self._subscribes]
         for (before, earlier), (after, later) in falling(told):
             if after < before and not self._history.rotted:
@@ -117,7 +117,7 @@ class Subscriptions:
                 yield violation("P2-subscription", text, other, op)
 
     def _check_values(self, group_partition: GroupPartition) -> Iterator[Violation]:
-        """P2, P8: what is delivered was sent; at QoS 0 once at most; and with its own QoS."""
+        """P2, P8: check that each delivery was sent, with its QoS, at QoS 0 at most once."""
         topic, qos = group_partition.subscribe.topic, group_partition.subscribe.qos
         times: Counter[bytes] = Counter()
         for poll in group_partition.polls:
@@ -143,7 +143,7 @@ class Subscriptions:
                 yield violation("P3-once", text, senders[0][0], poll)
 
     def _check_leases(self, group_partition: GroupPartition) -> Iterator[Violation]:
-        """P3, P4: one delivery lives at a time, so often at most, and none once acknowledged."""
+        """P3, P4: check the number and overlap of deliveries, and that an ACK ends them."""
         most = max(1, self._rules.max_deliveries)
         for place, deliveries in self._deliveries(group_partition).items():
             name = f"{group_partition.name}, offset {place.offset} of partition {place.partition}"
@@ -163,7 +163,7 @@ class Subscriptions:
                     yield violation("P1-settled", text, ack, again[0])
 
     def _settled_for_sure(self, all_of_it: list[Delivered], ack: Acknowledge) -> bool:
-        """Whether it was in flight. Who reads slowly is not told that it was not."""
+        """Return whether the delivery was in flight at the ACK. A slow reader may miss the NACK."""
         span = self._lives.span(ack)
         return ack.succeeded and any(
             each.span.is_before(span) and span.last_us < self._flies_until(all_of_it, each)
@@ -178,19 +178,19 @@ class Subscriptions:
         return found
 
     def _are_apart(self, all_of_it: list[Delivered], one: Delivered, other: Delivered) -> bool:
-        """Whether the second of two deliveries may have come after the first was over."""
+        """Return whether the second delivery may have come after the end of the first."""
         return self._may_follow(all_of_it, one, other) or self._may_follow(all_of_it, other, one)
 
     def _may_follow(self, all_of_it: list[Delivered], one: Delivered, other: Delivered) -> bool:
         return other.span.last_us >= self._flies_until(all_of_it, one) - SLACK_US
 
     def _flies_until(self, all_of_it: list[Delivered], one: Delivered) -> int:
-        """The earliest end of a delivery that is not acknowledged: it is so manieth, or later."""
+        """Return the earliest end of an unacknowledged delivery, by the number before it."""
         before = sum(each.span.is_before(one.span) for each in all_of_it)
         return one.span.first_us + self._rules.flight_us(before + 1)
 
     def _check_begin(self, group_partition: GroupPartition) -> Iterator[Violation]:
-        """P3: nothing from before the subscription."""
+        """P3: check that no record is older than the subscription."""
         begun = self._lives.span(group_partition.subscribe)
         if self._rules.looks_back:
             return
@@ -203,7 +203,7 @@ class Subscriptions:
                 )
 
     def _record(self, group_partition: GroupPartition, poll: Poll) -> Record | None:
-        """The record of a delivery, if its place is told and only one had it."""
+        """Return the record of a delivery, if its place is known and unique."""
         if poll.handed is None or poll.handed.place is None:
             return None
         records = self._records.by_place.get(
@@ -212,7 +212,7 @@ class Subscriptions:
         return records[0] if len(records) == 1 else None
 
     def _check_refusals(self, group_partition: GroupPartition) -> Iterator[Violation]:
-        """P3: an acknowledgement is refused only where nothing is in flight."""
+        """P3: check that an ACK is refused only when nothing is in flight."""
         for place, deliveries in self._deliveries(group_partition).items():
             acks = group_partition.acks.get(place, [])
             for ack in acks:
@@ -231,7 +231,7 @@ class Subscriptions:
                         break
 
     def _flew(self, all_of_it: list[Delivered], each: Delivered, during: Span) -> bool:
-        """Whether it was in flight all the time, unless it was dealt with."""
+        """Return whether the delivery was in flight all the time, unless something ended it."""
         return (
             each.span.is_before(during)
             and during.last_us < self._flies_until(all_of_it, each) - SLACK_US
@@ -241,7 +241,7 @@ class Subscriptions:
     def _was_dealt_with(
         self, group_partition: GroupPartition, place: Place, refused: Acknowledge, span: Span
     ) -> bool:
-        """Whether something else may have ended the delivery: another ACK, or its record's end."""
+        """Return whether another ACK, or the end of the record, may have ended the delivery."""
         if has_ended(group_partition.subscribe.topic):
             return True
         others = (
@@ -255,7 +255,7 @@ class Subscriptions:
     # -- at the end -----------------------------------------------------------------------------
 
     def _check_complete(self, group_partition: GroupPartition) -> Iterator[Violation]:
-        """P5: all that came later was delivered, acknowledged or given up."""
+        """P5: check that each later message was delivered and acknowledged, or given up."""
         topic = group_partition.subscribe.topic
         if (
             group_partition.letters is None
@@ -288,13 +288,13 @@ class Subscriptions:
                 )
 
     def _is_over(self, group_partition: GroupPartition, place: Place, was_delivered: bool) -> bool:
-        """Whether a message of QoS 1 was acknowledged, as far as is known, or is a dead letter."""
+        """Return whether a message of QoS 1 is acknowledged for sure, or a dead letter."""
         if place in (group_partition.letters or {}):
             return True
         return was_delivered and any(not ack.error for ack in group_partition.acks.get(place, ()))
 
     def _may_have_expired(self, group_partition: GroupPartition) -> bool:
-        """Whether nobody asked anything of the subscription for as long as it lives then."""
+        """Return whether a gap between requests may have let the subscription expire."""
         moments = [self._lives.span(group_partition.subscribe).first_us]
         moments += [boot.ready_us for boot in self._lives.boots if boot.ready_us != NEVER]
         moments += [
@@ -311,7 +311,7 @@ class Subscriptions:
 
 
 def _qos(message: Message) -> int:
-    """Messages of other formats count as QoS 1; one of QoS 0 says so in its metadata."""
+    """Return the QoS of a message: 0 if its metadata says so, else 1."""
     return 0 if message.metadata == QOS_0 else 1
 
 

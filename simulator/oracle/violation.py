@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""What the oracle says when a promise is broken."""
+"""The value that reports a broken promise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Violation(NamedTuple):
 
 
 def violation(promise: str, text: str, *shown_by: Operation) -> Violation:
-    """A violation shown by operations, seen when the last of them was answered or sent."""
+    """Return a violation, dated by the last answer or request of its operations."""
     numbers = tuple(sorted({operation.number for operation in shown_by}))
     times = (max(op.sent_us, op.answered_us, op.written_us) for op in shown_by)
     return Violation(promise, text, numbers, max(times, default=NEVER))

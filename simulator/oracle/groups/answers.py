@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""Checks of the answers to acquires, and of the answers of a group together: promise 3."""
+"""Check answers to acquires, one by one and all of a group together: promises 3 and 4."""
 
 from __future__ import annotations
 

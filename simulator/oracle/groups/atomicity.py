@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_oracle_changes.py
-"""What is done to many things is done to all of them or to none: promises 4 and 5."""
+"""Check changes of many dead letters or messages at once: promises 4 and 5."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from simulator.oracle.violation import Violation, violation
 def check_letter_changes(
     lives: Lives, records: Records, removal: Removal, group_partition: GroupPartition
 ) -> Iterator[Violation]:
-    """P4: of the dead letters that were listed before, all are replayed or purged, or none."""
+    """P4: check that a replay or purge took all listed dead letters, or none."""
     if lives.any_loss or records.damaged or removal.removes(group_partition.topic):
         return
     for op in group_partition.changes:
@@ -41,7 +41,7 @@ def check_letter_changes(
 
 
 def _is_next(lives: Lives, first: Operation, then: Operation) -> bool:
-    """Whether it came before the other: also within one moment, where one asked both in turn."""
+    """Return whether one request came before the other, also if both have the same time."""
     if first.client == then.client and first.number < then.number:
         return lives.span(first).last_us <= lives.span(then).first_us
     return lives.span(first).is_before(lives.span(then))
@@ -81,7 +81,8 @@ def _check_all(
 
 
 def _concerned(op: LetterChange, listed: Letters) -> list[Letter]:
-    """The letters that it was about for sure. A start knows of times only about right."""
+    """Return the dead letters that the request covers for sure. Times are approximate after a
+    start."""
     if op.aged_us is not None and op.boot != listed.boot:
         return []
     return [
@@ -94,7 +95,7 @@ def _concerned(op: LetterChange, listed: Letters) -> list[Letter]:
 
 
 def _others(lives: Lives, group_partition: GroupPartition, op: LetterChange, between: Span) -> bool:
-    """Whether something else may have taken dead letters away meanwhile."""
+    """Return whether another request may have removed dead letters meanwhile."""
     return any(
         other is not op
         and isinstance(other, LetterChange | Seek | DeleteGroup)
@@ -107,7 +108,7 @@ def _others(lives: Lives, group_partition: GroupPartition, op: LetterChange, bet
 def _may_have_died(
     lives: Lives, group_partition: GroupPartition, place: Place, since: Span
 ) -> bool:
-    """Whether the record may have become a dead letter again since."""
+    """Return whether the record may have become a dead letter again since."""
     if group_partition.unanswered:
         return True
     spans = [lives.span(sight.acquire) for sight in group_partition.sights.get(place, ())]
@@ -116,7 +117,7 @@ def _may_have_died(
 
 
 def check_cancels(history: History, lives: Lives, records: Records) -> Iterator[Violation]:
-    """P5: what was cancelled is never stored."""
+    """P5: check that a cancelled message is never stored."""
     if lives.any_loss:
         return
     cancelled = {

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_oracle_changes.py
-"""What was done to a group or a topic, as events of each of its records."""
+"""Turn changes of a group or topic into events of each of its records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from simulator.oracle.timeline.spans import EVER_US, Lives, Span, possible
 
 
 class Changed(NamedTuple):
-    """What was done to one record."""
+    """A change of one record."""
 
     rules: list[GroupRules]
     """What the group's settings may have been when it was stored."""
@@ -42,7 +42,7 @@ class Changed(NamedTuple):
 
 
 class Changes:
-    """What was done to one group."""
+    """All changes of one group."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class Changes:
         ]
 
     def of(self, record: Record, owners: set[str], is_of: Callable[[Operation], bool]) -> Changed:
-        """The events of a record; ``owners`` may have leased it.
+        """Return the events of a record; ``owners`` may have leased it.
 
-        ``is_of(operation)`` says whether that was in a life in which the record was there.
+        ``is_of(operation)`` tells whether the record existed in the life of the operation.
         """
         stored = record.stored
         before = [change for change in self._rules if change[0].is_before(stored)]
@@ -90,7 +90,7 @@ class Changes:
         return any(isinstance(op, Seek | Replay | DeleteGroup) for op in self._operations)
 
     def _step(self, op: GroupChange, record: Record, owners: set[str]) -> Step | None:
-        """What it does to the record; None for nothing."""
+        """Return the step of the record for a change; None if it has no effect."""
         place = record.place
         match op:
             case Pause() | Resume():
@@ -123,7 +123,7 @@ class Changes:
         return steps[type(op)]
 
     def _add_removal(self, record: Record, changed: Changed) -> None:
-        """That the record was, or may have been, removed, and that it may have expired."""
+        """Add the events for the possible removal and expiry of the record."""
         may_us, told = self._removal.removed(record)
         if told is not None:
             span = Span(min(max(may_us, record.stored.first_us), told.span.last_us), EVER_US)
@@ -140,10 +140,10 @@ class Changes:
 
 
 def _is_kept(lives: Lives, op: Operation) -> bool:
-    """Whether it happened for sure, and stays so."""
+    """Return whether the change happened for sure and is durable."""
     return op.answered_us != NEVER and not lives.loses(op.boot)
 
 
 def rules_after(op: Operation, begin: GroupRules) -> GroupRules:
-    """The settings of a group after it was configured or deleted."""
+    """Return the settings of a group after it was configured or deleted."""
     return op.rules if isinstance(op, Configure) else begin

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_changes.py
-"""What is done to a group, or to a topic, as one of its records sees it; after docs/leases.rst.
+"""Changes of a group or topic as steps of one of its records, after docs/leases.rst.
 
-Steps as those of `lease_model`: each gives the states that can follow. A lease that may have been
-over at the time is taken both ways, because nobody knows whether the broker had noticed.
+Like the steps of `lease_model`, each returns the states that can follow. A lease that may have been
+over at the time gives two states, because the broker may or may not have noticed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MODEL = LeaseModel()
 
 
 def release(state: State, now_us: int, last_us: int, owner: str) -> Outcome:
-    """The leases of ``owner`` end; that is no failure."""
+    """End the leases of ``owner``; this is no failure."""
     if state.status != Status.LEASED or state.owner != owner:
         return [state._replace(clock_us=now_us)]
     after = []
@@ -27,7 +27,7 @@ def release(state: State, now_us: int, last_us: int, owner: str) -> Outcome:
 
 
 def configure(state: State, now_us: int, last_us: int, rules: GroupRules) -> Outcome:
-    """The group is given settings; leases and delays end if they change the order by key."""
+    """Apply new settings; leases and delays end if the order by key changes."""
     flips = rules.key_ordered != state.rules.key_ordered
     after = []
     for each in _maybe_lapsed(state, last_us):
@@ -38,7 +38,7 @@ def configure(state: State, now_us: int, last_us: int, rules: GroupRules) -> Out
 
 
 def seek(state: State, now_us: int, last_us: int, is_below: bool) -> Outcome:
-    """The group goes on from an offset; ``is_below``: the record lies below it."""
+    """Move the group to an offset; ``is_below``: the record lies below it."""
     after = []
     for each in _maybe_lapsed(state, last_us):
         if each.status == Status.REMOVED or (is_below and each.status == Status.DEAD):
@@ -53,7 +53,7 @@ def seek(state: State, now_us: int, last_us: int, is_below: bool) -> Outcome:
 
 
 def replay(state: State, now_us: int, last_us: int, reason: str = "") -> Outcome:
-    """A dead letter, if it has this reason, is delivered again, with counters at zero."""
+    """Deliver a dead letter with this reason again, with counters at zero."""
     return [
         _afresh(each, now_us, last_us)
         if _is_meant(each, reason)
@@ -63,7 +63,7 @@ def replay(state: State, now_us: int, last_us: int, reason: str = "") -> Outcome
 
 
 def purge(state: State, now_us: int, last_us: int, reason: str = "") -> Outcome:
-    """A dead letter, if it has this reason, is forgotten; the record stays settled."""
+    """Forget a dead letter with this reason; the record stays settled."""
     return [
         each._replace(
             status=Status.SETTLED if _is_meant(each, reason) else each.status, clock_us=now_us
@@ -73,31 +73,31 @@ def purge(state: State, now_us: int, last_us: int, reason: str = "") -> Outcome:
 
 
 def delete(state: State, now_us: int, last_us: int, rules: GroupRules) -> Outcome:
-    """The group is forgotten; ``rules`` are what a new one of its name begins with."""
+    """Forget the group; a new group of its name begins with ``rules``."""
     if state.status == Status.REMOVED:
         return [state._replace(clock_us=now_us)]
     return [_afresh(state, now_us, last_us)._replace(rules=rules)]
 
 
 def remove(state: State, now_us: int, last_us: int) -> Outcome:
-    """The record is removed from its topic, and a dead letter with it."""
+    """Remove the record from its topic, together with its dead letter."""
     return [state._replace(status=Status.REMOVED, clock_us=now_us)]
 
 
 def expire(state: State, now_us: int, last_us: int) -> Outcome:
-    """The record expires; a dead letter is not touched."""
+    """Expire the record; a dead letter stays."""
     if state.status == Status.DEAD:
         return [state._replace(clock_us=now_us)]
     return [state._replace(status=Status.REMOVED, clock_us=now_us)]
 
 
 def _is_meant(state: State, reason: str) -> bool:
-    """Whether it is a dead letter with a reason; "" is any."""
+    """Return whether the record is a dead letter with the reason; "" matches any."""
     return state.status == Status.DEAD and reason in ("", state.reason)
 
 
 def _ready(state: State, now_us: int, last_us: int) -> State:
-    """Eligible from now on, and no failure."""
+    """Return the state of an eligible record, without counting a failure."""
     return state._replace(
         status=Status.OPEN,
         clock_us=now_us,
@@ -110,19 +110,19 @@ def _ready(state: State, now_us: int, last_us: int) -> State:
 
 
 def _afresh(state: State, now_us: int, last_us: int) -> State:
-    """As a record that the group has never met."""
+    """Return the state of a record that the group has never leased."""
     return State(Status.OPEN, now_us, now_us, last_us, token=NOT_GRANTED, rules=state.rules)
 
 
 def _maybe_lapsed(state: State, last_us: int) -> list[State]:
-    """The state, and what it is if its lease was over and that was noticed."""
+    """Return the state, and the state after its lease lapsed."""
     if state.status == Status.LEASED and state.first_us <= last_us:
         return [state, MODEL.lapsed(state)]
     return [state]
 
 
 def _maybe_dead(state: State, last_us: int) -> list[State]:
-    """The same where only death matters: else the lease is left as it is."""
+    """Return the state, and the dead state if a lapse of its lease may have caused it."""
     return [
         each
         for each in _maybe_lapsed(state, last_us)

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""What each group did with each record, judged by the lease model: promises 1, 3, 4, 5 and 8.
+"""Judge the records of each group by the lease model: promises 1, 3, 4, 5 and 8.
 
-Everything that touched a record in a group becomes events of `lease_search`. Most records are
-leased once and settled once; those are passed without a search.
+Every request that concerns a record becomes an event of `lease_search`. Most records are leased
+once and settled once; they pass without a search.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Attempt = tuple[Settle, Settlement, str | None]
 
 
 class GroupPartition:
-    """One group's way through one topic."""
+    """The requests of one group to one topic."""
 
     def __init__(self, topic: str, group: str) -> None:
         self.topic = topic
@@ -65,7 +65,7 @@ class GroupPartition:
 
     @property
     def alters(self) -> bool:
-        """Whether records of the group were changed by anything but leases and settles."""
+        """Return whether anything but leases and settles changed records of the group."""
         return any(not isinstance(op, Pause | Resume) for op in self.changes)
 
     @property
@@ -73,13 +73,13 @@ class GroupPartition:
         return [acquire for acquire in self.acquires if acquire.answered_us == NEVER]
 
     def last_acquire(self, audit_us: int) -> Acquire | None:
-        """The last acquire of the audit's drain, if it was drained."""
+        """Return the last acquire of the audit's drain, or None."""
         drain = [op for op in self.acquires if op.sent_us >= audit_us and op.succeeded]
         return drain[-1] if drain and audit_us != NEVER else None
 
 
 def group_partitions_of(history: History) -> dict[tuple[str, str], GroupPartition]:
-    """Every (topic, group) that somebody asked for, in the order they were first asked for."""
+    """Return every (topic, group) of a history, in the order of first requests."""
     group_partitions: dict[tuple[str, str], GroupPartition] = {}
     for op in history.operations:
         if not isinstance(op, Acquire | Settle | Extend | Look | Letters | GroupChange):
@@ -120,7 +120,7 @@ def _result(op: Settle, index: int) -> str | None:
 
 
 class GroupPartitionJudge:
-    """Judges the records of one group_partition."""
+    """Judge of the records of one group and topic."""
 
     def __init__(
         self,
@@ -152,10 +152,9 @@ class GroupPartitionJudge:
         self._lettered = {letter.place for op in group_partition.letters for letter in op.letters}
 
     def judge(self) -> Iterator[Violation]:
-        """The violations of all records that this group met, or had to meet.
+        """Return the violations of all records that this group met, or had to meet.
 
-        After damage that a run without fsync may have, any event of a record may be lost, not only
-        the last ones: nothing is said about what the group did with it.
+        Damage after a run without fsync can take any event of a record. Such groups are not judged.
         """
         known: set[Record] = set()
         for place in sorted(
@@ -219,7 +218,7 @@ class GroupPartitionJudge:
             yield self._told(record, outcomes[0])
 
     def _is_plain(self, record: Record) -> bool:
-        """Leased at most once and then settled by its holder: no order can be wrong."""
+        """Return whether the record was leased at most once and then settled by its holder."""
         place, group_partition = record.place, self._group_partition
         sights, attempts = (
             group_partition.sights.get(place, ()),
@@ -291,7 +290,7 @@ class GroupPartitionJudge:
     def _refused(
         self, op: Settle | Extend, token: int | None, error: str, settles: bool
     ) -> Event | None:
-        """What a refusal tells of the record; None when it is about something else."""
+        """Return the event of a refusal; None when it concerns another record."""
         if NOT_OWNER in error:
             not_owner = partial(self._model.not_owner, owner=op.client, token=token)
             return Event(self._lives.span(op), not_owner, op)
@@ -301,7 +300,7 @@ class GroupPartitionJudge:
         return None
 
     def _seen(self, record: Record) -> Iterator[Event]:
-        """What the group's dead letters and the audit tell of the record."""
+        """Return the events that the group's dead letters and the audit give for the record."""
         if self._records.damaged or record.last_boot < EVER_US:
             return
         for op, span, letters in self._letters:
@@ -325,7 +324,7 @@ class GroupPartitionJudge:
                 yield Event(self._lives.span(asked), step, asked)
 
     def _crossed(self, record: Record, events: list[Event]) -> Iterator[Event]:
-        """The restarts between the first and the last event."""
+        """Return the restarts between the first and the last event."""
         first_us = min(record.stored.first_us, *(event.span.first_us for event in events))
         last_us = max(event.span.last_us for event in events)
         for crossing in self._lives.crossings:
@@ -344,9 +343,9 @@ class GroupPartitionJudge:
         return violation(refusal.promise, text, *shown)
 
     def _judge_existence(self, place: Place) -> Iterator[Violation]:
-        """A settle is refused for a record that never was, and for no other one.
+        """P1, P8: check that only a settle of an unknown record is refused as such.
 
-        Offsets that recovery left out after damage are settled, whatever they were.
+        Offsets that recovery left out after damage count as settled.
         """
         if self._records.damaged:
             return
@@ -367,10 +366,10 @@ class GroupPartitionJudge:
 
 
 def hidden_grants(model: LeaseModel, lives: Lives, acquires: list[Acquire]) -> list[Event]:
-    """What acquires without an answer may have leased: any record, to whom they were sent by.
+    """Return the leases that acquires without an answer may have made.
 
-    There may be hundreds, so those of one client that may have happened at the same time become
-    one: from the first moment to the last, of any of their durations.
+    Such an acquire may have leased any record for its sender. There may be hundreds, so overlapping
+    acquires of one client become one, from the first moment to the last.
     """
     bursts: list[list[Acquire]] = []
     last: dict[tuple[str, int], list[Acquire]] = {}
@@ -399,5 +398,5 @@ def _hidden_grant(model: LeaseModel, lives: Lives, acquires: list[Acquire]) -> E
 
 
 def _is_all_done(view: GroupView | None) -> bool:
-    """Whether a group told that every record is settled or dead."""
+    """Return whether an answer says that every record is settled or dead."""
     return view is not None and view.tells_settled and view.lag == 0

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""Checks of a group's reported state while it changes: promises 1, 2 and 3.
+"""Check the reported states of groups: promises 1, 2 and 3.
 
 A reported state was true at one moment between request and answer. Earlier answers bound it from
 below, requests until then bound it from above.
@@ -32,31 +32,31 @@ GROWING = ("next", "P2-next"), ("floor", "P1-settled"), ("dead", "P4-kept")
 
 
 class Bounds:
-    """How much of something there is at least and at most, at any time."""
+    """Lower and upper bounds of a count over time."""
 
     def __init__(self) -> None:
         self._certain: list[tuple[int, int]] = []
         self._possible: list[tuple[int, int]] = []
 
     def surely_ends(self, at_us: int, count: int = 1) -> None:
-        """So many are there for sure after that moment."""
+        """Count items for sure from that moment on."""
         self._certain.append((at_us, count))
 
     def may_begin(self, at_us: int, count: int = 1) -> None:
-        """So many may be there from that moment on."""
+        """Count possible items from that moment on."""
         self._possible.append((at_us, count))
 
     def before(self, span: Span) -> int:
-        """How many there are for sure, whenever in ``span`` it is looked."""
+        """Return the lower bound over ``span``."""
         return _sum_to(self._certain, span.first_us - 1)
 
     def until(self, span: Span) -> int:
-        """How many there may be, whenever in ``span`` it is looked."""
+        """Return the upper bound over ``span``."""
         return _sum_to(self._possible, span.last_us)
 
 
 class GroupViews:
-    """Judges the states that groups told."""
+    """Judge of the reported states of groups."""
 
     def __init__(self, history: History, lives: Lives, records: Records, removal: Removal) -> None:
         self._removal = removal
@@ -71,7 +71,7 @@ class GroupViews:
         self._stored = {topic: self._count_stored(topic) for topic in self._produces}
 
     def _count_stored(self, topic: str) -> Bounds:
-        """The records of a topic, as far as they are for sure there, and at most."""
+        """Return the bounds of the number of records in a topic."""
         bounds = Bounds()
         for produce in self._produces[topic]:
             span = self._lives.span(produce)
@@ -84,7 +84,7 @@ class GroupViews:
         return bounds
 
     def check(self, group_partition: GroupPartition) -> Iterator[Violation]:
-        """All that can be said of one group's states."""
+        """Return all violations in the states of one group."""
         looks = [(self._lives.span(look), look) for look in group_partition.looks if look.succeeded]
         if not looks:
             return
@@ -102,7 +102,7 @@ class GroupViews:
             yield from self._check_letters(group_partition, looks)
 
     def _check_next(self, span: Span, look: Look, view: GroupView) -> Iterator[Violation]:
-        """P1, P2: the records that were acknowledged, and no more than were sent."""
+        """P1, P2: check that the next offset covers acknowledged records and only sent ones."""
         stored = self._stored.get(look.topic, Bounds())
         least, most = stored.before(span), stored.until(span)
         if not least <= view.next <= most:
@@ -110,9 +110,9 @@ class GroupViews:
             yield violation("P2-next", text, look)
 
     def _count_settled(self, group_partition: GroupPartition) -> Bounds:
-        """The records that are settled or dead for sure, and at most.
+        """Return the bounds of the number of settled or dead records.
 
-        Where grants count, any lease may be the last one.
+        Where grants count as attempts, any lease may be the last one.
         """
         bounds = Bounds()
         dead = self._died(group_partition)
@@ -132,7 +132,7 @@ class GroupViews:
         return bounds
 
     def _died(self, group_partition: GroupPartition) -> dict[Place, list[int]]:
-        """By when the dead letters were dead: when they were listed, or when all was over."""
+        """Return the latest moments at which the dead letters died."""
         died: dict[Place, list[int]] = {}
         leases_over_us = self._leases_over_us(group_partition)
         for op in group_partition.letters if not self._lives.any_loss else ():
@@ -146,7 +146,7 @@ class GroupViews:
         return died
 
     def _leases_over_us(self, group_partition: GroupPartition) -> int:
-        """When all leases were over at the latest, but for those of the audit, which outlive it."""
+        """Return when all leases were over at the latest, except those of the audit."""
         leases: list[Acquire | Extend] = [*group_partition.acquires]
         leases += [op for ops in group_partition.extends.values() for op in ops]
         leases = [op for op in leases if op.sent_us < self._audit_us]
@@ -162,7 +162,7 @@ class GroupViews:
     def _check_growing(
         self, looks: list[tuple[Span, Look]], growing: Sequence[tuple[str, str]]
     ) -> Iterator[Violation]:
-        """P2, P3: next, floor and dead never go down."""
+        """P2, P3: check that next offset, floor and number of dead records never go down."""
         for name, promise in growing:
             epochs: dict[int, list[tuple[Span, int, Look]]] = defaultdict(list)
             for span, look in looks:
@@ -180,7 +180,7 @@ class GroupViews:
     def _check_letters(
         self, group_partition: GroupPartition, looks: list[tuple[Span, Look]]
     ) -> Iterator[Violation]:
-        """P4: a group without lag tells as many dead letters as it lists."""
+        """P4: check that a group without lag reports as many dead letters as it lists."""
         for span, look in looks:
             for letters in group_partition.letters:
                 view = look.view
@@ -202,7 +202,7 @@ class GroupViews:
 
 
 def _check_settled(settled: Bounds, span: Span, look: Look, view: GroupView) -> Iterator[Violation]:
-    """P1, P8: what was settled, and no more than was tried."""
+    """P1, P8: check that all settled records count, and no more than were tried."""
     count = view.next - view.lag
     name = f"group {look.group} of {look.topic}"
     if count < (least := settled.before(span)):
@@ -213,7 +213,7 @@ def _check_settled(settled: Bounds, span: Span, look: Look, view: GroupView) -> 
 
 
 def _check_sums(look: Look, view: GroupView) -> Iterator[Violation]:
-    """The numbers of one state add up."""
+    """Check that the numbers of one state add up."""
     settled = view.next - view.lag
     sound = (
         min(view[:7]) >= 0

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_oracle_changes.py
-"""What a group must not be given for now: order by key, and pauses: promise 3."""
+"""Check order by key and pauses: promise 3."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from simulator.oracle.violation import Violation, violation
 
 
 def check_pauses(lives: Lives, group_partition: GroupPartition) -> Iterator[Violation]:
-    """P3: nothing is given out after a group is told to be paused, until it is to go on."""
+    """P3: check that a paused group gives out nothing until it is resumed."""
     if lives.any_loss:
         return
     for pause in group_partition.changes:
@@ -58,9 +58,9 @@ def check_key_order(
     removal: Removal,
     group_partition: GroupPartition,
 ) -> Iterator[Violation]:
-    """P3: while a record is leased or came back, no later one of its key is given out.
+    """P3: check that a leased or returned record blocks later records of its key.
 
-    In the naive way: from its first lease on, until anything was asked that may have ended it.
+    A record blocks its key from its first lease until a request that may have ended it.
     """
     if not any(
         isinstance(op, Configure) and op.rules.key_ordered for op in group_partition.changes
@@ -99,7 +99,7 @@ class _KeyOrder:
                     yield from self._check(record, later)
 
     def _by_key(self) -> dict[tuple[int, bytes], list[Record]]:
-        """The records that the group was given, by partition and key, in order of offsets."""
+        """Return the delivered records by partition and key, in order of offsets."""
         keys: dict[tuple[int, bytes], list[Record]] = defaultdict(list)
         for place in sorted(self._group_partition.sights):
             for record in self._records.by_place.get((self._group_partition.topic, place), ())[-1:]:
@@ -133,7 +133,7 @@ class _KeyOrder:
         return all(rules.key_ordered for rules in possible(self._begin, self._rules, during))
 
     def _may_end_us(self, record: Record, begun: Span) -> int:
-        """The first moment at which the key may be free again."""
+        """Return the first moment at which the key may be free again."""
         operations: list[Operation] = [
             op
             for op, settlement, result in self._group_partition.attempts.get(record.place, ())
@@ -151,7 +151,7 @@ class _KeyOrder:
         return min([*moments, self._may_die_us(record)])
 
     def _may_die_us(self, record: Record) -> int:
-        """When the record may first have become a dead letter: at its last attempt."""
+        """Return the first moment at which the record may have become a dead letter."""
         fewest = min(
             rules.max_attempts for rules in possible(self._begin, self._rules, Span(-1, EVER_US))
         )

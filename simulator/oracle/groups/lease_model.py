@@ -1,10 +1,10 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""One record in one group, as docs/leases.rst says it behaves, with times as ranges.
+"""One record in one group after docs/leases.rst, with times as ranges.
 
-When an answered request took effect is known only to lie between its arrival and its answer, so a
-state keeps the earliest and the latest moment at which its lease or delay can end. A step gives
-every state that can follow; where a rule of the contract forbids the step, it gives a `Refusal`
-that names the promise. What is not known (a token that was not told) matches anything.
+An answered request took effect between its arrival and its answer. So a state keeps the earliest
+and the latest moment at which its lease or delay can end. A step returns every state that can
+follow, or a `Refusal` that names the promise. Unknown values, such as the token of a lost answer,
+match anything.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Status(IntEnum):
 
 
 class State(NamedTuple):
-    """What is known of a record in a group."""
+    """The known state of a record in a group."""
 
     status: Status
     clock_us: int
@@ -74,14 +74,14 @@ class State(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a step cannot follow a state."""
+    """The reason why a step cannot follow a state."""
 
     promise: str
     text: str
 
 
 class Verdict(NamedTuple):
-    """What a settle says of a record."""
+    """The content of a settle."""
 
     success: bool
     delay_us: int | None
@@ -93,17 +93,17 @@ Outcome = list[State] | Refusal
 
 
 def stored(first_us: int, last_us: int, rules: GroupRules) -> State:
-    """A record that was just stored, and that the group has never met."""
+    """Return the state of a new record that the group has never leased."""
     return State(Status.OPEN, first_us, first_us, last_us, rules=rules)
 
 
 class LeaseModel:
-    """What happens to a record. Each method is a step that happens in [now_us, last_us]."""
+    """The steps of a record. Each happens at one moment in [now_us, last_us]."""
 
     # -- what the broker does by itself ---------------------------------------------------------
 
     def lapsed(self, state: State) -> State:
-        """The lease is over, noticed or not."""
+        """End the lease, whether the broker noticed or not."""
         rules = state.rules
         if rules.counts_grants and state.grants >= rules.max_attempts:
             return state._replace(status=Status.DEAD, reason=MAX_ATTEMPTS_REASON)
@@ -118,10 +118,10 @@ class LeaseModel:
         )
 
     def cross(self, state: State, now_us: int, last_us: int, crossing: Crossing) -> Outcome:
-        """The broker ended and another life of it serves.
+        """End the broker and start it again.
 
-        A lease lives again for its whole duration, unless it was over and that was written; a delay
-        goes on by the wall clock, which may have been moved.
+        A lease gets its whole duration again, unless its end was durable. A delay goes on by the
+        wall clock, which may have been set.
         """
         ready_us = crossing.ready_us
         state = state._replace(clock_us=ready_us)
@@ -150,10 +150,10 @@ class LeaseModel:
         token: int | None = None,
         longest_us: int = 0,
     ) -> Outcome:
-        """The record is leased. ``grants`` and ``token`` are what was told of the new lease.
+        """Lease the record. ``grants`` and ``token`` are those of the answer.
 
-        ``duration_us`` None is what the group gives, ``longest_us`` how long it may be, where that
-        is not known.
+        ``duration_us`` None is the default of the group, ``longest_us`` its upper bound where it is
+        not known.
         """
         if state.status == Status.LEASED:
             if last_us < state.first_us:
@@ -207,7 +207,7 @@ class LeaseModel:
         reason: str = "",
         dead: bool = False,
     ) -> Outcome:
-        """A settle is accepted."""
+        """Accept a settle."""
         verdict = Verdict(success, delay_us, reason, dead)
         if state.status >= Status.SETTLED:
             return [state._replace(clock_us=now_us)]
@@ -240,7 +240,7 @@ class LeaseModel:
         token: int | None,
         duration_us: int,
     ) -> Outcome:
-        """An extension is accepted."""
+        """Accept an extension."""
         if state.status != Status.LEASED or now_us > state.last_us:
             return Refusal("P3-extend", "it has no lease")
         if not _is_holder(state, owner, token):
@@ -263,7 +263,7 @@ class LeaseModel:
     def not_owner(
         self, state: State, now_us: int, last_us: int, owner: str, token: int | None
     ) -> Outcome:
-        """A settle or an extension is refused because another one's lease lives."""
+        """Refuse a settle or an extension because of another client's live lease."""
         if state.status != Status.LEASED or now_us > state.last_us:
             return Refusal("P3-refusal", "refused as another one's, but it has no lease")
         if token is not None or state.owner == owner:
@@ -273,7 +273,7 @@ class LeaseModel:
     def lease_lost(
         self, state: State, now_us: int, last_us: int, token: int | None, settles: bool
     ) -> Outcome:
-        """Refused because there is no such lease: it was over, or has another token."""
+        """Refuse because the lease is over or has another token."""
         after: list[State] = []
         may_mismatch = token is not None and (state.token is None or state.token != token)
         if state.status == Status.LEASED:
@@ -292,7 +292,7 @@ class LeaseModel:
     # -- what can be seen -----------------------------------------------------------------------
 
     def is_letter(self, state: State, now_us: int, last_us: int, letter: Letter) -> Outcome:
-        """The record stands among the group's dead letters."""
+        """The group lists the record as a dead letter."""
         if state.status == Status.LEASED and state.first_us <= last_us:
             state = self.lapsed(state)
         if state.status != Status.DEAD:
@@ -316,9 +316,9 @@ class LeaseModel:
     def is_no_letter(
         self, state: State, now_us: int, last_us: int, in_time: bool = False
     ) -> Outcome:
-        """The record does not stand among the group's dead letters.
+        """The group does not list the record as a dead letter.
 
-        ``in_time``: whether nothing may have kept the broker from noticing that its lease was over.
+        ``in_time``: the broker had time to notice that its lease was over.
         """
         if state.status == Status.DEAD:
             return Refusal("P4-kept", "it was dead and is no dead letter")
@@ -330,7 +330,7 @@ class LeaseModel:
         return [state._replace(clock_us=now_us)]
 
     def is_not_served(self, state: State, now_us: int, last_us: int, since_us: int) -> Outcome:
-        """A poll has waited since ``since_us`` and was not given it, nor was anybody else."""
+        """A poll since ``since_us`` did not get the record, and no other client did."""
         over = state
         if state.status == Status.LEASED and state.last_us + SERVED_US < now_us:
             over = self.lapsed(state)
@@ -343,7 +343,7 @@ class LeaseModel:
         return [state._replace(clock_us=now_us)]
 
     def is_not_eligible(self, state: State, now_us: int, last_us: int) -> Outcome:
-        """An acquire that would have taken it finds nothing."""
+        """An acquire that would have taken the record finds nothing."""
         over = state
         if state.status == Status.LEASED and state.last_us + LATE_US < now_us:
             over = self.lapsed(state)
@@ -410,7 +410,7 @@ def _backoff_us(state: State) -> int:
 
 
 def _lease_end(first_us: int, last_us: int, duration_us: int) -> tuple[int, int]:
-    """The earliest and latest end of a lease that begins between two moments."""
+    """Return the earliest and latest end of a lease that begins between two moments."""
     if duration_us <= 0:
         return first_us - 1, last_us
     return first_us + duration_us - SLACK_US, min(last_us + duration_us + SLACK_US, EVER_US)
@@ -423,8 +423,8 @@ def _is_holder(state: State, owner: str, token: int | None) -> bool:
 
 
 def _delayed_across(state: State, crossing: Crossing) -> State:
-    """A delay over a restart: early by as much as the wall clock went forward, late by any delay
-    begun anew."""
+    """Return the end of a delay after a restart: early by forward steps of the wall clock, late by
+    any delay begun anew."""
     ready_us = crossing.ready_us
     if not state.span_us:
         return state._replace(clock_us=ready_us)

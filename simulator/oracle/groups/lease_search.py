@@ -1,11 +1,11 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""Whether some order of the operations on one record explains what was seen of it.
+"""Search for an order of the operations on one record that explains its history.
 
-Wing and Gong, *Testing and Verifying Concurrent Objects* (1993), for one record in one group:
-operations that overlap may have happened in any order; those that were answered did happen; one
-that was not may have, also when the broker went down (*durable* linearizability: Izraelevitz,
-Mendes and Scott, 2016). Records are judged one by one, because linearizability is local (Herlihy
-and Wing, 1990).
+The method is that of Wing and Gong, *Testing and Verifying Concurrent Objects* (1993), for one
+record in one group. Overlapping operations may have happened in any order. Answered operations
+happened; others may have, also at the end of the broker (*durable* linearizability: Izraelevitz,
+Mendes and Scott, 2016). Linearizability is local, so records are judged one by one (Herlihy and
+Wing, 1990).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NODES_MAX = 4_000
 
 
 class Event(NamedTuple):
-    """Something that happened, or may have happened, to a record."""
+    """An event, certain or possible, of a record."""
 
     span: Span
     step: Step
@@ -35,7 +35,7 @@ class Event(NamedTuple):
 
 
 class Unexplained(NamedTuple):
-    """The event that no order gets past, and why the most promising one does not."""
+    """The event that no order passes, and the refusal of the most promising order."""
 
     event: Event
     refusal: Refusal
@@ -44,13 +44,13 @@ class Unexplained(NamedTuple):
 
 
 class Undecided(NamedTuple):
-    """There were too many orders to try."""
+    """The record has too many orders to try."""
 
     nodes: int
 
 
 class _Node(NamedTuple):
-    """What has happened so far, and the record then."""
+    """The events so far and the resulting state."""
 
     done: int
     """Bits of the certain events."""
@@ -80,11 +80,10 @@ def explain(
 ) -> Unexplained | Undecided | None:
     """Find an order in which all ``certain`` events and some of the others follow ``begin``.
 
-    ``uncertain`` are requests without an answer, each of which happened once or not at all.
-    ``grants`` are leases that nobody was told of: of each any number may have been, and of all
-    together ``grants_max``. ``counts_anew``: counts of grants may go down, ``loses``: a crossing
-    may undo what was acknowledged.
-    None when there is such an order.
+    ``uncertain`` are requests without an answer: each happened once or not at all. ``grants`` are
+    leases without an answer: each may have happened any number of times, all together at most
+    ``grants_max`` times. ``counts_anew``: counts of grants may go down. ``loses``: a crossing may
+    undo acknowledged events. Returns None when an order exists.
     """
     budget = _Budget()
     events = sorted(certain, key=lambda event: event.span)
@@ -100,7 +99,7 @@ def explain(
 def _widening(
     uncertain: Sequence[Event], grants: Sequence[Event]
 ) -> Iterator[tuple[Sequence[Event], Sequence[Event]]]:
-    """What may have happened unseen: nothing, then more. Nearly always nothing is enough."""
+    """Yield sets of hidden events, the empty one first. It nearly always suffices."""
     yield (), ()
     if uncertain:
         yield uncertain, ()
@@ -109,7 +108,7 @@ def _widening(
 
 
 class _Search:
-    """One search in depth; nodes that were seen are not looked at again."""
+    """Depth-first search that visits each node once."""
 
     def __init__(
         self,
@@ -153,7 +152,7 @@ class _Search:
         return Unexplained(event, refusal, tuple(before))
 
     def _try_certain(self, node: _Node) -> None:
-        """Let each event happen next that no other one must precede; the likeliest is last."""
+        """Push each event that may come next; the likeliest is pushed last."""
         waiting = [index for index in range(len(self._certain)) if not node.done >> index & 1]
         first_end_us = min(self._certain[index].span.last_us for index in waiting)
         for index in reversed(waiting):
@@ -189,13 +188,13 @@ class _Search:
         return outcome
 
     def _refused(self, node: _Node, event: Event, refusal: Refusal) -> None:
-        """Remember the refusal that came latest: it is the one worth telling."""
+        """Keep the latest refusal, because it is the most useful to report."""
         depth = node.done.bit_count()
         if self._best is None or depth > self._best[0]:
             self._best = depth, event, refusal, node.done
 
     def _try_uncertain(self, node: _Node) -> None:
-        """Let something happen next that nobody was told of."""
+        """Push the events without an answer that may come next."""
         is_over = node.state.status >= Status.SETTLED
         for index, event in enumerate(self._uncertain):
             if not node.used >> index & 1 and (event.revives or not is_over):
@@ -218,7 +217,7 @@ class _Search:
                 self._stack.append(_Node(node.done, used, hidden, after, trail))
 
     def _room_for_grants(self, node: _Node) -> int:
-        """How many grants may be hidden, as far as later answers count them."""
+        """Return how many grants may be hidden, according to counts in later answers."""
         told = [
             event.told_grants
             for index, event in enumerate(self._certain)

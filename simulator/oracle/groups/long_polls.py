@@ -1,9 +1,8 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_changes.py
-"""Long polls that ended with nothing, as events of the records they may have been given: promise 5.
+"""Turn long polls without a result into events of the records they might have got: promise 5.
 
-A lease that lapsed or a delay that is over must be noticed by itself: whoever waits for a record is
-served then, not when something else stirs the broker. Nothing is said where something else may have
-kept records from a poll: a pause, order by key, another life of the group, a disk in trouble.
+The broker must notice by itself that a lease lapsed or a delay is over, and serve the waiting poll.
+Pauses, order by key, other lives of the group and disk faults excuse it.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ MODEL = LeaseModel()
 
 
 class Poll(NamedTuple):
-    """A poll that ended with nothing, and when it waited for sure."""
+    """A long poll without a result, and the certain part of its wait."""
 
     acquire: Acquire
     waited: Span
 
 
 def idle_polls(history: History, lives: Lives, acquires: list[Acquire]) -> list[Poll]:
-    """The polls that a disk without trouble has no excuse for, and that waited for long enough."""
+    """Return the polls that waited long enough while the disk had no fault."""
     if not history.is_steady or lives.any_loss:
         return []
     polls = []
@@ -55,7 +54,7 @@ def idle_polls(history: History, lives: Lives, acquires: list[Acquire]) -> list[
 
 
 class Waiting:
-    """The polls of one group that may blame it."""
+    """The long polls of one group."""
 
     def __init__(
         self, begin: GroupRules, lives: Lives, polls: list[Poll], changes: list[GroupChange]
@@ -79,7 +78,8 @@ class Waiting:
         ]
 
     def events(self, record: Record, sights: list[Sight[Acquire]]) -> Iterator[Event]:
-        """That the record was not to be had for long: when a poll ended, and before each lease."""
+        """Return events: the record was not available for long when a poll ended, or before each
+        lease."""
         for poll in self.polls:
             first_us, last_us = poll.waited
             first_us = max(first_us, record.stored.last_us)

@@ -1,9 +1,8 @@
 # Tests: tests/simulator/test_oracle_offsets.py
-"""Committed offsets, and what is told of where a partition begins and ends: promises 1, 2 and 3.
+"""Check committed offsets and the ends of partitions: promises 1, 2 and 3.
 
-A committed offset is a number as given. Only a commit, a reset, an operator's seek and the end of
-the group change it, and nothing that was told is forgotten. A seek sets what is there, and makes
-none.
+Only a commit, a reset, an operator's seek and the end of the group change a committed offset. A
+seek changes an existing commit and makes no new one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from simulator.oracle.violation import Violation, violation
 
 
 class Number(NamedTuple):
-    """What a committed offset may be, both ends included."""
+    """The possible values of a committed offset, both ends included."""
 
     low: int
     high: int
@@ -31,7 +30,7 @@ NOTHING = None
 
 
 class Setting(NamedTuple):
-    """When an offset was set, whether that happened for sure, and what to."""
+    """The time of a change, whether it is certain, and the new value."""
 
     span: Span
     is_sure: bool
@@ -51,7 +50,7 @@ class Ends:
             self._by_partition[record.topic, record.place.partition].append(record)
 
     def least(self, topic: str, partition: int, before: Span) -> int:
-        """What it is at least, whenever in a span it is looked."""
+        """Return the smallest possible value in a span."""
         if self._lives.any_loss or self._records.damaged:
             return 0
         return max(
@@ -64,7 +63,7 @@ class Ends:
         )
 
     def most(self, topic: str, partition: int, until: Span) -> int:
-        """What it is at most."""
+        """Return the largest possible value in a span."""
         if self._records.damaged:
             return EVER_US
         return sum(
@@ -100,7 +99,7 @@ class Offsets:
                 self._learn_seek(op)
 
     def _learn_seek(self, op: Seek) -> None:
-        """A change for sure only where something was committed for sure, and never forgotten."""
+        """Add a seek. It is a certain change only if a commit certainly exists."""
         span = self._lives.span(op)
         is_done = op.succeeded and not self._lives.loses(op.boot)
         is_kept = (op.topic, op.group) not in self._deletions
@@ -119,7 +118,7 @@ class Offsets:
                 settings.append(Setting(span, is_sure, value, op.number))
 
     def _floor(self, op: Seek, partition: int, span: Span) -> Number:
-        """Where a seek may come to: an offset is cut to the records there are."""
+        """Return the possible results of a seek: an offset is cut to the existing records."""
         least = self.ends.least(op.topic, partition, span)
         most = self.ends.most(op.topic, partition, span)
         if op.to == "start":
@@ -127,7 +126,7 @@ class Offsets:
         return Number(least if op.to == "end" else min(op.to, least), most)
 
     def _learn(self, op: Commit | ResetOffset | Committed) -> None:
-        """A change; or an answer, which is true from then on."""
+        """Add a change, or an answer, which is true from then on."""
         span = self._lives.span(op)
         value: Number | None
         if op.error or (isinstance(op, Committed) and not op.succeeded):
@@ -151,7 +150,7 @@ class Offsets:
         return Number(0, most)
 
     def at(self, op: Committed | Position | Read) -> list[Number | None]:
-        """What may have been committed when something was asked for."""
+        """Return the possible commits at the time of a request."""
         settings = [
             *self._settings.get((op.topic, op.group, op.partition), ()),
             *self._deletions.get((op.topic, op.group), ()),
@@ -160,9 +159,9 @@ class Offsets:
         return possible(NOTHING, others, self._lives.span(op))
 
     def starts(self, read: Read) -> list[int]:
-        """Where a read may have begun: where it was asked to, or where its group stands.
+        """Return the possible starts of a read: its offset, or that of its group.
 
-        Of a range of offsets those that explain the answer best.
+        Of a range, return the offsets that explain the answer best.
         """
         if not read.group:
             return [read.offset]
@@ -178,7 +177,7 @@ class Offsets:
     # -- checks ---------------------------------------------------------------------------------
 
     def check(self) -> Iterator[Violation]:
-        """What was told of offsets."""
+        """Return all violations in answers about offsets."""
         if self._records.damaged:
             return
         for op in self._operations:
@@ -189,7 +188,7 @@ class Offsets:
                 yield from self._check_position(op)
 
     def _check_committed(self, op: Committed) -> Iterator[Violation]:
-        """P1: what was committed is told, as it was given."""
+        """P1: check that the last commit is returned as given."""
         told = self.at(op)
         if not any(_fits(op.offset, number, op.told_as_zero) for number in told):
             text = (
@@ -207,7 +206,7 @@ class Offsets:
             yield violation("P3-sums", text, op)
 
     def _check_position(self, op: Position) -> Iterator[Violation]:
-        """Where a partition begins is for `Removal` to say."""
+        """P1, P2: check the latest and the committed offset. `Removal` checks the start."""
         if op.mode == "latest":
             yield from self._check_end(op, op.offset)
         elif op.mode == "commit":
@@ -217,7 +216,7 @@ class Offsets:
                 yield violation("P1-committed", text, op)
 
     def _check_end(self, op: Committed | Position, told: int) -> Iterator[Violation]:
-        """P2: the next offset is what was acknowledged at least, and what was sent at most."""
+        """P2: check that the next offset is between the acknowledged and the sent number."""
         span = self._lives.span(op)
         least = self.ends.least(op.topic, op.partition, span)
         most = self.ends.most(op.topic, op.partition, span)

@@ -1,8 +1,7 @@
 # Tests: tests/simulator/test_oracle_offsets.py
-"""What is read by offset is what stands there: promises 1 and 2.
+"""Check that reads by offset are complete and fit their requests: promises 1 and 2.
 
-That each record shown was sent, and is at its own place, is for `records` to say, as for any sight.
-Here it is said that none is missing, and that an answer is one to its request.
+`records` checks the content and place of each record, as for every other sight.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _offset = attrgetter("place.offset")
 
 
 class Reads:
-    """Judges the reads of a history."""
+    """Judge of the reads of a history."""
 
     def __init__(
         self, history: History, lives: Lives, records: Records, removal: Removal, offsets: Offsets
@@ -45,7 +44,7 @@ class Reads:
             group_partition.sort(key=_offset)
 
     def check(self) -> Iterator[Violation]:
-        """All there is to say."""
+        """Return all violations of the reads."""
         for op in self._reads:
             starts = self._offsets.starts(op)
             yield from _check_answer(op, min(starts))
@@ -55,9 +54,7 @@ class Reads:
                 yield violation("P1-read", text, missing[0].sent.produce, op)
 
     def _missing(self, op: Read, start: int) -> Record | None:
-        """A record that an answer lacks: it shows all from its start to its end; an empty one, to
-        the end of the partition.
-        """
+        """Return a record that an answer lacks. An empty answer covers the partition's rest."""
         span = self._lives.span(op)
         shown = {reading.place.offset for reading in op.readings}
         end = _end(op, start)
@@ -77,7 +74,7 @@ class Reads:
         return group_partition[bisect_left(group_partition, start, key=_offset) :]
 
     def _is_visible(self, record: Record, op: Read, span: Span) -> bool:
-        """Whether the record was there for sure, and durable, whenever the read was made."""
+        """Return whether the record was certainly stored and durable during the read."""
         produce = record.sent.produce
         is_own = (
             op.connection == produce.connection != NEVER
@@ -96,7 +93,7 @@ class Reads:
 
 
 def _end(op: Read, start: int) -> int:
-    """Up to where an answer has everything."""
+    """Return the offset up to which an answer is complete."""
     if op.exact:
         return op.offset + 1
     if op.readings:
@@ -108,7 +105,7 @@ def _end(op: Read, start: int) -> int:
 
 
 def _check_answer(op: Read, start: int) -> Iterator[Violation]:
-    """P2: records come in order, from where they were asked for, and no more than that."""
+    """P2: check start, order and number of the records."""
     problem = _problem(op, start)
     if problem:
         yield violation("P2-read", problem, op)
@@ -140,7 +137,7 @@ def _too_many_bytes(readings: tuple[Reading, ...], limit: int | None) -> str:
 
 
 def passes(pattern: str, key: bytes | None, value: bytes) -> bool:
-    """Whether a filter of FlyMQ lets a record pass (docs/protocols/flymq.rst, FETCH)."""
+    """Return whether a filter of FlyMQ accepts a record (docs/protocols/flymq.rst, FETCH)."""
     texts = (value, key or b"")
     if pattern.startswith(JSON_PATH) and _has_path(value, pattern[len(JSON_PATH) :].split(".")):
         return True

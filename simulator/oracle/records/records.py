@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""Which records there were, and whether every sight of them agrees: promises 1, 2 and 8.
+"""Collect the records of a history and check that all sights agree: promises 1, 2 and 8.
 
-A record is known because its produce was answered, or because somebody was given it. Its place
-belongs to it for good, unless power loss without fsync took it (`Lives.loses`).
+A record is known by the answer to its produce or by a delivery. Its place is final, unless a power
+loss without fsync took it (`Lives.loses`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Asked = TypeVar("Asked", bound=Shown)
 
 
 class Sight(NamedTuple, Generic[Asked]):
-    """A record as somebody was given it, by an acquire or otherwise."""
+    """A record as a client received it."""
 
     acquire: Asked
     delivery: Delivery
 
 
 class Sent(NamedTuple):
-    """A message as it was sent."""
+    """A message as a client sent it."""
 
     produce: Produce
     position: int
@@ -49,7 +49,7 @@ class Sent(NamedTuple):
 
     @property
     def is_placed(self) -> bool:
-        """Whether an answer told where it stands."""
+        """Return whether an answer gave the place."""
         places = self.produce.places
         return self.produce.succeeded and (
             self.position >= len(places) or places[self.position] is not None
@@ -58,7 +58,7 @@ class Sent(NamedTuple):
 
 @dataclass(eq=False)
 class Record:
-    """A record that was stored, at its place in a topic."""
+    """A stored record at its place in a topic."""
 
     topic: str
     place: Place
@@ -74,7 +74,7 @@ class Record:
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether somebody was told that it stands there."""
+        """Return whether the record is acknowledged at its place."""
         return self.sent.is_placed
 
     @property
@@ -87,7 +87,7 @@ class Record:
 
 
 class Records:
-    """All records of a history by topic and place; ``violations`` is what does not fit."""
+    """All records of a history by topic and place, and the ``violations`` found on the way."""
 
     def __init__(self, history: History, lives: Lives) -> None:
         self.violations: list[Violation] = []
@@ -123,33 +123,32 @@ class Records:
             yield from records
 
     def senders(self, topic: str, payload: bytes) -> int:
-        """How often this payload was sent to the topic."""
+        """Return how often this payload was sent to the topic."""
         return len(self._senders.get((topic, payload), ()))
 
     def possible(self, record: Record) -> list[Sent]:
-        """What the record may be: one message, unless equal ones were sent without an answer."""
+        """Return the messages that the record may be; several only for equal ones without an
+        answer."""
         if self.is_known(record):
             return [record.sent]
         return self._senders[record.topic, record.sent.message.payload]
 
     def is_unique(self, record: Record) -> bool:
-        """Whether nobody else sent this payload to the topic."""
+        """Return whether this payload was sent to the topic once."""
         return self.senders(record.topic, record.sent.message.payload) == 1
 
     def is_known(self, record: Record) -> bool:
-        """Whether it is sure which message the record is; equal ones without an answer may be
-        either.
-        """
+        """Return whether the message of the record is certain."""
         return record.is_acknowledged or self.is_unique(record)
 
     def may_be_lost(self, record: Record) -> bool:
-        """Whether it may be gone after the boot that stored it."""
+        """Return whether the record may be lost after the boot that stored it."""
         return self._lives.loses(record.boot) and not any(
             sight.acquire.boot > record.boot for sight in record.sights
         )
 
     def may_be_unseen(self, topic: str) -> bool:
-        """Whether records may have been stored there that nobody was told of."""
+        """Return whether unknown records may be stored there."""
         return any(
             produce.topic == topic and (produce.answered_us == NEVER or None in produce.places)
             for produce in self.produces
@@ -199,7 +198,7 @@ class Records:
         record.sights.append(sight)
 
     def _join_transactions(self) -> None:
-        """The records of a transaction are stored at once: when one was seen, all were there."""
+        """Bound the records of a transaction: when one was seen, all were stored."""
         same: dict[int, list[Record]] = defaultdict(list)
         for record in self._claims.values():
             if record.sent.produce.in_transaction and self.is_unique(record):
@@ -212,7 +211,7 @@ class Records:
                 record.durable_us = durable_us
 
     def _stored(self, possible: list[Sent], sight: Sight[Shown]) -> Span:
-        """When a message that was seen, at a place that nobody was told, can have been stored."""
+        """Return when a message that was seen without a known place can have been stored."""
         spans = [self._stored_alone(sent, sight) for sent in possible]
         return Span(min(s.first_us for s in spans), max(s.last_us for s in spans))
 
@@ -226,7 +225,7 @@ class Records:
         return Span(max(span.first_us + delay_us - early_us, span.first_us), EVER_US)
 
     def _possible(self, sight: Sight[Shown]) -> list[Sent]:
-        """Who may have sent what was seen at a place that no answer named."""
+        """Return the possible senders of a record at a place that no answer gave."""
         delivery, topic = sight.delivery, sight.acquire.topic
         where = f"{topic}/{delivery.place.partition} offset {delivery.place.offset}"
         senders = self._senders.get((topic, delivery.payload), [])
@@ -249,7 +248,7 @@ class Records:
         return []
 
     def _sort(self) -> None:
-        """Say which boots each record has its place in, and collect those that share one."""
+        """Set the boots in which each record has its place, and collect shared places."""
         grouped: dict[tuple[str, Place], list[Record]] = defaultdict(list)
         for (topic, place, _), record in self._claims.items():
             grouped[topic, place].append(record)
@@ -265,7 +264,7 @@ class Records:
 
 
 class _Values:
-    """Payloads by their values, for formats that show no more than those."""
+    """Payloads by value, for formats that show values only."""
 
     def __init__(
         self, produces: list[Produce], claims: dict[tuple[str, Place, bytes], Record]
@@ -277,7 +276,7 @@ class _Values:
             self._at[topic, place].append(payload)
 
     def deliveries(self, operation: Read | Poll) -> Iterator[Delivery]:
-        """What was given out, as deliveries of payloads; not what came without a place."""
+        """Return all deliveries of payloads that have a place."""
         topic = operation.topic
         if isinstance(operation, Poll):
             handed = operation.handed
@@ -295,7 +294,7 @@ class _Values:
             )
 
     def _payload(self, topic: str, place: Place, value: bytes, seen_us: int) -> bytes:
-        """The payload that was seen, or was sent, or would have been sent."""
+        """Return the payload that was seen or sent."""
         known = self._at[topic, place]
         for payload in known:
             if value_of(payload) == value:
@@ -308,7 +307,7 @@ class _Values:
         return payload
 
     def _by_value(self) -> dict[tuple[str, bytes], list[Sent]]:
-        """What was sent, by topic and value; different payloads may have one value."""
+        """Return the sent messages by topic and value; different payloads may have one value."""
         sent: dict[tuple[str, bytes], list[Sent]] = defaultdict(list)
         for produce in self._produces:
             for index, message in enumerate(produce.messages):
@@ -317,9 +316,7 @@ class _Values:
 
 
 def _likeliest(sent: list[Sent], seen_us: int) -> bytes:
-    """The payload of one of these that was seen by then, where no answer named: best one without
-    a place of its own, that was due.
-    """
+    """Return the likeliest payload seen by then: one without a known place that was due."""
 
     def rank(one: Sent) -> tuple[bool, bool, bool]:
         due_us = one.produce.sent_us + (one.message.delay_us or 0)
@@ -329,7 +326,7 @@ def _likeliest(sent: list[Sent], seen_us: int) -> bytes:
 
 
 def check_places(records: Records, lives: Lives) -> Iterator[Violation]:
-    """P2: a place is one record's, unless the record before was lost with the power."""
+    """P2: check that a place belongs to one record, unless a power loss took the earlier one."""
     for (topic, place), sharing in records.by_place.items():
         for older, newer in pairwise(sharing):
             if older.boot < newer.boot and records.may_be_lost(older):
@@ -341,7 +338,7 @@ def check_places(records: Records, lives: Lives) -> Iterator[Violation]:
 
 
 def check_content(records: Records) -> Iterator[Violation]:
-    """P1: every sight of a record shows metadata and key as they were sent, if it is known how."""
+    """P1: check that every sight has the metadata and the key that were sent."""
     for record in records:
         message, produce = record.sent.message, record.sent.produce
         if not records.is_known(record):
@@ -385,7 +382,7 @@ def _short(value: bytes | None) -> str:
 
 
 def check_once(records: Records) -> Iterator[Violation]:
-    """P2: a message stands at one place only."""
+    """P2: check that a message is stored once."""
     first: dict[tuple[str, bytes], Record] = {}
     for record in records:
         if not records.is_unique(record):
@@ -398,7 +395,7 @@ def check_once(records: Records) -> Iterator[Violation]:
 
 
 def check_keys(records: Records) -> Iterator[Violation]:
-    """P2: a key chooses one partition of a topic, always the same."""
+    """P2: check that a key always leads to the same partition of a topic."""
     chosen: dict[tuple[str, bytes], Record] = {}
     for record in records:
         message = record.sent.message
@@ -411,11 +408,10 @@ def check_keys(records: Records) -> Iterator[Violation]:
 
 
 def check_order(records: Records, lives: Lives) -> Iterator[Violation]:
-    """P2: who was sent later stands later in a partition.
+    """P2: check that messages sent later are stored later in a partition.
 
-    Later is: in the same request, on the same connection, or after the answer to the other. Of
-    equal payloads without an answer nobody knows which is which. What waits is stored when it is
-    due, whatever was sent since.
+    Later means: in the same request, on the same connection, or after the other answer. Equal
+    payloads without an answer are exempt. A delayed message is stored when it is due.
     """
     group_partitions: dict[tuple[str, int, int], list[Record]] = defaultdict(list)
     for record in records:

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_oracle_changes.py
-"""What may be gone from a topic, and from when on: start offsets, retention and TTL: promises 2, 5.
+"""Check start offsets, retention and expiry: promises 2 and 5.
 
-A record is removed when the start offset of its partition passes it. That is done by a trim, or by
-the broker itself where the topic's settings say so. An expired record is passed over.
+A record is removed when the start offset of its partition passes it, by a trim or by retention. An
+expired record is not delivered.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LATE_US = 1_000
 
 
 class Told(NamedTuple):
-    """A start offset that somebody was told."""
+    """A start offset in an answer."""
 
     span: Span
     start: int
@@ -43,7 +43,7 @@ class Told(NamedTuple):
 
 
 class Removal:
-    """Judges what was removed, and says what may have been."""
+    """Judge of removed records, and bounds for the other checks."""
 
     def __init__(self, history: History, lives: Lives, records: Records) -> None:
         self._history = history
@@ -79,7 +79,7 @@ class Removal:
     # -- for others -----------------------------------------------------------------------------
 
     def removes(self, topic: str) -> bool:
-        """Whether anything of a topic may ever have been removed, or have expired."""
+        """Return whether records of a topic may have been removed or have expired."""
         rules = self._rules(topic, Span(-1, EVER_US))
         return (
             any(each.removes or each.ttl_us for each in rules)
@@ -92,9 +92,9 @@ class Removal:
         )
 
     def expires(self, record: Record) -> Span:
-        """When the record expires: EVER_US for never, or when nobody knows.
+        """Return when the record expires: EVER_US for never or unknown.
 
-        One that was compacted may be gone from then on, as if it had expired.
+        A compacted record counts as expired from its compaction on.
         """
         possible = self._records.possible(record)
         spans = [self._expires(sent.produce, sent.message, record.stored) for sent in possible]
@@ -102,14 +102,15 @@ class Removal:
         return Span(min(compacted_us, *(s.first_us for s in spans)), max(s.last_us for s in spans))
 
     def expires_of(self, produce: Produce, message: Message) -> Span:
-        """When a message expires that nobody has seen, wherever it is stored."""
+        """Return when an unseen message expires, wherever it is stored."""
         span = self._expires(produce, message, Span(self._lives.span(produce).first_us, EVER_US))
         if message.key is None:
             return span
         return Span(min(span.first_us, self._compacts.get(produce.topic, EVER_US)), span.last_us)
 
     def _expires(self, produce: Produce, message: Message, stored: Span) -> Span:
-        """A message's own time runs from when it was sent, the topic's from when it is stored."""
+        """Return the expiry: a message's own time runs from its sending, the topic's from its
+        storing."""
         begun = stored if message.delay_us is not None else self._lives.span(produce)
         if message.ttl_us is not None:
             begun = self._lives.span(produce)
@@ -120,7 +121,7 @@ class Removal:
         return Span(earliest_us, max(self._time.latest_us(begun.last_us, ttl) for ttl in ttls))
 
     def removed(self, record: Record) -> tuple[int, Told | None]:
-        """From when on the start offset may have passed it, and who was told that it has."""
+        """Return when the start offset may have passed the record, and the answers that show it."""
         partition, offset = record.place
         told = [
             each for each in self._told.get((record.topic, partition), ()) if each.start > offset
@@ -128,24 +129,24 @@ class Removal:
         return self._removed_us(record), min(told, default=None, key=lambda each: each.span.last_us)
 
     def start(self, topic: str, partition: int) -> int:
-        """The highest start offset that was told."""
+        """Return the highest start offset in any answer."""
         return max((told.start for told in self._told.get((topic, partition), ())), default=0)
 
     def is_there(self, record: Record, span: Span) -> bool:
-        """Whether it was neither removed nor expired, at any moment of ``span``, in any case."""
+        """Return whether the record certainly existed during all of ``span``."""
         return self._removed_us(record) > span.last_us and (
             self.expires(record).first_us > span.last_us
         )
 
     def may_be_gone(self, record: Record, by_us: int) -> bool:
-        """Whether it may have expired, or was removed, at some moment until ``by_us``."""
+        """Return whether the record may have expired or been removed by ``by_us``."""
         partition, offset = record.place
         return (
             self.start(record.topic, partition) > offset or self.expires(record).first_us <= by_us
         )
 
     def may_be_removed_unseen(self, produce: Produce) -> bool:
-        """Whether the records of a produce may have been removed, wherever they stood."""
+        """Return whether the records of a produce may have been removed, at any place."""
         rules = self._rules(produce.topic, Span(self._lives.span(produce).first_us, EVER_US))
         starts = [
             t.start
@@ -158,7 +159,7 @@ class Removal:
     # -- checks ---------------------------------------------------------------------------------
 
     def check(self) -> Iterator[Violation]:
-        """Start offsets that fall or pass what must stay, and records delivered after their end."""
+        """Return the violations of start offsets, retention and expiry."""
         if self._records.damaged or self._lives.any_loss:
             return
         for (topic, partition), tolds in self._told.items():
@@ -168,7 +169,7 @@ class Removal:
             yield from self._check_kept(record)
 
     def _check_falling(self, topic: str, partition: int, tolds: list[Told]) -> Iterator[Violation]:
-        """P2: a start offset never goes down, and nothing below it is given out."""
+        """P2: check that a start offset never goes down and nothing below it is delivered."""
         for (before, earlier), (after, later) in falling((t.span, t.start, t) for t in tolds):
             text = f"{topic}/{partition} starts at {after}, and did at {before}"
             yield violation("P2-start", text, earlier.operation, later.operation)
@@ -187,7 +188,7 @@ class Removal:
                 return
 
     def _check_expired(self, record: Record) -> Iterator[Violation]:
-        """P5: nothing is given out once it has expired."""
+        """P5: check that no expired record is delivered."""
         over_us = self.expires(record).last_us + LATE_US
         for sight in record.sights:
             if self._lives.span(sight.acquire).first_us > over_us:
@@ -195,7 +196,7 @@ class Removal:
                 yield violation("P5-expired", text, record.sent.produce, sight.acquire)
 
     def _check_kept(self, record: Record) -> Iterator[Violation]:
-        """P5: nothing is removed before its time, but what has expired or was compacted anyway."""
+        """P5: check that only records whose time has come, or compacted ones, are removed."""
         may_us, told = self.removed(record)
         may_us = min(may_us, self.expires(record).first_us)
         if told is not None and told.span.last_us < may_us:
@@ -223,14 +224,14 @@ class Removal:
         return min(moments, default=EVER_US)
 
     def _exceeds_us(self, topic: str, rules: TopicRules) -> int:
-        """When a topic may first have had more bytes than it may keep."""
+        """Return the first moment at which a topic may exceed its limit of bytes."""
         for at_us, size in self._sent.get(topic, ()):
             if size > rules.retention_bytes:
                 return at_us
         return EVER_US
 
     def _sizes(self, topic: str) -> list[tuple[int, int]]:
-        """How many bytes were sent to a topic by when."""
+        """Return the bytes sent to a topic over time."""
         sizes: list[tuple[int, int]] = []
         total = 0
         of_topic = [op for op in self._records.produces if op.topic == topic and not op.error]

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_oracle_offsets.py
-"""Which topics there are, as lists of them tell: promise 1."""
+"""Check the lists of topics: promise 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Change = tuple[Span, bool, bool]
 
 
 def check_topics(history: History, lives: Lives) -> Iterator[Violation]:
-    """P1: a topic that was made is listed until it is deleted, and not after that."""
+    """P1: check that a topic is listed from its creation to its deletion."""
     lists = [op for op in history.operations if isinstance(op, ListTopics) and op.succeeded]
     if not lists or history.rotted or lives.any_loss:
         return
@@ -55,5 +55,5 @@ def _check_list(
 
 
 def _is_listed(topic: str) -> bool:
-    """Some formats do not list names that begin so, nor the empty one."""
+    """Return whether formats list the name: not the empty one, nor internal prefixes."""
     return topic != "" and not topic.startswith("__")

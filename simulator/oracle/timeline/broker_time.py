@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_oracle_changes.py
-"""When something is over by the time for removal, as far as a history tells: docs/broker.rst.
+"""Bounds of the broker time that removal uses, after docs/broker.rst.
 
-The time for removal is broker time, but only as far as the wall clock was trusted: it went steadily
-for the grace, or a start found it at most an hour past the log.
+This is broker time as far as the wall clock was trusted: it ran steadily for the grace, or a start
+found it at most an hour past the log.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ NOTICE_US = 1_000_000
 
 
 class _Bound(NamedTuple):
-    """From ``at_us`` on, the time for removal is at most ``fast_us`` past the time of the world."""
+    """From ``at_us`` on, broker time is at most ``fast_us`` ahead of the world."""
 
     at_us: int
     fast_us: int
 
 
 class BrokerTime:
-    """Moments of the world at which waits of broker time are over."""
+    """Moments of the world at which waits in broker time end."""
 
     def __init__(self, history: History, lives: Lives) -> None:
         self._are_steps_known = history.clock_steps is not None
@@ -46,7 +46,7 @@ class BrokerTime:
         self._bounds = self._fast(starts)
 
     def earliest_us(self, begun_us: int, wait_us: int) -> int:
-        """The first moment at which a wait begun at ``begun_us`` may be over and acted upon."""
+        """Return the first moment at which a wait from ``begun_us`` may have ended."""
         if wait_us >= EVER_US or not self._are_steps_known:
             return EVER_US if wait_us >= EVER_US else begun_us
         slow_us = min(0, *self._offsets_during(0, begun_us))
@@ -58,11 +58,11 @@ class BrokerTime:
         return EVER_US
 
     def latest_us(self, begun_us: int, wait_us: int) -> int:
-        """The last moment at which a wait begun at ``begun_us`` may not be over yet."""
+        """Return the last moment at which a wait from ``begun_us`` may still go on."""
         return min(begun_us + wait_us, EVER_US) if self._follows else EVER_US
 
     def _offsets_during(self, first_us: int, last_us: int) -> list[int]:
-        """The offsets that the wall clock had at some moment of a span."""
+        """Return the offsets of the wall clock during a span."""
         before = [0, *self._offsets]
         since = [-1, *self._step_times]
         until = [*self._step_times, EVER_US]
@@ -73,7 +73,7 @@ class BrokerTime:
         ]
 
     def _fast(self, starts: list[tuple[int, int]]) -> list[_Bound]:
-        """Bounds of the time for removal, by time: the first holds from the beginning."""
+        """Return the bounds of broker time; the first holds from the beginning."""
         changes: list[tuple[int, int, int]] = []
         """When an offset may be trusted, the offset, and how far it may be past what was."""
         for index, offset in enumerate(self._offsets):

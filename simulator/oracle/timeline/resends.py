@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_oracle_changes.py
-"""What a producer sent more than once under one sequence number is one request: promise 2.
+"""Merge the repeats of a batch under one sequence number into one request: promise 2.
 
-It happened at one moment between the arrival of the first and the first answer. So it is made one
-operation, and the other checks need not know.
+The batch was stored once between the first arrival and the first answer. The other checks see one
+operation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulator.oracle.violation import Violation, violation
 
 
 def merge_resends(history: History) -> tuple[History, list[Violation]]:
-    """The history with each message sent once, and the answers that do not agree."""
+    """Return the history with each message sent once, and the answers that disagree."""
     same: dict[tuple[str, str, int], list[Produce]] = defaultdict(list)
     for op in history.operations:
         if isinstance(op, Produce) and op.producer_id:
@@ -37,9 +37,9 @@ def merge_resends(history: History) -> tuple[History, list[Violation]]:
 
 
 def _merged(sent: list[Produce]) -> Produce:
-    """One request for all: it came with the first and was answered with the first answer.
+    """Return one request: it came with the first and was answered with the first answer.
 
-    Which connection it came on nobody knows: a stalled one may be overtaken by the next.
+    Its connection is unknown, because a stalled connection may be overtaken by the next.
     """
     tried = [op for op in sent if not op.error] or sent[:1]
     first, last = tried[0], tried[-1]
@@ -61,7 +61,7 @@ def _merged(sent: list[Produce]) -> Produce:
 
 
 def _disagreements(sent: list[Produce]) -> list[Violation]:
-    """P2: a resend is answered with the first ids."""
+    """P2: check that a resend is answered with the first ids."""
     answers = [op for op in sent if op.succeeded]
     return [
         violation(

@@ -1,9 +1,9 @@
 # Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
-"""When an operation can have happened, and what can be lost: the lives of the broker.
+"""Bounds of the time of each operation, and of losses, by the lives of the broker.
 
-An answered operation happened at one moment from `arrived_us` to `written_us`, and so is durable.
-One that was not answered happened once from its arrival to the end of its connection or boot, or
-not at all; and one that never arrived did not happen. Times are microseconds of the world.
+An answered operation took effect at one moment from `arrived_us` to `written_us`, and is durable.
+Another one took effect once from its arrival to the end of its connection or boot, or not at all.
+Times are microseconds of the world.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Thing = TypeVar("Thing")
 
 
 class Span(NamedTuple):
-    """The moments at which something may have happened, both ends included."""
+    """The possible moments of an event, both ends included."""
 
     first_us: int
     last_us: int
 
     def is_before(self, other: Span) -> bool:
-        """Whether it happened before the other in any case."""
+        """Return whether one operation certainly happened before the other."""
         return self.last_us < other.first_us
 
 
 class Crossing(NamedTuple):
-    """From the end of one life of the broker to the beginning of the next that served."""
+    """The time from the end of one life of the broker to the next ready one."""
 
     boot: int
     """The life that ended."""
@@ -60,7 +60,7 @@ class Lives:
         return self._by_number.get(operation.boot)
 
     def loses(self, boot: int) -> bool:
-        """Whether what was acknowledged in that boot may be gone after it."""
+        """Return whether acknowledged data of that boot may be lost after it."""
         return boot in self._losing
 
     @property
@@ -68,11 +68,11 @@ class Lives:
         return bool(self._losing)
 
     def epoch(self, boot: int) -> int:
-        """How many losses lie before that boot: numbers may be given again after each."""
+        """Return the number of losses before that boot. Each loss lets numbers repeat."""
         return sum(losing < boot for losing in self._losing)
 
     def forward_us(self, during: Span) -> int:
-        """How far delays may end early because of restarts that may have been within ``during``."""
+        """Return how far restarts during ``during`` may shorten a delay."""
         return sum(
             crossing.forward_us
             for crossing in self.crossings
@@ -80,7 +80,7 @@ class Lives:
         )
 
     def span(self, operation: Operation) -> Span:
-        """When it happened, if it did."""
+        """Return the time of the operation, if it happened."""
         return self._spans[operation.number]
 
     def _span(self, operation: Operation) -> Span:
@@ -94,7 +94,7 @@ class Lives:
 
 
 def _crossings(history: History) -> list[Crossing]:
-    """The ends of all boots that served, and who served next."""
+    """Return the ends of all boots that served, with the next boot that served."""
     served = [boot for boot in history.boots if boot.ready_us != NEVER]
     following = [*served[1:], None]
     crossings = []
@@ -129,9 +129,9 @@ def _forward_us(history: History, during: Span) -> int:
 def possible(
     begin: Thing, changes: Iterable[tuple[Span, bool, Thing]], during: Span
 ) -> list[Thing]:
-    """What something may have been at some moment of ``during``.
+    """Return the values that something may have had during ``during``.
 
-    ``changes`` are when it was set, whether that happened for sure, and what to.
+    ``changes`` are triples: time, certainty, new value.
     """
     values = [(Span(-1, -1), begin)]
     for span, is_certain, value in sorted(changes, key=lambda change: change[0]):
@@ -146,9 +146,9 @@ def possible(
 def falling(
     entries: Iterable[tuple[Span, Value, Thing]],
 ) -> Iterator[tuple[tuple[Value, Thing], tuple[Value, Thing]]]:
-    """Pairs of an entry and one that began after the end of it and has a smaller value.
+    """Return pairs of an entry and one that began after its end with a smaller value.
 
-    One pair for each later entry: the earlier one with the largest value.
+    Each later entry is paired with the earlier one of the largest value.
     """
     begun = sorted(entries, key=lambda entry: entry[0].first_us)
     ended = sorted(begun, key=lambda entry: entry[0].last_us)

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_oracle_changes.py
-"""A topic that was deleted and made again is another topic: promise 2.
+"""Give each life of a deleted and recreated topic a name of its own: promise 2.
 
-So each life of a topic gets a name of its own, and is judged by itself; the last one keeps the
-name. A request that may have met either of two lives may or may not have happened to each.
+Each life is judged by itself; the last one keeps the name. A request that may have met either of
+two lives counts as unanswered in both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ENDED = "~"
 
 
 def split_topics(history: History, lives: Lives) -> History:
-    """The history with a name for each life of a topic."""
+    """Return the history with one name for each life of a topic."""
     of_topic: dict[str, list[Operation]] = defaultdict(list)
     for op in history.operations:
         if isinstance(op, DeleteTopic) and not op.error:
@@ -62,14 +62,14 @@ def split_topics(history: History, lives: Lives) -> History:
 
 
 def has_ended(topic: str) -> bool:
-    """Whether a name of `split_topics` is that of a life that is over."""
+    """Return whether a name of `split_topics` is that of an ended life."""
     return ENDED in topic
 
 
 def _ends(
     history: History, lives: Lives, topic: str, deletes: list[Operation]
 ) -> list[Span] | None:
-    """When each life of a topic ended but the last; None when that cannot be known."""
+    """Return the end of each life of a topic but the last; None if unknown."""
     if lives.any_loss or history.rotted:
         return None
     seen = [
@@ -96,7 +96,7 @@ def _ends(
 
 
 def _lives_of(op: Operation, span: Span, topic: str, ends: list[Span]) -> list[Operation]:
-    """The operation in each life of its topic that it may have been in."""
+    """Return the operation in each life of its topic that it may have met."""
     first = sum(end.is_before(span) for end in ends)
     last = sum(end.first_us <= span.last_us for end in ends)
     if first == last:
@@ -114,6 +114,6 @@ def _in_life(op: Operation, topic: str, life: int, ends: list[Span]) -> Operatio
 
 
 def _unanswered(op: Operation, span: Span) -> Operation:
-    """The same without its answer; what it did, it did within its span."""
+    """Return the operation without its answer; its effect stays within its span."""
     blanks = {name: value for name, value in BLANKS.items() if hasattr(op, name)}
     return replace(op, written_us=NEVER, answered_us=NEVER, lost_us=span.last_us, **blanks)

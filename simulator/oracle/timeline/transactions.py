@@ -1,9 +1,7 @@
 # Tests: tests/simulator/test_oracle_transactions.py
-"""A transaction is a produce to each of its topics at one moment: promise 2.
+"""Turn each transaction into a produce to each of its topics at one moment: promise 2.
 
-So each commit becomes such produces, with one number, and the other checks need not know. What
-they need to know is that all were stored at once: whoever was shown one message shows that the
-others are there too.
+The produces share one number. A sight of one message proves that all of them are stored.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from simulator.history.transactions import Transact
 
 
 def spread_transactions(history: History) -> History:
-    """The history with a produce for each topic of a transaction."""
+    """Return the history with a produce for each topic of a transaction."""
     if not any(isinstance(op, Transact) for op in history.operations):
         return history
     operations: list[Operation] = []
@@ -54,7 +52,7 @@ def _parts(op: Transact) -> Iterator[Produce]:
 
 
 def by_transaction(produces: Iterable[Produce]) -> list[list[Produce]]:
-    """The produces of each transaction."""
+    """Return the produces of each transaction."""
     same: dict[int, list[Produce]] = defaultdict(list)
     for produce in produces:
         if produce.in_transaction:
