@@ -164,66 +164,95 @@ class LeaseService:
         such topic, gives an empty list; a group begins to exist with its first event. A very large
         ``limit`` is cut to what a frame takes. Raises `InvalidName`, `NoSpace` or `Congested`.
         """
-        topic = self._state.by_name.get(topic_name)
-        if topic is None:
-            return []
-        group = topic.groups.get(group_name)
+        group = self._find_group(topic_name, group_name)
         if group is None:
-            if not any(partition.next_offset for partition in topic.partitions):
-                return []  # the group partitions of a group cost more than this look
-            group = self.new_group(topic, group_name)
-        group_partitions = group.partitions
+            return []
         if duration_us is None:
-            duration_us = group_partitions[0].store.settings.default_duration_us
+            duration_us = group.partitions[0].store.settings.default_duration_us
         if limit > self.events_max:
             limit = self.events_max
         group_partition_bytes = GROUP_PARTITION_FRAME_BYTES + 4 * len(owner)
         self._journal.admit_events(
             (limit + RANGES_MAX) * EVENT_FRAME_BYTES
-            + min(limit, len(group_partitions)) * group_partition_bytes
+            + min(limit, len(group.partitions)) * group_partition_bytes
         )
-        now_us = self._time.now_us()
-        found: list[tuple[GroupPartition, Grant]] = []
-        for step in range(len(group_partitions)):
-            group_partition = group_partitions[(group.turn + step) % len(group_partitions)]
-            if group_partition.scheduled_us is not None and group_partition.scheduled_us <= now_us:
-                self._expire(group_partition, now_us)
-            record_filter.group_partition = group_partition
-            store = group_partition.store
-            before = len(store.events)
-            grants = store.acquire(
-                now_us,
-                group_partition.partition.next_offset,
-                owner,
-                duration_us,
-                limit - len(found),
-                record_filter.accept,
-                False,
-                record_filter.key_of,
-            )
-            added = len(store.events) - before
-            if added:
-                self.touch(group_partition, added * EVENT_FRAME_BYTES + 4 * len(owner))
-            if grants:
-                if (
-                    group_partition.scheduled_us is None
-                    or now_us + duration_us < group_partition.scheduled_us
-                ):
-                    self.timers.schedule(group_partition)
-                found += [(group_partition, grant) for grant in grants]
-            if len(found) < limit:
-                # What the store settled in passing takes room that was admitted for one
-                # group partition alone.
-                if store.cut_short or added > len(grants):
-                    record_filter.cut_short = True
-                elif not record_filter.stopped:
-                    continue
-            # A group partition that gave something has had its turn; one that gave nothing is asked
-            # first.
-            group.turn = (group.turn + step + bool(grants)) % len(group_partitions)
-            break
+        found = self._acquire_in_turn(group, owner, duration_us, limit, record_filter)
         self._counters.leases_granted += len(found)
         return found
+
+    def _find_group(self, topic_name: str, group_name: str) -> ConsumerGroup | None:
+        """Return the group, a new one, or None if the topic is missing or has no records."""
+        topic = self._state.by_name.get(topic_name)
+        if topic is None:
+            return None
+        group = topic.groups.get(group_name)
+        if group is None and any(partition.next_offset for partition in topic.partitions):
+            group = self.new_group(topic, group_name)
+        return group
+
+    def _acquire_in_turn(
+        self,
+        group: ConsumerGroup,
+        owner: str,
+        duration_us: int,
+        limit: int,
+        record_filter: RecordFilter,
+    ) -> list[tuple[GroupPartition, Grant]]:
+        """Lease from one partition after the other until ``limit`` or the filter ends the search.
+
+        The next acquire begins behind the partition that ended this one, or with that partition if
+        it gave no record.
+        """
+        now_us = self._time.now_us()
+        partitions = group.partitions
+        found: list[tuple[GroupPartition, Grant]] = []
+        for step in range(len(partitions)):
+            group_partition = partitions[(group.turn + step) % len(partitions)]
+            grants = self._acquire_from(
+                group_partition, now_us, owner, duration_us, limit - len(found), record_filter
+            )
+            found += [(group_partition, grant) for grant in grants]
+            if len(found) == limit or record_filter.stopped:
+                group.turn = (group.turn + step + bool(grants)) % len(partitions)
+                break
+        return found
+
+    def _acquire_from(
+        self,
+        group_partition: GroupPartition,
+        now_us: int,
+        owner: str,
+        duration_us: int,
+        limit: int,
+        record_filter: RecordFilter,
+    ) -> list[Grant]:
+        """Lease up to ``limit`` records of one partition, and add the events to the frame."""
+        store, due_us = group_partition.store, group_partition.scheduled_us
+        if due_us is not None and due_us <= now_us:
+            self._expire(group_partition, now_us)
+        record_filter.group_partition = group_partition
+        before = len(store.events)
+        grants = store.acquire(
+            now_us,
+            group_partition.partition.next_offset,
+            owner,
+            duration_us,
+            limit,
+            record_filter.accept,
+            False,
+            record_filter.key_of,
+        )
+        added = len(store.events) - before
+        if added:
+            self.touch(group_partition, added * EVENT_FRAME_BYTES + 4 * len(owner))
+        if grants:
+            due_us = group_partition.scheduled_us
+            if due_us is None or now_us + duration_us < due_us:
+                self.timers.schedule(group_partition)
+        # Events about removed records take room that was admitted for one partition only.
+        if len(grants) < limit and (store.cut_short or added > len(grants)):
+            record_filter.stopped = record_filter.cut_short = True
+        return grants
 
     def wait(
         self,
