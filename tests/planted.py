@@ -409,7 +409,7 @@ BUGS = (
         "a clean stop does not hand to the log what has gathered",
         "broker/journal.py",
         (
-            "        if not self._wal.failed:\n            self.cut()\n",
+            "        if not self._wal.failed:\n            self.append_frame()\n",
             "        if not self._wal.failed:\n",
         ),
     ),
@@ -444,7 +444,7 @@ BUGS = (
         "broker/leases/group_admin.py",
         (
             "            before = len(group_partition.store.events)\n            count += take(",
-            "            self._leases._journal.split()\n"
+            "            self._leases._journal.end_frame_early()\n"
             "            before = len(group_partition.store.events)\n            count += take(",
         ),
     ),
@@ -465,7 +465,7 @@ BUGS = (
         "broker/delayed/delivery.py",
         (
             "        self._settle(group_partition, offset)\n        self._counters.fired += 1",
-            "        self._journal.split()\n"
+            "        self._journal.end_frame_early()\n"
             "        self._settle(group_partition, offset)\n        self._counters.fired += 1",
         ),
     ),
@@ -796,7 +796,7 @@ BUGS = (
             "        self._journal.admit(size + DELIVERY_FRAME_BYTES)\n",
             "        self._journal.admit(size + DELIVERY_FRAME_BYTES)\n"
             "        self._settle(group_partition, offset)\n"
-            "        self._journal.split()\n",
+            "        self._journal.end_frame_early()\n",
         ),
         (
             "        self._settle(group_partition, offset)\n        self._counters.fired += 1\n",

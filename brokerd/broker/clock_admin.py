@@ -27,7 +27,7 @@ class ClockAdmin:
         changes.
         """
         self._journal.admit_events(BATCH_FRAME_BYTES)
-        self._journal.split()
+        self._journal.end_frame_early()
         if not self._wal.seal():
             error = self._wal.allocation_error
             if error is not None:

@@ -6,8 +6,8 @@ the commit in flight is done, they become one frame of the write-ahead log. A fr
 its number. An answer leaves when the frame with its changes is durable.
 
 Order inside a frame: TOPIC entries, other control entries, then records by partition, then events
-by group partition. Call `Journal.split` before a control entry that must come after records or
-events already gathered.
+by group partition. A control entry that must come after records or events gathered before it needs
+a frame of its own: call `Journal.end_frame_early` first.
 """
 
 from __future__ import annotations
@@ -132,14 +132,14 @@ class Journal:
         self._entries: list[Entry] = []
         self._partitions: list[Partition] = []
         self._group_partitions: list[GroupPartition] = []
-        self._split_off = Touched({}, {})
-        """What frames touched that were cut off before the end of their turn."""
+        self._earlier_changes = Touched({}, {})
+        """Changes in frames of this turn that `end_frame_early` appended."""
         self.gathered_bytes = 0
         """Upper bound of what the gathered changes will take in the log."""
         self.limit_bytes = 0
         """`admit` needs no further check while ``gathered_bytes`` stays below this."""
-        self._left_bytes = 0
-        """Bytes of the frame that `leaving_room` reserves."""
+        self._reserved_bytes = 0
+        """Bytes of the frame that `reserving` keeps free."""
         self.durable_ticket = 0
         self.frames = 0
         """Number of frames since the start."""
@@ -207,11 +207,11 @@ class Journal:
     # -- room ---------------------------------------------------------------------------------
 
     def admit(self, size: int, partitions: int = 1) -> None:
-        """Make sure that records of ``size`` bytes have a place in the log, before any is added.
+        """Ensure that the log has room for records of ``size`` bytes, before any is appended.
 
         ``size`` is the sum of `record_frame_bytes`, ``partitions`` how many the records go to.
         Raises `Congested` when they may be added later, `NoSpace` when the disk is full,
-        `ShuttingDown` and `StorageFailed` when the log takes nothing any more.
+        `ShuttingDown` and `StorageFailed` when the log accepts no more work.
         """
         if partitions > 1:
             size += (partitions - 1) * BATCH_FRAME_BYTES
@@ -219,18 +219,17 @@ class Journal:
             self._make_room(size)
 
     def admit_events(self, size: int) -> None:
-        """As `admit`, for leases, settles and what frees space.
+        """As `admit`, for leases, settles and deletions, which may use the reserve.
 
-        They may use the reserve, and wait for no other work to become durable: raises `Congested`
-        only while log space is being allocated.
+        Uncommitted bytes do not limit them. Raises `Congested` only while log space is allocated.
         """
         if self.gathered_bytes + size > self.limit_bytes:
             self._make_event_room(size, lambda: self._wal.reserve_room)
 
-    def admit_last(self, size: int) -> None:
-        """As `admit_events`, for revocations: they may use the last part of the reserve.
+    def admit_revocation(self, size: int) -> None:
+        """As `admit_events`, for revocations, which may use the last part of the reserve.
 
-        So an administrator can shut out a client that fills the log.
+        An administrator can then shut out a client that has filled the log.
         """
         if self.gathered_bytes + size > self.limit_bytes:
             self._make_event_room(size, lambda: self._wal.last_room)
@@ -238,7 +237,7 @@ class Journal:
     def _make_room(self, size: int) -> None:
         """As `admit`, when ``size`` more bytes would exceed ``limit_bytes``."""
         self._check_open()
-        size += ADMITTED_EXTRA_BYTES + self._left_bytes
+        size += ADMITTED_EXTRA_BYTES + self._reserved_bytes
         if self._parked and not self._unparking:
             self._schedule()
             raise Congested("others wait for the disk already; try again")
@@ -248,7 +247,7 @@ class Journal:
             self._schedule()
             raise Congested("too much work waits for the disk; try again")
         if self.gathered_bytes + size > min(self._frame_bytes, self._wal.room):
-            self.split()
+            self.end_frame_early()
         if self._wal.room < size:
             self._no_room(size, "the disk has no room for")
 
@@ -258,9 +257,9 @@ class Journal:
         ``room`` tells what the log has for this kind of work.
         """
         self._check_open()
-        size += BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES + self._left_bytes
+        size += BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES + self._reserved_bytes
         if self.gathered_bytes + size > min(self._frame_bytes, room()):
-            self.split()
+            self.end_frame_early()
         if room() < size:
             self._no_room(size, "the disk is full, and not even the reserve for settles has")
 
@@ -283,21 +282,21 @@ class Journal:
         room = min(self._frame_bytes, uncommitted, self._wal.room)
         if self._closed or self._wal.failed or self._parked:
             room = 0
-        self.limit_bytes = room - ADMITTED_EXTRA_BYTES - self._left_bytes
+        self.limit_bytes = room - ADMITTED_EXTRA_BYTES - self._reserved_bytes
 
     @contextmanager
-    def leaving_room(self, size: int) -> Iterator[None]:
-        """What is admitted meanwhile leaves room for records of ``size`` bytes in one partition.
+    def reserving(self, size: int) -> Iterator[None]:
+        """Keep ``size`` bytes of the frame free for records in one partition.
 
-        They may be added right after that, without being admitted, and then are in the same frame.
-        ``size`` is as for `admit`.
+        Inside the context, admissions leave this room. Right after it, the caller may append these
+        records to the same frame without admission. ``size`` as in `admit`.
         """
-        self._left_bytes = size + BATCH_FRAME_BYTES
+        self._reserved_bytes = size + BATCH_FRAME_BYTES
         self._set_limit()
         try:
             yield
         finally:
-            self._left_bytes = 0
+            self._reserved_bytes = 0
             self._set_limit()
 
     def when_uncongested(self, callback: Callable[[], None]) -> None:
@@ -358,30 +357,29 @@ class Journal:
             self._end_frame()
 
     def _end_frame(self) -> None:
-        touched, self._split_off = self._split_off, Touched({}, {})
+        touched, self._earlier_changes = self._earlier_changes, Touched({}, {})
         touched.add(self._partitions, self._group_partitions)
         try:
             self._before_frame(touched)
         except Exception as error:
             self._fail(error)
         else:
-            self.cut()
+            self.append_frame()
 
-    def split(self) -> None:
-        """Hand over what has gathered although its turn is not over.
+    def end_frame_early(self) -> None:
+        """Append the gathered changes now; later changes of this turn go into another frame.
 
-        What comes next, such as a control entry, then is in a later frame; who waits for what was
-        handed over is served at the end of the turn all the same.
+        Long polls are still served at the end of the turn.
         """
-        self._split_off.add(self._partitions, self._group_partitions)
-        self.cut()
+        self._earlier_changes.add(self._partitions, self._group_partitions)
+        self.append_frame()
 
-    def cut(self) -> None:
-        """Hand what has gathered, if anything, to the log as one frame."""
+    def append_frame(self) -> None:
+        """Append the gathered changes, if any, to the log as one frame."""
         if not self.gathered_bytes or self._wal.failed:
             return
         try:
-            self._cut()
+            self._build_frame()
             self._after_frame()
         except Exception as error:
             self._fail(error)
@@ -395,7 +393,7 @@ class Journal:
         self._wal.fail(f"a frame could not be made: {type(error).__name__}", error)
         self._set_limit()
 
-    def _cut(self) -> None:
+    def _build_frame(self) -> None:
         self.frame_time_us = self._time.time_us()
         entries = sorted(self._entries, key=_comes_after_topics)
         ticket = self._wal.next_ticket
@@ -422,7 +420,7 @@ class Journal:
         self._group_partitions = []
         self.gathered_bytes = 0
         if entries:
-            self._append(entries)
+            self._append_entries(entries)
 
     def _add_records(self, entries: list[Entry], partition: Partition, ticket: int) -> None:
         """Add the records gathered for a partition, as a rule in one batch."""
@@ -459,7 +457,7 @@ class Journal:
             body = encode_records(part)
             entries.append(_batch(partition, partition.framed + start, len(part.values), body))
 
-    def _append(self, entries: list[Entry]) -> None:
+    def _append_entries(self, entries: list[Entry]) -> None:
         clock = self._time.unlogged()
         if clock:  # it fits: the log keeps room for marks
             entries.append(_mark(clock))
@@ -511,7 +509,7 @@ class Journal:
     def mark(self) -> None:
         """Write an empty frame that says how far the log is synced."""
         self.frame_time_us = self._time.time_us()
-        self._append([_mark({})])
+        self._append_entries([_mark({})])
         self._after_frame()
 
     def mark_clock_set(self) -> None:
@@ -538,7 +536,7 @@ class Journal:
             self._quiet_call.cancel()
             self._quiet_call = None
         if not self._wal.failed:
-            self.cut()
+            self.append_frame()
             if not self._marked and not self._wal.failed:
                 self.mark()
         self._set_limit()

@@ -192,7 +192,7 @@ class TopicAdmin:
         """
         topic = self._topic_to_change(name)
         self._journal.admit_events(2 * BATCH_FRAME_BYTES)
-        self._journal.split()
+        self._journal.end_frame_early()
         gone = [one for one in (topic, topic.internal) if one is not None]
         token_base = max(last_token(one.groups.values()) for one in gone)
         self._state.token_base = max(self._state.token_base, token_base)
@@ -237,7 +237,7 @@ class TopicAdmin:
         if not moved:
             return 0
         self._journal.admit_events(2 * BATCH_FRAME_BYTES * len(moved))
-        self._journal.split()
+        self._journal.end_frame_early()
         removed = 0
         for partition, offset in moved:
             removed += offset - partition.start_offset

@@ -771,7 +771,7 @@ def fill_the_log(house: House) -> None:
         except Congested:
             return
         journal.add_entry(Entry(EntryKind.MARK, 0, 0, 0, 0, b""))
-        journal.cut()
+        journal.append_frame()
 
 
 def test_a_committed_offset_is_kept_as_given_and_moves_nothing() -> None:

@@ -264,7 +264,7 @@ def test_a_frame_never_takes_more_than_was_counted(
                     house.clock.rightNow += 1
                     settle(house, offset, False, topics[index], groups[index], what)
     before, counted = house.wal.appended_lsn, house.broker.journal.gathered_bytes
-    house.broker.journal.cut()
+    house.broker.journal.append_frame()
     assert house.wal.appended_lsn - before <= counted + 64
 
 
@@ -282,7 +282,7 @@ def test_settles_never_take_more_than_was_counted(count: int) -> None:
     for offset in range(count):
         settle(house, offset, count == 1, group=group)
     before, counted = house.wal.appended_lsn, house.broker.journal.gathered_bytes
-    house.broker.journal.cut()
+    house.broker.journal.append_frame()
     assert house.wal.appended_lsn - before <= counted + 64
 
 

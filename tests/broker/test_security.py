@@ -680,7 +680,7 @@ class TestRestart:
             raise NoSpace("the disk is full")
 
         house.broker.journal.admit_events = full  # type: ignore[method-assign]
-        house.broker.journal.admit_last = full  # type: ignore[method-assign]
+        house.broker.journal.admit_revocation = full  # type: ignore[method-assign]
         before = everything(house.broker.accounts)
         for change in (
             lambda: house.broker.accounts.update_account(OPEN, "ann", enabled=False),

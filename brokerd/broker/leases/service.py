@@ -487,7 +487,7 @@ class LeaseService:
             self._counters.expired += lapsed
             self.touch(group_partition, lapsed * EVENT_FRAME_BYTES, schedule=False)
             if self._journal.gathered_bytes > LAPSE_FRAME_BYTES:
-                self._journal.split()  # frames are made in one go
+                self._journal.end_frame_early()  # frames are made in one go
         return ended
 
     def _due(self, group_partition: GroupPartition, now_us: int) -> int:

@@ -378,7 +378,7 @@ class Accounts:
         if kind is not EventType.PASSWORD_CHANGED:  # `change_password` has checked
             by.require_server(ADMIN)
         entry = entry_of(fields)
-        room_for = admit or self._journal.admit_last
+        room_for = admit or self._journal.admit_revocation
 
         def change() -> None:
             room_for(len(entry.body) + BATCH_FRAME_BYTES)

@@ -150,7 +150,7 @@ class AuditTrail:
             return change()
         audit_event = event(actor, kind, resource, action, details=details)
         (admit or self._journal.admit_events)(ADMITTED_BYTES)
-        with self._journal.leaving_room(ADMITTED_BYTES):
+        with self._journal.reserving(ADMITTED_BYTES):
             result = change()
         self._append(structs.replace(audit_event, time_us=self._time.time_us()))
         return result
