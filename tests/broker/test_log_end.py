@@ -342,3 +342,24 @@ def test_the_archive_pin_proves_the_end_too() -> None:
     assert house.report.next_lsn >= lsn
     assert house.report.next_lsn <= lsn + SEGMENT_BYTES_MAX
     assert house.report.damages
+
+
+@pytest.mark.parametrize("length", [5000, 8192, 9000])
+def test_a_file_comes_back_with_frames_above_the_proof(length: int) -> None:
+    """The log went on above all that the file can have held."""
+    house = killed(5).again()
+    fill(house, 4)
+    house.pass_time(61, step=1)
+    fill(house, 3)  # the bounds do not know of them
+    house.disk.crash()
+    last = segments(house.disk)[-1]
+    whole = bytes(content(house.disk, last))
+    cut(length)(house.disk, last)
+    house = house.again()
+    (new,) = produce(house, "t", b"new")
+    house.run()
+    house.disk.crash()
+    put(house.disk, f"{WAL_DIR}/{last}", whole)
+    house = house.again()
+    found = [*lease(house, limit=20), *lease(house, limit=20)]
+    assert [offset for offset, _ in found] == [*range(12), new]

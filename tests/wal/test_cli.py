@@ -10,10 +10,11 @@ import msgpack
 import pytest
 from click.testing import CliRunner, Result
 
+from brokerd.archive.contract.bounds import Bounds, encode_bounds
 from brokerd.cli.wal.commands import wal_group
-from brokerd.errors import ConfigError
+from brokerd.errors import ConfigError, DamagedData
 from brokerd.wal import RealDisk, SnapshotChunk, Snapshots, Wal
-from brokerd.walformat import Entry, EntryKind
+from brokerd.walformat import Entry, EntryKind, SegmentHeader, decode_segment_header
 from simulator.machine.inline import InlinePool
 from tests.wal.rig import SMALL, events, records
 
@@ -236,3 +237,36 @@ class TestDump:
         wal.append([events(0)._replace(body=b"?")], 1)
         commits.run()
         assert "makes no sense" in run(data_dir, "dump").output
+
+
+class TestTheEndOfTheLog:
+    """``state/bounds`` says how far the log was, and which segment stands there."""
+
+    def publish(self, data_dir: Path, lsn: int, segment_id: bytes) -> None:
+        (data_dir / "state").mkdir()
+        bounds = Bounds("0" * 32, lsn, 0, True, 3, [], [], lsn, 0, segment_id.hex())
+        (data_dir / "state" / "bounds").write_bytes(encode_bounds(bounds))
+
+    def header(self, data_dir: Path) -> SegmentHeader:
+        return decode_segment_header(segment(data_dir).read_bytes()[:4096])
+
+    def test_verify_says_that_it_was_cut_and_a_repair_would_record_it(self, data_dir: Path) -> None:
+        self.publish(data_dir, 4096 + 200, self.header(data_dir).segment_id)
+        assert run(data_dir, "verify").exit_code == 0
+        path = segment(data_dir)
+        path.write_bytes(path.read_bytes()[:4200])
+        result = run(data_dir, "verify")
+        assert result.exit_code == 1
+        assert "to 65536: the file ends at 4200; a segment after it is missing" in result.output
+        assert "by state/bounds the log was on the disk up to LSN 4296" in result.output
+        plan = run(data_dir, "repair", "--dry-run")
+        assert plan.exit_code == 1
+        assert "to 65536 on record" in plan.output
+
+    def test_both_refuse_a_file_of_another_segment(self, data_dir: Path) -> None:
+        self.publish(data_dir, 4096 + 200, bytes(16))
+        before = segment(data_dir).read_bytes()
+        for command in (("verify",), ("repair",)):
+            with pytest.raises(DamagedData, match=r"another segment .* by state/bounds"):
+                run(data_dir, *command)
+        assert segment(data_dir).read_bytes() == before

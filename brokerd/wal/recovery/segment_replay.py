@@ -127,10 +127,13 @@ class SegmentReplay:
         self._file = file
         self._segment = segment
         self._report = report
-        self._expected_end = expected_end
         self._reached = reached_lsn - segment.first_lsn
         self._known_lsn = known_lsn
+        self._is_last = expected_end is None
         self._size = file.size()
+        if expected_end is None and segment.first_lsn + self._size < known_lsn:
+            expected_end = self._lost_end
+        self._expected_end = expected_end
         self._claim: int | None = None
         stop = self._size if expected_end is None else min(self._size, expected_end)
         self._scanner = SegmentScanner(file, segment.header, segment.name, stop)
@@ -161,8 +164,12 @@ class SegmentReplay:
             if self.end < self._expected_end:
                 self._add_missing_end(self._expected_end)
         elif self._segment.end_lsn < self._known_lsn:
-            known = self._known_lsn - self._segment.first_lsn
-            self._add_missing_end(max(known, self._segment.header.size))
+            self._add_missing_end(self._lost_end)
+
+    @property
+    def _lost_end(self) -> int:
+        """Where the lost part ends, if the last segment ends too early."""
+        return max(self._known_lsn - self._segment.first_lsn, self._segment.header.size)
 
     def _scan(self) -> Iterator[ScanFrame | ScanGap]:
         """Scan the file.
@@ -263,7 +270,7 @@ class SegmentReplay:
             if self._size < expected
             else "zeros where frames should be"
         )
-        if self._expected_end is None:
+        if self._is_last:
             problem += f": by state/bounds the log was on the disk up to LSN {self._known_lsn}"
         self._add_damage(self.end, expected, problem, [])
         self._segment.position = self.end = expected
