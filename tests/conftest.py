@@ -15,6 +15,7 @@ tests has the files that mention `SparkSession` in one process, so that only one
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -28,8 +29,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from twisted.logger import globalLogBeginner
 
+from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.cluster.session import NoSpark, SparkOptions, spark_session
 from brokerd.security import passwords
+from tests.archive.inline import map_with_session
 from tests.archive.s3 import bucket, environment, s3_server
 
 __all__ = ["bucket", "s3_server"]
@@ -96,6 +99,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=_turn)
 
 
+def pytest_collection_finish() -> None:
+    """Exclude modules and tests from later garbage collections: many tests ask for one."""
+    gc.collect()
+    gc.freeze()
+
+
 def _turn(item: pytest.Item) -> int:
     """Return 0 for files that use Spark, then the position in `FIRST`, then the rest."""
     path = item.nodeid.partition("::")[0]
@@ -145,15 +154,26 @@ def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- Spark ---------------------------------------------------------------------------------------
 
 SPARK_SETTINGS = {
-    # Compiling a query of a few rows takes Java longer than running it: a fifth of all its time.
+    # Compiling or replanning a query of a few rows takes Java longer than running it.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
+    "spark.sql.adaptive.enabled": "false",
     "spark.eventLog.enabled": "true",
     "spark.eventLog.rolling.enabled": "false",
     "spark.eventLog.compress": "false",
 }
+
+
+@pytest.fixture(autouse=True)
+def tasks_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the tasks of a rollup in this process, unless a test is marked `spark_tasks`.
+
+    A task of a few records costs Spark a hundred times its own time.
+    """
+    if request.node.get_closest_marker("spark_tasks") is None:
+        monkeypatch.setattr(SparkRunner, "map", map_with_session)
 
 
 @pytest.fixture(scope="session")

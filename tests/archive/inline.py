@@ -1,11 +1,13 @@
-"""An ingest without Spark: its tasks run in this process."""
+"""Tasks that run in this process instead of Spark's."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from brokerd.archive.cluster.attempts import task_error_text
 from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.contract.bounds import Bounds
 from brokerd.archive.delta.tables import ensure_tables
@@ -22,8 +24,33 @@ NOW_MS = 1_700_000_000_000
 NO_LIMIT = 1 << 60
 
 
+def map_here(
+    runner: SparkRunner, name: str, function: Callable[[Item], Result], items: Sequence[Item]
+) -> list[Result]:
+    """Do in this process what `SparkRunner.map` does in Spark's tasks.
+
+    The function, the items and the results are pickled all the same. There is one attempt.
+    """
+    task = pickle.loads(pickle.dumps(function))
+    try:
+        results = [task(item) for item in pickle.loads(pickle.dumps(items))]
+    except (BrokerdError, OSError) as error:
+        raise JobFailed(f"{name}: {task_error_text(error)}") from error
+    return pickle.loads(pickle.dumps(results))  # type: ignore[no-any-return]
+
+
+def map_with_session(
+    runner: SparkRunner, name: str, function: Callable[[Item], Result], items: Sequence[Item]
+) -> list[Result]:
+    """Do the same, but start Spark first, as `SparkRunner.map` does."""
+    if not items:
+        return []
+    runner.session()
+    return map_here(runner, name, function, items)
+
+
 class InlineSpark(SparkRunner):
-    """Calls functions in this process, where the journal is."""
+    """Calls functions in this process, where the journal is, and has no session."""
 
     def __init__(self) -> None:
         super().__init__(_no_spark)
@@ -31,13 +58,7 @@ class InlineSpark(SparkRunner):
     def is_local(self) -> bool:
         return True
 
-    def map(
-        self, name: str, function: Callable[[Item], Result], items: Sequence[Item]
-    ) -> list[Result]:
-        try:
-            return [function(item) for item in items]
-        except BrokerdError as error:
-            raise JobFailed(f"{name}: {error}") from error
+    map = map_here
 
 
 def _no_spark() -> NoReturn:

@@ -31,7 +31,7 @@ from tests.archive.making import LOG_ID, events_entry
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.spark_tasks]
 
 ROOT = Path(__file__).resolve().parents[2]
 GONE_SECONDS = 60.0

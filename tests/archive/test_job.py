@@ -94,6 +94,7 @@ def test_a_job_takes_the_log_and_derives(data: Data, spark: SparkSession) -> Non
     assert again.stop_reason == ""
 
 
+@pytest.mark.spark_tasks
 def test_each_step_is_tasks_of_spark(data: Data, spark: SparkSession, event_log: Path) -> None:
     """Spark's event log names them: rollup, deliveries, hourly, retention, compaction."""
     data.fill()
@@ -497,6 +498,7 @@ def workers() -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.spark_tasks
 @pytest.mark.parametrize("delay_seconds", [0.0, 0.1, 0.3])
 def test_workers_that_are_killed_are_made_again(
     data: Data, spark: SparkSession, delay_seconds: float

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+pytestmark = pytest.mark.spark_tasks
+
+
 def runner(spark: SparkSession, progress: Progress | None = None) -> SparkRunner:
     return SparkRunner(lambda: nullcontext(spark), progress)
 
