@@ -457,11 +457,12 @@ class TestBroker:
 
 
 class TestMakeBench:
+    @pytest.mark.slow
     def test_it_measures_every_scenario_and_the_memory_and_leaves_nothing(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """The whole of ``make bench``, made short, as one JSON object."""
-        options = ["--json", "--seconds=0.2", "--records=1000", "--idle=10", "--no-size"]
+        options = ["--json", "--seconds=0.1", "--records=1000", "--idle=10", "--no-size"]
         options += ["--format=mamamia", "--format=mega"]
         code = bench_main([*options, f"--directory={tmp_path}"])
         out = capsys.readouterr()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.archive import measure
 from benchmarks.long_log import Shape, make_log
 from brokerd.wal import RealDisk
@@ -19,6 +21,7 @@ def test_the_log_that_is_rolled_up_is_sound(tmp_path: Path) -> None:
     assert (report.records, report.next_lsn) == (2_000, end)
 
 
+@pytest.mark.slow
 def test_everything_is_measured(tmp_path: Path) -> None:
     """A small log goes through all of it, into the archive and back over FlyMQ."""
     lines: list[str] = []

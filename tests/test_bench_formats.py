@@ -223,6 +223,7 @@ def test_nobody_at_the_address_is_told(form: str) -> None:
         FORMATS[form].prepare(TargetSpec("produce", address, "t", 5, 1, 0))
 
 
+@pytest.mark.slow
 def test_a_real_broker_answers_every_scenario_of_every_format(tmp_path: Path) -> None:
     """Messages move, and no answer is an error."""
     with BrokerProcess(tmp_path / "data", tmp_path / "log", formats=OTHERS) as broker:

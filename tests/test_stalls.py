@@ -35,6 +35,7 @@ def test_every_phase_of_much_at_once_has_figures(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_consumers_of_a_key_ordered_group_see_no_key_reordered(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -322,6 +322,7 @@ class TestWire:
 
 
 class TestBroker:
+    @pytest.mark.slow
     def test_a_short_torture_finds_every_promise_kept(self, tmp_path: Path) -> None:
         """Three SIGKILLs under load on one directory; the documented command does fifty."""
         settings = ("wal.segment_bytes=4MiB", "wal.snapshot_interval_bytes=8MiB")

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import EVENTS, RECORDS, ROLLUP_APP, Range
@@ -124,7 +124,6 @@ ranges = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     drawn=st.lists(st.lists(ranges, min_size=1, max_size=4), max_size=8),
     removed=st.frozensets(st.integers(0, 50)),

@@ -115,12 +115,12 @@ def look(root: Path, info: FileInfo, expected: dict[Range, Read], position: int,
                 verify_written(root, info)
 
 
-def test_a_bit_of_every_byte(root: Path, info: FileInfo, expected: dict[Range, Read]) -> None:
+def test_a_bit_of_a_byte(root: Path, info: FileInfo, expected: dict[Range, Read]) -> None:
     """Whatever byte is damaged, the records that come are right; at most one row group is lost.
 
-    The first four bytes are the magic, which nobody has to read.
+    The first four bytes are the magic, which nobody has to read. Every third byte is damaged.
     """
-    for position in range(4, info.size):
+    for position in range(4, info.size, 3):
         look(root, info, expected, position, position * 5 % 8)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import ARCHIVE_APP, RECORDS
@@ -91,7 +91,6 @@ def test_reading_again_gives_the_same_object_until_there_is_a_commit(table: Tabl
     assert second is log.read()
 
 
-@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_what_was_committed_is_read_with_and_without_what_was_read_before(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

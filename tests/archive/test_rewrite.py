@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import EVENTS, Range
@@ -83,7 +83,6 @@ def shared_files(draw: st.DrawFn) -> list[list[tuple[Range, list[int]]]]:
     return files
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     shared_files(),
     st.sets(st.integers(0, 20)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import RECORDS, Range
@@ -58,7 +58,6 @@ def size(row: Row) -> int:
     return len(row.value) + len(row.key or b"")
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn=partitions(), group_rows=st.sampled_from([1, 3, 8192]))
 def test_seeking_gives_what_looking_at_every_record_gives(
     tmp_path_factory: pytest.TempPathFactory,

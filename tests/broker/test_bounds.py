@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
@@ -419,7 +419,6 @@ OPERATIONS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(OPERATIONS, max_size=25))
 def test_below_the_bound_no_group_has_anything_to_do(operations: list[Any]) -> None:
     """And at the bound one has, unless it is the end: the archive keeps no more than it must."""

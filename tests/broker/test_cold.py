@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
@@ -84,7 +84,6 @@ class TestReading:
         offsets=st.lists(st.integers(0, 149), min_size=1, max_size=25),
         cache=st.sampled_from([20 * KIB, 1 << 20]),
     )
-    @settings(max_examples=25, deadline=None)
     def test_a_record_is_the_same_whether_log_or_archive_is_asked(
         self, rows_max: int, offsets: list[int], cache: int
     ) -> None:

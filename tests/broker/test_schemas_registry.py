@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.broker import BrokerSettings, Congested
@@ -405,7 +405,6 @@ _CHANGES = st.lists(
 
 
 @given(_CHANGES)
-@settings(max_examples=40, deadline=None)
 def test_any_changes_leave_what_they_should(changes: list[tuple[str, str, int]]) -> None:
     """As a model has it that is a dict of dicts, through crashes and clean stops."""
     house = House()

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.broker import BrokerSettings, Congested
@@ -742,7 +742,6 @@ _CHANGES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(_CHANGES)
 def test_any_changes_and_restarts_leave_what_was_acknowledged(
     changes: list[tuple[str, str, str]],

@@ -47,7 +47,7 @@ def requests(draw: st.DrawFn, form: Form) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=max(400, settings().max_examples))
+@settings(max_examples=max(100, settings().max_examples))
 @given(
     form=st.sampled_from(WIRES), name=st.sampled_from(["anonymous", "granted-0"]), data=st.data()
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.broker import BrokerSettings, TopicSettings
@@ -563,7 +563,6 @@ class TestLookingBack:
 # -- anything at all ----------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(any_message, max_size=30), st.integers(1, 400))
 def test_whatever_is_sent_somebody_else_is_served(sent: list[bm.Message], size: int) -> None:
     """Frames of any type, in any order, cut anywhere: each has its answer or none."""

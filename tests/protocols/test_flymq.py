@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.broker import BrokerSettings
@@ -268,7 +268,6 @@ def test_a_listener_may_allow_smaller_frames() -> None:
     assert not client.is_open
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(strategies.requests, min_size=1, max_size=8), st.data())
 def test_any_chunking_gives_the_same_answers(requests: list[Any], data: st.DataObject) -> None:
     """Every request has exactly one answer, in order, however the bytes arrive."""

@@ -706,7 +706,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=max(200, settings().max_examples))
+@settings(max_examples=max(60, settings().max_examples))
 @given(mutated(), st.integers(1, 400), st.booleans())
 def test_a_faulty_client_gets_refusals_and_the_log_no_traceback(
     data: bytes, piece: int, stays: bool

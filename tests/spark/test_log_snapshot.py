@@ -146,7 +146,7 @@ class Happening(RuleBasedStateMachine):
 
 
 TestHappening = Happening.TestCase
-TestHappening.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHappening.settings = settings(stateful_step_count=30)
 
 
 # -- What is refused -----------------------------------------------------------------------------
