@@ -131,8 +131,8 @@ BUGS = (
         "the second of several small batches begins at the offset of the first",
         "broker/journal.py",
         (
-            "entries.append(_batch(partition, partition.framed + start, len(part.values), body))",
-            "entries.append(_batch(partition, partition.framed, len(part.values), body))",
+            "_batch(partition, partition.framed_end + start, len(part.values), body)",
+            "_batch(partition, partition.framed_end, len(part.values), body)",
         ),
     ),
     bug(

@@ -426,16 +426,16 @@ class Journal:
         """Add the records gathered for a partition, as a rule in one batch."""
         chunk = partition.chunks.open
         assert chunk is not None, "a partition with gathered records has an open chunk"
-        first = partition.framed - chunk.base
+        first = partition.framed_end - chunk.base
         count = len(chunk.values) - first
         columns = chunk.columns(first, self.frame_time_us)
         body = encode_records(columns)
         if count <= len(body):
-            entries.append(_batch(partition, partition.framed, count, body))
+            entries.append(_batch(partition, partition.framed_end, count, body))
         else:
             self._add_small_batches(entries, partition, columns)
-        partition.framed = partition.next_offset
-        chunk.framed(count, self.frame_time_us, ticket, self.durable_ticket)
+        partition.framed_end = partition.next_offset
+        chunk.mark_framed(count, self.frame_time_us, ticket, self.durable_ticket)
         self._cache.grow(chunk, len(body) + count * RECORD_OVERHEAD_BYTES)
         if len(chunk.values) >= CHUNK_RECORDS or chunk.cached_bytes >= CHUNK_BYTES:
             partition.chunks.open = None
@@ -455,7 +455,7 @@ class Journal:
                 c if c is None or isinstance(c, int) else c[start:stop] for c in columns
             )
             body = encode_records(part)
-            entries.append(_batch(partition, partition.framed + start, len(part.values), body))
+            entries.append(_batch(partition, partition.framed_end + start, len(part.values), body))
 
     def _append_entries(self, entries: list[Entry]) -> None:
         clock = self._time.unlogged()

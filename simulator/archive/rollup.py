@@ -21,7 +21,7 @@ from brokerd.archive.contract.bounds import (
     TopicBounds,
     decode_bounds,
 )
-from brokerd.broker.model.chunks import DenseChunk
+from brokerd.broker.model.chunks import MutableChunk
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.values import Record
 from brokerd.walformat import (
@@ -315,7 +315,7 @@ def _decode(data: bytes, segment_id: bytes, lsn: int) -> Sealed:
     return Sealed(lsn, lsn + len(data), ranges, records, segment_salt(segment_id) >> 2)
 
 
-def _batches(data: bytes, segment_id: bytes) -> Iterator[tuple[Key, DenseChunk]]:
+def _batches(data: bytes, segment_id: bytes) -> Iterator[tuple[Key, MutableChunk]]:
     """The batches of a segment, in order. Raises FormatError where there are no more frames."""
     salt = segment_salt(segment_id)
     position = SEGMENT_HEADER_BYTES
@@ -323,7 +323,7 @@ def _batches(data: bytes, segment_id: bytes) -> Iterator[tuple[Key, DenseChunk]]
         length = parse_frame_header(data, salt, position).length
         for entry in iter_entries(data[position : position + length], salt):
             if entry.kind == EntryKind.RECORDS:
-                chunk = DenseChunk(entry.base_offset)
+                chunk = MutableChunk(entry.base_offset)
                 chunk.extend(entry.count, decode_records(entry.body, entry.count))
                 yield (entry.topic_id, entry.partition), chunk
         position += length

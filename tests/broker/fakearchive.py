@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from brokerd.archive.contract.pin import segment_mark
 from brokerd.archive.contract.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
-from brokerd.broker.model.chunks import DenseChunk
+from brokerd.broker.model.chunks import MutableChunk
 from brokerd.values import Record
 from brokerd.walformat import (
     SEGMENT_HEADER_BYTES,
@@ -260,7 +260,7 @@ def batches(house: BareBroker, name: str) -> Iterator[tuple[Key, list[Record]]]:
         frame = data[position : position + header.length]
         for entry in iter_entries(frame, salt):
             if entry.kind == EntryKind.RECORDS:
-                chunk = DenseChunk(entry.base_offset)
+                chunk = MutableChunk(entry.base_offset)
                 chunk.extend(entry.count, decode_records(entry.body, entry.count))
                 records = chunk.records(chunk.base, chunk.end)
                 yield (entry.topic_id, entry.partition), records

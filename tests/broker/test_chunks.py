@@ -7,13 +7,13 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.broker.model.chunks import RECORD_OVERHEAD_BYTES, ChunkCache, ChunkList, DenseChunk
+from brokerd.broker.model.chunks import RECORD_OVERHEAD_BYTES, ChunkCache, ChunkList, MutableChunk
 from brokerd.values import Encoding, Format, Record
 from brokerd.walformat import decode_records, encode_records
 
 
-def filled(base: int, *values: bytes) -> DenseChunk:
-    chunk = DenseChunk(base)
+def filled(base: int, *values: bytes) -> MutableChunk:
+    chunk = MutableChunk(base)
     for value in values:
         chunk.values.append(value)
         chunk.keys.append(None)
@@ -34,7 +34,7 @@ def test_records_survive_the_way_through_log_columns() -> None:
     chunk.expires_at_us = [0, 0, 99]
     before = [chunk.record(index) for index in range(3)]
     body = encode_records(chunk.columns(0, 5))
-    again = DenseChunk(10)
+    again = MutableChunk(10)
     again.extend(3, decode_records(body, 3))
     assert [again.record(index) for index in range(3)] == before
 
@@ -43,7 +43,7 @@ def test_a_batch_without_optional_columns_joins_one_with_them() -> None:
     plain, timed = filled(0, b"a"), filled(1, b"b")
     timed.producer_times = [7]
     timed.expires_at_us = [8]
-    joined = DenseChunk(0)
+    joined = MutableChunk(0)
     for part in (plain, timed, plain):
         joined.extend(1, decode_records(encode_records(part.columns(0, 5)), 1))
     assert [joined.record(i).producer_time for i in range(3)] == [None, 7, None]
@@ -52,8 +52,8 @@ def test_a_batch_without_optional_columns_joins_one_with_them() -> None:
 
 def test_many_records_at_once_are_those_one_by_one() -> None:
     """With columns that most records do not have, and without."""
-    plain, full = filled(10, b"a", b"b", b"c"), DenseChunk(10)
-    plain.framed(3, 5, 1, 1)
+    plain, full = filled(10, b"a", b"b", b"c"), MutableChunk(10)
+    plain.mark_framed(3, 5, 1, 1)
     columns = plain.columns(0, 5)._replace(
         keys=[b"k", None, b""],
         metadata=[None, b"\x80", None],
@@ -129,11 +129,11 @@ def test_what_is_not_on_disk_yet_stays_whatever_the_budget() -> None:
 
 def test_a_chunk_knows_how_many_of_its_records_are_durable() -> None:
     """Whatever number of commits is under way."""
-    chunk = DenseChunk(100)
+    chunk = MutableChunk(100)
     durable = []
     for ticket, done in ((1, 0), (2, 0), (3, 1), (5, 1), (6, 5)):
         chunk.values += [b""] * ticket
-        chunk.framed(ticket, 1_000_000, ticket, done)
+        chunk.mark_framed(ticket, 1_000_000, ticket, done)
         durable.append([chunk.durable_end(now) - 100 for now in range(done, 8)])
     assert durable == [
         [0, 1, 1, 1, 1, 1, 1, 1],
@@ -166,7 +166,7 @@ def test_to_drop_a_few_chunks_costs_the_same_whatever_else_is_held() -> None:
     cache = ChunkCache(1 << 30, lambda chunk: True)
     lists = [ChunkList() for _ in range(20_000)]
     for chunks in lists:
-        cache.add(chunks, DenseChunk(0))
+        cache.add(chunks, MutableChunk(0))
     began = time.process_time()
     for chunks in lists[:100]:
         cache.drop([chunks])

@@ -19,8 +19,8 @@ from brokerd.broker.model.chunks import (
     REMOVED,
     Chunk,
     DenseChunk,
+    MutableChunk,
     Rows,
-    SolidChunk,
 )
 from brokerd.values import PackedBytes, total_bytes
 from brokerd.walformat import RecordColumns
@@ -37,7 +37,7 @@ OFFSET_BYTES = 16
 T = TypeVar("T")
 
 
-class ReadChunk(SolidChunk):
+class ReadChunk(DenseChunk):
     """An immutable chunk; each column may have any sequence type.
 
     The constructor copies packed values, so that the rest of the read buffer can be freed.
@@ -74,7 +74,7 @@ class SparseChunk(Chunk):
 
     __slots__ = ("_end", "_offsets", "_rows")
 
-    def __init__(self, base: int, end: int, offsets: Sequence[int], rows: SolidChunk) -> None:
+    def __init__(self, base: int, end: int, offsets: Sequence[int], rows: DenseChunk) -> None:
         super().__init__(base)
         self._end = end
         self._offsets = offsets
@@ -157,14 +157,14 @@ def _chunks(rows: ArchivedRows) -> Iterator[Chunk]:
             yield _sparse(first, last + 1, part, chunk)
         else:
             if first < base:
-                yield _sparse(first, base, (), DenseChunk(base))
+                yield _sparse(first, base, (), MutableChunk(base))
             yield chunk
         first = last + 1
     if first < end:
-        yield _sparse(first, end, (), DenseChunk(first))
+        yield _sparse(first, end, (), MutableChunk(first))
 
 
-def _sparse(base: int, end: int, offsets: Sequence[int], rows: SolidChunk) -> SparseChunk:
+def _sparse(base: int, end: int, offsets: Sequence[int], rows: DenseChunk) -> SparseChunk:
     chunk = SparseChunk(base, end, offsets, rows)
     chunk.cached_bytes = rows.cached_bytes + len(offsets) * OFFSET_BYTES + CHUNK_OVERHEAD_BYTES
     return chunk

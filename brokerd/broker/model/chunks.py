@@ -121,8 +121,8 @@ class Chunk:
         )
 
 
-class SolidChunk(Chunk):
-    """One without holes."""
+class DenseChunk(Chunk):
+    """A chunk without holes."""
 
     __slots__ = ()
 
@@ -143,8 +143,8 @@ class SolidChunk(Chunk):
         return self.rows(self.base, self.end).size() + len(self.values) * RECORD_OVERHEAD_BYTES
 
 
-class DenseChunk(SolidChunk):
-    """One that can be appended to."""
+class MutableChunk(DenseChunk):
+    """A dense chunk that can be appended to."""
 
     __slots__ = ("_frames",)
 
@@ -170,8 +170,8 @@ class DenseChunk(SolidChunk):
         self._frames: list[tuple[int, int]] = []
         """Frames before ``ticket`` that may not be durable: (ticket, records up to it)."""
 
-    def framed(self, count: int, time_us: int, ticket: int, durable_ticket: int) -> None:
-        """The last ``count`` records are in the frame with this ticket now."""
+    def mark_framed(self, count: int, time_us: int, ticket: int, durable_ticket: int) -> None:
+        """Report that the last ``count`` records are in the frame with this ticket."""
         frames = self._frames
         frames.append((self.ticket, len(self.times_us)))
         while len(frames) > 1 and frames[1][0] <= durable_ticket:
@@ -250,7 +250,7 @@ class DenseChunk(SolidChunk):
 class Rows(NamedTuple):
     """Some rows of a chunk, which nobody copies before they are wanted."""
 
-    chunk: SolidChunk
+    chunk: DenseChunk
     offsets: Sequence[int]
     """Of the records in these rows."""
     part: slice
@@ -306,7 +306,7 @@ class ChunkList:
     __slots__ = ("_bases", "_chunks", "_last", "open")
 
     def __init__(self) -> None:
-        self.open: DenseChunk | None = None
+        self.open: MutableChunk | None = None
         """The chunk being appended to."""
         self._bases: list[int] = []
         self._chunks: list[Chunk] = []

@@ -108,7 +108,7 @@ class Partition:
         "archived",
         "chunks",
         "cold",
-        "framed",
+        "framed_end",
         "gaps",
         "index",
         "next_offset",
@@ -124,7 +124,7 @@ class Partition:
         """Records below this are removed: never read, leased or waited for again."""
         self.archived = 0
         """Records below this may be missing from the log: an archive has them."""
-        self.framed = 0
+        self.framed_end = 0
         """Offsets below this are in a frame already handed to the log."""
         self.chunks = ChunkList()
         self.cold = ChunkList()
@@ -139,7 +139,7 @@ class Partition:
 
     def restore(self, next_offset: int) -> None:
         """Go on from ``next_offset``, which must not be lower than any offset ever assigned."""
-        self.next_offset = self.framed = next_offset
+        self.next_offset = self.framed_end = next_offset
 
     def move_start(self, offset: int) -> None:
         """Have no records below ``offset`` any more."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brokerd.broker.context import Context
-from brokerd.broker.model.chunks import ChunkCache, DenseChunk
+from brokerd.broker.model.chunks import ChunkCache, MutableChunk
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.size import (
     RECORD_FRAME_BYTES,
@@ -86,7 +86,7 @@ class RecordAppender:
             expires_at_us = self._default_expiry_us(topic) if has_ttl else 0
         offset = partition.next_offset
         chunk = partition.chunks.open
-        if chunk is None or offset == partition.framed:
+        if chunk is None or offset == partition.framed_end:
             chunk = self._open_chunk(partition)
         chunk.values.append(value)
         chunk.keys.append(key)
@@ -139,13 +139,13 @@ class RecordAppender:
             self._counters.bytes_produced += size - count * RECORD_FRAME_BYTES
         return base_offset
 
-    def _open_chunk(self, partition: Partition) -> DenseChunk:
+    def _open_chunk(self, partition: Partition) -> MutableChunk:
         """Return the chunk for the next record, and add the partition to the frame."""
         chunks = partition.chunks
-        if partition.next_offset == partition.framed:
+        if partition.next_offset == partition.framed_end:
             self._journal.add_partition(partition)
             if chunks.open is None:
-                chunks.open = DenseChunk(partition.next_offset)
+                chunks.open = MutableChunk(partition.next_offset)
                 self._tail.add(chunks, chunks.open)
         assert chunks.open is not None
         return chunks.open

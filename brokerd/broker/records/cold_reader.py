@@ -15,7 +15,7 @@ from functools import partial
 from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive
 from brokerd.broker.archive.read_ahead import ReadAhead
 from brokerd.broker.callbacks import guarded
-from brokerd.broker.model.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache, DenseChunk
+from brokerd.broker.model.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache, MutableChunk
 from brokerd.broker.model.topics import Partition
 from brokerd.broker.status.damage import DamageRegistry, Place
 from brokerd.errors import DamagedData, RecordRemoved
@@ -39,7 +39,7 @@ class Unreadable(DamagedData):
 
 def run_plan(plan: ReadPlan | None) -> list[Chunk]:
     """Read and decode what was planned; small neighbouring batches become one chunk."""
-    chunks: list[DenseChunk] = []
+    chunks: list[MutableChunk] = []
     for batch in plan.run() if plan is not None else ():
         chunk = chunks[-1] if chunks else None
         if (
@@ -48,7 +48,7 @@ def run_plan(plan: ReadPlan | None) -> list[Chunk]:
             or len(chunk.values) >= CHUNK_RECORDS
             or chunk.cached_bytes >= CHUNK_BYTES
         ):
-            chunk = DenseChunk(batch.base_offset)
+            chunk = MutableChunk(batch.base_offset)
             chunks.append(chunk)
         chunk.extend(batch.count, decode_records(batch.body, batch.count))
         chunk.cached_bytes += len(batch.body)

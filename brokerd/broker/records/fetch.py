@@ -160,7 +160,7 @@ class _Fetch:
         looks = LOOKS
         while self._records_left:
             self._offset = max(self._offset, partition.start_offset)
-            if self._offset >= partition.framed:
+            if self._offset >= partition.framed_end:
                 break
             chunk, loaded = loaded, None
             if chunk is None or not chunk.base <= self._offset < chunk.end:

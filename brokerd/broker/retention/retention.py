@@ -134,7 +134,7 @@ class Retention:
                 yield None
                 continue
             for partition in topic.partitions:
-                yield (partition, limits) if partition.start_offset < partition.framed else None
+                yield (partition, limits) if partition.start_offset < partition.framed_end else None
 
     def _step(self) -> None:
         assert self._todo is not None
@@ -142,7 +142,7 @@ class Retention:
         until = self._clock.seconds() + STEP_SECONDS
         for one in self._todo:
             if one is not None:
-                wanted.append((*one, one[0].framed))
+                wanted.append((*one, one[0].framed_end))
             if len(wanted) >= STEP_LOOKS or self._clock.seconds() >= until:
                 break
         else:

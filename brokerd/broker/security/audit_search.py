@@ -129,7 +129,7 @@ class _Search:
             latest_us = self._query.end_us + WRITE_DELAY_US
             self._searcher.find_time(self._trail, latest_us, self._on_top)
         else:
-            self._on_top(self._trail.framed, None)
+            self._on_top(self._trail.framed_end, None)
 
     def _on_top(self, offset: int | None, error: Exception | None) -> None:
         if self.is_over:
