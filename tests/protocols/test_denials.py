@@ -130,7 +130,7 @@ class TestRustlog:
         access = Given("olga", 0, {"orders": WRITE})
         wire = self.connect(house, access)
         wire.send_bytes(self.produce())
-        assert wire.protocol.holds & Hold.READING
+        assert wire.protocol.holds & Hold.IN_PROGRESS
         access.revoke()
         house.run()
         assert b'{"Error":{"message":"unauthorized"}}' in wire.received_bytes()

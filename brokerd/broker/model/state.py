@@ -272,7 +272,7 @@ class State:
         if partition is not None and lsn >= self._replay.fresh_from.get(partition.topic, 0):
             if lost.first > partition.next_offset:
                 partition.gaps.append((partition.next_offset, lost.first))
-            partition.hold(lost.first, lost.end)
+            partition.remove_gap(lost.first, lost.end)
             partition.restore(max(partition.next_offset, lost.end))
             self._replay.known_at[partition] = lsn
 

@@ -160,8 +160,8 @@ class Partition:
         """Mark these offsets as empty. They must be below the next offset."""
         self.gaps += self.without_gaps(first, end)
 
-    def hold(self, first: int, end: int) -> None:
-        """Mark these offsets as used by a batch, which may be damaged."""
+    def remove_gap(self, first: int, end: int) -> None:
+        """Take these offsets out of the gaps: a batch, maybe a damaged one, holds them."""
         self.gaps = [
             piece
             for gap in self.gaps

@@ -92,7 +92,7 @@ class _Spans:
         self.ends[low:high] = [end]
         return 1 - (high - low), end - first - covered
 
-    def hold(self, first: int, end: int) -> bool:
+    def contains(self, first: int, end: int) -> bool:
         """Return whether one of the ranges contains the whole range."""
         at = bisect_right(self.firsts, first) - 1
         return at >= 0 and end <= self.ends[at]
@@ -208,7 +208,7 @@ class DamageRegistry:
         self.reads += 1
         lost = OffsetRange(partition.topic.name, partition.index, first, end)
         recorded = self._recorded.get((lost.topic, lost.partition))
-        if recorded is not None and recorded.hold(first, end):
+        if recorded is not None and recorded.contains(first, end):
             return
         if self._lose(lost):
             self._in_archive |= in_archive

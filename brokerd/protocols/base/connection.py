@@ -62,15 +62,15 @@ class Hold:
     Plain integers: an IntFlag would cost more than the test of the bit.
     """
 
-    READER: Final = 1
+    SLOW_READER: Final = 1
     """The peer does not read its answers."""
     BACKLOG: Final = 2
     """Too many requests or bytes of answers are in flight."""
     CONGESTED: Final = 4
     """The next request waits for room in the log."""
     CLOSING: Final = 8
-    READING: Final = 16
-    """A read of records is in progress. Later requests wait for its answer."""
+    IN_PROGRESS: Final = 16
+    """A request is in progress, such as a read of records. Later requests wait for its answer."""
     OVERTIME: Final = 32
     """`RUN_SECONDS` are used up; the next reactor turn goes on."""
 
@@ -230,7 +230,7 @@ class Connection(Protocol):
 
         The first answer of the queue may be made unless the peer does not read.
         """
-        if self.holds & Hold.READER:
+        if self.holds & Hold.SLOW_READER:
             return False
         return self._queue[0] is place or self.queued_bytes <= self.factory.limits.in_flight_bytes
 
@@ -455,11 +455,11 @@ class Connection(Protocol):
 
     def pauseProducing(self) -> None:
         """Hold the connection: the transport's write buffer is full."""
-        self.hold(Hold.READER)
+        self.hold(Hold.SLOW_READER)
 
     def resumeProducing(self) -> None:
         """Release the connection: the write buffer is empty."""
-        self.release(Hold.READER)
+        self.release(Hold.SLOW_READER)
         if self._postponed:
             self._flush()
 
@@ -543,7 +543,7 @@ class Connection(Protocol):
             late = now_us - self._closing_since_us > CLOSING_US
             return "its last answers were not read" if late else None
         if self.holds:
-            if self.ending and self.holds & Hold.READER:
+            if self.ending and self.holds & Hold.SLOW_READER:
                 late = now_us - self._last_data_us > CLOSING_US
                 return "its answers were not read" if late else None
             return None

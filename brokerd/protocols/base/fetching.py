@@ -59,7 +59,7 @@ class FetchConnection(Connection):
 
         Requests that arrive wait. Their bytes count against ``in_flight_bytes``.
         """
-        if self.holds != Hold.READING or self.ending:
+        if self.holds != Hold.IN_PROGRESS or self.ending:
             return
         if self._taken_bytes < self.factory.limits.in_flight_bytes:
             self.transport.resumeProducing()
@@ -91,7 +91,7 @@ class _PendingFetch:
             self._wait()
 
     def _wait(self) -> None:
-        self._connection.hold(Hold.READING)
+        self._connection.hold(Hold.IN_PROGRESS)
         self._place = self._connection.pending()
 
     def _done(self, records: Sequence[Record], next_offset: int, error: Exception | None) -> None:
@@ -112,7 +112,7 @@ class _PendingFetch:
             except BrokerdError as refusal:
                 records, error = (), without_frames(refusal)
         connection.resolve(place, *self._parts(records, next_offset, error), is_read=True)
-        connection.release(Hold.READING)
+        connection.release(Hold.IN_PROGRESS)
 
     def _parts(
         self, records: Sequence[Record], next_offset: int, error: Exception | None

@@ -129,7 +129,7 @@ class BlipmqConnection(PollConnection):
         """Carry out a frame."""
         frame_type = type_of(frame)
         if self._is_unread and frame_type not in _ANSWERED_BY_NACKS:
-            self.hold(Hold.READER)
+            self.hold(Hold.SLOW_READER)
             raise FrameOnHold
         if self._authenticated or frame_type in _HANDSHAKE:
             self._DISPATCH[frame_type](self, frame)
@@ -173,7 +173,7 @@ class BlipmqConnection(PollConnection):
     def resumeProducing(self) -> None:
         """Handle all frames again: the peer has read everything."""
         self._is_unread = False
-        self.release(Hold.READER)
+        self.release(Hold.SLOW_READER)
 
     # -- HELLO and AUTH -----------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class BlipmqConnection(PollConnection):
     def _look_back(self, frame: bytes, topic_name: str) -> None:
         """Find the start offsets of the subscription; raises `FrameOnHold`."""
         broker = self.broker
-        self.hold(Hold.READING)
+        self.hold(Hold.IN_PROGRESS)
 
         def found(floors: Floors | None, error: Exception | None) -> None:
             self.guarded(self._looked_back, frame, floors, error)
@@ -300,7 +300,7 @@ class BlipmqConnection(PollConnection):
             self.frames.pop(0)
             self._nack(frame, Code.FAILED, f"subscribe failed: {error}")
         self._floors = floors
-        self.release(Hold.READING)
+        self.release(Hold.IN_PROGRESS)
 
     # -- deliveries ---------------------------------------------------------------------------
 

@@ -144,7 +144,7 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
         found = self._polls.next(*used)
         if isinstance(found, NoLease):
             if found is NoLease.CUT_SHORT:
-                self.hold(Hold.READING)
+                self.hold(Hold.IN_PROGRESS)
                 self.factory.clock.callLater(0, self.guarded, self._go_on)
                 raise FrameOnHold
         elif isinstance(found, Delivery):
@@ -179,7 +179,7 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
 
     def _load(self, cold: Cold) -> None:
         """Read a record into memory; raises `FrameOnHold`."""
-        self.hold(Hold.READING)
+        self.hold(Hold.IN_PROGRESS)
         group_partition, offset = cold
 
         def loaded(_chunk: Chunk | None, failure: Exception | None) -> None:
@@ -195,11 +195,11 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
             self._damaged = cold, failure
         elif failure is not None and not isinstance(failure, RecordRemoved):
             self.frames.pop(0)  # the disk may give it another time, to another POLL
-        self.release(Hold.READING)
+        self.release(Hold.IN_PROGRESS)
 
     def _go_on(self) -> None:
         if not self.gone:
-            self.release(Hold.READING)
+            self.release(Hold.IN_PROGRESS)
 
     def settle(self, subscription_id: int, partition: int, offset: int) -> None:
         """Settle a message in flight. Raises `LeaseLost` if it is not in flight."""

@@ -176,7 +176,7 @@ class FlymqConnection(ProduceConnection):
         if queue.at_once(request):
             return request.decoded()
         self._leave_front()
-        self.hold(Hold.READING)
+        self.hold(Hold.IN_PROGRESS)
         queue.add(self, request, self._on_decompressed)
         raise FrameOnHold
 
@@ -184,7 +184,7 @@ class FlymqConnection(ProduceConnection):
         """Continue with a request that was decompressed in slices. It may wait again."""
         self.pending_request = outcome
         self._in_front = True
-        self.release(Hold.READING)
+        self.release(Hold.IN_PROGRESS)
         if not self.holds & Hold.CONGESTED:
             self._leave_front()
 

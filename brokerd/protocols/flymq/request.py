@@ -76,7 +76,7 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
 
     def _ask(self, request: object, ask: Callable[[Done[T]], None]) -> None:
         self.pending_request = request
-        self.hold(Hold.READING)
+        self.hold(Hold.IN_PROGRESS)
         done = partial(self._take_outcome, request)
         try:
             ask(done)
@@ -86,7 +86,7 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
     def _take_outcome(self, request: object, given: object, error: Exception | None) -> None:
         if not self.gone:
             self._outcome = request, given, error
-            self.release(Hold.READING)
+            self.release(Hold.IN_PROGRESS)
 
     def forget(self) -> None:
         """Drop the request and its result."""

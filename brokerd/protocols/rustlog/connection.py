@@ -114,13 +114,13 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
 
     def _run_steps(self, steps: Steps[bytes]) -> None:
         """Run steps that make an answer, or raise its refusal. Later requests wait."""
-        self.hold(Hold.READING)
+        self.hold(Hold.IN_PROGRESS)
         place = self.pending()
 
         def done(answer: bytes | None, _: Exception | None) -> None:
             assert answer is not None, "refusals are answers"
             self.resolve(place, answer)
-            self.release(Hold.READING)
+            self.release(Hold.IN_PROGRESS)
 
         StepsRun(self, _with_refusals(steps, self._dialect), done).start()
 
