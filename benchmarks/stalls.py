@@ -25,7 +25,7 @@ from twisted.internet.threads import deferToThread
 from brokerd.broker import Congested, GroupPartition
 from brokerd.cli.bench.machine import describe, sync_rate
 from brokerd.client.mamamia import MamamiaClient
-from simulator.machine.bare import TakesAnything
+from simulator.machine.bare import AcceptAll
 
 from .children import ChildFailed, answer, run_child
 from .inside import Inside, run
@@ -100,7 +100,7 @@ class Phases:
         while count > 0:
             try:
                 found = self._broker.leases.acquire(
-                    "leases", GROUP, OWNER, _HOUR_US, min(count, 2_000), TakesAnything()
+                    "leases", GROUP, OWNER, _HOUR_US, min(count, 2_000), AcceptAll()
                 )
             except Congested:
                 await self._inside.uncongested()
@@ -136,7 +136,7 @@ class Phases:
         served: set[str] = set()
 
         def attempt(name: str) -> bool:
-            if broker.leases.acquire("polls", name, OWNER, _HOUR_US, 1, TakesAnything()):
+            if broker.leases.acquire("polls", name, OWNER, _HOUR_US, 1, AcceptAll()):
                 served.add(name)
             return name in served
 

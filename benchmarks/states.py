@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from brokerd.broker import Congested, Partition, Topic
-from simulator.machine.bare import TakesAnything
+from simulator.machine.bare import AcceptAll
 
 from .inside import Inside
 
@@ -115,7 +115,7 @@ async def leases(inside: Inside, scale: float, duration_us: int = _HOUR_US) -> N
         while found is None:
             try:
                 found = inside.broker.leases.acquire(
-                    "leases", GROUP, OWNER, duration_us, min(count, _TURN), TakesAnything()
+                    "leases", GROUP, OWNER, duration_us, min(count, _TURN), AcceptAll()
                 )
             except Congested:
                 await inside.uncongested()
@@ -131,7 +131,7 @@ async def groups(inside: Inside, scale: float) -> None:
     await produce(inside, topic, 1)
 
     def one(number: int) -> object:
-        return acquire("groups", f"group-{number}", OWNER, _HOUR_US, 1, TakesAnything())
+        return acquire("groups", f"group-{number}", OWNER, _HOUR_US, 1, AcceptAll())
 
     await call(inside, range(int(GROUPS * scale)), lambda: one)
 

@@ -51,7 +51,7 @@ class Row(NamedTuple):
     outcome: Outcome
 
 
-class Found(NamedTuple):
+class FlipResult(NamedTuple):
     """The result of a task."""
 
     counts: Counter[Row]
@@ -69,7 +69,7 @@ def checker(variant: str) -> Checker:
     return make_checker(variant)
 
 
-def check(task: Task) -> Found:
+def check(task: Task) -> FlipResult:
     """Flip each byte of a task, twice."""
     one = checker(task.variant)
     counts: Counter[Row] = Counter()
@@ -84,7 +84,7 @@ def check(task: Task) -> Found:
                     f"{task.variant}: {task.path} at {position} ^ {mask:#04x}, {region.area}, "
                     f"{region.field}: {outcome.value}: {detail}"
                 )
-    return Found(counts, complaints)
+    return FlipResult(counts, complaints)
 
 
 def tasks(variant: str, wanted: Callable[[str], bool] = lambda path: True) -> Iterator[Task]:
@@ -95,7 +95,7 @@ def tasks(variant: str, wanted: Callable[[str], bool] = lambda path: True) -> It
                 yield Task(variant, path, start, min(start + SLICE_BYTES, size))
 
 
-def run(work: list[Task], jobs: int) -> Found:
+def run(work: list[Task], jobs: int) -> FlipResult:
     """Check all tasks in so many processes."""
     counts: Counter[Row] = Counter()
     complaints: list[str] = []
@@ -103,7 +103,7 @@ def run(work: list[Task], jobs: int) -> Found:
         for found in pool.imap(check, work, chunksize=4):
             counts.update(found.counts)
             complaints += found.complaints
-    return Found(counts, complaints)
+    return FlipResult(counts, complaints)
 
 
 def table(counts: Counter[Row], by_field: bool) -> str:

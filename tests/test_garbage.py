@@ -19,7 +19,7 @@ from brokerd.broker.leases.reaper import GroupReaper
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.codecs.mamamia import AcquireBatch, encode_request
 from brokerd.server.garbage import LONG_SECONDS, THRESHOLDS, GarbageFreezer, Phase
-from simulator.machine.bare import TakesAnything
+from simulator.machine.bare import AcceptAll
 from tests.broker.desk import SECOND_US, produce, settle
 from tests.house import House
 from tests.protocols.serving import until
@@ -161,7 +161,7 @@ def topics_and_groups(house: House) -> Callable[[int], None]:
     produce(house, "stays", b"x")
 
     def take(topic: str, group: str) -> int:
-        found = broker.leases.acquire(topic, group, "ann", 30 * SECOND_US, 1, TakesAnything())
+        found = broker.leases.acquire(topic, group, "ann", 30 * SECOND_US, 1, AcceptAll())
         return found[0][1].offset
 
     def one(number: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from brokerd.codecs import blipmq
 from brokerd.codecs.mamamia.packing import pack
-from simulator.clients.conversation import Answered, Ask, Sent, WrongAnswer
+from simulator.clients.conversation import AnswerPart, Ask, EncodedRequest, WrongAnswer
 from simulator.clients.values import ValueMaker
 from simulator.history.operations import History, Message, Operation, Place, Produce
 from simulator.history.subscriptions import Acknowledge, Handed, Poll, Subscribe
@@ -62,30 +62,32 @@ class BlipMQWire:
         self._greeted = deque([hello.correlation_id, auth.correlation_id])
         self.greeting = blipmq.encode(hello) + blipmq.encode(auth)
 
-    def encode(self, asks: Sequence[Ask]) -> list[Sent]:
+    def encode(self, asks: Sequence[Ask]) -> list[EncodedRequest]:
         """See `Wire.encode`."""
         last = len(asks) - 1
         return [self._sent(ask, index == last) for index, ask in enumerate(asks)]
 
-    def _sent(self, ask: Ask, is_last: bool) -> Sent:
+    def _sent(self, ask: Ask, is_last: bool) -> EncodedRequest:
         message: Any = ask.request
         if not isinstance(message, blipmq.Ack):
             message = message._replace(correlation_id=next(self._ids))
         self._expected.append(_Expected(ask.operation, message.correlation_id))
         if isinstance(message, blipmq.Publish) and not is_last:
-            return Sent(blipmq.encode(message))
+            return EncodedRequest(blipmq.encode(message))
         probe = _Probe(next(self._ids))
         self._expected.append(probe)
-        return Sent(blipmq.encode(message), blipmq.encode(blipmq.Ping(probe.correlation_id)))
+        return EncodedRequest(
+            blipmq.encode(message), blipmq.encode(blipmq.Ping(probe.correlation_id))
+        )
 
-    def feed(self, data: bytes) -> Iterator[Answered]:
+    def feed(self, data: bytes) -> Iterator[AnswerPart]:
         """See `Wire.feed`."""
         for frame in self._reader.feed(data):
             try:
                 message = blipmq.decode(frame)
             except (blipmq.InvalidFrame, blipmq.UnknownFrameType) as error:
                 raise WrongAnswer(f"was sent a broken frame: {error}") from error
-            yield Answered(LENGTH_BYTES + len(frame), self._take(message))
+            yield AnswerPart(LENGTH_BYTES + len(frame), self._take(message))
         if self._reader.error is not None:
             raise WrongAnswer(f"was sent a broken frame: {self._reader.error}")
 

@@ -20,25 +20,25 @@ from simulator.machine.world import World
 
 
 class WrongAnswer(BrokerdError):
-    """The broker broke the wire's rules."""
+    """The broker sent bytes that break the format's rules."""
 
 
 class Ask(NamedTuple):
-    """A request, as its wire knows it, and the operation that it is in the history."""
+    """A request of a format, and its operation in the history."""
 
     request: Any
     operation: Operation
 
 
-class Sent(NamedTuple):
-    """A request in bytes, and what is sent behind it to be told how it went."""
+class EncodedRequest(NamedTuple):
+    """A request in bytes, and a probe behind it that shows its result."""
 
     data: bytes
     probe: bytes = b""
 
 
-class Answered(NamedTuple):
-    """A piece of what the broker sent."""
+class AnswerPart(NamedTuple):
+    """A part of the bytes that the broker sent."""
 
     size: int
     """Bytes since the piece before."""
@@ -53,10 +53,10 @@ class Wire(Protocol):
     def greeting(self) -> bytes:
         """What is sent first; its answers complete nothing."""
 
-    def encode(self, asks: Sequence[Ask]) -> list[Sent]:
+    def encode(self, asks: Sequence[Ask]) -> list[EncodedRequest]:
         """The bytes of requests that are sent in one piece."""
 
-    def feed(self, data: bytes) -> Iterator[Answered]:
+    def feed(self, data: bytes) -> Iterator[AnswerPart]:
         """Take bytes, and tell what they complete, piece by piece.
 
         Raises WrongAnswer for what is no answer to its request.

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from simulator.clients.conversation import Answered, Ask, Sent, WrongAnswer
+from simulator.clients.conversation import AnswerPart, Ask, EncodedRequest, WrongAnswer
 from simulator.clients.describe import asked
 
 
@@ -20,12 +20,12 @@ class FifoWire(ABC):
     def __init__(self) -> None:
         self._expected: deque[Ask] = deque()
 
-    def encode(self, asks: Sequence[Ask]) -> list[Sent]:
+    def encode(self, asks: Sequence[Ask]) -> list[EncodedRequest]:
         """See `Wire.encode`."""
         self._expected.extend(asks)
-        return [Sent(self.encoded(ask.request)) for ask in asks]
+        return [EncodedRequest(self.encoded(ask.request)) for ask in asks]
 
-    def feed(self, data: bytes) -> Iterator[Answered]:
+    def feed(self, data: bytes) -> Iterator[AnswerPart]:
         """See `Wire.feed`."""
         for size, answer in self.answers(data):
             if not self._expected:
@@ -36,7 +36,7 @@ class FifoWire(ABC):
             except WrongAnswer as error:
                 number = ask.operation.number
                 raise WrongAnswer(f"#{number} ({asked(ask.operation)}) {error}") from error
-            yield Answered(size)
+            yield AnswerPart(size)
 
     @abstractmethod
     def encoded(self, request: Any) -> bytes:

@@ -22,7 +22,7 @@ from simulator.crashpoints.expect import (
     UNTOUCHED,
     Expected,
     GroupPartition,
-    Sent,
+    SentMessage,
     State,
     Status,
 )
@@ -35,8 +35,8 @@ from simulator.machine.bare import (
     STATE_DIR,
     WAL_DIR,
     WALL_SECONDS,
+    AcceptAll,
     BareBroker,
-    TakesAnything,
 )
 from simulator.machine.crash import CrashModel
 from simulator.machine.disk import SimDisk
@@ -155,7 +155,7 @@ def _records(house: BareBroker, partition: Partition) -> Iterator[tuple[int, Rec
             offset = chunk.end
 
 
-def _guess(waiting: list[Sent], partition: Partition, record: Record) -> Sent | None:
+def _guess(waiting: list[SentMessage], partition: Partition, record: Record) -> SentMessage | None:
     """Which message without an answer a record is; the first that it can be."""
     for index, sent in enumerate(waiting):
         if sent.operation.topic == partition.topic.name and sent.is_shown_by(record):
@@ -221,7 +221,7 @@ def _broker_group_partitions(
     return group.partitions if group is not None else []
 
 
-class Seen:
+class RecordView:
     """The state of a record in a group, as the broker shows it."""
 
     def __init__(self, state: State, is_ready: bool = False, reason: str = "") -> None:
@@ -235,12 +235,12 @@ class Seen:
         return f"{self.state}, ready: {self.is_ready}, reason: {self.reason!r}"
 
 
-def _listed(house: BareBroker, group_partition: GroupPartition) -> dict[Place, Seen]:
+def _listed(house: BareBroker, group_partition: GroupPartition) -> dict[Place, RecordView]:
     """The leases and dead letters of a group."""
-    found: dict[Place, Seen] = {}
+    found: dict[Place, RecordView] = {}
     for one in _broker_group_partitions(house, group_partition):
         for lease in one.store.leases():
-            found[Place(one.partition.index, lease.offset)] = Seen(
+            found[Place(one.partition.index, lease.offset)] = RecordView(
                 State(
                     Status.LEASED,
                     lease.grants,
@@ -252,7 +252,9 @@ def _listed(house: BareBroker, group_partition: GroupPartition) -> dict[Place, S
             )
         for letter in one.store.dead_letters():
             state = State(Status.DEAD, letter.grants, letter.failures)
-            found[Place(one.partition.index, letter.offset)] = Seen(state, reason=letter.reason)
+            found[Place(one.partition.index, letter.offset)] = RecordView(
+                state, reason=letter.reason
+            )
     return found
 
 
@@ -262,7 +264,7 @@ def _drain(house: BareBroker, group_partition: GroupPartition) -> dict[Place, Gr
     while True:
         house.run()
         leased = house.broker.leases.acquire(
-            group_partition.topic, group_partition.group, PROBER, PROBE_US, 100, TakesAnything()
+            group_partition.topic, group_partition.group, PROBER, PROBE_US, 100, AcceptAll()
         )
         for one, grant in leased:
             found[Place(one.partition.index, grant.offset)] = grant
@@ -272,19 +274,19 @@ def _drain(house: BareBroker, group_partition: GroupPartition) -> dict[Place, Gr
 
 def _tried(
     house: BareBroker, group_partition: GroupPartition, place: Place, grants: dict[Place, Grant]
-) -> Seen:
+) -> RecordView:
     """What a record is that is neither leased nor dead: a settle tells it from a settled one."""
     grant = grants.get(place)
     if grant is not None:
-        return Seen(State(grants=grant.grants - 1, failures=grant.failures), is_ready=True)
+        return RecordView(State(grants=grant.grants - 1, failures=grant.failures), is_ready=True)
     one = house.broker.leases.group_partition(group_partition.topic, group_partition.group, *place)
     attempts = one.store.attempts(place.offset)
     if house.broker.leases.settle(one, place.offset, True, owner=PROBER):
-        return Seen(State(Status.OPEN, *attempts))
-    return Seen(State(Status.SETTLED))
+        return RecordView(State(Status.OPEN, *attempts))
+    return RecordView(State(Status.SETTLED))
 
 
-def _fits(state: State, seen: Seen, now_us: int) -> bool:
+def _fits(state: State, seen: RecordView, now_us: int) -> bool:
     shown = seen.state
     if state.status is not shown.status:
         return False

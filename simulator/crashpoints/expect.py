@@ -50,7 +50,7 @@ def is_possible(operation: Operation, now_us: int) -> bool:
 # -- records ---------------------------------------------------------------------------------------
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """A message of a produce."""
 
     operation: Produce
@@ -233,7 +233,7 @@ class Expected(NamedTuple):
     """Those that may exist, and how many partitions they have."""
     certain: set[str]
     """Those of them that must exist."""
-    produces: list[list[Sent]]
+    produces: list[list[SentMessage]]
     """Of each produce that had arrived, its messages; in the order of arrival."""
     sure: set[int]
     """Numbers of the operations that were answered."""
@@ -243,12 +243,12 @@ class Expected(NamedTuple):
     """The highest token that was told, of any partition."""
 
 
-class Hindsight:
+class RecordedRun:
     """A whole run of the workload, with the expected state of any moment."""
 
     def __init__(self, script: Script) -> None:
         self._history: History = script.history
-        self._produces: list[list[Sent]] = []
+        self._produces: list[list[SentMessage]] = []
         self._steps: dict[GroupPartition, dict[Place, list[Step]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -290,14 +290,14 @@ class Hindsight:
         return tokens
 
 
-def _sent(operation: Produce, request: mm.Request) -> list[Sent]:
+def _sent(operation: Produce, request: mm.Request) -> list[SentMessage]:
     if isinstance(request, mm.Produce):
         messages: tuple[mm.BatchMessage, ...] = (mm.BatchMessage(*request[1:]),)
     else:
         assert isinstance(request, mm.ProduceBatch), request
         messages = request.messages
     places = operation.places or (None,) * len(messages)
-    return [Sent(operation, *one) for one in zip(messages, places, strict=True)]
+    return [SentMessage(operation, *one) for one in zip(messages, places, strict=True)]
 
 
 def _steps(operation: Acquire | Settle | Extend, max_attempts: int) -> Iterator[tuple[Place, Step]]:

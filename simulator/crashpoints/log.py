@@ -91,7 +91,7 @@ class LogScript:
         self._sizes = cycle(SIZES)
 
     def play(self) -> None:
-        """Run from the first start on an empty disk to the last close. Raises Unexpected."""
+        """Run from the first start on an empty disk to the last close. Raises WorkloadFailure."""
         self._live().close()
         self._leave_unsynced(self._live())
         self.disk.kill()

@@ -25,14 +25,14 @@ LOST = "LOST: "
 """How the text begins that tells of an acknowledged loss."""
 
 
-class Unexpected(BrokerdError):
+class WorkloadFailure(BrokerdError):
     """The workload failed by itself, before any crash."""
 
 
 def require(condition: object, text: object) -> None:
-    """Raise Unexpected unless something is so."""
+    """Raise WorkloadFailure with ``text`` unless ``condition`` is true."""
     if not condition:
-        raise Unexpected(str(text))
+        raise WorkloadFailure(str(text))
 
 
 class Point(NamedTuple):

@@ -194,7 +194,7 @@ class Script:
         self._messages = 0
 
     def play(self) -> None:
-        """Run from the first start on an empty disk to the last stop. Raises Unexpected."""
+        """Run from the first start on an empty disk to the last stop. Raises WorkloadFailure."""
         try:
             self._play()
         finally:
@@ -220,7 +220,7 @@ class Script:
         return f"{self.world.digest()}-{self.disk.digest()}"
 
     def run(self, until: Callable[[], object]) -> None:
-        """Let things happen until something is so. Raises Unexpected if it never is."""
+        """Run events until ``until()`` is true. Raises WorkloadFailure if that takes a minute."""
         end_us = self.world.now_us + WAIT_US
         while not until():
             require(self.world.now_us < end_us, "an answer, a start or a stop takes a minute")

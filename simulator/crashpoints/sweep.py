@@ -15,7 +15,7 @@ from typing import NamedTuple
 from brokerd.errors import BrokerdError
 from simulator.crashpoints import archive, changes
 from simulator.crashpoints.check import PROBLEMS_MAX, check_broker
-from simulator.crashpoints.expect import Hindsight
+from simulator.crashpoints.expect import RecordedRun
 from simulator.crashpoints.log import LogScript, check_log
 from simulator.crashpoints.points import LOST, Point, Points
 from simulator.crashpoints.runs import problems, strikes
@@ -65,7 +65,7 @@ def sweep(
 def _sweep_broker(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
     known, script = Script(), Script()
     problem = _play(known)
-    expected = lru_cache(maxsize=1)(Hindsight(known).at)
+    expected = lru_cache(maxsize=1)(RecordedRun(known).at)
 
     def check(point: Point, model: CrashModel) -> list[str]:
         left = point.crashed(script.disk, model)

@@ -35,9 +35,9 @@ from brokerd.walformat import (
 from simulator.machine.bare import (
     WAL_DIR,
     WALL_SECONDS,
+    AcceptAll,
     BareBroker,
     BareLog,
-    TakesAnything,
     counting_ids,
 )
 from simulator.machine.disk import CrashModel, SimDisk
@@ -162,7 +162,7 @@ class _Writing:
         self, topic: str, group: str, owner: str, count: int = 1
     ) -> list[tuple[GroupPartition, int]]:
         found = self.house.broker.leases.acquire(
-            topic, group, owner, 30 * SECOND_US, count, TakesAnything()
+            topic, group, owner, 30 * SECOND_US, count, AcceptAll()
         )
         return [(group_partition, grant.offset) for group_partition, grant in found]
 

@@ -13,7 +13,7 @@ from brokerd.broker import ConsumerGroup, GroupPartition
 from brokerd.values import Record
 from simulator.directory.byte_map import GroupPartitionName
 from simulator.directory.reference import SECOND_US, Key
-from simulator.machine.bare import BareBroker, TakesAnything
+from simulator.machine.bare import AcceptAll, BareBroker
 
 READER = "reads everything"
 """A group that nobody had before."""
@@ -121,7 +121,7 @@ def _look_at_group(
         for letter in group_partition.store.dead_letters():
             states[letter.offset] = ("dead", letter.reason, letter.grants, letter.failures)
     grants = house.broker.leases.acquire(
-        group.topic.name, group.name, "looks", SECOND_US, 10_000, TakesAnything()
+        group.topic.name, group.name, "looks", SECOND_US, 10_000, AcceptAll()
     )
     for group_partition, grant in grants:
         found[_name(group_partition)].states[grant.offset] = ("ready", grant.grants, grant.failures)

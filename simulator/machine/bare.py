@@ -199,7 +199,7 @@ class BareBroker:
         found: dict[tuple[int, int], Record] = {}
         complaints: list[str] = []
         while True:
-            taking = _Taking(self.broker)
+            taking = _AcceptInMemory(self.broker)
             leased = self.broker.leases.acquire(topic, group, "reader", 1_000_000, 10_000, taking)
             for (group_partition, grant), record in zip(leased, taking.records, strict=True):
                 found[group_partition.partition.index, grant.offset] = record
@@ -216,7 +216,7 @@ class BareBroker:
                 return found, complaints
 
 
-class TakesAnything:
+class AcceptAll:
     """Leases whatever comes, without looking at it."""
 
     group_partition: GroupPartition
@@ -230,7 +230,7 @@ class TakesAnything:
         return NO_KEY
 
 
-class _Taking:
+class _AcceptInMemory:
     """Takes whatever is in memory; ``cold`` is the record that must be read first."""
 
     group_partition: GroupPartition

@@ -18,7 +18,7 @@ from simulator.history.operations import (
 )
 from simulator.oracle.groups.group_partitions import AUDIT, GroupPartition
 from simulator.oracle.groups.lease_model import LATE_US
-from simulator.oracle.records.records import Record, Records, Sent
+from simulator.oracle.records.records import Record, Records, SentMessage
 from simulator.oracle.records.removal import Removal
 from simulator.oracle.timeline.spans import EVER_US, Lives, Span
 from simulator.oracle.timeline.topic_lives import has_ended
@@ -148,7 +148,7 @@ class Audit:
             if produce.is_silent:
                 continue
             for position, place in enumerate(produce.places):
-                sent = Sent(produce, position)
+                sent = SentMessage(produce, position)
                 if place is not None or (produce.number, position) in seen:
                     continue
                 if self._records.senders(topic, sent.message.payload) > 1:
@@ -170,7 +170,7 @@ class Audit:
                 text = f"{op.view.waiting} messages of {topic} wait, and all delays are over"
                 yield violation("P5-fired", text, op)
 
-    def _was_due(self, sent: Sent, read_us: int) -> bool:
+    def _was_due(self, sent: SentMessage, read_us: int) -> bool:
         """Return whether a message must have been stored by then and must still exist."""
         produce, message = sent.produce, sent.message
         span = self._lives.span(produce)

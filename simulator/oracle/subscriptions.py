@@ -29,7 +29,7 @@ from simulator.oracle.violation import Violation, violation
 from simulator.payloads import value_of
 
 
-class Delivered(NamedTuple):
+class SubscriptionDelivery(NamedTuple):
     """A delivery of a record and its time."""
 
     poll: Poll
@@ -162,7 +162,7 @@ class Subscriptions:
                     text = f"{name} was acknowledged, and delivered after that"
                     yield violation("P1-settled", text, ack, again[0])
 
-    def _settled_for_sure(self, all_of_it: list[Delivered], ack: Acknowledge) -> bool:
+    def _settled_for_sure(self, all_of_it: list[SubscriptionDelivery], ack: Acknowledge) -> bool:
         """Return whether the delivery was in flight at the ACK. A slow reader may miss the NACK."""
         span = self._lives.span(ack)
         return ack.succeeded and any(
@@ -170,21 +170,33 @@ class Subscriptions:
             for each in all_of_it
         )
 
-    def _deliveries(self, group_partition: GroupPartition) -> dict[Place, list[Delivered]]:
-        found: dict[Place, list[Delivered]] = defaultdict(list)
+    def _deliveries(
+        self, group_partition: GroupPartition
+    ) -> dict[Place, list[SubscriptionDelivery]]:
+        found: dict[Place, list[SubscriptionDelivery]] = defaultdict(list)
         for poll in group_partition.polls:
             if poll.handed is not None and poll.handed.place is not None:
-                found[poll.handed.place].append(Delivered(poll, self._lives.span(poll)))
+                found[poll.handed.place].append(SubscriptionDelivery(poll, self._lives.span(poll)))
         return found
 
-    def _are_apart(self, all_of_it: list[Delivered], one: Delivered, other: Delivered) -> bool:
+    def _are_apart(
+        self,
+        all_of_it: list[SubscriptionDelivery],
+        one: SubscriptionDelivery,
+        other: SubscriptionDelivery,
+    ) -> bool:
         """Return whether the second delivery may have come after the end of the first."""
         return self._may_follow(all_of_it, one, other) or self._may_follow(all_of_it, other, one)
 
-    def _may_follow(self, all_of_it: list[Delivered], one: Delivered, other: Delivered) -> bool:
+    def _may_follow(
+        self,
+        all_of_it: list[SubscriptionDelivery],
+        one: SubscriptionDelivery,
+        other: SubscriptionDelivery,
+    ) -> bool:
         return other.span.last_us >= self._flies_until(all_of_it, one) - SLACK_US
 
-    def _flies_until(self, all_of_it: list[Delivered], one: Delivered) -> int:
+    def _flies_until(self, all_of_it: list[SubscriptionDelivery], one: SubscriptionDelivery) -> int:
         """Return the earliest end of an unacknowledged delivery, by the number before it."""
         before = sum(each.span.is_before(one.span) for each in all_of_it)
         return one.span.first_us + self._rules.flight_us(before + 1)
@@ -230,7 +242,9 @@ class Subscriptions:
                         yield violation("P3-refusal", text, each.poll, ack)
                         break
 
-    def _flew(self, all_of_it: list[Delivered], each: Delivered, during: Span) -> bool:
+    def _flew(
+        self, all_of_it: list[SubscriptionDelivery], each: SubscriptionDelivery, during: Span
+    ) -> bool:
         """Return whether the delivery was in flight all the time, unless something ended it."""
         return (
             each.span.is_before(during)

@@ -20,7 +20,7 @@ from brokerd.errors import (
 )
 from brokerd.groups import LOOKS_MAX, GroupSettings
 from brokerd.wal import WalOptions
-from simulator.machine.bare import TakesAnything
+from simulator.machine.bare import AcceptAll
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce, read, settle
 from tests.house import House
 
@@ -290,7 +290,7 @@ class TestLeases:
         for index in range(3):
             produce(house, "t", *[b"%d" % index] * 9, index=index)
 
-        class TakesTwo(TakesAnything):
+        class TakesTwo(AcceptAll):
             taken = 0
 
             def accept(self, offset: int) -> int:
@@ -310,7 +310,7 @@ class TestLeases:
         for index, count in enumerate((1, 9, 9)):
             produce(house, "t", *[b"x"] * count, index=index)
 
-        class StopsAtTheSecond(TakesAnything):
+        class StopsAtTheSecond(AcceptAll):
             taken = 0
 
             def accept(self, offset: int) -> int:
@@ -328,7 +328,7 @@ class TestLeases:
         house = House()
         produce(house, "t", b"a", b"b", b"c")
 
-        class TakesOne(TakesAnything):
+        class TakesOne(AcceptAll):
             taken = 0
 
             def accept(self, offset: int) -> int:
@@ -344,7 +344,7 @@ class TestLeases:
         for index in range(2):
             produce(house, "t", *[b""] * (LOOKS_MAX + 5), index=index)
 
-        class TakesTheLast(TakesAnything):
+        class TakesTheLast(AcceptAll):
             looks = 0
 
             def accept(self, offset: int) -> int:
@@ -392,7 +392,7 @@ class TestGroups:
         produce(house, "t", b"a")
         house.run()
 
-        class Nothing(TakesAnything):
+        class Nothing(AcceptAll):
             stopped = True
 
             def accept(self, offset: int) -> int:

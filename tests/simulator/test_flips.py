@@ -260,7 +260,9 @@ class TestDriver:
         counts = check(Task("running, index", f"{SECOND}.idx", 0, 8)).counts
         assert "index header" in table(counts, False)
         assert "index header: magic" in table(counts, True)
-        monkeypatch.setattr(flips, "run", lambda work, jobs: flips.Found(counts, ["a complaint"]))
+        monkeypatch.setattr(
+            flips, "run", lambda work, jobs: flips.FlipResult(counts, ["a complaint"])
+        )
         assert flips.main(["--variant", "running, index"]) == 1
         assert "a complaint" in capsys.readouterr().out
 

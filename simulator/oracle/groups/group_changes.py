@@ -30,7 +30,7 @@ from simulator.oracle.records.removal import Removal
 from simulator.oracle.timeline.spans import EVER_US, Lives, Span, possible
 
 
-class Changed(NamedTuple):
+class RecordChange(NamedTuple):
     """A change of one record."""
 
     rules: list[GroupRules]
@@ -61,14 +61,16 @@ class Changes:
             if isinstance(op, Configure | DeleteGroup)
         ]
 
-    def of(self, record: Record, owners: set[str], is_of: Callable[[Operation], bool]) -> Changed:
+    def of(
+        self, record: Record, owners: set[str], is_of: Callable[[Operation], bool]
+    ) -> RecordChange:
         """Return the events of a record; ``owners`` may have leased it.
 
         ``is_of(operation)`` tells whether the record existed in the life of the operation.
         """
         stored = record.stored
         before = [change for change in self._rules if change[0].is_before(stored)]
-        changed = Changed(possible(self._begin, before, stored), [], [], self._resets(record))
+        changed = RecordChange(possible(self._begin, before, stored), [], [], self._resets(record))
         for op in self._operations:
             span = self._lives.span(op)
             if span.is_before(stored) or not is_of(op):
@@ -122,7 +124,7 @@ class Changes:
         }
         return steps[type(op)]
 
-    def _add_removal(self, record: Record, changed: Changed) -> None:
+    def _add_removal(self, record: Record, changed: RecordChange) -> None:
         """Add the events for the possible removal and expiry of the record."""
         may_us, told = self._removal.removed(record)
         if told is not None:

@@ -29,7 +29,7 @@ from simulator.history.operations import (
 from simulator.history.subscriptions import is_subscription
 from simulator.oracle.groups.group_changes import Changes
 from simulator.oracle.groups.lease_model import LeaseModel, Step, stored
-from simulator.oracle.groups.lease_search import Event, Undecided, Unexplained, explain
+from simulator.oracle.groups.lease_search import Event, NoOrder, TooManyOrders, explain
 from simulator.oracle.groups.long_polls import Waiting, idle_polls
 from simulator.oracle.records.records import Record, Records, Sight
 from simulator.oracle.records.removal import Removal
@@ -212,9 +212,9 @@ class GroupPartitionJudge:
         ]
         if None in outcomes:
             return
-        if any(isinstance(outcome, Undecided) for outcome in outcomes):
+        if any(isinstance(outcome, TooManyOrders) for outcome in outcomes):
             self.undecided += 1
-        elif isinstance(outcomes[0], Unexplained):
+        elif isinstance(outcomes[0], NoOrder):
             yield self._told(record, outcomes[0])
 
     def _is_plain(self, record: Record) -> bool:
@@ -335,7 +335,7 @@ class GroupPartitionJudge:
 
     # -- what to say ----------------------------------------------------------------------------
 
-    def _told(self, record: Record, outcome: Unexplained) -> Violation:
+    def _told(self, record: Record, outcome: NoOrder) -> Violation:
         event, refusal, before = outcome
         shown = [e.operation for e in (*before[-3:], event) if e.operation is not None]
         what = type(event.operation).__name__.lower() if event.operation is not None else "restart"

@@ -34,7 +34,7 @@ class Event(NamedTuple):
     """Whether it may change what is settled, dead or removed."""
 
 
-class Unexplained(NamedTuple):
+class NoOrder(NamedTuple):
     """The event that no order passes, and the refusal of the most promising order."""
 
     event: Event
@@ -43,7 +43,7 @@ class Unexplained(NamedTuple):
     """What happened before it in that order."""
 
 
-class Undecided(NamedTuple):
+class TooManyOrders(NamedTuple):
     """The record has too many orders to try."""
 
     nodes: int
@@ -77,7 +77,7 @@ def explain(
     grants_max: int = 0,
     counts_anew: bool = False,
     loses: bool = False,
-) -> Unexplained | Undecided | None:
+) -> NoOrder | TooManyOrders | None:
     """Find an order in which all ``certain`` events and some of the others follow ``begin``.
 
     ``uncertain`` are requests without an answer: each happened once or not at all. ``grants`` are
@@ -87,10 +87,10 @@ def explain(
     """
     budget = _Budget()
     events = sorted(certain, key=lambda event: event.span)
-    first: Unexplained | None = None
+    first: NoOrder | None = None
     for some, hidden in _widening(uncertain, grants):
         failure = _Search(begin, events, some, hidden, grants_max, counts_anew, loses, budget).run()
-        if not isinstance(failure, Unexplained):
+        if not isinstance(failure, NoOrder):
             return failure
         first = first or failure
     return first
@@ -133,7 +133,7 @@ class _Search:
         self._seen: set[_Node] = set()
         self._best: tuple[int, Event, Refusal, int] | None = None
 
-    def run(self) -> Unexplained | Undecided | None:
+    def run(self) -> NoOrder | TooManyOrders | None:
         while self._stack:
             node = self._stack.pop()
             if node.done == self._all:
@@ -143,13 +143,13 @@ class _Search:
             self._seen.add(node)
             self._budget.left -= 1
             if self._budget.left < 0:
-                return Undecided(NODES_MAX)
+                return TooManyOrders(NODES_MAX)
             self._try_uncertain(node)
             self._try_certain(node)
         assert self._best is not None, "a search that fails was refused somewhere"
         _, event, refusal, done = self._best
         before = (e for i, e in enumerate(self._certain) if done >> i & 1)
-        return Unexplained(event, refusal, tuple(before))
+        return NoOrder(event, refusal, tuple(before))
 
     def _try_certain(self, node: _Node) -> None:
         """Push each event that may come next; the likeliest is pushed last."""

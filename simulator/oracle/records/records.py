@@ -36,7 +36,7 @@ class Sight(NamedTuple, Generic[Asked]):
     delivery: Delivery
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """A message as a client sent it."""
 
     produce: Produce
@@ -62,7 +62,7 @@ class Record:
 
     topic: str
     place: Place
-    sent: Sent
+    sent: SentMessage
     stored: Span
     sights: list[Sight[Shown]] = field(default_factory=list)
     first_boot: int = NEVER
@@ -98,11 +98,11 @@ class Records:
         """Whether recovery reported damage, so that records may be missing."""
         self.of_topic: dict[str, list[Record]] = defaultdict(list)
         self._lives = lives
-        self._senders: dict[tuple[str, bytes], list[Sent]] = defaultdict(list)
+        self._senders: dict[tuple[str, bytes], list[SentMessage]] = defaultdict(list)
         self._claims: dict[tuple[str, Place, bytes], Record] = {}
         for produce in self.produces:
             for index, message in enumerate(produce.messages):
-                self._senders[produce.topic, message.payload].append(Sent(produce, index))
+                self._senders[produce.topic, message.payload].append(SentMessage(produce, index))
         for produce in self.produces:
             if produce.succeeded:
                 self._add_answered(produce)
@@ -126,7 +126,7 @@ class Records:
         """Return how often this payload was sent to the topic."""
         return len(self._senders.get((topic, payload), ()))
 
-    def possible(self, record: Record) -> list[Sent]:
+    def possible(self, record: Record) -> list[SentMessage]:
         """Return the messages that the record may be; several only for equal ones without an
         answer."""
         if self.is_known(record):
@@ -178,7 +178,7 @@ class Records:
                     )
                 )
             else:
-                record = Record(produce.topic, place, Sent(produce, index), stored)
+                record = Record(produce.topic, place, SentMessage(produce, index), stored)
                 record.durable_us = stored.last_us
                 self._claims[claim] = record
 
@@ -210,12 +210,12 @@ class Records:
                 record.stored = Span(record.stored.first_us, last_us)
                 record.durable_us = durable_us
 
-    def _stored(self, possible: list[Sent], sight: Sight[Shown]) -> Span:
+    def _stored(self, possible: list[SentMessage], sight: Sight[Shown]) -> Span:
         """Return when a message that was seen without a known place can have been stored."""
         spans = [self._stored_alone(sent, sight) for sent in possible]
         return Span(min(s.first_us for s in spans), max(s.last_us for s in spans))
 
-    def _stored_alone(self, sent: Sent, sight: Sight[Shown]) -> Span:
+    def _stored_alone(self, sent: SentMessage, sight: Sight[Shown]) -> Span:
         span = self._lives.span(sent.produce)
         delay_us = sent.message.delay_us
         if delay_us is None:
@@ -224,7 +224,7 @@ class Records:
         early_us = self._lives.forward_us(Span(span.first_us, seen_us)) + SLACK_US
         return Span(max(span.first_us + delay_us - early_us, span.first_us), EVER_US)
 
-    def _possible(self, sight: Sight[Shown]) -> list[Sent]:
+    def _possible(self, sight: Sight[Shown]) -> list[SentMessage]:
         """Return the possible senders of a record at a place that no answer gave."""
         delivery, topic = sight.delivery, sight.acquire.topic
         where = f"{topic}/{delivery.place.partition} offset {delivery.place.offset}"
@@ -270,7 +270,7 @@ class _Values:
         self, produces: list[Produce], claims: dict[tuple[str, Place, bytes], Record]
     ) -> None:
         self._produces = produces
-        self._sent: dict[tuple[str, bytes], list[Sent]] | None = None
+        self._sent: dict[tuple[str, bytes], list[SentMessage]] | None = None
         self._at: dict[tuple[str, Place], list[bytes]] = defaultdict(list)
         for topic, place, payload in claims:
             self._at[topic, place].append(payload)
@@ -306,19 +306,19 @@ class _Values:
         known.append(payload)
         return payload
 
-    def _by_value(self) -> dict[tuple[str, bytes], list[Sent]]:
+    def _by_value(self) -> dict[tuple[str, bytes], list[SentMessage]]:
         """Return the sent messages by topic and value; different payloads may have one value."""
-        sent: dict[tuple[str, bytes], list[Sent]] = defaultdict(list)
+        sent: dict[tuple[str, bytes], list[SentMessage]] = defaultdict(list)
         for produce in self._produces:
             for index, message in enumerate(produce.messages):
-                sent[produce.topic, value_of(message.payload)].append(Sent(produce, index))
+                sent[produce.topic, value_of(message.payload)].append(SentMessage(produce, index))
         return sent
 
 
-def _likeliest(sent: list[Sent], seen_us: int) -> bytes:
+def _likeliest(sent: list[SentMessage], seen_us: int) -> bytes:
     """Return the likeliest payload seen by then: one without a known place that was due."""
 
-    def rank(one: Sent) -> tuple[bool, bool, bool]:
+    def rank(one: SentMessage) -> tuple[bool, bool, bool]:
         due_us = one.produce.sent_us + (one.message.delay_us or 0)
         return bool(one.produce.error), one.is_placed, due_us > seen_us
 

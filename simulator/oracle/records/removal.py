@@ -34,7 +34,7 @@ RECORD_BYTES_MAX = 500
 LATE_US = 1_000
 
 
-class Told(NamedTuple):
+class ReportedStart(NamedTuple):
     """A start offset in an answer."""
 
     span: Span
@@ -50,7 +50,7 @@ class Removal:
         self._lives = lives
         self._records = records
         self._time = BrokerTime(history, lives)
-        self._told: dict[tuple[str, int], list[Told]] = defaultdict(list)
+        self._told: dict[tuple[str, int], list[ReportedStart]] = defaultdict(list)
         self._trims: dict[tuple[str, int], list[Trim]] = defaultdict(list)
         self._changes: dict[str, list[tuple[Span, bool, TopicRules]]] = defaultdict(list)
         for op in history.operations:
@@ -74,7 +74,7 @@ class Removal:
         self._sent = {topic: self._sizes(topic) for topic in {p.topic for p in records.produces}}
 
     def _tell(self, op: Operation, topic: str, partition: int, start: int) -> None:
-        self._told[topic, partition].append(Told(self._lives.span(op), start, op))
+        self._told[topic, partition].append(ReportedStart(self._lives.span(op), start, op))
 
     # -- for others -----------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Removal:
         earliest_us = min(self._time.earliest_us(begun.first_us, ttl) for ttl in ttls)
         return Span(earliest_us, max(self._time.latest_us(begun.last_us, ttl) for ttl in ttls))
 
-    def removed(self, record: Record) -> tuple[int, Told | None]:
+    def removed(self, record: Record) -> tuple[int, ReportedStart | None]:
         """Return when the start offset may have passed the record, and the answers that show it."""
         partition, offset = record.place
         told = [
@@ -168,7 +168,9 @@ class Removal:
             yield from self._check_expired(record)
             yield from self._check_kept(record)
 
-    def _check_falling(self, topic: str, partition: int, tolds: list[Told]) -> Iterator[Violation]:
+    def _check_falling(
+        self, topic: str, partition: int, tolds: list[ReportedStart]
+    ) -> Iterator[Violation]:
         """P2: check that a start offset never goes down and nothing below it is delivered."""
         for (before, earlier), (after, later) in falling((t.span, t.start, t) for t in tolds):
             text = f"{topic}/{partition} starts at {after}, and did at {before}"
@@ -178,7 +180,7 @@ class Removal:
                 yield from self._check_above(record, sight.acquire, tolds)
 
     def _check_above(
-        self, record: Record, acquire: Shown, tolds: list[Told]
+        self, record: Record, acquire: Shown, tolds: list[ReportedStart]
     ) -> Iterator[Violation]:
         span = self._lives.span(acquire)
         for told in tolds:
