@@ -368,6 +368,18 @@ def test_a_start_without_memory_is_74(build: Build) -> None:
     assert house.process_exit.said == [(74, "memory ran out during the start")]
 
 
+def test_a_body_that_cannot_be_read_has_its_traceback_in_the_log(build: Build) -> None:
+    """It tells a fault of this version from a newer format."""
+    error = NewerFormat("the frame at 7 cannot be read")
+    error.__cause__ = KeyError("op")
+    house = build(open=error)
+    with capturedLogs() as captured:
+        house.service.startService()
+    assert house.process_exit.said == [(1, "the frame at 7 cannot be read")]
+    (failure,) = [event["log_failure"] for event in captured if "log_failure" in event]
+    assert "KeyError" in failure.getTraceback()
+
+
 def test_a_bug_in_the_start_is_in_the_log_and_not_on_the_terminal(build: Build) -> None:
     """The traceback goes to the log; stderr gets one line."""
     house = build(open=RuntimeError("oops"))

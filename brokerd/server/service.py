@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.http.routing import Api
-from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
+from brokerd.errors import BrokerdError, DirectoryLocked, NewerFormat, StorageFailed
 from brokerd.server.bounded_call import bounded_call
 from brokerd.server.endpoints import address_text
 from brokerd.server.listeners import ADMIN, speaks_tls
@@ -211,6 +211,9 @@ class BrokerdService(Service):
         except StartFailed as error:
             self._give_up(error.code, str(error))
         except BrokerdError as error:
+            if isinstance(error, NewerFormat) and error.__cause__ is not None:
+                cause = Failure(error.__cause__)
+                self._log.failure("the start failed", cause, event_id="start-failed")
             self._give_up(exit_code(error), str(error))
         except OSError as error:
             self._give_up(exit_code(error), _os_error_text(error))

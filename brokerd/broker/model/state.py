@@ -250,7 +250,8 @@ class State:
             except _MALFORMED as error:
                 raise NewerFormat(
                     f"the frame at {frame.lsn} holds an entry of kind {entry.kind} that this "
-                    f"version cannot read ({_fault(error)}); upgrade brokerd"
+                    f"version cannot read ({_fault(error)}); upgrade if a newer brokerd wrote it, "
+                    "else this version has a fault; the log has the traceback"
                 ) from error
         for lost in frame.lost:
             self._apply_lost(frame.lsn, lost)
@@ -443,7 +444,8 @@ class State:
         except _MALFORMED as error:
             raise NewerFormat(
                 f"the snapshot holds a chunk of kind {chunk.kind} that this version cannot read "
-                f"({_fault(error)}); upgrade brokerd"
+                f"({_fault(error)}); upgrade if a newer brokerd wrote it, else this version has a "
+                "fault; the log has the traceback"
             ) from error
 
     def _load_topic(self, lsn: int, fields: dict[str, Any]) -> None:
