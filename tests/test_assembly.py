@@ -327,13 +327,29 @@ async def test_a_stop_does_not_wait_for_ever_for_a_disk_that_hangs(
         return real(*of)
 
     monkeypatch.setattr(f"os.{call}", hang)
-    with pytest.raises(StorageFailed, match=f"thread {thread} did not end; .*{tmp_path} hang"):
+    with pytest.raises(StorageFailed, match=f"thread .*{thread} did not end; .*{tmp_path} hang"):
         await running.stop()
     running.core.abandon()
     monkeypatch.undo()
     back.set()
     async with served(tmp_path) as again:
         assert await again.ask(lambda client: client.produce("orders", b"y")) == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_stop_writes_bounds_and_snapshot_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk delays the stop by one of them, not by both."""
+    running = await serve(tmp_path)
+    barrier = threading.Barrier(2, timeout=20)
+    writes = running.core.broker.last_writes()
+    both = [lambda write=write: (barrier.wait(), write()) for write in writes]
+    monkeypatch.setattr(running.core.broker, "last_writes", lambda: both)
+    with capturedLogs() as captured:
+        await running.stop()
+    assert len(writes) == 2 and not barrier.broken
+    assert not [event for event in captured if event.get("event_id") == "snapshot-failed"]
 
 
 @pytest_twisted.ensureDeferred

@@ -8,6 +8,7 @@ thread, the reactor's; only `Broker.replay` may run elsewhere, before `Broker.st
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,9 +153,16 @@ class Broker:
 
     def write_last_snapshot(self) -> None:
         """Write a snapshot of the state at the end of the closed log, and the bounds. Blocks."""
-        if self.bounds is not None:
-            self.bounds.write_last()
-        self.snapshotter.write_last()
+        for write in self.last_writes():
+            write()
+
+    def last_writes(self) -> list[Callable[[], None]]:
+        """Capture the bounds; return the writes of bounds and snapshot as `write_last_snapshot`.
+
+        They block, and may run in two threads at once.
+        """
+        bounds = [] if self.bounds is None else [self.bounds.last_write()]
+        return [*bounds, self.snapshotter.write_last]
 
     # -- status -------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec import structs
-from twisted.internet.defer import Deferred, TimeoutError
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
@@ -31,7 +31,7 @@ from brokerd.broker import (
     build_broker,
 )
 from brokerd.broker.callbacks import guarded
-from brokerd.errors import StorageFailed
+from brokerd.errors import StorageFailed, error_text
 from brokerd.groups import GroupSettings
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.factory import ConnectionFactory
@@ -48,7 +48,7 @@ from brokerd.server.config import Config, parse_durability
 from brokerd.server.guards import audit_keep_us, make_guard, policy, prepare_accounts
 from brokerd.server.host import Host, RealHost
 from brokerd.server.sections import FIRST_BYTES, Blipmq
-from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
+from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions, WorkerPool
 
 READ_THREADS = 2
 ARCHIVE_THREADS = 2
@@ -184,6 +184,22 @@ def connection_limits(config: Config, descriptors: int | None = None) -> Limits:
         idle_us=config.limits.idle_seconds * 1_000_000,
         unfinished_frame_us=config.limits.unfinished_frame_seconds * 1_000_000,
     )
+
+
+def _run(pool: WorkerPool, work: Callable[[], Any]) -> Deferred[Any]:
+    """Run work in a pool; fire with its result."""
+    result: Deferred[Any] = Deferred()
+
+    def done(value: Any, error: Exception | None) -> None:
+        if result.called:  # cancelled
+            return
+        if error is None:
+            result.callback(value)
+        else:
+            result.errback(error)
+
+    pool.submit(work, done)
+    return result
 
 
 class BrokerCore:
@@ -442,17 +458,21 @@ class BrokerCore:
         failure = await closed
         if failure is not None:
             raise failure
-        written: Deferred[list[Exception]] = Deferred()
-        self._snapshot_writer.submit(
-            self.broker.write_last_snapshot,
-            lambda _, error: written.callback([] if error is None else [error]),
-        )
-        for error in await written:
-            self._log.warn(
-                "no snapshot was written at the stop: {error}; the next start replays the log",
-                event_id="snapshot-failed",
-                error=error,
-            )
+        writes = await _run(self._snapshot_writer, self.broker.last_writes)
+        # The last one is the snapshot.
+        pools = [self._background] * (len(writes) - 1) + [self._snapshot_writer]
+        running = [_run(pool, write) for pool, write in zip(pools, writes, strict=True)]
+        for written in running:
+            try:
+                await written
+            except CancelledError:
+                raise
+            except Exception as error:
+                self._log.warn(
+                    "no snapshot was written at the stop: {error}; the next start replays the log",
+                    event_id="snapshot-failed",
+                    error=error_text(error),
+                )
 
     def close(self) -> Deferred[None]:
         """Write the mark and the snapshot, close and unlock."""

@@ -214,7 +214,7 @@ class Snapshots:
         name = snapshot_name(start_lsn)
         temporary = os.path.join(self._path, name + ".tmp")
         for left in self._disk.list(self._path):
-            if left.endswith(".tmp"):
+            if left.endswith(".snap.tmp"):
                 with suppress(IsADirectoryError):  # not a snapshot
                     self._disk.unlink(os.path.join(self._path, left))
         file = self._disk.create(temporary)

@@ -137,15 +137,22 @@ class BoundsWriter:
             self._call.cancel()
             self._call = None
 
-    def write_last(self) -> None:
-        """Write the file now and block; log an error. For a clean stop, after the last commit."""
+    def last_write(self) -> Callable[[], None]:
+        """Capture the bounds; return the write, which blocks and logs an error.
+
+        For a clean stop, after the last commit.
+        """
         head = self._head()
         pieces = capture(self._state.by_id.values(), self._commit_place)
         topics = [encode_topic(topic) for topic in pieces if topic is not None]
-        try:
-            self._write(self._with_end(head), topics)
-        except OSError as error:
-            self._report(error)
+
+        def write() -> None:
+            try:
+                self._write(self._with_end(head), topics)
+            except (OSError, MemoryError) as error:
+                self._report(error)
+
+        return write
 
     def status(self) -> dict[str, Any]:
         """Return the number of writes, the covered LSN and the last error as JSON values."""
@@ -236,7 +243,7 @@ class BoundsWriter:
             self._done(writing, error)
         elif not self._stopped:
             self._writer.submit(
-                lambda: self._write(writing.head, writing.topics),
+                lambda: None if self._stopped else self._write(writing.head, writing.topics),
                 lambda _, error: self._done(writing, error),
             )
 
