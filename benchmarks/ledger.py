@@ -1,11 +1,10 @@
 # Tests: tests/test_archive_torture.py
-"""What producers of all wire formats were told, and whether what is there agrees with it.
+"""Compare the acknowledgements of all producers with the records that readers find.
 
-Contract: a producer books what was acknowledged, once, in the order in which it sent it; a record
-whose fate it does not know is never sent again. So of the records of a partition, each is of one
-that was sent, none is there twice, those of one producer are in the order in which they were sent,
-and all that were acknowledged are among them, at the offset that was told. What breaks this is a
-line in :attr:`Ledger.findings`; nothing is raised.
+A producer books each acknowledgement once, in sending order, and never repeats a record of unknown
+fate. So every record of a partition was sent, none is there twice, records of one producer are in
+order, and every acknowledged one is at its offset. Each violation is a line in
+:attr:`Ledger.findings`; nothing is raised.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _FINDINGS_MAX = 40
 
 
 class Seen(NamedTuple):
-    """A record as a reader saw it."""
+    """A record as a reader received it."""
 
     offset: int | None
     """None where the wire format does not tell it."""
@@ -30,7 +29,7 @@ class Seen(NamedTuple):
 
 
 class Ledger:
-    """The books of one run; safe to use from several threads."""
+    """The acknowledgements of one run. Safe for use by several threads."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

@@ -1,9 +1,9 @@
 # Tests: tests/test_bench_archive.py
-"""A log as large as one likes, made at once: sealed segments, their indexes, bounds.
+"""Write a log of any size at once: sealed segments, their indexes, bounds.
 
-No broker takes part: a broker that wrote it would be what is measured. Topics ``bench0`` to
-``bench7`` have four partitions each; each frame is one batch of one partition, in turn. Half of a
-value is random, half of it text, so it compresses to somewhat more than half.
+No broker takes part. Topics ``bench0`` to ``bench7`` have four partitions each; each frame is one
+batch of one partition, in turn. Half of a value is random and half text, so it compresses to
+somewhat more than half.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TEXT = (
 
 @dataclass(frozen=True)
 class Shape:
-    """What a log is like."""
+    """The dimensions of a log."""
 
     records: int
     frame_records: int

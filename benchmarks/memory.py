@@ -1,5 +1,5 @@
 # Tests: tests/test_bench.py
-"""What a broker's memory does: a thousand idle connections, a million records in and out."""
+"""Measure a broker's memory: a thousand idle connections, a million records in and out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Idle:
-    """What idle connections cost."""
+    """The cost of idle connections."""
 
     connections: int
     before_bytes: int

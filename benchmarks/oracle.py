@@ -32,7 +32,7 @@ _PAYLOAD_BYTES_MAX = 600
 
 
 class Origin(NamedTuple):
-    """Which record it is. Each is sent once and never again."""
+    """The identity of a record. Each is sent at most once."""
 
     producer: int
     number: int
@@ -60,7 +60,7 @@ def read_payload(seed: int, payload: object, bytes_max: int = _PAYLOAD_BYTES_MAX
 
 @dataclass
 class Hold:
-    """What a client knows of the lease it was granted."""
+    """A lease as its client knows it."""
 
     offset: int
     client: str
@@ -72,7 +72,7 @@ class Hold:
 
 @dataclass
 class Oracle:
-    """The books; safe to use from several threads."""
+    """The acknowledgements and leases of a run. Safe for use by several threads."""
 
     seed: int
     lease_seconds: float

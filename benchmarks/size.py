@@ -121,7 +121,7 @@ def stalls(data_dir: Path, state: State, scale: float) -> dict[str, Any]:
 
 
 class _Phases:
-    """What the reactor is watched through."""
+    """The watched phases."""
 
     def __init__(self, inside: Inside, data_dir: Path) -> None:
         self._inside = inside

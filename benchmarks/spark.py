@@ -50,7 +50,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Question(NamedTuple):
-    """What is asked."""
+    """A measured query."""
 
     name: str
     options: Mapping[str, str]

@@ -40,7 +40,7 @@ _STEP_SECONDS_MAX = 900.0
 
 
 class Phases:
-    """What the reactor is watched through, in this order."""
+    """The watched phases, in this order."""
 
     def __init__(self, inside: Inside, scale: float) -> None:
         self._inside = inside

@@ -34,7 +34,7 @@ _HOUR_US = 3_600_000_000
 
 @dataclass(frozen=True)
 class State:
-    """A state and what the pages say it takes."""
+    """A state and its size by the formulas of the pages."""
 
     name: str
     what: str

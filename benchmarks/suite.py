@@ -1,5 +1,5 @@
 # Tests: tests/test_bench.py
-"""The rates of ``make bench``: each scenario beside what the disk itself does with such commits."""
+"""The rates of ``make bench``: each scenario beside the raw syncs of the disk."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CEILINGS: dict[tuple[str, str], bytes] = {
 
 @dataclass(frozen=True)
 class Line:
-    """One scenario's figures and the commits the broker made for them."""
+    """The figures of one scenario and its commits."""
 
     figures: Figures
     broker_cores: float

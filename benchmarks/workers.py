@@ -1,9 +1,9 @@
 # Tests: tests/test_torture.py
-"""The clients that torture a broker: threads that go on over its crashes and tell the oracle all.
+"""Clients that load a broker over its crashes and report every answer to the oracle.
 
-Contract: a worker books every answer it reads before it sends anything that follows from it. What
-was not answered when the connection broke is never sent again by a producer (so that a record can
-stand in the log once at most), and sent again half of the time by a consumer.
+A worker books every answer before it sends a request that depends on it. After a broken connection
+a producer never repeats an unanswered request, so that a record is stored at most once; a consumer
+repeats half of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DELAY_SECONDS = 0.2
 
 @dataclass
 class Scene:
-    """What the workers share."""
+    """The objects that workers share."""
 
     address: str
     oracle: Oracle
@@ -55,7 +55,7 @@ class Scene:
 
 
 class Worker(threading.Thread):
-    """A thread that goes on over crashes of the broker and reports its own failure."""
+    """A thread that continues over crashes of the broker and reports its own failure."""
 
     def __init__(self, scene: Scene, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -81,7 +81,7 @@ class Worker(threading.Thread):
 
 
 class Producer(Worker):
-    """Sends records in windows of random length; what is not answered is not sent again."""
+    """Sends records in windows of random length and never repeats one."""
 
     def __init__(self, scene: Scene, number: int) -> None:
         super().__init__(scene, f"producer {number}")
@@ -129,7 +129,7 @@ class Verdict:
 
 
 class Consumer(Worker):
-    """Leases, decides, settles. Subclasses say it in plain or in batch commands."""
+    """Leases, decides, settles. Subclasses use plain or batch commands."""
 
     def __init__(self, scene: Scene, number: int) -> None:
         super().__init__(scene, f"consumer {number}")

@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_clients.py
-"""Random clients of a simulated broker, one module per wire format, and the auditor of a run's end.
+"""Random clients of a simulated broker, one module per wire format, and the auditor.
 
-docs/simulator.rst, section "Clients", says what they do.
+docs/simulator.rst, section "Clients", describes their actions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Client(Protocol):
-    """What a run does with its clients."""
+    """The interface of a client to its run."""
 
     plan: ClientPlan
     finished: bool

@@ -37,7 +37,7 @@ UNNUMBERED = -1
 
 
 class AdminCall(NamedTuple):
-    """An admin call."""
+    """A call of the admin API with its operation."""
 
     operation: Operation
     call: Callable[[Broker], Any]

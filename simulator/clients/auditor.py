@@ -1,9 +1,8 @@
 # Tests: tests/simulator/test_clients.py
-"""The last client of a run: reads everything, waits, drains every group, and asks how they stand.
+"""The last client of a run: it reads everything, waits, drains every group, and asks for states.
 
-It begins when all faults are over, the machine is up and the other clients are gone. What it asks
-goes into the history like anybody's requests; `simulator.history.operations.History` says what the
-oracle makes of it.
+It begins when all faults are over, the machine is up and the other clients are gone. Its requests
+are in the history like all others; `simulator.history.operations.History` describes their use.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ UNNUMBERED = -1
 
 
 class Auditor(ScriptedClient):
-    """A `ScriptedClient` that speaks Mamamia; the history is complete when it is done."""
+    """A `ScriptedClient` of Mamamia; the history is complete at its end."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_format_clients.py
 """A random BlipMQ client: publishes, subscribes, polls and acknowledges.
 
-Success is silent for all but SUBSCRIBE. So a PING goes behind each request, but for PUBLISHes that
-more follow: its PONG says that whatever has no answer by then was carried out.
+Only SUBSCRIBE has an answer on success. So a PING follows each request, except a PUBLISH before
+another one: its PONG proves that everything before it was carried out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNNUMBERED = -1
 
 
 class _Expected(NamedTuple):
-    """A request whose answer, or the lack of one, is to come."""
+    """A pending request that may have an answer."""
 
     operation: Operation
     correlation_id: int
@@ -45,7 +45,7 @@ class _Expected(NamedTuple):
 
 
 class _Probe(NamedTuple):
-    """A PING; what stands before it is over with its PONG."""
+    """A PING. Its PONG completes all requests before it."""
 
     correlation_id: int
 
@@ -187,7 +187,7 @@ class BlipMQWire:
 
 
 class BlipMQRequests:
-    """What a BlipMQ client asks; see `simulator.clients.wire_client.Requests`."""
+    """The requests of a BlipMQ client; see `simulator.clients.wire_client.Requests`."""
 
     def __init__(self, history: History, plan: ClientPlan, chance: Random) -> None:
         self._history = history

@@ -1,9 +1,8 @@
 # Tests: tests/simulator/test_clients.py
-"""One connection of a client: requests go out, answers complete the operations asked.
+"""One connection of a client: it sends requests, and answers complete their operations.
 
-What is said in which bytes is a format's own matter: a `Wire`. An answer that is not one to its
-request is the broker's fault, and no oracle could make sense of what comes after it: `WrongAnswer`
-ends the run.
+A `Wire` holds the bytes of a format. An answer that does not fit its request raises `WrongAnswer`
+and ends the run, because no oracle can judge later answers.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class _Asked(NamedTuple):
 
 
 class Conversation:
-    """A connection of its own, begun at once. Ends with `hang_up` or with ``lost(why)``."""
+    """A connection, opened at once. It ends with `hang_up` or with ``lost(why)``."""
 
     def __init__(
         self,

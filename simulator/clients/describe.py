@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_clients.py
-"""Operations as one line of a trace each: what was asked, what was answered."""
+"""Format an operation and its answer as one line of a trace each."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_operator.py
-"""Asks the broker itself, as the admin API does, and writes what was asked and told into a history.
+"""Ask the broker directly, as the admin API does, and record the calls in the history.
 
-`brokerd.broker.calls` makes the call, waits while the broker is congested, and answers when
-all is durable. A machine that ends meanwhile leaves it unanswered.
+`brokerd.broker.calls` makes the call, waits while the broker is congested, and answers when all is
+durable. If the machine ends first, the call has no answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Done = Callable[[Operation], None]
 
 
 class Asker(Protocol):
-    """Who asks the broker for a client."""
+    """The interface that asks the broker for a client."""
 
     @property
     def is_ready(self) -> bool:
@@ -92,7 +92,7 @@ class Direct:
 
 
 class _Question:
-    """A call that waits for its answer, or for the end of the broker."""
+    """A call that waits for its answer or for the end of the broker."""
 
     def __init__(
         self, direct: Direct, operation: Operation, tell: Callable[[Any], None], done: Done

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_clients.py, tests/simulator/test_format_clients.py
-"""The wire of a format that gives each request one answer, in the order of the requests."""
+"""The wire of a format that answers each request once, in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.clients.describe import asked
 
 
 class FifoWire(ABC):
-    """A `Wire`; a format says what its bytes are and what its answers tell."""
+    """A `Wire`; each format encodes its requests and decodes its answers."""
 
     greeting = b""
 

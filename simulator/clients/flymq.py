@@ -41,7 +41,7 @@ Answer = tuple[int, bytes]
 
 
 class FlyMQWire(FifoWire):
-    """A `Wire` of FlyMQ; now and then a request is compressed."""
+    """A `Wire` of FlyMQ; some requests are compressed."""
 
     def __init__(self, chance: Random) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def _is_of(operation: Transact | RollBack, told: flymq.TransactionAnswer) -> boo
 
 
 class FlyMQRequests(OffsetRequests):
-    """What a FlyMQ client asks."""
+    """The requests of a FlyMQ client."""
 
     def __init__(self, plan: ClientPlan, chance: Random) -> None:
         super().__init__(plan, chance)

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_format_clients.py
-"""What the end of a run asks in each format that its clients spoke.
+"""The audits of the other formats at the end of a run.
 
-The formats with offsets read everything once more; the subscriptions of BlipMQ are drained. It
-begins when the audit proper is over, so that every lease is over, and every record is known.
+The formats with offsets read everything once more; the subscriptions of BlipMQ are drained. They
+begin after the auditor, when every lease is over and every record is known.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_format_clients.py
-"""Which wire and which requests the clients of each format have; Mamamia's are apart."""
+"""The wire and the requests of the clients of each format except Mamamia."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_clients.py
-"""What a client needs of the network: connections of bytes that know what became of them."""
+"""The client's interface to the network: connections of bytes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 
 
 class Link(Protocol):
-    """One connection, from the client's side. It may be used before it is established.
+    """The client's end of a connection. It may be used before it is established.
 
-    ``on_data(data)`` is called with what arrives, ``on_lost(why)`` once, when the connection is
-    refused or gone; not after `close`.
+    ``on_data(data)`` gets arriving bytes. ``on_lost(why)`` is called once when the connection is
+    refused or lost, and never after `close`.
     """
 
     on_data: Callable[[bytes], None]

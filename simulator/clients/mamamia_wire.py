@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_clients.py
-"""Mamamia as a simulated client speaks it: requests by the codec, answers in their order."""
+"""The wire of Mamamia: requests by the codec, answers in order."""
 
 from __future__ import annotations
 

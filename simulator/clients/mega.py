@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_format_clients.py
-"""A random MEGA client: topics are created, records produced and consumed one by one."""
+"""A random MEGA client: creates topics, produces and consumes single records."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _size(answer: mega.Answer) -> int:
 
 
 class MegaRequests(OffsetRequests):
-    """What a MEGA client asks: everything is in partition 0."""
+    """The requests of a MEGA client, all in partition 0."""
 
     def __init__(self, plan: ClientPlan, chance: Random) -> None:
         super().__init__(plan, chance)

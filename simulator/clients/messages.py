@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_clients.py
-"""Messages that can be told apart: each names its producer and a number, in many forms.
+"""Distinct messages: each has its producer's name and a number, in many forms.
 
-Only empty ones, if a plan wants them, are all alike.
+Empty messages, if a plan asks for them, are equal.
 """
 
 from __future__ import annotations

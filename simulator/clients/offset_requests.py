@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_format_clients.py
-"""What a random client of a format with offsets asks next, and what it remembers to be able to.
+"""Draw the next request of a random client of a format with offsets.
 
-RustLog, MEGA and FlyMQ differ in what they can ask and in how it is said: a subclass makes the
-request of an operation. Chance comes from the client's own seed.
+RustLog, MEGA and FlyMQ have different requests: a subclass makes the request of an operation. The
+client's own seed decides.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_operator.py
-"""A random operator: changes groups and topics while others work, and looks before and after.
+"""A random operator: it changes groups and topics, and looks before and after.
 
-It does one thing at a time. Where a crash takes an answer it goes on when there is a broker again,
-and looks what became of it.
+It does one thing at a time. After a crash it waits for the broker and looks at the result of an
+unanswered call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Script = Generator[AdminCall, Operation, None]
 
 
 class Operator:
-    """Does ``plan.operations`` things and is finished then, or when it is told to stop."""
+    """Does ``plan.operations`` actions, or fewer if it is stopped."""
 
     def __init__(self, plan: ClientPlan, world: World, direct: Asker) -> None:
         self.plan = plan

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_clients.py
-"""What a random Mamamia client asks next, and what it remembers to be able to.
+"""Draw the next request of a random Mamamia client.
 
-Each action draws one request, or says that it has nothing to ask about. Chance comes from the
-client's own seed, so that other clients do not disturb it.
+Each action returns a request, or None if it has no subject. The client's own seed decides, so that
+clients are independent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ UNNUMBERED = -1
 
 @dataclass
 class Lease:
-    """A lease as its holder knows it."""
+    """A lease as its holder sees it."""
 
     topic: str
     group: str

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_format_clients.py
-"""A random RustLog client: each request is in either dialect, and is answered in its own."""
+"""A random RustLog client: each request uses either dialect, and its answer the same."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MANY = 65_536
 
 
 class RustLogWire(FifoWire):
-    """A `Wire` of RustLog. A request stands with its dialect."""
+    """A `Wire` of RustLog. Each pending request keeps its dialect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def fill(operation: Operation, told: rustlog.Answer) -> None:
 
 
 class RustLogRequests(OffsetRequests):
-    """What a RustLog client asks."""
+    """The requests of a RustLog client."""
 
     def request(self, operation: Operation) -> Any:
         dialect = self._chance.choice(list(Dialect))

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_clients.py
-"""A client that follows a script, one thing after another, and does not give up: for audits."""
+"""A client that follows a script step by step and repeats refused requests, for audits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Script = Generator[Step, Operation, None]
 
 
 class AuditFailed(BrokerdError):
-    """The broker refused, or did not serve, a client at its best behaviour."""
+    """The broker refused, or did not serve, a correct client."""
 
 
 def insist(
@@ -45,7 +45,7 @@ def insist(
 
 
 class ScriptedClient:
-    """Begins with ``start()``, and calls ``done()`` when its script is at its end.
+    """A client that begins with ``start()`` and calls ``done()`` at the end of its script.
 
     Raises AuditFailed, in the world's next event, when the broker does not let it finish.
     """

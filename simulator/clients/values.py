@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_format_clients.py
-"""Values of bytes that can be told apart: each names its producer and a number, in several forms.
+"""Distinct values of bytes: each has its producer's name and a number, in several forms.
 
-Only empty ones, if a plan wants them, are all alike.
+Empty values, if a plan asks for them, are equal.
 """
 
 from __future__ import annotations

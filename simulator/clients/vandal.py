@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_clients.py
-"""A client without manners: nonsense, half frames, answers nobody reads. Changes nothing.
+"""A client that sends invalid input, half frames, and requests whose answers it does not read.
 
-All it sends is refused, is never complete, or only asks; so nothing of it belongs in the history,
-and the other clients must not notice it.
+The broker refuses its requests, or they have no effect. So they are not in the history, and other
+clients must not notice them.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ TRICKS: tuple[Callable[[Random], bytes], ...] = (
 
 
 class Vandal:
-    """Calls ``plan.operations`` times, and records nothing."""
+    """Sends ``plan.operations`` pieces of input and records nothing."""
 
     def __init__(self, plan: ClientPlan, world: World, connect: Connect, history: History) -> None:
         self.plan = plan

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_clients.py
-"""A random client of any format: bursts, pauses, and a new connection whenever one is lost."""
+"""A random client of any format: bursts, pauses, and a new connection after a lost one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOUBLINGS_MAX = 10
 
 
 class Requests(Protocol):
-    """What a client asks next, and what it remembers to be able to."""
+    """The source of a client's requests."""
 
     def make(self, now_us: int) -> Ask | None:
         """The next request, or None if nothing that was drawn makes sense now."""
@@ -32,10 +32,10 @@ class Requests(Protocol):
 
 
 class WireClient:
-    """Asks ``plan.operations`` times and is finished when all is answered or lost.
+    """Sends ``plan.operations`` requests and finishes when all are answered or lost.
 
     ``on_finished()`` is called once then. ``wire()`` makes the wire of each connection;
-    ``requests(plan, chance)`` says what is asked.
+    ``requests(plan, chance)`` makes the source of requests.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_flips.py
-"""Says of every byte of a sound data directory which field of docs/wal-format.rst it belongs to.
+"""Map every byte of a sound data directory to its field of docs/wal-format.rst.
 
-Sizes and names of fields are written down here once more, by hand, from that page: a check that
-took them from the code would agree with the code about everything.
+Sizes and names of fields are written by hand from that page, so that the map can disagree with the
+code.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ GroupPartitionName = tuple[int, int, str]
 
 
 class Unit(NamedTuple):
-    """What may go with a byte, at most: an entry, or the frame whose header it is in."""
+    """The largest loss that a byte may cause: an entry, or the frame of a header."""
 
     batches: tuple[Batch, ...] = ()
     group_partitions: tuple[GroupPartitionName, ...] = ()

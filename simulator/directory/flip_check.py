@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_flips.py
-"""What one flipped byte does to a directory: verified, started on, read, and judged.
+"""Flip one byte of a directory, verify, start, read, and judge the result.
 
-See `simulator.flips`. A checker holds a sound directory, what was acknowledged in it, and what a
-broker shows of it; each check works on a copy.
+See `simulator.flips`. A checker holds a sound directory, its acknowledged data, and the state that
+a broker shows; each check works on a copy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VARIANTS = {
 
 
 class Outcome(Enum):
-    """What came of a flip. Capitals: what must never be."""
+    """The result of a flip. Forbidden results are in capitals."""
 
     HARMLESS = "harmless"
     """Nobody noticed, and the byte carries nothing: see `CARRY_NOTHING`."""
@@ -77,7 +77,7 @@ Changed = int | GroupPartitionName
 
 
 class Judged(NamedTuple):
-    """An outcome, and what there is to say about it."""
+    """An outcome and its explanation."""
 
     outcome: Outcome
     detail: str = ""
@@ -114,7 +114,7 @@ def _unnoticed(region: Region) -> Judged:
 
 
 class StartChecker:
-    """Flips a byte, verifies, starts a broker, and looks at everything."""
+    """Flips a byte, verifies, starts a broker, and reads everything."""
 
     def __init__(self, reference: Reference, is_wanted: Callable[[str], bool] = bool) -> None:
         self.disk = reference.disk
@@ -244,7 +244,7 @@ def start(disk: SimDisk) -> BareBroker:
 class RunningChecker:
     """Flips a byte of a segment under the broker that wrote it, and reads every record.
 
-    One broker for all checks: what was flipped is flipped back, and nothing stays in memory.
+    All checks share one broker: each flip is undone, and nothing stays in memory.
     """
 
     def __init__(self) -> None:

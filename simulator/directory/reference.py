@@ -1,13 +1,14 @@
 # Tests: tests/simulator/test_flips.py
-"""A small log that holds one of everything: every kind of entry, column and group event.
+"""A small log with every kind of entry, column and group event.
 
 Two directories, both the same to the byte in every process:
 
-- :func:`served`: what this version's broker writes and serves: RECORDS, GROUP_EVENTS, TOPIC, LOST
-  and MARK entries in three sealed segments and an unsealed one, their indexes, and two snapshots.
-  It ends as a loss of power leaves it, right after a commit.
-- :func:`reserved`: entries of all kinds, those included whose content this version does not
-  know (SCHEDULE, SECURITY, SCHEMA). Only the log can read it; a broker refuses it.
+- :func:`served` returns a broker's directory: RECORDS, GROUP_EVENTS, TOPIC, LOST and MARK entries
+in three sealed segments and an unsealed one, their indexes, and two snapshots. A loss of power
+right after a commit leaves it.
+
+- :func:`reserved` returns entries of all kinds, also of unknown contents (SCHEDULE, SECURITY,
+SCHEMA). Only the log can read it; a broker refuses it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ Key = tuple[int, int, int]
 
 
 class Reference(NamedTuple):
-    """``live`` is the broker that wrote the directory, just before the power went."""
+    """A directory. ``live`` is the broker that wrote it, just before the loss of power."""
 
     disk: SimDisk
     live: BareBroker

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_state_text.py
-"""The state that a directory holds, as text: to see whether two ways of reading it agree."""
+"""The state of a directory as text, to compare two ways of reading it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_flips.py
-"""All that a broker shows after a start: records, groups, and what it says is wrong.
+"""The state that a broker shows after a start: records, groups, and reported damage.
 
-Comparable, whatever offsets and topics recovery left out: groups are described record by record.
+Groups are described record by record, so that states compare whatever recovery left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ or delayed."""
 
 @dataclass
 class GroupPartitionSight:
-    """A group in one partition."""
+    """The state of a group in one partition."""
 
     committed: int
     delayed: int
@@ -43,7 +43,7 @@ class GroupPartitionSight:
 
 @dataclass
 class Sight:
-    """What one start shows."""
+    """The state that one start shows."""
 
     damage: dict[str, Any]
     """As in the status."""

@@ -1,9 +1,9 @@
 # Tests: tests/simulator/test_plan.py
-"""A plan from a seed.
+"""Draw a plan from a seed.
 
-In the manner of swarm testing (Groce et al., ISSTA 2012) each seed first switches whole features on
-or off, and then draws numbers for those that are on: a run with one kind of fault and two kinds of
-requests reaches states that runs with a little of everything do not.
+As in swarm testing (Groce et al., ISSTA 2012) each seed first switches whole features on or off,
+and then draws numbers for those that are on. A run with few kinds of faults and requests reaches
+states that a mixture does not.
 """
 
 from __future__ import annotations

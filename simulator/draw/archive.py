@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_plan.py
-"""The archive in a plan: what the broker does about it, when its job is run, and what befalls it.
+"""Draw the archive of a plan: settings, rollups and faults.
 
-It has a chance of its own, and comes on top: a plan without it is what it would be. With it, what
-the log lets go of has to come soon: segments are small and sealed by age, and snapshots frequent.
+It uses random numbers of its own, so the rest of the plan does not depend on it. Segments are small
+and sealed by age, and snapshots frequent, so that the log shrinks soon.
 """
 
 from __future__ import annotations

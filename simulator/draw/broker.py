@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_plan.py
-"""The broker of a plan: its settings, its topics, its disk and its network."""
+"""Draw the settings, topics, disk and network of a plan."""
 
 from __future__ import annotations
 

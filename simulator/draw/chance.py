@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_plan.py
-"""Chance while a plan is drawn, and the features that a seed switches on or off."""
+"""Random numbers for plans, and the features that a seed switches on or off."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ other, and only what was sent there tells which."""
 
 
 class Chance(Random):
-    """Numbers as plans need them."""
+    """Random numbers of the kinds that plans use."""
 
     def on(self, probability: float) -> bool:
         return self.random() < probability
@@ -115,7 +115,7 @@ class Chance(Random):
 
 @dataclass(frozen=True)
 class Frame:
-    """What the parts of a plan have in common while it is drawn."""
+    """The common values of a plan while its parts are drawn."""
 
     chance: Chance
     features: frozenset[str]

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_plan.py
-"""The clients of a plan."""
+"""Draw the clients of a plan."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_plan.py
-"""The faults of a plan."""
+"""Draw the faults of a plan."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ RARE_CALLS: tuple[DiskCall, ...] = ("create", "rename", "truncate", "unlink", "s
 
 
 class Moment(NamedTuple):
-    """When a crash strikes after its time has come: fields of `CallFault`."""
+    """The delay of a crash after its time: fields of `CallFault`."""
 
     at_call: int | None = None
     at_name: DiskCall | None = None

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_plan.py
-"""The clients of other formats in a plan, and what strikes them.
+"""Draw the clients of other formats and their faults.
 
-They have a chance of their own, and come on top: the rest of a plan is what it would be without
-them. A run has some formats, not all.
+They use random numbers of their own, so the rest of the plan does not depend on them. A run has
+some of the formats.
 """
 
 from __future__ import annotations
