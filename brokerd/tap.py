@@ -126,7 +126,8 @@ def assemble(
         return Listener(name, text, endpoints[name], factory, insecure.get(name, ""))
 
     listeners = [
-        listener(form, text, partial(core.factory, form)) for form, text in config.listen.items()
+        listener(wire_format, text, partial(core.factory, wire_format))
+        for wire_format, text in config.listen.items()
     ]
     health = Health()
     notifier = Notifier(environment, _log)

@@ -364,25 +364,25 @@ class BrokerCore:
                 **report.cut._asdict(),
             )
 
-    def factory(self, form: str) -> ConnectionFactory:
+    def factory(self, wire_format: str) -> ConnectionFactory:
         """Make the factory of a listener: of one wire format, or of several as in
         ``flymq+rustlog``.
         """
-        if "+" in form:
+        if "+" in wire_format:
             factory: ConnectionFactory = FirstByteFactory(
-                form,
+                wire_format,
                 self.broker,
                 self._reactor,
                 self._limits,
-                [self.factory(part) for part in form.split("+")],
+                [self.factory(part) for part in wire_format.split("+")],
                 FIRST_BYTES,
             )
         else:
-            factory = FACTORIES[form](
+            factory = FACTORIES[wire_format](
                 FactoryContext(self.broker, self._reactor, self._limits, self._config)
             )
         factory.guard = self.guard
-        self._factories[form] = factory
+        self._factories[wire_format] = factory
         factory.count_open = self._count_open
         return factory
 

@@ -33,17 +33,17 @@ class CertificateLog:
         self._ends = 0.0
         self._limits: dict[str, LogLimit] = {}
 
-    def add(self, form: str, peer: str, subject: str, reason: str) -> None:
+    def add(self, wire_format: str, peer: str, subject: str, reason: str) -> None:
         """Log and count a connection whose certificate matches no account."""
         self.count += 1
         now = self._seconds()
         if now >= self._ends:
             self._ends = now + WINDOW_SECONDS
             self._limits.clear()
-        if self._limits.setdefault(form, LogLimit()).allow(peer):
+        if self._limits.setdefault(wire_format, LogLimit()).allow(peer):
             self._log.warn(
                 "{listener}: the certificate of {peer}, {subject}, gives no access: {reason}",
-                listener=form,
+                listener=wire_format,
                 peer=peer,
                 subject=escaped(subject[:SUBJECT_MAX]) or "without a subject",
                 reason=escaped(reason),

@@ -138,8 +138,8 @@ def read_environment(environment: Mapping[str, str]) -> list[Setting]:
         if variable in names:
             settings.append(Setting(names[variable], raw, source, True))
         elif variable.startswith("BROKERD_LISTEN_"):
-            form = variable.removeprefix("BROKERD_LISTEN_").lower().replace("_", "+")
-            settings.append(Setting(f"{LISTEN}.{form}", raw, source, True))
+            wire_format = variable.removeprefix("BROKERD_LISTEN_").lower().replace("_", "+")
+            settings.append(Setting(f"{LISTEN}.{wire_format}", raw, source, True))
         elif not variable.startswith(ORCHESTRATOR_PREFIXES):
             raise ConfigError(f"unknown {source}{_near(variable, list(names))}")
     return settings
@@ -166,16 +166,18 @@ def read_listeners(listeners: Sequence[str]) -> list[Setting]:
     """
     settings: dict[str, Setting] = {}
     for listener in listeners:
-        form, equals, endpoint = listener.partition("=")
+        wire_format, equals, endpoint = listener.partition("=")
         if not equals or not endpoint:
             raise ConfigError(f"--listen {listener}: expected FORMAT=ENDPOINT")
-        if form == "admin":
+        if wire_format == "admin":
             raise ConfigError(
                 f"--listen {listener}: use --admin {endpoint}; admin is not a wire format"
             )
-        if form in settings:
-            raise ConfigError(f"--listen {listener}: {form} has an endpoint already")
-        settings[form] = Setting(f"{LISTEN}.{form}", endpoint, f"--listen {listener}", True)
+        if wire_format in settings:
+            raise ConfigError(f"--listen {listener}: {wire_format} has an endpoint already")
+        settings[wire_format] = Setting(
+            f"{LISTEN}.{wire_format}", endpoint, f"--listen {listener}", True
+        )
     return list(settings.values())
 
 
@@ -325,10 +327,10 @@ def _read(name: str, path: Path) -> str:
 def _set_listener(listen: dict[str, str], name: str, setting: Setting) -> None:
     """Add, change or (``none``) remove a listener; remove its formats from other listeners."""
     formats = name.split("+")
-    for form in formats:
-        if form not in FORMATS:
-            near = _near(form, list(FORMATS))
-            raise ConfigError(f"unknown wire format {form!r}{near} ({setting.source})")
+    for wire_format in formats:
+        if wire_format not in FORMATS:
+            near = _near(wire_format, list(FORMATS))
+            raise ConfigError(f"unknown wire format {wire_format!r}{near} ({setting.source})")
     if len(formats) != len(set(formats)):
         raise ConfigError(f"{name} names a format twice ({setting.source})")
     endpoint = _convert(str, setting)
@@ -337,7 +339,9 @@ def _set_listener(listen: dict[str, str], name: str, setting: Setting) -> None:
     before = dict(listen)
     listen.clear()
     for other, other_endpoint in before.items():
-        rest = "+".join(form for form in other.split("+") if form not in formats)
+        rest = "+".join(
+            wire_format for wire_format in other.split("+") if wire_format not in formats
+        )
         if rest:
             listen[rest] = other_endpoint
     if endpoint != "none":
@@ -346,12 +350,12 @@ def _set_listener(listen: dict[str, str], name: str, setting: Setting) -> None:
 
 def _check_formats(formats: list[str], setting: Setting) -> None:
     """Refuse a listener whose formats are not distinguishable by the first byte."""
-    for form, other in combinations(formats, 2):
-        first, others = FIRST_BYTES.get(form), FIRST_BYTES.get(other)
+    for wire_format, other in combinations(formats, 2):
+        first, others = FIRST_BYTES.get(wire_format), FIRST_BYTES.get(other)
         if first is None or others is None or set(first) & set(others):
             raise ConfigError(
-                f"{form} and {other} cannot share an endpoint: a client's first byte does not tell "
-                f"them apart ({setting.source})"
+                f"{wire_format} and {other} cannot share an endpoint: a client's first byte does "
+                f"not tell them apart ({setting.source})"
             )
 
 
@@ -360,12 +364,13 @@ def _check_layer(layer: Iterable[Setting]) -> None:
     seen: dict[str, Setting] = {}
     for setting in layer:
         section, _, name = setting.name.partition(".")
-        for form in name.split("+") if section == LISTEN else ():
-            if form in seen and seen[form].name != setting.name:
+        for wire_format in name.split("+") if section == LISTEN else ():
+            if wire_format in seen and seen[wire_format].name != setting.name:
                 raise ConfigError(
-                    f"{form} has an endpoint already: {seen[form].source} ({setting.source})"
+                    f"{wire_format} has an endpoint already: {seen[wire_format].source} "
+                    f"({setting.source})"
                 )
-            seen[form] = setting
+            seen[wire_format] = setting
 
 
 def parse_durability(text: str) -> tuple[Literal["fsync", "interval", "os"], int]:
@@ -479,8 +484,8 @@ def _near(name: str, known: list[str]) -> str:
 
 def _all_names() -> Iterable[str]:
     yield "data_dir"
-    for form in FORMATS:
-        yield f"{LISTEN}.{form}"
+    for wire_format in FORMATS:
+        yield f"{LISTEN}.{wire_format}"
     for section, struct in SECTIONS.items():
         for key in struct.__struct_fields__:
             yield f"{section}.{key}"

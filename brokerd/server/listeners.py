@@ -85,9 +85,9 @@ def listener_warnings(config: Config, endpoints: Mapping[str, IStreamServerEndpo
     """Return warnings about options without effect, one line each."""
     found = []
     is_off = config.security.auth == "off"
-    for form in FORMATS:
-        if is_off and getattr(config, form).principal:
-            found.append(f'{form}.principal has no effect while security.auth is "off"')
+    for wire_format in FORMATS:
+        if is_off and getattr(config, wire_format).principal:
+            found.append(f'{wire_format}.principal has no effect while security.auth is "off"')
     if not is_off and config.blipmq.principal and not config.blipmq.api_keys:
         found.append("blipmq.principal is the account of blipmq.api_keys: there is no such key")
     if not config.tls.principals:

@@ -19,7 +19,9 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 TIB = 1024 * GIB
 
-FORMATS = tuple(form.name.lower() for form in Format if form is not Format.UNKNOWN)
+FORMATS = tuple(
+    wire_format.name.lower() for wire_format in Format if wire_format is not Format.UNKNOWN
+)
 """The wire formats."""
 FIRST_BYTES = {
     "mamamia": b"\0",

@@ -62,7 +62,7 @@ class Core(Protocol):
     def open(self) -> Deferred[None]:
         """Replay the journal in a thread; cancelling returns at once."""
 
-    def factory(self, form: str) -> IProtocolFactory:
+    def factory(self, wire_format: str) -> IProtocolFactory:
         """Make the factory of a wire format."""
 
     def fail(self, what: str, error: Exception) -> None:
@@ -281,8 +281,8 @@ class BrokerdService(Service):
         found = {}
         for name in [*(listener.name for listener in self._listeners), ADMIN]:
             if name in hosts:
-                for form in name.split("+"):
-                    found[form] = address_text(hosts[name])
+                for wire_format in name.split("+"):
+                    found[wire_format] = address_text(hosts[name])
         return found
 
     # listeners.json
@@ -291,7 +291,12 @@ class BrokerdService(Service):
         """Return the addresses and the names of the TLS listeners."""
         addresses: dict[str, Any] = dict(self._addresses())
         everybody = [*self._listeners, *([] if self._admin is None else [self._admin])]
-        speaking = {form for one in everybody if one.speaks_tls for form in one.name.split("+")}
+        speaking = {
+            wire_format
+            for one in everybody
+            if one.speaks_tls
+            for wire_format in one.name.split("+")
+        }
         if speaking:
             addresses[SPEAK_TLS] = [name for name in addresses if name in speaking]
         return addresses
