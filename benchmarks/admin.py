@@ -1,5 +1,5 @@
 # Tests: tests/test_torture.py
-"""What demo and torture ask of a broker's admin HTTP."""
+"""Requests of the demo and the torture to a broker's admin HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAGE = 1000
 
 
 class AdminFailed(Exception):
-    """The admin HTTP did not answer as it should; the message has the address and the reason."""
+    """The admin HTTP gave a wrong answer; the message has the address and the reason."""
 
 
 def fetch_status(admin: str) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # Tests: tests/test_archive_torture.py
-"""What the torture of the archive does to whom, and what a run of it came to."""
+"""The kills of the archive torture, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REFRESHED, DELETING = "refreshed", "deleting"
 
 
 class Kill(NamedTuple):
-    """Who is killed, and when."""
+    """The victim and the moment of a kill."""
 
     victim: str
     when: str
@@ -72,7 +72,7 @@ def some_kills(rounds: int, seed: int) -> list[Kill]:
 
 @dataclass
 class Summary:
-    """What a run came to."""
+    """The result of a run."""
 
     rounds: int = 0
     seconds: float = 0.0

@@ -21,7 +21,7 @@ from .process import die_with_parent
 
 
 class ChildFailed(Exception):
-    """A step failed; the message has what it said last."""
+    """A step failed; the message has the end of its output."""
 
 
 def run_child(module: str, spec: dict[str, Any], seconds_max: float) -> dict[str, Any]:

@@ -46,7 +46,7 @@ _MARGIN_SECONDS = 1.0
 
 @dataclass
 class Stage:
-    """What they all share."""
+    """The objects that all of them share."""
 
     addresses: Mapping[str, str]
     """Of each wire format; the same ones after a restart."""
@@ -73,7 +73,7 @@ Write = Callable[[str, Sequence[tuple[Origin, bytes]]], Sequence[int]]
 
 
 class Writer(threading.Thread):
-    """Writes its share of bytes whenever it is told to, and is idle then."""
+    """Writes its share of bytes on request, and is idle then."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class FlymqWrites(_Connected):
 
 
 class BlipmqWrites(_Connected):
-    """Its connection is told that all is durable, and not at which offsets."""
+    """A writer whose acknowledgements give no offsets."""
 
     def open(self, addresses: Mapping[str, str]) -> BlipmqClient:
         return BlipmqClient(addresses["blipmq"], timeout=_TIMEOUT_SECONDS)
@@ -233,7 +233,7 @@ WRITERS: Sequence[tuple[str, Callable[[Stage], AbstractContextManager[Write]]]] 
 
 
 class Follower(threading.Thread):
-    """Reads a topic from its first record on, over all crashes, until it is told to stop."""
+    """Reads a topic from its first record on, over all crashes, until it is stopped."""
 
     def __init__(self, stage: Stage, name: str, topic: str = SHARED) -> None:
         super().__init__(name=name, daemon=True)

@@ -1,10 +1,10 @@
 # Tests: tests/simulator/test_archive.py
-"""The job that keeps a simulated archive: another process on the broker's machine.
+"""The simulated rollup: another process on the broker's machine.
 
-It does what brokerd-rollup does, in its order, and nothing of it with its code: it reads
-``state/bounds`` and the sealed segments by docs/wal-format.rst, commits records and then events,
-removes what the bounds let go, and deletes the files that nobody needs. Between two steps the
-broker goes on, and the job may be killed: what is committed stays, all else is gone.
+It works in the order of brokerd-rollup, without its code: it reads ``state/bounds`` and the sealed
+segments by docs/wal-format.rst, commits records and then events, removes records that the bounds
+release, and deletes replaced files. Between two steps the broker goes on, and the job may be
+killed: committed data stays, all else is gone.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ Steps = Iterator[str]
 
 
 class RollupFailed(BrokerdError):
-    """The job cannot go on, and somebody has to do something about it."""
+    """The job cannot go on without an operator."""
 
 
 class Sealed(NamedTuple):
-    """A sealed segment, read whole."""
+    """A sealed segment, read completely."""
 
     first_lsn: int
     end_lsn: int
@@ -69,7 +69,7 @@ class Sealed(NamedTuple):
 class Archiver:
     """Runs the job, once at a time. ``failed(reason)`` is called when it gives up.
 
-    ``compacted`` are the records that it removed because later ones have their keys.
+    ``compacted`` are the records removed because later ones have their keys.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 # Tests: tests/simulator/test_archive.py
-"""An archive beside the simulated disk: `brokerd.archive.contract.view` for brokers that are
-simulated.
+"""A simulated archive behind `brokerd.archive.contract.view`, on a disk of its own.
 
-`SimArchive` is what is on its own disk: versions, each committed at once and durable, whatever
-becomes of the machine. `OpenedArchive` is what a process sees of it, which takes time.
+`SimArchive` holds versions. Each is committed at once and durable, whatever happens to the machine.
+`OpenedArchive` is the view of one process; its reads take time.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Wait = Callable[[], None]
 
 
 class Held(NamedTuple):
-    """What one version holds of one partition."""
+    """The contents of one partition in one version."""
 
     covered: tuple[tuple[int, int], ...] = ()
     """Disjoint ranges (first, end) in order; those that touch are one."""
@@ -61,7 +60,7 @@ ARCHIVE_ID = "a" * 16
 
 
 class Version(NamedTuple):
-    """What one commit left."""
+    """The result of one commit."""
 
     number: int
     held: Mapping[Key, Held]
@@ -71,7 +70,7 @@ class Version(NamedTuple):
 
 
 class SimArchive:
-    """All versions there ever were. What befalls it is set from outside."""
+    """All versions. Faults are set from outside."""
 
     def __init__(self) -> None:
         self.log_id = ""
@@ -149,7 +148,7 @@ class SimArchive:
 
 
 class OpenedArchive:
-    """The archive as one process sees it, for the log with an id; ``wait`` before each look."""
+    """The archive of the log with an id, as one process sees it; ``wait`` before each read."""
 
     def __init__(self, archive: SimArchive, log_id: str, wait: Wait) -> None:
         self._archive = archive
