@@ -1,5 +1,5 @@
 # Tests: tests/test_walformat.py
-"""The header block of a segment file (docs/wal-format.rst, section "Segment file")."""
+"""The header block of a segment file (docs/wal-format.rst, section "Segment")."""
 
 from __future__ import annotations
 
