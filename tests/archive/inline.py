@@ -29,11 +29,10 @@ def map_here(
 ) -> list[Result]:
     """Do in this process what `SparkRunner.map` does in Spark's tasks.
 
-    The function, the items and the results are pickled all the same. There is one attempt.
+    The items and the results are pickled all the same. There is one attempt.
     """
-    task = pickle.loads(pickle.dumps(function))
     try:
-        results = [task(item) for item in pickle.loads(pickle.dumps(items))]
+        results = [function(item) for item in pickle.loads(pickle.dumps(items))]
     except (BrokerdError, OSError) as error:
         raise JobFailed(f"{name}: {task_error_text(error)}") from error
     return pickle.loads(pickle.dumps(results))  # type: ignore[no-any-return]
