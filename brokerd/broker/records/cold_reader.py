@@ -176,7 +176,7 @@ class ColdReader:
         self._cache.trim()
 
     def _report_damage(self, partition: Partition, offset: int, error: Exception) -> Exception:
-        """Tell the quarantine; returns the error for who waits, who knows partition and offset."""
+        """Report damage to the `DamageRegistry`, and return the error for the waiting reader."""
         if isinstance(error, ArchiveUnavailable):
             return error  # `ArchiveReader` tells of it
         if isinstance(error, DamagedBatch):

@@ -55,7 +55,7 @@ class FetchConnection(Connection):
             self.answer_read(answer)
 
     def listen(self) -> None:
-        """Read the socket while a `READING` hold is set, to notice a peer that closes.
+        """Read the socket while only an `IN_PROGRESS` hold is set, to notice a peer that closes.
 
         Requests that arrive wait. Their bytes count against ``in_flight_bytes``.
         """
@@ -80,7 +80,7 @@ class _PendingFetch:
         self._is_done = False
 
     def begin(self, ticket: int, read: Callable[[Fetched], None]) -> None:
-        """Read now, or when ``ticket`` is durable."""
+        """Read now. If ``ticket`` is not durable, wait for everything that is applied so far."""
         connection = self._connection
         if ticket > connection.journal.durable_ticket:
             self._wait()
