@@ -142,13 +142,13 @@ class BoundsWriter:
 
         For a clean stop, after the last commit.
         """
-        head = self._head()
+        head = self._with_end(self._head())
         pieces = capture(self._state.by_id.values(), self._commit_place)
         topics = [encode_topic(topic) for topic in pieces if topic is not None]
 
         def write() -> None:
             try:
-                self._write(self._with_end(head), topics)
+                self._write(head, topics)
             except (OSError, MemoryError) as error:
                 self._report(error)
 
