@@ -8,7 +8,8 @@ consumers of another log go on, it fires. Two latenesses are told, each as p50, 
 *fired*      from the due time to the append time of the record in its topic: when its frame was
              begun, and a frame that waits for the one before may be older than what joins it
 *delivered*  from the due time to the arrival at a consumer, a process that waits with ACQUIRE_BATCH
-             and settles what it gets, so two durable commits later
+             and settles what it gets, so two durable commits later; by the consumer's wall clock,
+             so a correction of that clock changes the figure
 """
 
 from __future__ import annotations
