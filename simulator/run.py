@@ -304,7 +304,7 @@ class _Run:
             for each in (topic, topic.internal):
                 for partition in each.partitions if each is not None else ():
                     key = partition.topic.topic_id, partition.index
-                    known = max(partition.start_offset, partition.archived)
+                    known = max(partition.start_offset, partition.archived_end)
                     for first, end in held[key].covered if key in held else ():
                         lacking = set(range(max(first, known), end)) - in_log.get(key, set())
                         if lacking:

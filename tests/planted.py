@@ -610,7 +610,7 @@ BUGS = (
         "forget-the-mark",
         "a snapshot forgets below which offsets records are in the archive alone",
         "broker/model/snapshot_capture.py",
-        ("p.index: p.archived for p in topic.partitions if p.archived", ""),
+        ("p.index: p.archived_end for p in topic.partitions if p.archived_end", ""),
     ),
     bug(
         "hole-delivered",

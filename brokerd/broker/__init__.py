@@ -14,7 +14,7 @@ from brokerd.broker.model.topics import (
     Topic,
     TopicSettings,
 )
-from brokerd.broker.records.fetch import Fetched
+from brokerd.broker.records.fetch import FetchCallback
 from brokerd.broker.retention.retention import RetentionSettings
 from brokerd.broker.settings import BrokerSettings
 from brokerd.broker.status.overview import GroupInfo
@@ -43,7 +43,7 @@ __all__ = [
     "ConsumerGroup",
     "DeadLetter",
     "DelayedCall",
-    "Fetched",
+    "FetchCallback",
     "GONE",
     "GroupInfo",
     "GroupSettings",

@@ -256,7 +256,7 @@ class TopicAdmin:
         news = [
             (partition, end)
             for partition, end in ends
-            if end > partition.archived and not partition.topic.deleted
+            if end > partition.archived_end and not partition.topic.deleted
         ]
         if news:
             self._journal.admit_events(2 * BATCH_FRAME_BYTES * len(news))

@@ -1,7 +1,8 @@
 # Tests: tests/groups/test_store.py, tests/groups/test_model.py
 """Commands of operators and of the broker itself to a group partition.
 
-Each command writes an event. The commands of workers are in `brokerd.groups.store`.
+Each command but `GroupOperations.set_deadline` writes an event. The commands of workers are in
+`brokerd.groups.store`.
 """
 
 from __future__ import annotations

@@ -314,19 +314,8 @@ class BrokerCore:
         """Replay the log in a thread, then begin to serve."""
         for threads in (*self._threads, self._archive_threads):
             threads.start()
-        replayed: Deferred[RecoveryReport] = Deferred()
-
-        def done(report: RecoveryReport | None, error: Exception | None) -> None:
-            if replayed.called:  # cancelled meanwhile
-                return
-            if report is None:
-                replayed.errback(error)
-            else:
-                replayed.callback(report)
-
         self._host.begin_replay()
-        self._readers.submit(self.broker.replay, done)
-        return replayed.addCallback(self._start)
+        return _run(self._readers, self.broker.replay).addCallback(self._start)
 
     def _start(self, report: RecoveryReport) -> Deferred[None]:
         self.recovery = report

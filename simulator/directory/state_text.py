@@ -55,7 +55,7 @@ def describe(broker: Broker) -> Iterator[str]:
 def _topic(topic: Topic) -> Iterator[str]:
     yield f"{topic.topic_id} {topic.name!r} {topic.settings.given()}"
     for partition in topic.partitions:
-        archived = f", archived below {partition.archived}" if partition.archived else ""
+        archived = f", archived below {partition.archived_end}" if partition.archived_end else ""
         yield (
             f"{topic.topic_id} {topic.name!r}/{partition.index}: {partition.start_offset} "
             f"to {partition.next_offset}{archived}"

@@ -256,7 +256,7 @@ class _AcceptInMemory:
         return UNKNOWN if chunk is None else key_hash(chunk.keys[offset - chunk.base])
 
     def _find(self, offset: int) -> Chunk | None:
-        chunk = self._broker.reader.find(self.group_partition.partition, offset)
+        chunk = self.group_partition.partition.find(offset)
         if chunk is None:
             self.cold = (self.group_partition, offset)
             self.stopped = True

@@ -36,7 +36,7 @@ class TakeAll:
         return UNKNOWN if chunk is None else key_hash(chunk.keys[offset - chunk.base])
 
     def _find(self, offset: int) -> Chunk | None:
-        chunk = self._broker.reader.find(self.group_partition.partition, offset)
+        chunk = self.group_partition.partition.find(offset)
         if chunk is None:
             self.cold = (self.group_partition, offset)
             self.stopped = True
@@ -131,7 +131,7 @@ def read(house: House, topic: str, offset: int, index: int = 0) -> Record:
     target = house.broker.topics.find(topic)
     assert target is not None
     partition = target.partition(index)
-    chunk = house.broker.reader.find(partition, offset)
+    chunk = partition.find(offset)
     if chunk is None:
         answers: list[tuple[Chunk | None, Exception | None]] = []
         house.broker.reader.load(partition, offset, lambda *answer: answers.append(answer))

@@ -70,7 +70,7 @@ def segments(house: House) -> list[str]:
 
 
 def marks(house: House) -> dict[str, list[int]]:
-    return {one.name: [p.archived for p in one.partitions] for one in house.broker.topics.all()}
+    return {one.name: [p.archived_end for p in one.partitions] for one in house.broker.topics.all()}
 
 
 def firsts(house: House) -> dict[tuple[int, int], int]:

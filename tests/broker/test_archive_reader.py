@@ -258,7 +258,7 @@ class TestReading:
         """No archive, one that cannot be used, or one without it: the read may succeed yet."""
         archive = FakeArchive()
         desk = Desk(archive)
-        desk.partition.archived = 10
+        desk.partition.archived_end = 10
         desk.pool.run()
         problems = [desk.read(7)]
         archive.failure = OSError(5, "no such mount")

@@ -51,7 +51,7 @@ def filled(
     house = cold_house(archive, **settings)
     produced(house, 0, archived)
     archive_all(house, archive)
-    assert partition_of(house).archived == archived
+    assert partition_of(house).archived_end == archived
     assert len(segments(house)) == 1
     produced(house, archived, archived + more)
     return house, archive
@@ -359,7 +359,7 @@ class TestHoles:
         partition.restore(far)
         house.append("t", b"last")
         archive.cover(KEY, 0, far, [Record(0, b"first", append_time_us=1)])
-        partition.archived = far
+        partition.archived_end = far
         house.broker.archive_refresher.refresh()
         house.run()
         found = Fetch(house, 1)
@@ -379,7 +379,7 @@ class TestHoles:
         records = [Record(offset, b"x", append_time_us=1) for offset in range(0, 2 * count, 2)]
         house.append("t", b"x")
         partition_of(house).restore(2 * count)
-        partition_of(house).archived = 2 * count
+        partition_of(house).archived_end = 2 * count
         archive.cover(KEY, 0, 2 * count, records)
         house.broker.archive_refresher.refresh()
         house.run()
@@ -409,7 +409,7 @@ class TestHoles:
         house.append("t", b"first")
         far = 1 << 40
         partition_of(house).restore(far)
-        partition_of(house).archived = far
+        partition_of(house).archived_end = far
         house.append("t", b"last")
         archive.cover(KEY, 0, far, [Record(0, b"first", append_time_us=1)])
         house.broker.archive_refresher.refresh()
@@ -695,7 +695,7 @@ class TestByTime:
 
     def test_an_offset_is_found_by_time_wherever_its_record_is(self) -> None:
         house, _ = self.spread()
-        assert partition_of(house).archived == 300
+        assert partition_of(house).archived_end == 300
         offsets = [0, 1, 150, 299, 300, 310, 319]
         for offset, time_us in zip(offsets, self.times(house, offsets), strict=True):
             assert self.at(house, time_us) == offset
@@ -728,7 +728,7 @@ class TestByTime:
         (time_us,) = self.times(house, [299])
         partition = partition_of(house)
         partition.gaps.append((300, 310))
-        partition.archived = 300
+        partition.archived_end = 300
         house.broker.topics.trim("t", 0, 10)
         house.run()
         house.wal.plan_offset_at_time = lambda *key: Told(310)  # type: ignore[method-assign]

@@ -144,7 +144,7 @@ class TestBudgets:
         partition = house.broker.topics.existing("t").partition(0)
         for offset in range(0, 300, 7):
             read(house, "t", offset)
-            held = [o for o in range(300) if house.broker.reader.find(partition, o) is not None]
+            held = [o for o in range(300) if partition.find(o) is not None]
             assert house.broker.status()["read_cache_bytes"] >= 600 * len(held)
             assert house.broker.status()["read_cache_bytes"] <= budget
 
@@ -167,7 +167,7 @@ class TestBudgets:
             produce(house, "t", *[b"x"] * 700)
             house.run()
         partition = house.broker.topics.existing("t").partition(0)
-        first = house.broker.reader.find(partition, 0)
+        first = partition.find(0)
         assert first is not None
         assert CHUNK_RECORDS <= len(first.values) < 2 * CHUNK_RECORDS
         counted = house.broker.status()["tail_cache_bytes"]

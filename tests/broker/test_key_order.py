@@ -265,7 +265,7 @@ class Looking(TakeAll):
     def accept(self, offset: int) -> int:
         answer = super().accept(offset)
         partition = self.group_partition.partition
-        chunk = self._broker.reader.find(partition, offset)
+        chunk = partition.find(offset)
         if answer == TAKE and chunk is not None:
             self.keys[partition.index, offset] = chunk.keys[offset - chunk.base]
         return answer

@@ -165,7 +165,7 @@ class Shrinking(RuleBasedStateMachine):
     def check_marks(self, partition: Partition) -> None:
         """What the log has not, and was not removed, is on record."""
         held = firsts(self.house).get((partition.topic.topic_id, 0), partition.next_offset)
-        assert held <= max(partition.archived, partition.start_offset)
+        assert held <= max(partition.archived_end, partition.start_offset)
 
     # -- what must be so ------------------------------------------------------------------------
 

@@ -318,7 +318,9 @@ class TestArchivedMarks:
     """Which records may be missing from the log, since an archive has them."""
 
     def marks(self, house: House) -> list[list[int]]:
-        return [[one.archived for one in topic.partitions] for topic in house.broker.topics.all()]
+        return [
+            [one.archived_end for one in topic.partitions] for topic in house.broker.topics.all()
+        ]
 
     def test_they_outlive_every_start_and_change_nothing_else(self) -> None:
         house = House()

@@ -125,7 +125,7 @@ def test_a_reader_is_behind_a_hole_of_any_length_at_once(name: str) -> None:
     topic = talk.house.broker.topics.find(TOPIC)
     assert topic is not None
     topic.partitions[0].restore(last)
-    topic.partitions[0].archived = last
+    topic.partitions[0].archived_end = last
     talk.append(b"last")
     archive.cover((1, 0), 0, last, [Record(0, b"first")])
     talk.house.broker.archive_refresher.refresh()

@@ -877,7 +877,7 @@ def test_encodings_are_those_of_the_values() -> None:
         ],
     )
     partition = house.broker.topics.existing("orders").partitions[0]
-    stored = [house.broker.reader.find(partition, next(numbers)) for _ in range(3)]
+    stored = [partition.find(next(numbers)) for _ in range(3)]
     assert all(chunk is not None for chunk in stored)
     assert list(stored[0].encodings) == [Encoding.BYTES, Encoding.TEXT, Encoding.MSGPACK]
 

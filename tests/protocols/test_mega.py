@@ -253,7 +253,7 @@ def test_what_is_stored_is_bytes_with_the_producers_time() -> None:
     create(house := House())
     ask(house, Produce(1, "t", -(1 << 63), b"\xff"))
     partition = house.broker.topics.existing("t").partitions[0]
-    chunk = house.broker.reader.find(partition, 0)
+    chunk = partition.find(0)
     assert chunk is not None
     record = chunk.record(0)
     assert (record.value, record.encoding, record.key, record.metadata) == (

@@ -229,7 +229,7 @@ def test_what_is_produced_is_bytes_without_a_key_and_comes_back_in_both_dialects
     house = with_topic()
     values = [b"", b"\x00", bytes(range(256)), "größe".encode(), os.urandom(70_000)]
     assert Desk(house, dialect).only(rl.Produce("t", 0, values)) == rl.Produced(0, 5)
-    chunk = house.broker.reader.find(house.broker.topics.existing("t").partitions[0], 1)
+    chunk = house.broker.topics.existing("t").partitions[0].find(1)
     assert chunk is not None
     record = chunk.record(1)
     assert record._replace(append_time_us=0) == (

@@ -11,7 +11,7 @@ from brokerd.broker.archive.bounds_writer import BoundsWriter
 from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.archive.refresher import ArchiveRefresher, RefreshDone
 from brokerd.broker.context import Context
-from brokerd.broker.retention.sealing import Sealed, Sealing
+from brokerd.broker.retention.sealing import SealCallback, Sealing
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
 
 
@@ -71,7 +71,7 @@ class ArchiveAdmin:
 
         self._archive_refresher.refresh(on_refreshed)
 
-    def seal(self, sealed: Sealed) -> None:
+    def seal(self, sealed: SealCallback) -> None:
         """Seal the log as `Sealing.seal` does, write bounds, then call ``sealed``."""
 
         def on_sealed(lsn: int, error: Exception | None) -> None:

@@ -39,7 +39,7 @@ class ArchiveAppendTimes:
         if place in self._known:
             self._known.move_to_end(place)
             return self._known[place]
-        if offset < partition.archived and len(self._asked) < ASKED_MAX:
+        if offset < partition.archived_end and len(self._asked) < ASKED_MAX:
             self._look_up(place)
         return None
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from functools import partial
 
-from brokerd.broker.archive.reader import ArchiveReader, ReadDone
+from brokerd.broker.archive.reader import ArchiveReader, ReadCallback
 from brokerd.broker.journal import Clock
 from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import Partition
@@ -37,7 +37,7 @@ class _Ahead:
     def __init__(self, offset: int) -> None:
         self.offset = offset
         self.chunks: list[Chunk] | None = None
-        self.done: ReadDone | None = None
+        self.done: ReadCallback | None = None
         """The request that waits for this read-ahead."""
 
 
@@ -51,7 +51,7 @@ class ReadAhead:
         self._aheads: OrderedDict[Partition, _Ahead] = OrderedDict()
         self._ends: OrderedDict[Partition, int] = OrderedDict()
 
-    def read(self, partition: Partition, offset: int, max_bytes: int, done: ReadDone) -> None:
+    def read(self, partition: Partition, offset: int, max_bytes: int, done: ReadCallback) -> None:
         """Read as `ArchiveReader.read`; a sequential reader gets more than ``max_bytes``."""
         ahead = self._aheads.pop(partition, None)
         is_next = self._ends.pop(partition, -1) == offset
@@ -67,7 +67,7 @@ class ReadAhead:
     def _brought(
         self,
         partition: Partition,
-        done: ReadDone,
+        done: ReadCallback,
         is_next: bool,
         chunks: list[Chunk] | None,
         error: Exception | None,
@@ -77,7 +77,7 @@ class ReadAhead:
             self._ends[partition] = end
             if len(self._ends) > ENDS_MAX:
                 self._ends.popitem(last=False)
-            if is_next and end < partition.archived:
+            if is_next and end < partition.archived_end:
                 self._begin(partition, end)
         done(chunks, error)
 

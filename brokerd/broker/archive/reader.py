@@ -17,7 +17,7 @@ from brokerd.broker.model.topics import Partition
 from brokerd.errors import DamagedData, error_text
 from brokerd.wal import WorkerPool
 
-ReadDone = Callable[[list[Chunk] | None, Exception | None], None]
+ReadCallback = Callable[[list[Chunk] | None, Exception | None], None]
 """Called at the end of a read with its chunks, or with the reason of its failure."""
 
 T = TypeVar("T")
@@ -64,14 +64,14 @@ class ArchiveReader:
             "read_seconds": self.read_seconds,
         }
 
-    def read(self, partition: Partition, offset: int, max_bytes: int, done: ReadDone) -> None:
+    def read(self, partition: Partition, offset: int, max_bytes: int, done: ReadCallback) -> None:
         """Read records of a partition from ``offset`` on, and call ``done`` later.
 
         ``done(chunks, None)``: ``chunks`` begin with ``offset``. They are empty if the archive does
         not have the offset and the log did not delete it. ``done(None, error)`` as `ask`.
         """
         topic_id, index = partition.topic.topic_id, partition.index
-        is_needed = offset < partition.archived
+        is_needed = offset < partition.archived_end
         began_seconds = self._clock.seconds()
 
         def question(view: ArchiveView) -> list[Chunk]:
@@ -103,7 +103,8 @@ class ArchiveReader:
         elif self._refresher.is_active:
             self._refresher.refresh(refreshed)
         else:
-            self._pool.submit(list, done)
+            # Without an archive: no chunks, and like every other answer not before this returns.
+            self._pool.submit(_no_chunks, done)
 
     def ask(
         self,
@@ -189,7 +190,11 @@ class ArchiveReader:
         for first, end in sorted(partition.gaps, reverse=True):
             if first < offset <= end:
                 offset = first
-        return partition.start_offset < offset <= partition.archived
+        return partition.start_offset < offset <= partition.archived_end
+
+
+def _no_chunks() -> list[Chunk]:
+    return []
 
 
 def _unusable(error: Exception) -> ArchiveUnavailable:

@@ -311,7 +311,7 @@ class DelayedPrefetch:
                 )
             except DamagedData:  # reported when the message is due
                 continue
-            is_archived = plan is None and offsets[0] < partition.archived
+            is_archived = plan is None and offsets[0] < partition.archived_end
             if reads if is_archived else archived:  # another source: the next call reads it
                 scan.offsets += reversed(offsets)
                 break

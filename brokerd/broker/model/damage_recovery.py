@@ -170,7 +170,7 @@ class DamageRecovery:
             for partition in topic.partitions:
                 key = topic.topic_id, partition.index
                 told = self._report.next_offsets.get(key, 0)
-                known = max(partition.start_offset, partition.archived, told)
+                known = max(partition.start_offset, partition.archived_end, told)
                 for first, end in partition.without_gaps(known, partition.next_offset):
                     damage.lost.append(LostRange(*key, first, end))
                     partition.add_gap(first, end)

@@ -67,7 +67,7 @@ def capture_topic(topic: Topic, lsn: int) -> Encode:
         "next_offsets": [partition.next_offset for partition in topic.partitions],
         "gaps": {p.index: list(p.gaps) for p in topic.partitions if p.gaps},
         "starts": {p.index: p.start_offset for p in topic.partitions if p.start_offset},
-        "archived": {p.index: p.archived for p in topic.partitions if p.archived},
+        "archived": {p.index: p.archived_end for p in topic.partitions if p.archived_end},
         "settings": topic.settings.given(),
         "internal_of": topic.internal_of,
     }

@@ -103,7 +103,7 @@ class State:
         self.starts: dict[tuple[int, int], int] = {}
         """Start offsets above 0, by topic id and partition."""
         self.archived: dict[tuple[int, int], int] = {}
-        """`Partition.archived` above 0, by topic id and partition."""
+        """`Partition.archived_end` above 0, by topic id and partition."""
         self.next_topic_id = 1
         self.doubted_topic_id = 0
         """From this id on, damage may have made forget topics; 0: all that were made are known."""
@@ -207,8 +207,8 @@ class State:
 
     def archive(self, partition: Partition, offset: int) -> None:
         """Know that records below ``offset`` may be missing from the log: an archive has them."""
-        if offset > partition.archived:
-            partition.archived = offset
+        if offset > partition.archived_end:
+            partition.archived_end = offset
             self.archived[partition.topic.topic_id, partition.index] = offset
 
     def needed_from(self) -> dict[tuple[int, int], int]:

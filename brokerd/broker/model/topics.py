@@ -105,7 +105,7 @@ class Partition:
     """One partition: the next offset to assign and the newest records."""
 
     __slots__ = (
-        "archived",
+        "archived_end",
         "chunks",
         "cold",
         "framed_end",
@@ -122,13 +122,13 @@ class Partition:
         self.next_offset = 0
         self.start_offset = 0
         """Records below this are removed: never read, leased or waited for again."""
-        self.archived = 0
+        self.archived_end = 0
         """Records below this may be missing from the log: an archive has them."""
         self.framed_end = 0
         """Offsets below this are in a frame already handed to the log."""
         self.chunks = ChunkList()
         self.cold = ChunkList()
-        """Chunks read back from the log."""
+        """Chunks read back from the log or the archive."""
         self.gaps: list[tuple[int, int]] = []
         """Ranges (first, end) of which nothing is left, or that recovery left out because damage
         may have held them. All groups have settled them: see `LeaseStore.leave_out`."""

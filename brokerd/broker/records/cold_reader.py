@@ -25,7 +25,7 @@ from brokerd.walformat import decode_records
 READ_AHEAD_BYTES = 1024 * 1024
 NOT_IN_LOG = "it is not in the log"
 
-Loaded = Callable[[Chunk | None, Exception | None], None]
+LoadCallback = Callable[[Chunk | None, Exception | None], None]
 
 
 class Unreadable(DamagedData):
@@ -83,14 +83,14 @@ class ColdReader:
         self._cache = cache
         self._damage = damage
         self._archive = archive
-        self._waiting: dict[Partition, list[tuple[int, Loaded]]] = {}
+        self._waiting: dict[Partition, list[tuple[int, LoadCallback]]] = {}
         self.reads = 0
 
     def load(
         self,
         partition: Partition,
         offset: int,
-        loaded: Loaded,
+        loaded: LoadCallback,
         ahead_bytes: int = READ_AHEAD_BYTES,
     ) -> None:
         """Read ``offset``, and what follows it up to ``ahead_bytes``, if nobody does already.

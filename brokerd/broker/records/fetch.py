@@ -15,9 +15,9 @@ from brokerd.broker.clock import BrokerTime
 from brokerd.broker.context import Context
 from brokerd.broker.model.chunks import Chunk, Rows
 from brokerd.broker.model.topics import Partition
-from brokerd.broker.records.cold_reader import ColdReader, Loaded, Unreadable
+from brokerd.broker.records.cold_reader import ColdReader, LoadCallback, Unreadable
 from brokerd.broker.records.fetch_result import FetchedRecords
-from brokerd.broker.records.offset_at_time import Found, offset_at_time
+from brokerd.broker.records.offset_at_time import OffsetCallback, offset_at_time
 from brokerd.errors import InvalidRequest, UnknownTopic
 from brokerd.values import Record
 from brokerd.wal import WorkerPool
@@ -25,7 +25,7 @@ from brokerd.wal import WorkerPool
 LOOKS = 1024
 """Records, and holes between them, that a fetch looks at in one turn of the reactor."""
 
-Fetched = Callable[[Sequence[Record], int, Exception | None], None]
+FetchCallback = Callable[[Sequence[Record], int, Exception | None], None]
 
 
 class Expiry:
@@ -54,9 +54,6 @@ class RecordReader:
     ``pool`` runs reads of the log's indexes.
     """
 
-    find = staticmethod(Partition.find)
-    """The chunk in memory that holds an offset of a partition, if any; else `load` it."""
-
     def __init__(
         self,
         context: Context,
@@ -73,18 +70,23 @@ class RecordReader:
         self._pool = pool
         self._archive = archive
 
-    def load(self, partition: Partition, offset: int, loaded: Loaded) -> None:
-        """Read ``offset`` and what follows it from the log; see `ColdReader.load`."""
+    def load(self, partition: Partition, offset: int, loaded: LoadCallback) -> None:
+        """Read ``offset`` and records after it from the log or the archive: `ColdReader.load`."""
         self._cold.load(partition, offset, loaded)
 
-    def offset_at_time(self, partition: Partition, time_us: int, found: Found) -> None:
+    def offset_at_time(self, partition: Partition, time_us: int, found: OffsetCallback) -> None:
         """Find the first offset appended at or after a broker time; see `offset_at_time`."""
         offset_at_time(
             self._wal, self.journal, self._pool, self._archive, partition, time_us, found
         )
 
     def fetch(
-        self, partition: Partition, offset: int, max_records: int, max_bytes: int, done: Fetched
+        self,
+        partition: Partition,
+        offset: int,
+        max_records: int,
+        max_bytes: int,
+        done: FetchCallback,
     ) -> None:
         """Call ``done(records, next_offset, error)`` with records from ``offset`` on, once.
 
@@ -134,7 +136,7 @@ class _Fetch:
         offset: int,
         max_records: int,
         max_bytes: int,
-        done: Fetched,
+        done: FetchCallback,
     ) -> None:
         self._fetcher = fetcher
         self._partition = partition

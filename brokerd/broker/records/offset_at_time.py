@@ -12,7 +12,7 @@ from brokerd.broker.model.topics import Partition
 from brokerd.errors import UnknownTopic
 from brokerd.wal import Wal, WorkerPool
 
-Found = Callable[[int | None, Exception | None], None]
+OffsetCallback = Callable[[int | None, Exception | None], None]
 
 
 def offset_at_time(
@@ -22,7 +22,7 @@ def offset_at_time(
     archived: ArchiveReader,
     partition: Partition,
     time_us: int,
-    found: Found,
+    found: OffsetCallback,
 ) -> None:
     """Call ``found(offset, None)`` with the first offset appended at or after a broker time.
 

@@ -12,7 +12,7 @@ from brokerd.wal import Wal
 WAIT_SECONDS = 20.0
 """A request fails if the segment is not sealed by then."""
 
-Sealed = Callable[[int, Exception | None], None]
+SealCallback = Callable[[int, Exception | None], None]
 """Takes the LSN below which all segments are sealed; the error says why segments remain."""
 
 
@@ -26,7 +26,7 @@ class Sealing:
         self._journal = journal
         self._clock = clock
         self._after_seal = after_seal
-        self._waiting: list[tuple[int, Sealed, DelayedCall]] = []
+        self._waiting: list[tuple[int, SealCallback, DelayedCall]] = []
         wal.on_sealed = self._on_sealed
 
     def stop(self) -> None:
@@ -35,7 +35,7 @@ class Sealing:
             call.cancel()
         self._waiting.clear()
 
-    def seal(self, sealed: Sealed) -> None:
+    def seal(self, sealed: SealCallback) -> None:
         """Seal all entries applied so far; sealed segments stay as they are.
 
         Calls ``sealed`` when the segment's index is on the disk, or with `NoSpace` if the disk is
@@ -43,7 +43,7 @@ class Sealing:
         """
         self._journal.when_all_durable(lambda: self._seal(sealed))
 
-    def _seal(self, sealed: Sealed) -> None:
+    def _seal(self, sealed: SealCallback) -> None:
         self._wal.seal()
         call = self._clock.callLater(WAIT_SECONDS, self._give_up)
         self._waiting.append((self._wal.durable_lsn, sealed, call))

@@ -14,8 +14,8 @@ from functools import partial
 from brokerd.broker.context import Context
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.cold_reader import Unreadable
-from brokerd.broker.records.fetch import Fetched
-from brokerd.broker.records.offset_at_time import Found
+from brokerd.broker.records.fetch import FetchCallback
+from brokerd.broker.records.offset_at_time import OffsetCallback
 from brokerd.errors import DamagedData, LimitExceeded, ShuttingDown
 from brokerd.security.audit import (
     AUDIT_TOPIC,
@@ -37,9 +37,9 @@ WRITE_DELAY_US = 60_000_000
 """An event may be appended this long after its time, if the log has no room at first."""
 
 SearchDone = Callable[[AuditPage | None, Exception | None], None]
-Fetch = Callable[[Partition, int, int, int, Fetched], None]
+Fetch = Callable[[Partition, int, int, int, FetchCallback], None]
 """`Fetcher.fetch`."""
-FindTime = Callable[[Partition, int, Found], None]
+FindTime = Callable[[Partition, int, OffsetCallback], None]
 """`Fetcher.offset_at_time`."""
 
 

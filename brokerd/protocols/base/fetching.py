@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from brokerd.broker import Fetched, Partition, Topic
+from brokerd.broker import FetchCallback, Partition, Topic
 from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
 from brokerd.protocols.base.connection import Answers, Connection, Hold
 from brokerd.security import READ
@@ -42,7 +42,7 @@ class FetchConnection(Connection):
         read = partial(self.broker.reader.fetch, partition, offset, max_records, max_bytes)
         self.read(partition.topic, read, answer)
 
-    def read(self, topic: Topic, read: Callable[[Fetched], None], answer: MakeAnswer) -> None:
+    def read(self, topic: Topic, read: Callable[[FetchCallback], None], answer: MakeAnswer) -> None:
         """Like `fetch`; ``read`` finds the records and passes them to its argument."""
         reading = _PendingFetch(self, topic.name, answer)
         reading.begin(max(self.written_ticket, topic.ticket), read)
@@ -79,7 +79,7 @@ class _PendingFetch:
         self._place: Answers | None = None
         self._is_done = False
 
-    def begin(self, ticket: int, read: Callable[[Fetched], None]) -> None:
+    def begin(self, ticket: int, read: Callable[[FetchCallback], None]) -> None:
         """Read now. If ``ticket`` is not durable, wait for everything that is applied so far."""
         connection = self._connection
         if ticket > connection.journal.durable_ticket:

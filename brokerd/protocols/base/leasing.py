@@ -65,7 +65,7 @@ class LeaseFilter:
 
     def key_of(self, offset: int) -> int:
         """Return the hash of the record's key. Expired records count in key order too."""
-        chunk = self._broker.reader.find(self.group_partition.partition, offset)
+        chunk = self.group_partition.partition.find(offset)
         if chunk is None:
             self.cold = (self.group_partition, offset)
             self.stopped = True
@@ -74,7 +74,7 @@ class LeaseFilter:
 
     def accept(self, offset: int) -> int:
         """Decide about the record at ``offset``; the result is that of `RecordFilter.accept`."""
-        chunk = self._broker.reader.find(self.group_partition.partition, offset)
+        chunk = self.group_partition.partition.find(offset)
         if chunk is None:
             self.cold = (self.group_partition, offset)
             self.stopped = True

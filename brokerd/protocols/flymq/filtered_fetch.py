@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from brokerd.broker import Clock, Fetched, Partition
+from brokerd.broker import Clock, FetchCallback, Partition
 from brokerd.errors import BrokerdError, without_frames
 from brokerd.protocols.base.fetching import FetchConnection
 from brokerd.protocols.base.slices import SLICE_SECONDS, SliceQueue
@@ -56,7 +56,7 @@ class FilteredFetch:
         self._reads = 0
         self._is_full = False
 
-    def __call__(self, done: Fetched) -> None:
+    def __call__(self, done: FetchCallback) -> None:
         """Begin; ``done(records, next_offset, error)`` is called once, unless the peer leaves."""
         self._done = done
         self._fetch()
