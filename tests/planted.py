@@ -390,8 +390,8 @@ BUGS = (
         "a late answer overtakes the answers before it",
         "protocols/base/connection.py",
         (
-            "        self._enqueue()\n        place = Answers(None, [], 1, 0)",
-            "        place = Answers(None, [], 1, 0)",
+            "        self._enqueue()\n        place = QueuedAnswers(None, [], 1, 0)",
+            "        place = QueuedAnswers(None, [], 1, 0)",
         ),
     ),
     bug(

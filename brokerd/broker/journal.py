@@ -80,7 +80,7 @@ class Clock(Protocol):
     ) -> DelayedCall: ...
 
 
-class Touched(NamedTuple):
+class ChangedPartitions(NamedTuple):
     """Partitions with new records, and group partitions with events, of the frame that gathers.
 
     Each is there once, in the order of its first change.
@@ -97,7 +97,7 @@ class Touched(NamedTuple):
 class Journal:
     """Gathers changes and hands them to the log, frame by frame.
 
-    ``before_frame`` is told what was touched before a frame is built, and may add to it;
+    ``before_frame`` is told what has changed before a frame is built, and may add to it;
     ``after_frame`` runs when nothing is gathered, so the state in memory equals the log up to
     ``wal.appended_lsn``.
 
@@ -117,7 +117,7 @@ class Journal:
         frame_bytes: int,
         max_uncommitted_bytes: int,
         mark_quiet_us: int,
-        before_frame: Callable[[Touched], None],
+        before_frame: Callable[[ChangedPartitions], None],
         after_frame: Callable[[], None],
     ) -> None:
         self._wal = wal
@@ -132,7 +132,7 @@ class Journal:
         self._entries: list[Entry] = []
         self._partitions: list[Partition] = []
         self._group_partitions: list[GroupPartition] = []
-        self._earlier_changes = Touched({}, {})
+        self._earlier_changes = ChangedPartitions({}, {})
         """Changes in frames of this turn that `end_frame_early` appended."""
         self.gathered_bytes = 0
         """Upper bound of what the gathered changes will take in the log."""
@@ -357,10 +357,10 @@ class Journal:
             self._end_frame()
 
     def _end_frame(self) -> None:
-        touched, self._earlier_changes = self._earlier_changes, Touched({}, {})
-        touched.add(self._partitions, self._group_partitions)
+        changed, self._earlier_changes = self._earlier_changes, ChangedPartitions({}, {})
+        changed.add(self._partitions, self._group_partitions)
         try:
-            self._before_frame(touched)
+            self._before_frame(changed)
         except Exception as error:
             self._fail(error)
         else:

@@ -192,7 +192,7 @@ class _Wiring:
             frame_bytes=self.frame_bytes,
             max_uncommitted_bytes=self.settings.max_uncommitted_bytes,
             mark_quiet_us=self.settings.mark_quiet_us,
-            before_frame=lambda touched: self.leases.serve_touched(touched),
+            before_frame=lambda changed: self.leases.serve_changed(changed),
             after_frame=self.snapshotter.step,
         )
 

@@ -16,7 +16,7 @@ from brokerd.broker.context import Context
 from brokerd.broker.journal import (
     EVENT_FRAME_BYTES,
     GROUP_PARTITION_FRAME_BYTES,
-    Touched,
+    ChangedPartitions,
 )
 from brokerd.broker.leases.timers import LeaseTimers
 from brokerd.broker.leases.waiters import Waiter, Waiters
@@ -460,11 +460,11 @@ class LeaseService:
             else:
                 self.touch(group_partition, size)
 
-    def serve_touched(self, touched: Touched) -> None:
+    def serve_changed(self, changed: ChangedPartitions) -> None:
         """Let long polls take what this frame brings, so that one commit serves both."""
         if self._waiters:
-            self._waiters.serve({partition.topic.name for partition in touched.partitions})
-            for group_partition in touched.group_partitions:
+            self._waiters.serve({partition.topic.name for partition in changed.partitions})
+            for group_partition in changed.group_partitions:
                 self._waiters.serve_group(
                     group_partition.partition.topic.name, group_partition.group.name
                 )

@@ -42,7 +42,7 @@ class NewStart(NamedTuple):
 Answer = NewStart | DamagedData | OSError | None
 """None: the archive is unavailable now. `ArchiveReader` logs that."""
 
-Answers = Callable[[list[Answer] | None, Exception | None], None]
+LimitsCallback = Callable[[list[Answer] | None, Exception | None], None]
 
 
 class _LogAnswer(NamedTuple):
@@ -85,7 +85,7 @@ class RetentionLimits:
             by_size = self._wal.plan_offset_of_size(*key, limits.retention_bytes)
         return LimitQuery(partition, end, oldest_us, by_time, by_size)
 
-    def find(self, queries: Sequence[LimitQuery], done: Answers) -> None:
+    def find(self, queries: Sequence[LimitQuery], done: LimitsCallback) -> None:
         """Call ``done`` later, with one answer for each query, or with an error."""
 
         def on_log_answers(
@@ -105,7 +105,7 @@ class RetentionLimits:
         self,
         queries: Sequence[LimitQuery],
         found: Sequence[_LogAnswer | DamagedData | OSError],
-        done: Answers,
+        done: LimitsCallback,
     ) -> None:
         """Complete the answers of the log with answers of the archive, then call ``done``."""
         answers: list[Answer] = []

@@ -91,7 +91,7 @@ class Limits:
     sweep_seconds: float = 5.0
 
 
-class Answers:
+class QueuedAnswers:
     """The answers of one run, or the reserved place of a later answer (``ticket`` is None)."""
 
     __slots__ = ("count", "make", "parts", "size", "ticket")
@@ -140,8 +140,8 @@ class Connection(Protocol):
         self.queued_bytes = 0
         """Bytes of requests and answers in the queue."""
         self._queued_requests = 0
-        self._queue: deque[Answers] = deque()
-        self._postponed: dict[Answers, Callable[[], object]] = {}
+        self._queue: deque[QueuedAnswers] = deque()
+        self._postponed: dict[QueuedAnswers, Callable[[], object]] = {}
         self._taken_bytes = 0
         self._answered_bytes = 0
         self._reads = 0
@@ -191,7 +191,7 @@ class Connection(Protocol):
         """
         self.answers += parts
         self._parts_more += len(parts) - 1
-        self.answered(sum(map(len, parts)))
+        self.count_answer_bytes(sum(map(len, parts)))
 
     def answer_read(self, *parts: bytes) -> None:
         """Append an answer that depends on no pending commit. ``parts`` as in `answer`.
@@ -208,24 +208,24 @@ class Connection(Protocol):
         answer can contain values that are known only then, as the append time of a record.
         """
         self._enqueue()
-        self._put(Answers(self.journal.ticket(), [], count, size, make))
+        self._put(QueuedAnswers(self.journal.ticket(), [], count, size, make))
 
-    def answered(self, answer_bytes: int) -> None:
+    def count_answer_bytes(self, answer_bytes: int) -> None:
         """Count the bytes of an answer against ``in_flight_bytes`` while `run` is at work."""
         self._answered_bytes += answer_bytes
         if self.queued_bytes + self._answered_bytes > self.factory.limits.in_flight_bytes:
             self.hold(Hold.BACKLOG)
 
-    def pending(self) -> Answers:
+    def pending(self) -> QueuedAnswers:
         """Reserve the place of one later answer for `resolve`."""
         self._enqueue()
-        place = Answers(None, [], 1, 0)
+        place = QueuedAnswers(None, [], 1, 0)
         self._queue.append(place)
         self._queued_requests += 1
         self._check_in_flight()
         return place
 
-    def may_resolve(self, place: Answers) -> bool:
+    def may_resolve(self, place: QueuedAnswers) -> bool:
         """Return whether the answer for this place may be made now; if not, call `postpone`.
 
         The first answer of the queue may be made unless the peer does not read.
@@ -234,15 +234,15 @@ class Connection(Protocol):
             return False
         return self._queue[0] is place or self.queued_bytes <= self.factory.limits.in_flight_bytes
 
-    def postpone(self, place: Answers, resume: Callable[[], object]) -> None:
+    def postpone(self, place: QueuedAnswers, resume: Callable[[], object]) -> None:
         """Call ``resume`` when `may_resolve` becomes true for this place."""
         self._postponed[place] = resume
 
-    def cancel_postponed(self, place: Answers) -> bool:
+    def cancel_postponed(self, place: QueuedAnswers) -> bool:
         """Undo `postpone`; return False if the place was not postponed."""
         return self._postponed.pop(place, None) is not None
 
-    def resolve(self, place: Answers, *parts: bytes, is_read: bool = False) -> None:
+    def resolve(self, place: QueuedAnswers, *parts: bytes, is_read: bool = False) -> None:
         """Fill the place of a `pending` answer; ``parts`` as in `answer`.
 
         The answer waits for the commit of all changes applied so far, unless ``is_read`` is True.
@@ -345,9 +345,9 @@ class Connection(Protocol):
         ticket = 0 if self._reads == len(answers) else self.journal.ticket()
         count = len(answers) - self._parts_more
         self._reads = self._parts_more = 0
-        self._put(Answers(ticket, answers, count, sum(map(len, answers))))
+        self._put(QueuedAnswers(ticket, answers, count, sum(map(len, answers))))
 
-    def _put(self, answers: Answers) -> None:
+    def _put(self, answers: QueuedAnswers) -> None:
         """Queue answers. They count with the bytes received since the last ones."""
         answers.size += self._taken_bytes
         self._taken_bytes = self._answered_bytes = 0

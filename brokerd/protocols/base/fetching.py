@@ -8,7 +8,7 @@ from functools import partial
 
 from brokerd.broker import FetchCallback, Partition, Topic
 from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
-from brokerd.protocols.base.connection import Answers, Connection, Hold
+from brokerd.protocols.base.connection import Connection, Hold, QueuedAnswers
 from brokerd.security import READ
 from brokerd.values import Record
 
@@ -76,7 +76,7 @@ class _PendingFetch:
         self._connection = connection
         self._topic_name = topic_name
         self._answer = answer
-        self._place: Answers | None = None
+        self._place: QueuedAnswers | None = None
         self._is_done = False
 
     def begin(self, ticket: int, read: Callable[[FetchCallback], None]) -> None:
@@ -103,7 +103,11 @@ class _PendingFetch:
             connection.guarded(self._late, self._place, records, next_offset, error)
 
     def _late(
-        self, place: Answers, records: Sequence[Record], next_offset: int, error: Exception | None
+        self,
+        place: QueuedAnswers,
+        records: Sequence[Record],
+        next_offset: int,
+        error: Exception | None,
     ) -> None:
         connection = self._connection
         if not isinstance(error, Denied | AuthenticationRequired):

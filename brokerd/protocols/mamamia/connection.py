@@ -59,7 +59,7 @@ from brokerd.errors import (
     UnknownOffset,
     UnknownTopic,
 )
-from brokerd.protocols.base.connection import Answers, Limits
+from brokerd.protocols.base.connection import Limits, QueuedAnswers
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.framing import FrameConnection
 from brokerd.protocols.base.leasing import NoLease
@@ -277,7 +277,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         outcome = kind(self.broker, request)
         if isinstance(outcome, bytes):
             self.answers.append(outcome)
-            self.answered(len(outcome))
+            self.count_answer_bytes(len(outcome))
         elif outcome is NoLease.EMPTY and request.wait <= 0:
             self.answers.append(kind.nothing)
         else:
@@ -325,7 +325,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         answer = settled_batch(results)
         self._results = []
         self.answers.append(answer)
-        self.answered(len(answer))
+        self.count_answer_bytes(len(answer))
 
     def _extend(self, request: Extend) -> None:
         log_id, group_id, client_id, message_id, duration = request
@@ -377,10 +377,10 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         except (UnknownTopic, UnknownGroup):
             return 0, False
 
-    def _release_later(self, request: Release, place: Answers, count: int) -> None:
+    def _release_later(self, request: Release, place: QueuedAnswers, count: int) -> None:
         self.factory.clock.callLater(0, self.guarded, self._release_more, request, place, count)
 
-    def _release_more(self, request: Release, place: Answers, count: int) -> None:
+    def _release_more(self, request: Release, place: QueuedAnswers, count: int) -> None:
         if self.gone:
             return
         try:
