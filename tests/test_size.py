@@ -153,8 +153,7 @@ class TestSchedule:
                 late = order[what]
                 assert late["count"] == 1000
                 assert late["min_ms"] <= late["p50_ms"] <= late["p99_ms"] <= late["max_ms"]
-            # The consumer reads the wall clock. A correction sets it back, but not broker time.
-            assert order["delivered"]["min_ms"] > -100
+            assert order["delivered"]["min_ms"] >= 0
         assert list(tmp_path.iterdir()) == []
 
     def test_due_times_are_spread_evenly_in_either_order(self) -> None:
