@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE =
 help:
 	@echo 'make run    serve on the default ports, data in ./brokerd-data'
 	@echo 'make demo   100,000 flights through five wire formats, a SIGKILL, and Spark (ROWS=all for all rows)'
-	@echo 'make test   all tests but the slow ones, some 15 minutes (ARGS="tests/wal -k lock" runs some)'
+	@echo 'make test   all tests but the slow ones, some 9 minutes (ARGS="tests/wal -k lock" runs some)'
 	@echo 'make test-slow   the slow ones: clusters, killed processes, whole programs'
 	@echo 'make lint   ruff, mypy and the documentation build'
 	@echo 'make docs   the documentation as HTML, in build/docs (ARGS=-E reads every page again)'

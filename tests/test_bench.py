@@ -416,6 +416,7 @@ class TestCommits:
 
 
 class TestBroker:
+    @pytest.mark.slow
     def test_a_real_broker_answers_every_scenario_without_an_error(self, tmp_path: Path) -> None:
         """Each scenario moves messages through a broker of its own."""
         with BrokerProcess(tmp_path / "data", tmp_path / "log") as broker:
@@ -436,6 +437,7 @@ class TestBroker:
                 assert (found.errors, found.first_error) == (0, ""), scenario
             assert broker.stop() == 0
 
+    @pytest.mark.slow
     def test_a_backlog_is_consumed_to_the_last_message(self, tmp_path: Path) -> None:
         """What was filled in is what comes out, once."""
         with BrokerProcess(tmp_path / "data", tmp_path / "log") as broker:

@@ -247,6 +247,7 @@ def test_a_real_broker_answers_every_scenario_of_every_format(tmp_path: Path) ->
         assert broker.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_log_is_read_again_and_again(tmp_path: Path) -> None:
     """A consumer counts more messages than there are."""
     with BrokerProcess(tmp_path / "data", tmp_path / "log", formats=OTHERS) as broker:

@@ -72,6 +72,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         process.stop()
 
 
+@pytest.mark.slow
 def test_flymq_logs_in_with_the_password(broker: Broker) -> None:
     login = ("--user", "bench", "--password-file", str(broker.password))
     for scenario in ("produce", "fetch"):
@@ -80,12 +81,14 @@ def test_flymq_logs_in_with_the_password(broker: Broker) -> None:
         assert found["durability"] == "fsync"
 
 
+@pytest.mark.slow
 def test_blipmq_logs_in_with_the_key(broker: Broker) -> None:
     for scenario in ("produce", "produce-batch"):
         found = broker.figures("blipmq", scenario, "--key-file", str(broker.key))
         assert found["messages"] > 0 and found["errors"] == 0
 
 
+@pytest.mark.slow
 def test_mamamia_is_whom_the_listener_names(broker: Broker) -> None:
     for scenario in ("produce", "mixed"):
         found = broker.figures("mamamia", scenario, "--key-file", str(broker.key))

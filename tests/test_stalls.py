@@ -11,6 +11,7 @@ from benchmarks import key_order, stalls
 from benchmarks.children import ChildFailed
 
 
+@pytest.mark.slow
 def test_every_phase_of_much_at_once_has_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -294,8 +294,11 @@ class SimDisk:
 
     def list(self, directory: str) -> list[str]:
         call = self._begin("list", directory)
+        start = f"{directory}/"
         names = sorted(
-            os.path.basename(path) for path in self._seen if os.path.dirname(path) == directory
+            path[len(start) :]
+            for path in self._seen
+            if path.startswith(start) and "/" not in path[len(start) :]
         )
         self.leave(call)
         return names

@@ -24,6 +24,8 @@ from tests.strategies.archive import on_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 cleaning = pytest.importorskip("brokerd.archive.maintain.clean", reason="needs pyspark")
 
 MIB = 1 << 20
@@ -192,7 +194,6 @@ def rows_of(world: World) -> dict[tuple[int, int, int], Record]:
     return found
 
 
-@pytest.mark.slow
 @on_spark(1)
 @given(st.integers(0, 1 << 32))
 def test_what_is_left_is_what_a_naive_model_keeps(

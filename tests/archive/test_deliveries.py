@@ -24,6 +24,8 @@ from tests.strategies.archive import group_histories, on_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 derived = pytest.importorskip("brokerd.archive.derive.deliveries", reason="needs pyspark")
 frames = pytest.importorskip("brokerd.archive.cluster.frames", reason="needs pyspark")
 hours = pytest.importorskip("brokerd.archive.derive.hourly", reason="needs pyspark")
@@ -54,7 +56,6 @@ def event(kind: EventKind, offset: int, lsn: int, count: int = 0, owner: str = "
 # -- Deliveries ----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @on_spark(1)
 @given(st.lists(group_histories(), min_size=10, max_size=20), st.randoms(use_true_random=False))
 def test_runs_find_each_outcome_once(
@@ -293,7 +294,6 @@ def many_records(dice: random.Random, lsns: range) -> list[list[dict[str, Any]]]
     return files
 
 
-@pytest.mark.slow
 @on_spark(1)
 @given(st.randoms(use_true_random=False), st.lists(group_histories(), min_size=6, max_size=9))
 def test_hours_are_counted_once_whatever_was_removed_since(

@@ -25,6 +25,8 @@ from tests.archive.world import World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 history = pytest.importorskip("brokerd.archive.maintain.history", reason="needs pyspark")
 derived = pytest.importorskip("brokerd.archive.derive.deliveries", reason="needs pyspark")
 hours = pytest.importorskip("brokerd.archive.derive.hourly", reason="needs pyspark")

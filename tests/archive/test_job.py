@@ -95,6 +95,7 @@ def test_a_job_takes_the_log_and_derives(data: Data, spark: SparkSession) -> Non
 
 
 @pytest.mark.spark_tasks
+@pytest.mark.slow
 def test_each_step_is_tasks_of_spark(data: Data, spark: SparkSession, event_log: Path) -> None:
     """Spark's event log names them: rollup, deliveries, hourly, retention, compaction."""
     data.fill()

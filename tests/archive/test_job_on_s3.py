@@ -25,6 +25,8 @@ from tests.archive.world import World, record
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 frames = pytest.importorskip("brokerd.archive.cluster.frames", reason="needs pyspark")
 
 FAR_MS = 1 << 42
@@ -189,7 +191,6 @@ def test_of_two_runs_at_once_one_counts(data: Data, bucket: ObjectAddress, tmp_p
     assert unnamed(bucket) == set()
 
 
-@pytest.mark.slow
 def test_on_a_cluster_nobody_but_the_driver_needs_the_journal(
     data: Data, bucket: ObjectAddress, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -137,6 +137,7 @@ async def test_every_offset_is_served_when_the_log_has_let_go(
 
 
 @pytest_twisted.ensureDeferred
+@pytest.mark.slow
 async def test_a_server_that_is_down_holds_up_nothing_else(
     tmp_path: Path, server: Server, bucket: ObjectAddress
 ) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-pytestmark = pytest.mark.spark_tasks
+pytestmark = [pytest.mark.slow, pytest.mark.spark_tasks]
 
 
 def runner(spark: SparkSession, progress: Progress | None = None) -> SparkRunner:

@@ -17,6 +17,8 @@ from tests.strategies.archive import Partition, Row, group_histories, on_spark, 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.slow
+
 frames = pytest.importorskip("brokerd.archive.cluster.frames", reason="needs pyspark")
 transforms = pytest.importorskip("brokerd.archive.derive.transforms", reason="needs pyspark")
 

@@ -44,6 +44,7 @@ def test_mutated_conversations_disturb_nobody(run: str) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS)
+@pytest.mark.slow
 def test_nor_do_they_over_real_sockets(run: str, tmp_path: Path) -> None:
     """A process of its own: its log, its memory, its next start, and what comes back."""
     counts = Counts()

@@ -672,6 +672,7 @@ def test_the_longest_refusals_of_a_settle_batch_fit_a_frame() -> None:
     assert len(answer.results) == 10_000
 
 
+@pytest.mark.slow
 def test_acquires_and_settles_of_ten_thousand_pass_on_a_full_disk() -> None:
     """The reserve is never overdrawn: a batch is carried out or refused, not half lost."""
     house = House(SimDisk(capacity=5 * MIB), options=WalOptions(MIB, free_bytes_min=0))

@@ -220,6 +220,7 @@ def test_a_question_to_a_kept_process_that_is_killed_is_asked_once_more(
     assert processes._idle != [process]
 
 
+@pytest.mark.slow
 def test_a_bomb_is_asked_once(processes: CheckProcesses) -> None:
     """And not again of another process when it has ended a kept one."""
     assert faults(processes, definition({}), b"1") == []

@@ -85,6 +85,7 @@ def test_nothing_acknowledged_is_lost_at_any_crash_point(workload: str) -> None:
 
 
 @pytest.mark.parametrize("workload", ["changes", "archive"])
+@pytest.mark.slow
 def test_what_a_plan_does_is_atomic_and_durable_at_every_crash_point(workload: str) -> None:
     """A smaller slice, for each point is a whole run."""
     outcome = sweep(workload, lambda number: number % 240 == 60, tuple(CrashModel))
@@ -216,6 +217,7 @@ for script in (Script(), LogScript()):
 """
 
 
+@pytest.mark.slow
 def test_a_workload_is_the_same_in_every_process() -> None:
     """So that a number names the same point, whatever the hash seed of the interpreter."""
     first, second = said_with_two_hash_seeds(PLAYED)

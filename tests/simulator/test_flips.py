@@ -122,6 +122,7 @@ def outcomes(variant: str, path: str, start: int = 0) -> set[Outcome]:
 
 
 class TestBytes:
+    @pytest.mark.slow
     def test_of_the_frames_of_a_sealed_segment(self) -> None:
         found = outcomes("without snapshots", f"{SECOND}.wal", SEGMENT_HEADER_BYTES)
         assert found == {Outcome.HARMLESS, Outcome.DETECTED}

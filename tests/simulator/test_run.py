@@ -135,6 +135,7 @@ print([run(generate(seed)).digest for seed in {SHORT[:3]}])
 """
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_run_in_any_process() -> None:
     """To the byte, whatever the hash seed of the interpreter."""
     root = Path(__file__).resolve().parents[2]

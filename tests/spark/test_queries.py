@@ -31,6 +31,8 @@ from tests.spark.logs import Log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 Value = tuple[str, int, int, bytes]
@@ -150,7 +152,6 @@ def test_a_query_that_runs_takes_what_comes(source: SparkSession, tmp_path: Path
         assert [value[2] for value in query.run()] == [40]
 
 
-@pytest.mark.slow
 def test_killed_processes_lose_and_repeat_nothing(source: SparkSession, tmp_path: Path) -> None:
     """Spark, Java and all, in the middle of a batch, while broker and rollup go on as they do."""
     data_dir, output = tmp_path / "data", tmp_path / "output"

@@ -65,6 +65,7 @@ def check_same(source: SparkSession, data_dir: Path, group: str) -> list[Any]:
     return rows
 
 
+@pytest.mark.slow
 def test_before_and_after_a_rollup_and_when_the_journal_is_gone(
     source: SparkSession, served: Served
 ) -> None:
