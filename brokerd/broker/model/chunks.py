@@ -1,9 +1,9 @@
 # Tests: tests/broker/test_chunks.py
 """Records in memory: chunks of columns, found by offset, bounded in bytes.
 
-A `Chunk` holds records of consecutive offsets of one partition as parallel columns. The newest
-chunk of a partition is the one being appended to; older ones stay cached until the `ChunkCache`,
-shared by all partitions, is over its budget and drops the oldest first. Reads of the log bring
+A `Chunk` holds the records of a range of offsets of one partition as parallel columns. The broker
+appends to the newest chunk of a partition. Older chunks stay in memory until the `ChunkCache`,
+which all partitions share, exceeds its budget. It drops the oldest chunk first. Reads of the log bring
 dropped records back in chunks of the same kind. Reads of the archive, where records may be removed,
 bring chunks with holes (`brokerd.broker.archive.chunks`).
 """
@@ -21,17 +21,17 @@ from brokerd.values import Format, Record, total_bytes
 from brokerd.walformat import RecordColumns
 
 TRIM_LOOKS = 64
-"""How many chunks that must stay one `ChunkCache.trim` passes over at most."""
+"""The most chunks in use that one `ChunkCache.trim` skips."""
 
 CHUNK_RECORDS = 1024
 CHUNK_BYTES = 256 * 1024
-"""A chunk is closed at the end of the frame in which it reaches either of these."""
+"""A chunk is closed at the end of the frame in which it reaches one of these two limits."""
 
 RECORD_OVERHEAD_BYTES = 120
-"""What one cached record costs besides its own bytes: object headers and column slots."""
+"""Memory of a cached record besides its own bytes: object headers and column slots."""
 
 REMOVED = -1
-"""When a removed record expires: it always has, whatever the clock says."""
+"""Expiry time of a removed record: expired at any time of the clock."""
 
 _new_record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 """`Record._make` without a step of Python: a fetch makes hundreds."""
@@ -40,7 +40,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Column(Protocol[T_co]):
-    """A value for each offset of a chunk, by how far it is from the first."""
+    """A value for each offset of a chunk, by its distance from the first offset."""
 
     def __len__(self) -> int: ...
 
@@ -48,7 +48,7 @@ class Column(Protocol[T_co]):
 
 
 class Chunk:
-    """Records of consecutive offsets of one partition, as columns; ``base`` is the first offset."""
+    """Records of a range of offsets of one partition, as columns; ``base`` is the first offset."""
 
     __slots__ = (
         "base",
@@ -71,7 +71,7 @@ class Chunk:
     formats: Column[int]
     producer_times: Column[int | None] | None
     expires_at_us: Column[int] | None
-    """Also `REMOVED`, for offsets whose records are: the other columns mean nothing there."""
+    """`REMOVED` marks a removed record; its values in the other columns have no meaning."""
     times_us: Column[int]
     """Append times; shorter than ``values`` while a frame is being gathered."""
 
@@ -79,7 +79,7 @@ class Chunk:
         self.base = base
         self.cached_bytes = 0
         self.ticket = 0
-        """The ticket of the frame with the newest of these records."""
+        """Ticket of the frame with the newest record of the chunk."""
 
     @property
     def end(self) -> int:
@@ -90,23 +90,23 @@ class Chunk:
         return self.end
 
     def behind(self, offset: int, count: int) -> int:
-        """The offset behind the next ``count`` records from ``offset`` on, or the chunk's end."""
+        """Return the offset after the next ``count`` records from ``offset`` on, or the end."""
         return min(offset + count, self.end)
 
     def hole_end(self, offset: int) -> int:
-        """Where the hole ends that an offset is in, as far as this chunk knows."""
+        """Return the end of the hole at an offset, at most the end of this chunk."""
         return offset
 
     def rows(self, first: int, end: int) -> Rows:
-        """Those of the records at offsets ``first`` to ``end``, exclusive, all of them framed."""
+        """Return the records at offsets ``first`` to ``end``, exclusive. All must be framed."""
         raise NotImplementedError
 
     def records(self, first: int, end: int) -> list[Record]:
-        """The records at offsets ``first`` to ``end``, exclusive, that are not removed."""
+        """Return the records at offsets ``first`` to ``end``, exclusive, without removed ones."""
         return self.rows(first, end).records()
 
     def record(self, index: int, pending_time_us: int = 0) -> Record:
-        """The record at ``index``; ``pending_time_us`` for one whose frame is not built yet."""
+        """Return the record at ``index``, with ``pending_time_us`` if its frame is not built yet."""
         times = self.times_us
         return Record(
             offset=self.base + index,
@@ -139,7 +139,7 @@ class DenseChunk(Chunk):
         return Rows(self, range(first, end), slice(first - self.base, end - self.base))
 
     def content_bytes(self) -> int:
-        """What the records take in memory, near enough for a cache budget."""
+        """Return the memory of the records in bytes, as the cache counts it."""
         return self.rows(self.base, self.end).size() + len(self.values) * RECORD_OVERHEAD_BYTES
 
 
@@ -248,16 +248,16 @@ class MutableChunk(DenseChunk):
 
 
 class Rows(NamedTuple):
-    """Some rows of a chunk, which nobody copies before they are wanted."""
+    """Rows of a chunk. `records` copies them; until then they refer to its columns."""
 
     chunk: DenseChunk
     offsets: Sequence[int]
-    """Of the records in these rows."""
+    """The offsets of the records in these rows."""
     part: slice
-    """Which rows; both ends are given."""
+    """The rows by index, with both ends."""
 
     def cut(self, first: int, end: int) -> Rows:
-        """Those from the number ``first`` to ``end``, exclusive."""
+        """Return the rows from the index ``first`` to ``end``, exclusive, counted within these."""
         start = self.part.start
         return Rows(self.chunk, self.offsets[first:end], slice(start + first, start + end))
 
@@ -273,7 +273,7 @@ class Rows(NamedTuple):
             repeat(None) if chunk.producer_times is None else chunk.producer_times[part],
             repeat(0) if chunk.expires_at_us is None else chunk.expires_at_us[part],
             chunk.formats[part],
-            strict=False,  # two of them may have no end
+            strict=False,  # two of the iterators may be endless
         )
         return list(map(_new_record, columns))
 
@@ -299,8 +299,8 @@ def _collapse(column: bytearray, first: int) -> Sequence[int] | int:
 class ChunkList:
     """The cached chunks of one partition in offset order, with gaps where some were dropped.
 
-    Chunks may overlap, but none lies within another: so the last one that begins at an offset or
-    before it is the one that reaches farthest, and holds the offset if any does.
+    Chunks may overlap, but no chunk lies within another. So of the chunks that begin at or before
+    an offset, the last reaches farthest. It holds the offset if any chunk does.
     """
 
     __slots__ = ("_bases", "_chunks", "_last", "open")
@@ -329,24 +329,24 @@ class ChunkList:
             self.open = None
 
     def holds_all_of(self, chunk: Chunk) -> bool:
-        """Whether a chunk lies within one that is here."""
+        """Return whether a chunk lies within a chunk of this list."""
         at = bisect_right(self._bases, chunk.base) - 1
         return at >= 0 and self._chunks[at].end >= chunk.end
 
     def within(self, chunk: Chunk) -> list[Chunk]:
-        """The chunks here that lie within another one."""
+        """Return the chunks of this list that lie within ``chunk``."""
         first = bisect_left(self._bases, chunk.base)
         found = takewhile(lambda inner: inner.end <= chunk.end, islice(self._chunks, first, None))
         return list(found)
 
     def take_all(self) -> list[Chunk]:
-        """Hold no chunks any more; returns those that were held."""
+        """Remove all chunks, and return them."""
         chunks = self._chunks
         self._bases, self._chunks, self._last, self.open = [], [], None, None
         return chunks
 
     def find(self, offset: int) -> Chunk | None:
-        """The chunk that holds ``offset``, or None if it is not in memory."""
+        """Return the chunk that holds ``offset``; None if it is not in memory."""
         chunk = self._last
         if chunk is not None and 0 <= offset - chunk.base < len(chunk.values):
             return chunk
@@ -363,7 +363,7 @@ class ChunkList:
 class ChunkCache:
     """A byte budget over the chunks of all partitions; the oldest chunk goes first.
 
-    ``may_drop(chunk)`` says whether the log can give the chunk's records back, which it cannot
+    ``may_drop(chunk)`` returns whether the log can give the records of the chunk back. It cannot
     before they are on disk.
     """
 
@@ -372,7 +372,7 @@ class ChunkCache:
         self.used_bytes = 0
         self._may_drop = may_drop
         self._order: OrderedDict[Chunk, ChunkList] = OrderedDict()
-        """All chunks, oldest first, and where each is."""
+        """All chunks, oldest first, and the list that holds each."""
 
     def add(self, chunks: ChunkList, chunk: Chunk) -> None:
         """Add a chunk; its bytes count after a call of `grow`."""
@@ -380,9 +380,9 @@ class ChunkCache:
         self._order[chunk] = chunks
 
     def add_read(self, chunks: ChunkList, chunk: Chunk) -> None:
-        """Take in what was read, wherever it begins and ends: log and archive cut differently.
+        """Add a chunk that was read from the log or the archive.
 
-        Chunks that lie within it go, and so does it if it lies within one.
+        The two cut chunks at different offsets. A chunk that lies within another is dropped.
         """
         if chunks.holds_all_of(chunk):
             return
@@ -399,8 +399,8 @@ class ChunkCache:
     def trim(self) -> None:
         """Drop oldest chunks until the budget holds.
 
-        A chunk that must stay goes to the end of the order. So one old chunk in use does not keep
-        all the others.
+        A chunk in use moves to the end of the order. So one old chunk in use does not keep the
+        others in memory.
         """
         looks = min(TRIM_LOOKS, len(self._order))
         while self.used_bytes > self.limit_bytes and looks and self._order:
@@ -416,7 +416,7 @@ class ChunkCache:
         self.used_bytes -= chunk.cached_bytes
 
     def drop(self, lists: Iterable[ChunkList]) -> None:
-        """Forget the chunks of partitions that are gone: O(those), whatever else is held."""
+        """Remove the chunks of these lists in O(their number)."""
         for chunks in lists:
             for chunk in chunks.take_all():
                 del self._order[chunk]

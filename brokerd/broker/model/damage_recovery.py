@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_state.py, tests/broker/test_recovery.py, tests/broker/test_shrunk_log.py
-"""Recover the state after damage: what a replay notes, and what it changes at its end.
+"""Recovers the state after damage: a replay takes notes, and uses them at its end.
 
 The replay uses the readable part of a damaged log. A topic whose creation is lost gets a generated
 name. The replay skips an event that does not fit the state before it. The broker does not assign an
@@ -52,7 +52,7 @@ class Replay:
         self.deleted: set[int] = set()
         """Ids of deleted topics; older frames do not bring them back."""
         self.passed_over: dict[GroupPartition, list[str]] = {}
-        """Why events were not applied. A deletion clears the list."""
+        """Reasons why events were not applied. A deletion clears the list."""
         self.losses: list[Entry] = []
         """Damage that a repair recorded."""
         self.was_damaged = False
@@ -93,7 +93,7 @@ class DamageRecovery:
                 state.new_gaps.setdefault(partition, []).append(gap)
 
     def _tell_passed_over(self, is_damaged: bool) -> None:
-        """Say which events could not be applied; a log that was never damaged has none."""
+        """Log the events that were not applied. A log that was never damaged has none."""
         passed_over = list(chain.from_iterable(self._replay.passed_over.values()))
         if passed_over and not (is_damaged or self._replay.was_damaged):
             raise DamagedData(
@@ -107,7 +107,7 @@ class DamageRecovery:
             )
 
     def _believe_headers(self) -> None:
-        """Take over what indexes and sound headers say of offsets and topic ids."""
+        """Use the offsets and topic ids in indexes and intact headers."""
         state, report = self._state, self._report
         state.next_topic_id = max(state.next_topic_id, report.last_topic_id + 1)
         for (topic_id, index), next_offset in report.next_offsets.items():
@@ -119,7 +119,7 @@ class DamageRecovery:
                 partition.add_gap(hole.first, hole.end)
 
     def _believe_bounds(self, is_damaged: bool) -> None:
-        """Take over the offsets and topic ids that the bounds say were assigned.
+        """Use the assigned offsets and topic ids in the bounds.
 
         After damage, `_lose_the_end` reports the offsets that the log does not know.
         """
@@ -146,9 +146,9 @@ class DamageRecovery:
                     self._give_up(lost)
 
     def _recall(self) -> None:
-        """Know damage again that stands on record where the snapshot made it needless to read.
+        """Register recorded damage in the part of the log that the snapshot replaced.
 
-        A snapshot is used only as long as all the damage that it knows is as it was.
+        A snapshot is used only while all the damage that it names is unchanged.
         """
         known = {place[:3] for place in self._state.known_damage} & self._state.recorded.keys()
         found, self._report.damages = self._report.damages, []
@@ -157,7 +157,7 @@ class DamageRecovery:
             (self._report.recorded if is_recorded else self._report.damages).append(damage)
 
     def _name(self, topic: Topic) -> None:
-        """Give a topic whose name is lost one that nobody else has."""
+        """Give a topic whose name is lost an unused name."""
         name = f"lost-topic-{topic.topic_id}"
         while name in self._state.by_name:
             name += "-again"
@@ -165,7 +165,7 @@ class DamageRecovery:
         self._state.by_name[name] = topic
 
     def _lose_the_end(self, damage: Damage) -> None:
-        """Tell what the snapshot knows of and the log does not have any more."""
+        """Report records that the snapshot counts and the log lacks."""
         for topic in self._state.by_id.values():
             for partition in topic.partitions:
                 key = topic.topic_id, partition.index
@@ -176,14 +176,14 @@ class DamageRecovery:
                     partition.add_gap(first, end)
 
     def _give_up(self, lost: LostRange) -> None:
-        """Let no group wait for records that a repair has put on record as lost."""
+        """Settle records in all groups that a repair recorded as lost."""
         self._state.raise_next_offset(lost.topic_id, lost.partition, lost.end)
         partition = self._state.partition(lost.topic_id, lost.partition)
         if partition is not None:
             partition.add_gap(lost.first, lost.end)
 
     def _skip_tokens(self, damage: Damage) -> None:
-        """Never give again the tokens that damaged bytes may have given."""
+        """Skip the tokens that damaged bytes may have granted."""
         if not damage.may_hold_frames:
             return
         lsn, end_lsn = _stretch(damage)
@@ -193,7 +193,7 @@ class DamageRecovery:
             group_partition.store.skip_tokens(group_partition.store.last_token + size)
 
     def _begin_tokens(self) -> None:
-        """After damage, let groups whose tokens nothing tells begin above all that may be lost."""
+        """After damage, let groups with unknown tokens begin above all tokens that may be lost."""
         group_partitions = list(self._state.group_partitions())
         for group_partition in group_partitions:
             if group_partition.group.topic in self._replay.nameless:
@@ -209,7 +209,7 @@ class DamageRecovery:
         """Never assign again what damaged bytes may have assigned; returns the new gaps."""
         gaps: list[tuple[Partition, tuple[int, int]]] = []
         if damage.is_counted or not damage.may_hold_frames:
-            return gaps  # all records are known, or none were there
+            return gaps  # all records are known, or the partition had none
         lsn, end_lsn = _stretch(damage)
         # A piece of a snapshot may be of a moment when only some of the damaged bytes were written.
         self._state.next_topic_id += max(0, end_lsn - max(lsn, self._replay.topic_created_at))
@@ -225,12 +225,12 @@ class DamageRecovery:
         return gaps
 
     def _doubt_topics(self) -> None:
-        """Take no topic for deleted that damaged bytes may have told of."""
+        """Do not take a topic for deleted if the damaged bytes may have created it."""
         state, first = self._state, self._replay.topics_known_below
         state.doubted_topic_id = min(state.doubted_topic_id or first, first)
 
 
 def _stretch(damage: Damage) -> tuple[int, int]:
-    """The LSNs from and to which a damage reaches."""
+    """Return the first LSN of a damage and its end."""
     segment_lsn = int(damage.name.partition(".")[0])
     return segment_lsn + damage.position, segment_lsn + damage.end

@@ -1,9 +1,9 @@
 # Tests: tests/broker/test_log_id.py
-"""The file ``state/log_id``: names the log, so that an archive is never taken for another's.
+"""The file ``state/log_id``: names the log, so that an archive is matched with its own log.
 
-It is made once, at the first start, and durable before anything is acknowledged. The layout is
-docs/wal-format.rst, section "Log id". Should it be lost, ``state/bounds`` knows the id too; should
-both be, the log gets a new id, and what was archived under the old one is that of another log.
+The first start writes it, and syncs it before the first acknowledgement. The layout is
+docs/wal-format.rst, section "Log id". If the file is lost, ``state/bounds`` has the id too. If both
+are lost, the log gets a new id, and an archive with the old id belongs to another log.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from brokerd.wal import Disk
 from brokerd.wal.disk import write_atomically
 
 BOUNDS_BYTES_MAX = 1 << 30
-"""Larger ones are none that a broker wrote."""
+"""The largest file of bounds that a broker writes."""
 
 
 class LogId(NamedTuple):
-    """The id of a log, and how it was come by."""
+    """The id of a log, and its origin."""
 
     text: str
     """32 hexadecimal digits."""
     is_new: bool
-    """Whether it was made just now."""
+    """Whether this start generated it."""
     problem: str
-    """Why the file did not give it, "" if it did or if there was none."""
+    """Why the file could not be used; "" if it was used, or did not exist."""
 
 
 def find_log_id(disk: Disk, directory: str, random_bytes: Callable[[int], bytes]) -> LogId:
-    """The id of the log whose state is in ``directory``; makes it, durably, if there is none.
+    """Return the id of the log whose state is in ``directory``.
 
-    Raises OSError when the directory can be neither read nor written.
+    If the log has no id, generate one and write it durably. Raises OSError if the directory cannot
+    be read or written.
     """
     problem = ""
     if FILE_NAME in disk.list(directory):
@@ -61,7 +62,7 @@ def find_log_id(disk: Disk, directory: str, random_bytes: Callable[[int], bytes]
 
 
 def _in_bounds(disk: Disk, directory: str) -> str | None:
-    """What the bounds say the id is; None if nothing can be said."""
+    """Return the id in the bounds; None if they are missing or unreadable."""
     if BOUNDS_NAME not in disk.list(directory):
         return None
     try:

@@ -1,11 +1,10 @@
 # Tests: tests/broker/test_snapshotter.py
-"""What a snapshot says of topics and group partitions: copied at one moment, encoded later in any
-thread.
+"""Captures topics and group partitions for a snapshot: copies at one LSN, encodes later.
 
-docs/wal-format.rst, section "Snapshot", has the layout. Small group partitions share a chunk, as
-many as were copied at one LSN, and a large group partition has several chunks, so that neither
-100,000 groups nor 10,000,000 records of one of them take long steps or much memory to write and to
-read.
+Any thread may encode. docs/wal-format.rst, section "Snapshot", has the layout. Small group
+partitions that were copied at the same LSN share a chunk. A large group partition has several
+chunks. So 100,000 groups, or a group with 10,000,000 records, take short steps and little memory to
+write and to read.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from brokerd.groups.snapshot import FrozenGroup
 from brokerd.wal import SNAPSHOT_TOPIC, SnapshotChunk
 
 CHUNK_BYTES = 1 << 20
-"""A chunk with group partitions is closed when it has grown to this size."""
+"""A shared chunk is closed when it reaches this size."""
 
 SHARED_BYTES = 1 << 18
-"""A group partition that takes more has chunks of its own."""
+"""A group partition that is larger has chunks of its own."""
 
 
 class CapturedGroupPartition(NamedTuple):
@@ -45,22 +44,22 @@ class CapturedGroupPartition(NamedTuple):
 
 
 class CapturedTopic:
-    """A topic and those of its group partitions that are copied already."""
+    """A topic, and the group partitions of it that are copied so far."""
 
     def __init__(self, topic: Encode | None = None) -> None:
         self.topic = topic
-        """None while it is not copied yet."""
+        """None until the topic is copied."""
         self.group_partitions: list[CapturedGroupPartition] = []
 
     def encode(self) -> Iterator[SnapshotChunk]:
-        """The topic first, if it was copied, then its group_partitions."""
+        """Yield the chunk of the topic, if it was copied, then those of its group partitions."""
         if self.topic is not None:
             yield self.topic()
             yield from encode_group_partitions(self.group_partitions)
 
 
 def capture_topic(topic: Topic, lsn: int) -> Encode:
-    """Copy what a snapshot says of ``topic``."""
+    """Copy ``topic`` for a snapshot."""
     fields: dict[str, Any] = {
         "topic_id": topic.topic_id,
         "name": topic.name,
@@ -76,7 +75,7 @@ def capture_topic(topic: Topic, lsn: int) -> Encode:
 
 
 def capture_deleted(topic: Topic, lsn: int) -> Encode:
-    """What a snapshot says of a topic that was deleted while it was taken."""
+    """Return the chunk of a topic that was deleted while the snapshot was taken."""
     fields = {"topic_id": topic.topic_id}
     key = b"%d" % topic.topic_id
     return lambda: SnapshotChunk(SNAPSHOT_DELETED_TOPIC, key, lsn, msgpack.packb(fields))
@@ -100,7 +99,7 @@ def capture_group_partition(
 def encode_group_partitions(
     group_partitions: Iterable[CapturedGroupPartition],
 ) -> Iterator[SnapshotChunk]:
-    """The chunks of group partitions of one topic. Takes one group partition after another."""
+    """Yield the chunks of group partitions of one topic, one group partition at a time."""
     shared: list[tuple[int, str, int, bytes]] = []
     size = lsn = topic_id = 0
     for group_partition in group_partitions:
@@ -142,8 +141,7 @@ def _shared_chunk(
 def _own_chunks(
     group_partition: CapturedGroupPartition, pieces: Iterable[bytes]
 ) -> Iterator[SnapshotChunk]:
-    """A chunk that names the group partition, and those that go on with the encoding of its
-    store."""
+    """Yield a chunk that names the group partition, then chunks with the rest of its store."""
     body = msgpack.packb(
         {
             "topic_id": group_partition.topic_id,

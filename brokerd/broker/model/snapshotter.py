@@ -2,9 +2,9 @@
 """Takes snapshots of the broker's state without stalling it, and rebuilds the state from them.
 
 A snapshot is taken in steps at frame boundaries, where the state in memory equals the log up to
-``wal.appended_lsn``: each step freezes some group partitions, which is a shallow copy, and notes
-that position. Encoding and writing happen in the background once the log is durable up to the last
-position noted, so a snapshot never holds what the log could still lose.
+``wal.appended_lsn``. Each step makes shallow copies of some group partitions and notes that
+position. When the log is durable up to the last noted position, a thread encodes and writes the
+snapshot. So a snapshot never holds a change that the log could still lose.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ STEP_THINGS = 200
 """Topics or group partitions captured in one step."""
 
 STEP_SECONDS = 0.005
-"""How long a step may take, and the pause between steps while nothing else drives them."""
+"""The longest time of a step, and the pause between steps when no frame ends."""
 
 
 class _Captured:
-    """What was captured. A topic comes before its groups, and META before all."""
+    """The captured state. A topic comes before its groups, and META comes first."""
 
     def __init__(self, first: Iterable[Encode] = ()) -> None:
         self.first = list(first)
         self.topics: dict[int, CapturedTopic] = {}
-        """By id, from the beginning on; those that come later are in the log."""
+        """Topics by id that existed at the beginning. The log has later ones."""
         self.last: list[Encode] = []
 
     def encode(self) -> Iterator[SnapshotChunk]:
@@ -63,7 +63,10 @@ class _Captured:
 
 
 class Snapshotter:
-    """Snapshots every ``interval_bytes`` of log. ``idle()`` says whether nothing is gathered."""
+    """Takes a snapshot every ``interval_bytes`` of log.
+
+    ``idle()`` returns whether the journal has gathered no changes.
+    """
 
     _log = Logger()
 
@@ -93,27 +96,27 @@ class Snapshotter:
         self._writing = False
         self._stopped = False
         self._changed: set[DamageFingerprint] = set()
-        """Damage that snapshots knew and that was cured since, or got worse."""
+        """Damage that snapshots name and that has since been cured or has grown."""
         self._tick_call: DelayedCall | None = None
         self.wanted = False
-        """Set to have one taken at the next frame boundary, however little the log grew."""
+        """Set to take a snapshot at the next frame boundary, however little the log grew."""
         self.on_written: Callable[[], None] = lambda: None
-        """Called when another snapshot can be used."""
+        """Called when another snapshot is written."""
         self.written = 0
         self.last_lsn = 0
         self.last_bytes = 0
-        """Size of the last one that was written."""
+        """Size of the last written snapshot."""
         self.last_error: str | None = None
 
     # -- reading ------------------------------------------------------------------------------
 
     @property
     def damaged(self) -> int:
-        """Snapshots that the start found damaged and passed over."""
+        """The number of damaged snapshots that the start skipped."""
         return self._snapshots.damaged
 
     def replay(self) -> RecoveryReport:
-        """Rebuild the state from the newest snapshot that is to be used and the frames after it."""
+        """Rebuild the state from the newest usable snapshot and the frames after it."""
         start_lsn = 0
         self._state.begin_replay(self._time.now_us(), self._time.time_us())
         loaded = self._snapshots.load_newest(self._why_outdated, self._wal.deleted_lsn())
@@ -133,14 +136,14 @@ class Snapshotter:
         return report
 
     def second_newest(self) -> int | None:
-        """Where the second-newest snapshot begins, verified; see `Snapshots.second_newest`.
+        """Verify the second-newest snapshot, and return the LSN at which it begins.
 
-        Blocks; runs in the thread that writes snapshots.
+        See `Snapshots.second_newest`. It blocks, so the thread that writes snapshots calls it.
         """
         return self._snapshots.second_newest()
 
     def _why_outdated(self, chunk: SnapshotChunk) -> str | None:
-        """Why the state in a snapshot is not that of the log any more, if it is not."""
+        """Return why the state in a snapshot no longer matches the log, or None if it does."""
         changed = [known for known in known_damage(chunk) if not self._wal.is_unchanged(known)]
         self._changed.update(changed)
         if not changed:
@@ -155,7 +158,7 @@ class Snapshotter:
         return self._todo is not None or self._writing or bool(self._captured.first)
 
     def step(self) -> None:
-        """Called at every frame boundary: begin, go on with, or finish a snapshot."""
+        """Begin, continue or finish a snapshot. The journal calls it at every frame boundary."""
         if self._stopped:
             return
         if self.taking:
@@ -181,7 +184,7 @@ class Snapshotter:
         self.wanted = True
 
     def _parts(self, topics: list[Topic]) -> Iterator[Topic | GroupPartition | Capture]:
-        """All there is to capture; what comes later is in the log above the beginning."""
+        """Yield all parts to capture. Parts created later are in the log after the beginning."""
         yield from topics
         for topic in topics:
             for group in list(topic.groups.values()):
@@ -189,9 +192,9 @@ class Snapshotter:
         yield from self._state.captures
 
     def topic_deleted(self, topic: Topic) -> None:
-        """Have a snapshot that is being taken say that ``topic`` is gone.
+        """Record in a snapshot that is being taken that ``topic`` is deleted.
 
-        The log above its beginning may tell of the topic, of which it would know too little.
+        The log after the snapshot's beginning may name the topic, and replay must know it.
         """
         if self._todo is not None and topic.topic_id in self._captured.topics:
             deleted = capture_deleted(topic, self._start_lsn)
@@ -233,7 +236,7 @@ class Snapshotter:
                 return
 
     def _add(self, thing: Topic | GroupPartition | Capture) -> None:
-        """Capture a thing here and now, if it still is."""
+        """Capture a topic, a group partition or another part, unless it is deleted."""
         if isinstance(thing, Topic):
             captured = self._captured.topics[thing.topic_id]
             if captured.topic is None:
@@ -288,7 +291,7 @@ class Snapshotter:
             )
 
     def stop(self) -> None:
-        """Take no more snapshots by itself; one being written is finished."""
+        """Take no more snapshots. A snapshot that is being written is finished."""
         self._stopped = True
         self._todo = None
         self._captured = _Captured()
@@ -297,12 +300,12 @@ class Snapshotter:
             self._tick_call = None
 
     def write_last(self) -> None:
-        """Take and write one snapshot here and now; for a clean stop, after the last commit."""
+        """Take and write a snapshot in this thread. A clean stop does so after its last commit."""
         self._start_lsn = self._captured_lsn = self._wal.appended_lsn
         self._snapshots.write(self._start_lsn, self._encode_all())
 
     def _encode_all(self) -> Iterator[SnapshotChunk]:
-        """All there is, each thing copied when it is its turn: nothing changes meanwhile."""
+        """Yield the chunks of all parts. The state does not change between them."""
         yield self._meta()()
         for topic in self._state.by_id.values():
             yield capture_topic(topic, self._captured_lsn)()

@@ -1,12 +1,12 @@
 # Tests: tests/broker/test_state.py
-"""What survives a restart: topics, next offsets and groups, from snapshot and log.
+"""State that survives a restart: topics, next offsets and groups, from snapshot and log.
 
 A snapshot is a list of chunks. Each holds one topic or one group partition as it was at one
 position of the log (its LSN); different chunks may have different LSNs, so that taking a
 snapshot never stalls the broker. Replay starts at the LSN where the snapshot began and applies
 to each topic and group partition only the frames after its own chunk.
 
-What damage left open is put right by `DamageRecovery`.
+`DamageRecovery` completes the state after damage.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ _MALFORMED = (
     struct.error,
     msgpack.UnpackException,
 )
-"""What reading a body raises that has another form than docs/wal-format.rst says. Its checksum
-fits, so a broker wrote it like this."""
+"""Errors of reading a body whose form is not that of docs/wal-format.rst. Its checksum is right, so
+a broker wrote the body in that form."""
 
 Apply = Callable[[Frame, Entry], None]
 """Applies one entry of a frame of the log."""
 
 Load = Callable[[int, dict[str, Any]], None]
-"""Takes over a chunk of a snapshot: its LSN and the map in its body. If more chunks go on with it,
-the map's ``rest`` is an iterator of their bodies."""
+"""Loads a chunk of a snapshot: its LSN and the map in its body. If more chunks continue it, the
+map's ``rest`` is an iterator of their bodies."""
 
 Encode = Callable[[], SnapshotChunk]
-"""Encodes what was captured, in any thread, later."""
+"""Encodes captured state. It may run later, and in any thread."""
 
 Capture = Callable[[int], list[Encode]]
-"""Copies a part of the state as it is at an LSN, for chunks of a snapshot; called once for each,
-where the state in memory equals the log up to that."""
+"""Copies a part of the state at an LSN, for chunks of a snapshot. It is called once for each
+snapshot, when the state in memory equals the log up to the LSN."""
 
 
 def _fault(error: Exception) -> str:
@@ -77,7 +77,7 @@ def _fault(error: Exception) -> str:
 
 
 def known_damage(chunk: SnapshotChunk) -> list[DamageFingerprint]:
-    """The damaged places that a chunk of a snapshot names; one of META names them all."""
+    """Return the damaged places that a chunk of a snapshot names. A META chunk names all."""
     if chunk.kind != SNAPSHOT_META:
         return []
     places = msgpack.unpackb(chunk.body).get("damage", ())
@@ -90,10 +90,10 @@ def known_damage(chunk: SnapshotChunk) -> list[DamageFingerprint]:
 class State:
     """All topics and groups, and how the log changes them.
 
-    What else must survive a restart adds itself before `begin_replay`: to `appliers` by kind of
-    entry, to `loaders` by kind of chunk, and to `captures`, which a snapshot goes through after all
-    topics and groups. A chunk holds the effect of every entry below its LSN, and replay may begin
-    below that: an applier passes over frames that its chunk holds already.
+    Other state that must survive a restart registers before `begin_replay`: in `appliers` by kind
+    of entry, in `loaders` by kind of chunk, and in `captures`, which a snapshot calls after all
+    topics and groups. A chunk holds the effect of every entry below its LSN. Replay may begin below that
+    LSN, so an applier skips the frames that its chunk holds.
     """
 
     def __init__(self, group_settings: GroupSettings) -> None:
@@ -106,22 +106,22 @@ class State:
         """`Partition.archived_end` above 0, by topic id and partition."""
         self.next_topic_id = 1
         self.doubted_topic_id = 0
-        """From this id on, damage may have made forget topics; 0: all that were made are known."""
+        """Topics with this id or a higher one may be lost by damage; 0: all topics are known."""
         self.last_time_us = 0
         self.ahead_us = 0
         """`BrokerTime.ahead_us` at the end of the log."""
         self.first_lsn = 0
-        """Where the log begins."""
+        """The LSN at which the log begins."""
         self.known_damage: list[DamageFingerprint] = []
-        """The damaged places that this state shows: of another log it would be another."""
+        """The damaged places that affected this state."""
         self.behind_us = 0
         """How far the wall clock was behind the log when replay began."""
         self.token_base = 0
-        """Tokens up to this may have been given to groups of which nothing is left."""
+        """Groups that are deleted or lost may have granted tokens up to this one."""
         self.recorded: dict[tuple[str, int, int], Damage] = {}
-        """Damaged places that repairs have put on record, by file, position and end."""
+        """Damaged places that repairs recorded in the log, by file, position and end."""
         self.new_gaps: dict[Partition, list[tuple[int, int]]] = {}
-        """Ranges of offsets that this replay left out."""
+        """Ranges of offsets that this replay made gaps."""
         self.appliers: dict[int, Apply] = {
             EntryKind.RECORDS: lambda frame, entry: self._apply_records(frame.lsn, entry),
             EntryKind.GROUP_EVENTS: self._apply_events,
@@ -137,7 +137,7 @@ class State:
         }
         self.captures: list[Capture] = []
         self.dispose: Callable[[Iterable[ConsumerGroup]], None] = dispose
-        """Frees the groups of a topic that is deleted; at replay at once."""
+        """Frees the groups of a deleted topic. During replay it does so at once."""
         self._topic_ops: dict[str, Callable[[int, Entry, dict[str, Any]], None]] = {
             "created": self._apply_created,
             "configured": self._apply_configured,
@@ -150,7 +150,7 @@ class State:
     # -- topics and groups --------------------------------------------------------------------
 
     def add_topic(self, topic: Topic) -> None:
-        """Know a new topic. An internal one has no name that anybody could ask for."""
+        """Add a new topic. An internal topic is not found by name."""
         self.by_id[topic.topic_id] = topic
         if topic.internal_of:
             target = self.by_id.get(topic.internal_of)
@@ -161,13 +161,13 @@ class State:
         self.next_topic_id = max(self.next_topic_id, topic.topic_id + 1)
 
     def remove_topic(self, topic: Topic) -> None:
-        """Forget a topic, its groups, and the internal topic that serves it."""
+        """Remove a topic, its groups, and the internal topic that serves it."""
         if topic.internal is not None:
             self.remove_topic(topic.internal)
         topic.deleted = True
         self.by_id.pop(topic.topic_id, None)
         for partition in topic.partitions:
-            partition.move_start(partition.next_offset)  # for whoever is about to read it
+            partition.move_start(partition.next_offset)  # a reader that holds it finds no records
             self.starts.pop((topic.topic_id, partition.index), None)
             self.archived.pop((topic.topic_id, partition.index), None)
         if self.by_name.get(topic.name) is topic:
@@ -177,13 +177,13 @@ class State:
         topic.dispose()
 
     def remove_group(self, group: ConsumerGroup) -> None:
-        """Forget a group; no group that comes later gives the tokens that it may have given."""
+        """Remove a group. No later group grants a token that it may have granted."""
         self.token_base = max(self.token_base, last_token([group]))
         group.topic.groups.pop(group.name, None)
         group.dispose()
 
     def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
-        """A group that has seen nothing; `topic` does not know it yet."""
+        """Return a group without history, which is not yet added to ``topic``."""
         group = ConsumerGroup(topic, name, self._group_settings)
         for group_partition in group.partitions:
             group_partition.store.leave_out(0, group_partition.partition.start_offset)
@@ -191,7 +191,7 @@ class State:
         return group
 
     def move_start(self, partition: Partition, offset: int) -> int:
-        """Remove the records below ``offset``; returns how many dead letters went with them."""
+        """Remove the records below ``offset``, and return how many dead letters they were."""
         partition.move_start(offset)
         self.starts[partition.topic.topic_id, partition.index] = partition.start_offset
         letters = 0
@@ -206,15 +206,15 @@ class State:
         return letters
 
     def archive(self, partition: Partition, offset: int) -> None:
-        """Know that records below ``offset`` may be missing from the log: an archive has them."""
+        """Note that an archive has the records below ``offset``: the log may lack them."""
         if offset > partition.archived_end:
             partition.archived_end = offset
             self.archived[partition.topic.topic_id, partition.index] = offset
 
     def needed_from(self) -> dict[tuple[int, int], int]:
-        """From which offsets on the log has to hold records, where that is not 0.
+        """Return the offset from which on the log must hold records, where it is above 0.
 
-        By topic id and partition: what is below was removed, or an archive has it.
+        Keys are topic id and partition. Records below are removed, or an archive has them.
         """
         return {
             key: max(self.starts.get(key, 0), self.archived.get(key, 0))
@@ -222,7 +222,7 @@ class State:
         }
 
     def existing_topic(self, name: str) -> Topic:
-        """The topic of this name. Raises `UnknownTopic`."""
+        """Return the topic of this name. Raises `UnknownTopic`."""
         topic = self.by_name.get(name)
         if topic is None:
             raise UnknownTopic(f"there is no topic {name!r}; create it or produce to it first")
@@ -236,7 +236,7 @@ class State:
     # -- from the log -------------------------------------------------------------------------
 
     def apply(self, frame: Frame) -> None:
-        """Apply what a frame says; frames come in order."""
+        """Apply the entries of a frame. Frames come in the order of the log."""
         self.last_time_us = max(self.last_time_us, frame.time_us)
         for entry in frame.entries:
             apply = self.appliers.get(entry.kind)
@@ -268,7 +268,7 @@ class State:
             self.last_time_us = frame.time_us
 
     def _apply_lost(self, lsn: int, lost: LostRange) -> None:
-        """Believe the header of a damaged batch."""
+        """Use the header of a damaged batch."""
         partition = self.partition(lost.topic_id, lost.partition)
         if partition is not None and lsn >= self._replay.fresh_from.get(partition.topic, 0):
             if lost.first > partition.next_offset:
@@ -336,7 +336,7 @@ class State:
             )
             namesake = self.by_name.get(topic.name)
             if namesake is not None and not topic.internal_of:
-                # It was made while the creation of the first could not be read.
+                # It was created while the creation of the first was unreadable.
                 self._replay.nameless.add(namesake)
             self.add_topic(topic)
             self._replay.topic_created_at = lsn
@@ -361,14 +361,14 @@ class State:
         self.archive(self._partition_given(entry, fields["offset"]), fields["offset"])
 
     def _partition_given(self, entry: Entry, end: int) -> Partition:
-        """The partition of an entry, which tells that the offsets below ``end`` were given."""
+        """Return the partition of an entry that proves that offsets below ``end`` are assigned."""
         partition = self._topic(entry).partition(entry.partition)
         if end > partition.next_offset:  # after damage
             partition.restore(end)
         return partition
 
     def _forget(self, topic: Topic) -> None:
-        """Remove a topic at replay, and what replay keeps about it."""
+        """Remove a topic during replay, and the notes of the replay about it."""
         replay = self._replay
         for one in (topic, topic.internal):
             if one is not None:
@@ -396,7 +396,7 @@ class State:
     def _topic(self, entry: Entry) -> Topic:
         topic = self.by_id.get(entry.topic_id)
         if topic is None:
-            # Its creation stands in a damaged part of the log: serve what is left of it.
+            # Its creation is in a damaged part of the log: serve the rest of the topic.
             topic = self.by_id[entry.topic_id] = Topic(entry.topic_id, "", 0)
             self.next_topic_id = max(self.next_topic_id, entry.topic_id + 1)
             self._replay.nameless.add(topic)
@@ -409,13 +409,13 @@ class State:
     # -- from a snapshot ----------------------------------------------------------------------
 
     def load_all(self, chunks: Iterable[SnapshotChunk]) -> None:
-        """Take over a snapshot; topics come before their groups."""
+        """Load a snapshot. Topics come before their groups."""
         left = iter(chunks)
         for chunk in left:
             self._load(chunk, left)
 
     def _load(self, chunk: SnapshotChunk, left: Iterator[SnapshotChunk]) -> None:
-        """Take over a chunk, and from ``left`` those that go on with it."""
+        """Load a chunk, and from ``left`` the chunks that continue it."""
         fields = msgpack.unpackb(chunk.body, strict_map_key=False)
         if chunk.more:
             fields["rest"] = _bodies(left)
@@ -472,8 +472,7 @@ class State:
         self._replay.deleted.add(fields["topic_id"])
 
     def _load_group_partition(self, lsn: int, fields: dict[str, Any]) -> None:
-        """One group partition: in a chunk of its own, or a large one, of which the rest is its
-        store."""
+        """Load a group partition that has a chunk of its own, or several if it is large."""
         store = fields["rest"] if "rest" in fields else fields["store"]
         topic = self.by_id[fields["topic_id"]]
         self._load_store(lsn, topic, fields["partition"], fields["group"], fields["time_us"], store)
@@ -505,9 +504,9 @@ class State:
         self._replay = Replay(now_us, time_us)
 
     def end_replay(self, report: RecoveryReport) -> None:
-        """Put right what damage left open, and forget what only replay needs.
+        """Complete the state after damage, and drop the notes of the replay.
 
-        Raises `DamagedData` when the log contradicts itself although no part of it is, or was,
+        Raises `DamagedData` if the log contradicts itself, although no part of it is or was
         damaged.
         """
         replay, self._replay = self._replay, Replay(0, 0)
@@ -519,7 +518,7 @@ class State:
 
     @property
     def topics_known_below(self) -> int:
-        """A topic with an id below this that is not known was deleted."""
+        """Return the id below which an unknown topic is a deleted topic."""
         return self.doubted_topic_id or self.next_topic_id
 
     def record(self, damage: Damage) -> None:
@@ -527,14 +526,14 @@ class State:
         self.recorded[damage.name, damage.position, damage.end] = damage
 
     def raise_next_offset(self, topic_id: int, index: int, next_offset: int) -> None:
-        """Raise the next offset to that of a header, which may be sound in a damaged batch."""
+        """Raise the next offset to that of a header, which may be intact in a damaged batch."""
         self.next_topic_id = max(self.next_topic_id, topic_id + 1)
         partition = self.partition(topic_id, index)
         if partition is not None and next_offset > partition.next_offset:
             partition.restore(next_offset)
 
     def partition(self, topic_id: int, index: int) -> Partition | None:
-        """The partition, if there is such a one."""
+        """Return the partition; None if the topic or the partition does not exist."""
         topic = self.by_id.get(topic_id)
         if topic is None or index >= len(topic.partitions):
             return None
@@ -548,7 +547,7 @@ def dispose(groups: Iterable[ConsumerGroup]) -> None:
 
 
 def _bodies(left: Iterator[SnapshotChunk]) -> Iterator[bytes]:
-    """The bodies of the chunks that go on with the one before."""
+    """Yield the bodies of the chunks that continue the previous chunk."""
     for chunk in left:
         yield chunk.body
         if not chunk.more:
@@ -556,7 +555,7 @@ def _bodies(left: Iterator[SnapshotChunk]) -> Iterator[bytes]:
 
 
 def last_token(groups: Iterable[ConsumerGroup]) -> int:
-    """The highest token that any of these groups gave; 0 if none did."""
+    """Return the highest token that any of these groups granted; 0 if none did."""
     return max(
         (
             group_partition.store.last_token

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_topic_admin.py
-"""What the log says of topics: bodies of TOPIC entries.
+"""TOPIC entries of the log.
 
 docs/wal-format.rst, section "TOPIC body", is the contract.
 """
@@ -19,7 +19,7 @@ def _entry(topic: Topic, partition: int, **fields: Any) -> Entry:
 
 
 def topic_created_entry(topic: Topic) -> Entry:
-    """The log entry that creates ``topic``."""
+    """Return the log entry that creates ``topic``."""
     fields: dict[str, Any] = {
         "op": "created",
         "name": topic.name,
@@ -33,23 +33,24 @@ def topic_created_entry(topic: Topic) -> Entry:
 
 
 def topic_configured_entry(topic: Topic, settings: TopicSettings) -> Entry:
-    """The log entry that gives ``topic`` other settings."""
+    """Return the log entry that changes the settings of ``topic``."""
     return _entry(topic, 0, op="configured", settings=settings.given())
 
 
 def topic_deleted_entry(topic: Topic, token_base: int) -> Entry:
-    """The log entry that deletes ``topic`` and the internal topic that serves it.
+    """Return the log entry that deletes ``topic`` and the internal topic that serves it.
 
-    Groups that come later give no token up to ``token_base``: those of the deleted topic may have.
+    Groups of the deleted topic may have granted tokens up to ``token_base``. Later groups grant
+    higher ones.
     """
     return _entry(topic, 0, op="deleted", token_base=token_base)
 
 
 def topic_start_entry(partition: Partition, offset: int) -> Entry:
-    """The log entry that removes the records of ``partition`` below ``offset``."""
+    """Return the log entry that removes the records of ``partition`` below ``offset``."""
     return _entry(partition.topic, partition.index, op="start", offset=offset)
 
 
 def topic_archived_entry(partition: Partition, offset: int) -> Entry:
-    """The log entry that lets records of ``partition`` below ``offset`` be missing from the log."""
+    """Return the log entry by which the log may lack records of ``partition`` below ``offset``."""
     return _entry(partition.topic, partition.index, op="archived", offset=offset)

@@ -29,7 +29,7 @@ _LIMITS = {"retention_us": MAX_DURATION_US, "retention_bytes": BYTES_MAX, "ttl_u
 """The largest value of each setting that is a number."""
 
 NEAR_MAX = 500
-"""Groups among which a similar name is looked for: milliseconds."""
+"""The most groups that the search for a similar name compares. It takes milliseconds."""
 
 
 def check_name(name: str, what: str) -> str:
@@ -53,29 +53,29 @@ def check_name(name: str, what: str) -> str:
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """What a topic keeps of its records. None: as the broker's configuration says; 0: no limit."""
+    """Retention of a topic. None: the default of the broker's configuration; 0: no limit."""
 
     retention_us: int | None = None
-    """Records go this long after they were appended."""
+    """Age at which records are removed."""
     retention_bytes: int | None = None
-    """About this many bytes of the newest records stay in each partition."""
+    """Bytes of the newest records that each partition keeps, approximately."""
     ttl_us: int | None = None
-    """Time to live of records whose producer sets none."""
+    """Time to live of records without one of their own."""
     compact: bool | None = None
-    """Whether the archive has to keep only the latest record of each key; None: it keeps all."""
+    """Whether the archive keeps only the latest record of each key; None: it keeps all."""
 
     def given(self) -> dict[str, Any]:
-        """What was said of this topic, by name; for the log and snapshots."""
+        """Return the settings that are not None, by name, for the log and snapshots."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
     def over(self, defaults: TopicSettings) -> TopicSettings:
-        """These settings, and those of ``defaults`` where nothing was said."""
+        """Return these settings, with values of ``defaults`` in place of None."""
         return TopicSettings(**{**defaults.given(), **self.given()})
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> TopicSettings:
-        """The settings that `given` came from. Raises `NewerFormat` for one that is not known."""
+        """Return the settings that `given` describes. Raises `NewerFormat` for an unknown name."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(given.keys() - known)
         if unknown:
@@ -94,7 +94,7 @@ def check_settings(settings: TopicSettings) -> None:
 
 
 def fnv1a_32(data: bytes) -> int:
-    """The FNV-1a hash, 32 bits (RFC 9923); FlyMQ's programs choose partitions by it."""
+    """Return the FNV-1a hash, 32 bits (RFC 9923). FlyMQ's programs choose partitions by it."""
     value = 0x811C9DC5
     for byte in data:
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -121,34 +121,34 @@ class Partition:
         self.index = index
         self.next_offset = 0
         self.start_offset = 0
-        """Records below this are removed: never read, leased or waited for again."""
+        """Records below this offset are removed. Nobody reads or leases them, or waits for them."""
         self.archived_end = 0
-        """Records below this may be missing from the log: an archive has them."""
+        """Records below this offset are in an archive, and may be missing from the log."""
         self.framed_end = 0
-        """Offsets below this are in a frame already handed to the log."""
+        """Offsets below this are in a frame that the log has."""
         self.chunks = ChunkList()
         self.cold = ChunkList()
         """Chunks read back from the log or the archive."""
         self.gaps: list[tuple[int, int]] = []
-        """Ranges (first, end) of which nothing is left, or that recovery left out because damage
-        may have held them. All groups have settled them: see `LeaseStore.leave_out`."""
+        """Ranges (first, end) of offsets whose records are lost, or which damaged bytes may have
+        assigned. All groups have settled them: see `LeaseStore.leave_out`."""
 
     def find(self, offset: int) -> Chunk | None:
-        """The chunk in memory that holds ``offset``, if any."""
+        """Return the chunk in memory that holds ``offset``, or None."""
         return self.chunks.find(offset) or self.cold.find(offset)
 
     def restore(self, next_offset: int) -> None:
-        """Go on from ``next_offset``, which must not be lower than any offset ever assigned."""
+        """Continue at ``next_offset``. It must be above all offsets ever assigned."""
         self.next_offset = self.framed_end = next_offset
 
     def move_start(self, offset: int) -> None:
-        """Have no records below ``offset`` any more."""
+        """Remove the records below ``offset``."""
         if offset > self.start_offset:
             self.start_offset = offset
             self.forget_gaps()
 
     def forget_gaps(self) -> None:
-        """Forget the gaps among removed records."""
+        """Forget the gaps below the start offset."""
         self.gaps = [gap for gap in self.gaps if gap[1] > self.start_offset]
 
     def leave_out(self, count: int) -> None:
@@ -161,7 +161,7 @@ class Partition:
         self.gaps += self.without_gaps(first, end)
 
     def remove_gap(self, first: int, end: int) -> None:
-        """Take these offsets out of the gaps: a batch, maybe a damaged one, holds them."""
+        """Take these offsets out of the gaps: a batch holds them, which may be damaged."""
         self.gaps = [
             piece
             for gap in self.gaps
@@ -170,7 +170,7 @@ class Partition:
         ]
 
     def without_gaps(self, first: int, end: int) -> list[tuple[int, int]]:
-        """The parts of a range of offsets that are in no gap."""
+        """Return the parts of a range of offsets that are in no gap."""
         parts = []
         for gap_first, gap_end in sorted(self.gaps):
             if first < min(gap_first, end):
@@ -182,7 +182,7 @@ class Partition:
 
 
 class GroupPartition:
-    """A group's way through one partition: its lease store and what the broker keeps about it."""
+    """The state of a group in one partition: its lease store, and times of the broker."""
 
     __slots__ = ("dirty", "group", "partition", "scheduled_us", "store")
 
@@ -193,17 +193,17 @@ class GroupPartition:
         self.dirty = False
         """Whether the journal knows of events that wait for the next frame."""
         self.scheduled_us: int | None = None
-        """When the broker's timer will look at this group partition next."""
+        """When the broker's timer handles this group partition next."""
 
     def leave_out_gaps(self) -> None:
-        """Wait for no offset at which there is nothing, or nothing any more."""
+        """Settle the offsets that have no record, or whose record is removed."""
         self.store.leave_out(0, self.partition.start_offset)
         for first, end in self.partition.gaps:
             self.store.leave_out(first, end)
 
 
 class ConsumerGroup:
-    """A consumer group of a topic: one group partition a partition."""
+    """A consumer group of a topic. It has a group partition for each partition."""
 
     __slots__ = ("_deleted", "members", "name", "partitions", "topic", "turn")
 
@@ -215,7 +215,7 @@ class ConsumerGroup:
         self.turn = 0
         """The group partition to be asked first by the next acquire."""
         self.members: dict[object, str] | None = None
-        """Who has subscribed to read by offset, and what it is called; None: nobody."""
+        """The names of subscribers that read by offset; None: the group has none."""
         self.grow(settings)
 
     def grow(self, settings: GroupSettings) -> None:
@@ -265,25 +265,29 @@ class Topic:
         self.name = name
         self.settings = settings or TopicSettings()
         self.internal_of = internal_of
-        """Id of the topic that this one serves; 0 for a topic that people named."""
+        """Id of the topic that this internal topic serves; 0 for a topic with a public name."""
         self.internal: Topic | None = None
-        """The unlisted topic that serves this one, if there is one."""
+        """The internal topic that serves this topic, or None."""
         self.deleted = False
-        """Whether this topic is gone: whoever kept it over a turn must not use it any more."""
+        """Whether this topic is deleted. A holder must check this in each turn of the reactor."""
         self.ticket = 0
-        """The ticket of the frame that creates it."""
+        """The ticket of the frame that creates the topic."""
         self.partitions: list[Partition] = []
         self.groups: dict[str, ConsumerGroup] = {}
         self._turn = 0
         self.grow(partition_count)
 
     def grow(self, partition_count: int) -> None:
-        """Have at least so many partitions."""
+        """Add partitions until there are ``partition_count``."""
         for index in range(len(self.partitions), partition_count):
             self.partitions.append(Partition(self, index))
 
     def choose(self, key: bytes | None, index: int | None = None) -> Partition:
-        """The partition for a new record: the one asked for, else by key, else in turn from 0."""
+        """Return the partition for a new record.
+
+        It is the partition ``index`` if given, else that of the key's hash, else the next in
+        rotation.
+        """
         partitions = self.partitions
         if index is not None:
             return self.partition(index)
@@ -308,7 +312,7 @@ class Topic:
         )
 
     def dispose(self) -> None:
-        """Have no partitions, which refer to their topic: whoever uses a part last frees it."""
+        """Drop the partitions, which refer to their topic. Their last user then frees them."""
         self.partitions = []
         self.internal = None
 
