@@ -7,7 +7,7 @@ entry SUBSCRIPTION that says so, and the group's beginning or end, are one frame
 section "Subscriptions", and docs/wal-format.rst, section "SUBSCRIPTION body".
 
 One that is not used for its grace is over: never early, and late by up to a second for each
-`LOOKS_MAX` of them. A start counts as use.
+`EXAMINED_MAX` of them. A start counts as use.
 
 Memory: about 500 bytes each, besides its group; at most ``subscriptions_max`` of them.
 """
@@ -43,7 +43,7 @@ ID_OF_GROUP_MAX = 1 << 48
 """No broker has given so many: a group with such a name was made by somebody else."""
 
 SWEEP_SECONDS = 1.0
-LOOKS_MAX = 1_000
+EXAMINED_MAX = 1_000
 """Subscriptions that are looked at in a turn, every `SWEEP_SECONDS`."""
 ENDS_MAX = 50
 """Subscriptions that are ended in a turn; then, after `ENDS_SECONDS`, the next are looked at."""
@@ -314,7 +314,7 @@ class Subscriptions:
         if not self._to_look_at:
             self._to_look_at.extend(self._known)
         ends = 0
-        for _ in range(min(LOOKS_MAX, len(self._to_look_at))):
+        for _ in range(min(EXAMINED_MAX, len(self._to_look_at))):
             subscription = self._known.get(self._to_look_at.popleft())
             if subscription is None or not self._is_over(subscription, now_us):
                 continue

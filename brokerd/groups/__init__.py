@@ -5,7 +5,7 @@ Pure: values in, values and events out. docs/leases.rst is the contract.
 """
 
 from brokerd.groups.attempts import DeadLetter, Lease
-from brokerd.groups.eligible import GONE, LOOKS_MAX, RANGES_MAX, STOP, TAKE, gone_until
+from brokerd.groups.eligible import EXAMINED_MAX, GONE, RANGES_MAX, STOP, TAKE, gone_until
 from brokerd.groups.key_order import HELD_MAX, NO_KEY, UNKNOWN
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
 from brokerd.groups.snapshot import FrozenGroup
@@ -18,7 +18,7 @@ __all__ = [
     "LeaseStore",
     "GroupSettings",
     "HELD_MAX",
-    "LOOKS_MAX",
+    "EXAMINED_MAX",
     "Lease",
     "MAX_DURATION_US",
     "NO_KEY",

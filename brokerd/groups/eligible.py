@@ -25,7 +25,7 @@ GONE = 2
 `gone_until` makes the answer for a range.
 """
 
-LOOKS_MAX = 10_000
+EXAMINED_MAX = 10_000
 """Largest number of records that one call passes over."""
 RANGES_MAX = 64
 """Largest number of events about removed and expired records in one call."""
@@ -161,5 +161,5 @@ class EligibleSearch:
         return NO_OFFSET
 
     def _is_cut_short(self) -> bool:
-        self.cut_short = self._looks >= LOOKS_MAX or self._ranges >= RANGES_MAX
+        self.cut_short = self._looks >= EXAMINED_MAX or self._ranges >= RANGES_MAX
         return self.cut_short

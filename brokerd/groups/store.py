@@ -75,7 +75,7 @@ class LeaseStore(GroupOperations):
         is GONE for all records below ``end``.
         ``key_of(offset)``, which a key-ordered group needs, returns the 64-bit hash of the record's
         key, NO_KEY for a record without a key or a gone one, or UNKNOWN for a record that is not in
-        memory, which ends the call. `cut_short` is True afterwards if LOOKS_MAX records or
+        memory, which ends the call. `cut_short` is True afterwards if EXAMINED_MAX records or
         RANGES_MAX ranges were passed over; then more records may be eligible.
 
         A lease with a duration of zero or less lapses at once. With ``lease_doubling`` the duration

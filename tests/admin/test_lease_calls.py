@@ -119,7 +119,7 @@ def test_leases_far_apart_are_found_in_turns(monkeypatch: pytest.MonkeyPatch) ->
             message_id = partition << 48 | offset
             ask(caller.house, Settle("orders", "g", message_id, "c", True))
     left = [(partition, offset) for partition in range(2) for offset in [0, *range(40, 45)]]
-    monkeypatch.setattr("brokerd.admin.calls.leases.LOOKS_MAX", 5)
+    monkeypatch.setattr("brokerd.admin.calls.leases.EXAMINED_MAX", 5)
     found, where, requests = [], {}, 0
     while True:
         _, page = caller.get(f"{GROUP}/leases", **where)
@@ -209,7 +209,7 @@ def test_a_list_that_looks_long_has_a_next_page(
     bad: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What does not fit is passed over in turns, so that a request never holds up the broker."""
-    monkeypatch.setattr("brokerd.admin.calls.leases.LOOKS_MAX", 4)
+    monkeypatch.setattr("brokerd.admin.calls.leases.EXAMINED_MAX", 4)
     _, page = bad.get(LETTERS, reason="none")
     assert page == {"dead_letters": [], "next": {"partition": 0, "offset": 4}}
 

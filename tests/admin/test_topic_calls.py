@@ -64,7 +64,7 @@ def test_one_request_for_a_list_looks_at_so_many_topics(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred thousand, each looked at for its permission, would hold up the broker."""
-    monkeypatch.setattr("brokerd.admin.calls.topics.LOOKS_MAX", 2)
+    monkeypatch.setattr("brokerd.admin.calls.topics.EXAMINED_MAX", 2)
     for name in "abcde":
         caller.post("/topics", {"name": name})
     pages, first = [], 0

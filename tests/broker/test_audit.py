@@ -435,7 +435,7 @@ class TestQuestions:
     def test_one_question_looks_at_so_many_events_and_says_where_to_go_on(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(audit_search, "LOOKS_MAX", 25)
+        monkeypatch.setattr(audit_search, "EXAMINED_MAX", 25)
         monkeypatch.setattr(audit_search, "BLOCK_EVENTS", 10)
         house = audited()
         fill(house, 60)
@@ -453,7 +453,7 @@ class TestQuestions:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What is older is not looked at, so no other question is needed."""
-        monkeypatch.setattr(audit_search, "LOOKS_MAX", 25)
+        monkeypatch.setattr(audit_search, "EXAMINED_MAX", 25)
         monkeypatch.setattr(audit_search, "BLOCK_EVENTS", 10)
         house = audited()
         begin_us = house.broker.time.time_us()

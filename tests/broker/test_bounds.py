@@ -22,7 +22,7 @@ from brokerd.archive.contract.bounds import (
 from brokerd.archive.contract.view import ArchiveView
 from brokerd.broker import TopicSettings
 from brokerd.broker.archive import bounds_writer
-from brokerd.broker.archive.bounds import PIECE_LOOKS, capture
+from brokerd.broker.archive.bounds import PIECE_ITEMS, capture
 from brokerd.broker.archive.bounds_writer import EVERY_SECONDS, RETRY_SECONDS, SOON_SECONDS
 from brokerd.broker.status.damage import Place
 from brokerd.errors import BrokerdError, DamagedData
@@ -477,7 +477,7 @@ def test_a_wide_topic_is_captured_in_pieces(house: House) -> None:
         house.broker.groups.seek("t", f"g{number}", 0)
         house.run()
     pieces = list(capture([house.broker.topics.existing("t")], house.broker.overview.commit_place))
-    assert len(pieces) == 1 + (30 * 21) // PIECE_LOOKS
+    assert len(pieces) == 1 + (30 * 21) // PIECE_ITEMS
     assert pieces[-1] is not None
     assert len(pieces[-1].partitions) == 30
 

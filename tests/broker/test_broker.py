@@ -18,7 +18,7 @@ from brokerd.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from brokerd.groups import LOOKS_MAX, GroupSettings
+from brokerd.groups import EXAMINED_MAX, GroupSettings
 from brokerd.wal import WalOptions
 from simulator.machine.bare import AcceptAll
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce, read, settle
@@ -342,20 +342,20 @@ class TestLeases:
         house = House(options=WalOptions(segment_bytes=16 << 20, free_bytes_min=0))
         house.broker.topics.create("t", 2)
         for index in range(2):
-            produce(house, "t", *[b""] * (LOOKS_MAX + 5), index=index)
+            produce(house, "t", *[b""] * (EXAMINED_MAX + 5), index=index)
 
         class TakesTheLast(AcceptAll):
             looks = 0
 
             def accept(self, offset: int) -> int:
                 self.looks += 1
-                return TAKE if offset == LOOKS_MAX + 4 else GONE
+                return TAKE if offset == EXAMINED_MAX + 4 else GONE
 
         found = []
         for _ in range(4):
             taking = TakesTheLast()
             found += house.broker.leases.acquire("t", "g", "ann", SECOND_US, 9, taking)
-            assert taking.looks <= LOOKS_MAX + 1
+            assert taking.looks <= EXAMINED_MAX + 1
             assert taking.cut_short
         assert len(found) == 2
         house.run()

@@ -11,7 +11,7 @@ from brokerd.archive.contract.view import ArchivedRows, ArchiveUnavailable
 from brokerd.broker import BrokerSettings, RetentionSettings, TopicSettings
 from brokerd.broker.archive.read_ahead import AHEAD_MAX
 from brokerd.broker.records.cold_reader import Unreadable
-from brokerd.broker.records.fetch import LOOKS
+from brokerd.broker.records.fetch import EXAMINED_MAX
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.groups import GroupSettings
 from brokerd.values import Encoding, Format, Record
@@ -375,7 +375,7 @@ class TestHoles:
         """A turn looks at so many of them, and no more."""
         archive = FakeArchive()
         house = cold_house(archive, read_cache_bytes=1 << 30)
-        count = 4 * LOOKS
+        count = 4 * EXAMINED_MAX
         records = [Record(offset, b"x", append_time_us=1) for offset in range(0, 2 * count, 2)]
         house.append("t", b"x")
         partition_of(house).restore(2 * count)

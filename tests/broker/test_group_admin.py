@@ -712,7 +712,7 @@ class TestDeadLetters:
     def test_what_takes_too_long_for_a_turn_is_refused_before_anything_changes(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("brokerd.broker.leases.group_admin.DEAD_LOOKS_MAX", 1_500)
+        monkeypatch.setattr("brokerd.broker.leases.group_admin.DEAD_LETTER_COST_MAX", 1_500)
         house = with_records(50)
         bury(house, *range(0, 40, 2), reason="even")
         house.pass_time(5)

@@ -6,7 +6,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.model.topics import Partition, TopicSettings
-from brokerd.broker.retention.retention import STEP_LOOKS, RetentionSettings
+from brokerd.broker.retention.retention import STEP_PARTITIONS, RetentionSettings
 from brokerd.broker.topic_admin import TopicAdmin
 from brokerd.errors import NoSpace
 from brokerd.wal import WalOptions
@@ -154,11 +154,11 @@ class TestAge:
 
     def test_all_of_many_partitions_get_their_turn(self) -> None:
         house = House(settings=settings(retention_seconds=5))
-        for index in range(2 * STEP_LOOKS + 1):
+        for index in range(2 * STEP_PARTITIONS + 1):
             produce(house, f"t{index}", b"0")
         house.run()
         pass_rounds(house, 2)
-        assert all(start(house, f"t{index}") == 1 for index in range(2 * STEP_LOOKS + 1))
+        assert all(start(house, f"t{index}") == 1 for index in range(2 * STEP_PARTITIONS + 1))
 
     def test_a_topic_deleted_while_it_is_looked_up_is_left_alone(self) -> None:
         house = House(settings=settings(retention_seconds=5))
@@ -233,7 +233,7 @@ class TestDeadLetters:
     def test_many_old_ones_go_in_one_round_some_at_a_time(
         self, groups: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("brokerd.broker.retention.retention.LETTERS_LOOKS", 10)
+        monkeypatch.setattr("brokerd.broker.retention.retention.VISIT_LETTERS_MAX", 10)
         house = House(settings=settings(retention_seconds=5, dead_letter_seconds=25))
         produce(house, "t", *[b""] * 100)
         for group in groups:
@@ -280,7 +280,7 @@ class TestTurns:
 
         really = TopicAdmin.remove
         monkeypatch.setattr(TopicAdmin, "remove", remove)
-        monkeypatch.setattr("brokerd.broker.retention.retention.TURN_LOOKS", looks)
+        monkeypatch.setattr("brokerd.broker.retention.retention.TURN_COST_MAX", looks)
         house = House(settings=settings(retention_seconds=5))
         topic = house.broker.topics.create("t", 6)
         for partition in topic.partitions:

@@ -415,7 +415,7 @@ class TestEnd:
         assert house.broker.subscriptions.count == 0
 
     def test_a_turn_looks_at_a_bounded_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("brokerd.broker.subscriptions.LOOKS_MAX", 2)
+        monkeypatch.setattr("brokerd.broker.subscriptions.EXAMINED_MAX", 2)
         house = House()
         for _ in range(10):
             subscribe(house)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.groups import (
+    EXAMINED_MAX,
     GONE,
     HELD_MAX,
-    LOOKS_MAX,
     NO_KEY,
     RANGES_MAX,
     STOP,
@@ -258,14 +258,14 @@ class TestBounds:
         ]
 
     def test_a_call_that_passed_over_too_many_records_says_so(self) -> None:
-        store, keys = a_store(), "a" * (LOOKS_MAX + 5) + "b"
+        store, keys = a_store(), "a" * (EXAMINED_MAX + 5) + "b"
         assert acquire(store, keys) == [0]
         assert store.cut_short
         store = LeaseStore(GroupSettings())
-        accept = lambda offset: GONE if offset < LOOKS_MAX + 5 else TAKE  # noqa: E731
+        accept = lambda offset: GONE if offset < EXAMINED_MAX + 5 else TAKE  # noqa: E731
         assert acquire(store, keys, accept=accept) == []
         assert store.cut_short
-        assert acquire(store, keys, accept=accept) == [LOOKS_MAX + 5]
+        assert acquire(store, keys, accept=accept) == [EXAMINED_MAX + 5]
         assert not store.cut_short
 
     def test_a_call_causes_few_events_about_what_is_gone(self) -> None:

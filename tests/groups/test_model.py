@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from brokerd.errors import BrokerdError
 from brokerd.groups import (
+    EXAMINED_MAX,
     GONE,
-    LOOKS_MAX,
     RANGES_MAX,
     STOP,
     TAKE,
@@ -90,7 +90,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
     @initialize(
         group_settings=some.group_settings(),
         count=some.batch_sizes,
-        looks_max=st.sampled_from([3, 40, LOOKS_MAX]),
+        looks_max=st.sampled_from([3, 40, EXAMINED_MAX]),
         ranges_max=st.sampled_from([1, RANGES_MAX]),
         large=st.sampled_from([1, 5, tables.LARGE]),
     )
@@ -103,7 +103,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         large: int,
     ) -> None:
         self.bounds = pytest.MonkeyPatch()
-        self.bounds.setattr(eligible, "LOOKS_MAX", looks_max)
+        self.bounds.setattr(eligible, "EXAMINED_MAX", looks_max)
         self.bounds.setattr(eligible, "RANGES_MAX", ranges_max)
         self.bounds.setattr(tables, "LARGE", large)
         self.bounds.setattr(store, "LARGE", large)

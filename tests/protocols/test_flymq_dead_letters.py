@@ -385,7 +385,7 @@ class TestNothing:
         self, house: FlymqHouse, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """And what to do is said."""
-        monkeypatch.setattr("brokerd.broker.leases.group_admin.DEAD_LOOKS_MAX", 50)
+        monkeypatch.setattr("brokerd.broker.leases.group_admin.DEAD_LETTER_COST_MAX", 50)
         for offset in range(3):
             kill(house, "g", offset)
         answer = house.only(flymq.PurgeDlq("t"))

@@ -33,7 +33,7 @@ from brokerd.errors import InvalidRequest
 from brokerd.security import ADMIN, READ, WRITE
 from brokerd.security.audit import EventType
 
-LOOKS_MAX = 20_000
+EXAMINED_MAX = 20_000
 """Most dead letters, or offsets of leases, that one request examines. The limit bounds the time of
 a request. A filtered page may be short and still have a next page.
 """
@@ -48,28 +48,32 @@ def list_leases(call: Call) -> LeaseList:
     group_partitions = existing_group(broker, topic, group).partitions[query.partition :]
     now_us = broker.time.now_us()
     page: list[LeaseShape] = []
-    looks = 0
+    examined = 0
     for index, first, end in _ranges(group_partitions, query.partition, query.offset):
-        if looks >= LOOKS_MAX:
+        if examined >= EXAMINED_MAX:
             return LeaseList(page, NextPlace(index, first))
         group_partition = group_partitions[index - query.partition]
         for lease in group_partition.store.leases(first, end):
             if len(page) == query.limit:
                 return LeaseList(page, NextPlace(index, lease.offset))
             page.append(_lease(index, lease, now_us))
-        looks += min(end - first, group_partition.store.leased)
+        examined += min(end - first, group_partition.store.leased)
     return LeaseList(page, None)
 
 
 def _ranges(
     group_partitions: list[GroupPartition], partition: int, offset: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (partition, first, end) of ranges to examine, each with at most `LOOKS_MAX` leases."""
+    """Yield (partition, first, end) of ranges with at most `EXAMINED_MAX` leases each."""
     for group_partition in group_partitions:
         index, end = group_partition.partition.index, group_partition.partition.next_offset
         first = max(offset if index == partition else 0, group_partition.store.floor)
         while first < end and group_partition.store.leased:
-            stop = min(first + LOOKS_MAX, end) if group_partition.store.leased > LOOKS_MAX else end
+            stop = (
+                min(first + EXAMINED_MAX, end)
+                if group_partition.store.leased > EXAMINED_MAX
+                else end
+            )
             yield index, first, stop
             first = stop
 
@@ -138,8 +142,8 @@ def list_dead_letters(call: Call) -> LetterList:
     matches = _matcher(broker, query)
     page: list[LetterShape] = []
     found = broker.leases.dead_letters(topic, group, query.partition, query.offset)
-    for looks, (partition, letter) in enumerate(found):
-        if len(page) == query.limit or looks == LOOKS_MAX:
+    for examined, (partition, letter) in enumerate(found):
+        if len(page) == query.limit or examined == EXAMINED_MAX:
             return LetterList(page, NextPlace(partition, letter.offset))
         if matches(letter):
             page.append(_letter(broker, partition, letter))

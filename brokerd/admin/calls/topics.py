@@ -32,7 +32,7 @@ from brokerd.broker.model.topics import TopicSettings
 from brokerd.security import ADMIN, ANY
 from brokerd.security.audit import EventType
 
-LOOKS_MAX = 2_000
+EXAMINED_MAX = 2_000
 """Most topics that one request examines; it checks the permission of each, in some milliseconds."""
 
 
@@ -47,7 +47,7 @@ def list_topics(call: Call) -> TopicList:
     page: list[TopicShape] = []
     partitions = 0
     for number, topic in enumerate(islice(call.broker.topics.all(), query.first, None)):
-        if number == LOOKS_MAX:
+        if number == EXAMINED_MAX:
             return TopicList(page, query.first + number)
         if not call.access.may(ANY, topic.name):
             continue

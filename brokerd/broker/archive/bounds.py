@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from brokerd.archive.contract.bounds import PartitionBounds, TopicBounds
 from brokerd.broker.model.topics import GroupPartition, Topic
 
-PIECE_LOOKS = 100
+PIECE_ITEMS = 100
 """Partitions, and groups in them, read between two pauses."""
 
 CommitPlace = Callable[[GroupPartition], int | None]
@@ -22,19 +22,19 @@ CommitPlace = Callable[[GroupPartition], int | None]
 
 def capture(topics: Iterable[Topic], commit_place: CommitPlace) -> Iterator[TopicBounds | None]:
     """Yield the bounds of each existing topic; None for a pause, in which the state may change."""
-    looks = 0
+    items = 0
     for topic in topics:
         partitions = []
         for partition in list(topic.partitions):
             start, bound, end = partition.start_offset, partition.next_offset, partition.next_offset
             for group in list(topic.groups.values()):
-                looks += 1
-                if looks % PIECE_LOOKS == 0:
+                items += 1
+                if items % PIECE_ITEMS == 0:
                     yield None
                 if not group.deleted:
                     bound = min(bound, first_to_do(group.partitions[partition.index], commit_place))
-            looks += 1
-            if looks % PIECE_LOOKS == 0:
+            items += 1
+            if items % PIECE_ITEMS == 0:
                 yield None
             partitions.append(PartitionBounds(start, bound, end, partition.gaps))
         if not topic.deleted:

@@ -1,11 +1,11 @@
 # Tests: tests/broker/test_group_admin.py
-"""What is done to whole consumer groups: pause, seek, settings, deletion, their leases.
+"""Changes of whole consumer groups: pause, seek, settings, deletion, leases of an owner.
 
-Each change is one frame of the log, over all partitions, and is admitted before anything is
-changed, so that it happens as a whole or not at all. Long polls of the group try again in the same
-turn. docs/leases.rst, section "Rules", is the contract.
+Each change is one frame of the log, over all partitions. It is admitted before the first event, so
+it happens as a whole or not at all. Long polls of the group try again in the same turn of the
+reactor. docs/leases.rst, section "Rules", is the contract.
 
-Settings, a pause or a seek make a group that does not exist; every other change needs one.
+Settings, a pause or a seek create the group if it does not exist. Other changes need a group.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from brokerd.groups import GroupSettings, Lease, LeaseStore
 from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET
 
 Target = int | Literal["start", "end"]
-"""Where a group is to go on: an offset, the first record there is, or behind the last one."""
+"""The position of a seek: an offset, the first record, or after the last record."""
 
 
 RELEASE_MAX = 4_096
-"""Leases that `GroupAdmin.release_owner` ends in one call."""
+"""The most leases that one call of `GroupAdmin.release_owner` ends."""
 
-DEAD_LOOKS_MAX = 100_000
-"""What one replay or purge of dead letters may take, in half microseconds. Its events are few."""
+DEAD_LETTER_COST_MAX = 100_000
+"""The most time that one replay or purge of dead letters may take, in units of 0.5 us."""
 
 
 class DeadLetterFilter(NamedTuple):
-    """Which dead letters are to be replayed or purged; ``before_us`` is monotonic time."""
+    """Selects the dead letters to replay or purge. ``before_us`` is monotonic time."""
 
     first: int
     end: int
@@ -44,9 +44,9 @@ class DeadLetterFilter(NamedTuple):
 class GroupAdmin:
     """Changes of groups. All raise `UnknownTopic`, `NoSpace` and `Congested`.
 
-    ``moved_back()`` is told when a group may have records to do that it had done.
-    ``end_subscription(topic, group)`` ends the subscription that owns a group, with the group in
-    the same frame, and says whether there was one.
+    ``moved_back()`` is called when a group may lease records again that it had settled.
+    ``end_subscription(topic, group)`` ends the subscription that owns a group, in the frame that
+    deletes the group, and returns whether the group had one.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class GroupAdmin:
     # -- settings and state ----------------------------------------------------------------------
 
     def configure(self, topic: str, group: str, settings: GroupSettings) -> None:
-        """Give a group settings of its own, for good; makes the group if there is none.
+        """Set the settings of a group. Creates the group if it does not exist.
 
         A change of ``key_ordered`` ends all its leases and delays. Raises `InvalidName`.
         """
@@ -78,19 +78,19 @@ class GroupAdmin:
         )
 
     def settings(self, topic: str, group: str) -> GroupSettings:
-        """The settings that a group has. Raises `UnknownGroup`."""
+        """Return the settings of a group. Raises `UnknownGroup`."""
         return self._group(topic, group).partitions[0].store.settings
 
     def pause(self, topic: str, group: str) -> None:
-        """Give the group no records until `resume`; makes the group if there is none.
+        """Grant the group no leases until `resume`. Creates the group if it does not exist.
 
-        Leases that live go on, and may be settled and extended. Raises `InvalidName`.
+        Live leases continue: consumers may settle and extend them. Raises `InvalidName`.
         """
         found = self._group_or_new(topic, group)
         self._change(found, lambda group_partition: group_partition.store.pause())
 
     def resume(self, topic: str, group: str) -> None:
-        """Give a paused group records again. Raises `UnknownGroup`."""
+        """Grant leases to a paused group again. Raises `UnknownGroup`."""
         found = self._group(topic, group)
         self._change(found, lambda group_partition: group_partition.store.unpause())
 
@@ -101,12 +101,12 @@ class GroupAdmin:
         to: Target | Mapping[int, Target],
         partition: int | None = None,
     ) -> dict[int, int]:
-        """Let a group go on from ``to``, in one partition or all: (partition: its new floor).
+        """Move a group to ``to``, in one partition or all. Returns the new floor by partition.
 
-        A map says for each partition in it where to go on, and leaves the others alone. Everything
-        below is settled, everything from there on is open, leases and delays end, and a committed
-        offset, where there is one, is the new floor. An offset is cut to the records that there
-        are. Makes the group if there is none. Raises `UnknownPartition` and `InvalidName`.
+        A map has a position for each partition to move. Records below the position are settled,
+        records from there on are open. Leases and delays end. A committed offset becomes the new
+        floor. An offset outside of the partition is cut to its ends. Creates the group if it does
+        not exist. Raises `UnknownPartition` and `InvalidName`.
         """
         found = self._group_or_new(topic, group)
         if not isinstance(to, Mapping):
@@ -131,8 +131,8 @@ class GroupAdmin:
     def delete(self, topic: str, group: str) -> None:
         """Delete a group: leases, attempts, dead letters, settings. Raises `UnknownGroup`.
 
-        Ends the group's subscription too, if it has one. A later group of that name is a new one:
-        no token of this one matches there.
+        Ends the group's subscription too, if it has one. A later group of that name is a new group,
+        in which no token of this group is valid.
         """
         if self._end_subscription(topic, group):
             return
@@ -143,10 +143,11 @@ class GroupAdmin:
     # -- committed offsets -----------------------------------------------------------------------
 
     def commit_offset(self, topic: str, group: str, partition: int, offset: int) -> None:
-        """Store how far the group's consumers have come, as they say; makes the group if needed.
+        """Store an offset that consumers commit. Creates the group if it does not exist.
 
-        The number is not looked at, moves no floor and touches no lease; `NO_OFFSET` forgets it.
-        Raises `UnknownPartition`, `InvalidName`, and `InvalidRequest` for what is no offset.
+        The broker does not interpret the offset: no floor moves and no lease ends. `NO_OFFSET`
+        deletes it. Raises `UnknownPartition`, `InvalidName`, and `InvalidRequest` for a number that
+        is not an offset.
         """
         if not NO_OFFSET <= offset < END_OF_OFFSETS:
             raise InvalidRequest(
@@ -164,7 +165,7 @@ class GroupAdmin:
             self._moved_back()
 
     def committed_offset(self, topic: str, group: str, partition: int) -> int | None:
-        """The offset last committed for a partition; None if there is none.
+        """Return the offset last committed for a partition; None without a commit.
 
         Raises `UnknownGroup` and `UnknownPartition`.
         """
@@ -175,9 +176,10 @@ class GroupAdmin:
     # -- leases ----------------------------------------------------------------------------------
 
     def release_owner(self, topic: str, group: str, owner: str) -> tuple[int, bool]:
-        """Release the leases of ``owner``, no failures; how many, and whether there are more.
+        """Release leases of ``owner`` without failures; return how many, and whether more exist.
 
-        One call ends a few thousand, so that the reactor has its turn. Raises `UnknownGroup`.
+        One call ends at most `RELEASE_MAX`, so that it does not block the reactor. Raises
+        `UnknownGroup`.
         """
         found = self._group(topic, group)
         left = min(RELEASE_MAX, self._leases.events_max)
@@ -198,9 +200,9 @@ class GroupAdmin:
     def leases(
         self, topic: str, group: str, partition: int = 0, offset: int = 0
     ) -> Iterator[tuple[int, Lease]]:
-        """A group's leases as (partition, lease), in order, from a partition's offset on.
+        """Yield a group's leases as (partition, lease), in order, from a partition's offset on.
 
-        Raises `UnknownGroup` with the first one.
+        The first step raises `UnknownGroup`.
         """
         for group_partition in self._group(topic, group).partitions[partition:]:
             index = group_partition.partition.index
@@ -220,12 +222,12 @@ class GroupAdmin:
         reason: str | None = None,
         before_us: int | None = None,
     ) -> int:
-        """Make dead letters ready again, as if they were never tried; returns how many.
+        """Make dead letters ready again, with no failed attempts; return how many.
 
-        Those of one partition or all, with offsets from ``first`` to below ``end``, with this
-        reason, whose last attempt was before the broker time ``before_us``; what is not given does
-        not matter. Raises `UnknownGroup`, `UnknownPartition`, and `LimitExceeded` if they
-        are too many for one turn of the reactor: docs/leases.rst, section "Cost".
+        The arguments select dead letters by partition, by offset from ``first`` to below ``end``,
+        by reason, and by a last attempt before the broker time ``before_us``. None selects all.
+        Raises `UnknownGroup`, `UnknownPartition`, and `LimitExceeded` if they are too many for one
+        turn of the reactor: docs/leases.rst, section "Cost".
         """
         return self._take_dead_letters(
             LeaseStore.replay_runs,
@@ -248,9 +250,9 @@ class GroupAdmin:
         reason: str | None = None,
         before_us: int | None = None,
     ) -> int:
-        """Forget dead letters, chosen as by `replay_dead_letters`; returns how many.
+        """Delete dead letters, selected as by `replay_dead_letters`; return how many.
 
-        Their records are never delivered to this group again.
+        The broker never delivers their records to this group again.
         """
         return self._take_dead_letters(
             LeaseStore.purge_runs,
@@ -269,15 +271,15 @@ class GroupAdmin:
         group_partitions: list[GroupPartition],
         wanted: DeadLetterFilter,
     ) -> int:
-        """Replay or purge in all group partitions, in one frame and one turn."""
+        """Replay or purge in all group partitions, in one frame and one turn of the reactor."""
         group_partitions = [
             group_partition for group_partition in group_partitions if group_partition.store.dead
         ]
-        looks = DEAD_LOOKS_MAX
+        budget = DEAD_LETTER_COST_MAX
         found = []
         for group_partition in group_partitions:
-            runs, looks = group_partition.store.dead_runs(*wanted, looks)
-            if looks <= 0:
+            runs, budget = group_partition.store.dead_runs(*wanted, budget)
+            if budget <= 0:
                 stop = runs[-1][1] if runs else wanted.first
                 raise LimitExceeded(
                     "these dead letters, or the gaps between them, are more than one change takes "
@@ -300,7 +302,7 @@ class GroupAdmin:
         return count
 
     def _before(self, before_us: int | None) -> int | None:
-        """A broker time as monotonic time, in which attempts are kept."""
+        """Convert a broker time to monotonic time, the time of attempts."""
         if before_us is None:
             return None
         return before_us - self._time.time_us() + self._time.now_us()
@@ -333,7 +335,7 @@ class GroupAdmin:
         string_bytes: int = 0,
         group_partitions: list[GroupPartition] | None = None,
     ) -> None:
-        """Make an event in each group partition, or two, all of them in one frame."""
+        """Write one or two events in each group partition, all in one frame."""
         group_partitions = group.partitions if group_partitions is None else group_partitions
         self._journal.admit_events(
             len(group_partitions) * (GROUP_PARTITION_FRAME_BYTES + EVENT_FRAME_BYTES + string_bytes)

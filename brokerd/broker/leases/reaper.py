@@ -1,5 +1,5 @@
 # Tests: tests/test_garbage.py
-"""Groups of deleted topics are let go of beside other work, in slices of a turn."""
+"""Frees the groups of deleted topics, in short slices of turns of the reactor."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from brokerd.broker.journal import Clock, DelayedCall
 from brokerd.broker.model.topics import ConsumerGroup
 
 SLICE_SECONDS = 0.005
-"""How long one turn goes on with it."""
+"""The longest slice of one turn of the reactor."""
 
-LOOKS = 64
-"""Groups between two looks at the clock."""
+CLOCK_INTERVAL = 64
+"""Groups freed between two reads of the clock."""
 
 
 class GroupReaper:
-    """Frees groups, 100,000 of which take about a second."""
+    """Frees groups. 100,000 groups take about a second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -25,13 +25,13 @@ class GroupReaper:
         self._call: DelayedCall | None = None
 
     def dispose(self, groups: Iterable[ConsumerGroup]) -> None:
-        """Free these, of a topic that is deleted; the first of them now."""
+        """Free the groups of a deleted topic. The first slice runs now."""
         self._groups += groups
         if self._call is None:
             self._go_on()
 
     def stop(self) -> None:
-        """Leave the others to the end of the process."""
+        """Stop freeing. The end of the process frees the others."""
         if self._call is not None:
             self._call.cancel()
             self._call = None
@@ -41,8 +41,8 @@ class GroupReaper:
         until = self._clock.seconds() + SLICE_SECONDS
         groups = self._groups
         while groups and self._clock.seconds() < until:
-            for group in islice(reversed(groups), LOOKS):
+            for group in islice(reversed(groups), CLOCK_INTERVAL):
                 group.dispose()
-            del group, groups[-LOOKS:]
+            del group, groups[-CLOCK_INTERVAL:]
         if groups:
             self._call = self._clock.callLater(0, self._go_on)

@@ -1,7 +1,7 @@
 # Tests: tests/broker/test_broker.py
-"""Leases: grants and settles them, reserves room in the journal, ends lapsed ones by a timer.
+"""Leases: grants and settles them, reserves space in the journal, ends lapsed ones by a timer.
 
-The lease store (`brokerd.groups`) decides; here its events get their place in the journal.
+The lease store (`brokerd.groups`) decides. This module writes its events to the journal.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from brokerd.groups import NO_KEY, RANGES_MAX, DeadLetter
 from brokerd.values import Grant
 
 LAPSE_AND_CHANGE = 2
-"""Events that one settle, extend or the like may make: the lease had lapsed, and its own."""
+"""Events that one settle, extend or release may write: the lapse of the lease, and its own."""
 
 EXPIRE_STEP = 1024
-"""Leases and delays of a group partition that are ended in one go; the reactor has its turn
-between steps."""
+"""Leases and delays of a group partition that one step ends. The reactor runs between steps."""
 
 COUNT_US = 1_000_000
-"""How often all groups are counted, at most."""
+"""The shortest time between two counts of all groups."""
 
 UNSYNCED_US = 3_600_000_000
-"""How long `LeaseService.time_from_durable` waits for a commit, at most."""
+"""The longest wait of `LeaseService.time_from_durable` for a commit."""
 
 LAPSE_FRAME_BYTES = 1 << 20
-"""What ends by itself waits for others up to this size."""
+"""Size of gathered events at which leases that lapsed are written. Fewer wait for other events."""
 
 
 class RecordFilter(Protocol):
@@ -63,15 +62,15 @@ class RecordFilter(Protocol):
 
 
 def key_hash(key: bytes | None) -> int:
-    """What key order knows of a record's key: its XXH3, 64 bits, or `NO_KEY`."""
+    """Return the XXH3 of a record's key, 64 bits, for key order; `NO_KEY` without a key."""
     return NO_KEY if key is None else xxh3_64_intdigest(key) or 1
 
 
 class LeaseService:
-    """Leases, settles and their ends, for all groups.
+    """Grants, settles, extends and ends leases of all groups.
 
-    Callers may keep a group partition. `settle` and the others use today's group of that name in
-    the same topic, and refuse when the group or its topic was deleted.
+    Callers may keep a group partition. `settle` and the other changes use the current group of that
+    name in the same topic, and refuse if the group or its topic was deleted.
     """
 
     def __init__(
@@ -83,15 +82,15 @@ class LeaseService:
         self._waiters = waiters
         self._counters = context.counters
         self.events_max = events_max
-        """How many events one request may cause: a frame takes them, whatever its segment."""
+        """The most events of one request. They fit into a frame of any segment."""
         self._max_groups = max_groups
         self._groups_left = 0
-        """New groups that are allowed before the next count."""
+        """New groups that may begin before the next count."""
         self._counted_us = -COUNT_US
         self.timers = LeaseTimers(context.clock, context.time, self._due)
 
     def start(self, now_us: int) -> None:
-        """Give every lease its full duration again, and begin to end what is over."""
+        """Give each lease its full duration again, and start the timer."""
         for group_partition in self._state.group_partitions():
             group_partition.leave_out_gaps()
             group_partition.store.resume(now_us, self._state.behind_us)
@@ -102,10 +101,10 @@ class LeaseService:
     def group_partition(
         self, topic_name: str, group_name: str, index: int, offset: int
     ) -> GroupPartition:
-        """A group's group partition through the partition that holds ``offset``.
+        """Return the group partition of a group for the partition that holds ``offset``.
 
-        The first event of a missing group creates it. Raises `UnknownOffset` when
-        there is no such record, and `InvalidName`.
+        The first event of a missing group creates it. Raises `InvalidName`, and `UnknownOffset` if
+        no such record exists.
         """
         topic = self._state.by_name.get(topic_name)
         if (
@@ -121,9 +120,9 @@ class LeaseService:
         return group.partitions[index]
 
     def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
-        """A group that its topic does not know until it is touched: asking leaves no trace.
+        """Return a new group. Its topic does not list it until its first event.
 
-        Raises `InvalidName`, and `LimitExceeded` when there are as many as there may be.
+        Raises `InvalidName`, and `LimitExceeded` if the limit of groups is reached.
         """
         check_name(name, "group name")
         if self._groups_left <= 0:
@@ -136,7 +135,7 @@ class LeaseService:
     def _count_groups(self) -> None:
         """Count all groups. Raises `LimitExceeded`.
 
-        A count is rare: after it, as many groups may begin as are left up to the limit.
+        Counts are rare: after one, groups may begin up to the limit without another count.
         """
         now_us = self._time.now_us()
         if now_us - self._counted_us >= COUNT_US:
@@ -158,11 +157,12 @@ class LeaseService:
         limit: int,
         record_filter: RecordFilter,
     ) -> list[tuple[GroupPartition, Grant]]:
-        """Lease up to ``limit`` records that ``record_filter`` takes, lowest eligible offset first.
+        """Lease up to ``limit`` records that ``record_filter`` accepts, lowest offset first.
 
-        Partitions take turns. No ``duration_us`` means the group's own. Nothing to lease, or no
-        such topic, gives an empty list; a group begins to exist with its first event. A very large
-        ``limit`` is cut to what a frame takes. Raises `InvalidName`, `NoSpace` or `Congested`.
+        Each acquire begins at the next partition in rotation. Without ``duration_us`` the group's
+        own duration holds. Return an empty list if no record is eligible or the topic does not
+        exist. The first event creates the group. A very large ``limit`` is cut to the events of one
+        frame. Raises `InvalidName`, `NoSpace` or `Congested`.
         """
         group = self._find_group(topic_name, group_name)
         if group is None:
@@ -200,20 +200,23 @@ class LeaseService:
     ) -> list[tuple[GroupPartition, Grant]]:
         """Lease from one partition after the other until ``limit`` or the filter ends the search.
 
-        The next acquire begins behind the partition that ended this one, or with that partition if
-        it gave no record.
+        The next acquire begins after the partition that ended this one, or at that partition if it
+        gave no record.
         """
         now_us = self._time.now_us()
         partitions = group.partitions
         found: list[tuple[GroupPartition, Grant]] = []
+        first = group.next_partition
         for step in range(len(partitions)):
-            group_partition = partitions[(group.turn + step) % len(partitions)]
+            group_partition = partitions[(first + step) % len(partitions)]
             grants = self._acquire_from(
                 group_partition, now_us, owner, duration_us, limit - len(found), record_filter
             )
             found += [(group_partition, grant) for grant in grants]
             if len(found) == limit or record_filter.stopped:
-                group.turn = (group.turn + step + bool(grants)) % len(partitions)
+                group.next_partition = (group.next_partition + step + bool(grants)) % len(
+                    partitions
+                )
                 break
         return found
 
@@ -249,7 +252,7 @@ class LeaseService:
             due_us = group_partition.scheduled_us
             if due_us is None or now_us + duration_us < due_us:
                 self.timers.schedule(group_partition)
-        # Events about removed records take room that was admitted for one partition only.
+        # Events about removed records use the space that was admitted for one partition only.
         if len(grants) < limit and (store.cut_short or added > len(grants)):
             record_filter.stopped = record_filter.cut_short = True
         return grants
@@ -262,13 +265,13 @@ class LeaseService:
         attempt: Callable[[], bool],
         timed_out: Callable[[], None],
     ) -> Waiter:
-        """Try ``attempt`` again whenever the group may find something; see `Waiters.add`."""
+        """Try ``attempt`` again whenever the group may have records; see `Waiters.add`."""
         return self._waiters.add(topic_name, group_name, wait_us, attempt, timed_out)
 
     def time_from_durable(self, group_partition: GroupPartition, grant: Grant) -> None:
-        """Let the time of a lease just granted begin when it is durable, and its answer may leave.
+        """Start the duration of a new lease when the grant is durable and its answer may leave.
 
-        For short leases: on a busy disk they would be over before anybody knows of them.
+        Otherwise a short lease may lapse on a busy disk before its consumer gets the answer.
         """
         store, duration_us = group_partition.store, grant.duration_us
         deadline_us = self._time.now_us() + duration_us + UNSYNCED_US
@@ -293,7 +296,7 @@ class LeaseService:
         reason: str = "",
         dead: bool = False,
     ) -> bool:
-        """Settle a record as processed or failed; True if that changed anything.
+        """Settle a record as processed or failed. Return whether this changed its state.
 
         A failure may have a ``reason``; with ``dead`` it makes the record a dead letter.
 
@@ -333,9 +336,9 @@ class LeaseService:
         owner: str | None = None,
         token: int | None = None,
     ) -> None:
-        """Settle a record as processed while its lease lives.
+        """Settle a record as processed under a live lease.
 
-        Raises `NotLeaseOwner`, `LeaseLost` if no such lease lives, `NoSpace` or `Congested`.
+        Raises `NotLeaseOwner`, `LeaseLost` without such a lease, `NoSpace` or `Congested`.
         """
         group_partition = self._current(group_partition)
         self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
@@ -354,7 +357,7 @@ class LeaseService:
         owner: str | None = None,
         token: int | None = None,
     ) -> int:
-        """Give a live lease a new duration from now; returns what remains, in microseconds.
+        """Give a live lease a new duration from now, and return it in microseconds.
 
         Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset`, `NoSpace` or `Congested`.
         """
@@ -394,9 +397,9 @@ class LeaseService:
         self.timers.schedule(group_partition)
 
     def dead_letter(self, group_partition: GroupPartition, offset: int, reason: str) -> bool:
-        """Move a record to the group's dead letters, whoever holds its lease.
+        """Move a record to the group's dead letters, also if another consumer has its lease.
 
-        False when it is settled or dead already. Raises as `settle`.
+        Return False if it is settled or a dead letter already. Raises as `settle`.
         """
         group_partition = self._current(group_partition)
         self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
@@ -410,9 +413,9 @@ class LeaseService:
     def dead_letters(
         self, topic_name: str, group_name: str, partition: int = 0, offset: int = 0
     ) -> Iterator[tuple[int, DeadLetter]]:
-        """A group's dead letters as (partition, letter), in order, from a partition's offset on.
+        """Yield a group's dead letters as (partition, letter), in order, from an offset on.
 
-        Raises `UnknownTopic`; an unknown group has none.
+        An unknown group has none. Raises `UnknownTopic`.
         """
         group = self._state.existing_topic(topic_name).groups.get(group_name)
         for group_partition in group.partitions[partition:] if group is not None else ():
@@ -421,9 +424,9 @@ class LeaseService:
                 yield index, letter
 
     def _current(self, group_partition: GroupPartition) -> GroupPartition:
-        """What is to be used of a group partition that somebody may have kept over a turn.
+        """Return the current group partition for one that a caller kept over turns of the reactor.
 
-        Raises `UnknownTopic` or `UnknownGroup` when its topic or its group was deleted.
+        Raises `UnknownTopic` or `UnknownGroup` if its topic or its group was deleted.
         """
         group = group_partition.group
         topic = group.topic
@@ -438,7 +441,7 @@ class LeaseService:
         return known.partitions[group_partition.partition.index]
 
     def touch(self, group_partition: GroupPartition, size: int, schedule: bool = True) -> None:
-        """Add a current group partition to the frame; its new events take ``size`` bytes."""
+        """Add a current group partition to the frame. Its new events take ``size`` bytes."""
         if not group_partition.dirty:
             self._journal.add_group_partition(group_partition, schedule)
             groups = group_partition.group.topic.groups
@@ -450,8 +453,7 @@ class LeaseService:
     def touch_added(
         self, group_partition: GroupPartition, before: int, string_bytes: int = 0
     ) -> None:
-        """Have written what was added to a group partition's events since there were ``before``
-        of them."""
+        """Add a group partition to the frame, with its events from the number ``before`` on."""
         added = len(group_partition.store.events) - before
         if added:
             size = added * EVENT_FRAME_BYTES + string_bytes
@@ -461,7 +463,7 @@ class LeaseService:
                 self.touch(group_partition, size)
 
     def serve_changed(self, changed: ChangedPartitions) -> None:
-        """Let long polls take what this frame brings, so that one commit serves both."""
+        """Let long polls lease the records of this frame, so that one commit serves both."""
         if self._waiters:
             self._waiters.serve({partition.topic.name for partition in changed.partitions})
             for group_partition in changed.group_partitions:
@@ -470,15 +472,15 @@ class LeaseService:
                 )
 
     def _expire(self, group_partition: GroupPartition, now_us: int) -> int:
-        """End some of the leases and delays that are over; how many, -1 if not now.
+        """End some of the leases and delays whose time is over. Return how many; -1: try later.
 
-        What ends by itself forces no commit of its own.
+        A lapse alone forces no commit.
         """
         step = min(EXPIRE_STEP, self.events_max)
         try:
             self._journal.admit_events(min(group_partition.store.leased, step) * EVENT_FRAME_BYTES)
         except BrokerdError:
-            return -1  # no room for the events: leases may end late, never early
+            return -1  # no space for the events: leases may end late, never early
         events = group_partition.store.events
         before = len(events)
         ended = group_partition.store.expire(now_us, step)
@@ -487,7 +489,7 @@ class LeaseService:
             self._counters.expired += lapsed
             self.touch(group_partition, lapsed * EVENT_FRAME_BYTES, schedule=False)
             if self._journal.gathered_bytes > LAPSE_FRAME_BYTES:
-                self._journal.end_frame_early()  # frames are made in one go
+                self._journal.end_frame_early()  # the journal builds a frame in one step
         return ended
 
     def _due(self, group_partition: GroupPartition, now_us: int) -> int:
@@ -500,7 +502,7 @@ class LeaseService:
 
 
 def _deleted(group: ConsumerGroup) -> BrokerdError:
-    """Why a group partition that was kept over a turn cannot be used any more."""
+    """Return the error for a group partition whose group or topic was deleted since."""
     topic = group.topic
     if topic.deleted:
         return UnknownTopic(f"topic {topic.name!r} was deleted; ask for it anew")

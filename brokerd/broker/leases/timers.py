@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_timers.py
-"""One timer for all leases and delays: which group partition is due next."""
+"""One timer for all leases and delays: finds the group partition that is due next."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from brokerd.broker.journal import Clock, DelayedCall
 from brokerd.broker.model.topics import GroupPartition
 
 TURN_LIMIT = 1024
-"""About how many leases and delays end in one turn of the reactor; the others in the next ones."""
+"""Leases and delays that end in one turn of the reactor, approximately. Later turns end others."""
 
 GROUP_PARTITION_COST = 4
-"""What looking at a group partition costs, in leases that end."""
+"""Cost of a visit to a group partition, in units of an ended lease."""
 
 RETRY_US = 100_000
-"""When to look again at a group partition whose leases cannot end now."""
+"""Time until the next attempt if the leases of a group partition cannot end now."""
 
 SLACK = 1024
-"""Stale entries that are always tolerated, so that a small heap is not rebuilt all the time."""
+"""Stale entries that never cause a rebuild, so that a small heap is not rebuilt all the time."""
 
 
 class LeaseTimers:
-    """Calls ``due(group_partition, now_us)`` when a lease of the group partition lapses or a
-    delayed record is ready.
+    """Calls ``due(group_partition, now_us)`` at the end of a lease or delay of a group partition.
 
-    ``due`` ends some of them and returns how many, -1 to be asked again later, or None when it will
-    `schedule` the group partition itself.
-    ``group_partition.scheduled_us`` is the time of the group partition's live entry in the heap, so
-    an entry with another time is stale: it is dropped when it surfaces, or with the others when
-    they may be more than half. Memory is one entry, about 150 bytes, for every group partition
-    with a due time.
+    ``due`` ends some of them and returns how many. It returns -1 to be called again later, and None
+    if it calls `schedule` for the group partition itself.
+
+    ``group_partition.scheduled_us`` is the time of the group partition's live entry in the heap. An
+    entry with another time is stale. It is dropped when it reaches the top, or in a rebuild when
+    more than half of the entries may be stale. Memory is one entry, about 150 bytes, for each group
+    partition with a due time.
     """
 
     def __init__(
@@ -46,13 +46,12 @@ class LeaseTimers:
         self._call: DelayedCall | None = None
         self._call_us = 0
         self._firing = False
-        """Whether group partitions are being looked at; the timer is set for the first of all
-        afterwards."""
+        """Whether `_fire` is running. It sets the timer at its end."""
         self._limit = SLACK
         self._stopped = False
 
     def schedule(self, group_partition: GroupPartition) -> None:
-        """Look when ``group_partition`` is due next and make sure that the timer knows."""
+        """Set the timer for the next end of a lease or delay of ``group_partition``."""
         due_us = group_partition.store.next_due_us()
         if due_us is not None and (
             group_partition.scheduled_us is None or due_us < group_partition.scheduled_us
@@ -60,7 +59,7 @@ class LeaseTimers:
             self.schedule_at(group_partition, due_us)
 
     def schedule_at(self, group_partition: GroupPartition, due_us: int) -> None:
-        """``group_partition`` is due at ``due_us``, earlier than it was scheduled so far."""
+        """Schedule ``group_partition`` at ``due_us``, earlier than before."""
         group_partition.scheduled_us = due_us
         self._count += 1
         heapq.heappush(self._heap, (due_us, self._count, group_partition))
@@ -99,7 +98,7 @@ class LeaseTimers:
                 self._arm(self._heap[0][0])
 
     def _look(self) -> None:
-        """Do what is due, as far as a turn allows."""
+        """Handle due group partitions, up to the limit of a turn of the reactor."""
         now_us = self._time.now_us()
         heap = self._heap
         left = TURN_LIMIT
@@ -117,7 +116,7 @@ class LeaseTimers:
                 self.schedule(group_partition)
                 left -= GROUP_PARTITION_COST + ended
                 if self._is_due(group_partition, now_us):
-                    break  # it has more to do, and did what a turn allows
+                    break  # it has more to do, and reached the limit of a turn
 
     @staticmethod
     def _is_due(group_partition: GroupPartition, now_us: int) -> bool:

@@ -1,8 +1,8 @@
 # Tests: tests/broker/test_waiters.py
-"""Long polls: acquires that found nothing and wait for something to come.
+"""Long polls: acquires that found no record and wait for one.
 
-Waiters are kept by the names the client gave, because they may wait for a topic that does not
-exist yet. Within a group they are served in the order they came.
+Waiters are stored by the names that the client gave, because the topic may not exist yet. The
+waiters of a group are served in the order in which they came.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from brokerd.broker.callbacks import guarded
 from brokerd.broker.journal import Clock, DelayedCall
 
 TURN_ATTEMPTS = 1_000
-"""How many waiters try in one turn of the reactor, at most."""
+"""The most waiters that try in one turn of the reactor."""
 
 TURN_SECONDS = 0.010
-"""For how long they do; the others try in the next turns, in the order in which they became due."""
+"""The longest time of their attempts in one turn. Others try in later turns, in order."""
 
 
 class Waiter:
-    """One waiting acquire. ``attempt()`` tries again and says whether it was answered."""
+    """A waiting acquire. ``attempt()`` tries again and returns whether it answered."""
 
     __slots__ = ("_call", "_group", "_name", "_timed_out", "_waiters", "attempt")
 
@@ -46,12 +46,12 @@ class Waiter:
         self._timed_out()
 
     def give_up(self) -> None:
-        """Do now what happens when the wait is over."""
+        """End the wait now, as its timeout does."""
         self.cancel()
         guarded(self._timed_out)
 
     def cancel(self) -> None:
-        """Stop waiting; nothing is called any more."""
+        """Stop waiting. No callback is called later."""
         if self._call.active():
             self._call.cancel()
             self._waiters.forget(self._name, self._group, self)
@@ -65,7 +65,7 @@ class Waiters:
         self.count = 0
         self._topics: dict[str, dict[str, OrderedDict[Waiter, None]]] = {}
         self._due: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """Groups whose waiters are to try, by names of topic and group."""
+        """Groups with waiters that must try, by names of topic and group."""
         self._is_serving = False
         self._call: DelayedCall | None = None
 
@@ -99,30 +99,30 @@ class Waiters:
             del self._topics[name]
 
     def end(self, name: str) -> None:
-        """Tell all that wait for a topic, which is gone, that nothing came."""
+        """Time out all waiters of a deleted topic."""
         for queue in list(self._topics.get(name, {}).values()):
             for waiter in list(queue):
                 waiter.give_up()
 
     def serve(self, names: Iterable[str]) -> None:
-        """Let the waiters of these topics try, by name, each group until one finds nothing."""
+        """Let waiters of these topics try: in each group, until an attempt finds nothing."""
         for name in sorted(names):
             self._due.update(dict.fromkeys((name, group) for group in self._topics.get(name, ())))
         self._begin()
 
     def serve_group(self, name: str, group: str) -> None:
-        """Let the waiters of one group try, until one finds nothing."""
+        """Let the waiters of one group try, until an attempt finds nothing."""
         if group in self._topics.get(name, ()):
             self._due[name, group] = None
             self._begin()
 
     def _begin(self) -> None:
-        """Serve now, unless others wait for their turn already."""
+        """Serve now, unless groups already wait for a later turn."""
         if self._due and not self._is_serving and self._call is None:
             self._serve_due()
 
     def _serve_due(self) -> None:
-        """Serve groups as far as one turn of the reactor allows, the others in the next ones."""
+        """Serve groups up to the limits of one turn of the reactor; schedule the others."""
         self._call = None
         self._is_serving = True
         left = TURN_ATTEMPTS
@@ -140,7 +140,7 @@ class Waiters:
                 self._call = self.clock.callLater(0, self._serve_due)
 
     def _attempt(self, name: str, group: str) -> bool:
-        """Let the first waiter of a group try; whether the next one should."""
+        """Let the first waiter of a group try. Return whether the next one should try."""
         queue = self._topics.get(name, {}).get(group)
         if not queue:
             return False
@@ -149,5 +149,5 @@ class Waiters:
         if answered is None:
             waiter.give_up()
         elif answered:
-            waiter.cancel()  # the attempt may have changed who is first
+            waiter.cancel()  # the attempt may have changed which waiter is first
         return answered is not False

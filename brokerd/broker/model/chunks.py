@@ -3,9 +3,9 @@
 
 A `Chunk` holds the records of a range of offsets of one partition as parallel columns. The broker
 appends to the newest chunk of a partition. Older chunks stay in memory until the `ChunkCache`,
-which all partitions share, exceeds its budget. It drops the oldest chunk first. Reads of the log bring
-dropped records back in chunks of the same kind. Reads of the archive, where records may be removed,
-bring chunks with holes (`brokerd.broker.archive.chunks`).
+which all partitions share, exceeds its budget. It drops the oldest chunk first. Reads of the log
+bring dropped records back in chunks of the same kind. Reads of the archive, where records may be
+removed, bring chunks with holes (`brokerd.broker.archive.chunks`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from brokerd.values import Format, Record, total_bytes
 from brokerd.walformat import RecordColumns
 
-TRIM_LOOKS = 64
-"""The most chunks in use that one `ChunkCache.trim` skips."""
+TRIM_EXAMINED_MAX = 64
+"""The most chunks that one `ChunkCache.trim` examines: some may be in use."""
 
 CHUNK_RECORDS = 1024
 CHUNK_BYTES = 256 * 1024
@@ -106,7 +106,7 @@ class Chunk:
         return self.rows(first, end).records()
 
     def record(self, index: int, pending_time_us: int = 0) -> Record:
-        """Return the record at ``index``, with ``pending_time_us`` if its frame is not built yet."""
+        """Return the record at ``index``, with ``pending_time_us`` while its frame is not built."""
         times = self.times_us
         return Record(
             offset=self.base + index,
@@ -402,14 +402,14 @@ class ChunkCache:
         A chunk in use moves to the end of the order. So one old chunk in use does not keep the
         others in memory.
         """
-        looks = min(TRIM_LOOKS, len(self._order))
-        while self.used_bytes > self.limit_bytes and looks and self._order:
+        left = min(TRIM_EXAMINED_MAX, len(self._order))
+        while self.used_bytes > self.limit_bytes and left and self._order:
             chunk = next(iter(self._order))
             if self._may_drop(chunk):
                 self._forget(chunk)
             else:
                 self._order.move_to_end(chunk)
-                looks -= 1
+                left -= 1
 
     def _forget(self, chunk: Chunk) -> None:
         self._order.pop(chunk).remove(chunk)

@@ -92,8 +92,8 @@ class State:
 
     Other state that must survive a restart registers before `begin_replay`: in `appliers` by kind
     of entry, in `loaders` by kind of chunk, and in `captures`, which a snapshot calls after all
-    topics and groups. A chunk holds the effect of every entry below its LSN. Replay may begin below that
-    LSN, so an applier skips the frames that its chunk holds.
+    topics and groups. A chunk holds the effect of every entry below its LSN. Replay may begin below
+    that LSN, so an applier skips the frames that its chunk holds.
     """
 
     def __init__(self, group_settings: GroupSettings) -> None:

@@ -205,15 +205,15 @@ class GroupPartition:
 class ConsumerGroup:
     """A consumer group of a topic. It has a group partition for each partition."""
 
-    __slots__ = ("_deleted", "members", "name", "partitions", "topic", "turn")
+    __slots__ = ("_deleted", "members", "name", "next_partition", "partitions", "topic")
 
     def __init__(self, topic: Topic, name: str, settings: GroupSettings) -> None:
         self.topic = topic
         self.name = name
         self.partitions: list[GroupPartition] = []
         self._deleted = False
-        self.turn = 0
-        """The group partition to be asked first by the next acquire."""
+        self.next_partition = 0
+        """The index of the group partition at which the next acquire begins."""
         self.members: dict[object, str] | None = None
         """The names of subscribers that read by offset; None: the group has none."""
         self.grow(settings)
@@ -241,7 +241,7 @@ class Topic:
     """A topic; its id is never used again, not even for a topic of the same name."""
 
     __slots__ = (
-        "_turn",
+        "_next_partition",
         "deleted",
         "groups",
         "internal",
@@ -274,7 +274,7 @@ class Topic:
         """The ticket of the frame that creates the topic."""
         self.partitions: list[Partition] = []
         self.groups: dict[str, ConsumerGroup] = {}
-        self._turn = 0
+        self._next_partition = 0
         self.grow(partition_count)
 
     def grow(self, partition_count: int) -> None:
@@ -297,9 +297,9 @@ class Topic:
             raise self._is_gone()
         if key is not None:
             return partitions[fnv1a_32(key) % len(partitions)]
-        turn = self._turn
-        self._turn = (turn + 1) % len(partitions)
-        return partitions[turn]
+        following = self._next_partition
+        self._next_partition = (following + 1) % len(partitions)
+        return partitions[following]
 
     def partition(self, index: int) -> Partition:
         if 0 <= index < len(self.partitions):

@@ -22,8 +22,8 @@ from brokerd.errors import InvalidRequest, UnknownTopic
 from brokerd.values import Record
 from brokerd.wal import WorkerPool
 
-LOOKS = 1024
-"""Records, and holes between them, that a fetch looks at in one turn of the reactor."""
+EXAMINED_MAX = 1024
+"""The most records and holes that a fetch examines in one turn of the reactor."""
 
 FetchCallback = Callable[[Sequence[Record], int, Exception | None], None]
 
@@ -159,7 +159,7 @@ class _Fetch:
             gone = UnknownTopic(f"topic {name!r} was deleted while it was read")
             self._finish(None if self._records else gone)
             return
-        looks = LOOKS
+        to_examine = EXAMINED_MAX
         while self._records_left:
             self._offset = max(self._offset, partition.start_offset)
             if self._offset >= partition.framed_end:
@@ -174,15 +174,15 @@ class _Fetch:
                 continue
             end = min(
                 chunk.durable_end(fetcher.journal.durable_ticket),
-                chunk.behind(self._offset, min(looks, self._records_left)),
+                chunk.behind(self._offset, min(to_examine, self._records_left)),
             )
             if self._offset >= end:
                 break
             count = self._take_from(chunk, end)
-            looks -= max(1, count)
+            to_examine -= max(1, count)
             if self._offset < end:
                 break
-            if looks <= 0:
+            if to_examine <= 0:
                 fetcher.clock.callLater(0, self.go_on)
                 return
         self._finish(None)

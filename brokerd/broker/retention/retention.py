@@ -26,23 +26,23 @@ from brokerd.broker.retention.limits import Answer, LimitQuery, NewStart, Retent
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
 from brokerd.errors import BrokerdError
 
-STEP_LOOKS = 100
+STEP_PARTITIONS = 100
 """Partitions that one step queries."""
 
 STEP_SECONDS = 0.002
 """Reactor time that one step may take."""
 
 PAUSE_SECONDS = 0.01
-"""Between steps."""
+"""Pause between steps."""
 
-TURN_LOOKS = 10_000
+TURN_COST_MAX = 10_000
 """Cost that one turn of the reactor may spend on moving start offsets; the unit is one dead letter
 read. A turn writes one frame for each reason."""
 
-GROUP_LOOKS = 10
+GROUP_COST = 10
 """Cost of settling the removed records in one group; the unit is one dead letter read."""
 
-LETTERS_LOOKS = 1_000
+VISIT_LETTERS_MAX = 1_000
 """Dead letters of a partition, over all groups, that one visit reads; more visits follow."""
 
 DAY_US = 86_400 * 1_000_000
@@ -143,7 +143,7 @@ class Retention:
         for one in self._todo:
             if one is not None:
                 wanted.append((*one, one[0].framed_end))
-            if len(wanted) >= STEP_LOOKS or self._clock.seconds() >= until:
+            if len(wanted) >= STEP_PARTITIONS or self._clock.seconds() >= until:
                 break
         else:
             self._todo = None
@@ -194,7 +194,7 @@ class Retention:
             return
         starts: dict[str, list[tuple[Partition, int]]] = {}
         again: list[tuple[Partition, NewStart]] = []
-        done, left = 0, TURN_LOOKS
+        done, left = 0, TURN_COST_MAX
         while done < len(moves) and left > 0:
             partition, found = moves[done]
             done += 1
@@ -237,13 +237,13 @@ class Retention:
     def _held_back(self, partition: Partition, start: int) -> tuple[int, int, bool]:
         """Return the highest start offset up to ``start`` that keeps all young dead letters.
 
-        Returns also the cost in units of `TURN_LOOKS`, and whether another visit may go further.
+        Returns also the cost in units of `TURN_COST_MAX`, and whether another visit may go further.
         """
         groups = partition.topic.groups.values()
         keep_us = self._settings.dead_letter_us
         old_us = self._time.now_us() - self._time.lead_us() - keep_us
-        most = max(1, LETTERS_LOOKS // max(1, len(groups)))
-        cost, more = GROUP_LOOKS * (1 + len(groups)), False
+        most = max(1, VISIT_LETTERS_MAX // max(1, len(groups)))
+        cost, more = GROUP_COST * (1 + len(groups)), False
         for group in groups if keep_us else ():
             letters = group.partitions[partition.index].store.dead_letters(0, start)
             for count, letter in enumerate(letters):

@@ -2,7 +2,7 @@
 """Queries of the audit trail, answered newest first.
 
 The trail has no index. A query reads it backwards in blocks, one block in a reactor turn, and
-examines at most `LOOKS_MAX` events. One query runs at a time, and `WAITING_MAX` more may wait.
+examines at most `EXAMINED_MAX` events. One query runs at a time, and `WAITING_MAX` more may wait.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from brokerd.values import Record
 
 BLOCK_EVENTS = 1_000
 BLOCK_BYTES = 1 << 20
-LOOKS_MAX = 100_000
+EXAMINED_MAX = 100_000
 """Events that one query examines. The next query may go on from there."""
 
 WAITING_MAX = 20
@@ -114,7 +114,7 @@ class _Search:
         self._trail = trail
         self._query = query
         self._top = 0
-        self._events_left = LOOKS_MAX
+        self._events_left = EXAMINED_MAX
         self._block: list[Record] = []
         self._events: list[AuditEvent] = []
         self._total = 0

@@ -29,8 +29,8 @@ EXACT_TOPICS = 2_000
 
 SLICE_SECONDS = 0.001
 PAUSE_SECONDS = 0.005
-LOOKS = 32
-"""Steps of a pass between two readings of the clock."""
+CLOCK_INTERVAL = 32
+"""Steps of a pass between two reads of the clock."""
 
 REFRESH_SECONDS = 5.0
 """Least time between the end of a pass and the start of the next one."""
@@ -97,7 +97,7 @@ class GroupListing:
         assert steps is not None
         until = self._clock.seconds() + SLICE_SECONDS
         while self._clock.seconds() < until:
-            for _ in islice(steps, LOOKS):
+            for _ in islice(steps, CLOCK_INTERVAL):
                 pass
             if self._pass is not steps:
                 return
