@@ -10,7 +10,7 @@ import pytest
 from brokerd.broker import BrokerSettings
 from brokerd.broker.model.chunks import CHUNK_BYTES
 from brokerd.broker.records.cold_reader import Unreadable
-from brokerd.broker.records.fetch import LOOKS
+from brokerd.broker.records.fetch import EXAMINED_MAX
 from brokerd.errors import InvalidRequest, UnknownTopic
 from brokerd.values import Record
 from brokerd.wal import WalOptions
@@ -217,7 +217,7 @@ class TestPassingOver:
         house = House(options=SMALL)
         partition = house.broker.topics.create("t").choose(None)
         soon_us = house.broker.time.time_us() + 1
-        for _ in range(3 * LOOKS):
+        for _ in range(3 * EXAMINED_MAX):
             house.broker.records.produce(partition, b"", expires_at_us=soon_us)
         house.broker.records.produce(partition, b"last")
         house.run()
@@ -225,7 +225,7 @@ class TestPassingOver:
         found = Fetch(house, 0)
         assert not found.answers
         house.turn()
-        assert found.offsets == [3 * LOOKS]
+        assert found.offsets == [3 * EXAMINED_MAX]
 
 
 class TestTrouble:
@@ -266,7 +266,7 @@ class TestTrouble:
 class TestDeletion:
     """Whoever is told that records are passed over never asks for them again."""
 
-    @pytest.mark.parametrize("count", [100, 2 * LOOKS])
+    @pytest.mark.parametrize("count", [100, 2 * EXAMINED_MAX])
     def test_a_topic_that_is_deleted_meanwhile_has_nothing_passed_over(self, count: int) -> None:
         """The deletion may not be durable yet: what was read is given, or that it is gone."""
         house = filled(count, FORGETFUL)
@@ -278,10 +278,10 @@ class TestDeletion:
 
     def test_what_was_read_before_the_deletion_is_given(self) -> None:
         """And the next fetch begins behind that."""
-        house = filled(2 * LOOKS)
+        house = filled(2 * EXAMINED_MAX)
         under_way = Fetch(house, 10)
         house.broker.topics.delete("t")
         house.run()
         assert under_way.offsets == list(range(10, 10 + len(under_way.offsets)))
-        assert LOOKS <= len(under_way.offsets) < 2 * LOOKS - 10
+        assert EXAMINED_MAX <= len(under_way.offsets) < 2 * EXAMINED_MAX - 10
         assert (under_way.next_offset, under_way.error) == (10 + len(under_way.offsets), None)
