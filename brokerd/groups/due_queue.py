@@ -20,7 +20,7 @@ SLACK = 1024
 
 MOVES = 8
 """Entries that a push moves from the old heap."""
-STALE_LOOKS = 2_048
+STALE_REMOVED_MAX = 2_048
 """Stale entries that `DueQueue.earliest_us` removes in one call."""
 
 
@@ -40,7 +40,7 @@ class DueQueue:
     number of offsets with a due time.
     """
 
-    __slots__ = ("_count", "_due_of", "_limit", "_old", "heap", "looks")
+    __slots__ = ("_count", "_due_of", "_limit", "_old", "heap", "stale_left")
 
     def __init__(self, due_of: Callable[[int], int | None], count: Callable[[], int]) -> None:
         self._due_of = due_of
@@ -49,7 +49,7 @@ class DueQueue:
         self._old: list[int] = []
         self._limit = SLACK
         """Size of the heap at which more than half may be stale; -1 while there is an old heap."""
-        self.looks = 1 << 62
+        self.stale_left = 1 << 62
         """Number of stale entries that `pop_before` may still remove before it gives up."""
 
     def push(self, due_us: int, offset: int) -> None:
@@ -62,16 +62,16 @@ class DueQueue:
     def pop_before(self, bound_us: int) -> int:
         """Remove and return an offset due before ``bound_us``; -1 if there is none.
 
-        Also returns -1 after ``looks`` stale entries, when more offsets may be due.
+        Also returns -1 after ``stale_left`` stale entries, when more offsets may be due.
         """
         bound, due_of = bound_us << OFFSET_BITS, self._due_of
         heap = self._lowest() if self._old else self.heap
-        while heap and heap[0] < bound and self.looks > 0:
+        while heap and heap[0] < bound and self.stale_left > 0:
             entry = heappop(heap)
             offset = entry & OFFSET_MASK
             if due_of(offset) == entry >> OFFSET_BITS:
                 return offset
-            self.looks -= 1
+            self.stale_left -= 1
             if self._old:
                 heap = self._lowest()
         return -1
@@ -84,7 +84,7 @@ class DueQueue:
     def earliest_us(self) -> int | None:
         """Return the due time of the first offset or None; too early if many entries are stale."""
         heap = self._lowest()
-        for _ in range(STALE_LOOKS):
+        for _ in range(STALE_REMOVED_MAX):
             if not heap or self._due_of(heap[0] & OFFSET_MASK) == heap[0] >> OFFSET_BITS:
                 break
             heappop(heap)

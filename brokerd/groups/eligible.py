@@ -58,10 +58,10 @@ class EligibleSearch:
         "_accept",
         "_end",
         "_events",
+        "_examined",
         "_gone_end",
         "_gone_first",
         "_key_of",
-        "_looks",
         "_ranges",
         "_state",
         "cut_short",
@@ -85,7 +85,7 @@ class EligibleSearch:
         self._end = end
         self._accept = accept
         self._key_of = key_of
-        self._looks = self._ranges = 0
+        self._examined = self._ranges = 0
         self._gone_first = self._gone_end = NO_OFFSET
 
     def next(self) -> int:
@@ -101,7 +101,7 @@ class EligibleSearch:
 
     def settle_gone(self, offset: int, answer: int) -> None:
         """Settle an eligible record that is gone, and the range that is gone with it."""
-        self._looks += 1
+        self._examined += 1
         if self._gone_end < 0 or self._state._settled.next_absent(self._gone_end) != offset:
             self.flush()
             self._gone_first = offset
@@ -142,7 +142,7 @@ class EligibleSearch:
                 if key == UNKNOWN:
                     break
                 order.resolve(offset, key)
-                self._looks += 1
+                self._examined += 1
                 continue
             order.scan = offset = touched.next_absent(order.scan)
             if order.free.count and (lowest := order.free.lowest()) < offset:
@@ -157,9 +157,9 @@ class EligibleSearch:
                 return offset
             order.hold(offset, key)
             order.scan = offset + 1
-            self._looks += 1
+            self._examined += 1
         return NO_OFFSET
 
     def _is_cut_short(self) -> bool:
-        self.cut_short = self._looks >= EXAMINED_MAX or self._ranges >= RANGES_MAX
+        self.cut_short = self._examined >= EXAMINED_MAX or self._ranges >= RANGES_MAX
         return self.cut_short

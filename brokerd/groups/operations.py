@@ -22,10 +22,10 @@ MAX_COUNT = (1 << 31) - 1
 DeadRun = tuple[int, int]
 """First offset and end offset, exclusive."""
 
-LOOKS_A_BLOCK = 10
-LOOKS_A_FILTERED_BLOCK = 24
-LOOKS_A_RUN = 80
-LOOKS_A_KEY = 8
+BLOCK_COST = 10
+FILTERED_BLOCK_COST = 24
+RUN_COST = 80
+KEY_COST = 8
 """Cost of a replay of dead letters in half microseconds: per block of 256 offsets, per block with a
 filter by reason or time, per run, and in a key-ordered group per letter."""
 
@@ -142,20 +142,20 @@ class GroupOperations(GroupState):
         end: int = END_OF_OFFSETS,
         reason: str = "",
         before_us: int | None = None,
-        looks: int = MAX_COUNT,
+        budget: int = MAX_COUNT,
     ) -> tuple[list[DeadRun], int]:
-        """Return ranges in which every dead letter with ``reason`` matches, and the ``looks`` left.
+        """Return ranges in which every dead letter with ``reason`` matches, and the budget left.
 
-        A look is half a microsecond of the replay or purge. When the ranges take more than
-        ``looks``, the result is cut and zero or less are left.
+        The unit of ``budget`` is half a microsecond of the replay or purge. If the ranges take more,
+        the result is cut, and the budget left is 0 or negative.
         """
         before = None if before_us is None else before_us - self._epoch_us
         is_whole = before is None and len(self._dead.reasons) <= 1
         runs: list[DeadRun] = []
         is_open = False
         for block, bits, others in self._dead.select(first, end, reason, before):
-            looks -= self._cost(block, bits, is_whole)
-            if looks <= 0:
+            budget -= self._cost(block, bits, is_whole)
+            if budget <= 0:
                 break
             base = block << BLOCK_SHIFT
             for low, high in _ranges(bits, others):
@@ -164,19 +164,19 @@ class GroupOperations(GroupState):
                         runs[-1] = (runs[-1][0], base + high)
                     else:
                         runs.append((base + low, base + high))
-                        looks -= LOOKS_A_RUN
+                        budget -= RUN_COST
                 is_open = low < high
-        return runs, looks
+        return runs, budget
 
     def _cost(self, block: int, bits: int, is_whole: bool) -> int:
-        """Return the cost of selecting and removing these letters of a block, in looks."""
+        """Return the cost of selecting and removing these letters of a block, in units of 0.5 us."""
         letters = self._dead.blocks[block][0]
-        looks = LOOKS_A_BLOCK if is_whole else LOOKS_A_FILTERED_BLOCK
+        cost = BLOCK_COST if is_whole else FILTERED_BLOCK_COST
         if bits and bits != letters:
-            looks += letters.bit_count()
+            cost += letters.bit_count()
         if self._order is not None:
-            looks += LOOKS_A_KEY * bits.bit_count()
-        return looks
+            cost += KEY_COST * bits.bit_count()
+        return cost
 
     def delete(self) -> None:
         """Clear everything but the last token. The caller drops the store and its settings."""

@@ -241,7 +241,7 @@ class LeaseStore(GroupOperations):
         record.
         """
         changed = 0
-        self._deadlines.looks = STALE_PER_LAPSE * limit
+        self._deadlines.stale_left = STALE_PER_LAPSE * limit
         while changed < limit and (offset := self._deadlines.pop_before(now_us)) >= 0:
             self._lapse(now_us, offset)
             changed += 1

@@ -80,9 +80,9 @@ def test_many_stale_entries_are_taken_away_a_few_at_a_time() -> None:
     due[7] = 9
     queue.push(9, 7)
     assert queue.earliest_us() == 5  # earlier than it is
-    queue.looks = 100
+    queue.stale_left = 100
     assert queue.pop_before(100) == -1
-    queue.looks = 100_000
+    queue.stale_left = 100_000
     assert queue.pop_before(100) == 7
     assert queue.earliest_us() is None
 

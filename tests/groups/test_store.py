@@ -698,26 +698,26 @@ class TestTakenFromTheDead:
         store = a_store()
         for offset in range(0, 256 * 100, 128):
             store.dead_letter(offset % 256, 256 * 100, offset, "a")
-        runs, left = store.dead_runs(looks=10_000)
+        runs, left = store.dead_runs(budget=10_000)
         assert (len(runs), left > 0) == (1, True)
-        runs, left = store.dead_runs(looks=500)
+        runs, left = store.dead_runs(budget=500)
         assert (len(runs), left > 0) == (1, False)
         assert runs[0][1] < 256 * 100
-        runs, left = store.dead_runs(before_us=100, looks=1 << 30)
+        runs, left = store.dead_runs(before_us=100, budget=1 << 30)
         assert (len(runs), 1 << 30 > left > (1 << 30) - 20_000) == (100, True)
-        runs, left = store.dead_runs(before_us=100, looks=1_000)
+        runs, left = store.dead_runs(before_us=100, budget=1_000)
         assert (0 < len(runs) < 20, left > 0) == (True, False)
-        assert len(store.dead_runs(looks=99)[0]) == 1, "what there was no time for comes later"
-        assert store.dead_runs(0, 256, looks=99)[0] == [(0, 129)]
+        assert len(store.dead_runs(budget=99)[0]) == 1, "what there was no time for comes later"
+        assert store.dead_runs(0, 256, budget=99)[0] == [(0, 129)]
 
     def test_each_letter_counts_in_a_key_ordered_group(self) -> None:
-        looks = []
+        costs = []
         for key_ordered in (False, True):
             store = a_store(key_ordered=key_ordered)
             for offset in range(5):
                 store.dead_letter(0, END, offset, "a")
-            looks.append(1_000 - store.dead_runs(looks=1_000)[1])
-        assert looks[1] > looks[0] + 10
+            costs.append(1_000 - store.dead_runs(budget=1_000)[1])
+        assert costs[1] > costs[0] + 10
 
     def test_a_purged_record_stays_settled(self) -> None:
         store = self.dead("aaa")
