@@ -1,9 +1,9 @@
 # Tests: tests/broker/test_broker.py
-"""The broker: topics, records, leases. Values in, values out; no wire, no disk.
+"""The broker: topics, records, leases. It uses neither the network nor the disk itself.
 
-Every method applies its change at once and returns; `Broker.journal` names the frame of the change,
-and the Protocol holds the answer until that is durable. All methods must be called in one
-thread, the reactor's; only `Broker.replay` may run elsewhere, before `Broker.start`.
+Each method applies its change at once and returns. `Broker.journal` gives the ticket of the frame
+with the change, and the Protocol holds the answer until that frame is durable. The reactor's thread
+calls all methods. Only `Broker.replay` may run in another thread, before `Broker.start`.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from brokerd.wal import RecoveryReport
 
 @dataclass(eq=False, repr=False)
 class Broker:
-    """The one owner of topics, groups and the journal; its services do the work.
+    """Holds the services that own topics, groups and the journal.
 
-    `wiring.build_broker` makes it. Formats and the admin site use the services of the first
-    group; the second group is for this class.
+    `wiring.build_broker` makes it. Wire formats and the admin site use the services of the first
+    group. Only this class uses the second group.
     """
 
     settings: BrokerSettings
     context: Context
     journal: Journal
-    """Admits work and tells when it is durable."""
+    """Admits work, and calls back when it is durable."""
     writer: RecordWriter
     """Writes by topic name."""
     records: RecordAppender
@@ -107,7 +107,7 @@ class Broker:
     # -- life ---------------------------------------------------------------------------------
 
     def replay(self) -> RecoveryReport:
-        """Rebuild the state from the newest snapshot and the log; may take long."""
+        """Rebuild the state from the newest snapshot and the log. It may take minutes."""
         self._recovery = self.snapshotter.replay()
         if self.bounds is not None:
             self.bounds.find_log_id()
@@ -115,7 +115,7 @@ class Broker:
         return self._recovery
 
     def start(self) -> None:
-        """Begin to serve. Live leases get their full duration again, counted from here."""
+        """Begin to serve. Live leases get their full duration again, from now on."""
         is_damaged = self._recovery is not None and bool(self._recovery.damages)
         if self._recovery is not None:
             self.damage_report.add_replayed(self._recovery)
@@ -134,7 +134,7 @@ class Broker:
         self.ready = True
 
     def stop(self) -> None:
-        """Take no new work and hand what is left, and a mark, to the log.
+        """Refuse new work, and append the gathered changes and a mark to the log.
 
         The caller then closes the log, and may call `write_last_snapshot` after that.
         """
@@ -152,7 +152,7 @@ class Broker:
         self.journal.close()
 
     def write_last_snapshot(self) -> None:
-        """Write a snapshot of the state at the end of the closed log, and the bounds. Blocks."""
+        """Write the bounds, and a snapshot of the state at the end of the closed log. It blocks."""
         for write in self.last_writes():
             write()
 
@@ -167,7 +167,7 @@ class Broker:
     # -- status -------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Counts and sizes, in values that JSON can hold; the admin site shows them."""
+        """Return counts and sizes for the admin site, in values that JSON can hold."""
         groups, omitted = self.overview.groups()
         return {
             **self.overview.counts(),

@@ -16,7 +16,7 @@ _log = Logger()
 
 
 def guarded(callback: Callable[..., Any], *arguments: object) -> Any:
-    """Call ``callback`` and return its result; log an exception with its traceback, return None."""
+    """Call ``callback`` and return its result. If it raises, log the exception and return None."""
     try:
         return callback(*arguments)
     except Exception:

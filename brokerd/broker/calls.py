@@ -21,20 +21,20 @@ Result = TypeVar("Result")
 
 
 def call_when_admitted(broker: Broker, call: Callable[[], Result]) -> Deferred[Result]:
-    """Run ``call()`` now, or again whenever `Congested` is over; fire once its result is durable.
+    """Run ``call()``, again after each `Congested`, and fire when its result is durable.
 
-    ``call`` uses the broker and must raise before it changes anything. The Deferred fails with
-    the `BrokerdError` that it raises, as soon as what the refusal says is durable too, and with
-    `ShuttingDown` while the broker does not serve. A cancelled Deferred fails with CancelledError:
-    a call that still waits is never made then; one that was made stays made.
+    ``call`` uses the broker, and must raise before it changes anything. If it raises a
+    `BrokerdError`, the Deferred fails with it when all earlier changes are durable. It fails with
+    `ShuttingDown` while the broker does not serve. A cancelled Deferred fails with CancelledError.
+    Then a waiting call is dropped, and a finished call keeps its effect.
     """
-    question = _Question(broker, call)
+    question = _Call(broker, call)
     question.attempt()
     return question.answer
 
 
-class _Question(Generic[Result]):
-    """A call and its Deferred answer."""
+class _Call(Generic[Result]):
+    """A call and the Deferred of its result."""
 
     def __init__(self, broker: Broker, call: Callable[[], Result]) -> None:
         self._broker = broker
@@ -42,7 +42,7 @@ class _Question(Generic[Result]):
         self.answer: Deferred[Result] = Deferred()
 
     def attempt(self) -> None:
-        """Make the call, unless its Deferred was cancelled."""
+        """Run the call, unless its Deferred was cancelled."""
         if self.answer.called:
             return
         try:
@@ -61,5 +61,5 @@ class _Question(Generic[Result]):
         except Exception:
             self.answer.errback()
         else:
-            # A Deferred that is cancelled meanwhile ignores it.
+            # If the Deferred is cancelled before, it ignores the result.
             self._broker.journal.when_all_durable(partial(self.answer.callback, result))

@@ -14,25 +14,25 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 START_GAP_US = 3_600 * 1_000_000
-"""A start trusts a wall clock that is at most so far past the log: the broker was down."""
+"""The largest difference of wall clock and log that a start takes for time without a broker."""
 
 
 class ClockSettings(NamedTuple):
     """Section ``[clock]`` of the configuration, in microseconds."""
 
     tolerance_us: int = 60 * 1_000_000
-    """Two clocks agree if they differ by at most so much."""
+    """The largest difference of two clocks that agree."""
     grace_us: int = 3_600 * 1_000_000
-    """A wall clock that jumped is trusted after going steadily for so long."""
+    """A wall clock that jumped is trusted again after this time without another jump."""
 
 
 class BrokerTime:
     """Reads broker time from a wall clock and a monotonic clock.
 
     :param wall: gives seconds since the epoch.
-    :param monotonic: gives seconds since anything.
+    :param monotonic: gives seconds since any moment.
     :param on_jump: ``on_jump(from_us, to_us)`` is called when broker time jumps forward.
-    :param on_ahead: is called when ``ahead_us`` becomes 0 or stops to be 0.
+    :param on_ahead: is called when ``ahead_us`` becomes 0 or leaves 0.
     """
 
     def __init__(
@@ -50,22 +50,22 @@ class BrokerTime:
         self._settings = settings or ClockSettings()
         now_us = self.now_us()
         self._offset_us = self._trusted_us = self._steady_us = self._wall_us() - now_us
-        """Less monotonic time: broker time; the wall clock when it was last trusted; the wall clock
-        when it last changed its course."""
+        """Differences to monotonic time: of broker time, of the wall clock when it was last
+        trusted, and of the wall clock after its last jump."""
         self._steady_since_us = now_us
         self.ahead_us = 0
         """How far broker time is ahead of the time for removal; 0 while broker time is trusted."""
         self.skew_us = 0
         """How far broker time is ahead of the wall clock."""
         self._logged_us = 0
-        """``ahead_us`` as the log has it."""
+        """The last ``ahead_us`` in the log."""
 
     def now_us(self) -> int:
-        """Monotonic time, for leases and timers."""
+        """Return monotonic time, the time of leases and timers."""
         return int(self._monotonic() * 1_000_000)
 
     def resume_from(self, time_us: int, ahead_us: int = 0) -> None:
-        """Go on from the last broker time in the log, and from ``ahead_us`` of then.
+        """Continue from the last broker time in the log and its ``ahead_us``.
 
         :param time_us: 0 for a new log.
         """
@@ -78,7 +78,7 @@ class BrokerTime:
         self.time_us()
 
     def time_us(self) -> int:
-        """Broker time now; compares the clocks."""
+        """Compare the clocks, and return the broker time."""
         now_us = int(self._monotonic() * 1_000_000)
         wall_us = int(self._wall() * 1_000_000) - now_us
         before_us, tolerance_us = self._offset_us, self._settings.tolerance_us
@@ -106,12 +106,12 @@ class BrokerTime:
         return self.time_us() - self.ahead_us
 
     def lead_us(self) -> int:
-        """Return ``ahead_us`` as of now."""
+        """Compare the clocks, and return ``ahead_us``."""
         self.time_us()
         return self.ahead_us
 
     def set_to_wall(self) -> None:
-        """Trust the wall clock, and go on from it: broker time may go back."""
+        """Trust the wall clock and continue from it. Broker time may go back."""
         now_us = self.now_us()
         self._offset_us = self._wall_us() - now_us
         self._trust(self._offset_us, now_us)
@@ -120,7 +120,7 @@ class BrokerTime:
 
     @property
     def problem(self) -> str:
-        """Why broker time is not trusted, "" if it is."""
+        """Return why broker time is not trusted; "" if it is."""
         if not self.ahead_us:
             return ""
         return (
@@ -142,7 +142,7 @@ class BrokerTime:
         }
 
     def unlogged(self) -> dict[str, Any]:
-        """Return the fields of a MARK if the log has another ``ahead_us``, else nothing.
+        """Return the fields of a MARK if the log has another ``ahead_us``, else an empty dict.
 
         The caller must put them into the log.
         """

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_clock_admin.py
-"""Sets broker time to the wall clock, when an operator says that the wall clock is right."""
+"""Sets broker time to the wall clock, on request of an operator."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class ClockAdmin:
         self._snapshotter = snapshotter
 
     def set_to_wall(self) -> None:
-        """Trust the wall clock, and have broker time go on from it (docs/broker.rst, "Clocks").
+        """Trust the wall clock, and continue broker time from it (docs/broker.rst, "Clocks").
 
-        The catalog searches times by those of the segments' first frames. So the change begins a
-        segment, whose first frame, a mark, still has the time before. Delays of a snapshot count
-        from its time, so a new snapshot follows. Raises `Congested` and `NoSpace` before anything
-        changes.
+        The catalog searches by the times of the segments' first frames. So the change begins a
+        segment, and the first frame of that segment, a mark, has the time before the change. Delays
+        in a snapshot count from its time, so a new snapshot follows. Raises `Congested` and
+        `NoSpace` before it changes anything.
         """
         self._journal.admit_events(BATCH_FRAME_BYTES)
         self._journal.end_frame_early()

@@ -14,12 +14,12 @@ from brokerd.wal import Wal
 
 @dataclass(frozen=True)
 class Context:
-    """State, journal and clocks of one broker; `wiring` makes it and hands it to each service."""
+    """State, journal and clocks of one broker. `wiring` makes it for all services."""
 
     state: State
     journal: Journal
     wal: Wal
     clock: Clock
-    """Monotonic, and it schedules calls: the reactor, or a test's clock."""
+    """Monotonic clock and scheduler of calls: the reactor, or the clock of a test."""
     time: BrokerTime
     counters: Counters

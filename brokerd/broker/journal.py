@@ -1,9 +1,9 @@
 # Tests: tests/broker/test_journal.py
-"""Group commit as the broker sees it: work gathers, becomes a frame, becomes durable.
+"""Group commit in the broker: changes gather, become a frame, become durable.
 
-A request applies its changes at once, and they gather here. At the end of the turn, or as soon as
-the commit in flight is done, they become one frame of the write-ahead log. A frame has a *ticket*,
-its number. An answer leaves when the frame with its changes is durable.
+A request applies its changes at once, and they gather here. At the end of the turn of the reactor,
+or when the commit in flight ends, they become one frame of the write-ahead log. The *ticket* of a
+frame is its number. An answer leaves when the frame with its changes is durable.
 
 Order inside a frame: TOPIC entries, other control entries, then records by partition, then events
 by group partition. A control entry that must come after records or events gathered before it needs
@@ -41,22 +41,22 @@ from brokerd.walformat import (
 )
 
 BATCH_FRAME_BYTES = 256
-"""More than the headers and padding of one entry can take in a frame."""
+"""Upper bound of the headers and padding of one entry in a frame."""
 
 EVENT_FRAME_BYTES = 80
-"""More than two group events take in their columns: a lease that lapsed, and what came of it."""
+"""Upper bound of two group events in their columns: the lapse of a lease, and its consequence."""
 
 GROUP_PARTITION_FRAME_BYTES = 512
-"""More than one entry of group events takes besides its events: headers, padding, group name."""
+"""Upper bound of an entry of group events without its events: headers, padding, group name."""
 
 ADMITTED_EXTRA_BYTES = 1024
-"""What a request may add besides the bytes it was admitted with: a topic and a partition."""
+"""Bytes that a request may add to those it was admitted with: a topic and a partition."""
 
 
 class Congested(BrokerdError):
-    """The log has no room yet. The caller retries when `Journal.when_uncongested` calls.
+    """The log has no space yet. The caller tries again when `Journal.when_uncongested` calls back.
 
-    Connections do that; clients do not see this error.
+    Connections do so; clients do not see this error.
     """
 
     retryable = True
@@ -81,9 +81,9 @@ class Clock(Protocol):
 
 
 class ChangedPartitions(NamedTuple):
-    """Partitions with new records, and group partitions with events, of the frame that gathers.
+    """Partitions with new records, and group partitions with events, in the next frame.
 
-    Each is there once, in the order of its first change.
+    Each appears once, in the order of its first change.
     """
 
     partitions: dict[Partition, None]
@@ -97,12 +97,12 @@ class ChangedPartitions(NamedTuple):
 class Journal:
     """Gathers changes and hands them to the log, frame by frame.
 
-    ``before_frame`` is told what has changed before a frame is built, and may add to it;
-    ``after_frame`` runs when nothing is gathered, so the state in memory equals the log up to
+    ``before_frame`` gets the changes before a frame is built, and may add to them. ``after_frame``
+    runs when no change is gathered, so the state in memory equals the log up to
     ``wal.appended_lsn``.
 
-    ``gathered_bytes`` is an upper bound of what the log will need, and nothing is gathered without
-    having been admitted, so the log always has room for a frame.
+    ``gathered_bytes`` is an upper bound of the next frame. All gathered changes were admitted, so
+    the log always has space for the frame.
     """
 
     _log = Logger()
@@ -135,16 +135,16 @@ class Journal:
         self._earlier_changes = ChangedPartitions({}, {})
         """Changes in frames of this turn that `end_frame_early` appended."""
         self.gathered_bytes = 0
-        """Upper bound of what the gathered changes will take in the log."""
+        """Upper bound of the gathered changes in the log."""
         self.limit_bytes = 0
-        """`admit` needs no further check while ``gathered_bytes`` stays below this."""
+        """`admit` makes no further check while ``gathered_bytes`` stays below this."""
         self._reserved_bytes = 0
         """Bytes of the frame that `reserving` keeps free."""
         self.durable_ticket = 0
         self.frames = 0
         """Number of frames since the start."""
         self.frame_time_us = 0
-        """Broker time of the newest frame, or when the one being gathered was begun."""
+        """Broker time of the first change since the last frame, or of the last frame."""
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
@@ -159,7 +159,7 @@ class Journal:
         wal.on_room = self._on_room
 
     def start(self) -> None:
-        """Begin to accept work; the log must be open."""
+        """Begin to accept work. The log must be open."""
         self.durable_ticket = self._wal.durable_ticket
         self._set_limit()
 
@@ -171,14 +171,16 @@ class Journal:
     # -- adding to the frame ------------------------------------------------------------------
 
     def add_partition(self, partition: Partition) -> None:
-        """Tell of the first record a partition gets in this frame, before it is appended."""
+        """Note a partition before it gets its first record in this frame."""
         self._first_change()
         self._partitions.append(partition)
         self.gathered_bytes += BATCH_FRAME_BYTES
 
     def add_group_partition(self, group_partition: GroupPartition, schedule: bool = True) -> None:
-        """Tell that events of a group partition wait; ``schedule=False`` lets them wait for
-        others."""
+        """Note that a group partition has events for this frame.
+
+        With ``schedule=False`` they wait until other changes need a frame.
+        """
         group_partition.dirty = True
         if schedule:
             self._first_change()
@@ -189,7 +191,7 @@ class Journal:
         self.gathered_bytes += GROUP_PARTITION_FRAME_BYTES
 
     def add_entry(self, entry: Entry) -> None:
-        """Add a control entry; it comes before all records and events of this frame."""
+        """Add a control entry. It comes before all records and events of this frame."""
         self._first_change()
         self._entries.append(entry)
         self.gathered_bytes += BATCH_FRAME_BYTES + len(entry.body)
@@ -207,11 +209,11 @@ class Journal:
     # -- room ---------------------------------------------------------------------------------
 
     def admit(self, size: int, partitions: int = 1) -> None:
-        """Ensure that the log has room for records of ``size`` bytes, before any is appended.
+        """Check that the log has space for records of ``size`` bytes, before any is appended.
 
-        ``size`` is the sum of `record_frame_bytes`, ``partitions`` how many the records go to.
-        Raises `Congested` when they may be added later, `NoSpace` when the disk is full,
-        `ShuttingDown` and `StorageFailed` when the log accepts no more work.
+        ``size`` is the sum of `record_frame_bytes`, ``partitions`` the number of their partitions.
+        Raises `Congested` if the caller may try again later, `NoSpace` if the disk is full,
+        `ShuttingDown` and `StorageFailed` if the log accepts no more work.
         """
         if partitions > 1:
             size += (partitions - 1) * BATCH_FRAME_BYTES
@@ -219,7 +221,7 @@ class Journal:
             self._make_room(size)
 
     def admit_events(self, size: int) -> None:
-        """As `admit`, for leases, settles and deletions, which may use the reserve.
+        """Check space for leases, settles and deletions, which may use the reserve of the log.
 
         Uncommitted bytes do not limit them. Raises `Congested` only while log space is allocated.
         """
@@ -227,7 +229,7 @@ class Journal:
             self._make_event_room(size, lambda: self._wal.reserve_room)
 
     def admit_revocation(self, size: int) -> None:
-        """As `admit_events`, for revocations, which may use the last part of the reserve.
+        """Check space for revocations, which may use the last part of the reserve, too.
 
         An administrator can then shut out a client that has filled the log.
         """
@@ -235,7 +237,7 @@ class Journal:
             self._make_event_room(size, lambda: self._wal.last_room)
 
     def _make_room(self, size: int) -> None:
-        """As `admit`, when ``size`` more bytes would exceed ``limit_bytes``."""
+        """Check as `admit` does, when ``size`` more bytes would exceed ``limit_bytes``."""
         self._check_open()
         size += ADMITTED_EXTRA_BYTES + self._reserved_bytes
         if self._parked and not self._unparking:
@@ -252,9 +254,9 @@ class Journal:
             self._no_room(size, "the disk has no room for")
 
     def _make_event_room(self, size: int, room: Callable[[], int]) -> None:
-        """As `admit_events`, when ``size`` more bytes would exceed ``limit_bytes``.
+        """Check as `admit_events` does, when ``size`` more bytes would exceed ``limit_bytes``.
 
-        ``room`` tells what the log has for this kind of work.
+        ``room`` returns the bytes that the log has for this kind of work.
         """
         self._check_open()
         size += BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES + self._reserved_bytes
@@ -288,8 +290,8 @@ class Journal:
     def reserving(self, size: int) -> Iterator[None]:
         """Keep ``size`` bytes of the frame free for records in one partition.
 
-        Inside the context, admissions leave this room. Right after it, the caller may append these
-        records to the same frame without admission. ``size`` as in `admit`.
+        Inside the context, admissions leave this space. Right after it, the caller may append these
+        records to the same frame without admission. ``size`` is as in `admit`.
         """
         self._reserved_bytes = size + BATCH_FRAME_BYTES
         self._set_limit()
@@ -300,7 +302,7 @@ class Journal:
             self._set_limit()
 
     def when_uncongested(self, callback: Callable[[], None]) -> None:
-        """Call back once, when a request that met `Congested` may be tried again."""
+        """Call back once, when a request that raised `Congested` may be tried again."""
         self._parked.append(callback)
         self._set_limit()
 
@@ -309,10 +311,10 @@ class Journal:
         self._unpark()
 
     def _unpark(self) -> None:
-        """Let those that wait try again, first come first served.
+        """Let the waiting callers try again, in the order in which they came.
 
-        Who still finds no room at all stays first, and nobody passes it, or large requests would
-        wait for ever; who was served in part goes behind the others.
+        A caller that still finds no space stays first, and no other passes it: otherwise large
+        requests would wait for ever. A caller that was served in part goes to the end.
         """
         parked = self._parked
         self._unparking = True
@@ -340,11 +342,11 @@ class Journal:
         return self._wal.next_ticket - 1
 
     def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
-        """Call back when ``ticket`` is durable; tickets must be given in growing order."""
+        """Call back when ``ticket`` is durable. Calls must come in the order of tickets."""
         self._waiting.append((ticket, callback))
 
     def when_all_durable(self, callback: Callable[[], None]) -> None:
-        """Call back, now or later, when everything applied so far is durable."""
+        """Call back, now or later, when all changes so far are durable."""
         ticket = self.ticket()
         if ticket <= self.durable_ticket:
             callback()
@@ -367,7 +369,7 @@ class Journal:
             self.append_frame()
 
     def end_frame_early(self) -> None:
-        """Append the gathered changes now; later changes of this turn go into another frame.
+        """Append the gathered changes now. Later changes of this turn go into another frame.
 
         Long polls are still served at the end of the turn.
         """
@@ -385,9 +387,9 @@ class Journal:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Stop the broker: applied changes can neither be written nor taken back.
+        """Stop the broker: applied changes can be neither written nor undone.
 
-        The next start replays the log. NoSpace comes here too, but admission rules it out.
+        The next start replays the log. NoSpace also ends here, but admission prevents it.
         """
         self._log.failure("a frame could not be made", event_id="frame-failed")
         self._wal.fail(f"a frame could not be made: {type(error).__name__}", error)
@@ -423,7 +425,7 @@ class Journal:
             self._append_entries(entries)
 
     def _add_records(self, entries: list[Entry], partition: Partition, ticket: int) -> None:
-        """Add the records gathered for a partition, as a rule in one batch."""
+        """Add the gathered records of a partition, in one batch unless they are very small."""
         chunk = partition.chunks.open
         assert chunk is not None, "a partition with gathered records has an open chunk"
         first = partition.framed_end - chunk.base
@@ -444,10 +446,10 @@ class Journal:
     def _add_small_batches(
         entries: list[Entry], partition: Partition, columns: RecordColumns
     ) -> None:
-        """Add records that take less than a byte each, such as empty ones, in small batches.
+        """Add records of less than a byte each, such as empty ones, in small batches.
 
-        So no stretch of the log ever held more records than bytes, which is how far recovery moves
-        the next offset when it meets a stretch that cannot be read.
+        So no range of the log holds more records than bytes. Recovery relies on it: after an
+        unreadable range it raises the next offset by the bytes of the range.
         """
         for start in range(0, len(columns.values), RECORDS_HEADER_BYTES):
             stop = start + RECORDS_HEADER_BYTES
@@ -459,7 +461,7 @@ class Journal:
 
     def _append_entries(self, entries: list[Entry]) -> None:
         clock = self._time.unlogged()
-        if clock:  # it fits: the log keeps room for marks
+        if clock:  # it fits: the log reserves space for marks
             entries.append(_mark(clock))
         size = sum(len(entry.body) for entry in entries)
         self._last_append_us = self._time.now_us()
@@ -493,7 +495,7 @@ class Journal:
             self._quiet_call = self._clock.callLater(self._mark_quiet_us / 1e6, self._quiet)
 
     def _quiet(self) -> None:
-        """Commit what waits for company; when nothing was written for a while, a mark."""
+        """Commit the events that wait for other changes. If nothing was written, write a mark."""
         self._quiet_call = None
         if self._wal.busy or self._closed:
             return
@@ -507,7 +509,7 @@ class Journal:
         self._expect_quiet()
 
     def mark(self) -> None:
-        """Write an empty frame that says how far the log is synced."""
+        """Write an empty frame. It records how far the log is synced."""
         self.frame_time_us = self._time.time_us()
         self._append_entries([_mark({})])
         self._after_frame()
@@ -520,17 +522,17 @@ class Journal:
         self.add_entry(_mark({"ahead_us": 0, "set": True}))
 
     def mark_damage(self) -> None:
-        """Note that the log is served although part of it is damaged.
+        """Note in the log that it is served although a part of it is damaged.
 
-        Later events may contradict what is lost, which may be cured one day. Without room for the
-        note it is left out.
+        Later events may contradict the lost part, which a repair may bring back. If the log has no
+        space, the note is omitted.
         """
         with suppress(NoSpace, Congested):
             self.admit_events(BATCH_FRAME_BYTES)
             self.add_entry(_mark({"damaged": True}))
 
     def close(self) -> None:
-        """Refuse new work, hand over what has gathered, and write a last mark."""
+        """Refuse new work, append the gathered changes, and write a last mark."""
         self._closed = True
         if self._quiet_call is not None:
             self._quiet_call.cancel()

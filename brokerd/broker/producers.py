@@ -1,14 +1,14 @@
 # Tests: tests/broker/test_producers.py
 """Idempotent producers: a batch that is sent again is not stored again.
 
-A producer that gives its batches an id of its own and growing sequence numbers may send a batch
-again when it does not know what became of it. The newest `REMEMBERED` sequences of each producer
-and topic are kept with the ids that their messages got. What is remembered stands in the frame that
-holds the messages (entry PRODUCER), so after a crash both are there or neither is.
+A producer gives its batches its id and growing sequence numbers. It may send a batch again if it
+got no answer. The broker remembers the newest `REMEMBERED` sequences of each producer and topic,
+with the ids of their messages. An entry PRODUCER in the frame of the messages records them, so a
+crash keeps both or neither.
 
-Memory: at most ``producers_max`` producers and `BYTES_MAX` bytes; who produced longest ago is
-forgotten first. A producer takes `PRODUCER_BYTES` and what its names and ids take packed: about 20
-bytes a sequence, and where a batch went to several partitions 2 bytes more a message.
+Memory: at most ``producers_max`` producers and `BYTES_MAX` bytes. The producer whose last batch is
+oldest is forgotten first. A producer takes `PRODUCER_BYTES`, its names, and its packed ids: about
+20 bytes a sequence, and 2 bytes a message more if a batch went to several partitions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REMEMBERED = 5
 """Sequences of a producer that are remembered."""
 
 PRODUCER_BYTES = 400
-"""What a producer takes besides its id and what it produced: keys, headers, its place in line."""
+"""Memory of a producer besides its id and the ids of its messages: keys, headers, list entries."""
 
 BYTES_MAX = 128 << 20
 
@@ -47,10 +47,9 @@ Known = tuple[int, str]
 
 
 class Producers:
-    """What producers with an id produced last, by topic.
+    """The last batches of producers with an id, by topic.
 
-    An id here is that of `message_id_of`; those of one batch follow one another within each
-    partition.
+    Message ids are those of `message_id_of`. Ids of a batch are consecutive in each partition.
     """
 
     def __init__(self, context: Context, producers_max: int) -> None:
@@ -65,14 +64,14 @@ class Producers:
 
     @property
     def count(self) -> int:
-        """How many producers are remembered."""
+        """Return the number of remembered producers."""
         return len(self._known)
 
     def ids_of(self, topic: Topic, producer_id: str, sequence: int) -> list[int] | None:
-        """The ids that the batch with this sequence got; None when it is a new one.
+        """Return the ids of the batch with this sequence; None if the sequence is new.
 
-        What the batch holds is not compared. Raises `OldSequence` for one that is neither
-        remembered nor newer than all before, and `InvalidRequest`.
+        The content of the batch is not compared. Raises `InvalidRequest`, and `OldSequence` for a
+        sequence that is older than the newest and not remembered.
         """
         check_producer(producer_id, sequence)
         known = self._known.get((topic.topic_id, producer_id))
@@ -89,11 +88,11 @@ class Producers:
         return None
 
     def entry_bytes(self, producer_id: str, count: int, partitions: int) -> int:
-        """More than `remember` adds to the frame, for admission together with the records."""
+        """Return an upper bound of the bytes that `remember` adds to the frame, for admission."""
         return 400 + 4 * len(producer_id) + 2 * count + 16 * partitions
 
     def remember(self, topic: Topic, producer_id: str, sequence: int, ids: Sequence[int]) -> None:
-        """Remember a batch that was just appended and admitted, in the frame that holds it."""
+        """Remember a batch that was admitted and appended, in the frame that holds it."""
         packed = pack_ids(ids)
         body = msgpack.packb({"producer_id": producer_id, "sequence": sequence, "ids": packed})
         self._journal.add_entry(Entry(EntryKind.PRODUCER, topic.topic_id, 0, 0, 0, body))
@@ -121,7 +120,7 @@ class Producers:
             self._remember(key, fields["sequence"], fields["ids"])
 
     def _captures(self, lsn: int) -> list[Encode]:
-        """All producers as they are now, in chunks."""
+        """Return the chunks of all producers."""
         items = list(self._known.items())
         firsts = range(0, len(items), CHUNK_PRODUCERS)
         return [partial(_chunk, lsn, first, items) for first in firsts]
@@ -141,9 +140,9 @@ def check_producer(producer_id: str, sequence: int) -> None:
 
 
 def pack_ids(ids: Sequence[int]) -> list[Any]:
-    """[first id of each partition, which of them each message went to, or how many messages].
+    """Pack ids as [first id of each partition, partition of each message or number of messages].
 
-    The ids of a batch follow one another within each partition.
+    The ids of a batch are consecutive in each partition.
     """
     places: dict[int, int] = {}
     firsts: list[int] = []
@@ -159,7 +158,7 @@ def pack_ids(ids: Sequence[int]) -> list[Any]:
 
 
 def unpack_ids(packed: list[Any]) -> list[int]:
-    """The ids that `pack_ids` packed."""
+    """Return the ids that `pack_ids` packed."""
     firsts, which = packed
     if isinstance(which, int):
         return list(range(firsts[0], firsts[0] + which))

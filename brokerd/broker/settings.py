@@ -24,18 +24,18 @@ class BrokerSettings:
     snapshot_interval_bytes: int = 256 << 20
     max_topics: int = 100_000
     max_partitions: int = 1_000
-    """Of a topic. Each group has state for each of them."""
+    """The most partitions of a topic. Each group has state for each partition."""
     max_groups: int = 200_000
     max_producers: int = 100_000
     max_subscriptions: int = 100_000
     max_transaction_bytes: int = 192 << 20
-    """Of all open transactions together."""
+    """The most memory of all open transactions together."""
     transaction_us: int = 60_000_000
-    """How long a transaction may be open."""
+    """The longest time that a transaction may be open."""
     clock: ClockSettings = field(default_factory=ClockSettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     archive: ArchiveSettings = field(default_factory=ArchiveSettings)
     audit_keep_us: int | None = None
-    """How long the audit trail keeps its events; None: there is no trail."""
+    """How long the audit trail keeps its events; None: the broker has no trail."""
     security: Policy = field(default_factory=Policy)

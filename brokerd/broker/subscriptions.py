@@ -1,15 +1,15 @@
 # Tests: tests/broker/test_subscriptions.py
-"""Subscriptions: places in a topic that have numbers for names, and end when nobody uses them.
+"""Subscriptions: consumer groups that have numbers for names and end when they are unused.
 
-A subscription is a consumer group of its topic, begun at the end of every partition; what is leased
-and settled through it is done with that group. Its id is given once, to nobody else, ever; the
-entry SUBSCRIPTION that says so, and the group's beginning or end, are one frame: docs/broker.rst,
-section "Subscriptions", and docs/wal-format.rst, section "SUBSCRIPTION body".
+A subscription is a consumer group that begins at the end of each partition of its topic. Consumers
+lease and settle in that group. The broker never gives an id again. An entry SUBSCRIPTION and the
+beginning or end of the group are one frame: docs/broker.rst, section "Subscriptions", and
+docs/wal-format.rst, section "SUBSCRIPTION body".
 
-One that is not used for its grace is over: never early, and late by up to a second for each
-`EXAMINED_MAX` of them. A start counts as use.
+A subscription ends when it is unused for its grace period: never early, and late by up to a second
+for each `EXAMINED_MAX` subscriptions. A start of the broker counts as use.
 
-Memory: about 500 bytes each, besides its group; at most ``subscriptions_max`` of them.
+Memory: about 500 bytes each besides the group, and at most ``subscriptions_max`` of them.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from brokerd.wal import Frame, SnapshotChunk
 from brokerd.walformat import Entry, EntryKind
 
 GROUP_PREFIX = "__blipmq."
-"""Names of the groups, before the id."""
+"""Start of the group names; the id follows."""
 
 ID_OF_GROUP_MAX = 1 << 48
-"""No broker has given so many: a group with such a name was made by somebody else."""
+"""No broker has given so many ids: a client made a group with a higher number."""
 
 SWEEP_SECONDS = 1.0
 EXAMINED_MAX = 1_000
-"""Subscriptions that are looked at in a turn, every `SWEEP_SECONDS`."""
+"""Subscriptions that a sweep examines. Sweeps are `SWEEP_SECONDS` apart."""
 ENDS_MAX = 50
-"""Subscriptions that are ended in a turn; then, after `ENDS_SECONDS`, the next are looked at."""
+"""Subscriptions that a sweep ends. After so many, the next sweep follows in `ENDS_SECONDS`."""
 ENDS_SECONDS = 0.05
 
 SNAPSHOT_SUBSCRIPTIONS = 7
@@ -54,14 +54,14 @@ CHUNK_SUBSCRIPTIONS = 10_000
 """Subscriptions in one chunk of a snapshot."""
 
 Floors = Mapping[int, int]
-"""Where to begin, by partition; at the end of those that are not named."""
+"""The first offset by partition. Partitions without an entry begin at their end."""
 
 OffsetFound = Callable[[int | None, Exception | None], None]
 FindOffset = Callable[[Partition, int, OffsetFound], None]
 
 
 class Subscription:
-    """One subscription. It is over when its topic or its group is gone, too."""
+    """A subscription. It ends with its topic or its group, too."""
 
     __slots__ = ("grace_us", "group_name", "qos", "subscription_id", "topic_id", "used_us")
 
@@ -113,10 +113,9 @@ class Subscriptions:
     # -- life ---------------------------------------------------------------------------------
 
     def start(self, now_us: int, was_damaged: bool = False) -> None:
-        """Begin to end what nobody uses; each has its whole grace from ``now_us`` on.
+        """Begin to end unused subscriptions. Each has its whole grace period from ``now_us`` on.
 
-        With ``was_damaged``, ids may have been given of which the log tells no more: those that
-        groups still have are not given again.
+        With ``was_damaged``, the log may have lost ids. The ids of existing groups are skipped.
         """
         if was_damaged:
             self._skip_ids_of_groups()
@@ -125,7 +124,7 @@ class Subscriptions:
         self._sweep_later()
 
     def stop(self) -> None:
-        """End no more subscriptions."""
+        """Stop the sweeps."""
         if self._sweep_call is not None:
             self._sweep_call.cancel()
             self._sweep_call = None
@@ -134,7 +133,7 @@ class Subscriptions:
 
     @property
     def count(self) -> int:
-        """How many subscriptions there are."""
+        """Return the number of subscriptions."""
         return len(self._known)
 
     def subscribe(
@@ -146,11 +145,11 @@ class Subscriptions:
         grace_us: int,
         floors: Floors | None = None,
     ) -> int:
-        """Make a subscription, and its topic if there is none; returns its id.
+        """Create a subscription, and its topic if it does not exist; return its id.
 
-        Its group counts grants, has at most ``max_deliveries`` (0 counts as 1), and leases that
-        last ``lease_us`` and double. Raises `InvalidName`, `LimitExceeded`, `NoSpace`, `Congested`
-        before anything is changed, but that the topic may have been made.
+        Its group counts grants and has at most ``max_deliveries`` (0 counts as 1). Its leases last
+        ``lease_us`` and double. Raises `InvalidName`, `LimitExceeded`, `NoSpace`, `Congested`. Then
+        nothing is changed, but the topic may be created.
         """
         if len(self._known) >= self._subscriptions_max:
             raise LimitExceeded(
@@ -180,7 +179,7 @@ class Subscriptions:
         return subscription_id
 
     def use(self, subscription_id: int) -> tuple[Subscription, ConsumerGroup] | None:
-        """A subscription and its group, used now; None when it is over or never was."""
+        """Use a subscription now. Return it and its group; None if it does not exist."""
         subscription = self._known.get(subscription_id)
         if subscription is None:
             return None
@@ -191,7 +190,7 @@ class Subscriptions:
         return subscription, group
 
     def topic_name(self, subscription_id: int) -> str | None:
-        """The topic of a subscription, which is not used by that; None as in `use`."""
+        """Return the topic of a subscription; None as in `use`. This does not count as use."""
         subscription = self._known.get(subscription_id)
         group = None if subscription is None else self._group(subscription)
         return None if group is None else group.topic.name
@@ -202,9 +201,9 @@ class Subscriptions:
         time_us: int,
         found: Callable[[Floors | None, Exception | None], None],
     ) -> None:
-        """Call ``found(floors, None)`` with where a broker time is in each partition, later.
+        """Find the offset of a broker time in each partition, and call ``found(floors, None)``.
 
-        ``found(None, error)`` when that cannot be told; see `offset_at_time`. A topic that does not
+        Call ``found(None, error)`` if a search fails; see `offset_at_time`. A topic that does not
         exist has no partitions.
         """
         topic = self._state.by_name.get(topic_name)
@@ -227,7 +226,7 @@ class Subscriptions:
     # -- beginning and end --------------------------------------------------------------------
 
     def end_with_group(self, topic_name: str, group_name: str) -> bool:
-        """End the subscription that a group belongs to, and the group; False if it is no such one.
+        """End a subscription by its group, with the group. Return False for other groups.
 
         Raises `NoSpace` and `Congested`.
         """
@@ -249,7 +248,7 @@ class Subscriptions:
                     self._next_id = max(self._next_id, int(number) + 1)
 
     def _free_id(self, topic: Topic) -> int:
-        """The next id whose group nobody has made."""
+        """Return the next id whose group does not exist."""
         subscription_id = self._next_id
         while f"{GROUP_PREFIX}{subscription_id}" in topic.groups:
             subscription_id += 1
@@ -258,7 +257,7 @@ class Subscriptions:
     def _begin(
         self, topic: Topic, subscription: Subscription, settings: GroupSettings, floors: Floors
     ) -> None:
-        """Put a subscription and the beginning of its group into one frame."""
+        """Write a subscription and the beginning of its group in one frame."""
         group = self._leases.new_group(topic, subscription.group_name)
         text_bytes = 4 * len(settings.to_json())
         entry = _entry(
@@ -281,7 +280,7 @@ class Subscriptions:
             self._leases.touch_added(group_partition, 0, text_bytes)
 
     def _end(self, subscription: Subscription) -> None:
-        """Forget a subscription and its group, in one frame. Raises `Congested`, `NoSpace`."""
+        """Delete a subscription and its group in one frame. Raises `Congested`, `NoSpace`."""
         group = self._group(subscription)
         group_partitions = group.partitions if group is not None else []
         entry = _entry(subscription.topic_id, op="over", id=subscription.subscription_id)
@@ -308,7 +307,7 @@ class Subscriptions:
             self._sweep_call = self._clock.callLater(seconds, self._sweep)
 
     def _sweep(self) -> None:
-        """Look at some subscriptions and end those that nobody uses."""
+        """Examine some subscriptions, and end the unused ones."""
         self._sweep_call = None
         now_us = self._time.now_us()
         if not self._to_look_at:
@@ -321,7 +320,7 @@ class Subscriptions:
             try:
                 self._end(subscription)
             except BrokerdError:
-                break  # no room for the entry: it ends late, never early
+                break  # no space for the entry: it ends late, never early
             ends += 1
             if ends == ENDS_MAX:
                 break
@@ -334,7 +333,7 @@ class Subscriptions:
     # -- what survives a restart --------------------------------------------------------------
 
     def _apply(self, frame: Frame, entry: Entry) -> None:
-        """Do what an entry says. What a chunk holds already, applied again, changes nothing."""
+        """Apply an entry. To apply an entry that a chunk holds already changes nothing."""
         fields = msgpack.unpackb(entry.body)
         op, subscription_id = fields["op"], fields["id"]
         if op not in ("made", "over"):
@@ -362,7 +361,7 @@ class Subscriptions:
         self._next_id = max(self._next_id, subscription_id + 1)
 
     def _captures(self, lsn: int) -> list[Encode]:
-        """All subscriptions as they are now, in chunks; one at least, once an id was given."""
+        """Return the chunks of all subscriptions. Once an id was given there is at least one."""
         if self._next_id == 1:
             return []
         rows = [

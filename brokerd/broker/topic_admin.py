@@ -1,8 +1,8 @@
 # Tests: tests/broker/test_topic_admin.py
 """Creates, configures, trims and deletes topics.
 
-Every method asks the journal for room first, then changes the state and adds one entry. Records and
-events that the change ends go to the log before it, in a frame of their own, because entries of
+Each method asks the journal for space first, then changes the state and adds one entry. Records
+and events that the change ends go to the log before it, in a frame of their own, because entries of
 topics come first in a frame.
 """
 
@@ -36,11 +36,11 @@ from brokerd.errors import InvalidName, LimitExceeded, UnknownOffset
 from brokerd.values import RESERVED_PREFIX
 
 OWN_TOPIC_BYTES = 1024
-"""More than making a topic, or configuring one of the broker's own, takes in a frame."""
+"""Upper bound in a frame of a new topic, or of new settings of one of the broker's own topics."""
 
 
 def check_topic_name(name: str) -> None:
-    """Raise `InvalidName` for a name that no topic of the broker's clients may have."""
+    """Raise `InvalidName` for a name that topics of clients must not have."""
     check_name(name, "topic name")
     if name.startswith(RESERVED_PREFIX):
         raise InvalidName(
@@ -49,7 +49,7 @@ def check_topic_name(name: str) -> None:
 
 
 class TopicAdmin:
-    """Creates, changes and deletes topics. ``configured()`` is told of other settings."""
+    """Creates, changes and deletes topics. It calls ``configured()`` when settings change."""
 
     _log = Logger()
 
@@ -95,7 +95,7 @@ class TopicAdmin:
     def create(
         self, name: str, partitions: int = 1, settings: TopicSettings | None = None
     ) -> Topic:
-        """Create a topic, or return the one of that name as it is.
+        """Create a topic, or return the existing topic of that name unchanged.
 
         Raises `InvalidName`, `InvalidRequest`, `LimitExceeded`, `NoSpace` or `Congested`.
         """
@@ -110,7 +110,7 @@ class TopicAdmin:
     def check_new(self, name: str, partitions: int, before: int = 0) -> None:
         """Raise `InvalidName` or `LimitExceeded` if no such topic may be created.
 
-        So many others are going to be created ``before`` it.
+        ``before`` is the number of topics that the caller creates before this one.
         """
         check_topic_name(name)
         if not 1 <= partitions <= self._max_partitions:
@@ -126,17 +126,17 @@ class TopicAdmin:
             )
 
     def create_admitted(self, name: str, partitions: int) -> Topic:
-        """Create a topic that `check_new` let pass, and that was admitted with others.
+        """Create a topic that passed `check_new` and is admitted.
 
         It takes `OWN_TOPIC_BYTES` and an entry.
         """
         return self._add_admitted(Topic(self._state.next_topic_id, name, partitions))
 
     def internal_topic(self, target: Topic) -> Topic:
-        """The unlisted topic that serves ``target``: one partition, made when it is first needed.
+        """Return the internal topic that serves ``target``. The first call creates it.
 
-        It goes when ``target`` goes, and keeps its records until its start offset is moved. Raises
-        `NoSpace` or `Congested`.
+        It has one partition, is not listed, and is deleted with ``target``. It keeps its records
+        until its start offset moves. Raises `NoSpace` or `Congested`.
         """
         if target.internal is not None:
             return target.internal
@@ -145,10 +145,9 @@ class TopicAdmin:
         return self._add(Topic(self._state.next_topic_id, name, 1, forever, target.topic_id))
 
     def own_topic(self, name: str, settings: TopicSettings) -> Topic:
-        """The topic of the broker's own that has this name, one partition, with these settings.
+        """Return one of the broker's own topics, with one partition and these settings.
 
-        It is made, or configured, when it is first needed. That is admitted already: there is
-        room for `OWN_TOPIC_BYTES` more.
+        Create or configure it if needed. The caller has admitted `OWN_TOPIC_BYTES` for it.
         """
         topic = self._state.by_name.get(name)
         if topic is None:
@@ -168,7 +167,7 @@ class TopicAdmin:
         return topic
 
     def configure(self, name: str, settings: TopicSettings) -> None:
-        """Give a topic all of these settings; what they do not say is as the broker's are.
+        """Set all settings of a topic. None means the default of the broker.
 
         Raises `UnknownTopic`, `InvalidName`, `InvalidRequest`, `NoSpace` or `Congested`.
         """
@@ -186,9 +185,8 @@ class TopicAdmin:
     def delete(self, name: str) -> None:
         """Delete a topic with its records, groups and delayed messages.
 
-        Long polls on it are answered that there is nothing. Its name may be used again at once: for
-        a new topic, whose offsets begin at 0. Raises `UnknownTopic`, `InvalidName`, `NoSpace` or
-        `Congested`.
+        Long polls on it time out at once. The name is free at once for a new topic, whose offsets
+        begin at 0. Raises `UnknownTopic`, `InvalidName`, `NoSpace` or `Congested`.
         """
         topic = self._topic_to_change(name)
         self._journal.admit_events(2 * BATCH_FRAME_BYTES)
@@ -205,9 +203,9 @@ class TopicAdmin:
         self._waiters.end(name)
 
     def trim(self, name: str, partition: int, offset: int) -> int:
-        """Remove the records of a partition below ``offset``; returns its new start offset.
+        """Remove the records of a partition below ``offset``; return its new start offset.
 
-        The start offset never goes back, nor past the next offset. Raises `UnknownTopic`,
+        The start offset never goes back, and never passes the next offset. Raises `UnknownTopic`,
         `InvalidName`, `UnknownPartition`, `UnknownOffset`, `NoSpace` or `Congested`.
         """
         trimmed = self._topic_to_change(name).partition(partition)
@@ -220,16 +218,16 @@ class TopicAdmin:
         return trimmed.start_offset
 
     def _topic_to_change(self, name: str) -> Topic:
-        """The topic of this name, if it is a client's. Raises `UnknownTopic` or `InvalidName`."""
+        """Return a topic of clients by name. Raises `UnknownTopic` or `InvalidName`."""
         topic = self._state.existing_topic(name)
         check_topic_name(name)
         return topic
 
     def remove(self, starts: list[tuple[Partition, int]], reason: str) -> int:
-        """Move start offsets forward, all in one frame; returns how many records that removed.
+        """Move start offsets forward, in one frame; return how many records this removed.
 
-        Offsets that are no news change nothing. Long polls try again: keys may be free now.
-        ``reason`` is for the metric. Raises `NoSpace` or `Congested`.
+        An offset at or below the start offset changes nothing. Long polls try again, because keys
+        may be free now. The metric counts by ``reason``. Raises `NoSpace` or `Congested`.
         """
         moved = [
             (partition, offset) for partition, offset in starts if offset > partition.start_offset
@@ -248,10 +246,10 @@ class TopicAdmin:
         return removed
 
     def mark_archived(self, ends: list[tuple[Partition, int]]) -> int:
-        """Let the records of partitions below offsets be missing from the log: an archive has them.
+        """Record in one frame that an archive has the records of partitions below offsets.
 
-        All in one frame. Offsets that are no news change nothing, nor do deleted topics; returns
-        how many were news. Raises `NoSpace` or `Congested`.
+        The log may then lack them. Offsets that are not above the recorded ones, and deleted
+        topics, change nothing. Return how many changed. Raises `NoSpace` or `Congested`.
         """
         news = [
             (partition, end)

@@ -1,13 +1,14 @@
 # Tests: tests/broker/test_transactions.py
-"""Transactions: records that are kept in memory until all of them are appended, in one frame.
+"""Transactions: records that stay in memory until a commit appends all of them in one frame.
 
-A transaction is in no log and seen by nobody before its commit. The commit is admitted as a whole,
-and nothing else is admitted until its last record is appended: so it is one frame of the log, with
-the topics that it brings about, and after a crash all of it is there or nothing.
+Before its commit, a transaction is not in the log, and no consumer sees it. The commit is admitted
+as a whole, and no other change comes between its records. So it is one frame of the log, with the
+topics that it creates, and a crash keeps all of it or nothing.
 
-It belongs to whoever began it and ends with `Transactions.roll_back` when that one is gone, or by
-itself after so long. Memory: `Transaction.held_bytes` counts what it takes, each record
-`RECORD_BYTES` more than its value. One transaction has a limit, and so have all open ones together.
+A transaction belongs to the connection that began it. It ends with `Transactions.roll_back` when
+the connection closes, or by itself after a time limit. `Transaction.held_bytes` counts its memory,
+with `RECORD_BYTES` a record besides the value. Each transaction has a limit of memory, and all open
+transactions together have one.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ HELD_BYTES_MAX = 48 << 20
 """Most bytes of one transaction."""
 
 RECORD_BYTES = 512
-"""What a record counts besides its value: its place in memory, and what it may take in a frame."""
+"""Bytes counted for a record besides its value: objects in memory, and headers in the frame."""
 
 OPEN_BYTES = 4096
-"""What a transaction counts besides its records."""
+"""Bytes counted for a transaction besides its records."""
 
 PARTITIONS_MAX = 10_000
-"""Partitions of all the topics of one transaction, so that a commit does not take too long."""
+"""Most partitions of all topics of a transaction. It bounds the time of a commit."""
 
 ACTIVE = "active"
 COMMITTED = "committed"
@@ -43,7 +44,7 @@ ABORTED = "aborted"
 
 @dataclass
 class TransactionCounters:
-    """What became of transactions since the broker started."""
+    """Counts of ended transactions since the broker started."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -51,7 +52,7 @@ class TransactionCounters:
 
 
 class Transaction:
-    """One transaction; `Transactions` changes it."""
+    """A transaction. Only `Transactions` changes it."""
 
     __slots__ = (
         "commit_waits",
@@ -69,43 +70,43 @@ class Transaction:
         """Counted from 1 since the broker started."""
         self.state = ACTIVE
         self.why = ""
-        """Why it is aborted, if its owner did not say so."""
+        """Why the broker aborted it; "" if its owner did, or it is not aborted."""
         self.end_seconds = 0.0
-        """When it is aborted, by the broker's clock."""
+        """When the broker aborts it, by the broker's clock."""
         self.commit_waits = False
-        """Whether its commit met `Congested`: then its age does not end it."""
+        """Whether its commit raised `Congested`. Then its age does not end it."""
         self.values: dict[str, list[bytes]] = {}
-        """By topic, in the order in which they came."""
+        """Values by topic, in the order in which they came."""
         self.partitions = 0
-        """Of all its topics, as they were."""
+        """Number of partitions of all its topics, when it was last used."""
         self.held_bytes = OPEN_BYTES
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The names of the topics that it has records for."""
+        """Return the names of the topics of its records."""
         return tuple(self.values)
 
     def check_active(self) -> None:
-        """Raise `InvalidRequest` if it is over."""
+        """Raise `InvalidRequest` if it has ended."""
         if self.state != ACTIVE:
             why = f" ({self.why})" if self.why else ""
             raise InvalidRequest(f"transaction is not active: {self.state}{why}")
 
 
 class _Part(NamedTuple):
-    """What a commit appends to one topic."""
+    """The records that a commit appends to one topic."""
 
     name: str
     topic: Topic | None
-    """None: it does not exist yet."""
+    """None: the commit creates it."""
     values: list[bytes]
 
 
 class Transactions:
     """All open transactions. ``topic(name)`` finds a topic.
 
-    :param most_bytes: what all of them may hold together.
-    :param timeout_us: how long one may be open.
+    :param most_bytes: most memory of all open transactions together.
+    :param timeout_us: longest time that a transaction may be open.
     """
 
     def __init__(
@@ -125,14 +126,14 @@ class Transactions:
         self._most_bytes = most_bytes
         self._timeout_us = timeout_us
         self._open: dict[Transaction, None] = {}
-        """In the order in which they were begun, which is that in which they end by age."""
+        """Transactions in the order of their begin, which is also that of their timeouts."""
         self._look_call: DelayedCall | None = None
         self._held_bytes = 0
         self._begun = 0
         self.counters = TransactionCounters()
 
     def begin(self) -> Transaction:
-        """A new transaction. Raises `LimitExceeded`."""
+        """Begin and return a transaction. Raises `LimitExceeded`."""
         self._check_room(OPEN_BYTES)
         self._begun += 1
         transaction = Transaction(self._begun)
@@ -144,9 +145,9 @@ class Transactions:
     def produce(
         self, transaction: Transaction, topic_name: str, value: bytes, partitions: int
     ) -> None:
-        """Add a record; an unknown topic will be created with so many ``partitions``.
+        """Add a record. The commit creates an unknown topic with ``partitions`` partitions.
 
-        Raises `InvalidRequest` if the transaction is over, `InvalidName` and `LimitExceeded`.
+        Raises `InvalidRequest` if the transaction has ended, `InvalidName` and `LimitExceeded`.
         """
         transaction.check_active()
         values = transaction.values.get(topic_name)
@@ -176,11 +177,12 @@ class Transactions:
         self._held_bytes += added
 
     def commit(self, transaction: Transaction, partitions: int, producer_format: int) -> list[str]:
-        """Append all its records, in one frame; the names of the topics that this brought about.
+        """Append all its records in one frame; return the names of the topics that this created.
 
-        Records have no key and go to the partitions of their topic in turn. Raises `Congested`:
-        then commit again, it is not aborted meanwhile; `InvalidRequest` if it is over; and
-        `InvalidName`, `LimitExceeded`, `NoSpace` and others: then it is still open.
+        Records have no key, and go to the partitions of their topic in rotation. Raises
+        `InvalidRequest` if the transaction has ended. Raises `Congested`: the caller commits again
+        later, and no timeout ends the transaction before. After `InvalidName`, `LimitExceeded`,
+        `NoSpace` and other errors the transaction is still open.
         """
         transaction.check_active()
         transaction.commit_waits = False
@@ -204,7 +206,7 @@ class Transactions:
         return new
 
     def _admit(self, parts: list[_Part], new_topics: int, partitions: int) -> None:
-        """Make sure that a whole commit has a place in one frame."""
+        """Check that the whole commit fits into one frame."""
         size = new_topics * (OWN_TOPIC_BYTES + BATCH_FRAME_BYTES)
         touched = 0
         for part in parts:
@@ -215,13 +217,13 @@ class Transactions:
             self._journal.admit(size, touched)
 
     def roll_back(self, transaction: Transaction) -> None:
-        """Let go of a transaction's records; one that is over stays as it is."""
+        """Drop the records of a transaction. An ended transaction does not change."""
         if transaction.state == ACTIVE:
             self.counters.rolled_back += 1
             self._end(transaction, ABORTED)
 
     def stop(self) -> None:
-        """Let go of all of them: nobody will commit any more."""
+        """Drop all open transactions."""
         for transaction in list(self._open):
             self.roll_back(transaction)
         if self._look_call is not None:
@@ -229,7 +231,7 @@ class Transactions:
             self._look_call = None
 
     def status(self) -> dict[str, Any]:
-        """As a status shows it."""
+        """Return counts and sizes for the status."""
         return {
             "open": len(self._open),
             "held_bytes": self._held_bytes,
@@ -254,7 +256,7 @@ class Transactions:
     # -- age ----------------------------------------------------------------------------------
 
     def _look_later(self, transaction: Transaction) -> None:
-        """Look for old ones when this one, the oldest, may be one."""
+        """Schedule a search for old transactions at the timeout of this one, the oldest."""
         if self._look_call is None:
             delay_seconds = transaction.end_seconds - self._clock.seconds()
             self._look_call = self._clock.callLater(max(0.0, delay_seconds), self._look)
@@ -273,7 +275,7 @@ class Transactions:
             self._look_later(next(iter(self._open)))
 
     def _give_time(self, transaction: Transaction) -> None:
-        """Let a transaction be open for as long again, because its commit waits for room."""
+        """Start the timeout of a transaction again, because its commit waits for space."""
         del self._open[transaction]
         self._start_time(transaction)
 
@@ -288,7 +290,7 @@ class Transactions:
 
 
 def _in_turn(topic: Topic, values: list[bytes]) -> Iterator[tuple[Partition, list[bytes]]]:
-    """The records of each partition, when all go to the partitions in turn."""
+    """Yield the records of each partition. Records go to the partitions in rotation."""
     by_partition: dict[Partition, list[bytes]] = {}
     if len(topic.partitions) == 1:
         by_partition[topic.partitions[0]] = values

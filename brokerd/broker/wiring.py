@@ -1,8 +1,8 @@
 # Tests: tests/broker/test_broker.py
 """Build a broker from its settings, its log and its threads.
 
-Each service is a property of `_Wiring`, which makes it when another one needs it first. A cycle of
-services is closed by a lambda, which looks the later one up when it is called.
+Each service is a cached property of `_Wiring`, made when another service first needs it. Where two
+services need each other, one of them gets a lambda that finds the other when it is called.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class _Wiring:
         self.archive_threads = self.readers if self.access is None else self.access.threads
 
     def broker(self) -> Broker:
-        """Make the broker. A snapshot has its parts in this order; a start reads them in any."""
+        """Make the broker. A snapshot has its parts in this order; a start reads any order."""
         return Broker(
             settings=self.settings,
             context=self.context,

@@ -146,8 +146,8 @@ class GroupOperations(GroupState):
     ) -> tuple[list[DeadRun], int]:
         """Return ranges in which every dead letter with ``reason`` matches, and the budget left.
 
-        The unit of ``budget`` is half a microsecond of the replay or purge. If the ranges take more,
-        the result is cut, and the budget left is 0 or negative.
+        The unit of ``budget`` is half a microsecond of the replay or purge. If the ranges take
+        more, the result is cut, and the budget left is 0 or negative.
         """
         before = None if before_us is None else before_us - self._epoch_us
         is_whole = before is None and len(self._dead.reasons) <= 1
@@ -169,7 +169,7 @@ class GroupOperations(GroupState):
         return runs, budget
 
     def _cost(self, block: int, bits: int, is_whole: bool) -> int:
-        """Return the cost of selecting and removing these letters of a block, in units of 0.5 us."""
+        """Return the cost to select and remove these letters of a block, in units of 0.5 us."""
         letters = self._dead.blocks[block][0]
         cost = BLOCK_COST if is_whole else FILTERED_BLOCK_COST
         if bits and bits != letters:
