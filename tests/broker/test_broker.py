@@ -8,6 +8,7 @@ import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.broker import GONE, STOP, TAKE, Broker, BrokerSettings, Congested
+from brokerd.broker.journal import EVENT_FRAME_BYTES
 from brokerd.broker.leases.service import EXPIRE_STEP
 from brokerd.errors import (
     InvalidName,
@@ -19,7 +20,7 @@ from brokerd.errors import (
     UnknownTopic,
 )
 from brokerd.groups import EXAMINED_MAX, GroupSettings
-from brokerd.wal import WalOptions
+from brokerd.wal import Wal, WalOptions
 from simulator.machine.bare import AcceptAll
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce, read, settle
 from tests.house import House
@@ -637,6 +638,23 @@ class TestManyAtOnce:
         info = house.broker.overview.group_info("t", "g")
         assert (info.leased, info.ready) == (1, 3 * EXPIRE_STEP - 1)
         assert house.crash().broker.overview.group_info("t", "g").leased == 1
+
+    def test_lapses_leave_the_space_that_an_acquire_was_admitted_with(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The log has space for the lapses or for the new leases, but not for both."""
+        house = self.leased(EXPIRE_STEP)
+        space = 3 * EXPIRE_STEP * EVENT_FRAME_BYTES // 2
+        monkeypatch.setattr(Wal, "room", 0)
+        monkeypatch.setattr(Wal, "reserve_room", space)
+        settle(house, 0)
+        house.run()
+        house.clock.rightNow += 6
+        leased = lease(house, owner="bob", limit=EXPIRE_STEP)
+        assert house.broker.journal.gathered_bytes <= space
+        assert leased == []
+        house.pass_time(1)
+        assert len(lease(house, owner="bob", limit=EXPIRE_STEP)) == EXPIRE_STEP - 1
 
 
 class TestClocks:

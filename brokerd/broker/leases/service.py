@@ -172,11 +172,13 @@ class LeaseService:
         if limit > self.events_max:
             limit = self.events_max
         group_partition_bytes = GROUP_PARTITION_FRAME_BYTES + 4 * len(owner)
-        self._journal.admit_events(
-            (limit + RANGES_MAX) * EVENT_FRAME_BYTES
-            + min(limit, len(group.partitions)) * group_partition_bytes
+        admitted_bytes = (limit + RANGES_MAX) * EVENT_FRAME_BYTES + (
+            min(limit, len(group.partitions)) * group_partition_bytes
         )
-        found = self._acquire_in_turn(group, owner, duration_us, limit, record_filter)
+        self._journal.admit_events(admitted_bytes)
+        found = self._acquire_in_rotation(
+            group, owner, duration_us, limit, record_filter, admitted_bytes
+        )
         self._counters.leases_granted += len(found)
         return found
 
@@ -190,13 +192,14 @@ class LeaseService:
             group = self.new_group(topic, group_name)
         return group
 
-    def _acquire_in_turn(
+    def _acquire_in_rotation(
         self,
         group: ConsumerGroup,
         owner: str,
         duration_us: int,
         limit: int,
         record_filter: RecordFilter,
+        admitted_bytes: int,
     ) -> list[tuple[GroupPartition, Grant]]:
         """Lease from one partition after the other until ``limit`` or the filter ends the search.
 
@@ -209,6 +212,9 @@ class LeaseService:
         first = group.next_partition
         for step in range(len(partitions)):
             group_partition = partitions[(first + step) % len(partitions)]
+            due_us = group_partition.scheduled_us
+            if due_us is not None and due_us <= now_us:
+                self._expire(group_partition, now_us, admitted_bytes)
             grants = self._acquire_from(
                 group_partition, now_us, owner, duration_us, limit - len(found), record_filter
             )
@@ -230,9 +236,7 @@ class LeaseService:
         record_filter: RecordFilter,
     ) -> list[Grant]:
         """Lease up to ``limit`` records of one partition, and add the events to the frame."""
-        store, due_us = group_partition.store, group_partition.scheduled_us
-        if due_us is not None and due_us <= now_us:
-            self._expire(group_partition, now_us)
+        store = group_partition.store
         record_filter.group_partition = group_partition
         before = len(store.events)
         grants = store.acquire(
@@ -471,14 +475,16 @@ class LeaseService:
                     group_partition.partition.topic.name, group_partition.group.name
                 )
 
-    def _expire(self, group_partition: GroupPartition, now_us: int) -> int:
+    def _expire(self, group_partition: GroupPartition, now_us: int, admitted_bytes: int = 0) -> int:
         """End some of the leases and delays whose time is over. Return how many; -1: try later.
 
-        A lapse alone forces no commit.
+        The events leave ``admitted_bytes`` of the log to the caller. A lapse alone forces no
+        commit.
         """
         step = min(EXPIRE_STEP, self.events_max)
+        size = min(group_partition.store.leased, step) * EVENT_FRAME_BYTES
         try:
-            self._journal.admit_events(min(group_partition.store.leased, step) * EVENT_FRAME_BYTES)
+            self._journal.admit_events(admitted_bytes + size)
         except BrokerdError:
             return -1  # no space for the events: leases may end late, never early
         events = group_partition.store.events
