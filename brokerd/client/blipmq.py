@@ -13,7 +13,7 @@
 One client belongs to one thread. It connects when first used, and again after a lost connection.
 
 The client follows the format's rules (page, section Codes): it logs every NACK with code and text,
-it sends a message again after a pause if a 500 refused it, and no other message, and it pauses
+it sends a message with a NACK 500 again after a pause, and no other message, and it pauses
 after a POLL without an answer, longer each time.
 """
 
@@ -68,7 +68,7 @@ UNCONFIRMED_MAX = 256
 UNCONFIRMED_BYTES_MAX = 4 << 20
 
 RETRIES = 5
-"""How often what a 500 refused is sent again."""
+"""How often a message is sent again after a NACK 500."""
 RETRY_SECONDS = 0.1
 """The pause before that; it doubles."""
 
@@ -77,7 +77,7 @@ POLL_SECONDS_MAX = 0.5
 """The pause after a POLL without an answer: it doubles, up to this."""
 
 _LASTING = "limits.max_topics"
-"""The setting that a 500 names if pauses do not help: somebody has to change it."""
+"""The setting that a NACK 500 names if a retry cannot help: an operator must change it."""
 
 FIRST_ID = 1 << 63
 """Correlation ids of requests begin here: delivery tags, which are those of ACKs, are below."""
@@ -86,9 +86,9 @@ _log = logging.getLogger(__name__)
 
 
 class BlipmqError(BrokerdError):
-    """The broker refused a request for good, or with a 500 each time. The connection stays open.
+    """The broker refused a request for good, or with each retry. The connection stays open.
 
-    ``retryable`` is True if a later retry may help: after a 500, unless the broker has reached its
+    ``retryable`` is True if a later retry may help: after a NACK 500, unless the broker reached its
     limit of topics.
     """
 
@@ -159,7 +159,7 @@ class BlipmqClient:
         """Messages of QoS 1 that no `flush` has confirmed, by correlation id."""
         self._unconfirmed_bytes = 0
         self._refused: dict[int, Nack] = {}
-        """What is known of them already."""
+        """The refusals of unconfirmed messages, by correlation id."""
 
     def __enter__(self) -> Self:
         return self
@@ -209,7 +209,7 @@ class BlipmqClient:
     def flush(self) -> None:
         """Wait until every published message is durable.
 
-        A message that a 500 refused is sent again, after later ones. After a lost connection every
+        A message with a NACK 500 is sent again, after later ones. After a lost connection every
         unconfirmed message is sent again and may be stored twice.
 
         :raises BlipmqError: a message was refused for good, or `RETRIES` times. It is dropped, and

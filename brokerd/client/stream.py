@@ -24,13 +24,13 @@ class Stream:
     """One connection, opened when first used and again after it was lost or closed.
 
     :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
-    :param timeout: seconds to connect, to send what was given, and to wait for a byte.
+    :param timeout: seconds to connect, to send a request, and to wait for a byte.
     :param ssl_context: speak TLS, checked against ``server_hostname`` (the host if None).
     :param connect: opens the socket; for tests and unusual networks.
     :raises AddressError: the address cannot be read.
 
-    After ConnectionLost, TimeoutError or any other OSError the connection is closed: what was under
-    way may or may not have been carried out.
+    After ConnectionLost, TimeoutError or any other OSError the connection is closed. The server may
+    or may not have carried out the last request.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_append.py, tests/broker/test_broker.py
-"""Records on their way in: room is made first, then each gets its offset."""
+"""Appends records: checks space in the log first, then gives each record its offset."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class RecordAppender:
     ) -> int:
         """Append one record and return its offset.
 
-        It expires at broker time ``expires_at_us``, 0 for never; None: as the topic's records do.
-        Raises `NoSpace` or `Congested` before anything is changed.
+        It expires at broker time ``expires_at_us``; 0: never; None: after the topic's time to live.
+        Raises `NoSpace` or `Congested` before it changes anything.
         """
         size = record_frame_bytes(value, key, metadata)
         self._journal.admit(size)
@@ -75,9 +75,9 @@ class RecordAppender:
         expires_at_us: int | None = None,
         size: int | None = None,
     ) -> int:
-        """Append one record that was admitted, alone or with others, and return its offset.
+        """Append one admitted record, and return its offset.
 
-        ``expires_at_us`` as in `produce`. ``size`` is the record's `record_frame_bytes`, if the
+        ``expires_at_us`` is as in `produce`. ``size`` is the record's `record_frame_bytes`, if the
         caller knows it.
         """
         topic = partition.topic
@@ -112,7 +112,7 @@ class RecordAppender:
     ) -> int:
         """Append records without keys, all or none; return the first offset.
 
-        Raises `NoSpace` or `Congested` before anything is changed.
+        Raises `NoSpace` or `Congested` before it changes anything.
         """
         self._journal.admit(values_frame_bytes(values))
         return self.append_values(partition, values, producer_format)
@@ -120,9 +120,9 @@ class RecordAppender:
     def append_values(
         self, partition: Partition, values: Sequence[bytes], producer_format: int
     ) -> int:
-        """Append records that are bytes and nothing else, all admitted; the first one's offset.
+        """Append admitted records without key and metadata; return the first offset.
 
-        What `append` does for each of them, for a fraction of the time.
+        It has the effect of `append` for each record, in a fraction of the time.
         """
         topic, count = partition.topic, len(values)
         base_offset = partition.next_offset

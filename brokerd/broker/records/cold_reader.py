@@ -29,7 +29,7 @@ LoadCallback = Callable[[Chunk | None, Exception | None], None]
 
 
 class Unreadable(DamagedData):
-    """Records of a partition that nobody can give; offsets ``first`` to ``end``, exclusive."""
+    """Neither log nor archive can give the records at offsets ``first`` to ``end``, exclusive."""
 
     def __init__(self, problem: str, first: int, end: int) -> None:
         super().__init__(problem)
@@ -38,7 +38,7 @@ class Unreadable(DamagedData):
 
 
 def run_plan(plan: ReadPlan | None) -> list[Chunk]:
-    """Read and decode what was planned; small neighbouring batches become one chunk."""
+    """Carry out a plan: read and decode batches, and join small neighbours to one chunk."""
     chunks: list[MutableChunk] = []
     for batch in plan.run() if plan is not None else ():
         chunk = chunks[-1] if chunks else None
@@ -93,7 +93,7 @@ class ColdReader:
         loaded: LoadCallback,
         ahead_bytes: int = READ_AHEAD_BYTES,
     ) -> None:
-        """Read ``offset``, and what follows it up to ``ahead_bytes``, if nobody does already.
+        """Read ``offset`` and up to ``ahead_bytes`` after it, or wait for a read under way.
 
         Call ``loaded(chunk, None)`` with a chunk that holds ``offset``, or
         ``loaded(None, error)``: `RecordRemoved` if it is below the start offset by now, or its
@@ -143,7 +143,7 @@ class ColdReader:
         self._pool.submit(work, partial(self._done, partition, offset))
 
     def _read_archive(self, partition: Partition, offset: int, ahead_bytes: int) -> None:
-        """The log does not have it, or not any more."""
+        """Read an offset that the log does not have from the archive."""
         self._archive.read(partition, offset, ahead_bytes, partial(self._done, partition, offset))
 
     def _done(
@@ -178,7 +178,7 @@ class ColdReader:
     def _report_damage(self, partition: Partition, offset: int, error: Exception) -> Exception:
         """Report damage to the `DamageRegistry`, and return the error for the waiting reader."""
         if isinstance(error, ArchiveUnavailable):
-            return error  # `ArchiveReader` tells of it
+            return error  # `ArchiveReader` reports it
         if isinstance(error, DamagedBatch):
             place, lost = Place(error.name, *error.positions, error.problem), error.offsets
         elif isinstance(error, DamagedArchive):

@@ -1,9 +1,9 @@
 # Tests: tests/broker/test_fetch.py
-"""Records by offset, for readers that keep their own place: fetches, peeks and tails.
+"""Reads records by offset, for clients that keep their own position: fetches, peeks and tails.
 
-A fetch passes over what is not there (gaps that damage left, removed records, expired ones), takes
-from memory what it can, and has the rest read off the reactor's thread. It sees durable records
-only, so nobody reads what a crash may take back.
+A fetch skips offsets without a readable record: gaps after damage, removed and expired records. It
+takes records from memory where it can. Other threads read the others. A fetch returns durable
+records only, so no client reads a record that a crash may take back.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ FetchCallback = Callable[[Sequence[Record], int, Exception | None], None]
 
 
 class Expiry:
-    """Says which records are past their time to live, by `BrokerTime.removal_us`."""
+    """Tells which records are past their time to live, by `BrokerTime.removal_us`."""
 
     def __init__(self, time: BrokerTime) -> None:
         self._time = time
 
     def is_expired(self, chunk: Chunk, index: int) -> bool:
-        """Whether the record at ``index`` of the chunk has expired and must not be delivered."""
+        """Return whether the record at ``index`` of the chunk has expired."""
         column = chunk.expires_at_us
         return column is not None and self.is_past(column[index])
 
     def is_past(self, expires_at_us: int) -> bool:
-        """Whether this time has come; 0 never does, and `REMOVED` always has."""
+        """Return whether an expiry time is past. 0 never is, and `REMOVED` always is."""
         return expires_at_us != 0 and expires_at_us <= self.before_us()
 
     def before_us(self) -> int:
@@ -71,7 +71,7 @@ class RecordReader:
         self._archive = archive
 
     def load(self, partition: Partition, offset: int, loaded: LoadCallback) -> None:
-        """Read ``offset`` and records after it from the log or the archive: `ColdReader.load`."""
+        """Read ``offset`` and records after it from log or archive; see `ColdReader.load`."""
         self._cold.load(partition, offset, loaded)
 
     def offset_at_time(self, partition: Partition, time_us: int, found: OffsetCallback) -> None:
@@ -88,19 +88,19 @@ class RecordReader:
         max_bytes: int,
         done: FetchCallback,
     ) -> None:
-        """Call ``done(records, next_offset, error)`` with records from ``offset`` on, once.
+        """Call ``done(records, next_offset, error)`` once, with records from ``offset`` on.
 
-        It may be called before this returns. At most ``max_records`` come, as many as fit
-        ``max_bytes`` of keys, values and metadata together, but at least one however large it is.
-        Offsets grow, and need not follow one another: what is removed, expired or left out is not
-        among them, and below the partition's start offset a fetch begins at the start offset.
-        The next fetch begins at ``next_offset``. No records and an unchanged ``next_offset`` mean
-        that there is nothing durable there yet.
+        The call may come before this method returns. It brings at most ``max_records`` records,
+        and at most ``max_bytes`` of keys, values and metadata, but at least one record of any size.
+        Offsets grow. They are not consecutive where records are removed, expired or in a gap. Below
+        the partition's start offset, a fetch begins at the start offset. The next fetch begins at
+        ``next_offset``. No records and an unchanged ``next_offset`` mean that no durable record
+        follows yet.
 
-        Where the log is damaged, the records before come first; a fetch that begins there has
-        ``error`` `Unreadable` and in ``next_offset`` where to go on. With any other error, such as
-        an ``OSError``, the same fetch may be tried again; `UnknownTopic`: it was deleted meanwhile.
-        Raises `InvalidRequest`.
+        At damage, a fetch returns the records before it. The next fetch, which begins at the
+        damage, has the ``error`` `Unreadable`, and ``next_offset`` is the offset after it. Another
+        ``error``, such as ``OSError``, may pass: the same fetch may succeed later. `UnknownTopic`
+        means that the topic was deleted. Raises `InvalidRequest`.
         """
         if max_records < 1 or max_bytes < 0:
             raise InvalidRequest(
@@ -114,7 +114,7 @@ class RecordReader:
         _Fetch(self, partition, offset, max_records, max_bytes, done).go_on()
 
     def _in_memory(self, partition: Partition, offset: int) -> Rows | None:
-        """The record at this very offset, if it is in memory, durable, and not expired."""
+        """Return the record at this offset if it is in memory, durable, and not expired."""
         chunk = partition.find(offset)
         if chunk is None or not partition.start_offset <= offset < chunk.durable_end(
             self.journal.durable_ticket
@@ -127,7 +127,7 @@ class RecordReader:
 
 
 class _Fetch:
-    """One fetch under way."""
+    """A fetch in progress."""
 
     def __init__(
         self,
@@ -151,10 +151,10 @@ class _Fetch:
         self._take(None)
 
     def _take(self, loaded: Chunk | None) -> None:
-        """As `go_on`; ``loaded`` was just read, and may be in no cache."""
+        """Continue as `go_on` does. ``loaded`` was just read, and may be in no cache."""
         fetcher, partition = self._fetcher, self._partition
         if partition.topic.deleted:
-            # A crash may take the deletion back, so nothing may seem to be passed over.
+            # A crash may undo the deletion, so the reader must not believe that it has all records.
             name = partition.topic.name
             gone = UnknownTopic(f"topic {name!r} was deleted while it was read")
             self._finish(None if self._records else gone)
@@ -188,9 +188,9 @@ class _Fetch:
         self._finish(None)
 
     def _take_from(self, chunk: Chunk, end: int) -> int:
-        """Take records of a chunk below ``end``, or those that there is room for.
+        """Take records of a chunk below ``end``, as many as fit the limits of the fetch.
 
-        Returns how many were looked at.
+        Return the number of examined records.
         """
         rows = chunk.rows(self._offset, end)
         for part in self._unexpired(rows):
@@ -206,7 +206,7 @@ class _Fetch:
         return len(rows.offsets)
 
     def _unexpired(self, rows: Rows) -> Iterator[Rows]:
-        """The runs of rows that have not expired."""
+        """Yield the runs of rows that have not expired."""
         column = rows.chunk.expires_at_us
         before_us = 0 if column is None else self._fetcher.expiry.before_us()
         if column is None or not before_us:
@@ -222,7 +222,7 @@ class _Fetch:
             yield rows.cut(first, len(rows.offsets))
 
     def _fitting(self, rows: Rows) -> int:
-        """How many of the records there is room for; theirs is taken."""
+        """Return how many of the records fit the limits, and count them."""
         size, count = rows.size(), len(rows.offsets)
         if size <= self._bytes_left:
             self._bytes_left -= size
@@ -242,7 +242,7 @@ class _Fetch:
         return fit
 
     def _skip_gap(self) -> bool:
-        """Go on behind the gap that the offset is in, if it is in one."""
+        """If the offset is in a gap, move to its end and return True."""
         for first, end in self._partition.gaps:
             if first <= self._offset < end:
                 self._offset = end

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_fetch_result.py
-"""The records of a fetch: rows of chunks, which nobody copies before they are wanted."""
+"""The records of a fetch: rows of chunks, copied when they are used."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ class FetchedRecords(Records):
 
 
 def _unless_none(keys: Sequence[bytes | None]) -> Sequence[bytes | None] | None:
-    """None if no record has a key."""
+    """Return None if no record has a key, else the keys."""
     return None if keys.count(None) == len(keys) else keys

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_group_admin.py, tests/broker/test_cold.py
-"""Offsets by time, for groups that are to go on with everything since then."""
+"""Finds offsets by time, for groups that continue with the records since that time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def offset_at_time(
 ) -> None:
     """Call ``found(offset, None)`` with the first offset appended at or after a broker time.
 
-    It is the next offset, as it is now, when there is no such record, and never below the start
-    offset. ``found(None, error)`` when that cannot be told: `UnknownTopic` if the topic is deleted
-    meanwhile, `DamagedData`, ``OSError``, `ArchiveUnavailable`. It is never called before this
-    returns. ``pool`` runs the reading of the log.
+    Without such a record it is the current next offset. It is never below the start offset. If the
+    search fails, call ``found(None, error)``: `UnknownTopic` if the topic was deleted,
+    `DamagedData`, ``OSError`` or `ArchiveUnavailable`. The call never comes before this function
+    returns. ``pool`` reads the log.
     """
     end = partition.next_offset
     topic_id, index = partition.topic.topic_id, partition.index
@@ -57,4 +57,4 @@ def offset_at_time(
         else:
             found(max(offset, partition.start_offset), None)
 
-    journal.when_all_durable(look)  # the log tells of durable records only
+    journal.when_all_durable(look)  # the log has the times of durable records only

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 RECORD_FRAME_BYTES = 64
-"""More than a record's columns take in a frame, besides value, key and metadata."""
+"""Upper bound of a record's columns in a frame, without value, key and metadata."""
 
 
 def record_frame_bytes(
     value: bytes, key: bytes | None = None, metadata: bytes | None = None
 ) -> int:
-    """Return the most bytes that a record takes in a frame."""
+    """Return an upper bound of a record's bytes in a frame."""
     size = len(value) + RECORD_FRAME_BYTES
     if key is not None:
         size += len(key)
@@ -22,5 +22,5 @@ def record_frame_bytes(
 
 
 def values_frame_bytes(values: Sequence[bytes]) -> int:
-    """Return the most bytes that records without key and metadata take in a frame."""
+    """Return an upper bound of the bytes in a frame of records without key and metadata."""
     return sum(map(len, values)) + len(values) * RECORD_FRAME_BYTES

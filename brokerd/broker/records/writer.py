@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_writer.py
-"""Write a client's record in one call: room in the log, the topic, its audit event, the append.
+"""Writes a client's record in one call: space in the log, the topic, its audit event, the append.
 
 A format that creates topics by writing to them calls `RecordWriter`. Formats that refuse unknown
 topics append to a partition with `RecordAppender.produce` or `RecordAppender.produce_values`.
@@ -45,14 +45,14 @@ class RecordWriter:
         """Append one record and return its partition and offset.
 
         ``index`` names the partition; None: the topic chooses one, by key if there is a key.
-        ``expires_at_us`` as in `RecordAppender.append`. A topic that does not exist is created with
-        so many ``partitions``. Raises `NoSpace`, `Congested`, `UnknownPartition`, `InvalidName` or
-        `LimitExceeded` before anything is changed.
+        ``expires_at_us`` is as in `RecordAppender.append`. A topic that does not exist is created
+        with ``partitions`` partitions. Raises `NoSpace`, `Congested`, `UnknownPartition`,
+        `InvalidName` or `LimitExceeded` before it changes anything.
         """
         size = record_frame_bytes(value, key, metadata)
         topic = self._state.by_name.get(topic_name)
         if topic is None:
-            check_topic_name(topic_name)  # refuse a bad name even when the log has no room
+            check_topic_name(topic_name)  # refuse a bad name even when the log has no space
         self._journal.admit(size)
         if topic is None:
             topic = self._create(actor, topic_name, partitions, index or 0)
@@ -66,7 +66,7 @@ class RecordWriter:
     ) -> Topic:
         """Return the topic of this name, and create it if it does not exist.
 
-        A new topic is created only if the log has room for ``size`` bytes of records and the topic
+        A new topic is created only if the log has space for ``size`` bytes of records and the topic
         will have the partition ``highest_index``. Raises as `produce`.
         """
         topic = self._state.by_name.get(topic_name)
