@@ -119,7 +119,7 @@ class GroupOperations(GroupState):
 
     def replay_runs(self, runs: list[DeadRun], reason: str = "") -> int:
         """Replay the runs that `dead_runs` found for this reason; return the number of letters."""
-        return self._bury_runs(_REPLAYED, runs, reason)
+        return self._record_runs(_REPLAYED, runs, reason)
 
     def purge_dead(
         self,
@@ -134,7 +134,7 @@ class GroupOperations(GroupState):
 
     def purge_runs(self, runs: list[DeadRun], reason: str = "") -> int:
         """Purge the runs that `dead_runs` found for this reason; return the number of letters."""
-        return self._bury_runs(_PURGED, runs, reason)
+        return self._record_runs(_PURGED, runs, reason)
 
     def dead_runs(
         self,
@@ -218,7 +218,7 @@ class GroupOperations(GroupState):
         self.events.append(event)
         self.apply(event, now_us)
 
-    def _bury_runs(self, kind: int, runs: list[DeadRun], reason: str) -> int:
+    def _record_runs(self, kind: int, runs: list[DeadRun], reason: str) -> int:
         before = self._dead.count
         for first, end in runs:
             self._record((kind, first, end, 0, 0, "", reason), 0)

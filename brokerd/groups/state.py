@@ -218,7 +218,7 @@ class GroupState(GroupView):
     def _apply_replayed(self, event: GroupEvent, now_us: int) -> None:
         """Make the dead letters of the range open again, without attempts."""
         open_again: dict[int, int] = {}
-        for block, bits in self._bury(event):
+        for block, bits in self._remove_dead(event):
             self._returned.fill(block, bits, 0, 0, 0, NEVER_US)
             word, bits_of_word = word_of_block(block, bits)
             open_again[word] = open_again.get(word, 0) | bits_of_word
@@ -231,7 +231,7 @@ class GroupState(GroupView):
         self._settled.discard_words(open_again)
 
     def _apply_purged(self, event: GroupEvent, now_us: int) -> None:
-        self._bury(event)
+        self._remove_dead(event)
 
     def _apply_deleted(self, event: GroupEvent, now_us: int) -> None:
         self._token = max(self._token, event[3])
@@ -248,7 +248,7 @@ class GroupState(GroupView):
 
     # Parts of more than one
 
-    def _bury(self, event: GroupEvent) -> list[tuple[int, int]]:
+    def _remove_dead(self, event: GroupEvent) -> list[tuple[int, int]]:
         """Remove the dead letters of an event's range and reason; return (block, bits) pairs."""
         _, first, end, _, _, _, reason = event
         found = [(block, bits) for block, bits, _ in self._dead.select(first, end, reason) if bits]

@@ -65,7 +65,7 @@ class LeaseStore(GroupOperations):
         duration_us: int,
         limit: int = 1,
         accept: Accept | None = None,
-        expire: bool = True,
+        end_due_first: bool = True,
         key_of: KeyOf | None = None,
     ) -> list[Grant]:
         """Lease up to ``limit`` eligible records below ``end`` to ``owner``, lowest offset first.
@@ -79,10 +79,10 @@ class LeaseStore(GroupOperations):
         RANGES_MAX ranges were passed over; then more records may be eligible.
 
         A lease with a duration of zero or less lapses at once. With ``lease_doubling`` the duration
-        is that of a record's first lease. ``expire`` is False if the caller has called `expire`
-        before. A paused group leases nothing. O(log n) per record.
+        is that of a record's first lease. ``end_due_first`` is False if the caller has called
+        `expire` before. A paused group leases nothing. O(log n) per record.
         """
-        if expire and (
+        if end_due_first and (
             self._deadlines.may_be_due(now_us)
             or (self._delays.count and self._delays.may_be_due(now_us + 1))
         ):
@@ -97,8 +97,8 @@ class LeaseStore(GroupOperations):
         if self._order is not None:
             if key_of is None:
                 raise ValueError("acquire from a key-ordered group needs key_of")
-            choice = EligibleSearch(self, self.events, end, accept, key_of)
-            self._grant(choice, now_us, owner, duration_us, limit, granted)
+            search = EligibleSearch(self, self.events, end, accept, key_of)
+            self._grant(search, now_us, owner, duration_us, limit, granted)
             return granted
         touched, ready = self._touched, self._ready
         add_event, apply_leased = self.events.append, self._apply_leased
@@ -115,9 +115,9 @@ class LeaseStore(GroupOperations):
                 break
             if accept is not None and (answer := accept(offset)) != TAKE:
                 if answer != STOP:
-                    choice = EligibleSearch(self, self.events, end, accept, None)
-                    choice.settle_gone(offset, answer)
-                    self._grant(choice, now_us, owner, duration_us, limit, granted)
+                    search = EligibleSearch(self, self.events, end, accept, None)
+                    search.settle_gone(offset, answer)
+                    self._grant(search, now_us, owner, duration_us, limit, granted)
                 break
             token += 1
             event = (_LEASED, offset, lasts_us, token, grants, owner, "")
@@ -279,27 +279,27 @@ class LeaseStore(GroupOperations):
 
     def _grant(
         self,
-        choice: EligibleSearch,
+        search: EligibleSearch,
         now_us: int,
         owner: str,
         duration_us: int,
         limit: int,
         granted: list[Grant],
     ) -> None:
-        """Lease the records that ``choice`` finds until ``limit`` are ``granted``."""
+        """Lease the records that ``search`` finds until ``limit`` are ``granted``."""
         try:
-            while len(granted) < limit and (offset := choice.next()) >= 0:
+            while len(granted) < limit and (offset := search.next()) >= 0:
                 grants, failures = self.attempts(offset)
                 grants = min(grants + 1, MAX_COUNT)
                 token = self._token + 1
-                key = f"{choice.key:016x}" if choice.key else ""
+                key = f"{search.key:016x}" if search.key else ""
                 lasts_us = self.settings.lease_us(duration_us, grants)
-                choice.flush()
+                search.flush()
                 self._record((_LEASED, offset, lasts_us, token, grants, owner, key), now_us)
                 granted.append(Grant(offset, token, grants, failures, lasts_us))
         finally:
-            choice.flush()
-            self.cut_short = choice.cut_short
+            search.flush()
+            self.cut_short = search.cut_short
 
     def _settle_unleased(
         self,

@@ -244,7 +244,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
                     duration,
                     limit - len(granted),
                     accept,
-                    expire=first,
+                    end_due_first=first,
                     key_of=some.key_of,
                 )
                 first = False
