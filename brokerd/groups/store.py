@@ -23,7 +23,7 @@ from brokerd.values import Grant
 from brokerd.walformat import EventKind
 
 STALE_PER_LAPSE = 8
-"""Stale deadlines that `expire` passes over for each lapse."""
+"""Stale deadlines that `end_due` passes over for each lapse."""
 
 MAX_ATTEMPTS_REASON = "max_attempts"
 GIVEN_UP_REASON = "given_up"
@@ -80,13 +80,13 @@ class LeaseStore(GroupOperations):
 
         A lease with a duration of zero or less lapses at once. With ``lease_doubling`` the duration
         is that of a record's first lease. ``end_due_first`` is False if the caller has called
-        `expire` before. A paused group leases nothing. O(log n) per record.
+        `end_due` before. A paused group leases nothing. O(log n) per record.
         """
         if end_due_first and (
             self._deadlines.may_be_due(now_us)
             or (self._delays.count and self._delays.may_be_due(now_us + 1))
         ):
-            self.expire(now_us)
+            self.end_due(now_us)
         self.cut_short = False
         if self.paused:
             return []
@@ -233,7 +233,7 @@ class LeaseStore(GroupOperations):
         self._record((_DEAD, offset, 0, 0, self.attempts(offset)[1], "", reason), now_us)
         return True
 
-    def expire(self, now_us: int, limit: int = MAX_COUNT) -> int:
+    def end_due(self, now_us: int, limit: int = MAX_COUNT) -> int:
         """End lapsed leases, and make records ready whose delay has ended; return their number.
 
         Ends at most ``limit`` leases, with an event each, and then delays, in blocks, until about

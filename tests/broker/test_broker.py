@@ -9,7 +9,7 @@ from twisted.logger import capturedLogs
 
 from brokerd.broker import GONE, STOP, TAKE, Broker, BrokerSettings, Congested
 from brokerd.broker.journal import EVENT_FRAME_BYTES
-from brokerd.broker.leases.service import EXPIRE_STEP
+from brokerd.broker.leases.service import END_DUE_MAX
 from brokerd.errors import (
     InvalidName,
     LeaseLost,
@@ -600,7 +600,7 @@ class TestManyAtOnce:
 
     def test_leases_that_lapse_together_end_over_several_turns(self) -> None:
         """After a restart all leases have the same end: the reactor must not stall on them."""
-        house = self.leased(3 * EXPIRE_STEP).crash()
+        house = self.leased(3 * END_DUE_MAX).crash()
         house.clock.rightNow += 6
         left = [house.broker.overview.group_info("t", "g").leased]
         while house.clock.calls and house.clock.calls[0].getTime() <= house.clock.seconds():
@@ -609,8 +609,8 @@ class TestManyAtOnce:
             call.func(*call.args, **call.kw)
             left.append(house.broker.overview.group_info("t", "g").leased)
         steps = [before - after for before, after in pairwise(left)]
-        assert sum(steps) == left[0] == 3 * EXPIRE_STEP
-        assert max(steps) == EXPIRE_STEP
+        assert sum(steps) == left[0] == 3 * END_DUE_MAX
+        assert max(steps) == END_DUE_MAX
 
     def test_lapses_of_many_groups_are_written_in_several_frames(
         self, monkeypatch: pytest.MonkeyPatch
@@ -629,32 +629,32 @@ class TestManyAtOnce:
         assert house.crash().broker.overview.group_info("t", "g99").leased == 0
 
     def test_an_acquire_among_them_gets_the_lowest_that_is_free_by_then(self) -> None:
-        house = self.leased(3 * EXPIRE_STEP)
+        house = self.leased(3 * END_DUE_MAX)
         house.clock.rightNow += 6
         [(offset, _)] = lease(house, owner="bob")
         assert offset == 0
         house.run()
         house.pass_time(1)
         info = house.broker.overview.group_info("t", "g")
-        assert (info.leased, info.ready) == (1, 3 * EXPIRE_STEP - 1)
+        assert (info.leased, info.ready) == (1, 3 * END_DUE_MAX - 1)
         assert house.crash().broker.overview.group_info("t", "g").leased == 1
 
     def test_lapses_leave_the_space_that_an_acquire_was_admitted_with(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The log has space for the lapses or for the new leases, but not for both."""
-        house = self.leased(EXPIRE_STEP)
-        space = 3 * EXPIRE_STEP * EVENT_FRAME_BYTES // 2
+        house = self.leased(END_DUE_MAX)
+        space = 3 * END_DUE_MAX * EVENT_FRAME_BYTES // 2
         monkeypatch.setattr(Wal, "room", 0)
         monkeypatch.setattr(Wal, "reserve_room", space)
         settle(house, 0)
         house.run()
         house.clock.rightNow += 6
-        leased = lease(house, owner="bob", limit=EXPIRE_STEP)
+        leased = lease(house, owner="bob", limit=END_DUE_MAX)
         assert house.broker.journal.gathered_bytes <= space
         assert leased == []
         house.pass_time(1)
-        assert len(lease(house, owner="bob", limit=EXPIRE_STEP)) == EXPIRE_STEP - 1
+        assert len(lease(house, owner="bob", limit=END_DUE_MAX)) == END_DUE_MAX - 1
 
 
 class TestClocks:

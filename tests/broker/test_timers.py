@@ -33,7 +33,7 @@ class Diary:
 
     def due(self, group_partition: GroupPartition, now_us: int) -> int:
         self.calls.append((self.clock.seconds(), group_partition.partition.index))
-        return group_partition.store.expire(now_us, self.limit) if self.has_room else -1
+        return group_partition.store.end_due(now_us, self.limit) if self.has_room else -1
 
     def lease(self, seconds: float, count: int = 1, group_partition: int = 0) -> None:
         """Lease the next ``count`` records of a group_partition."""
@@ -63,7 +63,7 @@ def test_a_group_partition_that_schedules_itself_is_not_asked_again() -> None:
     diary.lease(1)
     diary.clock.pump([1] * 60)
     assert asked == diary.group_partitions
-    diary.group_partitions[0].store.expire(diary.time.now_us())
+    diary.group_partitions[0].store.end_due(diary.time.now_us())
     diary.lease(1)
     diary.clock.pump([1] * 60)
     assert asked == 2 * diary.group_partitions

@@ -422,7 +422,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
 
     def catch_up(self) -> None:
         """End what lapsed, in both, so that what follows meets the same leases."""
-        self.store.expire(self.now)
+        self.store.end_due(self.now)
         self.drain()
         self.model.lapse(self.now)
 
@@ -446,7 +446,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         self.model.lapse(self.now)
         for rebuild in (self.replayed, self.thawed):
             rebuilt = rebuild()
-            rebuilt.expire(self.now)
+            rebuilt.end_due(self.now)
             rebuilt.events.clear()
             assert seen(rebuilt, self.end) == expected(self.model, self.now), rebuild.__name__
 

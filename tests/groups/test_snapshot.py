@@ -50,7 +50,7 @@ def test_comes_back_as_it_was_and_goes_on_alike() -> None:
     assert everything(again) == everything(store)
     assert again.events == []
     for one in (store, again):
-        one.expire(10_000)
+        one.end_due(10_000)
         one.acquire(10_000, END, "bob", 10, limit=END)
         one.release_owner(10_000, "bob")
     assert again.events == store.events
@@ -97,7 +97,7 @@ def test_what_happens_later_does_not_reach_the_frozen_copy() -> None:
     store = a_busy_store()
     frozen = store.freeze()
     before = b"".join(frozen.encode())
-    store.expire(10_000)
+    store.end_due(10_000)
     store.acquire(10_000, END, "bob", 10, limit=END)
     store.settle_range(0, 450)
     store.dead_letter(10_000, END, 500, "new reason")

@@ -109,7 +109,7 @@ class TestDeadline:
     def test_expiry_is_an_event_and_counts_no_failure(self) -> None:
         store = a_store(max_attempts=1)
         store.acquire(0, 1, "ann", 10)
-        assert store.expire(11) == 1
+        assert store.end_due(11) == 1
         assert kinds(store) == ["LEASED", "EXPIRED"]
         assert store.attempts(0) == (1, 0)
         assert store.ready == 1
@@ -120,22 +120,22 @@ class TestDeadline:
         store.acquire(0, END, "ann", 10)
         store.acquire(0, END, "bob", 5)
         assert store.next_due_us() == 6
-        assert store.expire(5) == 0
-        assert store.expire(6) == 1
+        assert store.end_due(5) == 0
+        assert store.end_due(6) == 1
         assert store.next_due_us() == 11
         store.settle(6, END, 0, False, "ann", delay_us=3)
         assert store.next_due_us() == 9
-        assert (store.expire(8), store.delayed, store.ready) == (0, 1, 1)
-        assert (store.expire(9), store.delayed, store.ready) == (1, 0, 2)
+        assert (store.end_due(8), store.delayed, store.ready) == (0, 1, 1)
+        assert (store.end_due(9), store.delayed, store.ready) == (1, 0, 2)
         assert store.next_due_us() is None
 
     def test_extending_moves_the_deadline_either_way(self) -> None:
         store = a_store()
         store.acquire(0, 1, "ann", 10)
         assert store.extend(5, 0, 100, "ann") == 100
-        assert store.expire(105) == 0
+        assert store.end_due(105) == 0
         assert store.extend(105, 0, 1, "ann") == 1
-        assert store.expire(107) == 1
+        assert store.end_due(107) == 1
 
     def test_extending_a_lapsed_or_foreign_lease_is_refused(self) -> None:
         store = a_store()
@@ -155,7 +155,7 @@ class TestDeadline:
         for offset in range(999):
             store.extend(1, offset, 100 * SECOND, "ann")
         calls = 1
-        while not store.expire(2 * SECOND, 4):
+        while not store.end_due(2 * SECOND, 4):
             assert store.next_due_us() is not None
             calls += 1
         assert calls > 1
@@ -251,7 +251,7 @@ class TestSettleByToken:
     def test_a_late_settle_is_accepted_while_nobody_else_took_the_record(self) -> None:
         store = a_store()
         (grant,) = store.acquire(0, 1, "ann", 10)
-        store.expire(11)
+        store.end_due(11)
         assert store.settle(12, 1, 0, True, token=grant.token) is True
 
     def test_an_older_token_is_lost(self) -> None:
@@ -260,7 +260,7 @@ class TestSettleByToken:
         (new,) = store.acquire(11, 1, "ann", 10)
         with pytest.raises(LeaseLost):
             store.settle(12, 1, 0, True, token=old.token)
-        store.expire(100)
+        store.end_due(100)
         with pytest.raises(LeaseLost):
             store.settle(100, 1, 0, True, token=old.token)
         assert store.settle(100, 1, 0, True, token=new.token) is True
@@ -337,7 +337,7 @@ class TestFailure:
         store = a_store(max_attempts=9)
         for grants in range(1, 5):
             store.acquire(grants * 100, 1, "ann", 10)
-            store.expire(grants * 100 + 50)
+            store.end_due(grants * 100 + 50)
             assert store.settle(grants * 100 + 50, 1, 0, False, "ann") is True
             assert store.settle(grants * 100 + 50, 1, 0, False, "ann") is False
             assert store.attempts(0) == (grants, grants)
@@ -380,7 +380,7 @@ class TestFailure:
         store = a_store(backoff_base_us=100)
         store.settle(0, 1, 0, False)
         store.acquire(100, 1, "ann", 10)
-        store.expire(150)
+        store.end_due(150)
         assert store.next_due_us() == 210
 
 
@@ -403,7 +403,7 @@ class TestGrantsCount:
     def test_the_end_of_a_spent_lease_is_not_before_its_beginning(self) -> None:
         store = a_store(max_attempts=1, attempts="grants")
         store.acquire(7, 1, "ann", 0)
-        store.expire(9)
+        store.end_due(9)
         assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 1, 0, 7, 7)]
 
     def test_a_settle_after_the_last_grant_lapsed_comes_too_late(self) -> None:
@@ -793,7 +793,7 @@ class TestTakenFromTheDead:
     def test_the_last_attempt_of_a_lapsed_lease_ended_at_its_deadline(self) -> None:
         store = a_store(max_attempts=1, attempts="grants")
         store.acquire(5, 1, "ann", 10)
-        store.expire(1_000)
+        store.end_due(1_000)
         assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 1, 0, 5, 15)]
 
     def test_times_are_moved_with_the_clock_of_a_restart(self) -> None:
@@ -817,7 +817,7 @@ class TestReplay:
         again.resume(1_000)
         assert list(again.leases()) == [Lease(0, 1_200, "ann", 1, 1, 0, 200, 0)]
         assert again.next_due_us() == 1_201
-        assert again.expire(1_200) == 0
+        assert again.end_due(1_200) == 0
         assert again.settle(1_200, END, 0, True, "ann") is True
 
     def test_delays_end_earlier_by_what_replay_had_to_assume(self) -> None:
@@ -825,17 +825,17 @@ class TestReplay:
         for offset, delay_us in ((0, 100), (1, 40), (300, 60)):
             store.settle(0, 400, offset, False, delay_us=delay_us)
         store.resume(0, behind_us=50)
-        assert store.expire(0) == 1
+        assert store.end_due(0) == 1
         assert (store.ready, store.delayed, store.next_due_us()) == (1, 2, 10)
-        assert store.expire(49) == 1
-        assert store.expire(50) == 1
+        assert store.end_due(49) == 1
+        assert store.end_due(50) == 1
 
     def test_a_lease_that_lapsed_unseen_is_given_anew_too(self) -> None:
         store = a_store()
         store.acquire(0, END, "ann", 10)
         store.resume(500)
-        assert store.expire(510) == 0
-        assert store.expire(511) == 1
+        assert store.end_due(510) == 0
+        assert store.end_due(511) == 1
 
     def test_the_clock_may_be_negative_for_what_happened_before_this_process(self) -> None:
         store = a_store()

@@ -101,7 +101,7 @@ def _do(group: LeaseStore, what: str, offset: int, now_us: int, owner: str) -> N
     elif what == "release":
         group.release(now_us, offset)
     elif what == "wait":
-        group.expire(now_us + 40)
+        group.end_due(now_us + 40)
     elif what == "seek":
         group.seek(offset)
     elif what == "replay":

@@ -53,7 +53,7 @@ START_GROUP_PARTITIONS = 500
 SCHEDULE_BATCH = 64
 """Messages of one schedule that are delivered before those of the next schedule."""
 
-EXPIRE_BATCH = 256
+END_DUE_MAX = 256
 """Delays of a schedule that end in one call of its lease store."""
 
 SLICE_US = 100_000
@@ -271,7 +271,7 @@ class DelayedDelivery:
         if offset < 0:
             due_us, now_us = store.next_due_us(), self._time.now_us()
             if due_us is not None and due_us <= now_us:
-                store.expire(min(now_us, due_us + SLICE_US), EXPIRE_BATCH)
+                store.end_due(min(now_us, due_us + SLICE_US), END_DUE_MAX)
                 offset = store.next_open(end)
             if offset < 0:
                 self._timers.schedule(group_partition)

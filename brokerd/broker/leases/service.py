@@ -28,7 +28,7 @@ from brokerd.values import Grant
 LAPSE_AND_CHANGE = 2
 """Events that one settle, extend or release may write: the lapse of the lease, and its own."""
 
-EXPIRE_STEP = 1024
+END_DUE_MAX = 1024
 """Leases and delays of a group partition that one step ends. The reactor runs between steps."""
 
 COUNT_US = 1_000_000
@@ -87,7 +87,7 @@ class LeaseService:
         self._groups_left = 0
         """New groups that may begin before the next count."""
         self._counted_us = -COUNT_US
-        self.timers = LeaseTimers(context.clock, context.time, self._due)
+        self.timers = LeaseTimers(context.clock, context.time, self._on_due)
 
     def start(self, now_us: int) -> None:
         """Give each lease its full duration again, and start the timer."""
@@ -214,7 +214,7 @@ class LeaseService:
             group_partition = partitions[(first + step) % len(partitions)]
             due_us = group_partition.scheduled_us
             if due_us is not None and due_us <= now_us:
-                self._expire(group_partition, now_us, admitted_bytes)
+                self._end_due(group_partition, now_us, admitted_bytes)
             grants = self._acquire_from(
                 group_partition, now_us, owner, duration_us, limit - len(found), record_filter
             )
@@ -475,13 +475,15 @@ class LeaseService:
                     group_partition.partition.topic.name, group_partition.group.name
                 )
 
-    def _expire(self, group_partition: GroupPartition, now_us: int, admitted_bytes: int = 0) -> int:
+    def _end_due(
+        self, group_partition: GroupPartition, now_us: int, admitted_bytes: int = 0
+    ) -> int:
         """End some of the leases and delays whose time is over. Return how many; -1: try later.
 
         The events leave ``admitted_bytes`` of the log to the caller. A lapse alone forces no
         commit.
         """
-        step = min(EXPIRE_STEP, self.events_max)
+        step = min(END_DUE_MAX, self.events_max)
         size = min(group_partition.store.leased, step) * EVENT_FRAME_BYTES
         try:
             self._journal.admit_events(admitted_bytes + size)
@@ -489,7 +491,7 @@ class LeaseService:
             return -1  # no space for the events: leases may end late, never early
         events = group_partition.store.events
         before = len(events)
-        ended = group_partition.store.expire(now_us, step)
+        ended = group_partition.store.end_due(now_us, step)
         lapsed = len(events) - before
         if lapsed:
             self._counters.expired += lapsed
@@ -498,8 +500,8 @@ class LeaseService:
                 self._journal.end_frame_early()  # the journal builds a frame in one step
         return ended
 
-    def _due(self, group_partition: GroupPartition, now_us: int) -> int:
-        ended = self._expire(group_partition, now_us)
+    def _on_due(self, group_partition: GroupPartition, now_us: int) -> int:
+        ended = self._end_due(group_partition, now_us)
         if ended >= 0 and self._waiters:
             self._waiters.serve_group(
                 group_partition.partition.topic.name, group_partition.group.name

@@ -91,13 +91,13 @@ class LeaseTimers:
         self._call = None
         self._firing = True
         try:
-            self._look()
+            self._handle_due()
         finally:
             self._firing = False
             if self._heap:
                 self._arm(self._heap[0][0])
 
-    def _look(self) -> None:
+    def _handle_due(self) -> None:
         """Handle due group partitions, up to the limit of a turn of the reactor."""
         now_us = self._time.now_us()
         heap = self._heap
