@@ -632,7 +632,7 @@ BUGS = (
         "records of an archive that is out of reach count as lost",
         "broker/records/cold_reader.py",
         (
-            "            return error  # `ArchiveReader` tells of it\n",
+            "            return error  # `ArchiveReader` reports it\n",
             "            error = DamagedData(str(error))\n",
         ),
     ),
