@@ -135,6 +135,22 @@ def test_an_index_that_is_not_written_is_said_after_a_while(house: House) -> Non
     assert answers == [(house.wal.durable_lsn, None)]
 
 
+def test_a_request_fails_at_its_own_time(house: House) -> None:
+    """The timer of an earlier request does not end a later one."""
+    house.append("t", b"x")
+    house.run()
+    house.disk.fail("create", 2, errno.ENOSPC)  # after the next spare
+    first = seal(house)
+    house.pass_time(WAIT_SECONDS / 2)
+    house.disk.fail("create", 2, errno.ENOSPC)
+    second = seal(house)
+    house.pass_time(WAIT_SECONDS / 2 + 1)
+    assert isinstance(first[0][1], NoSpace)
+    assert not second
+    house.pass_time(WAIT_SECONDS / 2)
+    assert isinstance(second[0][1], NoSpace)
+
+
 def test_a_stop_answers_nobody(house: House) -> None:
     """Nor does it leave a timer behind."""
     house.append("t", b"x")

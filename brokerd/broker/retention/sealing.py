@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from brokerd.broker.journal import Clock, DelayedCall, Journal
 from brokerd.errors import NoSpace
@@ -16,6 +17,15 @@ SealCallback = Callable[[int, Exception | None], None]
 """Takes the LSN below which all segments are sealed; the error says why segments remain."""
 
 
+@dataclass(eq=False)
+class _Request:
+    """A request to seal all entries below ``end_lsn``."""
+
+    end_lsn: int
+    sealed: SealCallback
+    timer: DelayedCall = field(init=False)
+
+
 class Sealing:
     """Seals the active segment. Calls ``after_seal()`` after each sealed segment."""
 
@@ -26,13 +36,13 @@ class Sealing:
         self._journal = journal
         self._clock = clock
         self._after_seal = after_seal
-        self._waiting: list[tuple[int, SealCallback, DelayedCall]] = []
+        self._waiting: list[_Request] = []
         wal.on_sealed = self._on_sealed
 
     def stop(self) -> None:
         """Drop all requests without an answer."""
-        for _, _, call in self._waiting:
-            call.cancel()
+        for request in self._waiting:
+            request.timer.cancel()
         self._waiting.clear()
 
     def seal(self, sealed: SealCallback) -> None:
@@ -45,32 +55,33 @@ class Sealing:
 
     def _seal(self, sealed: SealCallback) -> None:
         self._wal.seal()
-        call = self._clock.callLater(WAIT_SECONDS, self._give_up)
-        self._waiting.append((self._wal.durable_lsn, sealed, call))
-        if self._wal.allocation_error is not None:
-            self._give_up()
-        else:
-            self._answer()
+        request = _Request(self._wal.durable_lsn, sealed)
+        request.timer = self._clock.callLater(WAIT_SECONDS, self._give_up, request)
+        self._waiting.append(request)
+        self._answer()
+        if self._wal.allocation_error is not None and request in self._waiting:
+            self._give_up(request)
 
     def _on_sealed(self) -> None:
         self._answer()
         self._after_seal()
 
-    def _answer(self, error: Exception | None = None) -> None:
-        """Answer the requests whose segment is sealed; with an error, answer all requests."""
+    def _answer(self) -> None:
+        """Answer the requests whose segment is sealed."""
         lsn = self._wal.sealed_lsn
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            end_lsn, sealed, call = one
-            if end_lsn > lsn and error is None:
-                self._waiting.append(one)
+        for request in waiting:
+            if request.end_lsn > lsn:
+                self._waiting.append(request)
                 continue
-            if call.active():
-                call.cancel()
-            sealed(lsn, error if end_lsn > lsn else None)
+            request.timer.cancel()
+            request.sealed(lsn, None)
 
-    def _give_up(self) -> None:
+    def _give_up(self, request: _Request) -> None:
+        """Answer one request with an error."""
+        self._waiting.remove(request)
+        if request.timer.active():
+            request.timer.cancel()
         reason = self._wal.allocation_error or "no index was written in time"
-        self._answer(
-            NoSpace(f"the journal's last file cannot be sealed now: {reason}; free some space")
-        )
+        error = NoSpace(f"the journal's last file cannot be sealed now: {reason}; free some space")
+        request.sealed(self._wal.sealed_lsn, error)
