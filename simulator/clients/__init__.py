@@ -44,24 +44,24 @@ class Client(Protocol):
     plan: ClientPlan
     finished: bool
     on_finished: Callable[[], None]
-    """Called once."""
+    """Called once, when the client has finished."""
 
     def start(self) -> None: ...
 
     def stop(self) -> None:
-        """Begin nothing more; finish when what was begun is answered or lost."""
+        """Send no more requests. Finish when all requests are answered or lost."""
 
     def hang_up(self) -> None:
         """Finish now."""
 
     def note_arrivals(self) -> None:
-        """Complete the history at the run's end, when nothing is under way any more."""
+        """Complete the history at the end of the run, when no byte is in flight."""
 
 
 def make_client(
     plan: ClientPlan, world: World, connect: Connect, machine: Machine, history: History
 ) -> Client:
-    """The client of a plan; it begins with ``start()``."""
+    """Return the client of a plan. ``start()`` begins it."""
     if plan.role == "operator":
         return Operator(plan, world, Direct(plan.name, world, machine, history))
     if plan.role == "vandal":

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_clients.py
-"""The last client of a run: it reads everything, waits, drains every group, and asks for states.
+"""The last client of a run: it reads all records, waits, drains each group, and asks for states.
 
-It begins when all faults are over, the machine is up and the other clients are gone. Its requests
-are in the history like all others; `simulator.history.operations.History` describes their use.
+It begins when all faults are over, the machine is up and the other clients have finished. Its
+requests are in the history too; `simulator.history.operations.History` describes their use.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from simulator.plan import Plan
 NAME = "auditor"
 BATCH = 500
 DURATION_US = 86_400 * 1_000_000
-"""The leases of the audit outlive it."""
+"""Duration of the audit's leases: longer than the audit."""
 MARGIN_US = 5_000_000
-"""Waited beyond the longest lease or delay: the broker may end them a little late."""
+"""Wait after the longest lease or delay, because the broker may end them a little late."""
 UNNUMBERED = -1
 
 
 class Auditor(ScriptedClient):
-    """A `ScriptedClient` of Mamamia; the history is complete at its end."""
+    """A `ScriptedClient` of Mamamia. Its end completes the history."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Auditor(ScriptedClient):
         self._plan = plan
 
     def start(self) -> None:
-        """Begin, and say so in the history."""
+        """Begin, and note the begin in the history."""
         self._history.audit_us = self._world.now_us
         super().start()
 
@@ -76,12 +76,12 @@ class Auditor(ScriptedClient):
             yield from insist(partial(admin_calls.describe, NAME, topic.name))
 
     def _read_all(self) -> Script:
-        """Read what was not read yet: once, and again when all that waited has been stored."""
+        """Read the unread records: once, and again when all delayed messages are stored."""
         for number, topic in enumerate(self._plan.topics):
             yield from self._lease_all(topic.name, f"audit-{number}", settle=False)
 
     def _lease_all(self, topic: str, group: str, settle: bool) -> Script:
-        """Lease, and perhaps settle, until there was nothing twice."""
+        """Lease, and settle if ``settle`` is set, until two acquires find no record."""
         empty = 0
         while empty < 2:
             operation = yield from insist(partial(acquire_ask, topic, group))
@@ -107,7 +107,7 @@ def acquire_ask(topic: str, group: str) -> Ask:
 
 
 def settle_ask(leased: Acquire) -> Ask:
-    """Settle all that was leased, each by its token if it has one."""
+    """Settle all leased records, each by its token if it has one."""
     return Ask(
         mm.SettleBatch(
             leased.topic,

@@ -2,7 +2,7 @@
 """A random BlipMQ client: publishes, subscribes, polls and acknowledges.
 
 Only SUBSCRIBE has an answer on success. So a PING follows each request, except a PUBLISH before
-another one: its PONG proves that everything before it was carried out.
+another PUBLISH. Its PONG proves that the broker carried out all requests before it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from simulator.plan import Action, ClientPlan, Topic
 
 LENGTH_BYTES = 4
 FIRST_ID = 1 << 40
-"""Correlation ids begin here: none is a delivery tag, too."""
+"""The first correlation id. Delivery tags are lower."""
 QOS_0 = pack({"qos": 0})
-"""The metadata of a message of QoS 0; one of QoS 1 has none."""
+"""The metadata of a message of QoS 0. Messages of QoS 1 have none."""
 PARTITION_OFFSETS = 1 << 48
-"""A delivery tag is so many times the partition, and the offset, and 1."""
+"""A delivery tag is the partition times this number, plus the offset, plus 1."""
 TRIES = 4
 REMEMBERED = 50
 SUBSCRIPTIONS_MAX = 8
-"""How many a client makes at most, and how many of the newest it polls."""
+"""The most subscriptions of a client. It polls as many of the newest ones."""
 UNNUMBERED = -1
 
 
@@ -41,7 +41,7 @@ class _Expected(NamedTuple):
 
     operation: Operation
     correlation_id: int
-    """That of the answer, but for a delivery of QoS 1."""
+    """The correlation id of the answer, except for a delivery of QoS 1."""
 
 
 class _Probe(NamedTuple):
@@ -92,7 +92,7 @@ class BlipMQWire:
             raise WrongAnswer(f"was sent a broken frame: {self._reader.error}")
 
     def _take(self, message: blipmq.Message) -> int:
-        """Put a frame where it belongs; how many requests are over with it."""
+        """Handle a frame; return the number of requests that it completes."""
         match message:
             case blipmq.Ack() if self._greeted:
                 if message != (self._greeted.popleft(), 0):
@@ -112,7 +112,7 @@ class BlipMQWire:
         raise WrongAnswer(f"was sent {message!r:.200}")
 
     def _over(self, message: blipmq.Pong) -> int:
-        """Everything before a PING is carried out when it is answered."""
+        """Complete the requests before a PING; return their number."""
         done = 0
         while self._expected:
             expected = self._expected.popleft()
@@ -135,7 +135,10 @@ class BlipMQWire:
         operation.error = message.text or "no reason given"
 
     def _is_of_probe(self, message: blipmq.Nack) -> bool:
-        """Whether refusals were not told one by one, to a client that read slowly."""
+        """Return whether a NACK refuses a PING, and mark the requests before it as unsure.
+
+        The broker refuses so if it has not sent single refusals to a client that reads slowly.
+        """
         doubtful: list[Operation] = []
         for expected in self._expected:
             if isinstance(expected, _Probe):
@@ -155,7 +158,7 @@ class BlipMQWire:
         operation.subscription = message.subscription_id
 
     def _asked_as(self, message: blipmq.Nack | blipmq.Ack) -> _Expected:
-        """The oldest request of an answer's id, up to the first PING: no answer comes later."""
+        """Return the oldest request with an answer's id, up to the first PING in the queue."""
         for expected in self._expected:
             if isinstance(expected, _Probe):
                 break
@@ -164,7 +167,7 @@ class BlipMQWire:
         raise WrongAnswer(f"was sent {message!r:.200}, which answers nothing")
 
     def _delivered(self, message: blipmq.Publish) -> None:
-        """The POLL before the next PING is answered."""
+        """Complete the POLL before the next PING."""
         for expected in self._expected:
             if isinstance(expected, _Probe):
                 break
@@ -192,7 +195,7 @@ class BlipMQRequests:
     def __init__(self, history: History, plan: ClientPlan, chance: Random) -> None:
         self._history = history
         self._looked = 0
-        """How much of the history was looked through for subscriptions."""
+        """Number of operations of the history that were searched for subscriptions."""
         self._plan = plan
         self._chance = chance
         self._values = ValueMaker(plan, chance)
@@ -204,7 +207,7 @@ class BlipMQRequests:
         self._acknowledged: deque[Acknowledge] = deque(maxlen=REMEMBERED)
 
     def make(self, now_us: int) -> Ask | None:
-        """The next request, or None if nothing that was drawn makes sense now."""
+        """Return the next request; None if no drawn action is possible now."""
         mix = self._plan.mix
         for _ in range(TRIES if mix and self._topics else 0):
             (action,) = self._chance.choices(list(mix), list(mix.values()))
@@ -214,12 +217,12 @@ class BlipMQRequests:
         return None
 
     def learn(self, operation: Operation) -> None:
-        """Remember a delivery that is to be acknowledged."""
+        """Remember a delivery, to acknowledge it later."""
         if isinstance(operation, Poll) and operation.handed and operation.handed.place:
             self._held.append(acknowledgement(self._plan.name, operation, operation.handed.place))
 
     def unanswered(self, operations: Iterable[Operation]) -> None:
-        """The connection is lost: acknowledge again, as clients do that cannot know."""
+        """Acknowledge again after a lost connection, as real clients do."""
         for operation in operations:
             if isinstance(operation, Acknowledge) and self._chance.random() < 0.7:
                 self._held.append(operation)
@@ -248,7 +251,7 @@ class BlipMQRequests:
         return Ask(blipmq.Subscribe(0, topic.name, qos), operation)
 
     def _poll(self) -> Ask | None:
-        """Any subscription, its own or not; the newest ones most of all."""
+        """Poll a subscription of any client, most often one of the newest."""
         for operation in self._history.operations[self._looked :]:
             if isinstance(operation, Subscribe):
                 self._subscriptions.append(operation)
@@ -271,7 +274,7 @@ class BlipMQRequests:
         return acknowledge_ask(self._chance.choice(self._acknowledged))
 
     def _forget(self) -> None:
-        """Lose a delivery, as a subscriber does that dies; asks nothing."""
+        """Drop a delivery, like a subscriber that dies. It makes no request."""
         if self._held:
             self._held.pop(self._chance.randrange(len(self._held)))
 
@@ -308,7 +311,7 @@ def poll_ask(name: str, subscribed: Subscribe) -> Ask:
 
 
 def acknowledgement(name: str, polled: Poll, place: Place) -> Acknowledge:
-    """What is to be asked after a delivery."""
+    """Return the acknowledgement of a delivery."""
     return Acknowledge(
         number=UNNUMBERED,
         client=name,
@@ -319,7 +322,7 @@ def acknowledgement(name: str, polled: Poll, place: Place) -> Acknowledge:
 
 
 def acknowledge_ask(held: Acknowledge) -> Ask:
-    """An ACK: of ``held`` a new operation is made."""
+    """Return an ACK with a new operation that is a copy of ``held``."""
     tag = held.place.partition * PARTITION_OFFSETS + held.place.offset + 1
     operation = Acknowledge(
         number=UNNUMBERED,

@@ -30,7 +30,7 @@ class Ask(NamedTuple):
 
 
 class EncodedRequest(NamedTuple):
-    """A request in bytes, and a probe behind it that shows its result."""
+    """A request in bytes, and a probe after it that shows its result."""
 
     data: bytes
     probe: bytes = b""
@@ -40,9 +40,9 @@ class AnswerPart(NamedTuple):
     """A part of the bytes that the broker sent."""
 
     size: int
-    """Bytes since the piece before."""
+    """Bytes since the previous part."""
     done: int = 1
-    """How many of the oldest requests are answered with it; their operations are complete."""
+    """Number of the oldest requests that it completes, with their operations."""
 
 
 class Wire(Protocol):
@@ -50,15 +50,15 @@ class Wire(Protocol):
 
     @property
     def greeting(self) -> bytes:
-        """What is sent first; its answers complete nothing."""
+        """Return the bytes to send first. Answers to them complete no request."""
 
     def encode(self, asks: Sequence[Ask]) -> list[EncodedRequest]:
-        """The bytes of requests that are sent in one piece."""
+        """Encode requests that the client sends in one piece."""
 
     def feed(self, data: bytes) -> Iterator[AnswerPart]:
-        """Take bytes, and tell what they complete, piece by piece.
+        """Take bytes; yield the parts that complete requests.
 
-        Raises WrongAnswer for what is no answer to its request.
+        Raises WrongAnswer for bytes that do not answer the request.
         """
 
 
@@ -89,7 +89,7 @@ class Conversation:
         self._wire = wire
         self._in_flight: deque[_Asked] = deque()
         self._number = NEVER
-        """The connection's, in the history: that of its first operation."""
+        """Number of the connection in the history: that of its first operation."""
         self._sent = len(wire.greeting)
         self._received = 0
         self.is_over = False
@@ -101,7 +101,7 @@ class Conversation:
 
     @property
     def unanswered(self) -> list[Operation]:
-        """What waits for an answer, or will never have one; in order."""
+        """Return the operations without an answer, in order."""
         return [asked.operation for asked in self._in_flight]
 
     @property
@@ -110,7 +110,7 @@ class Conversation:
 
     @property
     def oldest_us(self) -> int:
-        """When the oldest request without an answer was sent, or NEVER."""
+        """Return the time at which the oldest request without an answer was sent, or NEVER."""
         return self._in_flight[0].operation.sent_us if self._in_flight else NEVER
 
     def ask(self, *asks: Ask) -> None:
@@ -133,7 +133,7 @@ class Conversation:
         self._link.send(b"".join(pieces))
 
     def hang_up(self) -> None:
-        """End it from this side."""
+        """Close the connection from this side."""
         if not self.is_over:
             self.is_over = True
             self._world.trace(f"{self._name} hangs up")
@@ -141,9 +141,9 @@ class Conversation:
             self.note_arrivals()
 
     def note_arrivals(self) -> None:
-        """Note when requests arrived that were never answered.
+        """Note the arrival times of requests without an answer.
 
-        Some may arrive after the end of the connection: ask again at the end of the run.
+        A request may arrive after the connection ended, so call this again at the end of the run.
         """
         for operation, end in self._in_flight:
             operation.boot = self._link.boot
@@ -169,7 +169,7 @@ class Conversation:
             raise WrongAnswer(f"{self._name} {error}") from error
 
     def _complete(self) -> None:
-        """The oldest request was answered: its operation says how."""
+        """Complete the oldest request. Its operation holds the answer."""
         operation, end = self._in_flight.popleft()
         operation.boot = self._link.boot
         operation.arrived_us = self._link.arrived_us(end)

@@ -35,13 +35,13 @@ def places(items: Iterable[Place | None]) -> str:
 
 @singledispatch
 def asked(operation: Operation) -> str:
-    """What was asked, without who and when."""
+    """Format a request, without client and time."""
     return type(operation).__name__.lower() + _fields(operation, is_answer=False)
 
 
 @singledispatch
 def answered(operation: Operation) -> str:
-    """What was answered; refusals are told by `outcome`."""
+    """Format an answer. `outcome` formats refusals, too."""
     return "done" + _fields(operation, is_answer=True)
 
 
@@ -56,11 +56,11 @@ TOLD = (
     "existed",
     "topics",
 )
-"""Fields of operations without words of their own that an answer fills."""
+"""Fields that an answer fills, in operations without a format of their own."""
 
 
 def _fields(operation: Operation, is_answer: bool) -> str:
-    """What was asked, or answered, of an operation that has no words of its own."""
+    """Format the request, or the answer, of an operation without a format of its own."""
     known = {item.name for item in fields(Operation)}
     own = [item.name for item in fields(operation) if item.name not in known]
     shown = [name for name in own if (name in TOLD) == is_answer]
@@ -68,7 +68,7 @@ def _fields(operation: Operation, is_answer: bool) -> str:
 
 
 def outcome(operation: Operation) -> str:
-    """The answer or the refusal."""
+    """Format the answer or the refusal."""
     return f"refused: {operation.error}" if operation.error else answered(operation)
 
 

@@ -21,17 +21,17 @@ from simulator.machine.machine import Machine
 from simulator.machine.world import World
 
 WATCH_US = 50_000
-"""How often it is looked whether the broker still lives."""
+"""Time between two checks whether the broker still runs."""
 
 Done = Callable[[Operation], None]
 
 
 class Asker(Protocol):
-    """The interface that asks the broker for a client."""
+    """The interface through which a client calls the broker."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a broker to be asked."""
+        """Whether a broker runs and serves."""
 
     def perform(
         self,
@@ -57,7 +57,7 @@ class Direct:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a broker to be asked."""
+        """Whether a broker runs and serves."""
         return self._machine.is_ready
 
     def perform(

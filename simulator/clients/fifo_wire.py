@@ -40,20 +40,20 @@ class FifoWire(ABC):
 
     @abstractmethod
     def encoded(self, request: Any) -> bytes:
-        """A request in bytes."""
+        """Encode a request."""
 
     @abstractmethod
     def answers(self, data: bytes) -> Iterable[tuple[int, Any]]:
-        """The answers that ``data`` completes, each with its size in bytes.
+        """Yield the answers that ``data`` completes, each with its size in bytes.
 
-        Raises WrongAnswer where the stream cannot be followed.
+        Raises WrongAnswer if the stream cannot be decoded.
         """
 
     @abstractmethod
     def complete(self, ask: Ask, answer: Any) -> None:
-        """Put what an answer tells into its operation. Raises WrongAnswer for what is none."""
+        """Store an answer in its operation. Raises WrongAnswer if it does not fit the request."""
 
 
 def unfit(answer: object) -> WrongAnswer:
-    """The answer is not one to its request."""
+    """Return the error for an answer that does not fit its request."""
     return WrongAnswer(f"was answered with {answer!r:.300}")

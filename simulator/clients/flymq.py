@@ -29,13 +29,13 @@ from simulator.plan import Action, ClientPlan
 
 HEADER_BYTES = 8
 GZIP = 0.1
-"""How likely a request is compressed."""
+"""The probability that a request is compressed."""
 SCHEDULE_BITS = 40
-"""Of a delayed record's number; the topic's id stands above."""
+"""Bits of a delayed record's number in a schedule id. The higher bits are the topic's id."""
 NO_GROUP = "consumer group not found"
 NO_MESSAGE = "message not found"
 NO_RECORD = "out of range", "is removed", "holds no record any more"
-"""What CONSUME says where there is no record."""
+"""Parts of the refusals of CONSUME at an offset without a record."""
 Answer = tuple[int, bytes]
 """Opcode and payload."""
 
@@ -160,13 +160,12 @@ class FlyMQRequests(OffsetRequests):
     def __init__(self, plan: ClientPlan, chance: Random) -> None:
         super().__init__(plan, chance)
         self._open: dict[str, list[tuple[str, Message]]] = {}
-        """What was staged in each transaction. It may be that of a connection that is gone: then
-        nothing of it may be stored."""
+        """Messages of each transaction. If its connection is lost, none of them may be stored."""
         self._delayed: list[tuple[str, int]] = []
         """Topic and schedule id of each delayed record."""
 
     def learn(self, operation: Operation) -> None:
-        """Remember what an answer told."""
+        """Remember transactions and schedule ids of an answer."""
         super().learn(operation)
         match operation:
             case Begin(error=""):
@@ -179,7 +178,7 @@ class FlyMQRequests(OffsetRequests):
     # -- what waits ------------------------------------------------------------------------------
 
     def _produce(self) -> Operation:
-        """A record; now and then one that comes later, or that does not live for ever."""
+        """Produce a record, now and then one with a delay or a time to live."""
         operation = super()._produce()
         assert isinstance(operation, Produce), "it produces"
         (message,) = operation.messages
@@ -192,13 +191,13 @@ class FlyMQRequests(OffsetRequests):
         return operation
 
     def _span_us(self, permille: int, longest_us: int) -> int | None:
-        """How long something takes, now and then: whole milliseconds, one at least."""
+        """Draw a duration in whole milliseconds, at least one; None most of the time."""
         if not self._values.often(permille):
             return None
         return self._chance.randint(1, max(1, longest_us // 1_000)) * 1_000
 
     def _cancel(self) -> Operation | None:
-        """A record that waits, or one that may be there."""
+        """Cancel a delayed record, or one that may exist."""
         if not self._delayed:
             return None
         topic, schedule_id = self._chance.choice(self._delayed)
@@ -212,7 +211,7 @@ class FlyMQRequests(OffsetRequests):
         return Begin(**self._asked())
 
     def _stage(self) -> Operation | None:
-        """A message that can be told apart, in one of those that are open."""
+        """Add a distinct message to an open transaction."""
         value = self._values.make()
         if not self._open or not value:
             return None
@@ -294,7 +293,7 @@ class FlyMQRequests(OffsetRequests):
     }
 
     def _fetch(self, operation: Read, is_sdk: bool) -> flymq.Fetch:
-        """A fetch in one of its layouts; a filter goes with the SDKs' alone."""
+        """Return a fetch in one of its layouts. Only the layout of the SDKs has a filter."""
         opcode = self._chance.choice((flymq.Opcode.FETCH, flymq.Opcode.FETCH_BINARY))
         if is_sdk and self._values.often(self._plan.filter_permille):
             operation.pattern = self._chance.choice(PATTERNS)

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_format_clients.py
 """The audits of the other formats at the end of a run.
 
-The formats with offsets read everything once more; the subscriptions of BlipMQ are drained. They
-begin after the auditor, when every lease is over and every record is known.
+Formats with offsets read all records once more. Subscriptions of BlipMQ are drained. The audits
+begin after the auditor, when all leases have ended and all records are known.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from simulator.plan import Plan, Rot, WireFormat
 READ_BYTES = 1 << 20
 READ_MAX = 10_000
 GROUP_PARTITIONS_MAX = 500
-"""How many committed offsets are asked for."""
+"""The most committed offsets that an audit reads."""
 MEGA_READS_MAX = 100
-"""How many records of a topic MEGA reads, which has no batches."""
+"""The most records of a topic that MEGA reads, because it has no batches."""
 LAPSING = 5
-"""One message in so many is never acknowledged, and must be dead in the end."""
+"""One message in so many is never acknowledged, and must become a dead letter."""
 POLLS_MAX = 200
-"""How many messages of a subscription are taken at once."""
+"""The most messages that one pass takes from a subscription."""
 LETTERS_US = 2_000_000
-"""How long after its last flight a message may not be a dead letter yet."""
+"""Time after its last delivery in which a message becomes a dead letter."""
 UNNUMBERED = -1
 
 
@@ -51,7 +51,7 @@ def make_audit(
     history: History,
     done: Callable[[], None],
 ) -> ScriptedClient:
-    """The audit of a format that is not Mamamia."""
+    """Return the audit of a format other than Mamamia."""
     name = f"{wire_format}-auditor"
     if wire_format == "blipmq":
         script = _drain(name, plan, history)
@@ -77,7 +77,7 @@ def _read_all(name: str, wire_format: WireFormat, plan: Plan, history: History) 
 
 
 def _group_partitions(history: History) -> list[tuple[str, str, int]]:
-    """Every (topic, group, partition) that something was committed in."""
+    """Return each (topic, group, partition) with a committed offset."""
     committed = (op for op in history.operations if isinstance(op, Commit | ResetOffset))
     return sorted({(op.topic, op.group, op.partition) for op in committed})[:GROUP_PARTITIONS_MAX]
 
@@ -96,7 +96,7 @@ def _committed_ask(
 def _read_partition(
     name: str, wire_format: WireFormat, plan: Plan, topic: str, partition: int
 ) -> Script:
-    """To its end, which is where nothing comes and the next offset does not move."""
+    """Read a partition to its end: an empty answer with an unchanged next offset."""
     accepts = partial(_may_be_refused, plan)
     offset = 0
     for _ in range(MEGA_READS_MAX if wire_format == "mega" else READ_MAX):
@@ -111,9 +111,10 @@ def _read_partition(
 
 
 def _may_be_refused(plan: Plan, operation: Operation) -> bool:
-    """Where bytes have rotted, or were never synced, records cannot be read.
+    """Return whether the broker may refuse a read.
 
-    A topic made anew has fewer partitions.
+    It may if bytes have rotted or were never synced, or if a topic was created again with fewer
+    partitions.
     """
     rots = any(isinstance(fault, Rot) for fault in plan.faults)
     return (
@@ -147,7 +148,7 @@ def _read_ask(name: str, wire_format: WireFormat, topic: str, partition: int, of
 
 
 def _drain(name: str, plan: Plan, history: History) -> Script:
-    """Take what is left, again and again, until it is acknowledged or dead; list what is dead."""
+    """Take messages until all are acknowledged or dead letters; then list the dead letters."""
     left = [op for op in history.operations if isinstance(op, Subscribe) and op.succeeded]
     for _ in range(max(1, plan.settings.blipmq_max_deliveries) + 1):
         yield plan.longest_flight_us + LETTERS_US
@@ -161,7 +162,7 @@ def _drain(name: str, plan: Plan, history: History) -> Script:
 
 
 def _drain_one(name: str, subscribed: Subscribe) -> Generator[Step, Operation, bool]:
-    """Whether nothing comes any more, for now; what takes too long is left."""
+    """Drain a subscription for a limited time. Return whether it has no more messages now."""
     for _ in range(POLLS_MAX):
         polled = yield from insist(partial(poll_ask, name, subscribed))
         assert isinstance(polled, Poll), "it was asked"
@@ -175,5 +176,5 @@ def _drain_one(name: str, subscribed: Subscribe) -> Generator[Step, Operation, b
 
 
 def _is_too_late(operation: Operation) -> bool:
-    """What flies for a shorter time than an ACK takes comes again, or is dead."""
+    """Return whether an ACK came after its lease: the message comes again, or is dead."""
     return UNKNOWN_DELIVERY in operation.error

@@ -20,7 +20,7 @@ from simulator.plan import ClientPlan, WireFormat
 
 
 def wire_of(wire_format: WireFormat, chance: Random) -> Callable[[], Wire]:
-    """What makes a wire for each connection; it may have a chance of its own."""
+    """Return the factory of wires, one for each connection. It may use random numbers."""
     wires: dict[WireFormat, Callable[[], Wire]] = {
         "rustlog": RustLogWire,
         "mega": partial(MegaWire, chance),
@@ -33,7 +33,7 @@ def wire_of(wire_format: WireFormat, chance: Random) -> Callable[[], Wire]:
 def requests_of(
     wire_format: WireFormat, history: History
 ) -> Callable[[ClientPlan, Random], Requests]:
-    """What makes the requests of a client."""
+    """Return the factory of a client's requests."""
     makers: dict[WireFormat, Callable[[ClientPlan, Random], Requests]] = {
         "rustlog": RustLogRequests,
         "mega": MegaRequests,
@@ -46,7 +46,7 @@ def requests_of(
 def make_format_client(
     plan: ClientPlan, world: World, connect: Connect, history: History
 ) -> WireClient:
-    """The client of a plan that does not speak Mamamia."""
+    """Return the client of a plan of another format than Mamamia."""
     wire = wire_of(plan.format, Random(f"{plan.seed}/wire"))
     requests = requests_of(plan.format, history)
     return WireClient(plan, world, connect, history, wire, requests)

@@ -19,20 +19,20 @@ class Link(Protocol):
 
     @property
     def boot(self) -> int:
-        """The boot of the machine it leads to; NEVER while it is not established."""
+        """The boot number of the machine at the other end; NEVER until it is established."""
 
     @property
     def is_open(self) -> bool:
-        """Whether what is sent may still arrive."""
+        """Whether sent bytes may still arrive."""
 
     @property
     def lost_us(self) -> int:
-        """When the broker's Protocol was told that the connection is lost, or NEVER."""
+        """The time at which the broker's Protocol lost the connection, or NEVER."""
 
     def send(self, data: bytes) -> None: ...
 
     def close(self) -> None:
-        """Hang up. What is under way still arrives."""
+        """Close the connection. Bytes in flight still arrive."""
 
     def pause(self) -> None:
         """Read nothing until `resume`."""
@@ -40,10 +40,10 @@ class Link(Protocol):
     def resume(self) -> None: ...
 
     def arrived_us(self, position: int) -> int:
-        """When the broker's Protocol was given the first ``position`` bytes sent, or NEVER."""
+        """Return when the broker's Protocol got the first ``position`` sent bytes, or NEVER."""
 
     def written_us(self, position: int) -> int:
-        """When the broker's Protocol wrote the first ``position`` bytes received."""
+        """Return when the broker's Protocol wrote the first ``position`` received bytes."""
 
 
 Connect = Callable[[], Link]

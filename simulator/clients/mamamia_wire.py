@@ -39,7 +39,7 @@ class MamamiaWire(FifoWire):
         return mm.encode_request(request)
 
     def answers(self, data: bytes) -> Iterator[tuple[int, tuple[int, bytes]]]:
-        """See `FifoWire`; an answer is its command and its body."""
+        """See `FifoWire`. An answer is its command and its body."""
         for command, body in self._reader.feed(data):
             yield HEADER_BYTES + len(body), (command, body)
         if self._reader.error is not None:
@@ -61,19 +61,19 @@ def place_of(message_id: int) -> Place:
 
 
 def microseconds(seconds: float) -> int:
-    """What the broker makes of a number of seconds."""
+    """Convert seconds to microseconds as the broker does."""
     return int(seconds * 1_000_000)
 
 
 def packed(metadata: Mapping[str | bytes, Any] | None) -> bytes | None:
-    """Metadata as the history has it, and as it stands in a request."""
+    """Encode metadata as requests and the history have it."""
     return None if metadata is None else pack(metadata)
 
 
 def complete(operation: Operation, answer: mm.Answer) -> None:
-    """Put what an answer tells into its operation.
+    """Store an answer in its operation.
 
-    Raises WrongAnswer when it does not answer what was asked.
+    Raises WrongAnswer if it does not answer the request.
     """
     match operation, answer:
         case _, mm.Failed(text=text):
@@ -111,7 +111,7 @@ def complete(operation: Operation, answer: mm.Answer) -> None:
 
 
 def _produced(operation: Produce, answer: mm.ProducedBatch) -> None:
-    """Where each message of a batch stands, or under which id it waits."""
+    """Store the position of each message of a batch, or its schedule id."""
     ids = answer.message_ids
     operation.places = tuple(None if each is None else place_of(each) for each in ids)
     operation.schedules = answer.schedule_ids or ()

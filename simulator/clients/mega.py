@@ -21,7 +21,7 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 SIZES = {mega.Refused: 6, mega.Created: 15, mega.Produced: 17, mega.Consumed: 21}
 """Bytes of an answer besides a topic or a payload."""
 CORRELATION_IDS = (0, 1, -1, 0x01000000, 0x02000000, 77)
-"""Ids are whatever a client likes; several may be alike."""
+"""A client chooses any ids, and may use an id again."""
 
 
 class MegaWire(FifoWire):

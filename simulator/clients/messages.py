@@ -49,7 +49,7 @@ FORMS: tuple[Callable[[bytes, bytes], Any], ...] = (
 
 
 class MessageMaker:
-    """The messages of one client, in order."""
+    """Makes the messages of one client, in order."""
 
     def __init__(self, plan: ClientPlan, chance: Random) -> None:
         self._plan = plan
@@ -58,7 +58,7 @@ class MessageMaker:
         self._empty = chance.choice((b"", ""))
 
     def make(self, topic: Topic, may_wait: bool = True) -> tuple[Message, mm.BatchMessage]:
-        """The next message, for the history and for the wire."""
+        """Return the next message, for the history and for the wire."""
         plan = self._plan
         payload = self._payload()
         key, partition = self._key(), self._partition(topic)
@@ -72,7 +72,7 @@ class MessageMaker:
         )
 
     def _span(self, permille: int, longest_us: int) -> float | None:
-        """Seconds that something takes, now and then; at least a millisecond."""
+        """Draw a duration in seconds, at least a millisecond; None most of the time."""
         if not self._often(permille):
             return None
         return self._chance.randint(1_000, max(1_000, longest_us)) / 1_000_000
@@ -104,7 +104,7 @@ class MessageMaker:
         return b"key-%d" % self._chance.randrange(plan.keys) if plan.keys else None
 
     def _partition(self, topic: Topic) -> int | None:
-        """Now and then one that the topic does not have."""
+        """Draw a partition, now and then one that the topic does not have."""
         if not self._often(self._plan.partition_permille):
             return None
         return self._chance.randrange(topic.partitions + (self._chance.random() < 0.05))

@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_format_clients.py
 """Draw the next request of a random client of a format with offsets.
 
-RustLog, MEGA and FlyMQ have different requests: a subclass makes the request of an operation. The
-client's own seed decides.
+RustLog, MEGA and FlyMQ have different requests: a subclass makes the request of an operation. Each
+client has its own seed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from simulator.payloads import payload_of
 from simulator.plan import Action, ClientPlan, Topic
 
 TRIES = 4
-"""How often an action is drawn before the client does without one."""
+"""The most draws of an action until one is possible."""
 READ_MAX = 200
-"""Records asked for at once."""
+"""The most records of one read."""
 OWN_TOPICS = 5
-"""How many topics of its own a client makes and deletes."""
+"""The number of topics that a client creates and deletes."""
 UNNUMBERED = -1
 
 Spot = tuple[str, int]
@@ -40,7 +40,7 @@ Spot = tuple[str, int]
 
 
 class OffsetRequests(ABC):
-    """The requests of one client, in order. ``now_us`` is the world's time in every call."""
+    """Draws the requests of one client, in order. ``now_us`` is the time of the world."""
 
     def __init__(self, plan: ClientPlan, chance: Random) -> None:
         self._plan = plan
@@ -48,12 +48,12 @@ class OffsetRequests(ABC):
         self._values = ValueMaker(plan, chance)
         self._topics = [topic for topic in plan.topics if self.accepts(topic.name)]
         self._next: dict[Spot, int] = {}
-        """Where its reading goes on."""
+        """The next offset to read."""
         self._highest: dict[Spot, int] = {}
         """The highest offset seen."""
 
     def make(self, now_us: int) -> Ask | None:
-        """The next request, or None if nothing that was drawn makes sense now."""
+        """Return the next request; None if no drawn action is possible now."""
         mix = self._plan.mix
         for _ in range(TRIES if mix and self._topics else 0):
             (action,) = self._chance.choices(list(mix), list(mix.values()))
@@ -63,7 +63,7 @@ class OffsetRequests(ABC):
         return None
 
     def learn(self, operation: Operation) -> None:
-        """Remember what an answer told."""
+        """Remember the offsets of an answer."""
         if operation.error:
             return
         if isinstance(operation, Produce):
@@ -78,7 +78,7 @@ class OffsetRequests(ABC):
                 self._next[operation.topic, operation.partition] = last + 1
 
     def unanswered(self, operations: Iterable[Operation]) -> None:
-        """Ask nothing again: each value must stand at most once."""
+        """Send no request again: each value may be stored at most once."""
         del operations
 
     def _saw(self, topic: str, partition: int, offset: int) -> None:
@@ -89,10 +89,10 @@ class OffsetRequests(ABC):
 
     @abstractmethod
     def request(self, operation: Any) -> Any:
-        """How an operation is asked for in this format; some may be changed to fit it."""
+        """Return the request of an operation in this format. It may change the operation to fit."""
 
     def accepts(self, topic: str) -> bool:
-        """Whether the format knows topics of that name."""
+        """Return whether the format allows topics of that name."""
         return topic != ""
 
     # -- chance ----------------------------------------------------------------------------------
@@ -104,17 +104,17 @@ class OffsetRequests(ABC):
         return self._chance.choice(self._topics)
 
     def _partition(self, topic: Topic) -> int:
-        """Now and then one that the topic does not have."""
+        """Draw a partition, now and then one that the topic does not have."""
         return self._chance.randrange(topic.partitions + (self._chance.random() < 0.02))
 
     def _offset(self, spot: Spot) -> int:
-        """Any that there is, or a little beyond."""
+        """Draw an offset of the partition, or one a little beyond its end."""
         return self._chance.randrange(self._highest.get(spot, 0) + 4)
 
     def _of_group_partition(
         self, kind: Callable[..., Operation], **fields: Any
     ) -> Operation | None:
-        """An operation about a group in a partition, if the client has groups."""
+        """Return an operation on a group in a partition; None if the client has no groups."""
         if not self._plan.groups:
             return None
         topic = self._topic()
@@ -128,7 +128,7 @@ class OffsetRequests(ABC):
         return Message(payload_of(self._values.make()), None, self._values.key(), partition)
 
     def _choice(self, topic: Topic) -> int | None:
-        """The partition that a message names, if it names one."""
+        """Draw the partition that a message names; None if it names none."""
         if self._values.often(self._plan.partition_permille):
             return self._partition(topic)
         return None
@@ -146,7 +146,7 @@ class OffsetRequests(ABC):
         return Produce(**self._asked(topic=topic.name, messages=messages))
 
     def _read(self) -> Read:
-        """Mostly from where it has come to."""
+        """Read, mostly from the next offset on."""
         topic = self._topic()
         spot = topic.name, self._partition(topic)
         goes_on = self._chance.random() < 0.8
@@ -168,7 +168,7 @@ class OffsetRequests(ABC):
     # -- offsets ---------------------------------------------------------------------------------
 
     def _commit(self) -> Operation | None:
-        """Mostly how far it has read; now and then back, or anything."""
+        """Commit mostly the next offset to read, now and then an earlier or any offset."""
         operation = self._of_group_partition(Commit, offset=0)
         if isinstance(operation, Commit):
             spot = operation.topic, operation.partition
@@ -195,7 +195,7 @@ class OffsetRequests(ABC):
         return f"{self._plan.name}-{self._chance.randrange(OWN_TOPICS)}"
 
     def _create_topic(self) -> Operation:
-        """Its own, or one that is there."""
+        """Create a topic of its own, or one that exists."""
         if self._chance.random() < 0.7:
             partitions = self._chance.randint(1, 4)
             return CreateTopic(**self._asked(topic=self._own_topic(), partitions=partitions))

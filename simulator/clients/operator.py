@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_operator.py
-"""A random operator: it changes groups and topics, and looks before and after.
+"""A random operator: it changes groups and topics, and reads their state before and after.
 
-It does one thing at a time. After a crash it waits for the broker and looks at the result of an
+It makes one call at a time. After a crash it waits for the broker and reads the result of an
 unanswered call.
 """
 
@@ -34,7 +34,7 @@ from simulator.plan import (
 )
 
 READY_US = 100_000
-"""How long it waits for a broker that is not there."""
+"""Time between two attempts while no broker runs."""
 
 Script = Generator[AdminCall, Operation, None]
 
@@ -52,7 +52,7 @@ class Operator:
         self._left = plan.operations
         self._script: Script | None = None
         self._nexts: dict[str, tuple[int, ...]] = {}
-        """The next offsets of topics, as they were last told."""
+        """The next offsets of topics in the last answer."""
         self._schedules = 0
 
     # -- for the run -----------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class Operator:
         self._world.call_after(self.plan.begin_us, self._next)
 
     def stop(self) -> None:
-        """Do nothing more."""
+        """Make no more calls."""
         self.hang_up()
 
     def hang_up(self) -> None:
@@ -70,7 +70,7 @@ class Operator:
             self.on_finished()
 
     def note_arrivals(self) -> None:
-        """What it asks arrives at once."""
+        """Do nothing: its calls arrive at once."""
 
     # -- one thing after another -----------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Operator:
         return self._ACTIONS[action](self, topic, self._chance.choice(self.plan.groups))
 
     def _go_on(self, operation: Operation | None) -> None:
-        """Ask what the script wants next; None begins it."""
+        """Make the next call of the script; None begins it."""
         if self.finished or self._script is None:
             return
         try:
@@ -174,7 +174,7 @@ class Operator:
         return self._change_letters(Purge, topic, group)
 
     def _change_letters(self, kind: type[LetterChange], topic: Topic, group: str) -> Script:
-        """Mostly all of them, or those of a range, or of a reason; listed before and after."""
+        """Change all dead letters, or those of a range or reason. List them before and after."""
         chance, name = self._chance, self.plan.name
         partition = chance.choice((None, None, chance.randrange(topic.partitions)))
         first = chance.choice((0, 0, 0, self._offset(topic, partition or 0)))
@@ -218,7 +218,7 @@ class Operator:
         yield admin_calls.configure_topic(plan.name, topic.name, rules)
 
     def _delete_topic(self, topic: Topic, group: str) -> Script:
-        """Looked at before and after: the id tells whether it is another one now."""
+        """Delete a topic, and describe it before and after: a new topic has another id."""
         before = yield admin_calls.describe(self.plan.name, topic.name)
         if not before.succeeded:
             return
@@ -231,7 +231,7 @@ class Operator:
         yield admin_calls.cancel(self.plan.name, topic.name, schedule_id)
 
     def _limit(self, most: int) -> int:
-        """None at all, in one case of three."""
+        """Draw a limit up to ``most``, in one case of three 0."""
         return 0 if self._chance.random() < 0.33 else self._chance.randint(0, most)
 
     # -- parts -----------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Operator:
             self._nexts[operation.topic] = operation.view.nexts
 
     def _offset(self, topic: Topic, partition: int) -> int:
-        """One that there is, or a little beyond."""
+        """Draw an offset of the partition, or one a little beyond its end."""
         nexts = self._nexts.get(topic.name, ())
         return self._chance.randrange((nexts[partition] if partition < len(nexts) else 10) + 3)
 

@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_clients.py
 """Draw the next request of a random Mamamia client.
 
-Each action returns a request, or None if it has no subject. The client's own seed decides, so that
+Each action returns a request, or None if it is not possible. Each client has its own seed, so that
 clients are independent.
 """
 
@@ -33,11 +33,11 @@ from simulator.history.operations import (
 from simulator.plan import DEFAULT_DURATION_US, Action, ClientPlan, Topic
 
 TRIES = 4
-"""How often an action is drawn before the client does without one."""
+"""The most draws of an action until one is possible."""
 REASONS = "", "broken", "no such käse"
-"""What failed settles say."""
+"""Reasons of failed settles."""
 REMEMBERED = 50
-"""Settled leases that may be settled again."""
+"""The number of settled leases that may be settled again."""
 UNNUMBERED = -1
 
 
@@ -50,9 +50,9 @@ class Lease:
     place: Place
     token: int | None
     over_us: int
-    """When it should have lapsed."""
+    """The time at which it lapses."""
     late: bool = False
-    """To be settled only then."""
+    """Whether it is settled only after its time."""
 
     @property
     def message_id(self) -> int:
@@ -60,7 +60,7 @@ class Lease:
 
 
 class RequestMaker:
-    """The requests of one client, in order. ``now_us`` is the world's time in every call."""
+    """Draws the requests of one client, in order. ``now_us`` is the time of the world."""
 
     def __init__(self, plan: ClientPlan, chance: Random) -> None:
         self._plan = plan
@@ -71,15 +71,15 @@ class RequestMaker:
         self._highest: dict[tuple[str, int], int] = {}
         """The highest offset seen, by topic and partition."""
         self._schedules: deque[tuple[str, int]] = deque(maxlen=REMEMBERED)
-        """Topics and schedule ids of messages that wait, or waited."""
+        """Topics and schedule ids of delayed messages."""
         self._sequence = 0
         self._sent: dict[int, mm.ProduceBatch] = {}
         """Batches that may be sent again, by sequence."""
         self._again: deque[tuple[Produce, mm.ProduceBatch]] = deque()
-        """Those that were not answered."""
+        """Batches without an answer."""
 
     def make(self, now_us: int) -> Ask | None:
-        """The next request, or None if nothing that was drawn makes sense now."""
+        """Return the next request; None if no drawn action is possible now."""
         if self._again and self._chance.random() < 0.9:
             return self._send_again(*self._again.popleft())
         mix = self._plan.mix
@@ -91,7 +91,7 @@ class RequestMaker:
         return None
 
     def learn(self, operation: Operation) -> None:
-        """Remember what an answer told."""
+        """Remember leases, offsets and ids of an answer."""
         if operation.error:
             return
         if isinstance(operation, Produce):
@@ -115,7 +115,7 @@ class RequestMaker:
             self._let_go(operation)
 
     def unanswered(self, operations: Iterable[Operation]) -> None:
-        """The connection is lost: ask most of it again, as clients do that cannot know."""
+        """Repeat most requests after a lost connection, as real clients do."""
         for operation in operations:
             if isinstance(operation, Produce) and operation.producer_id:
                 self._again.append((operation, self._sent[operation.sequence]))
@@ -152,7 +152,7 @@ class RequestMaker:
 
     @staticmethod
     def _leases_of(operation: Settle) -> list[Lease]:
-        """The leases that a settle was about; it is not late for them any more."""
+        """Return the leases of a settle, without the mark ``late``."""
         return [
             Lease(operation.topic, operation.group, item.place, item.token, operation.sent_us)
             for item in operation.settlements
@@ -189,7 +189,7 @@ class RequestMaker:
         return self._chance.randint(0, longest_us) / 1_000_000
 
     def _verdict(self, success: bool) -> tuple[str, bool]:
-        """Why it failed, and whether it is given up: mostly nothing."""
+        """Draw the reason of a failure, and whether it is final; mostly ("", False)."""
         if success or not self._often(self._plan.verdict_permille):
             return "", False
         return self._chance.choice(REASONS), self._chance.random() < 0.5
@@ -239,7 +239,7 @@ class RequestMaker:
         )
 
     def _cancel(self, now_us: int) -> Ask | None:
-        """A message that waits, or one that may be there."""
+        """Cancel a delayed message, or one that may exist."""
         if not self._schedules:
             return None
         topic, schedule_id = self._chance.choice(self._schedules)
@@ -301,7 +301,7 @@ class RequestMaker:
         )
 
     def _release(self, now_us: int) -> Ask | None:
-        """Leases that it holds, by their ids or all of them."""
+        """Release leases that the client holds, by id or all of them."""
         if not self._held:
             return None
         first = self._chance.choice(self._held)
@@ -347,7 +347,7 @@ class RequestMaker:
         )
 
     def _forget(self, now_us: int) -> None:
-        """Lose a lease without a word, as a worker does that dies; asks nothing."""
+        """Drop a lease, like a worker that dies. It makes no request."""
         if self._held:
             self._held.pop(self._chance.randrange(len(self._held)))
 
@@ -362,13 +362,13 @@ class RequestMaker:
         return self._settle_one(lease, self._plan.identity)
 
     def _settle_again(self, now_us: int) -> Ask | None:
-        """What is settled already, and perhaps otherwise."""
+        """Settle a settled record again, perhaps with another result."""
         if not self._settled:
             return None
         return self._settle_one(self._chance.choice(self._settled), self._plan.identity)
 
     def _settle_foreign(self, now_us: int) -> Ask | None:
-        """A lease of this client, by somebody who does not hold it."""
+        """Settle a lease of this client in the name of another client."""
         if not self._held:
             return None
         lease = self._chance.choice(self._held)
@@ -378,7 +378,7 @@ class RequestMaker:
         return self._settle_one(lease, stranger)
 
     def _settle_blind(self, now_us: int) -> Ask:
-        """Any record, leased or not, there or not."""
+        """Settle any offset, leased or not, with or without a record."""
         topic, group = self._topic(), self._group()
         partition = self._chance.randrange(topic.partitions)
         highest = self._highest.get((topic.name, partition), -1)
@@ -398,7 +398,7 @@ class RequestMaker:
         )
 
     def _settle_batch(self, now_us: int) -> Ask | None:
-        """Several leases of one group and topic; now and then one of them twice."""
+        """Settle several leases of one group and topic, now and then one of them twice."""
         due = self._due(now_us)
         if not due:
             return None

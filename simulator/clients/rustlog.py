@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_format_clients.py
-"""A random RustLog client: each request uses either dialect, and its answer the same."""
+"""A random RustLog client. Each request uses one of the dialects, and its answer the same."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from simulator.payloads import value_of
 
 EXISTS = "already exists"
 MAX_BYTES = 0, 10, 1_000, 1 << 20
-"""What fetches ask for."""
+"""Limits of fetches."""
 MANY = 65_536
-"""More records than an answer has."""
+"""A limit above the most records of an answer."""
 
 
 class RustLogWire(FifoWire):
@@ -62,7 +62,7 @@ class RustLogWire(FifoWire):
 
 
 def fill(operation: Operation, told: rustlog.Answer) -> None:
-    """Put what an answer tells into its operation. Raises WrongAnswer for what is none."""
+    """Store an answer in its operation. Raises WrongAnswer if it does not answer the request."""
     match operation, told:
         case _, rustlog.Failed():
             operation.error = told.message or "no reason given"
@@ -122,7 +122,7 @@ class RustLogRequests(OffsetRequests):
         raise TypeError(f"RustLog has no {operation!r}")
 
     def _produced(self, operation: Produce) -> rustlog.Produce:
-        """Keys do not exist, and a partition must be named."""
+        """Return a produce without a key, and with a partition."""
         partition = operation.messages[0].partition
         if partition is None:
             (topic,) = (topic for topic in self._topics if topic.name == operation.topic)

@@ -16,14 +16,14 @@ from simulator.machine.world import World
 
 RETRY_US = 1_000_000
 RETRIES = 60
-"""How often a refused request is asked again; space may need a second to be found."""
+"""How often a refused request is repeated. The broker may need a second to find space."""
 LOSSES_MAX = 5
 """Connections that an audit may lose."""
 NO_GROUP = "has no group"
-"""What the broker says of a group that nobody has used yet."""
+"""Part of the broker's refusal for an unknown group."""
 
 Step = Callable[[], Ask | AdminCall] | int
-"""What the script wants next: an answer, or to wait for so many microseconds."""
+"""A step of a script: a request whose answer it needs, or a wait in microseconds."""
 Script = Generator[Step, Operation, None]
 
 
@@ -35,7 +35,7 @@ def insist(
     make: Callable[[], Ask | AdminCall],
     accepts: Callable[[Operation], bool] = lambda operation: False,
 ) -> Generator[Step, Operation, Operation]:
-    """Ask until it is not refused, or refused as ``accepts`` allows."""
+    """Repeat a request until it succeeds, or until ``accepts`` allows the refusal."""
     for _ in range(RETRIES):
         operation = yield make
         if not operation.error or NO_GROUP in operation.error or accepts(operation):
@@ -47,7 +47,7 @@ def insist(
 class ScriptedClient:
     """A client that begins with ``start()`` and calls ``done()`` at the end of its script.
 
-    Raises AuditFailed, in the world's next event, when the broker does not let it finish.
+    Raises AuditFailed, in the next event of the world, if the broker does not let it finish.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ScriptedClient:
         self._script = script
         self._done = done
         self._wanted: Callable[[], Ask | AdminCall] | None = None
-        """What is asked and not answered."""
+        """The request without an answer."""
         self._losses = 0
         self._conversation: Conversation | None = None
 
@@ -80,7 +80,7 @@ class ScriptedClient:
         self._advance()
 
     def _advance(self, operation: Operation | None = None) -> None:
-        """Do what the script wants next; None begins it or ends a wait."""
+        """Take the next step of the script; None begins it or ends a wait."""
         try:
             step = next(self._script) if operation is None else self._script.send(operation)
         except StopIteration:

@@ -17,7 +17,7 @@ ALL_BYTES = bytes(range(256))
 
 
 def _as_json(tag: bytes, filling: bytes) -> bytes:
-    """An object, for filters that name a path."""
+    """Return a JSON object, for filters that name a path."""
     return json.dumps({"tag": tag.decode(), "deep": {"filling": filling.decode()}}).encode()
 
 
@@ -28,11 +28,11 @@ FORMS: tuple[Callable[[bytes, bytes], bytes], ...] = (
 )
 
 PATTERNS = ("", "C1/", "c0/", "key-1", "$.tag", "$.deep.filling", "$.deep.none", "[02468][|]", "(")
-"""What filters are made of: texts, keys, paths of JSON, regular expressions, and a broken one."""
+"""Filters: texts, keys, paths of JSON, regular expressions, and a broken regular expression."""
 
 
 class ValueMaker:
-    """The values of one client, in order."""
+    """Makes the values of one client, in order."""
 
     def __init__(self, plan: ClientPlan, chance: Random) -> None:
         self._plan = plan
@@ -40,7 +40,7 @@ class ValueMaker:
         self._count = 0
 
     def make(self) -> bytes:
-        """The next value."""
+        """Return the next value."""
         chance, plan = self._chance, self._plan
         tag = f"{plan.name}/{self._count}|".encode()
         self._count += 1
@@ -54,10 +54,10 @@ class ValueMaker:
         return chance.choice(FORMS)(tag, filling)
 
     def key(self) -> bytes | None:
-        """One of the plan's."""
+        """Draw a key of the plan, or None."""
         plan = self._plan
         return b"key-%d" % self._chance.randrange(plan.keys) if plan.keys else None
 
     def often(self, permille: int) -> bool:
-        """True so often of a thousand times."""
+        """Return True with a probability of ``permille`` thousandths."""
         return permille > 0 and self._chance.randrange(1_000) < permille

@@ -24,7 +24,7 @@ LENGTH_BYTES = 4
 
 
 def nonsense(chance: Random) -> bytes:
-    """Random bytes; the first makes a frame of more than 10 MiB of them."""
+    """Return random bytes. The first byte announces a frame of more than 10 MiB."""
     return bytes([chance.randint(1, 255)]) + chance.randbytes(chance.randint(0, 300))
 
 
@@ -34,7 +34,7 @@ def bad_length(chance: Random) -> bytes:
 
 
 def half_frame(chance: Random) -> bytes:
-    """A PRODUCE that never ends."""
+    """Return a PRODUCE without its end."""
     whole = mm.encode_request(mm.Produce("t0", b"half a message " * chance.randint(1, 500)))
     return whole[: chance.randrange(1, len(whole))]
 
@@ -51,12 +51,12 @@ BAD_BODIES = (
 
 
 def bad_body(chance: Random) -> bytes:
-    """A frame of a known command whose body is not one MessagePack object."""
+    """Return a frame of a known command whose body is not one MessagePack object."""
     return mm.frame(chance.choice(list(mm.COMMANDS.values())), chance.choice(BAD_BODIES))
 
 
 def bad_values(chance: Random) -> bytes:
-    """Requests that are refused one by one."""
+    """Return requests that the broker refuses one by one."""
     bodies: tuple[object, ...] = (
         [],
         {},
@@ -84,7 +84,7 @@ def silence(chance: Random) -> bytes:
 
 
 def flood(chance: Random) -> bytes:
-    """Many harmless questions."""
+    """Return many requests that change nothing."""
     return mm.encode_request(mm.GroupInfo("t0", "g0")) * chance.randint(1, FLOOD)
 
 
@@ -117,7 +117,7 @@ class Vandal:
         self._world.call_after(self.plan.begin_us, self._visit)
 
     def stop(self) -> None:
-        """Do not come again."""
+        """Make no more connections."""
         self.hang_up()
 
     def hang_up(self) -> None:
@@ -127,7 +127,7 @@ class Vandal:
             self.on_finished()
 
     def note_arrivals(self) -> None:
-        """There is nothing to note."""
+        """Do nothing: the history has no requests of this client."""
 
     def _visit(self) -> None:
         if self.finished:

@@ -14,7 +14,7 @@ from simulator.machine.world import World
 from simulator.plan import ClientPlan
 
 PAUSE_US_MAX = 3_000_000
-"""The longest pause between two connections, however many were refused in a row."""
+"""The longest pause between two connections, after any number of refused ones."""
 DOUBLINGS_MAX = 10
 
 
@@ -22,19 +22,19 @@ class Requests(Protocol):
     """The source of a client's requests."""
 
     def make(self, now_us: int) -> Ask | None:
-        """The next request, or None if nothing that was drawn makes sense now."""
+        """Return the next request; None if no drawn action is possible now."""
 
     def learn(self, operation: Operation) -> None:
-        """Remember what an answer told."""
+        """Use an answer for later requests."""
 
     def unanswered(self, operations: Iterable[Operation]) -> None:
-        """The connection is lost, and these were not answered."""
+        """Handle the unanswered operations of a lost connection."""
 
 
 class WireClient:
     """Sends ``plan.operations`` requests and finishes when all are answered or lost.
 
-    ``on_finished()`` is called once then. ``wire()`` makes the wire of each connection;
+    Then it calls ``on_finished()`` once. ``wire()`` makes the wire of each connection.
     ``requests(plan, chance)`` makes the source of requests.
     """
 
@@ -59,7 +59,7 @@ class WireClient:
         self._left = plan.operations
         self._conversation: Conversation | None = None
         self._over: list[Conversation] = []
-        """Those with requests that were never answered."""
+        """Ended conversations with unanswered requests."""
         self._full = False
         """Whether the next burst waits for an answer."""
         self._refusals = 0
@@ -70,7 +70,7 @@ class WireClient:
         self._world.call_after(self.plan.begin_us, self._connect)
 
     def stop(self) -> None:
-        """Ask nothing more; finish when what was asked is answered or lost."""
+        """Send no more requests. Finish when all requests are answered or lost."""
         self._left = 0
         if self._conversation is None or not self._conversation.in_flight:
             self._finish()
@@ -81,7 +81,7 @@ class WireClient:
         self._finish()
 
     def note_arrivals(self) -> None:
-        """Note in the history what arrived after its connection was over. For the run's end."""
+        """Note the requests in the history that arrived after the end of their connection."""
         for conversation in self._over:
             conversation.note_arrivals()
 
@@ -114,14 +114,14 @@ class WireClient:
         self._world.call_after(pause_us, self._connect)
 
     def _leave(self) -> None:
-        """Let go of the connection, which is over."""
+        """Drop the ended connection."""
         conversation, self._conversation = self._conversation, None
         if conversation is not None and conversation.in_flight:
             self._over.append(conversation)
             self._requests.unanswered(conversation.unanswered)
 
     def _watch(self, conversation: Conversation) -> None:
-        """Give a connection up on which an answer is long overdue."""
+        """Close a connection with an overdue answer."""
         if conversation.is_over:
             return
         now_us, patience_us = self._world.now_us, self.plan.patience_us
