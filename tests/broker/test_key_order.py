@@ -173,7 +173,7 @@ class TestWhatIsNotThere:
         house.wall_seconds += 7200
         house.pass_time(1)
         assert (
-            house.broker.reader.expiry.before_us() < house.broker.time.time_us() - 3600 * SECOND_US
+            house.broker.reader.expiry.removal_us() < house.broker.time.time_us() - 3600 * SECOND_US
         )
         assert ask(house, Acquire("t", "g", "bob")) == [Acquired(None)]
 

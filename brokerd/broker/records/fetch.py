@@ -41,9 +41,9 @@ class Expiry:
 
     def is_past(self, expires_at_us: int) -> bool:
         """Return whether an expiry time is past. 0 never is, and `REMOVED` always is."""
-        return expires_at_us != 0 and expires_at_us <= self.before_us()
+        return expires_at_us != 0 and expires_at_us <= self.removal_us()
 
-    def before_us(self) -> int:
+    def removal_us(self) -> int:
         """Return the time for removal: records that expire at it or before are gone."""
         return self._time.removal_us()
 
@@ -208,13 +208,13 @@ class _Fetch:
     def _unexpired(self, rows: Rows) -> Iterator[Rows]:
         """Yield the runs of rows that have not expired."""
         column = rows.chunk.expires_at_us
-        before_us = 0 if column is None else self._fetcher.expiry.before_us()
-        if column is None or not before_us:
+        removal_us = 0 if column is None else self._fetcher.expiry.removal_us()
+        if column is None or not removal_us:
             yield rows
             return
         first = 0
         for at, expires_at_us in enumerate(column[rows.part]):
-            if 0 < expires_at_us <= before_us:
+            if 0 < expires_at_us <= removal_us:
                 if first < at:
                     yield rows.cut(first, at)
                 first = at + 1

@@ -51,7 +51,7 @@ class LeaseFilter:
     too_large: Cold | None = None
     stopped = False
     cut_short = False
-    _expired_us = -1
+    _removal_us = -1
     """Records that expire at this broker time or before are gone; -1 until first needed."""
     _gone_left = GONE_MAX
 
@@ -108,12 +108,12 @@ class LeaseFilter:
     def _is_expired(self, expires_at_us: int) -> bool:
         if not expires_at_us:
             return False
-        if self._expired_us < 0:
-            self._expired_us = self._broker.reader.expiry.before_us()
-        return expires_at_us <= self._expired_us
+        if self._removal_us < 0:
+            self._removal_us = self._broker.reader.expiry.removal_us()
+        return expires_at_us <= self._removal_us
 
 
-def bury_damaged(broker: Broker, cold: Cold, damage: Exception) -> None:
+def dead_letter_damaged(broker: Broker, cold: Cold, damage: Exception) -> None:
     """Make an unreadable record a dead letter and report the damage. Raises as `dead_letter`."""
     group_partition, offset = cold
     if broker.leases.dead_letter(group_partition, offset, "damaged"):

@@ -20,7 +20,7 @@ from brokerd.errors import (
 )
 from brokerd.protocols.base.connection import Hold
 from brokerd.protocols.base.framing import FrameConnection, FrameOnHold
-from brokerd.protocols.base.leasing import Cold, LeaseFilter, NoLease, bury_damaged
+from brokerd.protocols.base.leasing import Cold, LeaseFilter, NoLease, dead_letter_damaged
 from brokerd.security import READ
 from brokerd.values import Format, message_id_of, split_message_id
 
@@ -137,7 +137,7 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
 
         Raises `FrameOnHold`, and as `Broker.leases.acquire`.
         """
-        self._bury()
+        self._dead_letter_unreadable()
         used = self._use(subscription_id)
         if used is None:
             return
@@ -166,13 +166,13 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
             return None
         return subscriptions.use(subscription_id)
 
-    def _bury(self) -> None:
+    def _dead_letter_unreadable(self) -> None:
         """Make the unreadable record, if any, a dead letter; raises as `dead_letter`."""
         if self._damaged is None:
             return
         damaged, self._damaged = self._damaged, None
         try:
-            bury_damaged(self.broker, *damaged)
+            dead_letter_damaged(self.broker, *damaged)
         except Congested:
             self._damaged = damaged
             raise

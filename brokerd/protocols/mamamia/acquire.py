@@ -37,7 +37,7 @@ from brokerd.errors import (
     UnknownTopic,
 )
 from brokerd.protocols.base.connection import Connection
-from brokerd.protocols.base.leasing import Cold, LeaseFilter, NoLease, bury_damaged
+from brokerd.protocols.base.leasing import Cold, LeaseFilter, NoLease, dead_letter_damaged
 from brokerd.security import READ
 from brokerd.values import Grant
 
@@ -94,7 +94,7 @@ class AcquireKind:
         self._room = room
         self._answer = answer
 
-    def __call__(self, broker: Broker, request: LeaseRequest) -> bytes | Cold | NoLease:
+    def acquire(self, broker: Broker, request: LeaseRequest) -> bytes | Cold | NoLease:
         """Lease records; return the answer, a record to read first, or why there is no lease."""
         limit = request.max_messages if isinstance(request, AcquireBatch) else 1
         log_id = request.log_id
@@ -215,7 +215,7 @@ class PendingAcquire:
             return
         try:
             if isinstance(failure, DamagedData):
-                bury_damaged(self._connection.broker, cold, failure)
+                dead_letter_damaged(self._connection.broker, cold, failure)
             elif failure is not None and not isinstance(failure, RecordRemoved):
                 raise StorageFailed(f"cannot read the log: {failure}; try again")
         except Congested:
@@ -263,7 +263,7 @@ class PendingAcquire:
             return False
         try:
             connection.access.require(READ, self._request.log_id)  # may have been revoked
-            outcome = self._kind(connection.broker, self._request)
+            outcome = self._kind.acquire(connection.broker, self._request)
         except Congested:
             self._when_uncongested(self._again)
             return False

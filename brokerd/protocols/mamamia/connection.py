@@ -274,7 +274,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
 
     def _lease(self, request: LeaseRequest, kind: AcquireKind) -> None:
         """Answer an acquire now, after a read from disk, or after a long poll."""
-        outcome = kind(self.broker, request)
+        outcome = kind.acquire(self.broker, request)
         if isinstance(outcome, bytes):
             self.answers.append(outcome)
             self.count_answer_bytes(len(outcome))
