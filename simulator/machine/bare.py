@@ -36,14 +36,14 @@ DATA_DIR = "/data"
 WAL_DIR = f"{DATA_DIR}/wal"
 STATE_DIR = f"{DATA_DIR}/state"
 WALL_SECONDS = 1_700_000_000.0
-"""What the wall clock of any simulated machine shows first."""
+"""The first time of the wall clock of each simulated machine."""
 MONOTONIC_SECONDS = 1_000.0
 FORGETFUL = BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0)
-"""What is durable leaves memory at once, so that every read asks the log."""
+"""Settings without caches: each read of a durable record goes to the log."""
 
 
 def counting_ids(prefix: bytes) -> Callable[[int], bytes]:
-    """Random bytes that are not: a prefix and a count."""
+    """Return a replacement for random bytes: a prefix and a count."""
     given = 0
 
     def ids(count: int) -> bytes:
@@ -55,7 +55,7 @@ def counting_ids(prefix: bytes) -> Callable[[int], bytes]:
 
 
 class BareLog:
-    """A log alone, not opened yet; ``ids`` makes the random bytes of its segments."""
+    """A log without a broker, not opened yet. ``ids`` makes the random bytes of its segments."""
 
     def __init__(self, disk: SimDisk, options: WalOptions, ids: Callable[[int], bytes]) -> None:
         self.disk = disk
@@ -65,7 +65,7 @@ class BareLog:
         self.wal.on_fatal = self.failures.append
 
     def run(self) -> None:
-        """Do all the work that waits, the threads in turns."""
+        """Do all waiting work of all threads."""
         while any([self.writer.step(), self.background.step()]):
             pass
 
@@ -122,7 +122,7 @@ class BareBroker:
         self.broker.start()
 
     def _step(self) -> bool:
-        """Let each thread do one piece of work; False if there is none."""
+        """Let each thread do one piece of work. Return False if none has work."""
         threads = (
             self.writer,
             self.background,
@@ -133,17 +133,17 @@ class BareBroker:
         return any([thread.step() for thread in threads])
 
     def turn(self) -> None:
-        """End the reactor's turn."""
+        """End the turn of the reactor."""
         self.clock.advance(0)
 
     def run(self) -> None:
-        """Go on until nothing is left to do now: turns, commits, allocations, reads."""
+        """Do all work that is due now: turns, commits, allocations, reads."""
         self.turn()
         while self._step():
             self.turn()
 
     def pass_time(self, seconds: float, step: float = 0.05) -> None:
-        """Let both clocks advance, running whatever becomes due."""
+        """Advance both clocks, and do the work that becomes due."""
         while seconds > 0:
             part = min(step, seconds)
             self.wall_seconds += part
@@ -163,11 +163,11 @@ class BareBroker:
     # -- asking -------------------------------------------------------------------------------
 
     def partitions(self) -> list[Partition]:
-        """All of them, in order."""
+        """Return all partitions, in order."""
         return [partition for topic in self.broker.topics.all() for partition in topic.partitions]
 
     def load(self, partition: Partition, offset: int) -> tuple[Chunk | None, Exception | None]:
-        """Read from the log, whatever is in memory."""
+        """Read from the log, also if the record is in memory."""
         answers: list[tuple[Chunk | None, Exception | None]] = []
         self.broker.reader.load(partition, offset, lambda *answer: answers.append(answer))
         while not answers:
@@ -176,7 +176,7 @@ class BareBroker:
         return answers[0]
 
     def read_all(self, partition: Partition) -> dict[int, Record | Exception]:
-        """Every offset of a partition: the record as the log has it, or why there is none."""
+        """Read each offset of a partition from the log: its record, or the error."""
         found: dict[int, Record | Exception] = {}
         offset = 0
         while offset < partition.next_offset:
@@ -192,9 +192,9 @@ class BareBroker:
         return found
 
     def drain(self, topic: str, group: str) -> tuple[dict[tuple[int, int], Record], list[str]]:
-        """Lease all that a group can get, as a Protocol does: (records by place, complaints).
+        """Lease all records of a group as a Protocol does. Return (records by place, problems).
 
-        What cannot be read becomes a dead letter.
+        An unreadable record becomes a dead letter.
         """
         found: dict[tuple[int, int], Record] = {}
         complaints: list[str] = []
@@ -217,7 +217,7 @@ class BareBroker:
 
 
 class AcceptAll:
-    """Leases whatever comes, without looking at it."""
+    """Leases each record without reading it."""
 
     group_partition: GroupPartition
     stopped = False
@@ -231,7 +231,7 @@ class AcceptAll:
 
 
 class _AcceptInMemory:
-    """Takes whatever is in memory; ``cold`` is the record that must be read first."""
+    """Leases records in memory. ``cold`` is the offset of a record that must be read first."""
 
     group_partition: GroupPartition
 

@@ -21,7 +21,7 @@ class InlinePool:
         self._work.append((work, done))
 
     def step(self) -> bool:
-        """Run the oldest piece of work and its ``done``; False if there is none."""
+        """Run the oldest piece of work and its ``done``. Return False if none waits."""
         if not self._work:
             return False
         work, done = self._work.popleft()
@@ -34,10 +34,10 @@ class InlinePool:
         return True
 
     def run(self) -> None:
-        """Run until nothing waits, including what ``done`` calls submit."""
+        """Run all waiting work, also the work that ``done`` calls submit."""
         while self.step():
             pass
 
     def drop(self) -> None:
-        """Forget what waits, as a crash would."""
+        """Drop the waiting work, as a crash does."""
         self._work.clear()

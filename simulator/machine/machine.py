@@ -40,7 +40,7 @@ FILES_MAX = 1_000_000
 SYNCS = ("sync", "sync_directory")
 BOUNDS = f"{STATE_DIR}/{BOUNDS_NAME}"
 ARCHIVE_US = 3_000
-"""How long a look into the archive takes at most, unless it is slow."""
+"""The longest time of a read of the archive, unless it is slow."""
 
 
 class SimReactor:
@@ -124,7 +124,7 @@ class SimHost:
         return InlineCheckRunner()
 
     def _look(self) -> None:
-        """Let the time pass that a look into the archive takes."""
+        """Let the time of a read of the archive pass."""
         self._process.sleep(self._machine.archive_us())
 
 
@@ -140,7 +140,7 @@ class _Crash:
         self.happen = happen
 
     def counts(self, call: Call, is_stuck: bool) -> bool:
-        """Count a call that begins; whether it is the one."""
+        """Count a call at its begin. Return whether the crash happens now."""
         if self._name in (None, call.name) and (is_stuck or not self._is_stuck):
             self._left -= 1
             return self._left == 0
@@ -150,8 +150,8 @@ class _Crash:
 class Machine:
     """A computer with one data directory. Callbacks are attributes.
 
-    ``on_ready(core)`` is called in each life of the broker before it takes connections,
-    ``on_end(boot)`` at the end of a life. ``formats`` are the wire formats that it listens in.
+    It calls ``on_ready(core)`` in each life of the broker before the first connection, and
+    ``on_end(boot)`` at the end of a life. ``formats`` are the wire formats of its listeners.
     """
 
     def __init__(
@@ -170,29 +170,29 @@ class Machine:
         self.times = times
         self.boots: list[Boot] = []
         self.core: BrokerCore | None = None
-        """The core that serves, or has served until its end."""
+        """The core of the current or the last life."""
         self.locked = False
         self.wall_step_us = 0
-        """How far the wall clock was moved, all in all."""
+        """The sum of all steps of the wall clock."""
         self.slow_factor = 1
         self.ids = world.chance("ids")
         self.calls = 0
         """Disk calls of all lives."""
         self.reactor_calls: list[Call] = []
-        """Those that the reactor made itself while it served: it stood still meanwhile."""
+        """Disk calls in the reactor's thread while it served. Each blocked it."""
         self.monotonic_base_us = 0
         self.has_deleted_segments = False
-        """Whether the log is no longer whole, on purpose."""
+        """Whether the broker deleted segments of the log."""
         self.on_ready: Callable[[BrokerCore], None] = lambda core: None
         self.on_end: Callable[[Boot], None] = lambda boot: None
         self.on_bounds: Callable[[], None] = lambda: None
-        """Called when the broker has written its bounds for the archive's job."""
+        """Called when the broker has written its bounds for the rollup."""
         self._chance = world.chance("machine")
         self._archive_chance = world.chance("archive")
         self._process: Process | None = None
         self._formats = tuple(formats)
         self._factories: dict[str, ConnectionFactory] = {}
-        """While the broker serves: who makes the Protocols of each format."""
+        """The Protocol factory of each format while the broker serves."""
         self._crashes: list[_Crash] = []
         disk.enter, disk.leave = self._enter, self._leave
 
@@ -202,16 +202,16 @@ class Machine:
         return WALL_SECONDS + (self.world.now_us + self.wall_step_us) / 1_000_000
 
     def lag_us(self) -> int:
-        """How long a thread takes to begin, or the reactor to hear of it."""
+        """Draw the delay before a thread begins, or before the reactor learns of its end."""
         return self._chance.randint(1, 60)
 
     def archive_us(self) -> int:
-        """How long a look into the archive takes."""
+        """Draw the time of a read of the archive."""
         assert self.archive is not None, "somebody looks into it"
         return self._archive_chance.randint(50, ARCHIVE_US) * self.archive.slow_factor
 
     def service(self, wire_format: str = MAMAMIA) -> Service | None:
-        """Who answers now on the machine's port for a format."""
+        """Return the service on the machine's port for a format, or None."""
         if not self._factories or self._process is None:
             return None
         return Service(self._process, self.boots[-1].number, self._factories[wire_format])
@@ -220,7 +220,7 @@ class Machine:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a process, serving or not."""
+        """Whether a process runs, serving or not."""
         return self._process is not None
 
     @property
@@ -272,7 +272,7 @@ class Machine:
         self._end("refused", f"{type(failure.value).__name__}: {failure.value}")
 
     def _failed(self, core: BrokerCore, error: BaseException) -> None:
-        """The core gave up, as after a failed write: the service leaves at once."""
+        """End the process, because the core failed, for example after a failed write."""
         if self._process is not None:
             self._factories = {}
             self._process.call_after(0, self._leave_failed, core, str(error))
@@ -282,7 +282,7 @@ class Machine:
         self._end("failed", reason)
 
     def stop(self, stopped: Callable[[], None] = lambda: None) -> None:
-        """Stop the broker cleanly, and call ``stopped`` then; nothing happens unless it serves."""
+        """If the broker serves, stop it cleanly, then call ``stopped``."""
         core, factories, self._factories = self.core, self._factories, {}
         if core is not None and factories:
             self.world.trace("stop")
@@ -309,7 +309,7 @@ class Machine:
         self._end("failed", f"closing: {failure.value}")
 
     def unwind(self) -> None:
-        """End whatever still runs; for the end of a run, nobody is told."""
+        """End all threads at the end of a run, without callbacks."""
         if self._process is not None:
             process, self._process = self._process, None
             process.end()
@@ -320,7 +320,7 @@ class Machine:
             self._end("killed", "")
 
     def power_off(self, model: CrashModel, chance: random.Random) -> None:
-        """Lose power: what was not synced is left to the model. Works on a machine that is down."""
+        """Lose power. The model decides which unsynced data survives. The machine may be down."""
         if self._process is not None:
             self._end("power", model.value)
         else:
@@ -353,15 +353,15 @@ class Machine:
         name: str | None = None,
         is_stuck: bool = False,
     ) -> None:
-        """Have ``crash`` called at the ``nth`` disk call from now on, before its effect.
+        """Call ``crash`` at the ``nth`` disk call from now on, before its effect.
 
         With a ``name`` only calls of that name count, with ``is_stuck`` only syncs that get stuck.
-        Should the process end before, nothing comes of it.
+        If the process ends before, ``crash`` is not called.
         """
         self._crashes.append(_Crash(nth, name, is_stuck, crash))
 
     def disarm(self) -> None:
-        """Forget what `crash_at_call` was asked for."""
+        """Cancel `crash_at_call`."""
         self._crashes.clear()
 
     def _enter(self, call: Call) -> None:

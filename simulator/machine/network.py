@@ -25,11 +25,11 @@ from simulator.machine.threads import Process
 from simulator.machine.world import World
 
 WINDOW_BYTES = 32_768
-"""What is under way to a client, or has arrived and was not read."""
+"""The most bytes in flight to a client, with those that it has not read."""
 BUFFER_BYTES = 65_536
-"""What a transport buffers before it pauses its producer; as Twisted's."""
+"""Bytes that a transport buffers before it pauses its producer, as in Twisted."""
 READ_BYTES = 65_536
-"""The reactor reads no more than this at once."""
+"""The most bytes of one read of the reactor."""
 
 
 class Service(NamedTuple):
@@ -54,7 +54,7 @@ class Progress:
         self._times_us.append(now_us)
 
     def reached_us(self, position: int) -> int:
-        """When the stream had come to ``position`` bytes; NEVER if it has not."""
+        """Return when the stream reached ``position`` bytes; NEVER if it has not."""
         index = bisect_left(self._positions, position)
         return self._times_us[index] if index < len(self._times_us) else NEVER
 
@@ -70,13 +70,13 @@ class Network:
         self.rules = rules
         self.service = service
         self.links: list[Link] = []
-        """Those that are open, in the order they were asked for."""
+        """Open links, in the order of `connect`."""
         self._count = 0
 
     def connect(self, name: str, service: Callable[[], Service | None] | None = None) -> Link:
-        """Ask for a connection; what the client sends before it stands goes out then.
+        """Open a connection. Bytes sent before it is established leave then.
 
-        ``service`` says who answers, if it is another port that is asked.
+        ``service`` returns the endpoint, if the client connects to another port.
         """
         self._count += 1
         chance = self.world.chance(f"link/{self._count}")
@@ -85,7 +85,7 @@ class Network:
         return link
 
     def machine_gone(self, later_us: Callable[[], int]) -> None:
-        """The process at the other end is no more: clients learn it after ``later_us()`` each."""
+        """End all links, because the process ended. Each client learns it after ``later_us()``."""
         for link in list(self.links):
             link.peer_gone(later_us())
 
@@ -104,11 +104,11 @@ class Link:
         self.on_data: Callable[[bytes], None] = lambda data: None
         self.on_lost: Callable[[str], None] = lambda why: None
         self.boot = NEVER
-        """The boot of the broker that accepted this connection."""
+        """Boot number of the broker that accepted this connection."""
         self.lost_us = NEVER
-        """When the broker's Protocol was told that the connection is lost."""
+        """When the broker's Protocol lost the connection."""
         self.is_open = True
-        """Whether the client still has it."""
+        """Whether the client has not closed or lost it."""
         self._network = network
         self._world = network.world
         self._chance = chance
@@ -117,18 +117,18 @@ class Link:
         self._arrived, self._written = Progress(), Progress()
         self._transport: SimTransport | None = None
         self._up: deque[bytes] = deque()
-        """Pieces under way to the broker."""
+        """Pieces in flight to the broker."""
         self._up_us = self._down_us = 0
-        """When the last piece of each direction is due."""
+        """Arrival time of the last piece of each direction."""
         self._cut = False
-        """Whether nothing passes any more."""
+        """Whether the connection is cut in both directions."""
         self._finished = False
-        """Whether the client has said that it sends no more."""
+        """Whether the client has closed its direction."""
         self._down: deque[bytes] = deque()
         self._reading = True
         self._unread: deque[bytes] = deque()
         self._under_way = 0
-        """Bytes on the way down, and arrived but not read."""
+        """Bytes in flight to the client, or arrived and not read."""
         self._broker_finished = False
         self._world.call_after(self._latency_us(), self._connect)
 
@@ -142,7 +142,7 @@ class Link:
                 self._up_us = self._schedule(self._up_us, self._deliver_up)
 
     def close(self) -> None:
-        """Send no more, and take no more."""
+        """Close the client's end: send and receive no more bytes."""
         if self.is_open:
             self._finished = True
             self._leave()
@@ -162,21 +162,21 @@ class Link:
         return self._world.now_us
 
     def arrived_us(self, position: int) -> int:
-        """When the broker was given the byte before this position of what was sent; or NEVER."""
+        """Return when the broker got the first ``position`` sent bytes, or NEVER."""
         return self._arrived.reached_us(position)
 
     def written_us(self, position: int) -> int:
-        """When the broker wrote the byte before this position of what was received; or NEVER."""
+        """Return when the broker wrote the first ``position`` received bytes, or NEVER."""
         return self._written.reached_us(position)
 
     # -- faults ---------------------------------------------------------------------------------
 
     def stall(self, us: int) -> None:
-        """Let nothing through, either way, for a time."""
+        """Stop both directions for a time."""
         self._stalled_until_us = max(self._stalled_until_us, self._world.now_us + us)
 
     def drop(self, broker_later_us: int, client_later_us: int) -> None:
-        """Cut the connection; what is under way is lost. Each end learns it after a time."""
+        """Cut the connection. Bytes in flight are lost. Each end learns it after its delay."""
         self._cut = True
         self._up.clear()
         self._down.clear()
@@ -186,7 +186,7 @@ class Link:
         self._world.call_after(client_later_us, self._lost, "the connection was lost")
 
     def peer_gone(self, later_us: int) -> None:
-        """The process at the other end is no more; what it had sent still arrives."""
+        """End the link, because the process ended. Bytes in flight to the client still arrive."""
         self._transport = None
         self._up.clear()
         due_us = max(self._world.now_us + later_us, min(self._down_us, self._world.now_us + 10**7))
@@ -208,7 +208,7 @@ class Link:
         return pieces
 
     def _schedule(self, last_us: int, deliver: Callable[[], None]) -> int:
-        """Have the next piece of a direction delivered after those before it; returns when."""
+        """Schedule the next piece of a direction after the earlier ones; return its time."""
         due_us = max(last_us, self._world.now_us + self._latency_us())
         self._world.call_at(due_us, deliver)
         return due_us
@@ -244,30 +244,30 @@ class Link:
             transport.peer_finished()
 
     def taken(self, size: int) -> None:
-        """The Protocol is about to be given so many bytes."""
+        """Note that the Protocol gets ``size`` more bytes now."""
         self._arrived.add(size, self._world.now_us)
 
     # -- the way down ---------------------------------------------------------------------------
 
     def written(self, size: int) -> None:
-        """The Protocol wrote so many bytes."""
+        """Note that the Protocol wrote ``size`` bytes."""
         self._written.add(size, self._world.now_us)
 
     def room(self) -> int:
-        """How many bytes may be put under way to the client."""
+        """Return how many more bytes the window allows in flight to the client."""
         return WINDOW_BYTES - self._under_way
 
     def carry(self, data: bytes) -> None:
-        """Put bytes under way to the client."""
+        """Send bytes to the client."""
         if not self.is_open or self._cut:
-            return  # what a client that has gone is sent, nobody gets
+            return  # the client has closed its end
         self._under_way += len(data)
         for piece in self._pieces(data):
             self._down.append(piece)
             self._down_us = self._schedule(self._down_us, self._deliver_down)
 
     def finish(self) -> None:
-        """The broker closed its end after all it wrote."""
+        """Close the broker's direction after all written bytes."""
         self._broker_finished = True
         self._down_us = self._schedule(self._down_us, self._deliver_down)
 
@@ -327,12 +327,12 @@ class SimTransport:
     # -- from the network -----------------------------------------------------------------------
 
     def arrived(self, data: bytes) -> None:
-        """Bytes of the client are here; the Protocol gets them when it reads."""
+        """Take bytes of the client. The Protocol gets them when it reads."""
         self._arrived += data
         self._read()
 
     def peer_finished(self) -> None:
-        """The client sends no more."""
+        """Note that the client closed its direction."""
         self._finished = True
         self._read()
 
@@ -355,7 +355,7 @@ class SimTransport:
             self._protocol.readConnectionLost()
 
     def drain(self) -> None:
-        """Put under way what the window has room for, but no crumbs of it."""
+        """Send buffered bytes, as many as the window allows, but no very small pieces."""
         room = self._link.room()
         if self._buffer and room >= min(len(self._buffer), WINDOW_BYTES // 2) and self.connected:
             part = bytes(self._buffer[:room])
@@ -374,7 +374,7 @@ class SimTransport:
             self._producer.resumeProducing()
 
     def lose(self, why: Exception) -> None:
-        """The connection is gone, now."""
+        """Lose the connection now."""
         if self.connected:
             self.connected = False
             self._link.lost_us = self._link.now_us
@@ -419,7 +419,7 @@ class SimTransport:
             self.process.call_after(0, self.lose, ConnectionAborted())
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """As TCP transports have it."""
+        """Do nothing. TCP transports have this method."""
 
     def getPeer(self) -> str:
         return self._link.name

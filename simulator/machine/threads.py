@@ -27,7 +27,7 @@ class Process:
         self._threads: list[SimThread] = []
 
     def call_after(self, us: int, function: Callable[..., object], *arguments: object) -> None:
-        """Have something happen unless the process has ended by then."""
+        """Call a function after a delay, unless the process has ended by then."""
         self.world.call_after(us, self.if_alive, function, *arguments)
 
     def if_alive(self, function: Callable[..., object], *arguments: object) -> None:
@@ -36,16 +36,16 @@ class Process:
             function(*arguments)
 
     def add_thread(self, work: Callable[[], None]) -> SimThread:
-        """A thread that has not begun; `SimThread.resume` begins it."""
+        """Return a new thread. `SimThread.resume` begins it."""
         self._threads = [thread for thread in self._threads if not thread.dead]
         thread = SimThread(self, work)
         self._threads.append(thread)
         return thread
 
     def sleep(self, us: int) -> None:
-        """Let time pass in a thread; the reactor's own code cannot wait and goes on at once.
+        """Let time pass in a thread. In the reactor's thread it returns at once.
 
-        Raises PowerLost if there is no process to go on with.
+        Raises PowerLost if the process has ended.
         """
         thread = current_thread()
         if thread is not None and not thread.hurried:
@@ -55,7 +55,7 @@ class Process:
             raise PowerLost
 
     def end(self) -> None:
-        """End the process where it stands. A thread that causes this ends with PowerLost."""
+        """End the process at once. A thread that causes this ends with PowerLost."""
         self.alive = False
         for thread in self._threads:
             if thread is not current_thread():
@@ -70,7 +70,7 @@ class SimThread(greenlet):
         self._process = process
         self._work = work
         self.hurried = False
-        """Whether somebody waits for the end of this thread: nothing else happens meanwhile."""
+        """Whether a caller waits for the end of this thread. Then no other event happens before."""
 
     def _run_work(self) -> None:
         try:
@@ -79,13 +79,13 @@ class SimThread(greenlet):
             return
 
     def resume(self) -> None:
-        """Begin or go on; returns when the thread waits again or has ended."""
+        """Begin or continue the thread. Return when it waits again or has ended."""
         if not self.dead:
             self.parent = getcurrent()
             self.switch()
 
     def wait(self) -> None:
-        """Called in the thread: let others go on until `resume`."""
+        """Suspend the calling thread until `resume`."""
         assert self.parent is not None
         self.parent.switch()
 
@@ -97,7 +97,7 @@ class SimThread(greenlet):
 
 
 def current_thread() -> SimThread | None:
-    """The thread that runs, or None in the reactor's."""
+    """Return the running thread, or None in the reactor's thread."""
     running = getcurrent()
     return running if isinstance(running, SimThread) else None
 
@@ -184,14 +184,14 @@ class SimThreads:
         self._process.call_after(self._lag_us(), done, result, error)
 
     def stop(self, seconds: float = STOP_SECONDS) -> list[str]:
-        """Let what was submitted be done; the caller waits, so nothing else happens meanwhile.
+        """Finish all submitted jobs. The caller waits, so no other event happens before the end.
 
-        No time passes, so it never takes too long.
+        No simulated time passes.
         """
         self._started = False
         if self._work and not self._busy:
             self._new_thread()
-        while self._busy and self._process.alive:  # one may wait for another's lock
+        while self._busy and self._process.alive:  # a job may wait for a lock of another job
             for thread in list(self._busy):
                 thread.hurried = True
                 thread.resume()

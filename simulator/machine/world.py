@@ -29,7 +29,7 @@ class Event:
         self.done = False
 
     def cancel(self) -> None:
-        """Let it not happen; nothing changes if it has."""
+        """Cancel the event. A past event does not change."""
         self.done = True
 
     def active(self) -> bool:
@@ -51,34 +51,34 @@ class World:
         self.seed = seed
         self.now_us = 0
         self.events = 0
-        """How many have happened."""
+        """Number of past events."""
         self.lines: list[str] = []
-        """The trace: what happened, for people."""
+        """The trace, as lines of text."""
         self._due: list[tuple[int, int, Event]] = []
         self._numbers = count()
 
     def chance(self, purpose: str) -> random.Random:
-        """A source of randomness of its own, so that purposes do not disturb one another."""
+        """Return a random source for one purpose, independent of the others."""
         return random.Random(f"{self.seed}/{purpose}")  # str seeds go through sha512, not hash()
 
     def call_at(self, at_us: int, function: Callable[..., object], *arguments: object) -> Event:
-        """Have something happen at a time, or now if that is over."""
+        """Call a function at a time, or now if that time is past."""
         event = Event(max(at_us, self.now_us), function, arguments)
         heappush(self._due, (event.at_us, next(self._numbers), event))
         return event
 
     def call_after(self, us: int, function: Callable[..., object], *arguments: object) -> Event:
-        """Have something happen after so many microseconds."""
+        """Call a function after ``us`` microseconds."""
         return self.call_at(self.now_us + us, function, *arguments)
 
     def call_later(
         self, seconds: float, function: Callable[..., object], *arguments: object
     ) -> Event:
-        """Have something happen after so many seconds, never early."""
+        """Call a function after ``seconds``, never early."""
         return self.call_at(self.now_us + ceil(seconds * 1_000_000), function, *arguments)
 
     def step(self) -> bool:
-        """Let the next thing happen; False if nothing is due any more."""
+        """Run the next event. Return False if none is left."""
         while self._due:
             at_us, _, event = heappop(self._due)
             if event.done:
@@ -94,5 +94,5 @@ class World:
         self.lines.append(f"{self.now_us / 1_000_000:12.6f}  {text}")
 
     def digest(self) -> str:
-        """One hash of the whole trace."""
+        """Return a hash of the trace."""
         return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
