@@ -2,7 +2,7 @@
 """The write-ahead log: segments, group commit, recovery, indexes, snapshots.
 
 Bodies are opaque here; their layout is :mod:`brokerd.walformat`. Disk, threads, clock and random
-bytes are arguments. What others may use is listed below.
+bytes are arguments. Other packages import the names below.
 """
 
 from brokerd.wal.deletion.coverage import Coverage, CoveragePlan, RetainedBytes

@@ -2,8 +2,9 @@
 """The write-ahead log: append frames, learn when they are durable, read batches.
 
 The log runs in the reactor's thread, and worker pools do its disk work. A frame that is appended
-while no commit is in flight is written at once. Frames appended meanwhile share the next commit and
-its fdatasync. A *ticket* is the number of a frame: 1, 2, 3... The format is docs/wal-format.rst.
+while no commit is in flight is written at once. Frames that are appended during a commit share the
+next commit and its fdatasync. A *ticket* is the number of a frame: 1, 2, 3... The format is
+docs/wal-format.rst.
 
 A failed write or sync is fatal, because the content of the disk is then unknown. The log calls
 ``on_fatal`` once, acknowledges nothing any more, and does not retry.
@@ -195,7 +196,11 @@ class Wal:
         return deleted_ranges(self._disk, self._path).end
 
     def _first_spare(self) -> SpareSegment | None:
-        """Allocate the first segment. On a full disk it just holds the reserve, or is None."""
+        """Allocate the first segment.
+
+        On a nearly full disk, the segment has only room for the reserve. Returns None on a full
+        disk.
+        """
         size = self.options.segment_bytes
         try:
             spare = self._allocator.prepare_any(size)
@@ -247,11 +252,17 @@ class Wal:
 
     @property
     def allocation_error(self) -> str | None:
-        """Why the last allocation failed. Then refuse work that does not fit ``room``."""
+        """The error of the last allocation if it failed and was not retried, else None.
+
+        While it is set, ``room`` does not grow. Callers then refuse work that needs more.
+        """
         return self._allocator.error
 
     def request_room(self, size: int) -> None:
-        """Ask for ``room`` of at least ``size`` bytes. ``on_room`` is called when that ends."""
+        """Ask for a spare so that ``room`` is at least ``size`` bytes.
+
+        The log calls ``on_room`` when the allocation succeeds or fails.
+        """
         self._allocator.request(size + self.options.reserve + MARK_ROOM_BYTES)
 
     def retry_allocation(self) -> None:
@@ -272,7 +283,7 @@ class Wal:
         self.on_room()
 
     def _report_shortage(self) -> None:
-        """Log once that the disk is full, until there is room again."""
+        """Log that the disk is full, once until an allocation succeeds."""
         error = self._allocator.error
         if error is not None and not self._is_short:
             self._log.warn(
@@ -289,9 +300,9 @@ class Wal:
     def append(self, entries: Sequence[Entry], time_us: int) -> int:
         """Queue one frame and return its ticket.
 
-        The caller checks ``room``, ``reserve_room`` or ``last_room`` first. Raises NoSpace if there
-        is none, StorageFailed after a failure, and ValueError for a frame over FRAME_BYTES_MAX. The
-        frame is not queued then.
+        The caller checks ``room``, ``reserve_room`` or ``last_room`` first. Raises NoSpace if
+        the frame does not fit, StorageFailed after a failure, and ValueError for a frame over
+        FRAME_BYTES_MAX. After an error the frame is not queued.
         """
         if self.failed or self._closed is not None:
             raise StorageFailed("the log takes no more frames: it failed or was closed")
@@ -473,7 +484,7 @@ class Wal:
     # -- sealing -----------------------------------------------------------------------------
 
     def seal(self) -> bool:
-        """Seal the active segment as soon as there is a spare, unless it is empty.
+        """Seal the active segment unless it is empty. Without a spare, seal it later.
 
         Returns whether the next frame begins a segment.
         """

@@ -33,7 +33,7 @@ class ArchiveGap(NamedTuple):
 class Segment:
     """A segment in use. It belongs to the reactor's thread; other threads only read it.
 
-    A plan that runs in another thread hands back what it found, and its ``remember`` keeps it here.
+    A plan runs in another thread. Its ``remember`` then stores the results here, in the reactor.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Segment:
         self.kept_span: PartitionSpan | None = None
         """The first partition that still has records, by the last removal plan."""
         self.archive_gap: ArchiveGap | None = None
-        """What the archive lacked at the last coverage plan."""
+        """Records that the archive lacked at the last coverage plan."""
         self.sizes: dict[tuple[int, int], int] = {}
         """Bytes of batches by partition, as far as size plans computed them."""
 

@@ -263,7 +263,7 @@ class Snapshots:
         outdated_reason: Callable[[SnapshotChunk], str | None] = lambda chunk: None,
         oldest_lsn: int = 0,
     ) -> LoadedSnapshot | None:
-        """Return the newest snapshot that is sound and not outdated, None if there is none.
+        """Return the newest sound snapshot that is not outdated, or None.
 
         ``outdated_reason(chunk)`` returns why a snapshot with this chunk is outdated, or None. The
         log below ``oldest_lsn`` is deleted. If only an outdated snapshot begins above that, the
@@ -307,14 +307,14 @@ class Snapshots:
         return LoadedSnapshot(outdated.start_lsn, outdated.chunks())
 
     def known_end(self) -> KnownEnd:
-        """Read what the files beside the snapshots prove of the log's end.
+        """Read how far the log was synced, from the files beside the snapshots.
 
         Raises NewerFormat, OSError.
         """
         return read_known_end(self._disk, self._path)
 
     def second_newest(self) -> int | None:
-        """Return the start LSN of the second-newest snapshot, None if there is no sound one.
+        """Return the start LSN of the second-newest snapshot, or None if none is sound.
 
         Reads and verifies the snapshot. A start from either snapshot does not need the log below
         that LSN, so segments that end there may be deleted. Raises NewerFormat, OSError.

@@ -18,7 +18,7 @@ CHECKSUM_FIELDS = struct.Struct("<QQ")
 
 
 class EntryKind(IntEnum):
-    """What the body of an entry holds."""
+    """The kind of an entry, which determines the content of its body."""
 
     RECORDS = 1
     GROUP_EVENTS = 2

@@ -20,7 +20,7 @@ _ALL_CONSTANT = 0x1111111
 
 
 class EventKind(IntEnum):
-    """What happened to a consumer group. The section tabulates the fields of each kind."""
+    """The kind of an event of a consumer group. The section lists the fields of each kind."""
 
     LEASED = 1
     EXTENDED = 2

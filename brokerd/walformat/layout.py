@@ -1,5 +1,5 @@
 # Tests: tests/test_walformat.py
-"""What all parts of the format share: its version, its errors, its alignment."""
+"""The version, errors and alignment that all parts of the format share."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class ArchiveAdmin:
 
     @property
     def reason(self) -> str:
-        """Why records that only the archive holds are unreadable; "" if all are readable."""
+        """The reason why records that only the archive holds are unreadable; "" if readable."""
         if not self._state.archived:
             return ""
         if self._archive_refresher.is_silent:

@@ -2,8 +2,8 @@
 """Refuses an archive of a later state of the log.
 
 A log that an operator restores from an older copy, or that lost its state, assigns the same topic
-ids and offsets again. An archive made meanwhile holds other records under the same ids. Two checks
-find such an archive:
+ids and offsets again. An archive made before that holds other records under the same ids. Two
+checks find such an archive:
 
 - The archive is ahead of the log. The rollup archives durable entries only, so the right archive is
   never ahead.

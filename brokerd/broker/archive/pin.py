@@ -35,7 +35,7 @@ class ArchivePin:
         self._pin: Pin | None = None
         self._durable: Pin | None = None
         self._problem = ""
-        """Why the pin is unknown; "" if it is known."""
+        """The reason why the pin is unknown; "" if it is known."""
 
     def find(self) -> None:
         """Read the file if it exists. Blocks; for the start."""

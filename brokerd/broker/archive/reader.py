@@ -153,7 +153,7 @@ class ArchiveReader:
                 self._refresher.refresh(lambda _: again(error))
 
         def again(error: Exception) -> None:
-            """Run the question again if there is a newer version, which may have other files."""
+            """Ask again if the refresh opened a newer version, which may have other files."""
             if self._refresher.last_view is view:
                 give_up(error)
             else:
@@ -183,7 +183,7 @@ class ArchiveReader:
     def may_hold_below(self, partition: Partition, offset: int) -> bool:
         """Return whether records right below ``offset`` may be in the archive alone.
 
-        Otherwise the log has the record before ``offset``, or there is none.
+        If not, the record before ``offset`` is in the log or does not exist.
         """
         if not partition.start_offset < offset:
             return False

@@ -59,7 +59,7 @@ class ArchiveRefresher:
         self.last_view: ArchiveView | None = None
         """The newest version that ever opened, for reads."""
         self.error: Exception | None = None
-        """Why the last refresh failed, or None."""
+        """The error of the last refresh; None after a success."""
         self._logged: set[type[Exception]] = set()
         self._poll_call: DelayedCall | None = None
         self._began_seconds: float | None = None

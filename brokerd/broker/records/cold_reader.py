@@ -3,8 +3,8 @@
 
 The log comes first. The archive has the records that the log does not have.
 
-One read of a partition runs at a time. Other requests for the partition wait for it. The chunks
-that it reads often contain their offsets too.
+One read of a partition runs at a time. Other requests for the partition wait for it, because the
+chunks that it reads often contain their offsets too.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ class RecordWriter:
     ) -> tuple[Partition, int]:
         """Append one record and return its partition and offset.
 
-        ``index`` names the partition; None: the topic chooses one, by key if there is a key.
+        ``index`` is the number of the partition. If it is None, the topic chooses one, by the key
+        if the record has a key.
         ``expires_at_us`` is as in `RecordAppender.append`. A topic that does not exist is created
         with ``partitions`` partitions. Raises `NoSpace`, `Congested`, `UnknownPartition`,
         `InvalidName` or `LimitExceeded` before it changes anything.

@@ -2,8 +2,8 @@
 """Deletes segments of the log without records, and has archived segments deleted.
 
 A segment can be deleted when all its records are removed and the second-newest snapshot begins at
-or past the segment's end: two snapshots then hold the rest of its content. The cleaner reads and
-verifies that snapshot in each run. The removal of the records is durable first. Then
+or past the segment's end, because two snapshots then hold the rest of its content. The cleaner
+reads and verifies that snapshot in each run. The removal of the records is durable first. Then
 `ArchivedSegmentCleaner` deletes segments whose records the archive holds, by the same snapshot.
 
 While an archive is in use, a segment without records stays until the archive holds its events,

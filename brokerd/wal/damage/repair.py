@@ -1,5 +1,5 @@
 # Tests: tests/wal/test_repair.py
-"""Repairs a damaged directory without changing a sound byte, and records what is lost.
+"""Repairs a damaged directory without changing a sound byte, and records the losses.
 
 The broker of the directory is stopped, and the caller holds its lock. A repair does this, in order:
 
@@ -133,7 +133,7 @@ def _remove(disk: Disk, path: str, actions: list[Action]) -> None:
 def _record_damages(
     disk: Disk, paths: DataPaths, plan: RepairPlan, random_bytes: Callable[[int], bytes]
 ) -> None:
-    """Add a segment of LOST entries, if there is damage."""
+    """Add a segment of LOST entries for the damaged places."""
     if plan.log_end > plan.report.next_lsn:
         # The log must continue after the missing part. Then the damaged places are final.
         mark = Entry(EntryKind.MARK, 0, 0, 0, 0, b"")

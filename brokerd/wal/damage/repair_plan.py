@@ -28,7 +28,7 @@ from brokerd.walformat import (
 
 
 class ActionKind(StrEnum):
-    """What a repair does to a file."""
+    """The kinds of change that a repair makes to a file."""
 
     CUT = "cut"
     """Cut off the end: a torn tail, or bytes after the last frame."""
@@ -67,7 +67,7 @@ class Action(NamedTuple):
 
 @dataclass
 class RepairPlan:
-    """The actions of a repair, in order, and what they are based on."""
+    """The actions of a repair in order, and the report that they follow from."""
 
     report: VerifyReport
     actions: list[Action]
@@ -151,7 +151,7 @@ def _header_actions(files: list[SegmentFile]) -> Iterator[Action]:
 
 
 def _stray_actions(files: list[SegmentFile]) -> Iterator[Action]:
-    """Yield stray files to move away. Raises DamagedData for one that is not a regular file."""
+    """Yield an action for each stray file. Raises DamagedData if one is not a regular file."""
     for found in files:
         if not found.is_stray or found.damage is None:
             continue

@@ -1,7 +1,7 @@
 # Tests: tests/wal/test_verify.py
 """Verifies a log, its indexes and its snapshots without changing them.
 
-The broker may run: verification needs no lock and does not see what is appended meanwhile. A torn
+The broker may run: verification needs no lock and ignores frames appended after it began. A torn
 tail in the last segment is not damage, since a crash or a write in progress leaves one. Recorded
 damage is reported apart: such a log is sound except for known losses. Records that a snapshot knows
 and a damaged log does not are lost by the last damage, as at a start.
@@ -78,9 +78,9 @@ class VerifyReport:
     reached_lsn: int = 0
     """The highest LSN that a snapshot or ``known_end`` knows."""
     known_end: KnownEnd = NOTHING_KNOWN
-    """What other files in ``state/`` prove of the end of the log."""
+    """How far the log was synced, by the other files in ``state/``."""
     log_end: int = 0
-    """Where a start would continue: above the log, and above what is missing of it."""
+    """The LSN where a start would continue: above the log and above its missing parts."""
     start_lsn: int = 0
     """Where a replay from the newest sound snapshot begins."""
     last_time_us: int = 0
@@ -102,7 +102,7 @@ class VerifyReport:
 
     @property
     def problems(self) -> list[Damage | BadFile | LateTopic]:
-        """All that a log which this version wrote cannot have, after a clean stop."""
+        """Faults that this version never leaves in a log after a clean stop."""
         return [*self.damages, *self.bad_indexes, *self.bad_snapshots, *self.late_topics]
 
     @property
@@ -142,7 +142,7 @@ class _Verification:
         """(topic id, partition) -> the log need not hold records below."""
 
     def frames(self) -> Iterator[Frame]:
-        """Verify everything, and yield the frames of the log meanwhile."""
+        """Verify all files. Yields the frames of the log on the way."""
         report, replay = self.report, self._replay
         self._verify_snapshots(report)
         self._add_known_end()
@@ -210,7 +210,10 @@ class _Verification:
     # -- segments and indexes ----------------------------------------------------------------
 
     def _verify_deleted(self) -> None:
-        """Report deleted parts, and those that a start needs for lack of a snapshot."""
+        """Report the deleted parts of the log.
+
+        A deleted part that no sound snapshot covers is damage, because a start needs it.
+        """
         report = self.report
         deleted = deleted_ranges(self._disk, self._wal_path)
         names: list[str] = []
@@ -263,7 +266,7 @@ class _Verification:
         try:
             stored = load_index(self._disk, self._wal_path, segment)
         except FileNotFoundError:
-            return  # deleted meanwhile; the next start makes it again
+            return  # a broker deleted it; the next start makes it again
         except DamagedData as error:
             report.indexes += 1
             report.bad_indexes.append(BadFile(name, str(error)))
@@ -292,7 +295,7 @@ class _Verification:
         try:
             file = self._disk.open(os.path.join(self._state_path, name))
         except FileNotFoundError:
-            return  # a running broker deleted it meanwhile
+            return  # a running broker deleted it
         report.snapshots += 1
         assigned: list[LostRange] = []
         starts: dict[tuple[int, int], int] = {}

@@ -58,14 +58,14 @@ class RetainedBytes:
     lacking: int = 0
     """The archive lacks records of them."""
     lack: str | None = None
-    """What the archive lacks of one of them."""
+    """Describes records that the archive lacks, for one of these segments."""
 
 
 class CoveragePlan:
     """Finds which of some sealed ``segments`` can go because of an archive.
 
     :meth:`run` runs in a thread, after a `RemovalPlan` for the same segments. It skips segments
-    whose records are all removed. Then :meth:`remember` keeps what the archive lacks.
+    whose records are all removed. Then :meth:`remember` stores the gaps that it found.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class CoveragePlan:
         return found
 
     def remember(self) -> None:
-        """Keep what the archive lacks with the segments. Call it in the reactor's thread."""
+        """Store the archive's gaps in the segments. Call it in the reactor's thread."""
         for segment, gap in self._gaps:
             segment.archive_gap = gap
         self._gaps.clear()
@@ -139,7 +139,7 @@ class CoveragePlan:
         """Return the segment if the archive has all records that are not removed."""
         try:
             spans = list(read_spans(self._disk, self._path, self._catalog, segment))
-        except RecordRemoved:  # the segment was deleted meanwhile
+        except RecordRemoved:  # the segment was deleted during the plan
             return None
         kept = [part for span in spans if (part := self._kept_part(span)) is not None]
         gap = _first_gap(kept, self._coverage)

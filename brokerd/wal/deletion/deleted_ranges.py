@@ -47,16 +47,16 @@ class DeletedRanges:
 
     @property
     def end(self) -> int:
-        """The end of the last range, 0 if there is none."""
+        """The end of the last range, or 0."""
         return self._ends[-1] if self._ends else 0
 
     def end_of(self, lsn: int) -> int | None:
-        """Return the end of the range that holds an LSN, None if there is none."""
+        """Return the end of the range that holds an LSN, or None."""
         at = bisect_right(self._firsts, lsn) - 1
         return self._ends[at] if at >= 0 and lsn < self._ends[at] else None
 
     def next_first(self, lsn: int) -> int | None:
-        """Return where the next range begins, at an LSN or after it. None if there is none."""
+        """Return the start of the first range that begins at or after an LSN, or None."""
         at = bisect_left(self._firsts, lsn)
         return self._firsts[at] if at < len(self._firsts) else None
 
@@ -115,7 +115,7 @@ def redundant_records(disk: Disk, path: str) -> list[str]:
 
 
 def record_deletion(disk: Disk, path: str, ranges: Iterable[LsnRange]) -> list[str]:
-    """Create records of ``ranges``. One record replaces those that it touches.
+    """Create records of ``ranges``. A new record replaces the records that it touches.
 
     Returns the names of the replaced records, to be deleted once the directory is synced. Raises
     OSError.

@@ -50,7 +50,7 @@ class ScanEntry(NamedTuple):
 
 
 class ScanFrame(NamedTuple):
-    """A frame with a sound header. ``problem`` is None if all of the frame is sound."""
+    """A frame with a sound header. ``problem`` is None if the whole frame is sound."""
 
     position: int
     header: FrameHeader

@@ -63,7 +63,7 @@ class TimePlan:
 
 
 class SizePlan:
-    """Finds the first offset from which on there are at most ``max_bytes``, None if there is none.
+    """Finds the first offset with at most ``max_bytes`` from there to the end, or None.
 
     ``parts`` come newest first. If the newest batch alone is larger, the offset is the one after
     that batch.

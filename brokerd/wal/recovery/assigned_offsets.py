@@ -1,8 +1,8 @@
 # Tests: tests/wal/test_verify.py, tests/broker/test_shrunk_log.py
 """Offsets that snapshots and TOPIC entries tell of: assigned ones, and where partitions start.
 
-A repair compares them with a log that knows of fewer. This module reads only what that takes of a
-body; the broker reads the rest (brokerd/broker/model/state.py).
+A repair compares them with the log, which may have lost some of them. This module decodes only
+these fields of a body; the broker decodes the rest (brokerd/broker/model/state.py).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # Tests: tests/broker/test_cured.py
 """Fingerprints of damaged places, which tell whether damage has changed.
 
-State that was built from a damaged log lacks what the damage held. When the place is cured, or rots
-further, that state belongs to no log. A snapshot therefore names the damage of its time, and a
-start compares it before it uses the snapshot (docs/wal-format.rst, section "Snapshot"). Only the
-damaged bytes are read.
+State that was built from a damaged log lacks the damaged entries. When the place is cured, or more
+of it is damaged, that state no longer matches the log. A snapshot therefore names the damage of its
+time, and a start compares it before it uses the snapshot (docs/wal-format.rst, section "Snapshot").
+Only the damaged bytes are read.
 """
 
 from __future__ import annotations

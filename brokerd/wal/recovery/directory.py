@@ -70,7 +70,7 @@ class SegmentFile(NamedTuple):
     header: SegmentHeader | None
     """None if nothing in the file can be read."""
     damage: Damage | None
-    """The damage of the header block, or of all of the file if there is no header."""
+    """The damage of the header block, or of the whole file if it has no header."""
     is_last: bool = False
     index_spans: tuple[PartitionSpan, ...] = ()
     """Of the last one: partitions that only indexes know of, in it or in missing segments."""
@@ -197,7 +197,7 @@ def segment_files(
 def _last_files(
     disk: Disk, path: str, before: _Candidate | None, first_lsn: int, lsns: list[int]
 ) -> Iterator[SegmentFile]:
-    """Yield the last of the segments at ``lsns``, and what is missing after it."""
+    """Yield the last segment of ``lsns``, and the missing segments after it."""
     is_growing = not set(lsns).issuperset(_segment_lsns(disk, path))
     # A running broker may have begun segments since, and deleted some of them.
     deleted = DeletedRanges() if is_growing else deleted_ranges(disk, path)
@@ -372,7 +372,7 @@ def _open_candidate(disk: Disk, path: str, lsn: int) -> _Candidate | None:
         return _Candidate(name, file, lsn, size, header, problem)
     except FileNotFoundError:
         if name not in disk.list(path):
-            return None  # a broker deleted it meanwhile
+            return None  # a running broker deleted it
         raise DamagedData(
             f"{full} is a link that leads nowhere; bring back what it leads to, or move it away"
         ) from None

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_log_end.py
-"""Reads what the files in ``state/`` prove of the end of the log, besides snapshots.
+"""Reads how far the log was synced, from the files in ``state/`` other than snapshots.
 
 The bounds and the archive pin were written after the log was synced up to their LSN, at every
 durability. A log that ends before that has lost its end. The rules are docs/wal-format.rst, section

@@ -1,5 +1,5 @@
 # Tests: tests/wal/test_recover.py
-"""What a replay reports: frames, damage, lost records."""
+"""The report of a replay: frames, damage, lost records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class LostRange(NamedTuple):
 
 
 class KnownEnd(NamedTuple):
-    """What ``state/`` proves: the log was synced up to ``lsn``. 0 and empty: nothing."""
+    """The files in ``state/`` prove that the log was synced up to ``lsn``.
+
+    0 and empty values mean that no file proves anything.
+    """
 
     lsn: int = 0
     segment_lsn: int = 0
@@ -95,7 +98,7 @@ class Cut(NamedTuple):
 
 @dataclass
 class RecoveryReport:
-    """What a start found in the log."""
+    """The state of the log at a start."""
 
     frames: int = 0
     """Frames applied."""
@@ -114,9 +117,9 @@ class RecoveryReport:
     damage_fingerprints: list[DamageFingerprint] = field(default_factory=list)
     """The damage that the replayed state reflects, recorded damage included."""
     first_lsn: int = 0
-    """Where the log is known to begin."""
+    """The first LSN of the log, as far as it is known."""
     known_end: KnownEnd = NOTHING_KNOWN
-    """What ``state/`` proves of the end of the log."""
+    """How far the log was synced, by the files in ``state/``."""
     next_lsn: int = 0
     next_offsets: dict[tuple[int, int], int] = field(default_factory=dict)
     """(topic id, partition) -> the offset after the last known record."""

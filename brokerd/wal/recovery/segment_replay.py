@@ -56,7 +56,7 @@ def read_segment_header(file: File, name: str) -> tuple[SegmentHeader, str | Non
 
 
 def _id_from_frames(file: File, first_lsn: int) -> bytes | None:
-    """Return the segment id in the first sound frame, None if there is no sound frame."""
+    """Return the segment id in the first sound frame, or None."""
     for start in range(SEGMENT_HEADER_BYTES, file.size(), SEARCH_BYTES):
         data = file.pread(SEARCH_BYTES + FRAME_HEADER_BYTES, start)
         at = data.find(FRAME_MAGIC)
@@ -112,7 +112,7 @@ class SegmentReplay:
 
     ``expected_end`` is the position where the next segment, or an index, says that this one ends.
     It is None for the last segment. All below ``reached_lsn`` was synced, so no tear begins there.
-    If the last segment ends before ``known_lsn``, all that was allocated of it is damaged.
+    If the last segment ends before ``known_lsn``, its whole allocated size is damaged.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
 # Tests: tests/wal/test_recover.py
-"""Opens the directory of a log: reads what a start needs, then puts the directory in order.
+"""Opens the directory of a log: reads the log, then puts the directory in order.
 
 :func:`replay` only reads. A newer format, or an error of the caller's ``apply``, leaves the
 directory as it was. :func:`clean_up` then deletes leftovers, rewrites bytes that may be only in the
@@ -156,7 +156,7 @@ class _Replayer:
         report.next_lsn = found.first_lsn if is_empty else segment.end_lsn
 
     def _load_spans(self, segment: Segment, next_lsn: int | None) -> list[PartitionSpan] | None:
-        """Load the directory of a segment's index file, None if there is no sound one."""
+        """Load the directory of a segment's index file. Returns None if the file is not sound."""
         if next_lsn is None:
             return None
         try:
@@ -216,7 +216,8 @@ class _Replayer:
     def reread(self, places: Collection[DamageFingerprint]) -> None:
         """Read the segments of which only the index was read, if one of ``places`` is in them.
 
-        An index that was made meanwhile lacks what is cured. Damage that is left is reported.
+        An index that was made while a place was damaged lacks its entries. The damage that is left
+        is reported.
         """
         for number, (segment, spans) in enumerate(self.result.segments):
             if segment.end_lsn > self._from_lsn or not _is_known_by_index(segment, places):

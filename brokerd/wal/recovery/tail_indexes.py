@@ -2,8 +2,8 @@
 """Index files at the end of a log whose last segments are short or missing.
 
 The log writes an index once its segment is complete and synced. So a sound index proves how far the
-log had got, and which offsets it held. Only indexes at the end matter: before another segment, that
-segment tells what is missing. The rules are docs/wal-format.rst, section "Reading a log back".
+log had got, and which offsets it held. Only indexes at the end matter: elsewhere the next segment
+shows where the missing part ends. The rules are docs/wal-format.rst, section "Reading a log back".
 Read-only.
 """
 

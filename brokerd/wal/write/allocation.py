@@ -3,8 +3,8 @@
 
 The allocator always has a spare segment of the ordinary size, or prepares one. A larger frame gets
 a larger spare on request. If the disk has no room for an ordinary segment and the log has none at
-all, the allocator makes one that just holds the reserve. A spare has a temporary name and contains
-synced zeros. The first commit to it writes its header and renames it.
+all, the allocator makes one with room for the reserve only. A spare has a temporary name and
+contains synced zeros. The first commit to it writes its header and renames it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Allocator:
         self._free_bytes_min = free_bytes_min
         self._wanted = 0
         self.least_bytes = 0
-        """Size of a segment to make if there is no room for an ordinary one, 0 for none."""
+        """Size of the segment to make if the disk has no room for an ordinary one. 0: make none."""
         self.changed: Callable[[], None] = lambda: None
         self.spares: list[SpareSegment] = []
         self.allocating = False
@@ -75,7 +75,7 @@ class Allocator:
     def prepare(self, size: int, free_bytes_min: int | None = None) -> SpareSegment:
         """Allocate one segment, and block. Raises OSError or MemoryError, and then leaves no file.
 
-        Ends early with an OSError if the log is closed meanwhile.
+        If the log is closed during the allocation, it ends early with an OSError.
         """
         size += -size % _SIZE_STEP
         keep = self._free_bytes_min if free_bytes_min is None else free_bytes_min
@@ -134,7 +134,7 @@ class Allocator:
                 self.changed()
 
     def take(self, frame_bytes: int) -> SpareSegment | None:
-        """Take the smallest spare with room for a frame. None if there is none."""
+        """Take the smallest spare with room for a frame. Returns None if no spare has room."""
         fitting = [spare for spare in self.spares if spare.capacity >= frame_bytes]
         if not fitting:
             return None
