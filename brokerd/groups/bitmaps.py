@@ -397,7 +397,7 @@ class LowestFirst:
         return (heap[0] << WORD_SHIFT) + (word & -word).bit_length() - 1
 
     def members(self, first: int = 0) -> Iterator[int]:
-        """Yield the members from ``first`` on, in order. The set must not change meanwhile."""
+        """Yield the members from ``first`` on, in order. The caller must not change the set."""
         for key in sorted(key for key in self.words if key >= first >> WORD_SHIFT):
             base = key << WORD_SHIFT
             word = self.words[key] >> max(first - base, 0) << max(first - base, 0)

@@ -157,7 +157,7 @@ class DeadLetters(OffsetRows):
     def _keys_between(self, first: int, end: int) -> Iterator[int]:
         """Yield the keys of the blocks of [first, end) in order.
 
-        Blocks may be removed meanwhile.
+        The caller may remove blocks between two keys.
         """
         low, high = first >> BLOCK_SHIFT, (end - 1) >> BLOCK_SHIFT
         while first < end and (at := bisect_left(self._keys, low)) < len(self._keys):

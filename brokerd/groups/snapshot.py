@@ -113,7 +113,9 @@ class FrozenGroup(NamedTuple):
     touched: FrozenSet
     returned: Mapping[int, Block]
     former: Mapping[int, LeaseRow] | None
+    """Ended leases that hold the attempts of their records: `Redeliveries.former`."""
     former_first: int
+    """Lowest offset for which ``former`` counts."""
     delays: Mapping[int, Block]
     dead: Mapping[int, Block]
     reasons: Mapping[int, str]

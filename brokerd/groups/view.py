@@ -3,7 +3,8 @@
 
 The attributes that hold a record, by its state:
 
-- untouched: none; it is not in ``_touched``, whose floor is the cursor
+- untouched: none. ``_touched`` has the records that were ever leased or settled. Its floor is the
+  cursor.
 - leased: ``_leases``, ``_owners`` by owner, and ``_deadlines``
 - returned: its attempts in ``_returned``, and either ``_ready`` or ``_delays``
 - settled or dead: ``_settled``, whose floor is the lease floor; ``_dead`` for a dead one
@@ -80,7 +81,7 @@ class GroupView:
         self._dead = DeadLetters()
         self._order: KeyOrder | None = None
 
-    # What can be seen
+    # Queries
 
     @property
     def floor(self) -> int:

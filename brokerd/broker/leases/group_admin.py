@@ -318,10 +318,10 @@ class GroupAdmin:
         return [found.partitions[found.topic.partition(partition).index]]
 
     def _group(self, topic: str, group: str) -> ConsumerGroup:
-        place = self._state.existing_topic(topic)
-        found = place.groups.get(group)
+        existing = self._state.existing_topic(topic)
+        found = existing.groups.get(group)
         if found is None:
-            raise unknown_group(place, group)
+            raise unknown_group(existing, group)
         return found
 
     def _group_or_new(self, topic: str, group: str) -> ConsumerGroup:

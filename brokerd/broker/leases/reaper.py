@@ -37,6 +37,7 @@ class GroupReaper:
             self._call = None
 
     def _go_on(self) -> None:
+        """Free groups for one slice, and schedule the next one if groups are left."""
         self._call = None
         until = self._clock.seconds() + SLICE_SECONDS
         groups = self._groups

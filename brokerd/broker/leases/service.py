@@ -428,8 +428,9 @@ class LeaseService:
                 yield index, letter
 
     def _current(self, group_partition: GroupPartition) -> GroupPartition:
-        """Return the current group partition for one that a caller kept over turns of the reactor.
+        """Return the current group partition of the same group and partition.
 
+        The caller may have got its own in an earlier turn of the reactor.
         Raises `UnknownTopic` or `UnknownGroup` if its topic or its group was deleted.
         """
         group = group_partition.group
@@ -439,8 +440,8 @@ class LeaseService:
             return group_partition
         if group.deleted:
             raise _deleted(group)
-        # The group had no events. Another client may have created it since: use that one. Else
-        # make a new one, because records may be removed and tokens used since this one was made.
+        # This group never had an event. Another client may have created the group: then use that
+        # one. Else make a new one: records may be removed and tokens used since this one was made.
         known = known or self.new_group(topic, group.name)
         return known.partitions[group_partition.partition.index]
 

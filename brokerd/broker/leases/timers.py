@@ -43,11 +43,13 @@ class LeaseTimers:
         self._due = due
         self._heap: list[tuple[int, int, GroupPartition]] = []
         self._count = 0
+        """Number of entries ever pushed. It orders entries with the same time."""
         self._call: DelayedCall | None = None
         self._call_us = 0
         self._firing = False
         """Whether `_fire` is running. It sets the timer at its end."""
         self._limit = SLACK
+        """Size of the heap at which more than half of the entries may be stale."""
         self._stopped = False
 
     def schedule(self, group_partition: GroupPartition) -> None:
@@ -116,7 +118,7 @@ class LeaseTimers:
                 self.schedule(group_partition)
                 left -= GROUP_PARTITION_COST + ended
                 if self._is_due(group_partition, now_us):
-                    break  # it has more to do, and reached the limit of a turn
+                    break  # the rest of its leases and delays ends in the next turn
 
     @staticmethod
     def _is_due(group_partition: GroupPartition, now_us: int) -> bool:

@@ -90,6 +90,7 @@ class Waiters:
         return waiter
 
     def forget(self, name: str, group: str, waiter: Waiter) -> None:
+        """Remove a waiter, and its topic and group if they have no other."""
         groups = self._topics[name]
         del groups[group][waiter]
         self.count -= 1

@@ -36,7 +36,7 @@ class LogId(NamedTuple):
     is_new: bool
     """Whether this start generated it."""
     problem: str
-    """Why the file could not be used; "" if it was used, or did not exist."""
+    """The reason why the file could not be used. Empty if it was used or did not exist."""
 
 
 def find_log_id(disk: Disk, directory: str, random_bytes: Callable[[int], bytes]) -> LogId:

@@ -396,7 +396,7 @@ class State:
     def _topic(self, entry: Entry) -> Topic:
         topic = self.by_id.get(entry.topic_id)
         if topic is None:
-            # Its creation is in a damaged part of the log: serve the rest of the topic.
+            # The topic's creation is in a damaged part of the log. Serve its other records.
             topic = self.by_id[entry.topic_id] = Topic(entry.topic_id, "", 0)
             self.next_topic_id = max(self.next_topic_id, entry.topic_id + 1)
             self._replay.nameless.add(topic)

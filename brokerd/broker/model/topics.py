@@ -121,7 +121,7 @@ class Partition:
         self.index = index
         self.next_offset = 0
         self.start_offset = 0
-        """Records below this offset are removed. Nobody reads or leases them, or waits for them."""
+        """Records below this offset are removed: the broker neither delivers nor leases them."""
         self.archived_end = 0
         """Records below this offset are in an archive, and may be missing from the log."""
         self.framed_end = 0
