@@ -157,9 +157,9 @@ class Broker:
             write()
 
     def last_writes(self) -> list[Callable[[], None]]:
-        """Capture the bounds; return the writes of bounds and snapshot as `write_last_snapshot`.
+        """Capture the bounds. Return functions that write the bounds and the last snapshot.
 
-        They block, and may run in two threads at once.
+        The functions block, and may run in two threads at once.
         """
         bounds = [] if self.bounds is None else [self.bounds.last_write()]
         return [*bounds, self.snapshotter.write_last]

@@ -148,8 +148,8 @@ class Journal:
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-        self._parked: deque[Callable[[], None]] = deque()
-        self._unparking = False
+        self._room_waiters: deque[Callable[[], None]] = deque()
+        self._resuming = False
         self._turn_end_scheduled = False
         self._quiet_call: DelayedCall | None = None
         self._last_append_us = 0
@@ -240,7 +240,7 @@ class Journal:
         """Check as `admit` does, when ``size`` more bytes would exceed ``limit_bytes``."""
         self._check_open()
         size += ADMITTED_EXTRA_BYTES + self._reserved_bytes
-        if self._parked and not self._unparking:
+        if self._room_waiters and not self._resuming:
             self._schedule()
             raise Congested("others wait for the disk already; try again")
         if self._uncommitted_bytes and (
@@ -282,7 +282,7 @@ class Journal:
         """Recompute ``limit_bytes``."""
         uncommitted = self._max_uncommitted_bytes - self._uncommitted_bytes
         room = min(self._frame_bytes, uncommitted, self._wal.room)
-        if self._closed or self._wal.failed or self._parked:
+        if self._closed or self._wal.failed or self._room_waiters:
             room = 0
         self.limit_bytes = room - ADMITTED_EXTRA_BYTES - self._reserved_bytes
 
@@ -303,7 +303,7 @@ class Journal:
 
     def when_uncongested(self, callback: Callable[[], None]) -> None:
         """Call back once, when a request that raised `Congested` may be tried again."""
-        self._parked.append(callback)
+        self._room_waiters.append(callback)
         self._set_limit()
 
     def _on_room(self) -> None:
@@ -316,20 +316,20 @@ class Journal:
         A caller that still finds no space stays first, and no other passes it: otherwise large
         requests would wait for ever. A caller that was served in part goes to the end.
         """
-        parked = self._parked
-        self._unparking = True
+        waiters = self._room_waiters
+        self._resuming = True
         try:
-            for _ in range(len(parked)):
-                callback = parked.popleft()
-                waiting = len(parked)
+            for _ in range(len(waiters)):
+                callback = waiters.popleft()
+                waiting = len(waiters)
                 before = (self._wal.next_ticket, self.gathered_bytes)
                 guarded(callback)
                 after = (self._wal.next_ticket, self.gathered_bytes)
-                if len(parked) > waiting and after == before:
-                    parked.rotate(1)
+                if len(waiters) > waiting and after == before:
+                    waiters.rotate(1)
                     break
         finally:
-            self._unparking = False
+            self._resuming = False
             self._set_limit()
 
     # -- frames -------------------------------------------------------------------------------
@@ -484,7 +484,7 @@ class Journal:
         while waiting and waiting[0][0] <= ticket:
             guarded(waiting.popleft()[1])
         self._cache.trim()
-        if self._parked:
+        if self._room_waiters:
             self._unpark()
         self._expect_quiet()
 
