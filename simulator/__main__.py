@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_main.py
-"""Run seeds, look at one, cut a failing one down. See docs/simulator.rst.
+"""Run seeds, replay one, shrink a failing one. See docs/simulator.rst.
 
 python -m simulator --seeds 0..1000
 python -m simulator --replay 17
@@ -28,7 +28,7 @@ from simulator.run import Result, run
 from simulator.shrink import shrink
 
 CHUNK = 8
-"""Seeds that a process takes at once."""
+"""Seeds of one task of a process."""
 SHRINK_RUNS = 300
 PYTHON = os.path.relpath(sys.executable)
 VIOLATIONS_SHOWN = 20
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
 
 def keep_no_log() -> None:
-    """Drop what Twisted keeps of a log until somebody reads it: whole brokers hang on to it."""
+    """Drop log events that Twisted keeps until the log begins: they refer to whole brokers."""
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
 
 
@@ -56,7 +56,7 @@ def outcome_of(seed: int) -> Outcome:
 
 
 def texts(result: Result) -> list[str]:
-    """What was found, a line each."""
+    """Format the violations, one line each."""
     return [f"{found.promise}: {found.text}" for found in result.violations]
 
 
@@ -67,13 +67,13 @@ def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
         return
     remaining = iter(seeds)
     with ProcessPoolExecutor(jobs, initializer=keep_no_log) as pool:
-        # Map takes all its arguments at once, and seeds may be without end.
+        # Map takes all its arguments at once, and the seeds may be endless.
         while batch := list(islice(remaining, CHUNK * jobs * 4)):
             yield from pool.map(outcome_of, batch, chunksize=CHUNK)
 
 
 def seed_range(text: str) -> range:
-    """``A..B``, both included, or one seed."""
+    """Parse ``A..B``, both included, or one seed."""
     first, dots, last = text.partition("..")
     try:
         begin = int(first)
@@ -86,14 +86,14 @@ def seed_range(text: str) -> range:
 
 
 def natural(text: str) -> int:
-    """A seed."""
+    """Parse a seed."""
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is no seed: write 0, 1, 2...")
     return int(text)
 
 
 def duration(text: str) -> float:
-    """A number of seconds that ends."""
+    """Parse a finite number of seconds."""
     try:
         seconds = float(text)
     except ValueError:
@@ -104,7 +104,7 @@ def duration(text: str) -> float:
 
 
 def load_plan(text: str) -> Plan:
-    """The plan of a seed, or of a file that `Plan.to_json` wrote."""
+    """Return the plan of a seed, or of a file that `Plan.to_json` wrote."""
     if text.isascii() and text.isdigit():
         return generate(int(text))
     try:
@@ -118,7 +118,7 @@ def load_plan(text: str) -> Plan:
 
 
 def check_clients(plan: Plan) -> None:
-    """Raises msgspec.ValidationError for a fault of a client that is not in the plan."""
+    """Raise msgspec.ValidationError for a fault of a client that is not in the plan."""
     names = [client.name for client in plan.clients]
     for number, fault in enumerate(plan.faults):
         name = getattr(fault, "client", None)
@@ -146,7 +146,7 @@ def replay(plan: Plan, is_quiet: bool = False) -> Result:
 
 
 def cut_down(plan: Plan, directory: Path) -> Path:
-    """Shrink a failing plan, and write what is left to a file."""
+    """Shrink a failing plan, and write the smaller plan to a file."""
     promise = run(plan).violations[0].promise
 
     def fails(candidate: Plan) -> bool:
@@ -160,7 +160,7 @@ def cut_down(plan: Plan, directory: Path) -> Path:
 
 
 def campaign(seeds: Iterable[int], jobs: int, seconds: float | None) -> int:
-    """Run seeds and say what came of it; returns how many failed."""
+    """Run seeds and print a summary. Return the number of failed ones."""
     began = time.monotonic()
     counts: Counter[str] = Counter()
     failed = 0
@@ -213,7 +213,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
 
 
 def main(given: list[str]) -> int:
-    """Returns the exit code: 1 if a run failed."""
+    """Return the exit code: 1 if a run failed."""
     options = arguments(given)
     keep_no_log()
     if options.plan is not None:

@@ -25,7 +25,7 @@ RESTART_US = 1_000_000
 """Default delay of a restart."""
 WATCH_US = 100_000
 DELETING_US = 10_000_000
-"""After so long nothing is deleted any more for a reason that is gone, on a disk in order."""
+"""On a healthy disk, the longest time that deletions for a past reason take."""
 SHORT_BYTES_MAX = 2048
 """Most bytes of a short write."""
 
@@ -59,9 +59,9 @@ class Faults:
         self.has_rotted = False
         self.has_damaged_archive = False
         self._away = 0
-        """Counts the times at which the archive goes and comes."""
+        """Count of the archive's disappearances and returns."""
         self._older_lsn: int | None = None
-        """What an older copy must have of the log to take the archive's place."""
+        """The LSN up to which an older copy must hold the log to replace the archive."""
         self.done: list[str] = []
         """Applied faults in order, as text."""
 
@@ -252,7 +252,7 @@ class Faults:
             self._later(fault.for_us, self._archive_back)
 
     def _watch_looks(self, away: int, looks: int) -> None:
-        """Wait until the broker knows that the archive is away, and has deleted what it was at."""
+        """Wait until the broker knows that the archive is away and has finished its deletions."""
         archive = self._machine.archive
         if archive is None or away != self._away:
             return

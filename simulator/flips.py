@@ -3,10 +3,10 @@
 
 ``python -m simulator.flips`` prints a table and each forbidden result.
 
-A flip inverts all bits, or one bit, of one byte of one file. After each, ``wal verify`` checks the
-directory, and in one of the `VARIANTS` a broker starts on it or already runs on it. Everything is
-read and compared with the acknowledged data. docs/simulator.rst, section "Every byte flipped",
-defines the outcomes. Nothing is sampled; every process gives the same run.
+A flip inverts all bits, or one bit, of one byte of one file. After each flip, ``wal verify`` checks
+the directory, and in one of the `VARIANTS` a broker starts on it or already runs on it. All records
+are read and compared with the acknowledged ones. docs/simulator.rst, section "Every byte flipped",
+defines the outcomes. All bytes are flipped, and each process gives the same result.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class FlipResult(NamedTuple):
 
 
 def masks(position: int) -> tuple[int, int]:
-    """All bits of a byte, and one of them, another one in the next byte."""
+    """Return two masks: all bits, and one bit, which depends on the position."""
     return 0xFF, 1 << position % 8
 
 
 @cache
 def checker(variant: str) -> Checker:
-    """The checker of a variant, once a process."""
+    """Return the checker of a variant. A process makes each once."""
     return make_checker(variant)
 
 
@@ -88,7 +88,7 @@ def check(task: Task) -> FlipResult:
 
 
 def tasks(variant: str, wanted: Callable[[str], bool] = lambda path: True) -> Iterator[Task]:
-    """All bytes of a variant that are flipped, in slices."""
+    """Yield all bytes of a variant to flip, in slices."""
     for path, size in checker(variant).live_bytes.items():
         if wanted(path):
             for start in range(0, size, SLICE_BYTES):
@@ -96,7 +96,7 @@ def tasks(variant: str, wanted: Callable[[str], bool] = lambda path: True) -> It
 
 
 def run(work: list[Task], jobs: int) -> FlipResult:
-    """Check all tasks in so many processes."""
+    """Check all tasks in ``jobs`` processes."""
     counts: Counter[Row] = Counter()
     complaints: list[str] = []
     with multiprocessing.Pool(jobs) as pool:
@@ -107,7 +107,7 @@ def run(work: list[Task], jobs: int) -> FlipResult:
 
 
 def table(counts: Counter[Row], by_field: bool) -> str:
-    """Counts of flips: a row for each area (or field) of the files, a column for each outcome."""
+    """Format counts of flips: rows are areas (or fields) of the files, columns are outcomes."""
     outcomes = [o for o in Outcome if o in VIOLATIONS or any(row.outcome is o for row in counts)]
     lines = []
     for variant in VARIANTS:
@@ -133,7 +133,7 @@ def _line(name: str, cells: list[str]) -> str:
 
 
 def _one(variants: Iterable[str], path: str, position: int) -> int:
-    """Print what comes of one byte in every variant that has it."""
+    """Print the outcomes of one byte in each variant that has it."""
     is_there = is_bad = False
     for variant in variants:
         one = checker(variant)
@@ -152,7 +152,7 @@ def _one(variants: Iterable[str], path: str, position: int) -> int:
 
 
 def _nothing(variants: Iterable[str], what: str) -> str:
-    """Says that there is nothing to check, and what there is."""
+    """Return the error for an unknown variant or file, with the known ones."""
     lines = [f"there is {what}; there are:"]
     for variant in variants:
         files = checker(variant).live_bytes.items()
@@ -161,7 +161,7 @@ def _nothing(variants: Iterable[str], what: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """0 if no flip did what none may do, else 1."""
+    """Return the exit code: 1 if a flip had a forbidden outcome."""
     parser = argparse.ArgumentParser(prog="python -m simulator.flips", description=__doc__)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--fields", action="store_true", help="a row for each field")

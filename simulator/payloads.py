@@ -9,12 +9,12 @@ The rules are written from docs/cross-format.rst, without the broker's own code.
 from __future__ import annotations
 
 HEADS = {0xC4: 2, 0xC5: 3, 0xC6: 5, 0xD9: 2, 0xDA: 3, 0xDB: 5}
-"""First bytes of a bin or a str, and how long what stands before its bytes is."""
+"""First byte of a bin or a str -> length of its header."""
 FIXSTR = range(0xA0, 0xC0)
 
 
 def value_of(payload: bytes) -> bytes:
-    """What a payload is as bytes."""
+    """Convert a payload to bytes."""
     first = payload[0] if payload else 0
     if first in FIXSTR:
         return payload[1:]
@@ -22,7 +22,7 @@ def value_of(payload: bytes) -> bytes:
 
 
 def payload_of(value: bytes) -> bytes:
-    """The payload that a value of bytes is: a bin."""
+    """Convert bytes to a payload, a bin."""
     size = len(value)
     for head, width in ((0xC4, 1), (0xC5, 2), (0xC6, 4)):
         if size < 1 << (8 * width):

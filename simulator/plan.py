@@ -85,11 +85,11 @@ Action = Literal[
 
 DEFAULT_SEGMENT_BYTES = 1 << 20
 DEFAULT_DURATION_US = 30_000_000
-"""How long a lease is when nobody says; operators set less, never more."""
+"""Default duration of a lease. Operators set shorter ones only."""
 OPERATOR_BACKOFF_US = 5_000_000
 """The longest back-off that an operator sets."""
 PATIENCE_US = 60_000_000
-"""How long the reference client waits for an answer before it connects again."""
+"""Time after which the reference client gives up an answer and connects again."""
 
 
 class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -97,8 +97,7 @@ class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 class Settings(Part, frozen=True, kw_only=True):
-    """The broker's options. They are smaller than usual ones, so that a run meets every boundary
-    soon."""
+    """The broker's options. They are smaller than usual, so that a run reaches each limit soon."""
 
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
     segment_age_seconds: int = 900
@@ -106,31 +105,31 @@ class Settings(Part, frozen=True, kw_only=True):
     tail_cache_bytes: int = 64 << 20
     read_cache_bytes: int = 32 << 20
     frame_bytes: int = 8 << 20
-    """Of the log; a request's own limit stays at its default."""
+    """Limit of a frame of the log. The limit of a request stays at its default."""
     max_uncommitted_bytes: int = 32 << 20
     in_flight_bytes: int = 4 << 20
     in_flight_requests: int = 10_000
     max_attempts: int = 3
     attempts: Literal["failures", "grants"] = "failures"
     backoff_base_us: int = 0
-    """A multiple of 1,000, as is the next one."""
+    """A multiple of 1,000, like ``backoff_max_us``."""
     backoff_max_us: int = 600_000_000
     durability: str = "fsync"
     """As the option ``wal.durability``: ``fsync``, ``interval:<ms>`` or ``os``."""
     retention_check_seconds: int = 60
-    """How often the broker looks for what may go."""
+    """Time between two checks of retention."""
     blipmq_max_deliveries: int = 3
     blipmq_retry_base_us: int = 100_000
     """A multiple of 1,000."""
     blipmq_grace_seconds: int = 3_600
     archive: bool = False
-    """Whether there is an archive; what fills it is a `Rollup`."""
+    """Whether the broker has an archive. A `Rollup` fills it."""
     archive_poll_seconds: int = 5
     archive_keep_wal_bytes: int = 0
-    """Less than an operator may choose."""
+    """Bytes of the log to keep, below the minimum of an operator."""
     archive_deletes: bool = True
     capacity_bytes: int | None = None
-    """What the broker's files may take until the audit, beside what it leaves free on any disk."""
+    """Disk space of the broker's files until the audit, besides the space that it keeps free."""
 
     @property
     def longest_backoff_us(self) -> int:
@@ -138,7 +137,7 @@ class Settings(Part, frozen=True, kw_only=True):
         return min(doubled, self.backoff_max_us)
 
     def subscriptions(self) -> SubscriptionRules:
-        """What the oracle has to know of them."""
+        """Return the settings of subscriptions for the oracle."""
         return SubscriptionRules(
             self.blipmq_max_deliveries,
             self.blipmq_retry_base_us,
@@ -146,7 +145,7 @@ class Settings(Part, frozen=True, kw_only=True):
         )
 
     def rules(self) -> GroupRules:
-        """What the oracle has to know of them."""
+        """Return the settings of groups for the oracle."""
         return GroupRules(
             self.max_attempts,
             self.attempts == "grants",
@@ -161,7 +160,7 @@ class Network(Part, frozen=True, kw_only=True):
     latency_us_min: int = 50
     latency_us_max: int = 50
     split_permille: int = 0
-    """How often, of a thousand pieces, one arrives in several."""
+    """Thousandths of pieces that are split."""
 
 
 class DiskTimes(Part, frozen=True, kw_only=True):
@@ -176,7 +175,7 @@ class DiskTimes(Part, frozen=True, kw_only=True):
     other_us_min: int = 5
     other_us_max: int = 5
     stuck_permille: int = 0
-    """How many of a thousand syncs get stuck, while other calls go on."""
+    """Thousandths of syncs that get stuck, while other calls go on."""
     stuck_us_max: int = 0
 
 
@@ -186,14 +185,14 @@ class Topic(Part, frozen=True, kw_only=True):
     name: str
     partitions: int = 1
     compact: bool = False
-    """Whether the archive has to keep only the latest record of each key."""
+    """Whether the archive keeps only the latest record of each key."""
 
 
 class ClientPlan(Part, frozen=True, kw_only=True):
     """One client. ``mix`` has the weight of each action."""
 
     name: str
-    """Its own, in the trace and in the payloads it makes."""
+    """Its name in the trace and in its payloads."""
     identity: str
     """The client_id, which two clients may share."""
     role: Role
@@ -202,7 +201,7 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     begin_us: int = 0
     operations: int
     window: int = 1
-    """How many requests it has unanswered at most."""
+    """The most unanswered requests."""
     think_us: int = 0
     """The longest pause between two bursts of requests."""
     topics: tuple[Topic, ...]
@@ -211,56 +210,56 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     batch_max: int = 10
     payload_bytes_max: int = 100
     large_permille: int = 0
-    """How many of a thousand payloads are 20 to 200 KiB, whatever the line above says."""
+    """Thousandths of payloads that are 20 to 200 KiB, also above ``payload_bytes_max``."""
     empty_permille: int = 0
-    """How many of a thousand payloads are empty, and so like one another."""
+    """Thousandths of payloads that are empty, and so equal."""
     keys: int = 0
-    """How many different keys; 0 for none."""
+    """Number of different keys; 0: no keys."""
     partition_permille: int = 0
-    """How many of a thousand messages name their partition."""
+    """Thousandths of messages that name their partition."""
     metadata_permille: int = 0
     duration_us_min: int = 30_000_000
     duration_us_max: int = 30_000_000
     wait_us_max: int = 0
     failure_permille: int = 0
     delay_us_max: int = 0
-    """The longest delay that a failed settle asks for; 0 for none."""
+    """The longest delay of a failed settle; 0: no delays."""
     late_permille: int = 0
-    """How many of a thousand leases it settles only after they are over."""
+    """Thousandths of leases that it settles after their end."""
     token_permille: int = 0
-    """How many of a thousand settles in batches name the grant."""
+    """Thousandths of settles in batches that have a token."""
     verdict_permille: int = 0
-    """How many of a thousand failed settles say why, or give the record up, or both."""
+    """Thousandths of failed settles with a reason, or that are final, or both."""
     delayed_permille: int = 0
-    """How many of a thousand messages are to be stored only later."""
+    """Thousandths of messages with a delay."""
     schedule_us_max: int = 0
-    """How much later."""
+    """The longest such delay."""
     ttl_permille: int = 0
-    """How many of a thousand messages expire."""
+    """Thousandths of messages with a time to live."""
     ttl_us_max: int = 0
     default_permille: int = 0
-    """How many of a thousand acquires leave the duration to the group."""
+    """Thousandths of acquires without a duration, which take that of the group."""
     resends: bool = False
-    """Whether batches have sequence numbers, and are sent again while there was no answer."""
+    """Whether batches have sequence numbers, and are sent again if the answer is lost."""
     filter_permille: int = 0
-    """How many of a thousand fetches that may have a filter have one."""
+    """Thousandths of fetches with a filter, where the format allows one."""
     qos_0_permille: int = 0
-    """How many of a thousand messages and subscriptions are of QoS 0."""
+    """Thousandths of messages and subscriptions with QoS 0."""
     owners: tuple[str, ...] = ()
-    """Of an operator: whose leases it releases."""
+    """Of an operator: owners whose leases it releases."""
     ordered_permille: int = 0
-    """Of an operator: how many of a thousand configurations of a group keep order by key."""
+    """Of an operator: thousandths of group configurations with key order."""
     aged_permille: int = 0
-    """Of an operator: how many of a thousand replays and purges are of old dead letters alone."""
+    """Of an operator: thousandths of replays and purges of old dead letters only."""
     aged_us_max: int = 5_000_000
     configures_first: bool = False
-    """Of an operator: it begins by configuring every group."""
+    """Of an operator: whether it configures all groups first."""
     retention_us_max: int = 0
-    """Of an operator: how long topics that it configures keep records, at most; 0: for ever."""
+    """Of an operator: the longest retention that it sets; 0: no limit."""
     retention_bytes_max: int = 0
-    """Likewise how many bytes of each partition."""
+    """Of an operator: the largest retention in bytes of a partition that it sets."""
     patience_us: int = PATIENCE_US
-    """How long it waits for an answer before it hangs up and connects again."""
+    """Time after which it gives up an answer, closes the connection and connects again."""
     reconnect_us_max: int = 1_000_000
 
 
@@ -281,7 +280,7 @@ class CallFault(Fault, frozen=True, kw_only=True):
     at_name: DiskCall | None = None
     """Of a crash: count only the disk calls of this name."""
     at_stuck: bool = False
-    """Of a crash: count only syncs that got stuck, after all that went on meanwhile."""
+    """Of a crash: count only syncs that got stuck, and strike at the end of the time stuck."""
     from_boot: bool = False
     """Count calls from the first boot that begins after ``at_us``: to strike in a recovery."""
 
@@ -359,22 +358,22 @@ class Rot(Fault, frozen=True, kw_only=True, tag="rot"):
     """A bit of a file changes, in the page cache and on the disk."""
 
     seed: int
-    """Says which file, which byte and which bit."""
+    """Decides the file, the byte and the bit."""
 
 
 class Rollup(Fault, frozen=True, kw_only=True, tag="rollup"):
-    """The archive's job runs, unless it is running."""
+    """The rollup runs, unless it is running already."""
 
     step_us: int = 1_000
-    """How long each of its steps takes."""
+    """Time of each step."""
     steps_max: int | None = None
-    """It is killed after so many; None: it is not."""
+    """Steps after which it is killed; None: it is not killed."""
     lot_segments: int = 1_000
-    """How many segments it takes in one commit."""
+    """Segments of one commit."""
     cleans: bool = True
-    """Whether it removes what may go."""
+    """Whether it removes records by retention and compaction."""
     vacuums: bool = False
-    """Whether it deletes files that were replaced, at once."""
+    """Whether it deletes replaced files at once."""
 
 
 class Seal(Fault, frozen=True, kw_only=True, tag="seal"):
@@ -386,13 +385,13 @@ class ArchiveAway(Fault, frozen=True, kw_only=True, tag="archive_away"):
 
     for_us: int
     gone: bool = False
-    """It seems that there never was one."""
+    """Whether it looks like an archive that never existed."""
     older: bool = False
-    """An older copy comes back, that still has all that the log let go while it could be seen."""
+    """Whether an older copy comes back. It still has all segments that the log deleted."""
 
 
 class ArchiveSlow(Fault, frozen=True, kw_only=True, tag="archive_slow"):
-    """Each look into the archive takes ``factor`` times longer."""
+    """Each read of the archive takes ``factor`` times longer."""
 
     for_us: int
     factor: int
@@ -435,18 +434,18 @@ class Plan(Part, frozen=True, kw_only=True):
 
     seed: int
     end_us: int
-    """When faults are over and clients stop, if they have not finished before."""
+    """Time at which faults end and clients stop, unless they finish before."""
     settings: Settings = Settings()
     network: Network = Network()
     disk: DiskTimes = DiskTimes()
     topics: tuple[Topic, ...] = ()
     clients: tuple[ClientPlan, ...] = ()
     faults: tuple[AnyFault, ...] = ()
-    """In order of time."""
+    """Faults in order of time."""
 
     @property
     def longest_us(self) -> int:
-        """After so long without requests no lease lives and no record waits for its delay."""
+        """Return the time without requests after which all leases and delays have ended."""
         waits = [0]
         backoffs = [self.settings.longest_backoff_us]
         for client in self.clients:
@@ -458,7 +457,7 @@ class Plan(Part, frozen=True, kw_only=True):
 
     @property
     def is_steady(self) -> bool:
-        """Whether disk and archive take the time they usually do, and the disk has room."""
+        """Whether disk and archive have their usual times, and the disk has space."""
         return self.settings.capacity_bytes is None and not any(
             isinstance(fault, NoSpace | SlowDisk | Rot | ArchiveAway | ArchiveSlow | ArchiveDamage)
             or (isinstance(fault, DiskError) and fault.error != "EIO")
@@ -467,18 +466,18 @@ class Plan(Part, frozen=True, kw_only=True):
 
     @property
     def formats(self) -> tuple[WireFormat, ...]:
-        """The wire formats that the broker listens in: Mamamia, and those of the clients."""
+        """The wire formats of the broker's listeners: Mamamia, and those of the clients."""
         spoken: list[WireFormat] = [client.format for client in self.clients]
         return tuple(dict.fromkeys(["mamamia", *spoken]))
 
     @property
     def longest_flight_us(self) -> int:
-        """After so long without requests no message of a subscription is in flight."""
+        """Return the time without requests after which no subscription has a message in flight."""
         rules = self.settings.subscriptions()
         return rules.flight_us(max(1, rules.max_deliveries))
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Every (topic, group) that a client may use, in order."""
+        """Return each (topic, group) that a client may use, in order."""
         return sorted(
             {
                 (topic.name, group)
@@ -489,10 +488,10 @@ class Plan(Part, frozen=True, kw_only=True):
         )
 
     def to_json(self) -> bytes:
-        """As text that `from_json` reads; fields at their defaults are left out."""
+        """Return JSON for `from_json`. Fields with their defaults are omitted."""
         return msgspec.json.format(msgspec.json.encode(self))
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Plan:
-        """Raises msgspec.ValidationError that names the place for what is not a plan."""
+        """Read JSON of `to_json`. Raises msgspec.ValidationError, which names the wrong field."""
         return msgspec.json.decode(text, type=cls)

@@ -11,12 +11,12 @@ class SubscriptionRules(NamedTuple):
 
     max_deliveries: int = 3
     base_us: int = 100_000
-    """How long a message is in flight when it is delivered for the first time."""
+    """Duration of the first delivery of a message."""
     grace_us: int = 3_600_000_000
-    """How long a subscription lives that nobody polls."""
+    """Time after which an unused subscription ends."""
     looks_back: bool = False
     """Whether a subscription may begin a little in the past."""
 
     def flight_us(self, delivery: int) -> int:
-        """How long a message is in flight when it is delivered for the nth time, from 1."""
+        """Return the duration of a delivery, counted from 1."""
         return min(self.base_us << min(delivery - 1, 40), max(600_000_000, self.base_us))

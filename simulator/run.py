@@ -3,8 +3,8 @@
 
 A run has three parts. In the first, clients work while faults strike. Then all faults end, the
 machine loses its power once more, and the broker boots. The last part is the audit: clients read
-and drain everything, the broker stops cleanly, and its files are verified. The oracle judges the
-history; this module checks facts outside the history.
+and drain all topics, the broker stops cleanly, and its files are verified. The oracle judges the
+history. This module checks facts outside the history.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Result:
 
 
 def config_of(settings: Settings) -> Config:
-    """The broker's configuration; sizes below what an operator may choose are deliberate."""
+    """Return the broker's configuration. Some sizes are below the minimum of an operator."""
     return Config(
         wal=WalConfig(
             durability=settings.durability,
@@ -118,7 +118,7 @@ def config_of(settings: Settings) -> Config:
 def run(plan: Plan) -> Result:
     """Run a plan from beginning to end. A failure of the broker does not raise."""
     result = _Run(plan).result()
-    # A Deferred whose error nobody handled tells so only when it is collected.
+    # A Deferred reports an unhandled error only when it is garbage-collected.
     late: list[LogEvent] = []
     globalLogPublisher.addObserver(cast(ILogObserver, late.append))
     gc.collect()
@@ -158,7 +158,7 @@ class _Run:
         self._history.given_topics = tuple(topic.name for topic in plan.topics)
         self._history.subscriptions = plan.settings.subscriptions()
         self._audits = [name for name in plan.formats if name != MAMAMIA]
-        """Formats in which the end of the run is still to be looked at."""
+        """Formats whose audit is still to come."""
         self._clients = [
             make_client(
                 client,
@@ -226,7 +226,7 @@ class _Run:
             return True  # the machine's end met the reactor's own code
         except (WrongAnswer, AuditFailed):
             raise
-        except Exception:  # the reactor would log it and go on: what came after proves nothing
+        except Exception:  # a reactor would log it and continue; later events prove nothing
             self._violate(OWN_FAULT, traceback.format_exc())
             self._over = True
             return False
@@ -257,9 +257,10 @@ class _Run:
             self._world.call_after(0, self._begin)
 
     def _judge_damage(self) -> None:
-        """Without fsync, too, what was lost is a tear at the end of the log, and no damage.
+        """Check that a start found no damage.
 
-        Unless a snapshot, which is always synced, knows of more than the log still has.
+        Without fsync, too, a power loss only shortens the log. But then a snapshot, which is always
+        synced, may know more than the log.
         """
         boot = self._machine.boots[-1]
         knows = any(path.endswith(".snap") for path in self._disk.files())
@@ -268,7 +269,7 @@ class _Run:
             self._violate("P6-tear", text)
 
     def _published(self) -> None:
-        """Note what the bounds say, as the archive's job will read them."""
+        """Note the bounds as the rollup will read them."""
         bounds = decode_bounds(self._disk.read(BOUNDS))
         self._history.published += (
             Published(self._world.now_us, topic.name, number, partition.compact_below)
@@ -278,13 +279,16 @@ class _Run:
         )
 
     def _is_about_damage(self, error: AuditFailed) -> bool:
-        """Whether the audit ended at records that the archive lost; not every format can go on."""
+        """Return whether the audit ended at records that the archive lost.
+
+        Some formats cannot continue after them.
+        """
         return self._faults.has_damaged_archive and any(
             words in str(error) for words in ("damaged", MEGA_CANNOT)
         )
 
     def _has_another_id(self) -> bool:
-        """Whether rot took both files that know the log's id, so that its archive is another's."""
+        """Return whether rot destroyed both files with the log's id, so that the id is new."""
         core = self._machine.core
         if not self._faults.has_rotted or self._archive is None or core is None:
             return False
@@ -295,7 +299,7 @@ class _Run:
             self._violate("rollup", f"the archive's job cannot go on: {reason}")
 
     def _judge_marks(self, core: BrokerCore) -> None:
-        """What the log lacks of what was archived is removed, or known to be in the archive."""
+        """Check that archived records that the log lacks are removed, or known to be archived."""
         if self._archive is None or self._broken_modes():
             return
         in_log = offsets_in_log(self._disk)
@@ -319,7 +323,7 @@ class _Run:
         self._watch()
 
     def _watch(self) -> None:
-        """Go on to the second part as soon as all clients have finished; look in meanwhile."""
+        """Begin the second part when all clients have finished. Until then read the status."""
         if self._machine.is_ready and self._machine.core is not None:
             self._machine.core.status()  # as the metrics do
         if all(client.finished for client in self._clients):
@@ -348,7 +352,7 @@ class _Run:
             self._faults.ended(boot)
 
     def _may_refuse(self, boot: Boot) -> bool:
-        """Whether a broker may rightly not start: files may rot beyond what it understands."""
+        """Return whether the broker may refuse to start, because rot destroyed its files."""
         return self._faults.has_rotted and boot.reason.startswith(("DamagedData", "NewerFormat"))
 
     # -- the second part ------------------------------------------------------------------------
@@ -368,9 +372,9 @@ class _Run:
         self._machine.boot()
 
     def _compare(self) -> None:
-        """The state must be the same whether a snapshot tells most of it or the log tells all.
+        """Check that a snapshot and the whole log give the same state.
 
-        A log of which segments were deleted needs a snapshot: the older one must tell the same.
+        If segments were deleted, the log needs a snapshot. Then the older one must give it.
         """
         if self._broken_modes():
             return
@@ -381,7 +385,7 @@ class _Run:
         try:
             quick = state_of(self._disk, self._config)
             slow = state_of(other_way, self._config)
-        except Exception:  # whatever it is, a broker would meet it at its start
+        except Exception:  # any error: a broker would meet it at its start
             text = f"the directory cannot be read: {traceback.format_exc()}"
             self._violate("P1-readings", text)
             return
@@ -394,7 +398,7 @@ class _Run:
             self._violate("P1-readings", text)
 
     def _broken_modes(self) -> bool:
-        """Whether acknowledged work may be lost, so that files may contradict one another."""
+        """Return whether acknowledged work may be lost, so that files may contradict each other."""
         return self._plan.settings.durability != "fsync" or self._faults.has_rotted
 
     # -- the third part -------------------------------------------------------------------------
@@ -414,7 +418,7 @@ class _Run:
         ).start()
 
     def _audit_format(self) -> None:
-        """One format after another."""
+        """Begin the audit of the next format."""
         if not self._audits:
             self._audited()
             return

@@ -21,7 +21,7 @@ from simulator.plan import Action, AnyFault, ClientPlan, DiskTimes, Network, Pla
 T = TypeVar("T")
 
 Fails = Callable[[Plan], bool]
-"""Whether a plan still shows the failure that matters."""
+"""Returns whether a plan still shows the failure."""
 Change = Callable[[Plan], Plan]
 
 PLAIN_CLIENT: dict[str, Any] = {
@@ -54,7 +54,7 @@ PLAIN_CLIENT: dict[str, Any] = {
     "patience_us": 60_000_000,
     "batch_max": 2,
 }
-"""What a client is without a habit."""
+"""The plainest values of a client."""
 
 MILD_FAULT: dict[str, Any] = {
     "at_name": None,
@@ -68,9 +68,9 @@ MILD_FAULT: dict[str, Any] = {
 
 
 def shrink(plan: Plan, fails: Fails, runs_max: int) -> Plan:
-    """The simplest plan found that still fails, after at most ``runs_max`` calls of ``fails``.
+    """Return the simplest failing plan found in at most ``runs_max`` calls of ``fails``.
 
-    ``plan`` itself must fail, and is returned if nothing simpler does.
+    ``plan`` itself must fail. It is returned if no simpler plan fails.
     """
     search = _Search(fails, runs_max)
     while True:
@@ -102,7 +102,7 @@ class _Search:
         return self._runs_left <= 0
 
     def fails(self, plan: Plan) -> bool:
-        """Whether a plan fails; one that cannot be tried any more does not."""
+        """Return whether a plan fails; False if no runs are left."""
         name = plan.to_json()
         if name not in self._known:
             if self.spent:
@@ -112,7 +112,7 @@ class _Search:
         return self._known[name]
 
     def descend(self, plan: Plan, changes: Iterator[Change]) -> Plan:
-        """Make each change that leaves the plan failing."""
+        """Make each change after which the plan still fails."""
         for change in changes:
             candidate = change(plan)
             if candidate != plan and self.fails(candidate):
@@ -121,9 +121,9 @@ class _Search:
 
 
 def ddmin(items: Sequence[T], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
-    """A part of the items, in their order, that fails and of which no single item can go.
+    """Return a failing part of the items, in order, from which no single item can be removed.
 
-    All of them must fail; none of them is tried first.
+    All items together must fail. They are not tried first.
     """
     items = tuple(items)
     if not items or fails(()):
@@ -157,7 +157,7 @@ def _fewer_faults(plan: Plan, search: _Search) -> Plan:
 
 
 def _fewer_clients(plan: Plan, search: _Search) -> Plan:
-    """Faults of a client go with it, and so do topics that nobody uses any more."""
+    """Remove clients, with their faults and the topics that no other client uses."""
 
     def with_clients(clients: tuple[ClientPlan, ...]) -> Plan:
         names = {client.name for client in clients}
@@ -173,7 +173,7 @@ def _fewer_clients(plan: Plan, search: _Search) -> Plan:
 
 
 def _fewer_operations(plan: Plan, search: _Search) -> Plan:
-    """The fewest operations of each client, found by halving what is taken away."""
+    """Find the fewest operations of each client, by steps that are halved."""
     for number, client in enumerate(plan.clients):
         step = client.operations // 2
         while step and not search.spent:
@@ -195,14 +195,14 @@ def _with_client(plan: Plan, number: int, client: ClientPlan) -> Plan:
 
 
 def _plain_surroundings(plan: Plan) -> Iterator[Change]:
-    """A quick disk and a quick network."""
+    """Yield changes to a quick disk and a quick network."""
     yield lambda plan: replace(plan, disk=DiskTimes())
     yield lambda plan: replace(plan, network=Network())
     yield lambda plan: replace(plan, network=replace(plan.network, split_permille=0))
 
 
 def _plain_settings(plan: Plan) -> Iterator[Change]:
-    """Usual options, all of them or one by one."""
+    """Yield changes to default options, all of them or one by one."""
     yield lambda plan: replace(plan, settings=Settings())
     for field in fields(Settings):
         yield partial(_set_option, field.name, field.default)
@@ -213,7 +213,7 @@ def _set_option(name: str, value: object, plan: Plan) -> Plan:
 
 
 def _plain_clients(plan: Plan) -> Iterator[Change]:
-    """Clients with fewer habits, fewer kinds of requests, fewer topics and groups."""
+    """Yield changes to plainer clients, with fewer kinds of requests, topics and groups."""
     for number, client in enumerate(plan.clients):
         yield partial(_set_client, number, PLAIN_CLIENT)
         for action in client.mix:
@@ -236,14 +236,14 @@ def _drop_action(number: int, action: Action, plan: Plan) -> Plan:
 
 
 def _drop_item(number: int, name: str, item: object, plan: Plan) -> Plan:
-    """Less one of a client's topics or groups, unless it is the last."""
+    """Remove one of a client's topics or groups, unless it is the last."""
     items = getattr(plan.clients[number], name)
     rest = tuple(other for other in items if other != item)
     return _set_client(number, {name: rest}, plan) if rest else plan
 
 
 def _plain_faults(plan: Plan) -> Iterator[Change]:
-    """Faults that do the least harm that matters."""
+    """Yield changes to milder faults."""
     for number, fault in enumerate(plan.faults):
         for name, value in MILD_FAULT.items():
             if hasattr(fault, name):
@@ -256,7 +256,7 @@ def _set_fault(number: int, name: str, value: object, plan: Plan) -> Plan:
 
 
 def _shorter(plan: Plan) -> Iterator[Change]:
-    """An earlier end, as long as faults come before it."""
+    """Yield changes to an earlier end, after the last fault."""
     last_us = max((fault.at_us for fault in plan.faults), default=0)
     for part in (8, 4, 2):
         end_us = max(plan.end_us // part, last_us + 1)
