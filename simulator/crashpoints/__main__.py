@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_crashpoints.py
-"""Crash at every disk call, and say how it went. See docs/simulator.rst.
+"""Crash at every disk call, and print the results. See docs/simulator.rst.
 
 python -m simulator.crashpoints
 python -m simulator.crashpoints --jobs 2 --model tear
@@ -22,7 +22,7 @@ from simulator.crashpoints.sweep import WORKLOADS, Finding, Outcome, sweep
 from simulator.machine.crash import CrashModel
 
 SHOWN_MAX = 20
-"""Findings that are printed."""
+"""The most findings that are printed."""
 
 
 class Share(NamedTuple):
@@ -33,7 +33,7 @@ class Share(NamedTuple):
     first: int
     """The first point to check."""
     step: int
-    """How far it is to the next one; 0 for no other."""
+    """Distance to the next point; 0: there is only one."""
 
     def wants(self, number: int) -> bool:
         if not self.step:
@@ -42,12 +42,12 @@ class Share(NamedTuple):
 
 
 def swept(share: Share) -> Outcome:
-    """Do one share."""
+    """Check one share."""
     return sweep(share.workload, share.wants, share.models)
 
 
 def joined(outcomes: list[Outcome]) -> Outcome:
-    """One outcome of all shares of a workload."""
+    """Join the outcomes of all shares of a workload."""
     first = outcomes[0]
     checks = sum((outcome.checks for outcome in outcomes), Counter())
     findings = dict.fromkeys(one for outcome in outcomes for one in outcome.findings)
@@ -59,7 +59,7 @@ def _order(finding: Finding) -> tuple[int, str]:
 
 
 def shares(arguments: argparse.Namespace) -> list[Share]:
-    """What there is to do; a share for each job and workload."""
+    """Return the shares: one for each job and workload."""
     models = (arguments.model,) if arguments.model else tuple(CrashModel)
     if arguments.only:
         workload, number = arguments.only
@@ -74,7 +74,7 @@ def shares(arguments: argparse.Namespace) -> list[Share]:
 
 
 def table(outcomes: list[Outcome]) -> Iterator[str]:
-    """What was checked, and how it went, by workload and disk call."""
+    """Format counts and results by workload and disk call."""
     yield f"{'workload':<10}{'disk call':<16}{'points':>8}{'checks':>8}{'violations':>12}"
     for outcome in outcomes:
         wrong = Counter(f.point.call for f in outcome.findings if f.point is not None)
@@ -85,7 +85,7 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
 
 
 def told(finding: Finding) -> str:
-    """One finding, and how to see it again."""
+    """Format a finding, with the command that repeats it."""
     if finding.point is None or finding.model is None:
         return finding.text
     again = f"--only {finding.point.workload}:{finding.point.number} --model {finding.model}"
@@ -120,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; 0 if all is well, 1 if something is not."""
+    """Run. Return the exit code: 1 if a point failed."""
     options = parser()
     arguments = options.parse_args(argv)
     if arguments.jobs < 1:

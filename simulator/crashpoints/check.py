@@ -44,21 +44,21 @@ from simulator.machine.disk import SimDisk
 MICROSECONDS = 1_000_000
 OPTIONS = WalOptions(segment_bytes=SEGMENT_BYTES, free_bytes_min=0)
 PROBER = "prober"
-"""Who leases and settles in a check."""
+"""The owner of leases in a check."""
 PROBE_US = 60_000_000
 PROBLEMS_MAX = 10
-"""What is told of one check at most; acknowledged losses come first."""
+"""The most findings of one check. Losses of acknowledged records come first."""
 
 
 def check_broker(disk: SimDisk, point: Point, model: CrashModel, expected: Expected) -> list[str]:
-    """Say what is wrong with what a crash left on ``disk``, which is used up.
+    """Return the faults of ``disk`` after a crash. The check changes the disk.
 
-    Where something is wrong, what comes after it is not looked at.
+    After a fault, later steps are not checked.
     """
     try:
         problems = _problems(disk, point, model, expected)
     except Exception:
-        return [traceback.format_exc()]  # whatever it is, the broker should have started
+        return [traceback.format_exc()]  # any error: the broker should have started
     return sorted(problems, key=lambda text: not text.startswith(LOST))[:PROBLEMS_MAX]
 
 
@@ -164,7 +164,7 @@ def _guess(waiting: list[SentMessage], partition: Partition, record: Record) -> 
 
 
 def _produce_problems(expected: Expected, seen: Counter[int]) -> Iterator[str]:
-    """All of each produce or nothing, nothing that was answered missing, no later one alone."""
+    """Check that each produce is there whole or not at all, and all answered ones are there."""
     missing: dict[int, int] = {}
     for produce in expected.produces:
         operation = produce[0].operation
@@ -275,7 +275,7 @@ def _drain(house: BareBroker, group_partition: GroupPartition) -> dict[Place, Gr
 def _tried(
     house: BareBroker, group_partition: GroupPartition, place: Place, grants: dict[Place, Grant]
 ) -> RecordView:
-    """What a record is that is neither leased nor dead: a settle tells it from a settled one."""
+    """Return the state of a record that is not leased or dead. A settle shows if it is settled."""
     grant = grants.get(place)
     if grant is not None:
         return RecordView(State(grants=grant.grants - 1, failures=grant.failures), is_ready=True)

@@ -192,7 +192,7 @@ Step = Leased | Settled | Extended
 
 
 def states_after(steps: list[Step], boots: list[Boot], now_us: int) -> set[State]:
-    """What a record may be in a group now; nothing if the answers contradict one another."""
+    """Return the possible states of a record in a group; none if the answers disagree."""
     boundaries = [Boundary(boot) for boot in boots[1:] if NEVER < boot.ready_us <= now_us]
     states = {UNTOUCHED}
     for step in steps:
@@ -230,15 +230,15 @@ class Expected(NamedTuple):
 
     now_us: int
     topics: dict[str, int]
-    """Those that may exist, and how many partitions they have."""
+    """Topics that may exist, with their numbers of partitions."""
     certain: set[str]
-    """Those of them that must exist."""
+    """Topics that must exist."""
     produces: list[list[SentMessage]]
     """Of each produce that had arrived, its messages; in the order of arrival."""
     sure: set[int]
     """Numbers of the operations that were answered."""
     group_partitions: dict[GroupPartition, dict[Place, set[State]]]
-    """What each record may be; one that is not named was never touched."""
+    """The possible states of each record. A record without an entry is ready."""
     tokens: dict[GroupPartition, int]
     """The highest token that was told, of any partition."""
 
@@ -262,7 +262,7 @@ class RecordedRun:
                     self._steps[group_partition][place].append(step)
 
     def at(self, now_us: int) -> Expected:
-        """What may and must stand on the disk at a moment."""
+        """The content that the disk may have, and must have, at one moment."""
         operations = self._history.operations
         sure = {op.number for op in operations if is_sure(op, now_us)}
         produces = [sent for sent in self._produces if is_possible(sent[0].operation, now_us)]

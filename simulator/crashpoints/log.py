@@ -47,7 +47,7 @@ OPTIONS = WalOptions(segment_bytes=SEGMENT_BYTES_MIN, free_bytes_min=0)
 Entries = Sequence[Entry]
 
 FOREIGN_KIND = 1_000
-"""Of chunks that no broker writes: nobody else may want to read them."""
+"""A kind of chunk that no broker writes or reads."""
 
 
 class Snapshot(NamedTuple):
@@ -77,13 +77,13 @@ class LogScript:
     def __init__(self) -> None:
         self.disk = SimDisk()
         self.frames: list[Entries] = []
-        """All that may be there, in order."""
+        """All frames that may be there, in order."""
         self.ends: list[int] = []
         """LSN just past each of them."""
         self.durable = 0
         """How many of them must be."""
         self.snapshots: list[Snapshot] = []
-        """All that were begun."""
+        """All snapshots that were begun."""
         self.snapshots_done = 0
         """How many of them were completed."""
         self._chance = Random(SEED)
@@ -163,7 +163,7 @@ class LogScript:
         log.run()
 
     def _write_snapshot(self, log: Log) -> None:
-        """Two chunks that nobody else has written."""
+        """Return two chunks of the kind that no broker writes."""
         lsn, number = log.wal.durable_lsn, len(self.snapshots)
         chunks = [
             SnapshotChunk(FOREIGN_KIND, b"", lsn, b"%d" % number),
@@ -174,7 +174,7 @@ class LogScript:
         self.snapshots_done = len(self.snapshots)
 
     def _delete_segments(self, log: Log) -> None:
-        """All that the older snapshot covers, but for every third."""
+        """All segments that the older snapshot covers, without every third."""
         below_lsn = log.snapshots.second_newest()
         require(below_lsn is not None, "there are two snapshots")
         removables = log.wal.deleter.plan_removal({}, (), below_lsn or 0).run()
@@ -236,7 +236,7 @@ def _topic(number: int, filling: bytes) -> Entry:
 
 
 def _loss(filling: bytes) -> bytes:
-    """Damage on record, of a file that there is not."""
+    """Return recorded damage of a file that does not exist."""
     fields = {
         "file": "none",
         "position": 0,
@@ -253,7 +253,7 @@ def _loss(filling: bytes) -> bytes:
 
 
 def check_log(disk: SimDisk, point: Point, model: CrashModel, script: LogScript) -> list[str]:
-    """Say what is wrong with what a crash left on ``disk``, which is used up."""
+    """Return the faults of ``disk`` after a crash. The check changes the disk."""
     chance = point.chance(model)
     try:
         log = Log(disk, chance.randbytes)
@@ -277,7 +277,7 @@ def check_log(disk: SimDisk, point: Point, model: CrashModel, script: LogScript)
         problems += map(str, (*report.damages, *report.bad_indexes, *report.bad_snapshots))
         problems += map(str, (*log.failures, *again.failures))
     except Exception:
-        return [traceback.format_exc()]  # whatever it is, the log should have opened
+        return [traceback.format_exc()]  # any error: the log should have opened
     return problems
 
 
@@ -288,7 +288,7 @@ def _recovery_problems(log: Log) -> Iterator[str]:
 
 
 def _frame_problems(log: Log, frames: Sequence[Entries], durable: int) -> Iterator[str]:
-    """What is replayed is the beginning of what was appended, and all of it that is durable."""
+    """Check that the replayed frames are the first appended ones, and all durable ones."""
     replayed = [frame.entries for frame in log.frames]
     for index, (found, appended) in enumerate(zip(replayed, frames, strict=False)):
         if found != list(appended):

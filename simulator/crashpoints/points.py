@@ -18,7 +18,7 @@ from simulator.machine.crash import CrashModel
 from simulator.machine.disk import Call, SimDisk
 
 CHANGING = ("create", "pwrite", "sync", "truncate", "rename", "unlink", "sync_directory")
-"""The calls that change what is on the disk, or what a loss of power leaves of it."""
+"""Calls that change the disk, or the data that survives a loss of power."""
 
 
 LOST = "LOST: "
@@ -51,7 +51,7 @@ class Point(NamedTuple):
         return f"{self.workload}:{self.number} ({self.side} {self.call} of {self.name})"
 
     def crashed(self, disk: SimDisk, model: CrashModel) -> SimDisk:
-        """What a loss of power at this point leaves, on a disk of its own."""
+        """Return a new disk with the data that survives a loss of power at this point."""
         left = disk.fork()
         left.crash(model, self.chance(model))
         return left

@@ -36,7 +36,7 @@ def strikes(plan: Plan) -> list[Strike]:
 
 
 def problems(plan: Plan, strike: Strike, model: CrashModel) -> list[str]:
-    """What is wrong with the run in which the power goes then."""
+    """Return the faults of the run that loses power at this point."""
     powers: tuple[PowerModel, ...] = get_args(PowerModel)
     (power,) = (name for name in powers if name == model.value)
     loss = PowerLoss(

@@ -57,7 +57,7 @@ WAIT_US = 60_000_000
 """How long the workload waits for anything."""
 
 TOPICS = {"orders": 3}
-"""Those that are there from the start; any other has one partition."""
+"""Topics that exist from the start. Other topics have one partition."""
 
 QUIET_US = 250_000
 """Long enough for a mark to be written."""
@@ -323,7 +323,7 @@ class Script:
             ann.ask(ann.settle("filling", "workers", place, True))
 
     def _leave_under_way(self, how: str) -> None:
-        """Requests whose commit is under way; nobody will ever know what became of them."""
+        """Requests whose commit is in flight; their results stay unknown."""
         cut = Client(self, how)
         leased = cut.lease("events", "workers", 2).deliveries
         cut.ask(cut.produce("events", self._message()))

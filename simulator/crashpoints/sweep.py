@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
     calls: Counter[str]
     """Changing disk calls of the whole workload, by name; each has two points, or one."""
     points: int
-    """All there are, checked or not."""
+    """The number of all points, checked or not."""
     checks: Counter[str]
     """Points times models that were checked, by name of the call."""
     findings: list[Finding]

@@ -42,9 +42,9 @@ class Outcome(Enum):
     """The result of a flip. Forbidden results are in capitals."""
 
     HARMLESS = "harmless"
-    """Nobody noticed, and the byte carries nothing: see `CARRY_NOTHING`."""
+    """No check noticed the flip, and the byte carries no information: see `CARRY_NOTHING`."""
     UNUSED = "unused"
-    """Nothing is different, because nobody needed the byte; ``wal verify`` names it."""
+    """The broker did not need the byte; ``wal verify`` reports it."""
     REBUILT = "rebuilt"
     """An index was made again, or a snapshot passed over, and that was told: nothing is lost."""
     DETECTED = "detected"
@@ -58,11 +58,11 @@ class Outcome(Enum):
     NOT_NAMED = "NOT NAMED"
     """Something is different, and ``wal verify`` does not say where."""
     UNNOTICED = "UNNOTICED"
-    """Nobody noticed, and the byte carries something."""
+    """No check noticed the flip, and the byte carries information."""
     REUSED = "REUSED"
     """An offset or topic id was, or would be, assigned twice."""
     BROKEN = "BROKEN"
-    """The broker did not start, or something raised what it should not."""
+    """The broker did not start, or raised an unexpected error."""
 
 
 VIOLATIONS = frozenset(outcome for outcome in Outcome if outcome.value.isupper())

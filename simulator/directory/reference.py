@@ -47,7 +47,7 @@ SECOND_US = 1_000_000
 OPTIONS = WalOptions(segment_bytes=SEGMENT_BYTES_MIN, free_bytes_min=0)
 _TOPIC_CREATED = msgpack.packb({"op": "created", "name": "t", "partitions": 1})
 _LOSS = Loss("00000000000000000000.wal", 4096, 4104, 0, "is not damaged any more", [])
-"""Damage on record that nobody finds again."""
+"""Recorded damage that the disk no longer has."""
 Key = tuple[int, int, int]
 """Topic id, partition, offset."""
 
@@ -58,7 +58,7 @@ class Reference(NamedTuple):
     disk: SimDisk
     live: BareBroker
     records: dict[Key, Record]
-    """All that was acknowledged."""
+    """All acknowledged records and changes."""
 
 
 def served(snapshot_last: bool = False) -> Reference:
@@ -178,12 +178,12 @@ class _Writing:
         house.run()
 
     def damage_on_record(self) -> None:
-        """What a repair adds to a log, though it writes a segment of its own for it."""
+        """Entries that a repair adds to a log. A real repair writes them in a new segment."""
         self.house.broker.journal.add_entry(encode_loss(_LOSS))
         self.house.run()
 
     def leases_of_every_outcome(self) -> None:
-        """What the Mamamia format can do to a record."""
+        """Do all that the Mamamia format can do to records."""
         broker, house = self.house.broker, self.house
         leased = self.lease("orders", "workers", "ann", 9)
         house.run()
@@ -202,7 +202,7 @@ class _Writing:
         house.pass_time(31, step=1)  # the rest lapses
 
     def groups_of_every_event(self) -> None:
-        """What other formats and removals will do to a group."""
+        """Do all that other formats and removals can do to a group."""
         topic, house = "Ereignisse/été", self.house
         now_us = house.broker.time.now_us()
         for group in ("readers", "sélecteurs", "gone"):

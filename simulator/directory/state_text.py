@@ -15,14 +15,14 @@ from simulator.machine.disk import SimDisk
 
 
 def state_of(disk: SimDisk, config: Config) -> list[str]:
-    """What a broker that starts on a copy of ``disk`` knows."""
+    """Return the state of a broker that starts on a copy of ``disk``."""
     options = WalOptions(segment_bytes=config.wal.segment_bytes, free_bytes_min=0)
     house = BareBroker(disk.fork(), options, counting_ids(b"copy"), broker_settings(config))
     return list(describe(house.broker))
 
 
 def without_snapshots(disk: SimDisk) -> SimDisk:
-    """A copy of the disk on which all there is to know stands in the log."""
+    """Return a copy of the disk without snapshots: the log has the whole state."""
     copy = disk.fork()
     for name in _snapshots(copy):
         copy.unlink(os.path.join(STATE_DIR, name))
@@ -30,7 +30,7 @@ def without_snapshots(disk: SimDisk) -> SimDisk:
 
 
 def without_newest_snapshot(disk: SimDisk) -> SimDisk | None:
-    """A copy of the disk with the older snapshot and the log after it; None if there is none."""
+    """Return a copy of the disk with only the older snapshot; None without one."""
     copy = disk.fork()
     *older, newest = _snapshots(copy) or [""]
     if not older:

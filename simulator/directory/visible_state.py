@@ -16,7 +16,7 @@ from simulator.directory.reference import SECOND_US, Key
 from simulator.machine.bare import AcceptAll, BareBroker
 
 READER = "reads everything"
-"""A group that nobody had before."""
+"""The name of a new group."""
 
 RecordState = tuple[object, ...]
 """What a group knows of a record: ("leased", ...), ("dead", ...), ("ready", ...); none if settled

@@ -22,7 +22,7 @@ __all__ = ["CRASHES_MAX", "FEATURES", "FORMATS", "MIXES", "NEEDS", "generate"]
 
 
 def draw_features(chance: Chance) -> frozenset[str]:
-    """What is on in a run. Where records are removed, segments are small, or none would go."""
+    """Draw the features of a run. With removal, segments are small, so that some are deleted."""
     features = {name for name, p in FEATURES.items() if chance.on(p)}
     if "lazy durability" in features:
         features -= NEEDS_FSYNC

@@ -81,7 +81,7 @@ def draw_settings(frame: Frame, settings: Settings) -> Settings:
 
 
 def draw_events(frame: Frame) -> list[AnyFault]:
-    """The job again and again, and now and then what goes wrong."""
+    """Draw rollups, and now and then faults of the archive."""
     chance = frame.chance
     events: list[AnyFault] = [draw_rollup(frame) for _ in range(chance.scale(3, ROLLUPS_MAX))]
     for likely, draw in STRIKES:

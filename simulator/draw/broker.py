@@ -30,7 +30,7 @@ DISKS = (
         other_us_max=50_000,
     ),
 )
-"""A fast one, a usual one, one that spins, and one that is sick."""
+"""Disks: a fast one, a usual one, a spinning one, and a failing one."""
 
 
 def draw_settings(frame: Frame) -> Settings:
@@ -99,7 +99,7 @@ def draw_partitions(frame: Frame) -> int:
 
 
 def draw_disk(frame: Frame) -> DiskTimes:
-    """How long calls take; stuck syncs let other threads do a lot meanwhile."""
+    """Draw the times of calls. During a stuck sync, other threads do much work."""
     times = frame.chance.one(DISKS)
     if "stuck syncs" not in frame.features:
         return times

@@ -20,7 +20,7 @@ NEEDS: dict[Action, str] = {
     "release": "wire releases",
     "cancel": "schedules",
 }
-"""What a client never does without a feature."""
+"""Actions that a client has only with a feature."""
 
 MIXES: dict[Role, dict[Action, int]] = {
     "producer": {"produce": 10, "produce_batch": 5, "cancel": 1},
@@ -71,11 +71,11 @@ OPERATES: dict[str, dict[Action, int]] = {
     "topic deletions": {"delete_topic": 2},
     "schedules": {"cancel": 1},
 }
-"""What an operator does, by feature."""
+"""Actions of an operator, by feature."""
 
 
 def draw_clients(frame: Frame, topics: tuple[Topic, ...]) -> tuple[ClientPlan, ...]:
-    """At least one that produces and one that consumes; vandals come on top."""
+    """Draw at least one producer and one consumer, and vandals besides."""
     chance = frame.chance
     roles: list[Role] = ["worker"] if chance.on(0.3) else ["producer", "consumer"]
     roles += [chance.one(("producer", "consumer", "worker")) for _ in range(chance.randint(0, 4))]

@@ -70,7 +70,7 @@ MIXES: dict[WireFormat, dict[Action, int]] = {
         "roll_back": 1,
     },
 }
-"""What clients do; each leaves out what a draw says."""
+"""Actions of clients. A draw removes some from each client."""
 
 ESSENTIAL: dict[WireFormat, frozenset[Action]] = {
     "rustlog": frozenset(),
@@ -78,13 +78,13 @@ ESSENTIAL: dict[WireFormat, frozenset[Action]] = {
     "blipmq": frozenset(("produce", "subscribe", "poll")),
     "flymq": frozenset(),
 }
-"""What no client leaves out: a subscription that nobody makes or polls shows nothing."""
+"""Actions that no draw removes: without them, subscriptions are not tested."""
 
 TRANSACTIONS: frozenset[Action] = frozenset(("begin", "stage", "commit_transaction", "roll_back"))
 """What nobody does where something is lost: commits are not told where their records are."""
 
 TAILED: frozenset[WireFormat] = frozenset(("rustlog", "mega", "flymq"))
-"""Formats in which somebody may read at the end of a partition all the time."""
+"""Formats with a client that reads at the end of a partition all the time."""
 TAIL_READS = 300
 
 STRIKES = "drops", "stalls", "slow readers"
@@ -170,7 +170,7 @@ def draw_client(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) ->
 
 
 def draw_tail(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) -> ClientPlan:
-    """One who asks again and again for what comes next: the first to see what is not durable."""
+    """Draw a client that always reads at the end, where it would see undurable records."""
     reader = draw_client(frame, plan, name, wire_format)
     return replace(
         reader,

@@ -43,7 +43,7 @@ class Audit:
         self._removal = removal
         self._group_partitions = group_partitions
         self._read: dict[str, Acquire] = {}
-        """The last acquire of those that read a topic."""
+        """The last acquire of each reader of a topic."""
         self._places: dict[str, set[Place]] = {}
         for (topic, group), group_partition in group_partitions.items():
             last = group_partition.last_acquire(history.audit_us)

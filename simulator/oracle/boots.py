@@ -15,7 +15,7 @@ OWN_FAULTS = (
     "unknown to this version",
     "does not know; upgrade",
 )
-"""What the broker says when it meets what it must never have written."""
+"""Parts of the broker's errors about data that it must never write."""
 
 
 def check_boots(history: History, lives: Lives) -> Iterator[Violation]:

@@ -34,7 +34,7 @@ class RecordChange(NamedTuple):
     """A change of one record."""
 
     rules: list[GroupRules]
-    """What the group's settings may have been when it was stored."""
+    """The possible settings of the group when the record was stored."""
     certain: list[Event]
     uncertain: list[Event]
     resets: bool

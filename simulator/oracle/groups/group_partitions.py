@@ -42,7 +42,7 @@ AUDIT = "audit"
 NOT_OWNER = "does not own the lease"
 LEASE_LOST = "is over, or another one took its place"
 UNKNOWN_OFFSET = ("never produced", "has not been assigned")
-"""What the broker's refusals say, in every wire format."""
+"""Parts of the broker's refusals, in all wire formats."""
 
 Attempt = tuple[Settle, Settlement, str | None]
 """A settlement as it was asked, and its error: empty when accepted, None without an answer."""
@@ -61,7 +61,7 @@ class GroupPartition:
         self.looks: list[Look] = []
         self.letters: list[Letters] = []
         self.changes: list[GroupChange] = []
-        """What was done to the group as a whole, but for what was refused."""
+        """Changes of the whole group, without refused ones."""
 
     @property
     def alters(self) -> bool:

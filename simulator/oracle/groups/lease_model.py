@@ -30,7 +30,7 @@ MAX_WAIT_US = 100 * 365 * 86_400 * 1_000_000
 
 MAX_ATTEMPTS_REASON = "max_attempts"
 GIVEN_UP_REASON = "given_up"
-"""What letters tell when nobody said why."""
+"""Reasons of dead letters without a reason of the client."""
 
 NOT_GRANTED = 0
 """The token of a record that was never leased; real ones are larger."""
@@ -100,7 +100,7 @@ def stored(first_us: int, last_us: int, rules: GroupRules) -> State:
 class LeaseModel:
     """The steps of a record. Each happens at one moment in [now_us, last_us]."""
 
-    # -- what the broker does by itself ---------------------------------------------------------
+    # -- changes by the broker itself --------------------------------------------------------------
 
     def lapsed(self, state: State) -> State:
         """End the lease, whether the broker noticed or not."""
@@ -289,7 +289,7 @@ class LeaseModel:
             after.append(state._replace(clock_us=now_us))
         return after or Refusal("P3-refusal", "refused as lost, but it was not")
 
-    # -- what can be seen -----------------------------------------------------------------------
+    # -- visible state -----------------------------------------------------------------------------
 
     def is_letter(self, state: State, now_us: int, last_us: int, letter: Letter) -> Outcome:
         """The group lists the record as a dead letter."""

@@ -28,10 +28,10 @@ class Event(NamedTuple):
     step: Step
     operation: Operation | None = None
     told_grants: int | None = None
-    """What an answer says of the number of grants, this one included."""
+    """The number of grants in the answer, this one included."""
     crossing: Crossing | None = None
     revives: bool = False
-    """Whether it may change what is settled, dead or removed."""
+    """Whether it may change settled, dead or removed records."""
 
 
 class NoOrder(NamedTuple):
@@ -40,7 +40,7 @@ class NoOrder(NamedTuple):
     event: Event
     refusal: Refusal
     before: tuple[Event, ...]
-    """What happened before it in that order."""
+    """The events before it in that order."""
 
 
 class TooManyOrders(NamedTuple):
@@ -57,7 +57,7 @@ class _Node(NamedTuple):
     used: int
     """Bits of the uncertain events."""
     hidden: int
-    """How many grants that nobody was told of."""
+    """The number of grants without an answer."""
     state: State
     trail: tuple[State, ...]
     """The states of this boot so far, where power loss may undo some."""

@@ -25,7 +25,7 @@ SLACK_US = 5
 
 
 Shown = Acquire | Read | Poll
-"""What gives records out."""
+"""Operations that deliver records."""
 Asked = TypeVar("Asked", bound=Shown)
 
 

@@ -30,7 +30,7 @@ from simulator.oracle.timeline.spans import EVER_US, Lives, Span, falling, possi
 from simulator.oracle.violation import Violation, violation
 
 RECORD_BYTES_MAX = 500
-"""What a record takes in the log beside its bytes, at most."""
+"""The most bytes of a record in the log besides its own."""
 LATE_US = 1_000
 
 

@@ -25,7 +25,7 @@ from simulator.history.operations import (
 from simulator.oracle.timeline.spans import Lives, Span
 
 ASKS = (Look, Letters, Describe, Read, Committed, Position)
-"""Questions; as refusals, they say nothing when it is not known what they were about."""
+"""Requests that change nothing. Their refusals prove nothing if their topic is unknown."""
 BLANKS: dict[str, Any] = {
     "places": (),
     "schedules": (),
@@ -37,7 +37,7 @@ BLANKS: dict[str, Any] = {
     "cancelled": False,
     "handed": None,
 }
-"""What an answer would have told."""
+"""Fields that an answer fills."""
 ENDED = "~"
 """Follows the name of a topic that was deleted, before the number of its life."""
 
