@@ -114,8 +114,8 @@ class Torture:
         """
         self._broker.start()
         addresses = {
-            form: self._broker.address_of(form)
-            for form in ("mamamia", "flymq", "blipmq", "rustlog", "mega")
+            wire_format: self._broker.address_of(wire_format)
+            for wire_format in ("mamamia", "flymq", "blipmq", "rustlog", "mega")
         }
         stage = Stage(addresses, self._ledger)
         try:

@@ -151,9 +151,9 @@ class Run:
     """One format, one seed."""
 
     def __init__(
-        self, form: str, seed: int, directory: Path, say: Callable[[str], None] = print
+        self, wire_format: str, seed: int, directory: Path, say: Callable[[str], None] = print
     ) -> None:
-        self.form = form
+        self.wire_format = wire_format
         self.seed = seed
         self.findings: list[str] = []
         self.acknowledged: list[int] = []
@@ -176,7 +176,7 @@ class Run:
                 client.create_topic(PROBE)
             threads = [
                 threading.Thread(target=self._client, args=(work,), daemon=True)
-                for work in (self._write, self._write, FORMS[self.form].read)
+                for work in (self._write, self._write, FORMS[self.wire_format].read)
             ]
             for thread in threads:
                 thread.start()
@@ -200,7 +200,7 @@ class Run:
         """Work over one connection after another."""
         while not self._over.is_set():
             with suppress(OSError, BrokerdError, ValueError, EOFError):
-                client = FORMS[self.form].connect(self._broker.address_of(self.form))
+                client = FORMS[self.wire_format].connect(self._broker.address_of(self.wire_format))
                 with client:
                     work(client, self._over)
             self._over.wait(_AWAY_SECONDS)
@@ -211,7 +211,7 @@ class Run:
             with self._numbers_lock:
                 number = next(self._numbers)
             value = make_value(self.seed, number, chance.choice(_SIZES))
-            FORMS[self.form].produce(client, TOPIC, value)
+            FORMS[self.wire_format].produce(client, TOPIC, value)
             self.acknowledged.append(number)
 
     def _step(self, step: int) -> None:
@@ -226,7 +226,7 @@ class Run:
         outcome = self._outcome()
         self._limit(None)
         self._say(
-            f"{self.form} step {step}: {spare >> 10} KiB for {seconds} s"
+            f"{self.wire_format} step {step}: {spare >> 10} KiB for {seconds} s"
             f"{'' if is_lifted else ' and on'}: {outcome}, {before} acknowledged"
         )
 
@@ -267,10 +267,10 @@ class Run:
         return f"ended with {code}"
 
     def _probe(self) -> str:
-        form = FORMS[self.form]
+        wire_format = FORMS[self.wire_format]
         try:
-            with form.connect(self._broker.address_of(self.form)) as client:
-                form.produce(client, PROBE, b"x" * 1024)
+            with wire_format.connect(self._broker.address_of(self.wire_format)) as client:
+                wire_format.produce(client, PROBE, b"x" * 1024)
             return "answered"
         except TimeoutError:
             return "silent"
@@ -297,7 +297,7 @@ class Run:
             self.findings.append(str(error))
             self._broker.kill()
             return
-        self._say(f"{self.form} SIGTERM: {code} after {time.monotonic() - begin:.1f} s")
+        self._say(f"{self.wire_format} SIGTERM: {code} after {time.monotonic() - begin:.1f} s")
         if code not in STOPPED:
             self.findings.append(f"SIGTERM ended with {code}: {self._broker.log_tail()}")
 
@@ -317,7 +317,7 @@ class Run:
             self.findings.append(f"acknowledged and missing: {missing[:10]}")
         if double:
             self.findings.append(f"stored twice: {double[:10]}")
-        self._say(f"{self.form}: {len(self.acknowledged)} acknowledged, {len(found)} stored")
+        self._say(f"{self.wire_format}: {len(self.acknowledged)} acknowledged, {len(found)} stored")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -330,13 +330,16 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     interrupt_on_signals()
     code = 0
-    for form in options.format or FORMATS:
+    for wire_format in options.format or FORMATS:
         with tempfile.TemporaryDirectory(prefix="brokerd-memory-", dir=options.dir) as directory:
-            run = Run(form, options.seed, Path(directory))
+            run = Run(wire_format, options.seed, Path(directory))
             run.run(options.steps)
             for finding in run.findings:
                 code = 1
-                print(f"{form}, seed {options.seed}: {finding}\n{log_head(run.log)}", flush=True)
+                print(
+                    f"{wire_format}, seed {options.seed}: {finding}\n{log_head(run.log)}",
+                    flush=True,
+                )
     return code
 
 

@@ -78,9 +78,9 @@ class BrokerProcess:
         """Where Mamamia listens, ``host:port``."""
         return self._listeners["mamamia"]
 
-    def address_of(self, form: str) -> str:
+    def address_of(self, wire_format: str) -> str:
         """Where a wire format listens, ``host:port``."""
-        return self._listeners[form]
+        return self._listeners[wire_format]
 
     @property
     def admin(self) -> str:
@@ -161,9 +161,9 @@ class BrokerProcess:
         if self._profile is not None:
             twistd += ["--profiler=cprofile", "--savestats", f"--profile={self._profile}"]
         options = [f"--data-dir={self.data_dir}"]
-        for form in self._formats:
-            wire = _endpoint(self._listeners.get(form.partition("+")[0]))
-            options.append(f"--listen={form}={wire}")
+        for wire_format in self._formats:
+            wire = _endpoint(self._listeners.get(wire_format.partition("+")[0]))
+            options.append(f"--listen={wire_format}={wire}")
         options.append(f"--admin={_endpoint(self._listeners.get('admin'))}")
         return [*twistd, "brokerd", *options, *(f"--set={setting}" for setting in self._settings)]
 

@@ -69,19 +69,19 @@ class Line:
 
 def plans(broker: BrokerProcess | None, seconds: float, forms: Sequence[str]) -> Iterator[Plan]:
     """The scenarios of ``make bench`` in these formats; without a broker they have no address."""
-    for form, scenario, sizes, batch in SHAPES:
-        if form not in forms:
+    for wire_format, scenario, sizes, batch in SHAPES:
+        if wire_format not in forms:
             continue
         for connections, window in sizes:
             yield Plan(
                 scenario,
-                "" if broker is None else broker.address_of(form),
+                "" if broker is None else broker.address_of(wire_format),
                 connections,
                 window,
                 seconds=seconds,
                 warm_up_seconds=min(_WARM_UP_SECONDS_MAX, seconds),
                 batch=batch,
-                format=form,
+                format=wire_format,
             )
 
 
@@ -109,9 +109,9 @@ def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
 def ceilings(seconds: float, forms: Sequence[str]) -> list[Figures]:
     """What the load generator reaches against a dummy that does no work, 16 x 64."""
     found = []
-    for form, scenario in CEILINGS:
-        if form in forms:
-            plan = Plan(scenario, "", 16, 64, seconds=seconds, format=form, batch=_BATCH)
+    for wire_format, scenario in CEILINGS:
+        if wire_format in forms:
+            plan = Plan(scenario, "", 16, 64, seconds=seconds, format=wire_format, batch=_BATCH)
             with Responder(_constant(plan)) as dummy:
                 found.append(measure(replace(plan, address=dummy.address), LoadTarget("bench")))
     return found

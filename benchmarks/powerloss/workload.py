@@ -220,8 +220,8 @@ class Workload:
         """
         self._broker.start()
         addresses = {
-            form: self._broker.address_of(form)
-            for form in ("mamamia", "flymq", "blipmq", "rustlog", "mega", "admin")
+            wire_format: self._broker.address_of(wire_format)
+            for wire_format in ("mamamia", "flymq", "blipmq", "rustlog", "mega", "admin")
         }
         stage = Stage(addresses, self._ledger)
         self._set_up(stage)

@@ -36,7 +36,7 @@ class Access:
 
     name = ""
     """The principal; empty for anonymous."""
-    form = ""
+    wire_format = ""
     """Wire format or ``admin``, for the audit trail."""
     peer = ""
     """Address without a port, or ""."""
@@ -46,7 +46,7 @@ class Access:
     @property
     def actor(self) -> Actor:
         """The actor for the audit trail."""
-        return Actor(self.name, self.peer, self.form)
+        return Actor(self.name, self.peer, self.wire_format)
 
     @property
     def roles(self) -> tuple[str, ...]:

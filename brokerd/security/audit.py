@@ -98,7 +98,7 @@ class Actor(NamedTuple):
     """The principal; for a failed login the given name. Empty: anonymous."""
     client_ip: str = ""
     """The address without a port; empty: the broker itself."""
-    form: str = ""
+    wire_format: str = ""
     """The wire format, or ``admin``."""
 
 
@@ -108,7 +108,7 @@ class AuditEvent(msgspec.Struct, frozen=True):
     type: str
     user: str
     client_ip: str
-    form: str = msgspec.field(name="format")
+    wire_format: str = msgspec.field(name="format")
     resource: str
     """Resource: a topic, ``topic/group``, a user, the id of a key; may be empty."""
     action: str
@@ -148,7 +148,7 @@ def event(
         kind.value,
         _clean(actor.user),
         _clean(actor.client_ip, _SHORT_BYTES),
-        _clean(actor.form, _SHORT_BYTES),
+        _clean(actor.wire_format, _SHORT_BYTES),
         _clean(resource),
         _clean(action, _SHORT_BYTES),
         result.value,
@@ -196,7 +196,7 @@ def encode_event(audit_event: AuditEvent) -> bytes:
     """Encode an event as JSON, the value of its record."""
     fields = structs.asdict(audit_event)
     del fields["event_id"]
-    fields["format"] = fields.pop("form")
+    fields["format"] = fields.pop("wire_format")
     return msgspec.json.encode(fields)
 
 
@@ -230,7 +230,7 @@ class AuditFilter:
     result: str = ""
     client_ip: str = ""
     """The complete address."""
-    form: str = ""
+    wire_format: str = ""
     """The wire format, or ``admin``."""
     search: str = ""
     """Part of action, resource, address, format or a detail's value; case-insensitive."""
@@ -254,7 +254,7 @@ class AuditFilter:
             and (not self.user or audit_event.user == self.user)
             and (not self.result or audit_event.result == self.result)
             and (not self.client_ip or audit_event.client_ip == self.client_ip)
-            and (not self.form or audit_event.form == self.form)
+            and (not self.wire_format or audit_event.wire_format == self.wire_format)
             and self.resource in audit_event.resource
             and audit_event.time_us >= self.start_us
             and (not self.end_us or audit_event.time_us < self.end_us)
@@ -267,7 +267,7 @@ class AuditFilter:
             audit_event.action,
             audit_event.resource,
             audit_event.client_ip,
-            audit_event.form,
+            audit_event.wire_format,
             *audit_event.details.values(),
         )
         return any(searched in text.casefold() for text in texts)
@@ -339,7 +339,7 @@ class RepeatFilter:
         key_id = audit_event.details.get(KEY_DETAIL, "")
         signature = (
             audit_event.user,
-            audit_event.form,
+            audit_event.wire_format,
             audit_event.resource,
             audit_event.action,
             key_id,
@@ -377,7 +377,7 @@ class RepeatFilter:
                         last,
                         user="",
                         client_ip="",
-                        form="",
+                        wire_format="",
                         resource="",
                         action="",
                         details={"repeated": str(window.others.count), "senders": "others"},

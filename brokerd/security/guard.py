@@ -23,31 +23,33 @@ class Guard:
         """Grows with each change of an account, a key or an access list."""
         return 0
 
-    def begin(self, form: str, peer: str) -> Access:
+    def begin(self, wire_format: str, peer: str) -> Access:
         """Return the access of a new connection: the listener's principal, or anonymous.
 
-        ``form`` is the wire format, or ``admin``; ``peer`` an address without a port, for
+        ``wire_format`` is the wire format, or ``admin``; ``peer`` an address without a port, for
         throttling and the audit trail. Raises `ShuttingDown`, as the other methods do, while the
         broker starts and knows no accounts.
         """
         return OPEN
 
-    def by_certificate(self, form: str, peer: str, subject: str, common_name: str) -> Access:
+    def by_certificate(self, wire_format: str, peer: str, subject: str, common_name: str) -> Access:
         """Return the access of a verified certificate. ``subject`` as in RFC 4514."""
         return OPEN
 
-    def log_in(self, form: str, peer: str, name: str, password: str, done: LoginDone) -> None:
+    def log_in(
+        self, wire_format: str, peer: str, name: str, password: str, done: LoginDone
+    ) -> None:
         """Check a password; call ``done`` in the caller's thread, now or later."""
         done(OPEN, None)
 
-    def check_peer(self, form: str, peer: str, name: str) -> None:
+    def check_peer(self, wire_format: str, peer: str, name: str) -> None:
         """Raise `LoginThrottled` if too many logins from this address have failed.
 
         For callers that cache right passwords: otherwise each guess would reveal whether it is
         right.
         """
 
-    def log_in_with_key(self, form: str, peer: str, key: str) -> Access:
+    def log_in_with_key(self, wire_format: str, peer: str, key: str) -> Access:
         """Return the access of an API key. Raises `LoginFailed` or `LoginThrottled`."""
         return OPEN
 

@@ -66,18 +66,20 @@ class AccountGuard(Guard):
     def version(self) -> int:
         return self._directory.version
 
-    def begin(self, form: str, peer: str) -> Access:
+    def begin(self, wire_format: str, peer: str) -> Access:
         self._check_open()
-        name = "" if form == "blipmq" else self._principals.get(form, "")
-        return self._principal(name, form, peer)
+        name = "" if wire_format == "blipmq" else self._principals.get(wire_format, "")
+        return self._principal(name, wire_format, peer)
 
-    def by_certificate(self, form: str, peer: str, subject: str, common_name: str) -> Access:
+    def by_certificate(self, wire_format: str, peer: str, subject: str, common_name: str) -> Access:
         self._check_open()
         name = principal_of(self._certificates, subject, common_name)
         if not name:
-            self._log_certificate(form, peer, subject, mapping_problem(self._certificates, subject))
-            return self.begin(form, peer)
-        access = self._principal(name, form, peer)
+            self._log_certificate(
+                wire_format, peer, subject, mapping_problem(self._certificates, subject)
+            )
+            return self.begin(wire_format, peer)
+        access = self._principal(name, wire_format, peer)
         if access.is_known:
             self._record(logged_in(access.actor, "certificate"))
         else:
@@ -85,13 +87,15 @@ class AccountGuard(Guard):
             reason = (
                 f"the account {name} is disabled" if is_there else f"there is no account {name}"
             )
-            self._log_certificate(form, peer, subject, reason)
+            self._log_certificate(wire_format, peer, subject, reason)
             self._record(login_failed(access.actor, "certificate", "no account, or disabled"))
         return access
 
-    def log_in(self, form: str, peer: str, name: str, password: str, done: LoginDone) -> None:
+    def log_in(
+        self, wire_format: str, peer: str, name: str, password: str, done: LoginDone
+    ) -> None:
         try:
-            attempt = self._begin(form, peer, name, "password")
+            attempt = self._begin(wire_format, peer, name, "password")
         except (LoginThrottled, ShuttingDown) as error:
             done(None, error)
             return
@@ -102,7 +106,7 @@ class AccountGuard(Guard):
                 self._throttle.give_back(attempt)
                 done(None, error)
             else:
-                done(*self._outcome(form, peer, name, account, is_right, attempt))
+                done(*self._outcome(wire_format, peer, name, account, is_right, attempt))
 
         is_long = len(password.encode("utf-8", "surrogatepass")) > PASSWORD_BYTES_MAX
         try:
@@ -115,16 +119,16 @@ class AccountGuard(Guard):
             self._throttle.give_back(attempt)
             done(None, error)
 
-    def check_peer(self, form: str, peer: str, name: str) -> None:
+    def check_peer(self, wire_format: str, peer: str, name: str) -> None:
         try:
             self._throttle.check_peer(peer, self._now_us())
         except LoginThrottled:
-            self._record(login_failed(Actor(name, peer, form), "password", "throttled"))
+            self._record(login_failed(Actor(name, peer, wire_format), "password", "throttled"))
             raise
 
     def _outcome(
         self,
-        form: str,
+        wire_format: str,
         peer: str,
         name: str,
         account: Account | None,
@@ -136,13 +140,17 @@ class AccountGuard(Guard):
         if current is None or account is None or current.password != account.password:
             is_right = False
         if current is None or not is_right:
-            return None, self._failed(form, peer, name, "password", "invalid username or password")
+            return None, self._failed(
+                wire_format, peer, name, "password", "invalid username or password"
+            )
         if not current.enabled:
-            return None, self._failed(form, peer, name, "password", "user account is disabled")
-        access = self._principal(name, form, peer, password=current.password)
+            return None, self._failed(
+                wire_format, peer, name, "password", "user account is disabled"
+            )
+        access = self._principal(name, wire_format, peer, password=current.password)
         return self._succeeded(access, attempt, "password"), None
 
-    def log_in_with_key(self, form: str, peer: str, key: str) -> Access:
+    def log_in_with_key(self, wire_format: str, peer: str, key: str) -> Access:
         self._check_open()
         key_id = key_id_of(key)
         found = find_key(self._directory.keys, key)
@@ -150,13 +158,15 @@ class AccountGuard(Guard):
         if owner is not None and owner.enabled:
             # Checked before the throttle: 32 random bytes cannot be guessed, and wrong keys of
             # other clients behind the same address must not block this one.
-            return self._accept(self._principal(owner.name, form, peer, key_id=key_id), "key")
-        attempt = self._begin(form, peer, None, "key", key_id)
-        if found is None and form == "blipmq" and self._is_blipmq_key(key):
-            access = self._principal(self._principals.get(form, ""), form, peer)
+            return self._accept(
+                self._principal(owner.name, wire_format, peer, key_id=key_id), "key"
+            )
+        attempt = self._begin(wire_format, peer, None, "key", key_id)
+        if found is None and wire_format == "blipmq" and self._is_blipmq_key(key):
+            access = self._principal(self._principals.get(wire_format, ""), wire_format, peer)
             return self._succeeded(access, attempt, "key")
         name = "" if found is None else found.owner
-        raise self._failed(form, peer, name, "key", "invalid API key", key_id)
+        raise self._failed(wire_format, peer, name, "key", "invalid API key", key_id)
 
     def _is_blipmq_key(self, key: str) -> bool:
         digest = digest_of(key)
@@ -170,13 +180,13 @@ class AccountGuard(Guard):
             raise ShuttingDown("the broker is starting; try again later")
 
     def _begin(
-        self, form: str, peer: str, name: str | None, action: str, key_id: str = ""
+        self, wire_format: str, peer: str, name: str | None, action: str, key_id: str = ""
     ) -> Attempt:
         self._check_open()
         try:
             return self._throttle.begin(peer, name, self._now_us())
         except LoginThrottled:
-            actor = Actor(name or "", peer, form)
+            actor = Actor(name or "", peer, wire_format)
             self._record(login_failed(actor, action, "throttled", key_id))
             raise
 
@@ -189,12 +199,12 @@ class AccountGuard(Guard):
         return access
 
     def _failed(
-        self, form: str, peer: str, name: str, action: str, reason: str, key_id: str = ""
+        self, wire_format: str, peer: str, name: str, action: str, reason: str, key_id: str = ""
     ) -> LoginFailed:
-        self._record(login_failed(Actor(name, peer, form), action, reason, key_id))
+        self._record(login_failed(Actor(name, peer, wire_format), action, reason, key_id))
         return LoginFailed(reason)
 
     def _principal(
-        self, name: str, form: str, peer: str, key_id: str = "", password: str = ""
+        self, name: str, wire_format: str, peer: str, key_id: str = "", password: str = ""
     ) -> Principal:
-        return Principal(self._directory, self._record, name, form, peer, key_id, password)
+        return Principal(self._directory, self._record, name, wire_format, peer, key_id, password)

@@ -42,13 +42,13 @@ class Principal(Access):
         directory: Directory,
         record: Record,
         name: str = "",
-        form: str = "",
+        wire_format: str = "",
         peer: str = "",
         key_id: str = "",
         password: str = "",
     ) -> None:
         self.name = name
-        self.form = form
+        self.wire_format = wire_format
         self.peer = peer
         self.key_id = key_id
         self._password = password

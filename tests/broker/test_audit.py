@@ -137,7 +137,7 @@ class TestChanges:
         make_topic(house, "orders")
         (found,) = ask(house).events
         assert (found.type, found.resource, found.result) == ("topic.create", "orders", "success")
-        assert (found.user, found.client_ip, found.form) == BOB
+        assert (found.user, found.client_ip, found.wire_format) == BOB
         assert (found.event_id, found.time_us) == (0, round(WALL_SECONDS * 1e6))
 
     @pytest.mark.parametrize("model", list(CrashModel))

@@ -719,7 +719,7 @@ def test_each_change_is_in_the_audit_trail_and_no_secret_is() -> None:
         ("key.delete", made.key.key_id, {"owner": "ann", "label": "laptop"}),
         ("user.delete", "ann", {}),
     ]
-    assert {(e.client_ip, e.form, e.result) for e in page.events} == {
+    assert {(e.client_ip, e.wire_format, e.result) for e in page.events} == {
         ("192.0.2.1", "admin", "success")
     }
     assert "hush" not in repr(page)

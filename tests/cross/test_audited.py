@@ -97,7 +97,11 @@ def test_who_makes_a_topic_by_whatever_request_is_in_the_trail(
         assert made == []
     else:
         (event,) = made
-        assert (event.user, event.client_ip, event.form) == ("ann", "192.0.2.7", form.listener)
+        assert (event.user, event.client_ip, event.wire_format) == (
+            "ann",
+            "192.0.2.7",
+            form.listener,
+        )
         assert (event.resource, event.result) == (TOPIC, "success")
 
 

@@ -376,7 +376,7 @@ def test_denials_through_every_format_are_in_the_audit_trail() -> None:
     )
     house.run()
     (page,) = pages
-    assert {event.form for event in page.events} == {form.listener for form in EVERY}
+    assert {event.wire_format for event in page.events} == {form.listener for form in EVERY}
     assert {event.user for event in page.events} == {caller.name}
     assert {event.resource for event in page.events} <= {TOPIC, ""}
     assert {event.action for event in page.events} >= {"read", "write", "admin", "monitor"}

@@ -72,7 +72,7 @@ def test_a_connection_is_the_principal_of_its_listener_and_else_anonymous() -> N
     door.add("ann", "consumer")
     assert door.guard.auth
     ann = door.guard.begin("mega", PEER)
-    assert (ann.name, ann.form, ann.peer, ann.is_known) == ("ann", "mega", PEER, True)
+    assert (ann.name, ann.wire_format, ann.peer, ann.is_known) == ("ann", "mega", PEER, True)
     ann.require(READ, "t")
     for form in ("flymq", "blipmq", "admin"):
         assert door.guard.begin(form, PEER).name == ""

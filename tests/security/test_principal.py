@@ -194,4 +194,4 @@ def test_denials_are_told_with_who_what_and_where_and_looking_at_lists_is_none()
         ("access.denied", "ann", "t", "write", "denied"),
         ("access.denied", "", "", "admin", "denied"),
     ]
-    assert (ann.form, ann.peer) == ("mega", "192.0.2.1")
+    assert (ann.wire_format, ann.peer) == ("mega", "192.0.2.1")

@@ -56,8 +56,8 @@ class Overview:
         return {
             "topics": len(self._state.by_name),
             "records_produced": {
-                Format(form).name.lower(): count
-                for form, count in counters.records_produced.items()
+                Format(wire_format).name.lower(): count
+                for wire_format, count in counters.records_produced.items()
             },
             "bytes_produced": counters.bytes_produced,
             "leases_granted": counters.leases_granted,

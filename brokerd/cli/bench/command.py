@@ -183,12 +183,12 @@ def bench_command(
     """
     root: dict[str, Any] = context.obj if isinstance(context.obj, dict) else {}
     data_dir = Path(root.get("data_dir") or "./brokerd-data")
-    form = FORMATS[wire]
-    if scenario not in form.scenarios:
+    bench_format = FORMATS[wire]
+    if scenario not in bench_format.scenarios:
         raise click.UsageError(
-            f"{wire} has no scenario {scenario}; it has {', '.join(form.scenarios)}"
+            f"{wire} has no scenario {scenario}; it has {', '.join(bench_format.scenarios)}"
         )
-    address = address or f"127.0.0.1:{form.port}"
+    address = address or f"127.0.0.1:{bench_format.port}"
     listeners = find_listeners(data_dir, wire, address)
     credentials = server.credentials_of(context) if "login" in root else server.NOBODY
     if tls is None:

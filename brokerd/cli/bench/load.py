@@ -87,14 +87,16 @@ class _Connection:
         return not self.outbox
 
 
-def connect(address: str, form: BenchFormat, connection: ConnectOptions = PLAIN) -> socket.socket:
+def connect(
+    address: str, bench_format: BenchFormat, connection: ConnectOptions = PLAIN
+) -> socket.socket:
     """Open a connection, send the format's first requests, and make it non-blocking.
 
     :raises OSError: when the broker refuses the connection or the login.
     :raises ValueError: when the address has no known form.
     """
     sock = open_connection(address, connection)
-    form.open(sock, connection.credentials)
+    bench_format.open(sock, connection.credentials)
     sock.setblocking(False)
     return sock
 
@@ -294,8 +296,10 @@ def main() -> None:
     fields = json.loads(sys.stdin.readline())
     spec = LoadSpec(**fields | {"connection": connect_options_of(fields["connection"])})
     try:
-        form = FORMATS[spec.format]
-        sockets = [connect(spec.address, form, spec.connection) for _ in range(spec.connections)]
+        bench_format = FORMATS[spec.format]
+        sockets = [
+            connect(spec.address, bench_format, spec.connection) for _ in range(spec.connections)
+        ]
     except OSError as error:
         sys.exit(str(error))
     print("ready", flush=True)

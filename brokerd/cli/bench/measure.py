@@ -95,12 +95,12 @@ def prepare(plan: Plan) -> LoadTarget:
 
     :raises BenchFailed: when the address is none, nobody is there, or it is no broker.
     """
-    form = FORMATS[plan.format]
+    bench_format = FORMATS[plan.format]
     backlog = plan.backlog or default_backlog(plan)
     target = TargetSpec(
         plan.scenario, plan.address, new_log(), plan.size, plan.batch, backlog, plan.connection
     )
-    return form.prepare(target)
+    return bench_format.prepare(target)
 
 
 def new_log() -> str:

@@ -30,21 +30,21 @@ CSV_COLUMNS = (
 _FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def is_csv(form: str) -> bool:
+def is_csv(file_format: str) -> bool:
     """Return whether an export's format is CSV; otherwise it is JSON."""
-    return form == "csv"
+    return file_format == "csv"
 
 
-def export_piece(events: Iterable[AuditEvent], form: str) -> bytes:
+def export_piece(events: Iterable[AuditEvent], file_format: str) -> bytes:
     """Return a piece of an export for `joined_pieces`."""
-    if is_csv(form):
+    if is_csv(file_format):
         return _csv_lines(map(_csv_row, events))
     return b",".join([_json_object(event) for event in events])
 
 
-def joined_pieces(pieces: Iterable[bytes], form: str) -> bytes:
+def joined_pieces(pieces: Iterable[bytes], file_format: str) -> bytes:
     """Return the export made of these pieces."""
-    if is_csv(form):
+    if is_csv(file_format):
         return _csv_lines([CSV_COLUMNS]) + b"".join(pieces)
     return b"[" + b",".join(filter(None, pieces)) + b"]"
 

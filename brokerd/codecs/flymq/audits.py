@@ -71,8 +71,8 @@ def _export(fields: Fields) -> ExportAudit:
 
 
 def _java_export(fields: Fields) -> ExportAudit:
-    form = fields.text("format")
-    return ExportAudit(_choice(fields, java=True), form)
+    file_format = fields.text("format")
+    return ExportAudit(_choice(fields, java=True), file_format)
 
 
 DECODERS: dict[int, Callable[[Fields], AuditRequest]] = {
@@ -200,8 +200,8 @@ def _details_of(fields: Fields, count: int) -> tuple[tuple[str, str], ...]:
 
 
 def _exported_of(fields: Fields) -> Exported:
-    form = fields.text("format")
-    return Exported(fields.data("data"), form)
+    file_format = fields.text("format")
+    return Exported(fields.data("data"), file_format)
 
 
 ANSWERS: dict[int, Callable[[Fields], AuditAnswer]] = {

@@ -84,7 +84,7 @@ class FirstByteFactory(ConnectionFactory):
     ) -> None:
         super().__init__(name, broker, clock, limits)
         self._formats = formats
-        self._by_byte = {byte: form for form in formats for byte in first_bytes[form.name]}
+        self._by_byte = {byte: factory for factory in formats for byte in first_bytes[factory.name]}
 
     def format_of(self, byte: int) -> ConnectionFactory:
         """Return the factory of the format that begins with this byte."""
@@ -96,11 +96,11 @@ class FirstByteFactory(ConnectionFactory):
     def startFactory(self) -> None:
         """Start the factories of the formats too."""
         super().startFactory()
-        for form in self._formats:
-            form.doStart()
+        for factory in self._formats:
+            factory.doStart()
 
     def stopFactory(self) -> None:
         """Stop the factories of the formats too."""
-        for form in self._formats:
-            form.doStop()
+        for factory in self._formats:
+            factory.doStop()
         super().stopFactory()

@@ -127,8 +127,8 @@ def _microseconds(seconds: int) -> int:
 def _event(found: trail.AuditEvent, node_id: str) -> AuditEvent:
     """Convert an event to FlyMQ's layout. The client's wire format becomes a detail."""
     details = tuple(found.details.items())
-    if found.form:
-        details += (("format", found.form),)
+    if found.wire_format:
+        details += (("format", found.wire_format),)
     return AuditEvent(
         str(found.event_id),
         found.time_us // 1000,

@@ -39,5 +39,7 @@ FORMATS: dict[str, BenchFormat] = {
     "mega": MegaFormat(),
 }
 
-SCENARIOS = tuple(dict.fromkeys(one for form in FORMATS.values() for one in form.scenarios))
+SCENARIOS = tuple(
+    dict.fromkeys(one for bench_format in FORMATS.values() for one in bench_format.scenarios)
+)
 """Scenarios of all formats."""
