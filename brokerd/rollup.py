@@ -43,6 +43,7 @@ from brokerd.cli.output import plain, size
 from brokerd.cli.server import NoBroker, Refused, Server, find
 from brokerd.errors import BrokerdError, Denied
 from brokerd.server.config import Config, Setting, load
+from brokerd.server.journald import ERROR, is_journal
 from brokerd.server.process_exit import IN_USE, USAGE
 
 try:
@@ -173,8 +174,9 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _exit(text: str, code: int) -> NoReturn:
+    priority = f"<{ERROR}>" if is_journal(sys.stderr, os.environ) else ""
     for line in text.splitlines():
-        print(f"brokerd-rollup: {plain(line)}", file=sys.stderr)
+        print(f"{priority}brokerd-rollup: {plain(line)}", file=sys.stderr)
     sys.exit(code)
 
 

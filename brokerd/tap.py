@@ -36,11 +36,12 @@ from brokerd.server.config import (
     secret_warnings,
     with_secrets,
 )
+from brokerd.server.journald import WARNING
 from brokerd.server.listeners import ADMIN, endpoints_of, insecure_listeners, is_open
 from brokerd.server.logs import at_level, make_observer
 from brokerd.server.memory_errors import MemoryErrorObserver
 from brokerd.server.notify import Notifier
-from brokerd.server.process_exit import ProcessExit, print_error
+from brokerd.server.process_exit import ProcessExit, print_error, stderr_line
 from brokerd.server.service import BrokerdService, Core, Listener
 
 MakeCore = Callable[[Config, Path, Any], Core]
@@ -162,7 +163,7 @@ def makeService(options: Options) -> BrokerdService:
         use_monotonic_clock(reactor)
         service = assemble(config, os.environ, reactor, make_core, metrics_resource, process_exit)
     except BrokerdError as error:
-        raise SystemExit(f"brokerd: {error}") from error
+        raise SystemExit(stderr_line(str(error))) from error
     parent: Mapping[str, Any] = options.parent or {}
     service.log_observer = make_log_observer(config.log, parent, reactor)
     if not (parent.get("nodaemon") or parent.get("debug")):
@@ -185,7 +186,7 @@ def use_monotonic_clock(reactor: Any) -> None:
 def announce(config: Config, warnings: Sequence[str] = ()) -> None:
     """Print and log the risks of the configuration: loss in a power cut, readable secrets."""
     for line in warnings:
-        print_error(f"WARNING: {line}")
+        print_error(f"WARNING: {line}", WARNING)
         _log.warn("{line}", event_id="configuration-warning", line=line)
     mode, interval_ms = parse_durability(config.wal.durability)
     if mode == "fsync":
@@ -195,7 +196,7 @@ def announce(config: Config, warnings: Sequence[str] = ()) -> None:
         f'wal.durability is "{config.wal.durability}": after a power cut {loss} '
         "acknowledged work may be lost"
     )
-    print_error(f"WARNING: {line}")
+    print_error(f"WARNING: {line}", WARNING)
     _log.warn("{line}", event_id="durability-reduced", line=line)
 
 
@@ -211,7 +212,7 @@ def make_log_observer(config: Log, parent: Mapping[str, Any], reactor: Any) -> I
         return at_level(LegacyLogObserverWrapper(syslog.emit), config.level)
     name = parent.get("logfile")
     if name == "-" or (parent.get("nodaemon") and not name):
-        return make_observer(sys.stdout, config.format, config.level)
+        return make_observer(sys.stdout, config.format, config.level, os.environ)
     file = LogFile.fromFullPath(os.path.abspath(name or "twistd.log"))
     signal.signal(signal.SIGUSR1, lambda number, frame: reactor.callFromThread(file.rotate))
     return make_observer(file, config.format, config.level)

@@ -3,13 +3,15 @@
 
 Events for operators have a stable ``event_id`` and their facts as fields; docs/monitoring.rst lists
 them. No event has a payload. Control characters are escaped, so that a client's name cannot forge a
-line. Times are wall clock time in UTC.
+line. Times are wall clock time in UTC. Lines to journald begin with their priority.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, TextIO
 
 from twisted.logger import (
@@ -22,16 +24,26 @@ from twisted.logger import (
     formatEvent,
 )
 
+from brokerd.server.journald import is_journal, journald_lines
+
 _FACTS = (str, int, float, bool, type(None))
 
+NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 
-def make_observer(file: TextIO, form: str, level: str) -> ILogObserver:
+
+def make_observer(
+    file: TextIO, log_format: str, level: str, environment: Mapping[str, str] = NO_ENVIRONMENT
+) -> ILogObserver:
     """Make the observer that writes events of at least this level to the file.
 
-    :param form: ``text`` or ``json``.
+    :param log_format: ``text`` or ``json``.
+    :param environment: tells whether journald reads the file; see `is_journal`.
     """
-    lines = {"text": text_line, "json": json_line}
-    return at_level(FileLogObserver(file, lines[form]), level)
+    formats: dict[str, Callable[[LogEvent], str]] = {"text": text_line, "json": json_line}
+    lines = formats[log_format]
+    if is_journal(file, environment):
+        lines = journald_lines(lines)
+    return at_level(FileLogObserver(file, lines), level)
 
 
 def at_level(observer: ILogObserver, level: str) -> ILogObserver:

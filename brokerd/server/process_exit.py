@@ -21,6 +21,8 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IReactorDaemonize
 from zope.interface import alsoProvides
 
+from brokerd.server.journald import ERROR, is_journal
+
 CLEAN = 0
 USAGE = 1
 STORAGE_FAILED = 74
@@ -154,14 +156,20 @@ class ProcessExit:
             os._exit(self.code)
 
 
-def print_error(line: str) -> None:
+def print_error(line: str, priority: int = ERROR) -> None:
     """Print one line to the real stderr, which ``twistd`` hides behind its log.
 
     The log has the line too, so a closed stderr is ignored.
     """
     if sys.__stderr__ is not None:
         with contextlib.suppress(OSError, ValueError):
-            print(f"brokerd: {line}", file=sys.__stderr__, flush=True)
+            print(stderr_line(line, priority), file=sys.__stderr__, flush=True)
+
+
+def stderr_line(line: str, priority: int = ERROR) -> str:
+    """Return a line for stderr, with its priority if journald reads stderr."""
+    text = f"brokerd: {line}"
+    return f"<{priority}>{text}" if is_journal(sys.__stderr__, os.environ) else text
 
 
 def _wait_for_daemon(read_end: int) -> int:
