@@ -79,7 +79,7 @@ class SimFile:
         self._disk.leave(call)
         return data
 
-    def pwrite(self, data: bytes, position: int) -> None:
+    def pwrite(self, data: bytes | memoryview, position: int) -> None:
         self._need_writable(errno.EBADF)
         try:
             call = self._begin("pwrite", position, len(data))
@@ -388,7 +388,7 @@ class SimDisk:
         if path in self._seen and self._seen[path].seen.data:
             self._junk.append(bytes(self._seen[path].seen.data[:_JUNK_BYTES]))
 
-    def _write(self, file: CachedFile, data: bytes, position: int) -> None:
+    def _write(self, file: CachedFile, data: bytes | memoryview, position: int) -> None:
         """Write as much as there is room for; OSError if that is not all."""
         end = position + len(data)
         reach, error = self._room(file)

@@ -82,7 +82,7 @@ class Image:
         elif isinstance(operation, Resize):
             self.resize(operation.size)
 
-    def write(self, position: int, data: bytes) -> None:
+    def write(self, position: int, data: bytes | memoryview) -> None:
         """Put bytes in place, growing as needed. A bad sector written whole is good again."""
         if position > len(self.data):
             self.resize(position)
@@ -155,7 +155,7 @@ class CachedFile:
         lost = sorted(self._lost.values())
         return sorted([*self._unsynced, *lost], key=lambda operation: operation.order)
 
-    def write(self, order: int, position: int, data: bytes) -> None:
+    def write(self, order: int, position: int, data: bytes | memoryview) -> None:
         """Write into the cache. No bytes change nothing, not even the size."""
         if not data:
             return

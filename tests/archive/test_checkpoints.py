@@ -135,7 +135,7 @@ def test_stop_at_any_point_of_making_one_leaves_a_log_that_goes_on(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", stopping(os.fsync))
-        patched.setattr(os, "replace", stopping(os.replace))
+        patched.setattr(os, "rename", stopping(os.rename))
         if stop_at < STEPS:
             with pytest.raises(Stopped):
                 commit(table, 1)

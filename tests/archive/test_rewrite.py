@@ -233,14 +233,14 @@ def test_a_full_disk_leaves_all_as_it_was(world: World, monkeypatch: pytest.Monk
         for at in range(2)
     ]
     before = sorted((world.root / "records" / "bucket=1").iterdir())
-    real = os.write
+    real = os.pwrite
 
-    def full(fd: int, data: bytes) -> int:
+    def full(fd: int, data: bytes, position: int) -> int:
         if len(data) > 300:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(fd, data)
+        return real(fd, data, position)
 
-    monkeypatch.setattr("brokerd.archive.parquet.writer.os.write", full)
+    monkeypatch.setattr("brokerd.archive.parquet.writer.os.pwrite", full)
     found = rewrite(unit(world, [info.path for info in infos]))
     assert isinstance(found, RewriteFailure)
     assert "No space left" in found.text

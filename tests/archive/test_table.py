@@ -335,10 +335,10 @@ def test_write_that_the_disk_cuts_short_leaves_nothing(root: Path, table: Table)
 
 
 def test_read_only_directory_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mkdir(path: Path, **options: Any) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+    def mkdir(path: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
-    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(os, "mkdir", mkdir)
     with pytest.raises(ArchiveUnavailable, match=r"archive cannot be written: Read-only file"):
         ensure_tables(root, LOG_ID, NOW_MS)
 

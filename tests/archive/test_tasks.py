@@ -272,7 +272,7 @@ def test_what_does_not_come_back_from_the_disk_is_not_used(
 
     def rename_and_hurt(old: Path, new: Path) -> None:
         rename(old, new)
-        damage(new, 40)
+        damage(Path(new), 40)
 
     monkeypatch.setattr(writer.os, "rename", rename_and_hurt)
     with pytest.raises(Exception, match="records/bucket=1/p-1-0-0-1-"):

@@ -380,7 +380,7 @@ def test_a_writer_that_is_not_closed_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
+@pytest.mark.parametrize("call", ["pwrite", "fsync", "rename"])
 def test_a_full_disk_leaves_no_half_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -390,7 +390,7 @@ def test_a_full_disk_leaves_no_half_file(
     def fail(*args: object) -> int:
         nonlocal left
         left -= 1
-        if left < 0 or call != "write":
+        if left < 0 or call != "pwrite":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return really(*args)
 
@@ -399,7 +399,7 @@ def test_a_full_disk_leaves_no_half_file(
     with pytest.raises(OSError, match="No space") as caught:
         write(tmp_path, [Range(3, 0, 0, 9)], table_of(3, 0, [0]))
     assert caught.value.errno == errno.ENOSPC
-    if call in ("write", "fsync"):
+    if call in ("pwrite", "fsync"):
         assert str(caught.value.filename).startswith(str(tmp_path))
     monkeypatch.undo()
     assert not list(tmp_path.rglob("*.parquet"))

@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import io
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from brokerd.archive.contract.layout import UNFINISHED
 from brokerd.archive.contract.view import ArchiveUnavailable
-from brokerd.archive.storage.regular_file import open_regular, read_regular
+from brokerd.archive.storage.disk import Disk, RealDisk, Status
 from brokerd.archive.storage.store import Entry
 
 REPLACEMENT = ".put-"
@@ -22,6 +20,7 @@ REPLACEMENT = ".put-"
 READ_ONLY = (errno.EROFS, errno.EINVAL)
 """Errors of fsync on a read-only file system, which has nothing to sync."""
 _COPY_BYTES = 1 << 20
+_REAL_DISK = RealDisk()
 
 
 class LocalStore:
@@ -30,57 +29,66 @@ class LocalStore:
     is_local = True
     deltalake_options: dict[str, str] | None = None
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, disk: Disk = _REAL_DISK) -> None:
         self.place = root
+        self._disk = disk
+
+    def _full(self, path: str) -> str:
+        return str(self.place / path)
+
+    def _status(self, path: str | Path) -> Status | None:
+        """Return the metadata of a file or directory by its full path; None: it is absent."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return self._disk.status(str(path))
+        return None
 
     # -- reading ---------------------------------------------------------------------------------
 
     def read(self, path: str, bytes_max: int) -> bytes:
-        full = self.place / path
+        full = self._full(path)
         with _unavailable(full, "read"):
-            return read_regular(full, bytes_max)
+            file = self._disk.open(full)
+            size = file.size()
+            if size > bytes_max:
+                raise OSError(errno.EFBIG, f"it has {size} bytes", full)
+            return file.pread(size, 0)
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         file = self.open(path)
         return [file.read(position, size) for position, size in ranges]
 
     def open(self, path: str, ahead_bytes: int = 0) -> LocalInputFile:
-        full = self.place / path
+        full = self._full(path)
         with _unavailable(full, "read"):
-            return LocalInputFile(full)
+            return LocalInputFile(self._disk, full)
 
     def stat(self, path: str) -> Entry:
-        full = self.place / path
+        full = self._full(path)
         with _unavailable(full, "read"):
-            return _entry(path, os.stat(full))
+            return _entry(path, self._disk.status(full))
 
     def exists(self, path: str) -> bool:
-        return (self.place / path).exists()
+        return self._status(self._full(path)) is not None
 
     def is_file(self, directory: str) -> bool:
-        full = self.place / directory
-        return full.exists() and not full.is_dir()
+        found = self._status(self._full(directory))
+        return found is not None and not found.is_directory
 
     def names(self, directory: str) -> set[str]:
-        full = self.place / directory
-        with _unavailable(full, "read"), suppress(FileNotFoundError, NotADirectoryError):
-            return set(os.listdir(full))
-        return set()
+        full = self._full(directory)
+        with _unavailable(full, "read"):
+            return set(self._disk.names(full))
 
     def list(self, directory: str = "", *, hidden: bool = False) -> Iterator[Entry]:
-        def fail(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):
-                raise error
-
-        top = self.place / directory
+        top = self._full(directory)
         with _unavailable(top, "read"):
-            for found, below, names in os.walk(top, onerror=fail):
+            for found, below, names in self._disk.walk(top):
                 below[:] = sorted(name for name in below if hidden or name[0] not in "_.")
                 for name in sorted(names):
                     full = Path(found, name)
                     with suppress(FileNotFoundError):
                         path = full.relative_to(self.place).as_posix()
-                        yield _entry(path, os.stat(full))
+                        yield _entry(path, self._disk.status(str(full)))
 
     def fingerprint(self, directory: str) -> str | None:
         return self.tag(directory) or None
@@ -92,67 +100,70 @@ class LocalStore:
         return is_same and not self.exists(f"{directory}/{following}")
 
     def tag(self, path: str) -> str:
-        full = self.place / path
-        with _unavailable(full, "read"), suppress(FileNotFoundError, NotADirectoryError):
-            return _entry(path, os.stat(full)).tag
-        return ""
+        full = self._full(path)
+        with _unavailable(full, "read"):
+            found = self._status(full)
+        return "" if found is None else _entry(path, found).tag
 
     def drop_cached(self, path: str) -> None:
         """The kernel also reads the whole file ahead, while its first bytes are decoded."""
-        full = self.place / path
+        full = self._full(path)
         with _unavailable(full, "read"):
-            descriptor = os.open(full, os.O_RDONLY)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(descriptor)
+            self._disk.drop_cached(full)
 
     # -- writing ---------------------------------------------------------------------------------
 
     def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        full = self.place / path
-        temporary = full.with_name(f"{REPLACEMENT}{secrets.token_hex(8)}.tmp")
+        full = self._full(path)
+        directory = os.path.dirname(full)
+        temporary = f"{directory}/{REPLACEMENT}{secrets.token_hex(8)}.tmp"
         with _unavailable(full, "written"):
             try:
-                if durable:
-                    _write_durably(temporary, data)
-                else:
-                    temporary.write_bytes(data)
-                os.replace(temporary, full)
+                self._write(temporary, data, durable)
+                self._disk.rename(temporary, full)
             except OSError as error:
-                error.filename = str(full)
+                error.filename = full
                 with suppress(OSError):  # the first error is the cause
-                    temporary.unlink()
+                    self._disk.unlink(temporary)
                 raise
             if durable:
-                sync_directory(full.parent)
+                sync_directory(directory, self._disk)
+
+    def _write(self, path: str, data: bytes, durable: bool) -> None:
+        """Write a file; its name may be lost."""
+        file = self._disk.create(path)
+        try:
+            file.pwrite(data, 0)
+            if durable:
+                file.sync()
+        finally:
+            file.close()
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        full = self.place / path
-        temporary = full.with_name(f".commit-{secrets.token_hex(8)}.tmp")
+        full = self._full(path)
+        temporary = f"{os.path.dirname(full)}/.commit-{secrets.token_hex(8)}.tmp"
         with _unavailable(full, "written"):
             try:
-                _write_durably(temporary, data)
+                self._write(temporary, data, True)
                 try:
-                    os.link(temporary, full)
+                    self._disk.link(temporary, full)
                 except FileExistsError:
                     return False
             finally:
                 with suppress(FileNotFoundError):
-                    temporary.unlink()
+                    self._disk.unlink(temporary)
         return True
 
     def supports_put_if_absent(self, directory: str) -> bool:
         return True  # link(2)
 
     def create(self, directory: str) -> LocalOutputFile:
-        return LocalOutputFile(self.place, directory)
+        return LocalOutputFile(self._disk, self.place, directory)
 
     def upload(self, path: str, source: Path) -> None:
         output = self.create(path.rpartition("/")[0])
         try:
-            with _unavailable(self.place / path, "written"), open(source, "rb") as file:
+            with _unavailable(self._full(path), "written"), open(source, "rb") as file:
                 while data := file.read(_COPY_BYTES):
                     output.write(data)
                 output.publish(path)
@@ -160,31 +171,40 @@ class LocalStore:
             output.discard()
 
     def make_directory(self, directory: str) -> None:
-        full = self.place / directory
-        with _unavailable(full, "written"):
-            _make_directories(full)
+        with _unavailable(self._full(directory), "written"):
+            self._make_directories(self.place / directory)
+
+    def _make_directories(self, path: Path) -> None:
+        """Make a directory and its parents durable. The newest may be that of a stopped writer."""
+        if self._status(path) is not None:
+            with suppress(PermissionError):  # of a parent that is not ours
+                sync_directory(str(path.parent), self._disk)
+            return
+        self._make_directories(path.parent)
+        self._disk.mkdir(str(path))
+        sync_directory(str(path.parent), self._disk)
 
     def sync_directory(self, directory: str) -> None:
-        full = self.place / directory
+        full = self._full(directory)
         with _unavailable(full, "read"):
-            sync_directory(full)
+            sync_directory(full, self._disk)
 
     def sync_file(self, path: str) -> None:
-        full = self.place / path
+        full = self._full(path)
         with _unavailable(full, "read"):
-            _sync(full, os.O_RDONLY)
+            self._disk.open(full).sync()
 
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:
-            full = self.place / path
-            with _unavailable(full, "written"):
-                full.unlink(missing_ok=True)
+            full = self._full(path)
+            with _unavailable(full, "written"), suppress(FileNotFoundError):
+                self._disk.unlink(full)
 
     def check_writable(self, directories: Iterable[str]) -> None:
         for directory in directories:
             path = self.place / directory
-            path = next(found for found in (path, *path.parents) if found.exists())
-            if not os.access(path, os.W_OK | os.X_OK):
+            path = next(one for one in (path, *path.parents) if self._status(one) is not None)
+            if not self._disk.is_writable(str(path)):
                 raise ArchiveUnavailable(
                     f"{path} cannot be written: check the permissions of user {os.geteuid()}, and "
                     "whether the file system is mounted read-only"
@@ -192,30 +212,24 @@ class LocalStore:
 
     @contextmanager
     def exclusive(self, directory: str) -> Iterator[bool]:
-        with _unavailable(self.place / directory, "written"):
-            descriptor = os.open(self.place / directory, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
-        finally:
-            os.close(descriptor)
+        full = self._full(directory)
+        with ExitStack() as stack:
+            with _unavailable(full, "written"):
+                is_alone = stack.enter_context(self._disk.lock(full))
+            yield is_alone
 
 
 class LocalInputFile:
     """Implements `brokerd.archive.storage.store.InputFile`. It survives deletion of the file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, disk: Disk, path: str) -> None:
         self._path = path
-        self._file = io.FileIO(open_regular(path))
-        self.size = os.fstat(self._file.fileno()).st_size
+        self._file = disk.open(path)
+        self.size = self._file.size()
 
     def read(self, position: int, size: int) -> bytes:
         with _unavailable(self._path, "read"):
-            return os.pread(self._file.fileno(), size, position)
+            return self._file.pread(size, position)
 
     def read_tail(self, size: int) -> bytes:
         return self.read(max(0, self.size - size), size)
@@ -227,36 +241,45 @@ class LocalInputFile:
 class LocalOutputFile:
     """Implements `brokerd.archive.storage.store.OutputFile`: a temporary file in the directory."""
 
-    def __init__(self, root: Path, directory: str) -> None:
+    def __init__(self, disk: Disk, root: Path, directory: str) -> None:
+        self._disk = disk
         self._root = root
         self._directory = root / directory
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._path = self._directory / f"{UNFINISHED}{os.urandom(8).hex()}.parquet"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        self._descriptor = os.open(self._path, flags, 0o644)
+        self._make_directories(self._directory)
+        self._path = str(self._directory / f"{UNFINISHED}{os.urandom(8).hex()}.parquet")
+        self._file = disk.create(self._path, 0o644)
+        self._position = 0
         self._is_open = True
 
+    def _make_directories(self, path: Path) -> None:
+        """Make a directory and its parents; `publish` syncs them."""
+        try:
+            self._disk.mkdir(str(path))
+        except FileNotFoundError:
+            self._make_directories(path.parent)
+            self._disk.mkdir(str(path))
+
     def write(self, data: bytes | memoryview) -> None:
-        rest = memoryview(data)
         with self._named():
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+            self._file.pwrite(data, self._position)
+        self._position += len(data)
 
     def publish(self, path: str) -> None:
         with self._named():
-            os.fsync(self._descriptor)
-        os.rename(self._path, self._root / path)
+            self._file.sync()
+        self._disk.rename(self._path, str(self._root / path))
         self._close()
         # The writer that made a directory may have died before it synced the parent.
         directory = self._directory
-        sync_strictly(directory)
+        self._disk.sync_directory(str(directory))
         while directory != self._root:
             directory = directory.parent
-            sync_strictly(directory)
+            self._disk.sync_directory(str(directory))
 
     def discard(self) -> None:
         if self._is_open:
-            self._path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                self._disk.unlink(self._path)
             self._close()
 
     @contextmanager
@@ -265,18 +288,18 @@ class LocalOutputFile:
         try:
             yield
         except OSError as error:
-            error.filename = str(self._path)
+            error.filename = self._path
             raise
 
     def _close(self) -> None:
         self._is_open = False
-        os.close(self._descriptor)
+        self._file.close()
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: Path | str, disk: Disk = _REAL_DISK) -> None:
     """Make the names in a directory durable; a read-only one is. Raises OSError."""
     try:
-        sync_strictly(path)
+        disk.sync_directory(str(path))
     except OSError as error:
         if error.errno not in READ_ONLY:
             raise
@@ -284,45 +307,17 @@ def sync_directory(path: Path) -> None:
 
 def sync_strictly(path: Path) -> None:
     """Make the names in a directory durable. Raises OSError."""
-    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+    _REAL_DISK.sync_directory(str(path))
 
 
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _make_directories(path: Path) -> None:
-    """Make a directory and its parents durable. The newest may be that of a writer that died."""
-    if path.exists():
-        with suppress(PermissionError):  # of a parent that is not ours
-            sync_directory(path.parent)
-        return
-    _make_directories(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    """Write a file and sync it; its name may be lost."""
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _entry(path: str, status: os.stat_result) -> Entry:
-    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    return Entry(
-        path, status.st_size, status.st_mtime_ns // 1_000_000, "-".join(map(str, identity))
-    )
+def _entry(path: str, status: Status) -> Entry:
+    identity = (status.device, status.inode, status.size, status.changed_ns)
+    changed_ms = status.changed_ns // 1_000_000
+    return Entry(path, status.size, changed_ms, "-".join(map(str, identity)))
 
 
 @contextmanager
-def _unavailable(path: Path, what: str) -> Iterator[None]:
+def _unavailable(path: str, what: str) -> Iterator[None]:
     """Turn an OSError into an ArchiveUnavailable: ``path`` cannot be ``what``."""
     try:
         yield
