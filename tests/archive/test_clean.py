@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import RECORDS, Range
@@ -196,6 +196,7 @@ def rows_of(world: World) -> dict[tuple[int, int, int], Record]:
 
 @on_spark(1)
 @given(st.integers(0, 1 << 32))
+@example(2891)
 def test_what_is_left_is_what_a_naive_model_keeps(
     tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, seed: int
 ) -> None:
@@ -395,6 +396,36 @@ def test_a_file_is_not_looked_at_before_something_in_it_expires(world: World) ->
     world.spark = spark
     clean(world)
     assert offsets(world) == [2, 3, 4, 5]
+
+
+def test_a_record_that_expires_above_the_bound_goes_when_the_bound_passes_it(world: World) -> None:
+    """A run that must keep it does not forget that it has expired."""
+    past_us = NOW_US - SECOND_US
+    roll(world, [record(0), record(1, expires_at=past_us), record(2, expires_at=past_us)])
+    for below, kept in ((1, [0, 1, 2]), (2, [0, 2]), (3, [0])):
+        world.topics.clear()
+        world.topic(1, (0, below))
+        clean(world)
+        assert offsets(world) == kept
+
+
+def test_a_file_wholly_above_the_bound_is_not_examined(world: World) -> None:
+    """Without Spark there would be an error."""
+    roll(world, [record(at, expires_at=NOW_US - SECOND_US) for at in range(3)])
+    world.topic(1, (0, 0))
+    world.spark = None  # type: ignore[assignment]
+    clean(world)
+    assert offsets(world) == [0, 1, 2]
+
+
+def test_a_run_for_one_topic_does_not_forget_what_expired_in_others(world: World) -> None:
+    roll(world, [record(0), record(0, topic_id=17, expires_at=NOW_US - SECOND_US)])
+    world.topic(1, (0, 9))
+    world.topic(17, (0, 9))
+    cleaning.clean(replace(world.run(), only=frozenset({1})))
+    assert (offsets(world, 1), offsets(world, 17)) == ([0], [0])
+    clean(world)
+    assert (offsets(world, 1), offsets(world, 17)) == ([0], [])
 
 
 def test_a_second_run_has_nothing_to_do(world: World) -> None:

@@ -167,6 +167,11 @@ class _Cleaner:
         self._table = run.tables.newest(RECORDS)
         self._state = read_state(run.root, run.bounds.log_id, self._table.version)
         self._below = compaction_bounds(run.bounds, run.only) if run.settings.compaction else {}
+        self._removable_below = {
+            (topic.id, index): partition.compact_below
+            for topic, index, partition in run.bounds.partitions()
+            if run.only is None or topic.id in run.only
+        }
         self._bounds = [RetentionBounds()] * BUCKETS
         self._now_us = 0
         if run.settings.retention:
@@ -209,7 +214,7 @@ class _Cleaner:
             - self._blocked,
         )
         for file in files:
-            if 0 < file.expires_us <= self._now_us:
+            if 0 < file.expires_us <= self._now_us and self._has_removable_offsets(file):
                 selection.expire.append(file)
             if any(one[:2] in selection.partitions for one in file.extents):
                 selection.compact.append(file)
@@ -221,6 +226,11 @@ class _Cleaner:
             ):
                 selection.trim.append(file)
         return selection
+
+    def _has_removable_offsets(self, file: RecordsFile) -> bool:
+        """Return whether a file may have records below ``compact_below``, by its name."""
+        only = file.name.only
+        return only is None or only.first < self._removable_below.get(only[:2], 0)
 
     def _old_us(self) -> int:
         """Return the append time up to which tombstones are old; 0: no tombstone is."""

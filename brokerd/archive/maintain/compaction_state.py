@@ -18,7 +18,7 @@ from brokerd.archive.storage.store import open_store
 
 FILE_NAME = "compaction"
 FILE_BYTES_MAX = 1 << 30
-VERSION = 1
+VERSION = 2
 _MAGIC = b"brokerd compaction "
 
 

@@ -7,13 +7,16 @@ The rules are `brokerd.archive.derive.transforms.of_deleted`, `below_start` and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from brokerd.archive.cluster.frames import FILE
+from brokerd.archive.cluster.frames import FILE, ROW
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.archive.derive.transforms import below_start, expired, of_deleted, removable
 from brokerd.archive.parquet.plain_file import StagedFile
 from brokerd.archive.run import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _COLUMNS = ("topic_id", "partition", "offset")
 
@@ -24,7 +27,10 @@ class RetentionDrops(NamedTuple):
     drops: list[StagedFile]
     """Dropped rows by file name: `brokerd.archive.maintain.merge_sort.read_drops`."""
     expiry: Mapping[str, int] = {}
-    """The next expiry time, by file name. A file without an entry has none."""
+    """The next expiry time, by file name. A file without an entry has none.
+
+    It is past if a record has expired and stays, at or above ``compact_below``.
+    """
 
 
 def write_retention_drops(
@@ -49,13 +55,13 @@ def write_retention_drops(
         timed = run.frames.read(RECORDS, expiring, (*_COLUMNS, "expires_at"), row_ids=True)
         reasons["expired"] = expired(timed, bounds, run.bounds.time_us)
     drops = run.frames.stage(removable(reasons).repartition(FILE), directory, FILE)
-    return RetentionDrops(drops, _next_expiry(run, expiring) if expiring else {})
+    return RetentionDrops(drops, _next_expiry(timed, reasons["expired"]) if expiring else {})
 
 
-def _next_expiry(run: Run, paths: Sequence[str]) -> Mapping[str, int]:
+def _next_expiry(records: DataFrame, removed: DataFrame) -> Mapping[str, int]:
+    """Return the earliest expiry time of the records of each file that are not removed."""
     from pyspark.sql import functions as F
 
-    rows = run.frames.read(RECORDS, paths, ["expires_at"], row_ids=True)
-    later = rows.where(F.col("expires_at") > run.bounds.time_us)
-    first = later.groupBy(FILE).agg(F.min("expires_at").alias("next")).collect()
+    stay = records.where("expires_at > 0").join(removed.select(FILE, ROW), [FILE, ROW], "left_anti")
+    first = stay.groupBy(FILE).agg(F.min("expires_at").alias("next")).collect()
     return {row[FILE]: row["next"] for row in first}
