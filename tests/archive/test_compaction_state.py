@@ -44,13 +44,14 @@ def test_a_note_of_another_table_says_nothing(tmp_path: Path, log_id: str, versi
 
 
 def test_a_damaged_note_says_nothing(tmp_path: Path) -> None:
-    """Cut anywhere, or any byte flipped; one of a later version, too."""
+    """Cut anywhere, or any byte flipped; one of an earlier or a later version, too."""
     write_state(tmp_path, NOTE)
     path = tmp_path / FILE_NAME
     data = path.read_bytes()
     damaged = [data[:end] for end in range(len(data))]
     damaged += [data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :] for at in range(len(data))]
-    damaged.append(data.replace(b"compaction 1", b"compaction 2"))
+    damaged += [data.replace(b"compaction 2", b"compaction %d" % version) for version in (1, 3)]
+    assert data not in damaged
     for one in damaged:
         path.write_bytes(one)
         assert read_state(tmp_path, NOTE.log_id, 7) == CompactionState(NOTE.log_id)
