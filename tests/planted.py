@@ -5,10 +5,10 @@ python -m tests.planted
 python -m tests.planted --only skip-fsync --only reuse-offset --seeds 300 --jobs 2
 
 Each bug is a slip of a line or two, at a named line, that start-up and the first answers do not
-reveal. The copy holds ``brokerd/`` and ``simulator/`` as they are in the working tree; nothing else
-is touched. Each of the `SEARCHES` runs on the copy until it finds something; a copy without the bug
-must then pass at the same seed or point. docs/simulator.rst, section "Planted bugs", keeps the
-table that this prints.
+reveal. The copy holds ``brokerd/``, ``simulator/`` and ``tests/`` as they are in the working tree;
+nothing else is touched. Each of the `SEARCHES` runs on the copy until it finds something; a copy
+without the bug must then pass at the same seed, point or test. docs/simulator.rst, section "Planted
+bugs", keeps the table that this prints.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = 300
 TIMEOUT_SECONDS = 1_200
+KEPT_PLAN = "simulator/test_run.py::test_what_was_found_once_stays_mended"
 
 
 class Edit(NamedTuple):
@@ -49,10 +50,13 @@ class Bug(NamedTuple):
     means: str
     """What the broker does wrong then."""
     edits: tuple[Edit, ...]
+    tests: str = ""
+    """The files of tests in which the search "suite" looks for it, below ``tests/``."""
 
 
-def bug(name: str, means: str, file: str, *changes: tuple[str, str]) -> Bug:
-    return Bug(name, means, tuple(Edit(f"brokerd/{file}", old, new) for old, new in changes))
+def bug(name: str, means: str, file: str, *changes: tuple[str, str], tests: str = "") -> Bug:
+    edits = tuple(Edit(f"brokerd/{file}", old, new) for old, new in changes)
+    return Bug(name, means, edits, tests)
 
 
 BUGS = (
@@ -87,6 +91,7 @@ BUGS = (
         "without fsync, a segment may survive that follows one which did not",
         "wal/write/commit.py",
         ("            write.before.sync()", "            write.before.size()"),
+        tests="wal/test_log.py",
     ),
     bug(
         "swap-frames",
@@ -181,6 +186,7 @@ BUGS = (
             "group_partition, self._captured_lsn, self._time.now_us(), self._time.time_us()",
             "group_partition, self._start_lsn, self._time.now_us(), self._time.time_us()",
         ),
+        tests="broker/test_snapshotter.py",
     ),
     bug(
         "old-next-offset",
@@ -312,6 +318,7 @@ BUGS = (
         "a snapshot forgets why records are dead",
         "groups/snapshot.py",
         ("_json([[reason] for reason in part])", '_json([[""] for _ in part])'),
+        tests="groups",
     ),
     bug(
         "forget-settled",
@@ -365,6 +372,7 @@ BUGS = (
             "            self._firing = False\n            if self._heap:\n",
             "            self._firing = False\n            if self._heap and self._call is None:\n",
         ),
+        tests=f"{KEPT_PLAN}[late-timer]",
     ),
     bug(
         "late-delay",
@@ -403,6 +411,7 @@ BUGS = (
             "self._closing_since_us is not None:",
             "        if not self.ending or self.gone or self._closing_since_us is not None:",
         ),
+        tests="protocols/test_connection.py",
     ),
     bug(
         "stop-before-cut",
@@ -447,6 +456,7 @@ BUGS = (
             "            self._leases._journal.end_frame_early()\n"
             "            before = len(group_partition.store.events)\n            count += take(",
         ),
+        tests=f"{KEPT_PLAN}[replay-in-two-frames]",
     ),
     bug(
         "old-tokens-again",
@@ -486,6 +496,7 @@ BUGS = (
             "        return self._time.removal_us()",
             "        return self._time.time_us()",
         ),
+        tests="broker/test_fetch.py",
     ),
     bug(
         "trust-at-once",
@@ -495,12 +506,14 @@ BUGS = (
             "        elif now_us - self._steady_since_us >= self._settings.grace_us:",
             "        elif now_us - self._steady_since_us >= 0:",
         ),
+        tests="broker/test_clock.py",
     ),
     bug(
         "forget-the-clock",
         "the log does not say that broker time is ahead, so a start trusts a wrong clock",
         "broker/journal.py",
         ("        if clock:  # it fits", "        if clock is None:  # it fits"),
+        tests=f"broker/test_clock.py {KEPT_PLAN}[wrong-clock]",
     ),
     bug(
         "roll-up-by-broker-time",
@@ -510,6 +523,7 @@ BUGS = (
             "            time_us=self._time.removal_us(),",
             "            time_us=self._time.time_us(),",
         ),
+        tests="broker/test_bounds.py",
     ),
     bug(
         "fire-the-expired",
@@ -556,6 +570,7 @@ BUGS = (
             "        starts, topic_ids = "
             "{key: start + 3 for key, start in self._state.starts.items()}, set(self._state.by_id)",
         ),
+        tests="broker/test_segment_cleaner.py broker/test_sweep_model.py",
     ),
     bug(
         "retain-by-a-jump",
@@ -565,6 +580,7 @@ BUGS = (
             "        time_us = self._time.removal_us()",
             "        time_us = self._time.time_us()",
         ),
+        tests="broker/test_retention.py",
     ),
     bug(
         "archive-not-asked",
@@ -596,6 +612,7 @@ BUGS = (
             "            if news:\n",
             "            if news < 0:\n",
         ),
+        tests="broker/test_shrunk_log.py",
     ),
     bug(
         "mark-ignored-at-the-start",
@@ -626,6 +643,7 @@ BUGS = (
         "segments are deleted because of an archive that cannot be found any more",
         "broker/archive/refresher.py",
         ("return self.last_view if self.error is None else None", "return self.last_view"),
+        tests=f"broker/test_archive_pin.py {KEPT_PLAN}[older-archive]",
     ),
     bug(
         "away-is-damaged",
@@ -657,6 +675,7 @@ BUGS = (
         "broker/leases/group_admin.py",
         ("    first = partition.start_offset\n", "    first = 0\n"),
         ("            group_partition.leave_out_gaps()\n", ""),
+        tests="broker/test_group_admin.py broker/test_retention.py broker/test_sweep_model.py",
     ),
     bug(
         "new-group-below-the-start",
@@ -668,6 +687,7 @@ BUGS = (
             "            group_partition.store.skip_tokens(self.token_base)",
             "            group_partition.store.skip_tokens(self.token_base)",
         ),
+        tests="broker/test_group_admin.py broker/test_retention.py broker/test_sweep_model.py",
     ),
     # -- the rollup: tests/archive finds these ---------------------------------------------------
     bug(
@@ -675,12 +695,14 @@ BUGS = (
         "a tombstone goes while a file that may hold its key cannot be opened",
         "archive/maintain/clean.py",
         ("self._old_us())\n            - self._blocked,", "self._old_us()),"),
+        tests="archive/test_clean.py",
     ),
     bug(
         "unsynced-bucket-directory",
         "a file is committed whose directory has an entry that was never synced",
         "archive/storage/local.py",
         ("        while directory != self._root:\n", "        while directory == self._root:\n"),
+        tests="archive/test_writer.py",
     ),
     bug(
         "maintain-after-a-conflict",
@@ -690,6 +712,7 @@ BUGS = (
             "        except TableConflict:\n            raise\n        except BrokerdError",
             "        except BrokerdError",
         ),
+        tests="archive/test_job.py",
     ),
     bug(
         "paired-once",
@@ -700,12 +723,14 @@ BUGS = (
             "            report.steps.append(step(run))",
             "            report.steps.append(step(run))",
         ),
+        tests="archive/test_job.py",
     ),
     bug(
         "error-of-a-moment-is-final",
         "a task is not tried again after an error of a disk or a server",
         "archive/cluster/attempts.py",
         ("and _attempts_left() > 0:", "and _attempts_left() > 3:"),
+        tests="archive/test_runner.py",
     ),
     # -- other formats -------------------------------------------------------------------------
     bug(
@@ -760,6 +785,7 @@ BUGS = (
             "                    partition, [record], Format.RUSTLOG\n"
             "                )\n",
         ),
+        tests="protocols/rustlog",
     ),
     bug(
         "mega-early-answer",
@@ -847,6 +873,7 @@ BUGS = (
             "max(self._next_id, subscription_id + 1)",
             "max(self._next_id, subscription_id)",
         ),
+        tests="broker/test_subscriptions.py",
     ),
 )
 
@@ -884,7 +911,7 @@ def places(one: Bug) -> str:
 
 
 def copy_tree(target: Path) -> None:
-    """Copy the files of ``brokerd/`` and ``simulator/`` that git knows or would add."""
+    """Copy the files of the package, the simulator and the tests that git knows or would add."""
     command = [
         "git",
         "ls-files",
@@ -894,6 +921,8 @@ def copy_tree(target: Path) -> None:
         "--exclude-standard",
         "brokerd",
         "simulator",
+        "tests",
+        "pyproject.toml",
     ]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in listed.split("\0"):
@@ -910,8 +939,8 @@ class Search(NamedTuple):
 
     name: str
     stages: tuple[str, ...]
-    """Arguments of Python's ``-m``, one run after the other. ``{seeds}`` and ``{jobs}`` are
-    replaced."""
+    """Arguments of Python's ``-m``, one run after the other. ``{seeds}``, ``{jobs}`` and
+    ``{tests}`` are replaced."""
     again: str
     """The same for what was found alone, at ``{where}``."""
     found: re.Pattern[str]
@@ -934,13 +963,22 @@ SEARCHES = (
         re.compile(r"(?P<where>(?:broker|log|changes):\d+) \(.*?\), \w+: (?P<what>.+)"),
     ),
     Search(
+        "suite",
+        ("pytest -q -x -p no:cacheprovider --tb=no {tests}",),
+        "pytest -q -p no:cacheprovider --tb=no {where}",
+        re.compile(
+            r"(?P<what>FAILED|ERROR) (?P<where>tests/\S+?\.py(?:::\w+)*(?:\[.*?\](?= - |$))?)"
+        ),
+    ),
+    Search(
         "flips",
         ("simulator.flips --jobs {jobs}",),
         "simulator.flips --file {where} --jobs 1",
         re.compile(r"[\w ,]+: \S*?(?P<where>[^/ ]+) at \d+ \^ \w+, .*?: (?P<what>[A-Z ]+):"),
     ),
 )
-"""Flips take long: they are asked only about what the others do not find."""
+"""The suite runs a bug's own test files. Flips take long: they are asked only about what the
+others do not find."""
 
 
 class Catch(NamedTuple):
@@ -953,7 +991,7 @@ class Catch(NamedTuple):
     """Whether the tree without the bug passes at the same place."""
 
 
-def hunt(search: Search, root: Path, sound: Path, seeds: int, jobs: int) -> Catch:
+def hunt(search: Search, root: Path, sound: Path, seeds: int, jobs: int, tests: str = "") -> Catch:
     """Run a search on the tree at ``root`` until it finds something or has seen everything.
 
     What it finds in the tree at ``sound`` as well is not the bug's.
@@ -961,13 +999,15 @@ def hunt(search: Search, root: Path, sound: Path, seeds: int, jobs: int) -> Catc
     began = time.monotonic()
     catch = Catch("", "", 0.0)
     for stage in search.stages:
-        catch = _run(search, root, stage.format(seeds=seeds - 1, jobs=jobs).split())
+        arguments = stage.format(seeds=seeds - 1, jobs=jobs, tests=tests).split()
+        catch = _run(search, root, arguments)
         if catch.what:
             break
     catch = catch._replace(seconds=time.monotonic() - began)
     if not catch.where:
         return catch
-    without = _run(search, sound, search.again.format(where=catch.where).split())
+    arguments = [part.format(where=catch.where) for part in search.again.split()]
+    without = _run(search, sound, arguments)
     return catch._replace(is_proof=not without.what)
 
 
@@ -1024,8 +1064,10 @@ class Result(NamedTuple):
         return any(catch.what and catch.is_proof for catch in self.catches.values())
 
 
-def try_out(one: Bug, searches: Iterable[Search], seeds: int, jobs: int) -> Result:
-    """Plant a bug in a copy of the tree and search for it."""
+def try_out(
+    one: Bug, searches: Iterable[Search], seeds: int, jobs: int, *, first: bool = False
+) -> Result:
+    """Plant a bug in a copy of the tree and search for it. ``first``: until one search finds it."""
     with tempfile.TemporaryDirectory(prefix="planted-") as directory:
         root, sound = Path(directory, "planted"), Path(directory, "sound")
         copy_tree(root)
@@ -1033,10 +1075,13 @@ def try_out(one: Bug, searches: Iterable[Search], seeds: int, jobs: int) -> Resu
         plant(one, root)
         catches: dict[str, Catch] = {}
         for search in searches:
-            is_last_resort = search is SEARCHES[-1]
-            if is_last_resort and any(catch.what for catch in catches.values()):
+            if search.name == "suite" and not one.tests:
                 continue
-            catches[search.name] = hunt(search, root, sound, seeds, jobs)
+            is_found = any(catch.what and catch.is_proof for catch in catches.values())
+            if is_found and (first or search is SEARCHES[-1]):
+                continue
+            tests = " ".join(f"tests/{name}" for name in one.tests.split())
+            catches[search.name] = hunt(search, root, sound, seeds, jobs, tests)
     return Result(one, catches)
 
 
@@ -1081,6 +1126,7 @@ def main(given: list[str]) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--only", action="append", metavar="NAME", help="only this bug")
     parser.add_argument("--search", action="append", metavar="NAME", help="only this search")
+    parser.add_argument("--first", action="store_true", help="one search that finds it is enough")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many seeds are tried")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     options = parser.parse_args(given)
@@ -1090,7 +1136,7 @@ def main(given: list[str]) -> int:
     results: list[Result] = []
     for one in BUGS:
         if one.name in names:
-            result = try_out(one, searches, options.seeds, options.jobs)
+            result = try_out(one, searches, options.seeds, options.jobs, first=options.first)
             results.append(result)
             told = (f"{name}: {cell(catch)}" for name, catch in result.catches.items())
             print(f"{one.name}: {'; '.join(told)}", flush=True)

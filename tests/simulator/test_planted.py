@@ -71,6 +71,18 @@ OUTPUTS = [
         "broker:12",
     ),
     (
+        "suite",
+        "FAILED tests/wal/test_log.py::test_one[a b - c] - AssertionError: no",
+        "FAILED",
+        "tests/wal/test_log.py::test_one[a b - c]",
+    ),
+    (
+        "suite",
+        "FAILED tests/wal/test_log.py::test_one",
+        "FAILED",
+        "tests/wal/test_log.py::test_one",
+    ),
+    (
         "flips",
         "running, index: /data/wal/0.idx at 512 ^ 0x80, index, column: WRONG PAYLOAD: it is b''",
         "WRONG PAYLOAD",
