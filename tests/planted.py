@@ -269,6 +269,93 @@ BUGS = (
             "        return Rows(*(column[row : row + rows - 1] for column in self._columns))",
         ),
     ),
+    # -- the end of the log ----------------------------------------------------------------------
+    bug(
+        "end-by-index-ignored",
+        "a last segment that was cut passes for a torn write, whatever its index says",
+        "wal/recovery/directory.py",
+        (
+            "        own = [index for index in indexes if self._is_own(index)]",
+            "        own = [index for index in indexes[:0] if self._is_own(index)]",
+        ),
+        tests="wal/test_cut_short.py",
+    ),
+    bug(
+        "missing-tail-ignored",
+        "an index without its segment does not tell that the segment is missing",
+        "wal/recovery/directory.py",
+        (
+            "        later = [index for index in indexes if self._is_later(index)]",
+            "        later = [index for index in indexes[:0] if self._is_later(index)]",
+        ),
+        tests="wal/test_cut_short.py",
+    ),
+    bug(
+        "end-by-snapshot-ignored",
+        "a log that ends before its newest snapshot is not reported",
+        "wal/recovery/directory.py",
+        ("    elif align(end_lsn) < reached_lsn:", "    elif align(end_lsn) < first:"),
+        tests="broker/test_log_end.py wal/test_cut_short.py wal/test_recover.py",
+    ),
+    bug(
+        "end-by-bounds-ignored",
+        "a log that ends before state/bounds is not reported",
+        "wal/recovery/known_end.py",
+        ("            bounds.synced_lsn,\n", "            0,\n"),
+        tests="broker/test_log_end.py",
+    ),
+    bug(
+        "another-segment-accepted",
+        "a file of another segment passes for the last one",
+        "wal/recovery/directory.py",
+        (
+            "    if found.header is None:\n        return\n",
+            "    if found.header is None or found.is_last:\n        return\n",
+        ),
+        tests="broker/test_log_end.py wal/test_cut_short.py",
+    ),
+    bug(
+        "bounds-before-the-sync",
+        "state/bounds is written before the log that it tells of is synced",
+        "broker/archive/bounds_writer.py",
+        (
+            "lambda: self._wal.when_synced(lambda error: self._submit(writing, error))",
+            "lambda: self._submit(writing, None)",
+        ),
+        tests="broker/test_bounds.py broker/test_log_end.py",
+    ),
+    bug(
+        "bounds-of-another-log",
+        "the bounds of another log prove the end of this one",
+        "wal/recovery/known_end.py",
+        (
+            "            if decode_log_id(data) != bounds.log_id:",
+            "            if not decode_log_id(data):",
+        ),
+        tests="broker/test_log_end.py",
+    ),
+    # -- memory that runs out -------------------------------------------------------------------
+    bug(
+        "error-without-a-text",
+        "an allocation that failed without a text is not tried again, and nobody knows",
+        "wal/write/allocation.py",
+        (
+            'getattr(error, "strerror", None) or error_text(error)',
+            'getattr(error, "strerror", None) or str(error)',
+        ),
+        (
+            "        if self.error is not None:\n            self.error = None\n",
+            "        if self.error:\n            self.error = None\n",
+        ),
+        tests="wal/test_log.py",
+    ),
+    bug(
+        "half-a-change-stays",
+        "a connection that runs out of memory within the broker is closed, and the broker goes on",
+        "server/memory_errors.py",
+        ("        if path.startswith(_STATE):\n            return False\n", ""),
+        tests="test_memory_errors.py",
+    ),
     # -- snapshots -----------------------------------------------------------------------------
     bug(
         "early-snapshot",
@@ -489,6 +576,16 @@ BUGS = (
         ),
     ),
     bug(
+        "cancel-answered-early",
+        "a CANCEL is answered before it is durable",
+        "protocols/mamamia/connection.py",
+        (
+            "        self.answers.append(cancelled(was_cancelled))",
+            "        self.answer_read(cancelled(was_cancelled))",
+        ),
+        tests="protocols/test_connection.py",
+    ),
+    bug(
         "expire-after-a-jump",
         "records expire by broker time, which may be ahead",
         "broker/records/fetch.py",
@@ -524,6 +621,36 @@ BUGS = (
             "            time_us=self._time.time_us(),",
         ),
         tests="broker/test_bounds.py",
+    ),
+    bug(
+        "start-by-a-wrong-clock",
+        "after a start broker time goes back to a wall clock that is behind",
+        "broker/clock.py",
+        (
+            "        self._offset_us = max(wall_us, time_us) - now_us\n",
+            "        self._offset_us = wall_us - now_us\n",
+        ),
+        tests="broker/test_clock.py",
+    ),
+    bug(
+        "jump-back-not-noticed",
+        "only jumps forward make the wall clock wait for the grace",
+        "broker/clock.py",
+        (
+            "        if abs(wall_us - self._steady_us) > tolerance_us:",
+            "        if wall_us - self._steady_us > tolerance_us:",
+        ),
+        tests="broker/test_clock.py",
+    ),
+    bug(
+        "removal-by-the-wall-clock",
+        "the time for removal is the wall clock, however far it has jumped",
+        "broker/clock.py",
+        (
+            "        ahead_us = self._offset_us - min(wall_us, self._trusted_us)",
+            "        ahead_us = self._offset_us - wall_us",
+        ),
+        tests="broker/test_clock.py",
     ),
     bug(
         "fire-the-expired",
@@ -570,7 +697,7 @@ BUGS = (
             "        starts, topic_ids = "
             "{key: start + 3 for key, start in self._state.starts.items()}, set(self._state.by_id)",
         ),
-        tests="broker/test_segment_cleaner.py broker/test_sweep_model.py",
+        tests="broker/test_retention.py",
     ),
     bug(
         "retain-by-a-jump",
@@ -612,7 +739,6 @@ BUGS = (
             "            if news:\n",
             "            if news < 0:\n",
         ),
-        tests="broker/test_shrunk_log.py",
     ),
     bug(
         "mark-ignored-at-the-start",
@@ -670,6 +796,55 @@ BUGS = (
         ),
     ),
     bug(
+        "bound-at-the-commit",
+        "the commit of a group that has leased records says what may be compacted",
+        "broker/status/overview.py",
+        (
+            "        if store.leased or store.ready or store.delayed or store.dead:\n"
+            "            return None\n",
+            "",
+        ),
+        (
+            " or store.last_token > self._state.token_base:",
+            " or store.last_token < 0:",
+        ),
+        tests="broker/test_bounds.py",
+    ),
+    bug(
+        "seek-without-new-bounds",
+        "after a seek the rollup goes on with the bounds from before",
+        "broker/wiring.py",
+        (
+            "            self.bounds.changed()\n",
+            "            self.bounds.status()\n",
+        ),
+        tests="broker/test_bounds.py",
+    ),
+    bug(
+        "pin-goes-back",
+        "the pin forgets segments that were deleted before",
+        "broker/archive/pin.py",
+        (
+            "        lsn = max(pin.lsn, 0 if self._pin is None else self._pin.lsn)",
+            "        lsn = pin.lsn",
+        ),
+        tests="broker/test_archive_pin.py",
+    ),
+    bug(
+        "another-archive-accepted",
+        "an archive without the deleted segments is accepted in place of the one that has them",
+        "archive/contract/pairing.py",
+        ("    if table.archive_id != pin.archive_id:", "    if not table.archive_id:"),
+        tests="archive/test_pairing.py broker/test_archive_pin.py",
+    ),
+    bug(
+        "older-log-accepted",
+        "a log that is older than its archive is rolled up",
+        "archive/contract/pairing.py",
+        ("    if table.lsn > end_lsn:", "    if end_lsn < 0:"),
+        tests="archive/test_pairing.py",
+    ),
+    bug(
         "seek-below-the-start",
         "a seek to the start goes to offset 0, whatever was removed",
         "broker/leases/group_admin.py",
@@ -677,17 +852,24 @@ BUGS = (
         ("            group_partition.leave_out_gaps()\n", ""),
         tests="broker/test_group_admin.py broker/test_retention.py broker/test_sweep_model.py",
     ),
-    bug(
+    Bug(
         "new-group-below-the-start",
         "a group that comes later begins with records that were removed",
-        "broker/model/state.py",
         (
-            "            group_partition.store.leave_out(0, "
-            "group_partition.partition.start_offset)\n"
-            "            group_partition.store.skip_tokens(self.token_base)",
-            "            group_partition.store.skip_tokens(self.token_base)",
+            Edit(
+                "brokerd/broker/model/state.py",
+                "            group_partition.store.leave_out(0, "
+                "group_partition.partition.start_offset)\n"
+                "            group_partition.store.skip_tokens(self.token_base)",
+                "            group_partition.store.skip_tokens(self.token_base)",
+            ),
+            Edit(
+                "brokerd/broker/model/topics.py",
+                "        self.store.leave_out(0, self.partition.start_offset)\n",
+                "",
+            ),
         ),
-        tests="broker/test_group_admin.py broker/test_retention.py broker/test_sweep_model.py",
+        "broker/test_group_admin.py broker/test_retention.py",
     ),
     # -- the rollup: tests/archive finds these ---------------------------------------------------
     bug(
@@ -695,7 +877,7 @@ BUGS = (
         "a tombstone goes while a file that may hold its key cannot be opened",
         "archive/maintain/clean.py",
         ("self._old_us())\n            - self._blocked,", "self._old_us()),"),
-        tests="archive/test_clean.py",
+        tests="archive/test_clean.py::test_a_deleted_key_does_not_return_with_a_file",
     ),
     bug(
         "unsynced-bucket-directory",
@@ -712,7 +894,7 @@ BUGS = (
             "        except TableConflict:\n            raise\n        except BrokerdError",
             "        except BrokerdError",
         ),
-        tests="archive/test_job.py",
+        tests="archive/test_job.py::test_a_job_of_a_copy_stops_when_another_one_is_faster",
     ),
     bug(
         "paired-once",
@@ -723,7 +905,7 @@ BUGS = (
             "            report.steps.append(step(run))",
             "            report.steps.append(step(run))",
         ),
-        tests="archive/test_job.py",
+        tests="archive/test_job.py::test_a_job_of_a_copy_stops_when_the_archive_goes_ahead",
     ),
     bug(
         "error-of-a-moment-is-final",
@@ -731,6 +913,88 @@ BUGS = (
         "archive/cluster/attempts.py",
         ("and _attempts_left() > 0:", "and _attempts_left() > 3:"),
         tests="archive/test_runner.py",
+    ),
+    bug(
+        "commit-over-another",
+        "a commit takes the version that another process has just committed",
+        "archive/delta/table.py",
+        (
+            'if self._store.put_if_absent(f"{COMMITS}/{commit_name(newest.version + 1)}", data):\n',
+            'if not self._store.put(f"{COMMITS}/{commit_name(newest.version + 1)}", data):\n',
+        ),
+        tests="archive/test_table.py",
+    ),
+    bug(
+        "lot-committed-twice",
+        "a lot is added although another process has added it",
+        "archive/delta/table.py",
+        ("            if was != now:\n", "            if was > now:\n"),
+        tests="archive/test_table.py archive/test_job.py",
+    ),
+    bug(
+        "replace-what-is-gone",
+        "a file is rewritten that another process has removed: its records are there twice",
+        "archive/delta/table.py",
+        ("        if path not in live:\n", "        if path in added:\n"),
+        tests="archive/test_table.py",
+    ),
+    bug(
+        "unproved-checkpoint",
+        "a checkpoint that is incomplete or damaged is read",
+        "archive/delta/log_reader.py",
+        (
+            "    return checkpoint if found == encode_sum(version, checkpoint) else None",
+            "    return checkpoint if found else None",
+        ),
+        tests="archive/test_checkpoints.py archive/test_log_files.py",
+    ),
+    bug(
+        "unsynced-checkpoint",
+        "commits are deleted for a checkpoint that is not synced",
+        "archive/delta/checkpoints.py",
+        (
+            "    for made in (path, _HINT):\n        store.sync_file(made)\n"
+            "    store.sync_directory(COMMITS)\n",
+            "",
+        ),
+        tests="archive/test_checkpoints.py",
+    ),
+    bug(
+        "commit-not-verified",
+        "a damaged commit counts",
+        "archive/delta/log_files.py",
+        (
+            '(signature and signature != xxh3_64_hexdigest(data.partition(b"\\n")[2]))',
+            "(signature and not data)",
+        ),
+        tests="archive/test_log_files.py",
+    ),
+    bug(
+        "vacuum-for-the-newest",
+        "vacuum deletes files that a reader of an older version needs",
+        "archive/delta/vacuum.py",
+        (
+            "    kept = {*live, *_removed_since(store, log, cutoff_ms)}",
+            "    kept = set(live)",
+        ),
+        tests="archive/test_vacuum.py",
+    ),
+    bug(
+        "log-cut-by-the-newest",
+        "commits are deleted for a checkpoint that is younger than the versions to keep",
+        "archive/delta/checkpoints.py",
+        (
+            "        if made_ms < cutoff_ms and read_checkpoint",
+            "        if made_ms and read_checkpoint",
+        ),
+        tests="archive/test_vacuum.py archive/test_checkpoints.py",
+    ),
+    bug(
+        "conflict-with-a-lock",
+        "two jobs of different data directories work on one archive at a time",
+        "archive/job.py",
+        ("        with archive_lock(job.root):\n", "        if archive_lock(job.root):\n"),
+        tests="archive/test_job.py::test_a_copy_and_its_original_do_not_use_the_archive_at_once",
     ),
     # -- other formats -------------------------------------------------------------------------
     bug(
@@ -785,7 +1049,7 @@ BUGS = (
             "                    partition, [record], Format.RUSTLOG\n"
             "                )\n",
         ),
-        tests="protocols/rustlog",
+        tests="protocols/test_rustlog.py protocols/test_rustlog_refusals.py",
     ),
     bug(
         "mega-early-answer",

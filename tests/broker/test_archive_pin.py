@@ -55,6 +55,17 @@ def test_it_says_which_archive_has_what_is_gone() -> None:
     assert again(house, archive).broker.archive_refresher.view is not None
 
 
+def test_its_lsn_does_not_go_back() -> None:
+    """A segment that is deleted later may lie below those deleted before."""
+    house, _archive = shrunk()
+    before = decode_pin(house.disk.read(PATH))
+    errors: list[Exception | None] = []
+    house.broker.pin.raise_to(before._replace(lsn=1), errors.append)
+    house.pass_time(1)
+    assert errors == [None]
+    assert decode_pin(house.disk.read(PATH)) == before
+
+
 def test_it_is_durable_before_anything_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     """While it cannot be written nothing is deleted, and that is told."""
     archive = CountedArchive()

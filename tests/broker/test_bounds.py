@@ -155,6 +155,14 @@ def test_a_group_that_only_commits_has_what_follows_its_commit(house: House) -> 
     assert below(house) == 6
 
 
+def test_a_group_that_commits_and_leases_has_what_it_leases(house: House) -> None:
+    produce(house, "t", *map(bytes, range(10)))
+    house.broker.groups.commit_offset("t", "g", 0, 6)
+    lease(house)
+    house.run()
+    assert below(house) == 0
+
+
 def test_delayed_messages_all_stay(house: House) -> None:
     """Their payloads are records of a topic without groups; they go when they have fired."""
     produce(house, "t", b"x")

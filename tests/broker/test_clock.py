@@ -137,6 +137,15 @@ class TestTimeForRemoval:
         hands.tick(GRACE_SECONDS + 60)
         assert hands.early_seconds == 0
 
+    def test_a_clock_that_was_behind_for_a_moment_is_right_at_once(self) -> None:
+        hands = Hands()
+        hands.tick(2 * GRACE_SECONDS)
+        hands.wrong = -DAY_SECONDS
+        hands.tick(8)
+        hands.wrong = 0
+        assert hands.early_seconds == 0
+        assert not hands.time.problem
+
     def test_steps_within_the_tolerance_count_together(self) -> None:
         hands = Hands()
         for _ in range(10):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from brokerd.broker import BrokerSettings, Congested
@@ -310,6 +312,22 @@ class TestSegments:
         assert start(house) == 97
         assert len(lease(house, limit=9)) == 3
         assert produce(house, "t", b"new") == [100]
+
+    def test_a_segment_stays_until_its_last_record_is_removed(self) -> None:
+        house = House(
+            settings=replace(
+                settings(snapshot_interval_bytes=100 * KIB), tail_cache_bytes=0, read_cache_bytes=0
+            ),
+            options=SMALL,
+        )
+        fill(house, "t", 400)
+        before = len(segments(house))
+        for offset in range(1, 14):
+            house.broker.topics.trim("t", 0, offset)
+            house.run()
+            pass_rounds(house)
+            assert read(house, "t", offset).value == bytes(10 * KIB)
+        assert len(segments(house)) == before - 2
 
     def test_a_record_that_stays_pins_its_own_segment_alone(self) -> None:
         house = House(

@@ -80,6 +80,35 @@ def test_no_answer_leaves_before_its_commit_is_durable() -> None:
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        mm.Produce("orders", b"x", delay=5.0),
+        mm.ProduceBatch("orders", (mm.BatchMessage(b"x"), mm.BatchMessage(b"y", delay=5.0))),
+        mm.Acquire("orders", "g", "c"),
+        mm.AcquireBatch("orders", "g", "c", 9),
+        mm.Settle("orders", "g", 0, "c", True),
+        mm.Settle("orders", "g", 0, "c", False),
+        mm.SettleBatch("orders", "g", "c", (mm.BatchSettle(0, True),)),
+        mm.Extend("orders", "g", "c", 0),
+        mm.Release("orders", "g", "c"),
+        mm.Cancel("orders", 0),
+    ],
+    ids=lambda change: type(change).__name__,
+)
+def test_no_change_is_answered_before_it_is_durable(change: Any) -> None:
+    house = House()
+    ask(house, mm.Produce("orders", b"later", delay=60.0), mm.Produce("orders", b"a"))
+    ask(house, mm.Produce("orders", b"b"), acquire())
+    client = house.connect()
+    client.send(change)
+    house.turn()
+    assert client.received_bytes() == b""
+    house.run()
+    [answer] = client.answers()
+    assert isinstance(answer, tuple), "no error"
+
+
+@pytest.mark.parametrize(
     "form",
     [BlipmqConnection, FlymqConnection, MamamiaConnection, MegaConnection, RustlogConnection],
 )
