@@ -247,13 +247,11 @@ async def test_a_peer_that_shuts_its_sending_side_gets_all_answers(
 async def test_a_process_that_dies_in_a_long_poll_gets_no_message(
     tmp_path: Path, no_faults: None
 ) -> None:
-    def leave() -> None:
+    async with served(tmp_path) as running:
         host, port = running.address.split(":")
         with socket.create_connection((host, int(port))) as peer:
             peer.sendall(mm.encode_request(mm.Acquire("orders", "g", "dead", 30.0, 60.0)))
-
-    async with served(tmp_path) as running:
-        await deferToThread(leave)
+            await until(lambda: running.core.status()["long_polls"] == 1)
         await until(lambda: running.connections() == 0)
         await running.ask(lambda client: client.produce("orders", b"x"))
         message = await running.ask(lambda client: client.acquire("orders", "g", "alive"))

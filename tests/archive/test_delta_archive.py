@@ -440,7 +440,7 @@ def test_too_many_open_files_pass(world: World, monkeypatch: pytest.MonkeyPatch)
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as full:
-        full.setattr("brokerd.archive.storage.local.io.FileIO", refuse)
+        full.setattr("brokerd.archive.storage.disk.open_regular", refuse)
         with pytest.raises(ArchiveUnavailable, match="Too many open files"):
             view.read(1, 0, 0, 100)
     assert view.read(1, 0, 0, 100) is not None
