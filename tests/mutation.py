@@ -1,0 +1,149 @@
+"""Runs mutation tests of one room with cosmic-ray, in a copy of the working tree.
+
+python -m tests.mutation groups --count 60 --cosmic-ray /tmp/mutation/bin/cosmic-ray
+
+cosmic-ray changes one operator, number, or word of the source at a time and runs the tests of the
+room. A mutant survives if they pass. The seed selects ``count`` of all mutants; type annotations
+have none. docs/testing.rst, section "Mutation tests", says how to install cosmic-ray.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from tests.planted import ROOT, copy_tree
+
+ROOMS = {
+    "walformat": (
+        "brokerd/walformat",
+        "tests/test_walformat.py tests/wal/test_directory.py tests/wal/test_recover.py",
+    ),
+    "groups": ("brokerd/groups", "tests/groups"),
+    "recovery": (
+        "brokerd/wal/recovery",
+        "tests/wal/test_cut_short.py tests/wal/test_directory.py tests/broker/test_log_end.py "
+        "tests/wal/test_recover.py",
+    ),
+    "delta": (
+        "brokerd/archive/delta",
+        "tests/archive/test_vacuum.py tests/archive/test_table.py tests/archive/test_checkpoints.py"
+        " tests/archive/test_log_files.py",
+    ),
+}
+"""The source of a room, and its tests."""
+
+CONFIGURATION = """
+[cosmic-ray]
+module-path = "{source}"
+timeout = {timeout}
+excluded-modules = []
+test-command = "{python} -m pytest -q -x -p no:cacheprovider -m 'not slow' --tb=no {tests}"
+
+[cosmic-ray.distributor]
+name = "local"
+"""
+
+
+def annotations(source: str) -> Iterator[tuple[int, int, int, int]]:
+    """Yield begin and end (line, column) of each annotation."""
+    for node in ast.walk(ast.parse(source)):
+        for name in ("annotation", "returns"):
+            one = getattr(node, name, None)
+            if isinstance(one, ast.expr) and one.end_lineno is not None:
+                yield one.lineno, one.col_offset, one.end_lineno, one.end_col_offset or 0
+
+
+def keep_some(session: Path, count: int, seed: int) -> int:
+    """Delete all mutants but ``count``, and those in annotations. Returns how many there were."""
+    with closing(sqlite3.connect(session)) as database, database:
+        rows = database.execute(
+            "SELECT job_id, module_path, start_pos_row, start_pos_col FROM mutation_specs "
+            "ORDER BY module_path, start_pos_row, start_pos_col, operator_name, occurrence"
+        ).fetchall()
+        known = {
+            path: list(annotations((ROOT / path).read_text())) for path in {row[1] for row in rows}
+        }
+        mutants = [
+            job
+            for job, path, line, column in rows
+            if not any(
+                (first, start) <= (line, column) < (last, end)
+                for first, start, last, end in known[path]
+            )
+        ]
+        kept = set(random.Random(seed).sample(mutants, min(count, len(mutants))))
+        gone = [(row[0],) for row in rows if row[0] not in kept]
+        for table in ("mutation_specs", "work_items"):
+            database.executemany(f"DELETE FROM {table} WHERE job_id = ?", gone)
+    return len(mutants)
+
+
+def main(given: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("room", choices=ROOMS)
+    parser.add_argument("--count", type=int, default=100, help="how many mutants are tried")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds of a mutant's tests")
+    parser.add_argument("--seconds", type=float, help="end after this time, with what there is")
+    parser.add_argument("--cosmic-ray", default="cosmic-ray", metavar="PROGRAM")
+    options = parser.parse_args(given)
+    source, tests = ROOMS[options.room]
+    with tempfile.TemporaryDirectory(prefix="mutation-") as directory:
+        root = Path(directory)
+        copy_tree(root)
+        text = CONFIGURATION.format(
+            source=source, tests=tests, timeout=options.timeout, python=sys.executable
+        )
+        (root / "mutation.toml").write_text(text)
+        # A file that changes twice a second must not be read from the cache of compiled files.
+        environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+
+        def run(*arguments: str) -> str:
+            command = [options.cosmic_ray, *arguments]
+            done = subprocess.run(
+                command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True
+            )
+            if done.returncode != 0:
+                raise SystemExit(f"cosmic-ray {arguments[0]} failed:\n{done.stdout}")
+            return done.stdout
+
+        run("baseline", "mutation.toml")
+        run("init", "mutation.toml", "session.sqlite")
+        total = keep_some(root / "session.sqlite", options.count, options.seed)
+        command = [options.cosmic_ray, "exec", "mutation.toml", "session.sqlite"]
+        process = subprocess.Popen(command, cwd=root, env=environment, start_new_session=True)
+        try:
+            process.wait(options.seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        outcomes: Counter[str] = Counter()
+        for line in run("dump", "session.sqlite").splitlines():
+            _, result = json.loads(line)
+            if result is None:
+                continue
+            outcome = str(result["test_outcome"]).rpartition(".")[2].lower()
+            outcomes[outcome] += 1
+            if outcome == "survived":
+                print(result["diff"], end="\n\n")
+    tried = outcomes.total()
+    print(f"{options.room}: {outcomes['killed']} of {tried} mutants killed; there are {total}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
