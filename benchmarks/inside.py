@@ -58,18 +58,18 @@ class Inside:
     def uncongested(self) -> Deferred[None]:
         """Fires when a call that raised ``Congested`` may be tried again."""
         free: Deferred[None] = Deferred()
-        self.broker.journal.when_uncongested(lambda: free.callback(None))
+        self.broker.group_commit.when_uncongested(lambda: free.callback(None))
         return free
 
     def durable(self) -> Deferred[None]:
         """Fires when all that was done so far is durable."""
-        journal = self.broker.journal
-        ticket = journal.ticket()
+        group_commit = self.broker.group_commit
+        ticket = group_commit.ticket()
         done: Deferred[None] = Deferred()
-        if ticket <= journal.durable_ticket:
+        if ticket <= group_commit.durable_ticket:
             done.callback(None)
         else:
-            journal.when_durable(ticket, lambda: done.callback(None))
+            group_commit.when_durable(ticket, lambda: done.callback(None))
         return done
 
 

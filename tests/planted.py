@@ -116,7 +116,7 @@ BUGS = (
     bug(
         "answer-with-the-commit-before",
         "answers leave one commit too early",
-        "broker/journal.py",
+        "broker/group_commit.py",
         (
             "            self._schedule()\n            return self._wal.next_ticket\n",
             "            self._schedule()\n            return self._wal.next_ticket - 1\n",
@@ -125,7 +125,7 @@ BUGS = (
     bug(
         "topics-in-between",
         "entries of topics come after other kinds in a frame",
-        "broker/journal.py",
+        "broker/group_commit.py",
         (
             "entries = sorted(self._entries, key=_comes_after_topics)",
             "entries = list(self._entries)",
@@ -134,7 +134,7 @@ BUGS = (
     bug(
         "reuse-offset",
         "the second of several small batches begins at the offset of the first",
-        "broker/journal.py",
+        "broker/group_commit.py",
         (
             "_batch(partition, partition.framed_end + start, len(part.values), body)",
             "_batch(partition, partition.framed_end, len(part.values), body)",
@@ -143,7 +143,7 @@ BUGS = (
     bug(
         "lose-last-of-batch",
         "the last record of a small batch is not journaled",
-        "broker/journal.py",
+        "broker/group_commit.py",
         (
             " else c[start:stop] for c in columns",
             " else c[start : stop - 1] for c in columns",
@@ -153,7 +153,7 @@ BUGS = (
         "admit-one-by-one",
         "the messages of a batch are admitted one by one: a refused one may be half stored",
         "protocols/mamamia/connection.py",
-        ("        broker.journal.admit(size, len(set(partitions)))\n", ""),
+        ("        broker.group_commit.admit(size, len(set(partitions)))\n", ""),
         (
             "                partition.index,\n                broker.records.append(\n",
             "                partition.index,\n                broker.records.produce(\n",
@@ -503,7 +503,7 @@ BUGS = (
     bug(
         "stop-before-cut",
         "a clean stop does not hand to the log what has gathered",
-        "broker/journal.py",
+        "broker/group_commit.py",
         (
             "        if not self._wal.failed:\n            self.append_frame()\n",
             "        if not self._wal.failed:\n",
@@ -540,7 +540,7 @@ BUGS = (
         "broker/leases/group_admin.py",
         (
             "            before = len(group_partition.store.events)\n            count += take(",
-            "            self._leases._journal.end_frame_early()\n"
+            "            self._leases._group_commit.end_frame_early()\n"
             "            before = len(group_partition.store.events)\n            count += take(",
         ),
         tests=f"{KEPT_PLAN}[replay-in-two-frames]",
@@ -562,7 +562,7 @@ BUGS = (
         "broker/delayed/delivery.py",
         (
             "        self._settle(group_partition, offset)\n        self._counters.fired += 1",
-            "        self._journal.end_frame_early()\n"
+            "        self._group_commit.end_frame_early()\n"
             "        self._settle(group_partition, offset)\n        self._counters.fired += 1",
         ),
     ),
@@ -608,7 +608,7 @@ BUGS = (
     bug(
         "forget-the-clock",
         "the log does not say that broker time is ahead, so a start trusts a wrong clock",
-        "broker/journal.py",
+        "broker/group_commit.py",
         ("        if clock:  # it fits", "        if clock is None:  # it fits"),
         tests=f"broker/test_clock.py {KEPT_PLAN}[wrong-clock]",
     ),
@@ -849,7 +849,7 @@ BUGS = (
         "a seek to the start goes to offset 0, whatever was removed",
         "broker/leases/group_admin.py",
         ("    first = partition.start_offset\n", "    first = 0\n"),
-        ("            group_partition.leave_out_gaps()\n", ""),
+        ("            group_partition.settle_gaps()\n", ""),
         tests="broker/test_group_admin.py broker/test_retention.py broker/test_sweep_model.py",
     ),
     Bug(
@@ -858,14 +858,14 @@ BUGS = (
         (
             Edit(
                 "brokerd/broker/model/state.py",
-                "            group_partition.store.leave_out(0, "
+                "            group_partition.store.settle_gap(0, "
                 "group_partition.partition.start_offset)\n"
                 "            group_partition.store.skip_tokens(self.token_base)",
                 "            group_partition.store.skip_tokens(self.token_base)",
             ),
             Edit(
                 "brokerd/broker/model/topics.py",
-                "        self.store.leave_out(0, self.partition.start_offset)\n",
+                "        self.store.settle_gap(0, self.partition.start_offset)\n",
                 "",
             ),
         ),
@@ -1001,7 +1001,7 @@ BUGS = (
         "fetch-the-undurable",
         "a fetch shows records whose commit is under way",
         "broker/records/fetch.py",
-        ("chunk.durable_end(fetcher.journal.durable_ticket),", "chunk.end,"),
+        ("chunk.durable_end(fetcher.group_commit.durable_ticket),", "chunk.end,"),
     ),
     bug(
         "fetch-loses-the-last",
@@ -1083,10 +1083,10 @@ BUGS = (
         "a scheduled message is settled in a frame of its own before it is stored",
         "broker/delayed/delivery.py",
         (
-            "        self._journal.admit(size + DELIVERY_FRAME_BYTES)\n",
-            "        self._journal.admit(size + DELIVERY_FRAME_BYTES)\n"
+            "        self._group_commit.admit(size + DELIVERY_FRAME_BYTES)\n",
+            "        self._group_commit.admit(size + DELIVERY_FRAME_BYTES)\n"
             "        self._settle(group_partition, offset)\n"
-            "        self._journal.end_frame_early()\n",
+            "        self._group_commit.end_frame_early()\n",
         ),
         (
             "        self._settle(group_partition, offset)\n        self._counters.fired += 1\n",

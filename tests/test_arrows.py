@@ -36,7 +36,7 @@ BROKER_BASE = BROKERED | {
     "broker.callbacks",
     "broker.clock",
     "broker.context",
-    "broker.journal",
+    "broker.group_commit",
     "broker.model",
     "broker.status.counters",
 }
@@ -78,14 +78,14 @@ ARROWS: dict[str, set[str]] = {
     "broker": BROKERED | {"broker"},
     "broker.callbacks": BROKERED,
     "broker.clock": BROKERED,
-    "broker.model": BROKERED | {"broker.clock", "broker.journal"},
-    "broker.journal": BROKERED | {"broker.callbacks", "broker.clock", "broker.model"},
+    "broker.model": BROKERED | {"broker.clock", "broker.group_commit"},
+    "broker.group_commit": BROKERED | {"broker.callbacks", "broker.clock", "broker.model"},
     "broker.context": BROKER_BASE,
     "broker.archive": BROKER_BASE,
     "broker.archive.admin": BROKER_BASE | {"broker.archive", "broker.retention"},
     "broker.status": BROKER_BASE | {"broker.archive"},
     "broker.records": BROKER_BASE | {"broker.archive", "broker.status.damage"},
-    "broker.records.writer": BROKER_BASE
+    "broker.records.topic_writer": BROKER_BASE
     | {"broker.records", "broker.security", "broker.topic_admin"},
     "broker.leases": BROKER_BASE,
     "broker.retention": BROKER_BASE | {"broker.archive"},

@@ -3,7 +3,7 @@
 from brokerd.broker.archive.access import ArchiveAccess, ArchiveSettings
 from brokerd.broker.broker import Broker
 from brokerd.broker.clock import ClockSettings
-from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
+from brokerd.broker.group_commit import Clock, Congested, DelayedCall, GroupCommit
 from brokerd.broker.leases.service import key_hash
 from brokerd.broker.leases.waiters import Waiter
 from brokerd.broker.model.chunks import Chunk
@@ -47,7 +47,7 @@ __all__ = [
     "GONE",
     "GroupInfo",
     "GroupSettings",
-    "Journal",
+    "GroupCommit",
     "GroupPartition",
     "Lease",
     "NO_KEY",

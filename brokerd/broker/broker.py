@@ -21,7 +21,7 @@ from brokerd.broker.clock_admin import ClockAdmin
 from brokerd.broker.context import Context
 from brokerd.broker.delayed.delivery import DelayedDelivery
 from brokerd.broker.delayed.schedule import Schedule
-from brokerd.broker.journal import Journal
+from brokerd.broker.group_commit import GroupCommit
 from brokerd.broker.leases.group_admin import GroupAdmin
 from brokerd.broker.leases.reaper import GroupReaper
 from brokerd.broker.leases.service import LeaseService
@@ -32,7 +32,7 @@ from brokerd.broker.producers import Producers
 from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.records.cold_reader import ColdReader
 from brokerd.broker.records.fetch import RecordReader
-from brokerd.broker.records.writer import RecordWriter
+from brokerd.broker.records.topic_writer import TopicWriter
 from brokerd.broker.retention.retention import Retention
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
 from brokerd.broker.schemas.registry import Schemas
@@ -58,9 +58,9 @@ class Broker:
 
     settings: BrokerSettings
     context: Context
-    journal: Journal
+    group_commit: GroupCommit
     """Admits work, and calls back when it is durable."""
-    writer: RecordWriter
+    topic_writer: TopicWriter
     """Writes by topic name."""
     records: RecordAppender
     """Appends to a partition."""
@@ -122,9 +122,9 @@ class Broker:
         self.time.resume_from(self._state.last_time_us, self._state.ahead_us)
         now_us = self.time.now_us()
         self._state.dispose = self.reaper.dispose
-        self.journal.start()
+        self.group_commit.start()
         if is_damaged:
-            self.journal.mark_damage()
+            self.group_commit.mark_damage()
         self.leases.start(now_us)
         self.subscriptions.start(now_us, is_damaged)
         self.retention.start()
@@ -149,7 +149,7 @@ class Broker:
         self.snapshotter.stop()
         self.archive.stop()
         self.audit.stop()
-        self.journal.close()
+        self.group_commit.close()
 
     def write_last_snapshot(self) -> None:
         """Write the bounds, and a snapshot of the state at the end of the closed log. It blocks."""
@@ -171,7 +171,7 @@ class Broker:
         groups, omitted = self.overview.groups()
         return {
             **self.overview.counts(),
-            "uncommitted_bytes": self.journal.uncommitted_bytes,
+            "uncommitted_bytes": self.group_commit.uncommitted_bytes,
             "tail_cache_bytes": self.tail.used_bytes,
             "read_cache_bytes": self.read_cache.used_bytes,
             "reads_from_disk": self.cold_reader.reads,

@@ -1,4 +1,4 @@
-# Tests: tests/broker/test_journal.py, tests/broker/test_cold_reader.py
+# Tests: tests/broker/test_group_commit.py, tests/broker/test_cold_reader.py
 """Guarded calls of callbacks.
 
 The journal, the readers of log and archive, and the long polls call back many connections in a

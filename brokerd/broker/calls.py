@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from twisted.internet.defer import Deferred
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.journal import Congested
+from brokerd.broker.group_commit import Congested
 from brokerd.errors import BrokerdError, ShuttingDown, StorageFailed, without_frames
 
 Result = TypeVar("Result")
@@ -52,14 +52,14 @@ class _Call(Generic[Result]):
                 )
             result = self._call()
         except Congested:
-            self._broker.journal.when_uncongested(self.attempt)
+            self._broker.group_commit.when_uncongested(self.attempt)
         except (ShuttingDown, StorageFailed) as refusal:
             self.answer.errback(without_frames(refusal))  # the log may never be durable again
         except BrokerdError as refusal:
             refuse = partial(self.answer.errback, without_frames(refusal))
-            self._broker.journal.when_all_durable(refuse)
+            self._broker.group_commit.when_all_durable(refuse)
         except Exception:
             self.answer.errback()
         else:
             # If the Deferred is cancelled before, it ignores the result.
-            self._broker.journal.when_all_durable(partial(self.answer.callback, result))
+            self._broker.group_commit.when_all_durable(partial(self.answer.callback, result))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested
+from brokerd.broker.group_commit import BATCH_FRAME_BYTES, Congested
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.errors import NoSpace
 
@@ -14,7 +14,7 @@ class ClockAdmin:
 
     def __init__(self, context: Context, snapshotter: Snapshotter) -> None:
         self._time = context.time
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._wal = context.wal
         self._snapshotter = snapshotter
 
@@ -26,14 +26,14 @@ class ClockAdmin:
         in a snapshot count from its time, so a new snapshot follows. Raises `Congested` and
         `NoSpace` before it changes anything.
         """
-        self._journal.admit_events(BATCH_FRAME_BYTES)
-        self._journal.end_frame_early()
+        self._group_commit.admit_events(BATCH_FRAME_BYTES)
+        self._group_commit.end_frame_early()
         if not self._wal.seal():
             error = self._wal.allocation_error
             if error is not None:
                 raise NoSpace(f"the disk has no room for another segment ({error})")
             raise Congested("log space is being allocated; try again")
-        self._journal.mark()
+        self._group_commit.mark()
         self._time.set_to_wall()
-        self._journal.mark_clock_set()
+        self._group_commit.mark_clock_set()
         self._snapshotter.take_anew()

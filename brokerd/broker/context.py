@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import Clock, Journal
+from brokerd.broker.group_commit import Clock, GroupCommit
 from brokerd.broker.model.state import State
 from brokerd.broker.status.counters import Counters
 from brokerd.wal import Wal
@@ -17,7 +17,7 @@ class Context:
     """State, journal and clocks of one broker. `wiring` makes it for all services."""
 
     state: State
-    journal: Journal
+    group_commit: GroupCommit
     wal: Wal
     clock: Clock
     """Monotonic clock and scheduler of calls: the reactor, or the clock of a test."""

@@ -53,7 +53,7 @@ class Producers:
     """
 
     def __init__(self, context: Context, producers_max: int) -> None:
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._producers_max = producers_max
         self._known: OrderedDict[Known, bytes] = OrderedDict()
         self._bytes = 0
@@ -95,7 +95,7 @@ class Producers:
         """Remember a batch that was admitted and appended, in the frame that holds it."""
         packed = pack_ids(ids)
         body = msgpack.packb({"producer_id": producer_id, "sequence": sequence, "ids": packed})
-        self._journal.add_entry(Entry(EntryKind.PRODUCER, topic.topic_id, 0, 0, 0, body))
+        self._group_commit.add_entry(Entry(EntryKind.PRODUCER, topic.topic_id, 0, 0, 0, body))
         self._remember((topic.topic_id, producer_id), sequence, packed)
 
     def _remember(self, key: Known, sequence: int, packed: list[Any]) -> None:

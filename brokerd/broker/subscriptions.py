@@ -22,7 +22,7 @@ from typing import Any
 import msgpack
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import (
+from brokerd.broker.group_commit import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
     GROUP_PARTITION_FRAME_BYTES,
@@ -95,7 +95,7 @@ class Subscriptions:
         subscriptions_max: int,
     ) -> None:
         self._state = context.state
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._leases = leases
         self._clock = context.clock
         self._time = context.time
@@ -269,14 +269,14 @@ class Subscriptions:
             grace_us=subscription.grace_us,
         )
         group_partition_bytes = GROUP_PARTITION_FRAME_BYTES + 2 * EVENT_FRAME_BYTES + text_bytes
-        self._journal.admit(
+        self._group_commit.admit(
             BATCH_FRAME_BYTES + len(entry.body) + len(group.partitions) * group_partition_bytes
         )
-        self._journal.add_entry(entry)
+        self._group_commit.add_entry(entry)
         for group_partition in group.partitions:
             group_partition.store.configure(settings)
             group_partition.store.seek(_floor(group_partition, floors))
-            group_partition.leave_out_gaps()
+            group_partition.settle_gaps()
             self._leases.touch_added(group_partition, 0, text_bytes)
 
     def _end(self, subscription: Subscription) -> None:
@@ -284,12 +284,12 @@ class Subscriptions:
         group = self._group(subscription)
         group_partitions = group.partitions if group is not None else []
         entry = _entry(subscription.topic_id, op="over", id=subscription.subscription_id)
-        self._journal.admit_events(
+        self._group_commit.admit_events(
             BATCH_FRAME_BYTES
             + len(entry.body)
             + len(group_partitions) * (GROUP_PARTITION_FRAME_BYTES + EVENT_FRAME_BYTES)
         )
-        self._journal.add_entry(entry)
+        self._group_commit.add_entry(entry)
         for group_partition in group_partitions:
             before = len(group_partition.store.events)
             group_partition.store.delete()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from twisted.logger import Logger
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import BATCH_FRAME_BYTES
+from brokerd.broker.group_commit import BATCH_FRAME_BYTES
 from brokerd.broker.leases.waiters import Waiters
 from brokerd.broker.model.chunks import ChunkCache
 from brokerd.broker.model.snapshotter import Snapshotter
@@ -65,7 +65,7 @@ class TopicAdmin:
         configured: Callable[[], None],
     ) -> None:
         self._state = context.state
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._snapshotter = snapshotter
         self._waiters = waiters
         self._tail = tail
@@ -157,13 +157,13 @@ class TopicAdmin:
         return topic
 
     def _add(self, topic: Topic) -> Topic:
-        self._journal.admit(len(topic_created_entry(topic).body) + BATCH_FRAME_BYTES)
+        self._group_commit.admit(len(topic_created_entry(topic).body) + BATCH_FRAME_BYTES)
         return self._add_admitted(topic)
 
     def _add_admitted(self, topic: Topic) -> Topic:
         self._state.add_topic(topic)
-        self._journal.add_entry(topic_created_entry(topic))
-        topic.ticket = self._journal.ticket()
+        self._group_commit.add_entry(topic_created_entry(topic))
+        topic.ticket = self._group_commit.ticket()
         return topic
 
     def configure(self, name: str, settings: TopicSettings) -> None:
@@ -174,12 +174,12 @@ class TopicAdmin:
         topic = self._topic_to_change(name)
         check_settings(settings)
         entry = topic_configured_entry(topic, settings)
-        self._journal.admit(len(entry.body) + BATCH_FRAME_BYTES)
+        self._group_commit.admit(len(entry.body) + BATCH_FRAME_BYTES)
         self._configure_admitted(topic, settings)
 
     def _configure_admitted(self, topic: Topic, settings: TopicSettings) -> None:
         topic.settings = settings
-        self._journal.add_entry(topic_configured_entry(topic, settings))
+        self._group_commit.add_entry(topic_configured_entry(topic, settings))
         self._configured()
 
     def delete(self, name: str) -> None:
@@ -189,8 +189,8 @@ class TopicAdmin:
         begin at 0. Raises `UnknownTopic`, `InvalidName`, `NoSpace` or `Congested`.
         """
         topic = self._topic_to_change(name)
-        self._journal.admit_events(2 * BATCH_FRAME_BYTES)
-        self._journal.end_frame_early()
+        self._group_commit.admit_events(2 * BATCH_FRAME_BYTES)
+        self._group_commit.end_frame_early()
         gone = [one for one in (topic, topic.internal) if one is not None]
         token_base = max(last_token(one.groups.values()) for one in gone)
         self._state.token_base = max(self._state.token_base, token_base)
@@ -199,7 +199,7 @@ class TopicAdmin:
             self._tail.drop(partition.chunks for partition in one.partitions)
             self._cold.drop(partition.cold for partition in one.partitions)
         self._state.remove_topic(topic)
-        self._journal.add_entry(topic_deleted_entry(topic, token_base))
+        self._group_commit.add_entry(topic_deleted_entry(topic, token_base))
         self._waiters.end(name)
 
     def trim(self, name: str, partition: int, offset: int) -> int:
@@ -234,12 +234,12 @@ class TopicAdmin:
         ]
         if not moved:
             return 0
-        self._journal.admit_events(2 * BATCH_FRAME_BYTES * len(moved))
-        self._journal.end_frame_early()
+        self._group_commit.admit_events(2 * BATCH_FRAME_BYTES * len(moved))
+        self._group_commit.end_frame_early()
         removed = 0
         for partition, offset in moved:
             removed += offset - partition.start_offset
-            self._journal.add_entry(topic_start_entry(partition, offset))
+            self._group_commit.add_entry(topic_start_entry(partition, offset))
             self._tell_letters(partition, self._state.move_start(partition, offset))
         self._counters.records_removed[reason] += removed
         self._waiters.serve({partition.topic.name for partition, _ in moved})
@@ -257,9 +257,9 @@ class TopicAdmin:
             if end > partition.archived_end and not partition.topic.deleted
         ]
         if news:
-            self._journal.admit_events(2 * BATCH_FRAME_BYTES * len(news))
+            self._group_commit.admit_events(2 * BATCH_FRAME_BYTES * len(news))
         for partition, end in news:
-            self._journal.add_entry(topic_archived_entry(partition, end))
+            self._group_commit.add_entry(topic_archived_entry(partition, end))
             self._state.archive(partition, end)
         return len(news)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested, DelayedCall
+from brokerd.broker.group_commit import BATCH_FRAME_BYTES, Congested, DelayedCall
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.records.size import values_frame_bytes
@@ -118,7 +118,7 @@ class Transactions:
         most_bytes: int,
         timeout_us: int,
     ) -> None:
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._clock = context.clock
         self._appender = appender
         self._topics = topics
@@ -214,7 +214,7 @@ class Transactions:
             size += values_frame_bytes(part.values)
             touched += min(count, partitions if part.topic is None else len(part.topic.partitions))
         if parts:
-            self._journal.admit(size, touched)
+            self._group_commit.admit(size, touched)
 
     def roll_back(self, transaction: Transaction) -> None:
         """Drop the records of a transaction. An ended transaction does not change."""

@@ -27,7 +27,7 @@ from brokerd.broker.context import Context
 from brokerd.broker.delayed.delivery import DelayedDelivery
 from brokerd.broker.delayed.prefetch import DelayedPrefetch
 from brokerd.broker.delayed.schedule import Schedule, ScheduleCounters
-from brokerd.broker.journal import EVENT_FRAME_BYTES, Clock, Journal
+from brokerd.broker.group_commit import EVENT_FRAME_BYTES, Clock, GroupCommit
 from brokerd.broker.leases.group_admin import GroupAdmin
 from brokerd.broker.leases.reaper import GroupReaper
 from brokerd.broker.leases.service import LeaseService
@@ -39,7 +39,7 @@ from brokerd.broker.producers import Producers
 from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.records.cold_reader import ColdReader
 from brokerd.broker.records.fetch import Expiry, RecordReader
-from brokerd.broker.records.writer import RecordWriter
+from brokerd.broker.records.topic_writer import TopicWriter
 from brokerd.broker.retention.limits import RetentionLimits
 from brokerd.broker.retention.retention import Retention
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
@@ -125,7 +125,7 @@ class _Wiring:
         return Broker(
             settings=self.settings,
             context=self.context,
-            journal=self.context.journal,
+            group_commit=self.context.group_commit,
             records=self.records,
             producers=self.producers,
             reader=self.reader,
@@ -134,7 +134,7 @@ class _Wiring:
             topics=self.topics,
             transactions=self.transactions,
             audit=self.audit,
-            writer=self.writer,
+            topic_writer=self.topic_writer,
             subscriptions=self.subscriptions,
             delivery=self.delivery,
             delayed=self.delayed,
@@ -170,7 +170,9 @@ class _Wiring:
 
     @cached_property
     def context(self) -> Context:
-        return Context(self.state, self.journal, self.wal, self.clock, self.time, self.counters)
+        return Context(
+            self.state, self.group_commit, self.wal, self.clock, self.time, self.counters
+        )
 
     @cached_property
     def time(self) -> BrokerTime:
@@ -183,8 +185,8 @@ class _Wiring:
         )
 
     @cached_property
-    def journal(self) -> Journal:
-        return Journal(
+    def group_commit(self) -> GroupCommit:
+        return GroupCommit(
             self.wal,
             self.clock,
             self.time,
@@ -206,12 +208,12 @@ class _Wiring:
             self.clock,
             self.time,
             self.settings.snapshot_interval_bytes,
-            idle=lambda: not self.journal.gathered_bytes,
+            idle=lambda: not self.group_commit.gathered_bytes,
         )
 
     def _is_durable(self, chunk: Chunk) -> bool:
         is_framed = len(chunk.times_us) == len(chunk.values)
-        return is_framed and chunk.ticket <= self.journal.durable_ticket
+        return is_framed and chunk.ticket <= self.group_commit.durable_ticket
 
     # -- records ------------------------------------------------------------------------------
 
@@ -220,8 +222,8 @@ class _Wiring:
         return RecordAppender(self.context, self.tail, self.settings.retention.topics.ttl_us or 0)
 
     @cached_property
-    def writer(self) -> RecordWriter:
-        return RecordWriter(self.context, self.topics, self.records, self.audit)
+    def topic_writer(self) -> TopicWriter:
+        return TopicWriter(self.context, self.topics, self.records, self.audit)
 
     @cached_property
     def expiry(self) -> Expiry:

@@ -64,8 +64,8 @@ class GroupOperations(GroupState):
         """Delay a record that was never leased by ``delay_us``, without a failure."""
         self._record((_FAILED, offset, delay_us, 0, 0, "", ""), now_us)
 
-    def leave_out(self, first: int, end: int) -> None:
-        """Settle [first, end) without an event: every start finds the hole again."""
+    def settle_gap(self, first: int, end: int) -> None:
+        """Settle [first, end) without an event: every start computes the gaps again."""
         if self._settled.floor < end:
             self.apply((_SETTLED_RANGE, first, end, 0, 0, "", ""), 0)
 

@@ -120,7 +120,7 @@ async def _make_admin(broker: Broker, name: str, password: str) -> None:
 
     def done(_: Account | None, error: BrokerdError | None) -> None:
         if error is None:
-            broker.journal.when_all_durable(lambda: made.callback(None))
+            broker.group_commit.when_all_durable(lambda: made.callback(None))
         else:
             made.callback(error)
 

@@ -179,7 +179,7 @@ class _Writing:
 
     def damage_on_record(self) -> None:
         """Entries that a repair adds to a log. A real repair writes them in a new segment."""
-        self.house.broker.journal.add_entry(encode_loss(_LOSS))
+        self.house.broker.group_commit.add_entry(encode_loss(_LOSS))
         self.house.run()
 
     def leases_of_every_outcome(self) -> None:
@@ -225,7 +225,7 @@ class _Writing:
         gone = self.events.groups["gone"].partitions
         gone[0].store.delete()
         for group_partition in (*group_partitions, *odd, gone[0]):
-            house.broker.journal.add_group_partition(group_partition)
+            house.broker.group_commit.add_group_partition(group_partition)
         house.run()
 
     # -- the log ------------------------------------------------------------------------------

@@ -178,8 +178,8 @@ def test_a_seek_to_a_time_is_of_all_partitions_or_of_none(
     caller.post("/topics", {"name": "orders", "partitions": 3})
     records = [{"value": 0, "partition": partition} for partition in range(3)]
     caller.post("/topics/orders/records", {"records": records})
-    journal = caller.house.broker.journal
-    admit, admitted = journal.admit_events, []
+    group_commit = caller.house.broker.group_commit
+    admit, admitted = group_commit.admit_events, []
 
     def admit_once(size: int) -> None:
         admitted.append(size)
@@ -187,7 +187,7 @@ def test_a_seek_to_a_time_is_of_all_partitions_or_of_none(
             raise shortage
         admit(size)
 
-    monkeypatch.setattr(journal, "admit_events", admit_once)
+    monkeypatch.setattr(group_commit, "admit_events", admit_once)
     status, group = caller.post(
         f"{GROUP}/seek", {"to_time": "2100-01-01T00:00:00Z", "create": True}
     )
@@ -208,9 +208,9 @@ def test_a_seek_to_a_time_is_not_made_in_another_topic_of_that_name(
         broker.topics.delete("orders")
         broker.topics.create("orders")
 
-    broker.journal.when_uncongested(make_anew)
+    broker.group_commit.when_uncongested(make_anew)
     with monkeypatch.context() as patch:
-        patch.setattr(broker.journal, "admit_events", refuse)
+        patch.setattr(broker.group_commit, "admit_events", refuse)
         body = json.dumps({"to_time": "2100-01-01T00:00:00Z", "create": True}).encode()
         _, wire = caller.send("POST", f"{GROUP}/seek", body)
         assert caller.house.readers.step()

@@ -61,7 +61,7 @@ def take_snapshot(house: House) -> None:
     written = house.broker.status()["snapshots_written"]
     while house.broker.status()["snapshots_written"] == written:
         house.broker.snapshotter.wanted = True
-        house.broker.journal.mark()
+        house.broker.group_commit.mark()
         house.pass_time(0.05)
 
 

@@ -46,7 +46,7 @@ class TakeAll:
 def produce(house: House, topic: str, *values: bytes, index: int | None = None) -> list[int]:
     """Admit and append records together, creating the topic; their offsets."""
     broker = house.broker
-    broker.journal.admit(sum(map(len, values)) + 64 * len(values))
+    broker.group_commit.admit(sum(map(len, values)) + 64 * len(values))
     target = broker.topics.find(topic) or broker.topics.create(topic)
     return [broker.records.append(target.choose(None, index), value) for value in values]
 
@@ -141,7 +141,7 @@ def read(house: House, topic: str, offset: int, index: int = 0) -> Record:
         if error is not None:
             raise error
     assert chunk is not None
-    return chunk.record(offset - chunk.base, house.broker.journal.frame_time_us)
+    return chunk.record(offset - chunk.base, house.broker.group_commit.frame_time_us)
 
 
 def step_read(house: House) -> None:
@@ -151,11 +151,11 @@ def step_read(house: House) -> None:
 
 def acknowledged(house: House) -> list[bool]:
     """A list that becomes non-empty when all that is applied now is durable."""
-    journal = house.broker.journal
+    group_commit = house.broker.group_commit
     done: list[bool] = []
-    ticket = journal.ticket()
-    if ticket <= journal.durable_ticket:
+    ticket = group_commit.ticket()
+    if ticket <= group_commit.durable_ticket:
         done.append(True)
     else:
-        journal.when_durable(ticket, lambda: done.append(True))
+        group_commit.when_durable(ticket, lambda: done.append(True))
     return done

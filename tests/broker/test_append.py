@@ -95,7 +95,7 @@ def test_values_appended_together_are_stored_as_if_one_by_one(
                     house.broker.records.append(partition, value, producer_format=Format.RUSTLOG)
             if timed:
                 house.broker.records.append(partition, b"timed", producer_time=number)
-            gathered.append(house.broker.journal.gathered_bytes)
+            gathered.append(house.broker.group_commit.gathered_bytes)
             if number % 2:
                 house.run()
         house.run()

@@ -174,26 +174,26 @@ class TestChanges:
         """What gathered before is cut off before the change, and no frame is larger than its
         limit."""
         house = audited(settings=SMALL_FRAMES)
-        journal = house.broker.journal
+        group_commit = house.broker.group_commit
         partition = house.broker.topics.create("t").partition(0)
         house.run()
         cut = 0
 
         def change() -> int:
-            getattr(house.broker.journal, admit)(50_000)
+            getattr(house.broker.group_commit, admit)(50_000)
             house.broker.records.append(partition, b"y" * 49_900)
-            return journal.ticket()
+            return group_commit.ticket()
 
         for filled in range(8_000, 16_000, 100):
-            limit_bytes = journal.limit_bytes
+            limit_bytes = group_commit.limit_bytes
             house.broker.records.produce(partition, b"x" * filled)
-            before = journal.ticket()
+            before = group_commit.ticket()
             ticket = house.broker.audit.carry_out(*LARGE, change, {"d": '"' * 200})
-            assert ticket == journal.ticket()
-            assert journal.gathered_bytes <= SMALL_FRAMES.frame_bytes
+            assert ticket == group_commit.ticket()
+            assert group_commit.gathered_bytes <= SMALL_FRAMES.frame_bytes
             cut += ticket > before
             house.run()
-            assert journal.limit_bytes == limit_bytes
+            assert group_commit.limit_bytes == limit_bytes
         assert 0 < cut < 80
 
     def test_what_changes_nothing_may_be_told_and_has_its_room_too(self) -> None:
@@ -203,7 +203,7 @@ class TestChanges:
         for filled in range(60_000, 64_400, 100):
             house.broker.records.produce(partition, b"x" * filled)
             assert house.broker.audit.carry_out(*LARGE, lambda: 5, {"d": '"' * 200}) == 5
-            assert house.broker.journal.gathered_bytes <= SMALL_FRAMES.frame_bytes
+            assert house.broker.group_commit.gathered_bytes <= SMALL_FRAMES.frame_bytes
             house.run()
         assert ask(house).total == 44
 
@@ -282,10 +282,10 @@ class TestRecords:
         partition = house.broker.topics.create("t").partition(0)
         house.run()
         for _ in range(20):
-            house.broker.journal.admit(60_000)
+            house.broker.group_commit.admit(60_000)
             for number in range(5):
                 deny(house, BOB, f"t{number}")
-            gathered = house.broker.journal.gathered_bytes
+            gathered = house.broker.group_commit.gathered_bytes
             assert gathered == 0
             house.broker.records.append(partition, b"x" * 59_000)
             house.run()

@@ -8,7 +8,7 @@ import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.broker import GONE, STOP, TAKE, Broker, BrokerSettings, Congested
-from brokerd.broker.journal import EVENT_FRAME_BYTES
+from brokerd.broker.group_commit import EVENT_FRAME_BYTES
 from brokerd.broker.leases.service import END_DUE_MAX
 from brokerd.errors import (
     InvalidName,
@@ -622,10 +622,10 @@ class TestManyAtOnce:
         for number in range(100):
             lease(house, group=f"g{number}", seconds=5)
             house.run()
-        frames_before = house.broker.journal.frames
+        frames_before = house.broker.group_commit.frames
         house.pass_time(5.05, 5.05)
         assert house.broker.counters.expired == 100
-        assert house.broker.journal.frames > frames_before + 4
+        assert house.broker.group_commit.frames > frames_before + 4
         assert house.crash().broker.overview.group_info("t", "g99").leased == 0
 
     def test_an_acquire_among_them_gets_the_lowest_that_is_free_by_then(self) -> None:
@@ -651,7 +651,7 @@ class TestManyAtOnce:
         house.run()
         house.clock.rightNow += 6
         leased = lease(house, owner="bob", limit=END_DUE_MAX)
-        assert house.broker.journal.gathered_bytes <= space
+        assert house.broker.group_commit.gathered_bytes <= space
         assert leased == []
         house.pass_time(1)
         assert len(lease(house, owner="bob", limit=END_DUE_MAX)) == END_DUE_MAX - 1

@@ -126,7 +126,9 @@ def test_a_failed_disk_refuses_at_once() -> None:
     house = House()
     house.broker.topics.create("orders")
     house.wal.fail("the disk is gone", OSError("gone"))
-    seen = outcome(call_when_admitted(house.broker, lambda: house.broker.journal.admit(1 << 30)))
+    seen = outcome(
+        call_when_admitted(house.broker, lambda: house.broker.group_commit.admit(1 << 30))
+    )
     assert [type(error) for error in seen] == [StorageFailed]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings, Congested, GroupPartition
 from brokerd.broker.calls import call_when_admitted
-from brokerd.broker.journal import GROUP_PARTITION_FRAME_BYTES
+from brokerd.broker.group_commit import GROUP_PARTITION_FRAME_BYTES
 from brokerd.broker.leases.group_admin import RELEASE_MAX
 from brokerd.errors import (
     InvalidName,
@@ -151,10 +151,10 @@ class TestPause:
         house = with_records()
         house.broker.groups.pause("t", "g")
         house.run()
-        frames_before = house.broker.journal.frames
+        frames_before = house.broker.group_commit.frames
         house.broker.groups.pause("t", "g")
         house.run()
-        assert house.broker.journal.frames == frames_before
+        assert house.broker.group_commit.frames == frames_before
 
 
 class TestSettings:
@@ -297,7 +297,7 @@ class TestSeek:
 
     def test_a_seek_waits_for_no_offset_at_which_there_is_nothing(self) -> None:
         house = House()
-        house.broker.topics.create("t").partition(0).leave_out(5)
+        house.broker.topics.create("t").partition(0).skip_offsets(5)
         house.broker.groups.seek("t", "g", "start")
         assert house.broker.overview.group_info("t", "g").lag == 0
 
@@ -704,10 +704,10 @@ class TestDeadLetters:
         for index in range(20):
             bury(house, 0, 2, index=index)
         house.run()
-        frames_before = house.broker.journal.frames
+        frames_before = house.broker.group_commit.frames
         assert getattr(house.broker.groups, verb)("t", "g", before_us=1 << 60) == 40
         house.run()
-        assert house.broker.journal.frames == frames_before + 1
+        assert house.broker.group_commit.frames == frames_before + 1
 
     def test_what_takes_too_long_for_a_turn_is_refused_before_anything_changes(
         self, monkeypatch: pytest.MonkeyPatch
@@ -764,14 +764,14 @@ class TestAdmission:
 
 def fill_the_log(house: House) -> None:
     """Leave less room than any change needs; nothing is allocated before the turn ends."""
-    journal = house.broker.journal
+    group_commit = house.broker.group_commit
     while True:
         try:
-            journal.admit_events(GROUP_PARTITION_FRAME_BYTES)
+            group_commit.admit_events(GROUP_PARTITION_FRAME_BYTES)
         except Congested:
             return
-        journal.add_entry(Entry(EntryKind.MARK, 0, 0, 0, 0, b""))
-        journal.append_frame()
+        group_commit.add_entry(Entry(EntryKind.MARK, 0, 0, 0, 0, b""))
+        group_commit.append_frame()
 
 
 def test_a_committed_offset_is_kept_as_given_and_moves_nothing() -> None:

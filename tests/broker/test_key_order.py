@@ -246,7 +246,7 @@ class Consumers:
         self.held = {place: held for place, held in self.held.items() if place in live}
 
     def restart(self) -> None:
-        self.house.broker.journal.ticket()  # as whoever answers does: what was done is committed
+        self.house.broker.group_commit.ticket()  # commit, as an answer does
         self.house.run()
         if self.draw.random() < 0.5:
             self.house = self.house.crash()

@@ -28,7 +28,7 @@ def produce(
     known = broker.producers.ids_of(topic, producer, sequence)
     if known is not None:
         return known
-    broker.journal.admit(100 * count + broker.producers.entry_bytes(producer, count, 1))
+    broker.group_commit.admit(100 * count + broker.producers.entry_bytes(producer, count, 1))
     ids = [broker.records.append(topic.choose(None), b"%d" % sequence) for _ in range(count)]
     broker.producers.remember(topic, producer, sequence, ids)
     return ids

@@ -107,7 +107,7 @@ class Brokerage(RuleBasedStateMachine):
             self.serial += 1
             values.append(b"%d" % self.serial + bytes(size))
         try:
-            broker.journal.admit(sum(map(len, values)) + 64 * count)
+            broker.group_commit.admit(sum(map(len, values)) + 64 * count)
             partition = (broker.topics.find(topic) or broker.topics.create(topic)).partition(0)
         except Congested:
             return

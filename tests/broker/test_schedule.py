@@ -180,7 +180,7 @@ class TestFiring:
             later(house, b"", 1.0)
         house.run()
         fired = []
-        house.broker.journal.when_durable(0, lambda: None)
+        house.broker.group_commit.when_durable(0, lambda: None)
         turn = house.broker.delivery._run
         house.broker.delivery._run = lambda: (  # type: ignore[method-assign]
             turn(),

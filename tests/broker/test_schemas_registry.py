@@ -309,8 +309,10 @@ class TestDurability:
     @pytest.mark.parametrize("body", [{"op": "blessed"}])
     def test_what_a_newer_version_says_is_refused_and_not_passed_over(self, body: Any) -> None:
         house = House()
-        house.broker.journal.admit(100)
-        house.broker.journal.add_entry(Entry(EntryKind.SCHEMA, 0, 0, 0, 0, msgpack.packb(body)))
+        house.broker.group_commit.admit(100)
+        house.broker.group_commit.add_entry(
+            Entry(EntryKind.SCHEMA, 0, 0, 0, 0, msgpack.packb(body))
+        )
         house.run()
         with pytest.raises(NewerFormat, match="'blessed' of a schema"):
             house.crash()
@@ -329,8 +331,8 @@ class TestDurability:
     def test_a_registration_waits_for_room_in_the_log(self) -> None:
         house = House()
         register(house, "other")  # a commit is under way
-        journal = house.broker.journal
-        admit, calls = journal.admit, []
+        group_commit = house.broker.group_commit
+        admit, calls = group_commit.admit, []
 
         def congested_once(size: int) -> None:
             calls.append(size)
@@ -338,7 +340,7 @@ class TestDurability:
                 raise Congested("log space is being allocated; try again")
             admit(size)
 
-        journal.admit = congested_once  # type: ignore[method-assign, assignment]
+        group_commit.admit = congested_once  # type: ignore[method-assign, assignment]
         results: list[Any] = []
         house.broker.schemas.register(
             OPEN, "order", JSON, NARROW, lambda *result: results.append(result)
@@ -354,15 +356,15 @@ class TestDurability:
         """Clients may have left meanwhile, and others come."""
         monkeypatch.setattr(module, "WAITING_MAX", 2)
         house = House()
-        journal = house.broker.journal
-        admit = journal.admit
+        group_commit = house.broker.group_commit
+        admit = group_commit.admit
 
         def congested(size: int) -> None:
             raise Congested("log space is being allocated; try again")
 
         for names in ("abc", "def"):
             register(house, "other")  # a commit is under way
-            journal.admit = congested  # type: ignore[method-assign, assignment]
+            group_commit.admit = congested  # type: ignore[method-assign, assignment]
             results: list[Any] = []
             for name in names:
                 house.broker.schemas.register(
@@ -371,7 +373,7 @@ class TestDurability:
             ((made, error),) = results
             assert made is None
             assert isinstance(error, LimitExceeded)
-            journal.admit = admit  # type: ignore[method-assign]
+            group_commit.admit = admit  # type: ignore[method-assign]
             house.run()
         known = [known.name for known in house.broker.schemas.names()]
         assert known == ["a", "b", "d", "e", "other"]

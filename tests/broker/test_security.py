@@ -480,8 +480,8 @@ class TestPasswords:
 
     def test_while_the_log_has_no_room_the_change_waits(self) -> None:
         house = House()
-        journal = house.broker.journal
-        admit_events, calls = journal.admit_events, []
+        group_commit = house.broker.group_commit
+        admit_events, calls = group_commit.admit_events, []
 
         def congested_once(size: int) -> None:
             calls.append(size)
@@ -489,13 +489,13 @@ class TestPasswords:
                 raise Congested("log space is being allocated; try again")
             admit_events(size)
 
-        journal.admit_events = congested_once  # type: ignore[method-assign]
+        group_commit.admit_events = congested_once  # type: ignore[method-assign]
         results: list[Account | None] = []
         house.broker.accounts.create_account(
             OPEN, "ann", "x", (), lambda account, _: results.append(account)
         )
         assert results == []
-        journal._unpark()
+        group_commit._unpark()
         assert results == [house.broker.accounts.account("ann")]
 
 
@@ -619,8 +619,8 @@ class TestRestart:
     def test_what_a_newer_version_says_is_refused_and_not_passed_over(self) -> None:
         house = House()
         body = msgpack.packb({"op": "decree"})
-        house.broker.journal.admit(100)
-        house.broker.journal.add_entry(Entry(EntryKind.SECURITY, 0, 0, 0, 0, body))
+        house.broker.group_commit.admit(100)
+        house.broker.group_commit.add_entry(Entry(EntryKind.SECURITY, 0, 0, 0, 0, body))
         house.run()
         with pytest.raises(NewerFormat, match="'decree' of security"):
             house.crash()
@@ -679,8 +679,8 @@ class TestRestart:
         def full(size: int) -> None:
             raise NoSpace("the disk is full")
 
-        house.broker.journal.admit_events = full  # type: ignore[method-assign]
-        house.broker.journal.admit_revocation = full  # type: ignore[method-assign]
+        house.broker.group_commit.admit_events = full  # type: ignore[method-assign]
+        house.broker.group_commit.admit_revocation = full  # type: ignore[method-assign]
         before = everything(house.broker.accounts)
         for change in (
             lambda: house.broker.accounts.update_account(OPEN, "ann", enabled=False),

@@ -483,7 +483,7 @@ class TestFullDisk:
         archive.roll_up(house)
         before = segments(house)
         with monkeypatch.context() as patch, capturedLogs() as logs:
-            patch.setattr(house.broker.journal, "admit_events", no_space)
+            patch.setattr(house.broker.group_commit, "admit_events", no_space)
             house.pass_time(POLL_SECONDS + 1, step=0.5)
         assert set(before) <= set(segments(house))
         assert [event["event_id"] for event in logs].count("segments-not-deleted") == 1
@@ -502,14 +502,14 @@ class TestFullDisk:
                 produce(house, f"t{topic}", b"%d" % number + bytes(2 * KIB))
                 house.run()
         archive.roll_up(house)
-        admit = house.broker.journal.admit_events
+        admit = house.broker.group_commit.admit_events
 
         def little(size: int) -> None:
             if size > 2048:
                 no_space(size)
             admit(size)
 
-        monkeypatch.setattr(house.broker.journal, "admit_events", little)
+        monkeypatch.setattr(house.broker.group_commit, "admit_events", little)
         house.pass_time(POLL_SECONDS + 1, step=0.5)
         assert len(segments(house)) < 5
         assert house.crash().report.damages == []

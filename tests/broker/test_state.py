@@ -327,7 +327,7 @@ class TestLostEvents:
         lease(house)
         house.run()
         settle(house, 0)
-        house.broker.journal.ticket()
+        house.broker.group_commit.ticket()
         house = after_damage(house, self.events(0))
         assert house.broker.overview.group_info("t", "g").floor == 1
 
@@ -338,7 +338,7 @@ class TestLostEvents:
         lease(house)
         group_partition = house.broker.leases.group_partition("t", "g", 0, 0)
         group_partition.store.events[:] = [(6, 0, 0, 1, 0, "", "")]
-        house.broker.journal.ticket()
+        house.broker.group_commit.ticket()
         house.run()
         with pytest.raises(DamagedData, match=r"the log contradicts itself.*verify"):
             house.crash()
@@ -484,7 +484,7 @@ class TestSettings:
             house.run()
         group_partition = house.broker.leases.group_partition("t", "given", 0, 0)
         group_partition.store.configure(GroupSettings(max_attempts=2))
-        house.broker.journal.add_group_partition(group_partition)
+        house.broker.group_commit.add_group_partition(group_partition)
         house.run()
         return house
 
@@ -564,7 +564,7 @@ def test_a_new_group_leaves_out_the_gaps_of_every_partition_for_good() -> None:
     house = House()
     topic = house.broker.topics.create("orders", 2)
     for partition in topic.partitions:
-        partition.leave_out(10)
+        partition.skip_offsets(10)
         house.broker.records.produce(partition, b"x")
     house.run()
     lease(house, topic="orders")
@@ -649,7 +649,7 @@ class TestLostStretches:
         house.run()
         house.disk.crash()
         partition = house.broker.topics.existing("t").partitions[0]
-        partition.leave_out(1 << 40)
+        partition.skip_offsets(1 << 40)
         house.broker.start()
         for group in range(20):
             [group_partition] = house.broker.topics.existing("t").groups[f"g{group}"].partitions

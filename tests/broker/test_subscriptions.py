@@ -167,7 +167,7 @@ class TestBeginning:
         def added(house: House) -> tuple[int, int]:
             house.run()
             produce(house, "t", b"x")
-            gathered = house.broker.journal.gathered_bytes
+            gathered = house.broker.group_commit.gathered_bytes
             house.run()
             return gathered, len(list(frames(house))[-1])
 
@@ -451,7 +451,7 @@ class TestEnd:
         subscribe(house)
         house.run()
         with monkeypatch.context() as full:
-            full.setattr(house.broker.journal, "admit_events", no_room)
+            full.setattr(house.broker.group_commit, "admit_events", no_room)
             house.pass_time(65.0, step=1.0)
             assert house.broker.subscriptions.count == 1
         house.pass_time(2.0, step=1.0)

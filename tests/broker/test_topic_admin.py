@@ -65,7 +65,7 @@ def internal_topic(house: House, name: str) -> Topic:
     """The topic that serves another one, with a record and a lease of its hidden group."""
     broker = house.broker
     topic = broker.topics.internal_topic(broker.topics.existing(name))
-    broker.journal.admit(100)
+    broker.group_commit.admit(100)
     broker.records.append(topic.partitions[0], b"hidden")
     return topic
 

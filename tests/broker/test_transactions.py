@@ -249,7 +249,7 @@ class TestEnds:
         house.broker.records.produce(partition, b"x" * KIB)
         with pytest.raises(Congested):
             for _ in range(3):
-                house.broker.journal.append_frame()
+                house.broker.group_commit.append_frame()
                 house.broker.transactions.commit(transaction, 1, Format.FLYMQ)
         for _ in range(5):  # behind others, who are served first
             house.clock.advance(61)

@@ -101,9 +101,9 @@ class Refusing:
     def __init__(
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch, pattern: Iterator[bool]
     ) -> None:
-        self._admit = desk.house.broker.journal.admit
+        self._admit = desk.house.broker.group_commit.admit
         self._pattern = pattern
-        monkeypatch.setattr(desk.house.broker.journal, "admit", self)
+        monkeypatch.setattr(desk.house.broker.group_commit, "admit", self)
 
     def __call__(self, size: int, partitions: int = 1) -> None:
         if next(self._pattern, False):

@@ -22,7 +22,7 @@ class Watched:
         self.asked: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("journal", "time"):
+        if name not in ("group_commit", "time"):
             self.asked.append(name)
         return getattr(self._broker, name)
 
@@ -82,7 +82,7 @@ class Served:
     def state(self) -> object:
         """What the broker holds."""
         broker = self.house.broker
-        return broker.journal.ticket(), [
+        return broker.group_commit.ticket(), [
             (topic.name, sorted(topic.groups), [one.next_offset for one in topic.partitions])
             for topic in broker.topics.all()
         ]

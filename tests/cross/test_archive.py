@@ -133,7 +133,7 @@ async def append(core: BrokerCore, first: int, end: int) -> None:
     for offset in range(first, end):
         core.broker.records.produce(partition, value(offset))
     durable: Deferred[None] = Deferred()
-    core.broker.journal.when_all_durable(lambda: durable.callback(None))
+    core.broker.group_commit.when_all_durable(lambda: durable.callback(None))
     await durable
 
 

@@ -279,7 +279,7 @@ class TestRefusals:
         def refuse(size: int, partitions: int = 1) -> None:
             raise NoSpace("the disk is full; free some space")
 
-        monkeypatch.setattr(house.broker.journal, "admit", refuse)
+        monkeypatch.setattr(house.broker.group_commit, "admit", refuse)
         return house, client
 
     def test_qos_1_is_told_and_qos_0_is_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +352,7 @@ class TestBackPressure:
             client.send(bm.Publish(number, number % 2, "t", bytes(size)))
         client.send(bm.Ping(1))
         assert client.unread_bytes > 50 * size
-        assert house.broker.journal.uncommitted_bytes < 2 * MIB
+        assert house.broker.group_commit.uncommitted_bytes < 2 * MIB
         house.run()
         assert client.answers() == [bm.Pong(1)]
         assert house.broker.topics.existing("t").partition(0).next_offset == count
@@ -422,7 +422,7 @@ class TestBackPressure:
             raise NoSpace("the disk is full")
 
         with monkeypatch.context() as full:
-            full.setattr(house.broker.journal, "admit", refuse)
+            full.setattr(house.broker.group_commit, "admit", refuse)
             client.send(bm.Publish(5, 1, "t", b"x"), bm.Publish(6, 1, "t", b"x"))
         client.send(bm.Ping(7), bm.Ping(8))
         house.run()
@@ -441,7 +441,7 @@ class TestBackPressure:
         def refuse(size: int, partitions: int = 1) -> None:
             raise NoSpace("the disk is full")
 
-        monkeypatch.setattr(house.broker.journal, "admit", refuse)
+        monkeypatch.setattr(house.broker.group_commit, "admit", refuse)
         (named, full) = client.ask(bm.Publish(5, 1, "t\n", b"x"), bm.Publish(6, 1, "t", b"x"))
         assert (named.correlation_id, named.code) == (5, 400)
         assert (full.correlation_id, full.code) == (6, 500)

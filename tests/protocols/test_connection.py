@@ -133,11 +133,11 @@ def test_many_requests_in_one_write_are_answered_in_one_write() -> None:
     """Pipelining costs one commit and one packet, not one each."""
     house = House()
     client = house.connect()
-    frames_before = house.broker.journal.frames
+    frames_before = house.broker.group_commit.frames
     client.send(*[mm.Produce("orders", b"x")] * 50)
     house.turn()
     house.writer.run()
-    assert house.broker.journal.frames == frames_before + 1
+    assert house.broker.group_commit.frames == frames_before + 1
     assert client.transport.writes == 1
     assert client.answers() == [mm.Produced(number) for number in range(50)]
 
@@ -409,7 +409,7 @@ def test_produces_of_one_connection_wait_when_too_much_of_it_is_uncommitted() ->
     client = house.connect()
     client.send(*[mm.Produce("orders", b"x" * 60 * KIB)] * 100)
     assert client.transport.paused
-    assert house.broker.journal.uncommitted_bytes < 512 * KIB
+    assert house.broker.group_commit.uncommitted_bytes < 512 * KIB
     house.run()
     assert client.answers() == [mm.Produced(number) for number in range(100)]
 

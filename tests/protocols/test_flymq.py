@@ -423,7 +423,7 @@ def test_a_bad_name_or_partition_is_told_on_a_full_disk_too(
     def refuse(size: int, partitions: int = 1) -> None:
         raise NoSpace("the disk is full")
 
-    monkeypatch.setattr(house.broker.journal, "admit", refuse)
+    monkeypatch.setattr(house.broker.group_commit, "admit", refuse)
     requests = [flymq.Produce("a\nb", None, b"v"), flymq.Produce("t", None, b"v", 5)]
     name, partition, full = house.ask(*requests, flymq.Produce("t", None, b"v"))
     assert "topic name" in name.text

@@ -426,7 +426,7 @@ class TestRoom:
         for group in ("g", "h", "i"):
             kill(house, group, 0)
         house.produce(b"x", topic="t.dlq")
-        said = self.congest(house, house.broker.journal, "admit_events")
+        said = self.congest(house, house.broker.group_commit, "admit_events")
         assert house.only(flymq.PurgeDlq("t")) == DONE
         assert said[:4] == ["room", "full", "room", "room"]
         assert fetched(house) == []
@@ -434,14 +434,14 @@ class TestRoom:
     def test_a_replay_to_several_groups_too(self, house: FlymqHouse) -> None:
         for group in ("g", "h", "i"):
             kill(house, group, 0)
-        said = self.congest(house, house.broker.journal, "admit_events")
+        said = self.congest(house, house.broker.group_commit, "admit_events")
         assert house.only(flymq.ReplayDlq("t", 0)) == DONE
         assert said[:4] == ["room", "full", "room", "room"]
         assert fetched(house) == []
 
     def test_a_replay_produces_once(self, house: FlymqHouse) -> None:
         house.produce(envelope("m-1", b"hi", original_topic="elsewhere"), topic="t.dlq")
-        said = self.congest(house, house.broker.journal, "admit")
+        said = self.congest(house, house.broker.group_commit, "admit")
         assert house.only(flymq.ReplayDlq("t", "m-1")) == DONE
         assert said[:3] == ["room", "full", "room"]
         assert values(house, "elsewhere") == [b"hi"]
@@ -459,7 +459,7 @@ class TestRoom:
             return found
 
         monkeypatch.setattr(dead_letters, "envelope_of", envelope_of)
-        said = self.congest(house, house.broker.journal, "admit")
+        said = self.congest(house, house.broker.group_commit, "admit")
         said.append("room")
         assert house.only(flymq.ReplayDlq("t", "m-1")) == DONE
         assert said == ["room", "full", "room"]

@@ -189,8 +189,8 @@ class TestDeletion:
         assert [(one.user, one.resource) for one in found.events] == [("root", "t/g")]
 
     def test_a_deletion_of_several_goes_on_when_the_log_has_room(self, house: FlymqHouse) -> None:
-        journal = house.broker.journal
-        admit, sizes = journal.admit_events, []
+        group_commit = house.broker.group_commit
+        admit, sizes = group_commit.admit_events, []
 
         def congested_second(size: int) -> None:
             sizes.append(size)
@@ -199,7 +199,7 @@ class TestDeletion:
             admit(size)
 
         house.broker.topics.create("before")  # a commit is under way
-        journal.admit_events = congested_second  # type: ignore[method-assign]
+        group_commit.admit_events = congested_second  # type: ignore[method-assign]
         assert house.only(flymq.DeleteGroup("g")) == DONE
         assert len(sizes) == 3
         assert [*groups_of(house, "s"), *groups_of(house, "t")] == ["a"]

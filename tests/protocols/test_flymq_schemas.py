@@ -206,8 +206,8 @@ def test_too_many_that_wait_are_refused() -> None:
 
 def test_a_value_that_waits_for_room_is_looked_at_once() -> None:
     house = registered(OTHER)
-    journal = house.broker.journal
-    admit, sizes = journal.admit, []
+    group_commit = house.broker.group_commit
+    admit, sizes = group_commit.admit, []
     looked: list[bytes] = []
     look = house.broker.schemas._checker._run_check
     house.broker.schemas._checker._run_check = lambda asked: looked.append(asked) or look(asked)
@@ -219,7 +219,7 @@ def test_a_value_that_waits_for_room_is_looked_at_once() -> None:
         admit(size)
 
     house.broker.topics.create("before")  # a commit is under way
-    journal.admit = congested_once  # type: ignore[method-assign, assignment]
+    group_commit.admit = congested_once  # type: ignore[method-assign, assignment]
     assert house.only(flymq.ProduceWithSchema("t", b"1", "other")).offset == 0
     assert len(looked) == 1
 

@@ -375,7 +375,7 @@ def test_expired_records_are_passed_over(cold: bool) -> None:
 def test_offsets_end_where_four_bytes_do() -> None:
     """The last is used and read; what would come behind it is refused, and nothing is stored."""
     create(house := House())
-    house.broker.topics.existing("t").partitions[0].leave_out(mega.MAX_OFFSET)
+    house.broker.topics.existing("t").partitions[0].skip_offsets(mega.MAX_OFFSET)
     answers = ask(house, Produce(1, "t", T, b"last"), Produce(2, "t", T, b"beyond"))
     assert answers == [
         mega.Produced(1, T, mega.MAX_OFFSET),
@@ -387,7 +387,7 @@ def test_offsets_end_where_four_bytes_do() -> None:
 
 def test_records_beyond_four_bytes_are_not_there_for_this_format() -> None:
     create(house := House())
-    house.broker.topics.existing("t").partitions[0].leave_out(mega.MAX_OFFSET + 1)
+    house.broker.topics.existing("t").partitions[0].skip_offsets(mega.MAX_OFFSET + 1)
     house.append("t", b"beyond")
     assert consume(house, 0) == Code.INVALID_OFFSET
 
@@ -555,7 +555,7 @@ def test_a_failing_disk_is_told_and_can_be_asked_again() -> None:
 
 def test_a_stopping_broker_refuses_what_it_cannot_store() -> None:
     create(house := House())
-    house.broker.journal.close()
+    house.broker.group_commit.close()
     assert only(house, Produce(1, "t", T, b"x")) == Refused(1, Code.INTERNAL_ERROR)
 
 

@@ -960,7 +960,7 @@ def test_a_full_disk_is_told_before_anything_is_stored_and_reading_goes_on(
 @both
 def test_a_stopping_broker_refuses_what_it_cannot_store(dialect: Dialect) -> None:
     house = with_topic(b"x")
-    house.broker.journal.close()
+    house.broker.group_commit.close()
     desk = Desk(house, dialect)
     for request, code in (
         (rl.Produce("t", 0, [b"y"]), 500),

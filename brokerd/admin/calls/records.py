@@ -68,12 +68,12 @@ def _append(call: Call, name: str, batch: Batch) -> list[Appended]:
     size = sum(record_frame_bytes(one.value, one.key, one.metadata) for _, one in batch)
     size += delays_frame_bytes(delayed)
     highest_index = max(record.partition or 0 for record, _ in batch)
-    topic = broker.writer.topic(call.access.actor, name, size, highest_index=highest_index)
+    topic = broker.topic_writer.topic(call.access.actor, name, size, highest_index=highest_index)
     if delayed:
-        broker.journal.admit(size)
+        broker.group_commit.admit(size)
         broker.delayed.open(topic)
     partitions = [topic.choose(one.key, record.partition) for record, one in batch]
-    broker.journal.admit(size, len(set(partitions)))
+    broker.group_commit.admit(size, len(set(partitions)))
     return [
         _append_one(broker, topic, partition, record, one, expires_at_us)
         for partition, expires_at_us, (record, one) in zip(partitions, expiries, batch, strict=True)

@@ -71,7 +71,7 @@ async def register(call: Call) -> SchemaTextShape:
     )
     made = _text(call, await _later(begin))
     durable: Deferred[None] = Deferred()
-    call.broker.journal.when_all_durable(partial(durable.callback, None))
+    call.broker.group_commit.when_all_durable(partial(durable.callback, None))
     await durable
     return made
 

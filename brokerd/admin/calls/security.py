@@ -122,7 +122,7 @@ async def _later(call: Call, begin: Callable[[Any], None]) -> Account:
         if account is None:
             changed.errback(refusal)
         else:
-            call.broker.journal.when_all_durable(partial(changed.callback, account))
+            call.broker.group_commit.when_all_durable(partial(changed.callback, account))
 
     begin(done)
     return await changed

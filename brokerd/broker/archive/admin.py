@@ -34,7 +34,7 @@ class ArchiveAdmin:
         self._archive_reader = archive_reader
         self._segment_cleaner = segment_cleaner
         self._bounds = bounds
-        self._sealing = Sealing(context.wal, context.journal, context.clock, self._changed)
+        self._sealing = Sealing(context.wal, context.group_commit, context.clock, self._changed)
 
     def start(self) -> None:
         """Start to refresh the archive and to write bounds. The broker calls it when it serves."""

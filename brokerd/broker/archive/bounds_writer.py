@@ -28,7 +28,7 @@ from brokerd.archive.contract.bounds import (
 from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.broker.archive.bounds import CommitPlace, capture
 from brokerd.broker.context import Context
-from brokerd.broker.journal import DelayedCall
+from brokerd.broker.group_commit import DelayedCall
 from brokerd.broker.model.log_id import LogId, find_log_id
 from brokerd.errors import error_text
 from brokerd.wal import WorkerPool
@@ -85,7 +85,7 @@ class BoundsWriter:
         self._access = access
         self._state = context.state
         self._wal = context.wal
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._writer = writer
         self._clock = context.clock
         self._time = context.time
@@ -228,7 +228,7 @@ class BoundsWriter:
                 topic = next(pieces)
             except StopIteration:
                 writing.head = self._with_end(writing.head)
-                self._journal.when_all_durable(
+                self._group_commit.when_all_durable(
                     lambda: self._wal.when_synced(lambda error: self._submit(writing, error))
                 )
                 return

@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from brokerd.archive.contract.view import ArchiveUnavailable, ArchiveView
 from brokerd.broker.archive.chunks import chunks_of
 from brokerd.broker.archive.refresher import ArchiveRefresher
-from brokerd.broker.journal import Clock
+from brokerd.broker.group_commit import Clock
 from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import Partition
 from brokerd.errors import DamagedData, error_text

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 
 from brokerd.archive.contract.view import Archive, ArchiveUnavailable, ArchiveView, ForeignArchive
 from brokerd.broker.callbacks import guarded
-from brokerd.broker.journal import Clock, DelayedCall
+from brokerd.broker.group_commit import Clock, DelayedCall
 from brokerd.errors import error_text
 from brokerd.wal import WorkerPool
 

@@ -23,7 +23,7 @@ from brokerd.broker.delayed.schedule import (
     decode_envelope,
     group_partition_of,
 )
-from brokerd.broker.journal import (
+from brokerd.broker.group_commit import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
     GROUP_PARTITION_FRAME_BYTES,
@@ -95,7 +95,7 @@ class DelayedDelivery:
         remove: Callable[[list[tuple[Partition, int]], str], int],
     ) -> None:
         self._state = context.state
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._clock = context.clock
         self._time = context.time
         self._appender = appender
@@ -199,7 +199,7 @@ class DelayedDelivery:
         if not self._is_congested:
             self._ready.move_to_end(group_partition, last=False)
             self._is_congested = True
-            self._journal.when_uncongested(self._on_room)
+            self._group_commit.when_uncongested(self._on_room)
 
     def _on_room(self) -> None:
         self._is_congested = False
@@ -236,7 +236,7 @@ class DelayedDelivery:
                 self._start_read(group_partition, offset)
                 return size
             if self._expiry.is_past(message.expires_at_us):
-                self._journal.admit_events(EVENT_FRAME_BYTES)
+                self._group_commit.admit_events(EVENT_FRAME_BYTES)
                 self._settle(group_partition, offset)
                 self._counters.expired += 1
             else:
@@ -286,7 +286,7 @@ class DelayedDelivery:
         value, key, wrapped, encoding, producer_format, expires_at_us = message
         due_us, partition, metadata, forever = decode_envelope(wrapped)
         size = record_frame_bytes(value, key, metadata)
-        self._journal.admit(size + DELIVERY_FRAME_BYTES)
+        self._group_commit.admit(size + DELIVERY_FRAME_BYTES)
         self._appender.append(
             choose_partition(target, key, partition),
             value,
@@ -314,7 +314,7 @@ class DelayedDelivery:
 
     def _give_up(self, group_partition: GroupPartition, offset: int, problem: str) -> None:
         """Settle a message that can never be delivered, and log an error."""
-        self._journal.admit_events(EVENT_FRAME_BYTES)
+        self._group_commit.admit_events(EVENT_FRAME_BYTES)
         self._settle(group_partition, offset)
         self._counters.lost += 1
         self._log.error(

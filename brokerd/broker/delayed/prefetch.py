@@ -22,7 +22,7 @@ from brokerd.archive.contract.view import ArchiveView
 from brokerd.broker.archive.chunks import chunks_of
 from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.context import Context
-from brokerd.broker.journal import DelayedCall
+from brokerd.broker.group_commit import DelayedCall
 from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import GroupPartition, Partition
 from brokerd.broker.records.cold_reader import READ_AHEAD_BYTES, run_plan

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import (
+from brokerd.broker.group_commit import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
     GROUP_PARTITION_FRAME_BYTES,
@@ -136,7 +136,7 @@ class Schedule:
         on_cancelled: Callable[[GroupPartition, int], None],
     ) -> None:
         self._state = context.state
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._time = context.time
         self._appender = appender
         self._leases = leases
@@ -168,7 +168,7 @@ class Schedule:
         if partition_index is not None:
             topic.partition(partition_index)
         self.open(topic)
-        self._journal.admit(record_frame_bytes(value, key, metadata) + delays_frame_bytes(1))
+        self._group_commit.admit(record_frame_bytes(value, key, metadata) + delays_frame_bytes(1))
         return self.append(
             topic,
             value,
@@ -233,7 +233,7 @@ class Schedule:
         group_partition = schedule_group_partition(self._state, topic)
         if group_partition is None or not 0 <= schedule_id < group_partition.partition.next_offset:
             return False
-        self._journal.admit_events(EVENT_FRAME_BYTES)
+        self._group_commit.admit_events(EVENT_FRAME_BYTES)
         store = group_partition.store
         before = len(store.events)
         settled = store.settle(
@@ -304,7 +304,7 @@ def group_partition_of(state: State, internal: Topic) -> GroupPartition:
     group = internal.groups.get(GROUP_NAME)
     if group is None:
         group = internal.groups[GROUP_NAME] = state.new_group(internal, GROUP_NAME)
-        group.partitions[0].leave_out_gaps()
+        group.partitions[0].settle_gaps()
     return group.partitions[0]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import EVENT_FRAME_BYTES, GROUP_PARTITION_FRAME_BYTES
+from brokerd.broker.group_commit import EVENT_FRAME_BYTES, GROUP_PARTITION_FRAME_BYTES
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Partition, unknown_group
 from brokerd.errors import InvalidRequest, LimitExceeded
@@ -57,7 +57,7 @@ class GroupAdmin:
         end_subscription: Callable[[str, str], bool],
     ) -> None:
         self._state = context.state
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._leases = leases
         self._time = context.time
         self._moved_back = moved_back
@@ -120,7 +120,7 @@ class GroupAdmin:
         def seek(group_partition: GroupPartition) -> None:
             floor = floors[group_partition.partition.index]
             group_partition.store.seek(floor)
-            group_partition.leave_out_gaps()
+            group_partition.settle_gaps()
             if group_partition.store.committed != NO_OFFSET:
                 group_partition.store.commit_offset(floor)
 
@@ -183,7 +183,7 @@ class GroupAdmin:
         """
         found = self._group(topic, group)
         left = min(RELEASE_MAX, self._leases.events_max)
-        self._journal.admit_events(
+        self._group_commit.admit_events(
             left * EVENT_FRAME_BYTES + len(found.partitions) * GROUP_PARTITION_FRAME_BYTES
         )
         released = 0
@@ -290,7 +290,7 @@ class GroupAdmin:
             found.append((group_partition, runs))
         strings_bytes = 4 * len(wanted.reason)
         events = sum(len(runs) for _, runs in found)
-        self._journal.admit_events(
+        self._group_commit.admit_events(
             events * EVENT_FRAME_BYTES
             + len(group_partitions) * (GROUP_PARTITION_FRAME_BYTES + strings_bytes)
         )
@@ -337,7 +337,7 @@ class GroupAdmin:
     ) -> None:
         """Write one or two events in each group partition, all in one frame."""
         group_partitions = group.partitions if group_partitions is None else group_partitions
-        self._journal.admit_events(
+        self._group_commit.admit_events(
             len(group_partitions) * (GROUP_PARTITION_FRAME_BYTES + EVENT_FRAME_BYTES + string_bytes)
         )
         for group_partition in group_partitions:

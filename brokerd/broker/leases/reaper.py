@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from brokerd.broker.journal import Clock, DelayedCall
+from brokerd.broker.group_commit import Clock, DelayedCall
 from brokerd.broker.model.topics import ConsumerGroup
 
 SLICE_SECONDS = 0.005

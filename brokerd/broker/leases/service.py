@@ -13,7 +13,7 @@ from typing import Protocol
 from xxhash import xxh3_64_intdigest
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import (
+from brokerd.broker.group_commit import (
     EVENT_FRAME_BYTES,
     GROUP_PARTITION_FRAME_BYTES,
     ChangedPartitions,
@@ -77,7 +77,7 @@ class LeaseService:
         self, context: Context, waiters: Waiters, events_max: int, max_groups: int
     ) -> None:
         self._state = context.state
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._time = context.time
         self._waiters = waiters
         self._counters = context.counters
@@ -92,7 +92,7 @@ class LeaseService:
     def start(self, now_us: int) -> None:
         """Give each lease its full duration again, and start the timer."""
         for group_partition in self._state.group_partitions():
-            group_partition.leave_out_gaps()
+            group_partition.settle_gaps()
             group_partition.store.resume(now_us, self._state.behind_us)
             # `DelayedDelivery` times the delays of internal topics.
             if not group_partition.group.topic.internal_of:
@@ -129,7 +129,7 @@ class LeaseService:
             self._count_groups()
         group = self._state.new_group(topic, name)
         for group_partition in group.partitions:
-            group_partition.leave_out_gaps()
+            group_partition.settle_gaps()
         return group
 
     def _count_groups(self) -> None:
@@ -175,7 +175,7 @@ class LeaseService:
         admitted_bytes = (limit + RANGES_MAX) * EVENT_FRAME_BYTES + (
             min(limit, len(group.partitions)) * group_partition_bytes
         )
-        self._journal.admit_events(admitted_bytes)
+        self._group_commit.admit_events(admitted_bytes)
         found = self._acquire_in_rotation(
             group, owner, duration_us, limit, record_filter, admitted_bytes
         )
@@ -280,7 +280,7 @@ class LeaseService:
         store, duration_us = group_partition.store, grant.duration_us
         deadline_us = self._time.now_us() + duration_us + UNSYNCED_US
         store.set_deadline(grant.offset, grant.token, deadline_us)
-        self._journal.when_all_durable(partial(self._begin_time, group_partition, grant))
+        self._group_commit.when_all_durable(partial(self._begin_time, group_partition, grant))
 
     def _begin_time(self, group_partition: GroupPartition, grant: Grant) -> None:
         deadline_us = self._time.now_us() + grant.duration_us
@@ -308,7 +308,7 @@ class LeaseService:
         """
         group_partition = self._current(group_partition)
         reason_bytes = 4 * len(reason)
-        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + reason_bytes)
+        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + reason_bytes)
         store = group_partition.store
         before = len(store.events)
         try:
@@ -345,7 +345,7 @@ class LeaseService:
         Raises `NotLeaseOwner`, `LeaseLost` without such a lease, `NoSpace` or `Congested`.
         """
         group_partition = self._current(group_partition)
-        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         before = len(group_partition.store.events)
         try:
             group_partition.store.settle_leased(self._time.now_us(), offset, owner, token)
@@ -366,7 +366,7 @@ class LeaseService:
         Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset`, `NoSpace` or `Congested`.
         """
         group_partition = self._current(group_partition)
-        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = group_partition.store
         before = len(store.events)
         try:
@@ -391,7 +391,7 @@ class LeaseService:
         Raises `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
         group_partition = self._current(group_partition)
-        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = group_partition.store
         before = len(store.events)
         try:
@@ -406,7 +406,7 @@ class LeaseService:
         Return False if it is settled or a dead letter already. Raises as `settle`.
         """
         group_partition = self._current(group_partition)
-        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
+        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
         before = len(group_partition.store.events)
         changed = group_partition.store.dead_letter(
             self._time.now_us(), group_partition.partition.next_offset, offset, reason
@@ -448,12 +448,12 @@ class LeaseService:
     def touch(self, group_partition: GroupPartition, size: int, schedule: bool = True) -> None:
         """Add a current group partition to the frame. Its new events take ``size`` bytes."""
         if not group_partition.dirty:
-            self._journal.add_group_partition(group_partition, schedule)
+            self._group_commit.add_group_partition(group_partition, schedule)
             groups = group_partition.group.topic.groups
             if group_partition.group.name not in groups:
                 groups[group_partition.group.name] = group_partition.group
                 self._groups_left -= 1
-        self._journal.gathered_bytes += size
+        self._group_commit.gathered_bytes += size
 
     def touch_added(
         self, group_partition: GroupPartition, before: int, string_bytes: int = 0
@@ -463,7 +463,7 @@ class LeaseService:
         if added:
             size = added * EVENT_FRAME_BYTES + string_bytes
             if group_partition.dirty:
-                self._journal.gathered_bytes += size
+                self._group_commit.gathered_bytes += size
             else:
                 self.touch(group_partition, size)
 
@@ -487,7 +487,7 @@ class LeaseService:
         step = min(END_DUE_MAX, self.events_max)
         size = min(group_partition.store.leased, step) * EVENT_FRAME_BYTES
         try:
-            self._journal.admit_events(admitted_bytes + size)
+            self._group_commit.admit_events(admitted_bytes + size)
         except BrokerdError:
             return -1  # no space for the events: leases may end late, never early
         events = group_partition.store.events
@@ -497,8 +497,8 @@ class LeaseService:
         if lapsed:
             self._counters.expired += lapsed
             self.touch(group_partition, lapsed * EVENT_FRAME_BYTES, schedule=False)
-            if self._journal.gathered_bytes > LAPSE_FRAME_BYTES:
-                self._journal.end_frame_early()  # the journal builds a frame in one step
+            if self._group_commit.gathered_bytes > LAPSE_FRAME_BYTES:
+                self._group_commit.end_frame_early()  # the journal builds a frame in one step
         return ended
 
     def _on_due(self, group_partition: GroupPartition, now_us: int) -> int:

@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable
 
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import Clock, DelayedCall
+from brokerd.broker.group_commit import Clock, DelayedCall
 from brokerd.broker.model.topics import GroupPartition
 
 TURN_LIMIT = 1024

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from brokerd.broker.callbacks import guarded
-from brokerd.broker.journal import Clock, DelayedCall
+from brokerd.broker.group_commit import Clock, DelayedCall
 
 TURN_ATTEMPTS = 1_000
 """The most waiters that try in one turn of the reactor."""

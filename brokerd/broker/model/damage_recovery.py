@@ -4,8 +4,8 @@
 The replay uses the readable part of a damaged log. A topic whose creation is lost gets a generated
 name. The replay skips an event that does not fit the state before it. The broker does not assign an
 offset again that the damaged bytes may have assigned. A batch has at least as many bytes as records
-(see `Journal`). So a partition without a frame after the damage skips as many offsets as there are
-damaged bytes. Offsets without even the header of a batch are gaps of their partition; groups do not
+(see `GroupCommit`). So a partition without a frame after the damage skips an offset for each
+damaged byte. Offsets without even the header of a batch are gaps of their partition; groups do not
 wait for them.
 
 The broker does not grant a token again that the damaged bytes may have granted: each grant takes
@@ -87,9 +87,9 @@ class DamageRecovery:
             self._begin_tokens()
         self._give_up_losses()
         for damage in report.recorded:
-            self._leave_out(damage)
+            self._skip_offsets(damage)
         for damage in report.damages:
-            for partition, gap in self._leave_out(damage):
+            for partition, gap in self._skip_offsets(damage):
                 state.new_gaps.setdefault(partition, []).append(gap)
 
     def _tell_passed_over(self, is_damaged: bool) -> None:
@@ -133,7 +133,7 @@ class DamageRecovery:
                 partition.restore(end)
             else:  # an older broker wrote the bounds without the LSN of these offsets
                 gap = partition.next_offset, end
-                partition.leave_out(end - partition.next_offset)
+                partition.skip_offsets(end - partition.next_offset)
                 state.new_gaps.setdefault(partition, []).append(gap)
 
     def _give_up_losses(self) -> None:
@@ -205,7 +205,7 @@ class DamageRecovery:
             if group_partition not in self._replay.token_known_at:
                 group_partition.store.skip_tokens(self._state.token_base)
 
-    def _leave_out(self, damage: Damage) -> list[tuple[Partition, tuple[int, int]]]:
+    def _skip_offsets(self, damage: Damage) -> list[tuple[Partition, tuple[int, int]]]:
         """Never assign again what damaged bytes may have assigned; returns the new gaps."""
         gaps: list[tuple[Partition, tuple[int, int]]] = []
         if damage.is_counted or not damage.may_hold_frames:
@@ -220,7 +220,7 @@ class DamageRecovery:
                 size = end_lsn - max(lsn, self._replay.known_at.get(partition, -1))
                 if size > 0:
                     first = partition.next_offset
-                    partition.leave_out(size)
+                    partition.skip_offsets(size)
                     gaps.append((partition, (first, first + size)))
         return gaps
 

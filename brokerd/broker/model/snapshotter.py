@@ -16,7 +16,7 @@ import msgpack
 from twisted.logger import Logger
 
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import Clock, DelayedCall
+from brokerd.broker.group_commit import Clock, DelayedCall
 from brokerd.broker.model.snapshot_capture import (
     CapturedGroupPartition,
     CapturedTopic,

@@ -186,7 +186,7 @@ class State:
         """Return a group without history, which is not yet added to ``topic``."""
         group = ConsumerGroup(topic, name, self._group_settings)
         for group_partition in group.partitions:
-            group_partition.store.leave_out(0, group_partition.partition.start_offset)
+            group_partition.store.settle_gap(0, group_partition.partition.start_offset)
             group_partition.store.skip_tokens(self.token_base)
         return group
 
@@ -198,7 +198,7 @@ class State:
         for group in partition.topic.groups.values():
             store = group.partitions[partition.index].store
             if store.floor < partition.start_offset:
-                store.leave_out(0, partition.start_offset)
+                store.settle_gap(0, partition.start_offset)
             if store.dead:
                 letters += store.dead
                 store.apply((_PURGED, 0, partition.start_offset, 0, 0, "", ""), 0)

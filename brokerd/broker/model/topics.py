@@ -131,7 +131,7 @@ class Partition:
         """Chunks read back from the log or the archive."""
         self.gaps: list[tuple[int, int]] = []
         """Ranges (first, end) of offsets whose records are lost, or which damaged bytes may have
-        assigned. All groups have settled them: see `LeaseStore.leave_out`."""
+        assigned. All groups have settled them: see `LeaseStore.settle_gap`."""
 
     def find(self, offset: int) -> Chunk | None:
         """Return the chunk in memory that holds ``offset``, or None."""
@@ -151,7 +151,7 @@ class Partition:
         """Forget the gaps below the start offset."""
         self.gaps = [gap for gap in self.gaps if gap[1] > self.start_offset]
 
-    def leave_out(self, count: int) -> None:
+    def skip_offsets(self, count: int) -> None:
         """Skip the next ``count`` offsets."""
         self.gaps.append((self.next_offset, self.next_offset + count))
         self.restore(self.next_offset + count)
@@ -195,11 +195,11 @@ class GroupPartition:
         self.scheduled_us: int | None = None
         """When the broker's timer handles this group partition next."""
 
-    def leave_out_gaps(self) -> None:
+    def settle_gaps(self) -> None:
         """Settle the offsets that have no record, or whose record is removed."""
-        self.store.leave_out(0, self.partition.start_offset)
+        self.store.settle_gap(0, self.partition.start_offset)
         for first, end in self.partition.gaps:
-            self.store.leave_out(first, end)
+            self.store.settle_gap(first, end)
 
 
 class ConsumerGroup:

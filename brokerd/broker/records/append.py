@@ -27,7 +27,7 @@ class RecordAppender:
     """
 
     def __init__(self, context: Context, tail: ChunkCache, ttl_us: int = 0) -> None:
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._time = context.time
         self._tail = tail
         self._counters = context.counters
@@ -50,7 +50,7 @@ class RecordAppender:
         Raises `NoSpace` or `Congested` before it changes anything.
         """
         size = record_frame_bytes(value, key, metadata)
-        self._journal.admit(size)
+        self._group_commit.admit(size)
         return self.append(
             partition,
             value,
@@ -101,7 +101,7 @@ class RecordAppender:
         ):
             chunk.optional_columns(producer_time, expires_at_us)
         partition.next_offset = offset + 1
-        self._journal.gathered_bytes += size or record_frame_bytes(value, key, metadata)
+        self._group_commit.gathered_bytes += size or record_frame_bytes(value, key, metadata)
         if not topic.internal_of:
             self._counters.records_produced[producer_format] += 1
             self._counters.bytes_produced += len(value)
@@ -114,7 +114,7 @@ class RecordAppender:
 
         Raises `NoSpace` or `Congested` before it changes anything.
         """
-        self._journal.admit(values_frame_bytes(values))
+        self._group_commit.admit(values_frame_bytes(values))
         return self.append_values(partition, values, producer_format)
 
     def append_values(
@@ -133,7 +133,7 @@ class RecordAppender:
         chunk.append_values(values, producer_format, expires_at_us)
         partition.next_offset = base_offset + count
         size = values_frame_bytes(values)
-        self._journal.gathered_bytes += size
+        self._group_commit.gathered_bytes += size
         if not topic.internal_of:
             self._counters.records_produced[producer_format] += count
             self._counters.bytes_produced += size - count * RECORD_FRAME_BYTES
@@ -143,7 +143,7 @@ class RecordAppender:
         """Return the chunk for the next record, and add the partition to the frame."""
         chunks = partition.chunks
         if partition.next_offset == partition.framed_end:
-            self._journal.add_partition(partition)
+            self._group_commit.add_partition(partition)
             if chunks.open is None:
                 chunks.open = MutableChunk(partition.next_offset)
                 self._tail.add(chunks, chunks.open)

@@ -62,7 +62,7 @@ class RecordReader:
         pool: WorkerPool,
         archive: ArchiveReader,
     ) -> None:
-        self.journal = context.journal
+        self.group_commit = context.group_commit
         self.clock = context.clock
         self.expiry = expiry
         self._wal = context.wal
@@ -77,7 +77,7 @@ class RecordReader:
     def offset_at_time(self, partition: Partition, time_us: int, found: OffsetCallback) -> None:
         """Find the first offset appended at or after a broker time; see `offset_at_time`."""
         offset_at_time(
-            self._wal, self.journal, self._pool, self._archive, partition, time_us, found
+            self._wal, self.group_commit, self._pool, self._archive, partition, time_us, found
         )
 
     def fetch(
@@ -117,7 +117,7 @@ class RecordReader:
         """Return the record at this offset if it is in memory, durable, and not expired."""
         chunk = partition.find(offset)
         if chunk is None or not partition.start_offset <= offset < chunk.durable_end(
-            self.journal.durable_ticket
+            self.group_commit.durable_ticket
         ):
             return None
         index = offset - chunk.base
@@ -173,7 +173,7 @@ class _Fetch:
                     return
                 continue
             end = min(
-                chunk.durable_end(fetcher.journal.durable_ticket),
+                chunk.durable_end(fetcher.group_commit.durable_ticket),
                 chunk.behind(self._offset, min(to_examine, self._records_left)),
             )
             if self._offset >= end:

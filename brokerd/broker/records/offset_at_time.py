@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from brokerd.archive.contract.view import ArchiveView
 from brokerd.broker.archive.reader import ArchiveReader
-from brokerd.broker.journal import Journal
+from brokerd.broker.group_commit import GroupCommit
 from brokerd.broker.model.topics import Partition
 from brokerd.errors import UnknownTopic
 from brokerd.wal import Wal, WorkerPool
@@ -17,7 +17,7 @@ OffsetCallback = Callable[[int | None, Exception | None], None]
 
 def offset_at_time(
     wal: Wal,
-    journal: Journal,
+    group_commit: GroupCommit,
     pool: WorkerPool,
     archived: ArchiveReader,
     partition: Partition,
@@ -57,4 +57,4 @@ def offset_at_time(
         else:
             found(max(offset, partition.start_offset), None)
 
-    journal.when_all_durable(look)  # the log has the times of durable records only
+    group_commit.when_all_durable(look)  # the log has the times of durable records only

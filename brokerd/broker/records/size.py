@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_append.py
-"""Bytes that records take in a frame of the log, for admission (`Journal.admit`)."""
+"""Bytes that records take in a frame of the log, for admission (`GroupCommit.admit`)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from brokerd.archive.contract.view import ArchiveView
 from brokerd.broker.archive.access import ArchiveSettings
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.refresher import ArchiveRefresher
-from brokerd.broker.journal import Congested, Journal
+from brokerd.broker.group_commit import Congested, GroupCommit
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import Partition
 from brokerd.errors import BrokerdError, NoSpace
@@ -72,7 +72,7 @@ class ArchivedSegmentCleaner:
     def __init__(
         self,
         state: State,
-        journal: Journal,
+        group_commit: GroupCommit,
         wal: Wal,
         archive_thread: WorkerPool,
         archive_refresher: ArchiveRefresher,
@@ -84,7 +84,7 @@ class ArchivedSegmentCleaner:
         on_more: Callable[[], None],
     ) -> None:
         self._state = state
-        self._journal = journal
+        self._group_commit = group_commit
         self._wal = wal
         self._archive_thread = archive_thread
         self._archive_refresher = archive_refresher
@@ -174,7 +174,7 @@ class ArchivedSegmentCleaner:
             try:
                 news = self._mark_archived(list(self._partitions(marks[-lot:])))
             except Congested:
-                self._journal.when_uncongested(partial(self._mark, marks, lot, removables))
+                self._group_commit.when_uncongested(partial(self._mark, marks, lot, removables))
                 return
             except BrokerdError as error:
                 if isinstance(error, NoSpace) and lot > 1:
@@ -184,7 +184,7 @@ class ArchivedSegmentCleaner:
                 return
             del marks[-lot:]
             if news:
-                self._journal.when_all_durable(partial(self._mark, marks, lot, removables))
+                self._group_commit.when_all_durable(partial(self._mark, marks, lot, removables))
                 return
         if self._stopped:
             return

@@ -20,7 +20,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import Congested, DelayedCall
+from brokerd.broker.group_commit import Congested, DelayedCall
 from brokerd.broker.model.topics import Partition, TopicSettings
 from brokerd.broker.retention.limits import Answer, LimitQuery, NewStart, RetentionLimits
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
@@ -77,7 +77,7 @@ class Retention:
         settings: RetentionSettings,
     ) -> None:
         self._state = context.state
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._limits = limits
         self._clock = context.clock
         self._time = context.time
@@ -149,7 +149,7 @@ class Retention:
             self._todo = None
         if wanted:
             # The plans search the index, which holds durable offsets only.
-            self._journal.when_all_durable(lambda: self._search(wanted))
+            self._group_commit.when_all_durable(lambda: self._search(wanted))
         else:
             self._go_on()
 
@@ -211,7 +211,7 @@ class Retention:
             for reason, these in starts.items():
                 self._remove(these, reason)
         except Congested:
-            self._journal.when_uncongested(lambda: self._move(moves))
+            self._group_commit.when_uncongested(lambda: self._move(moves))
             return
         except BrokerdError as why:  # the log has no room even for this
             self._failed("move of start offsets", why)

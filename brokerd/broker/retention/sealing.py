@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from brokerd.broker.journal import Clock, DelayedCall, Journal
+from brokerd.broker.group_commit import Clock, DelayedCall, GroupCommit
 from brokerd.errors import NoSpace
 from brokerd.wal import Wal
 
@@ -30,10 +30,10 @@ class Sealing:
     """Seals the active segment. Calls ``after_seal()`` after each sealed segment."""
 
     def __init__(
-        self, wal: Wal, journal: Journal, clock: Clock, after_seal: Callable[[], None]
+        self, wal: Wal, group_commit: GroupCommit, clock: Clock, after_seal: Callable[[], None]
     ) -> None:
         self._wal = wal
-        self._journal = journal
+        self._group_commit = group_commit
         self._clock = clock
         self._after_seal = after_seal
         self._waiting: list[_Request] = []
@@ -51,7 +51,7 @@ class Sealing:
         Calls ``sealed`` when the segment's index is on the disk, or with `NoSpace` if the disk is
         full or the index is not written within `WAIT_SECONDS`.
         """
-        self._journal.when_all_durable(lambda: self._seal(sealed))
+        self._group_commit.when_all_durable(lambda: self._seal(sealed))
 
     def _seal(self, sealed: SealCallback) -> None:
         self._wal.seal()

@@ -26,7 +26,7 @@ from brokerd.broker.archive.access import ArchiveSettings
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.refresher import ArchiveRefresher
 from brokerd.broker.context import Context
-from brokerd.broker.journal import BATCH_FRAME_BYTES
+from brokerd.broker.group_commit import BATCH_FRAME_BYTES
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.retention.archived_segment_cleaner import (
     ArchivedSegmentCleaner,
@@ -55,7 +55,7 @@ class SegmentCleaner:
         settings: ArchiveSettings,
     ) -> None:
         self._state = context.state
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._wal = context.wal
         self._snapshotter = snapshotter
         self._readers = readers
@@ -63,7 +63,7 @@ class SegmentCleaner:
         self._archive_refresher = archive_refresher
         self._archived_segment_cleaner = ArchivedSegmentCleaner(
             context.state,
-            context.journal,
+            context.group_commit,
             context.wal,
             archive_thread,
             archive_refresher,
@@ -137,7 +137,7 @@ class SegmentCleaner:
                 ),
             )
 
-        self._journal.when_all_durable(durable)
+        self._group_commit.when_all_durable(durable)
 
     def _plan_removal(self, basis: Basis, error: Exception | None) -> None:
         if self._is_over(error):
@@ -197,10 +197,10 @@ class SegmentCleaner:
         if not self._is_worth_a_snapshot(waiting_bytes):
             return
         self._snapshotter.wanted = True
-        if not self._journal.gathered_bytes:
+        if not self._group_commit.gathered_bytes:
             with suppress(BrokerdError):  # the next frame makes the boundary
-                self._journal.admit_events(BATCH_FRAME_BYTES)
-                self._journal.mark()
+                self._group_commit.admit_events(BATCH_FRAME_BYTES)
+                self._group_commit.mark()
 
     def _is_worth_a_snapshot(self, waiting_bytes: int) -> bool:
         if self._wal.allocation_error is not None:

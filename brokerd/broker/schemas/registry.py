@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested
+from brokerd.broker.group_commit import BATCH_FRAME_BYTES, Congested
 from brokerd.broker.model.map_entries import Map
 from brokerd.broker.model.topics import check_name
 from brokerd.broker.schemas.entries import (
@@ -57,7 +57,7 @@ class Schemas:
 
     def __init__(self, context: Context, audit: AuditTrail, checker: Checker) -> None:
         self._registry = SchemaRegistry()
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._time = context.time
         self._audit = audit
         self._checker = checker
@@ -179,7 +179,7 @@ class Schemas:
             self._waiting -= 1
             go_on()
 
-        self._journal.when_uncongested(on_room)
+        self._group_commit.when_uncongested(on_room)
 
     def _check_text(self, text: bytes) -> None:
         what = "failed to register schema: invalid schema definition: schema definition"
@@ -244,10 +244,10 @@ class Schemas:
 
         def change() -> None:
             if type_ is EventType.SCHEMA_REGISTERED:
-                self._journal.admit(size)
+                self._group_commit.admit(size)
             else:
-                self._journal.admit_events(size)
-            self._journal.add_entry(entry)
+                self._group_commit.admit_events(size)
+            self._group_commit.add_entry(entry)
             apply(self._registry, fields)
 
         self._audit.carry_out(by.actor, type_, fields["name"], change, details)

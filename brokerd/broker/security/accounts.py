@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested
+from brokerd.broker.group_commit import BATCH_FRAME_BYTES, Congested
 from brokerd.broker.model.map_entries import Map
 from brokerd.broker.security.audit import AuditTrail
 from brokerd.broker.security.entries import (
@@ -79,7 +79,7 @@ class Accounts:
         self.directory = Directory(policy)
         self.passwords = passwords
         self.throttle = Throttle()
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._time = context.time
         self._audit = audit
         self._each_max = each_max
@@ -128,7 +128,7 @@ class Accounts:
                 now_us,
             )
             details = {"roles": ", ".join(account.roles), "enabled": _text(enabled)}
-            admit = self._journal.admit_events
+            admit = self._group_commit.admit_events
             self._change(by, EventType.USER_CREATED, name, put_map(account), details, admit)
             return self.directory.accounts[name]
 
@@ -190,7 +190,7 @@ class Accounts:
             changed = replace(
                 self.account(name), password=password_hash, updated_us=self._time.time_us()
             )
-            admit = self._journal.admit_events if by.name == name else None
+            admit = self._group_commit.admit_events if by.name == name else None
             self._change(by, EventType.PASSWORD_CHANGED, name, put_map(changed), admit=admit)
             if by.name == name:
                 by.adopt_password()
@@ -320,7 +320,7 @@ class Accounts:
         self._check_room(len(self.directory.keys), "API keys")
         made = new_key(owner, label, self._time.time_us(), self.passwords.random_bytes)
         details = {"owner": owner, "label": label}
-        admit = self._journal.admit_events
+        admit = self._group_commit.admit_events
         self._change(by, EventType.KEY_CREATED, made.key.key_id, put_map(made.key), details, admit)
         return made
 
@@ -378,11 +378,11 @@ class Accounts:
         if kind is not EventType.PASSWORD_CHANGED:  # `change_password` has checked
             by.require_server(ADMIN)
         entry = entry_of(fields)
-        room_for = admit or self._journal.admit_revocation
+        room_for = admit or self._group_commit.admit_revocation
 
         def change() -> None:
             room_for(len(entry.body) + BATCH_FRAME_BYTES)
-            self._journal.add_entry(entry)
+            self._group_commit.add_entry(entry)
             apply(self.directory, fields)
 
         self._audit.carry_out(by.actor, kind, resource, change, details, admit=room_for)
@@ -409,7 +409,7 @@ class Accounts:
         try:
             account = change()
         except Congested:
-            self._journal.when_uncongested(partial(self._change_when_room, change, done))
+            self._group_commit.when_uncongested(partial(self._change_when_room, change, done))
         except BrokerdError as error:
             done(None, error)
         else:

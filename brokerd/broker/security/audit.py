@@ -17,7 +17,7 @@ from msgspec import structs
 from twisted.logger import Logger
 
 from brokerd.broker.context import Context
-from brokerd.broker.journal import (
+from brokerd.broker.group_commit import (
     BATCH_FRAME_BYTES,
     Congested,
     DelayedCall,
@@ -71,7 +71,7 @@ class AuditTrail:
         open_topic: Callable[[str, TopicSettings], Topic],
         keep_us: int | None,
     ) -> None:
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._appender = appender
         self._searcher = searcher
         self._clock = context.clock
@@ -94,7 +94,7 @@ class AuditTrail:
         """Create the trail's topic or update its settings; without room the first event does it."""
         if self.enabled:
             try:
-                self._journal.admit_events(OWN_TOPIC_BYTES)
+                self._group_commit.admit_events(OWN_TOPIC_BYTES)
                 self._open_topic(AUDIT_TOPIC, self._settings)
             except (NoSpace, Congested) as error:
                 self._log.warn(
@@ -144,13 +144,13 @@ class AuditTrail:
 
         If ``change`` raises, no event is written. ``change`` may reserve room in the log once,
         before it changes anything. Raises `NoSpace` and `Congested` before ``change`` runs.
-        ``admit`` reserves room for the event; the default is `Journal.admit_events`.
+        ``admit`` reserves room for the event; the default is `GroupCommit.admit_events`.
         """
         if not self.enabled:
             return change()
         audit_event = event(actor, kind, resource, action, details=details)
-        (admit or self._journal.admit_events)(ADMITTED_BYTES)
-        with self._journal.reserving(ADMITTED_BYTES):
+        (admit or self._group_commit.admit_events)(ADMITTED_BYTES)
+        with self._group_commit.reserving(ADMITTED_BYTES):
             result = change()
         self._append(structs.replace(audit_event, time_us=self._time.time_us()))
         return result
@@ -181,7 +181,7 @@ class AuditTrail:
         self._write_call = None
         try:
             while self._waiting:
-                self._journal.admit(ADMITTED_BYTES)
+                self._group_commit.admit(ADMITTED_BYTES)
                 self._append(self._waiting.popleft())
         except Congested:
             if not self._stopped:

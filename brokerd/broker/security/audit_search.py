@@ -56,7 +56,7 @@ class AuditSearcher:
         fetch: Fetch,
         find_time: FindTime,
     ) -> None:
-        self.journal = context.journal
+        self.group_commit = context.group_commit
         self.clock = context.clock
         self.fetch = fetch
         self.find_time = find_time
@@ -122,7 +122,7 @@ class _Search:
 
     def begin(self) -> None:
         """Find the newest event that may match. Only durable events count."""
-        self._searcher.journal.when_all_durable(self._find_top)
+        self._searcher.group_commit.when_all_durable(self._find_top)
 
     def _find_top(self) -> None:
         if self._query.end_us:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from brokerd.broker.journal import Clock, DelayedCall
+from brokerd.broker.group_commit import Clock, DelayedCall
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import GroupPartition
 

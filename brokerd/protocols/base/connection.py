@@ -127,7 +127,7 @@ class Connection(Protocol):
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.journal = broker.journal
+        self.group_commit = broker.group_commit
         self.access: Access = OPEN
         """The client and its permissions; set when the connection is made."""
         self.answers: list[bytes] = []
@@ -181,7 +181,7 @@ class Connection(Protocol):
 
     def wrote(self) -> None:
         """Make later reads of this connection wait until its changes so far are durable."""
-        self.written_ticket = self.journal.ticket()
+        self.written_ticket = self.group_commit.ticket()
 
     def answer(self, *parts: bytes) -> None:
         """Append the answer to one request, in one part or several.
@@ -208,7 +208,7 @@ class Connection(Protocol):
         answer can contain values that are known only then, as the append time of a record.
         """
         self._enqueue()
-        self._put(QueuedAnswers(self.journal.ticket(), [], count, size, make))
+        self._put(QueuedAnswers(self.group_commit.ticket(), [], count, size, make))
 
     def count_answer_bytes(self, answer_bytes: int) -> None:
         """Count the bytes of an answer against ``in_flight_bytes`` while `run` is at work."""
@@ -251,9 +251,9 @@ class Connection(Protocol):
             return
         place.parts = [*parts]
         place.size = sum(map(len, parts))
-        place.ticket = 0 if is_read else self.journal.ticket()
+        place.ticket = 0 if is_read else self.group_commit.ticket()
         self.queued_bytes += place.size
-        if place.ticket > self.journal.durable_ticket:
+        if place.ticket > self.group_commit.durable_ticket:
             self._await(place.ticket)
         else:
             self._flush()
@@ -269,7 +269,7 @@ class Connection(Protocol):
     def congested(self) -> None:
         """Hold the current request until the log has room, then call `run` again."""
         self.hold(Hold.CONGESTED)
-        self.journal.when_uncongested(self._uncongested)
+        self.group_commit.when_uncongested(self._uncongested)
 
     def overtime(self, handled: int) -> bool:
         """Return True if `run` must stop after ``handled`` requests, so that others get a share.
@@ -342,7 +342,7 @@ class Connection(Protocol):
         if not answers:
             return
         self.answers = []
-        ticket = 0 if self._reads == len(answers) else self.journal.ticket()
+        ticket = 0 if self._reads == len(answers) else self.group_commit.ticket()
         count = len(answers) - self._parts_more
         self._reads = self._parts_more = 0
         self._put(QueuedAnswers(ticket, answers, count, sum(map(len, answers))))
@@ -354,13 +354,13 @@ class Connection(Protocol):
         self._queue.append(answers)
         self._queued_requests += answers.count
         self.queued_bytes += answers.size
-        if answers.ticket is not None and answers.ticket > self.journal.durable_ticket:
+        if answers.ticket is not None and answers.ticket > self.group_commit.durable_ticket:
             self._await(answers.ticket)
 
     def _await(self, ticket: int) -> None:
         if ticket > self._awaited_ticket:
             self._awaited_ticket = ticket
-            self.journal.when_durable(ticket, self._flush)
+            self.group_commit.when_durable(ticket, self._flush)
 
     def _check_in_flight(self) -> None:
         limits = self.factory.limits
@@ -384,7 +384,7 @@ class Connection(Protocol):
     def _send(self) -> None:
         """Send the durable answers at the head of the queue, in one write."""
         queue = self._queue
-        durable = self.journal.durable_ticket
+        durable = self.group_commit.durable_ticket
         parts: list[bytes] = []
         while queue:
             ticket = queue[0].ticket

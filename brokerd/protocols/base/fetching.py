@@ -49,7 +49,7 @@ class FetchConnection(Connection):
 
     def answer_of(self, topic: Topic, answer: bytes) -> None:
         """Send an answer that shows only that a topic exists, when that is durable."""
-        if topic.ticket > self.journal.durable_ticket:
+        if topic.ticket > self.group_commit.durable_ticket:
             self.answers.append(answer)
         else:
             self.answer_read(answer)
@@ -82,9 +82,9 @@ class _PendingFetch:
     def begin(self, ticket: int, read: Callable[[FetchCallback], None]) -> None:
         """Read now. If ``ticket`` is not durable, wait for everything that is applied so far."""
         connection = self._connection
-        if ticket > connection.journal.durable_ticket:
+        if ticket > connection.group_commit.durable_ticket:
             self._wait()
-            connection.journal.when_all_durable(partial(connection.guarded, read, self._done))
+            connection.group_commit.when_all_durable(partial(connection.guarded, read, self._done))
             return
         read(self._done)
         if not self._is_done:

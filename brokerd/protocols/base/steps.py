@@ -3,8 +3,8 @@
 
 The generator yields None after each piece of work of a few milliseconds at most. To wait, it yields
 a function that takes a callback: `Broker.reader.fetch` with its place and limits bound, or
-`Journal.when_uncongested`. It is sent the arguments of the callback as a tuple. Its return value is
-the result of the work.
+`GroupCommit.when_uncongested`. The generator is sent the arguments of the callback as a tuple. Its
+return value is the result of the work.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class BlipmqConnection(PollConnection):
 
     def _answer(self, answer: bytes) -> None:
         """Send an answer without broker data after this connection's earlier writes are durable."""
-        if self.written_ticket > self.journal.durable_ticket:
+        if self.written_ticket > self.group_commit.durable_ticket:
             self.answers.append(answer)
         else:
             self.answer_read(answer)
@@ -224,7 +224,7 @@ class BlipmqConnection(PollConnection):
     def _append(self, topic_name: str, message: bytes, metadata: bytes | None) -> None:
         broker = self.broker
         ttl_us = self._settings.message_ttl_us
-        broker.writer.produce(
+        broker.topic_writer.produce(
             self.access.actor,
             topic_name,
             None,

@@ -110,7 +110,7 @@ class ProduceConnection(RequestConnection):
             checked_name(name, "topic name")
         if index >= (self.settings.partitions if topic is None else len(topic.partitions)):
             raise UnknownPartition(f"partition {index} not found")
-        partition, offset = broker.writer.produce(
+        partition, offset = broker.topic_writer.produce(
             self.access.actor,
             name,
             index if index >= 0 else None,

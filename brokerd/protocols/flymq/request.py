@@ -63,8 +63,8 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
 
         def ask(done: Done[T]) -> None:
             run = StepsRun(self, make(), done)
-            if self.written_ticket > self.journal.durable_ticket:
-                self.journal.when_all_durable(run.start)
+            if self.written_ticket > self.group_commit.durable_ticket:
+                self.group_commit.when_all_durable(run.start)
             else:
                 run.start()
 

@@ -229,7 +229,7 @@ class PendingAcquire:
 
     def _when_uncongested(self, call: Callable[..., None], *arguments: object) -> None:
         """Call when the log has room."""
-        self._connection.journal.when_uncongested(
+        self._connection.group_commit.when_uncongested(
             partial(self._connection.guarded, call, *arguments)
         )
 

@@ -128,7 +128,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         if delay:
             self._produce_later(request, expires_at_us)
             return
-        partition, offset = self.broker.writer.produce(
+        partition, offset = self.broker.topic_writer.produce(
             self.access.actor,
             log_id,
             partition_index,
@@ -147,7 +147,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         check_delay(delay_us)
         broker = self.broker
         size = record_frame_bytes(value, key, metadata) + delays_frame_bytes(1)
-        topic = broker.writer.topic(
+        topic = broker.topic_writer.topic(
             self.access.actor, log_id, size, highest_index=partition_index or 0
         )
         schedule_id = broker.delayed.produce(
@@ -194,7 +194,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         size += delays_frame_bytes(delayed)
         if topic is None:
             highest_index = max(message.partition or 0 for message in messages)
-            topic = broker.writer.topic(
+            topic = broker.topic_writer.topic(
                 self.access.actor, log_id, size, highest_index=highest_index
             )
         if delayed:
@@ -212,7 +212,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         expiries = [
             None if message.ttl is None else self._expiry_us(message.ttl) for message in messages
         ]
-        broker.journal.admit(size, len(set(partitions)))
+        broker.group_commit.admit(size, len(set(partitions)))
         return [
             message_id_of(
                 partition.index,
@@ -233,7 +233,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             if message.partition is not None:
                 topic.partition(message.partition)
         broker.delayed.open(topic)
-        broker.journal.admit(size, 1 + len(topic.partitions))
+        broker.group_commit.admit(size, 1 + len(topic.partitions))
         message_ids = iter(self._append_all(topic, now, 0) if now else ())
         schedule_ids = [
             broker.delayed.append(
@@ -386,7 +386,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         try:
             more_count, more = self._release_some(request)
         except Congested:
-            self.journal.when_uncongested(
+            self.group_commit.when_uncongested(
                 partial(self.guarded, self._release_more, request, place, count)
             )
         except BrokerdError as refusal:

@@ -165,7 +165,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
             try:
                 produced = self._append(topic_name, partition_index, parser.records)
             except Congested:
-                yield self.journal.when_uncongested
+                yield self.group_commit.when_uncongested
             else:
                 return CODECS[Dialect.JSON].encode_answer(produced)
 

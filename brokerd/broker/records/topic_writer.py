@@ -1,7 +1,7 @@
-# Tests: tests/broker/test_writer.py
+# Tests: tests/broker/test_topic_writer.py
 """Writes a client's record in one call: space in the log, the topic, its audit event, the append.
 
-A format that creates topics by writing to them calls `RecordWriter`. Formats that refuse unknown
+A format that creates topics by writing to them calls `TopicWriter`. Formats that refuse unknown
 topics append to a partition with `RecordAppender.produce` or `RecordAppender.produce_values`.
 """
 
@@ -17,14 +17,14 @@ from brokerd.errors import UnknownPartition
 from brokerd.security.audit import Actor, topic_auto_created
 
 
-class RecordWriter:
+class TopicWriter:
     """Appends records by topic name and creates topics that do not exist."""
 
     def __init__(
         self, context: Context, topics: TopicAdmin, records: RecordAppender, audit: AuditTrail
     ) -> None:
         self._state = context.state
-        self._journal = context.journal
+        self._group_commit = context.group_commit
         self._topics = topics
         self._records = records
         self._audit = audit
@@ -54,7 +54,7 @@ class RecordWriter:
         topic = self._state.by_name.get(topic_name)
         if topic is None:
             check_topic_name(topic_name)  # refuse a bad name even when the log has no space
-        self._journal.admit(size)
+        self._group_commit.admit(size)
         if topic is None:
             topic = self._create(actor, topic_name, partitions, index or 0)
         partition = topic.choose(key, index)
@@ -72,7 +72,7 @@ class RecordWriter:
         """
         topic = self._state.by_name.get(topic_name)
         if topic is None:
-            self._journal.admit(size)
+            self._group_commit.admit(size)
             topic = self._create(actor, topic_name, partitions, highest_index)
         return topic
 

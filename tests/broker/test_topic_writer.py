@@ -23,7 +23,7 @@ def audited() -> House:
 
 def write(house: House, topic: str, index: int | None = None, **options: Any) -> tuple[int, int]:
     """Write ``x`` for bob; the partition's index and the offset."""
-    partition, offset = house.broker.writer.produce(
+    partition, offset = house.broker.topic_writer.produce(
         BOB, topic, index, b"x", Encoding.BYTES, None, None, Format.FLYMQ, **options
     )
     return partition.index, offset
@@ -67,7 +67,7 @@ def test_a_topic_that_exists_needs_no_room() -> None:
     house = audited()
 
     def found(size: int) -> Topic:
-        return house.broker.writer.topic(BOB, "t", size)
+        return house.broker.topic_writer.topic(BOB, "t", size)
 
     made = found(1)
     assert found(1 << 40) is made

@@ -1,4 +1,4 @@
-# Tests: tests/broker/test_journal.py
+# Tests: tests/broker/test_group_commit.py
 """Group commit in the broker: changes gather, become a frame, become durable.
 
 A request applies its changes at once, and they gather here. At the end of the turn of the reactor,
@@ -7,7 +7,7 @@ frame is its number. An answer leaves when the frame with its changes is durable
 
 Order inside a frame: TOPIC entries, other control entries, then records by partition, then events
 by group partition. A control entry that must come after records or events gathered before it needs
-a frame of its own: call `Journal.end_frame_early` first.
+a frame of its own: call `GroupCommit.end_frame_early` first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ADMITTED_EXTRA_BYTES = 1024
 
 
 class Congested(BrokerdError):
-    """The log has no space yet. The caller tries again when `Journal.when_uncongested` calls back.
+    """The log has no space yet. The caller tries again when `GroupCommit.when_uncongested` calls.
 
     Connections do so; clients do not see this error.
     """
@@ -94,7 +94,7 @@ class ChangedPartitions(NamedTuple):
         self.group_partitions.update(dict.fromkeys(group_partitions))
 
 
-class Journal:
+class GroupCommit:
     """Gathers changes and hands them to the log, frame by frame.
 
     ``before_frame`` gets the changes before a frame is built, and may add to them. ``after_frame``

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from brokerd.broker import BrokerSettings, Congested
-from brokerd.broker.journal import ADMITTED_EXTRA_BYTES
+from brokerd.broker.group_commit import ADMITTED_EXTRA_BYTES
 from brokerd.codecs.mamamia import GroupInfo, Produce
 from brokerd.errors import NoSpace, ShuttingDown, StorageFailed
 from brokerd.wal import WalOptions
@@ -55,7 +55,7 @@ def test_a_frame_that_cannot_be_prepared_stops_the_broker(monkeypatch: pytest.Mo
     house = House()
     produce(house, "t", b"x")
     done = acknowledged(house)
-    monkeypatch.setattr(house.broker.journal, "_before_frame", fail)
+    monkeypatch.setattr(house.broker.group_commit, "_before_frame", fail)
     house.run()
     assert not done
     assert [str(error)[:48] for error in house.failures] == [
@@ -92,10 +92,12 @@ class TestAnswers:
     def test_answers_leave_in_the_order_they_were_asked_for(self) -> None:
         house = House()
         order: list[int] = []
-        journal = house.broker.journal
+        group_commit = house.broker.group_commit
         for index in range(6):
             produce(house, "t", b"x")
-            journal.when_durable(journal.ticket(), lambda index=index: order.append(index))
+            group_commit.when_durable(
+                group_commit.ticket(), lambda index=index: order.append(index)
+            )
             if index % 2:
                 house.turn()
         house.run()
@@ -105,14 +107,14 @@ class TestAnswers:
         """It is logged, and what is gathered behind it is committed all the same."""
         house = House()
         order: list[str] = []
-        journal = house.broker.journal
+        group_commit = house.broker.group_commit
 
         def faulty() -> None:
             raise RuntimeError("as asked for")
 
         produce(house, "t", b"x")
         for callback in (faulty, lambda: order.append("first")):
-            journal.when_durable(journal.ticket(), callback)
+            group_commit.when_durable(group_commit.ticket(), callback)
         with capturedLogs() as captured:
             house.run()
         assert order == ["first"]
@@ -263,8 +265,8 @@ def test_a_frame_never_takes_more_than_was_counted(
                 if kind == "fail":
                     house.clock.rightNow += 1
                     settle(house, offset, False, topics[index], groups[index], what)
-    before, counted = house.wal.appended_lsn, house.broker.journal.gathered_bytes
-    house.broker.journal.append_frame()
+    before, counted = house.wal.appended_lsn, house.broker.group_commit.gathered_bytes
+    house.broker.group_commit.append_frame()
     assert house.wal.appended_lsn - before <= counted + 64
 
 
@@ -281,8 +283,8 @@ def test_settles_never_take_more_than_was_counted(count: int) -> None:
         house.clock.rightNow += 1
     for offset in range(count):
         settle(house, offset, count == 1, group=group)
-    before, counted = house.wal.appended_lsn, house.broker.journal.gathered_bytes
-    house.broker.journal.append_frame()
+    before, counted = house.wal.appended_lsn, house.broker.group_commit.gathered_bytes
+    house.broker.group_commit.append_frame()
     assert house.wal.appended_lsn - before <= counted + 64
 
 
@@ -401,7 +403,7 @@ class TestNoRoom:
         with pytest.raises(Congested):
             produce(house, "t", value)
         ready: list[bool] = []
-        house.broker.journal.when_uncongested(lambda: ready.append(True))
+        house.broker.group_commit.when_uncongested(lambda: ready.append(True))
         house.background.run()
         assert ready
         assert produce(house, "t", value) == [1]
@@ -416,7 +418,7 @@ class TestNoRoom:
         with pytest.raises(Congested):
             produce(house, "t", bytes(10 * KIB))
         again: list[list[int]] = []
-        house.broker.journal.when_uncongested(
+        house.broker.group_commit.when_uncongested(
             lambda: again.append(produce(house, "t", bytes(10 * KIB)))
         )
         assert not again
@@ -501,12 +503,12 @@ class TestQuiet:
         produce(house, "t", b"x")
         lease(house, seconds=5)
         house.pass_time(4.9)
-        frames_before = house.broker.journal.frames
+        frames_before = house.broker.group_commit.frames
         house.pass_time(0.15)
         assert house.broker.overview.group_info("t", "g").leased == 0
-        assert house.broker.journal.frames == frames_before
+        assert house.broker.group_commit.frames == frames_before
         house.pass_time(0.3)
-        assert house.broker.journal.frames == frames_before + 2, "the lapse, then a mark"
+        assert house.broker.group_commit.frames == frames_before + 2, "the lapse, then a mark"
         assert house.crash().broker.overview.group_info("t", "g").leased == 0
 
     def test_a_lapse_is_written_with_the_next_frame_if_that_comes_first(self) -> None:
@@ -514,10 +516,10 @@ class TestQuiet:
         produce(house, "t", b"x")
         lease(house, seconds=5)
         house.pass_time(5.01)
-        frames_before = house.broker.journal.frames
+        frames_before = house.broker.group_commit.frames
         produce(house, "t", b"y")
         house.run()
-        assert house.broker.journal.frames == frames_before + 1
+        assert house.broker.group_commit.frames == frames_before + 1
         assert house.crash().broker.overview.group_info("t", "g").leased == 0
 
     def test_an_idle_broker_writes_nothing_and_sets_no_timer(self) -> None:
@@ -560,7 +562,7 @@ class TestStopping:
                 produce(house, "t", bytes(5 * KIB))
             refused.append(True)
 
-        house.broker.journal.when_uncongested(again)
+        house.broker.group_commit.when_uncongested(again)
         house.stop()
         assert refused
 
@@ -569,7 +571,7 @@ class TestStopping:
         with pytest.raises(Congested):
             produce(house, "t", bytes(100 * KIB))
         refused: list[bool] = []
-        house.broker.journal.when_uncongested(lambda: refused.append(True))
+        house.broker.group_commit.when_uncongested(lambda: refused.append(True))
         house.broker.stop()
         assert refused
 
@@ -584,11 +586,11 @@ class TestStopping:
 def test_the_limit_leaves_room_for_a_topic_and_a_partition() -> None:
     """A request admitted by the fast check alone still fits with all that it may create."""
     house = House()
-    journal = house.broker.journal
+    group_commit = house.broker.group_commit
     name = "n" * 255
-    assert journal.limit_bytes + ADMITTED_EXTRA_BYTES <= house.wal.room
-    produce(house, name, bytes(journal.limit_bytes - 64))
-    assert journal.gathered_bytes <= journal.limit_bytes + ADMITTED_EXTRA_BYTES
+    assert group_commit.limit_bytes + ADMITTED_EXTRA_BYTES <= house.wal.room
+    produce(house, name, bytes(group_commit.limit_bytes - 64))
+    assert group_commit.gathered_bytes <= group_commit.limit_bytes + ADMITTED_EXTRA_BYTES
 
 
 def test_a_disk_that_fails_with_an_error_of_its_own_is_told_as_such() -> None:
@@ -610,7 +612,7 @@ def test_a_frame_that_cannot_be_made_stops_the_broker_and_answers_nobody(
     def faulty(columns: object) -> bytes:
         raise ValueError("a fault of ours")
 
-    monkeypatch.setattr("brokerd.broker.journal.encode_records", faulty)
+    monkeypatch.setattr("brokerd.broker.group_commit.encode_records", faulty)
     with capturedLogs():
         house.run()
     monkeypatch.undo()
