@@ -67,10 +67,12 @@ class Line:
     """Measured right after, with blocks of ``bytes_per_commit``."""
 
 
-def plans(broker: BrokerProcess | None, seconds: float, forms: Sequence[str]) -> Iterator[Plan]:
+def plans(
+    broker: BrokerProcess | None, seconds: float, wire_formats: Sequence[str]
+) -> Iterator[Plan]:
     """The scenarios of ``make bench`` in these formats; without a broker they have no address."""
     for wire_format, scenario, sizes, batch in SHAPES:
-        if wire_format not in forms:
+        if wire_format not in wire_formats:
             continue
         for connections, window in sizes:
             yield Plan(
@@ -106,11 +108,11 @@ def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
     return Line(figures, round(cores, 2), round(count / seconds, 1), size, rate)
 
 
-def ceilings(seconds: float, forms: Sequence[str]) -> list[Figures]:
+def ceilings(seconds: float, wire_formats: Sequence[str]) -> list[Figures]:
     """What the load generator reaches against a dummy that does no work, 16 x 64."""
     found = []
     for wire_format, scenario in CEILINGS:
-        if wire_format in forms:
+        if wire_format in wire_formats:
             plan = Plan(scenario, "", 16, 64, seconds=seconds, format=wire_format, batch=_BATCH)
             with Responder(_constant(plan)) as dummy:
                 found.append(measure(replace(plan, address=dummy.address), LoadTarget("bench")))
@@ -131,12 +133,12 @@ def run(
     broker: BrokerProcess,
     seconds: float,
     directory: Path,
-    forms: Sequence[str],
+    wire_formats: Sequence[str],
     show: Callable[[Line], None],
 ) -> list[Line]:
     """Measure every scenario of these formats against a running broker, showing each."""
     lines = []
-    for plan in plans(broker, seconds, forms):
+    for plan in plans(broker, seconds, wire_formats):
         line = measure_line(broker, plan, directory)
         show(line)
         lines.append(line)

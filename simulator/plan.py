@@ -136,7 +136,7 @@ class Settings(Part, frozen=True, kw_only=True):
         doubled = self.backoff_base_us << min(self.max_attempts, 40)
         return min(doubled, self.backoff_max_us)
 
-    def subscriptions(self) -> SubscriptionRules:
+    def subscription_rules(self) -> SubscriptionRules:
         """Return the settings of subscriptions for the oracle."""
         return SubscriptionRules(
             self.blipmq_max_deliveries,
@@ -144,7 +144,7 @@ class Settings(Part, frozen=True, kw_only=True):
             self.blipmq_grace_seconds * 1_000_000,
         )
 
-    def rules(self) -> GroupRules:
+    def group_rules(self) -> GroupRules:
         """Return the settings of groups for the oracle."""
         return GroupRules(
             self.max_attempts,
@@ -473,7 +473,7 @@ class Plan(Part, frozen=True, kw_only=True):
     @property
     def longest_flight_us(self) -> int:
         """Return the time without requests after which no subscription has a message in flight."""
-        rules = self.settings.subscriptions()
+        rules = self.settings.subscription_rules()
         return rules.flight_us(max(1, rules.max_deliveries))
 
     def pairs(self) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ from brokerd.wal.damage.verify import verify
 from simulator import oracle
 from simulator.archive.rollup import Archiver, offsets_in_log
 from simulator.archive.view import SimArchive
-from simulator.clients import AuditFailed, Auditor, Direct, WrongAnswer, make_client
+from simulator.clients import AuditFailed, Auditor, DirectClient, WrongAnswer, make_client
 from simulator.clients.format_audits import make_audit
 from simulator.directory.state_text import state_of, without_newest_snapshot, without_snapshots
 from simulator.faults import Faults
@@ -152,11 +152,11 @@ class _Run:
             world, self._disk, self._archive or SimArchive(), self._rollup_failed
         )
         self._faults = Faults(world, machine, self._network, plan.faults, self._archiver)
-        self._history = History(rules=plan.settings.rules(), boots=machine.boots)
+        self._history = History(rules=plan.settings.group_rules(), boots=machine.boots)
         self._history.clock_steps = self._faults.clock_steps
         self._history.is_steady = plan.is_steady
         self._history.given_topics = tuple(topic.name for topic in plan.topics)
-        self._history.subscriptions = plan.settings.subscriptions()
+        self._history.subscriptions = plan.settings.subscription_rules()
         self._audits = [name for name in plan.formats if name != MAMAMIA]
         """Formats whose audit is still to come."""
         self._clients = [
@@ -412,7 +412,7 @@ class _Run:
             self._plan,
             self._world,
             partial(self._network.connect, "auditor"),
-            Direct("auditor", self._world, self._machine, self._history),
+            DirectClient("auditor", self._world, self._machine, self._history),
             self._history,
             self._audit_format,
         ).start()
@@ -429,7 +429,7 @@ class _Run:
             self._plan,
             self._world,
             partial(self._network.connect, name, partial(self._machine.service, wire_format)),
-            Direct(name, self._world, self._machine, self._history),
+            DirectClient(name, self._world, self._machine, self._history),
             self._history,
             self._audit_format,
         ).start()

@@ -19,7 +19,7 @@ from brokerd.schemas.checker import CheckRunner, InlineCheckRunner
 from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Config
 from brokerd.server.host import OpenArchive
-from brokerd.wal.worker_pool import STOP_SECONDS
+from brokerd.worker_pool import STOP_SECONDS
 from simulator.machine.bare import DATA_DIR, MONOTONIC_SECONDS, WALL_SECONDS, counting_ids
 from simulator.machine.disk import SimDisk
 from simulator.machine.inline import InlinePool

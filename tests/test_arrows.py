@@ -17,16 +17,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-WAIST = {"values", "errors"}
+WAIST = {"values", "errors", "worker_pool"}
 WIRING = {"tap", "rollup", "server"}
 """The rooms that see every other room. Nobody below sees them."""
 
 EVERYTHING = {"*"}
-LOG_FILES = (
-    WAIST
-    | {"walformat", "wal.disk", "wal.worker_pool"}
-    | {"wal.segment", "wal.index_files", "wal.snapshot"}
-)
+LOG_FILES = WAIST | {"walformat", "wal.disk"} | {"wal.segment", "wal.index_files", "wal.snapshot"}
 STORED = WAIST | {"walformat", "archive.contract", "archive.storage"}
 SERVED = STORED | {"archive.parquet", "archive.delta"}
 ARCHIVED = SERVED | {"archive.journal", "archive.cluster", "archive.run", "archive.errors"}
@@ -44,6 +40,7 @@ BROKER_BASE = BROKERED | {
 ARROWS: dict[str, set[str]] = {
     "values": set(),
     "errors": set(),
+    "worker_pool": set(),
     "walformat": set(),
     "codecs": WAIST,
     "groups": WAIST | {"walformat"},
@@ -103,6 +100,7 @@ ARROWS: dict[str, set[str]] = {
 TWISTED: dict[str, set[str]] = {
     "values": set(),
     "errors": set(),
+    "worker_pool": set(),
     "walformat": set(),
     "codecs": set(),
     "groups": set(),

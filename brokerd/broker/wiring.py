@@ -56,9 +56,10 @@ from brokerd.broker.status.overview import Overview
 from brokerd.broker.subscriptions import Subscriptions
 from brokerd.broker.topic_admin import TopicAdmin
 from brokerd.broker.transactions import Transactions
-from brokerd.schemas.checker import Checker, InlineCheckRunner, at_once
-from brokerd.security.passwords import Passwords, passwords_at_once
-from brokerd.wal import Snapshots, Wal, WorkerPool
+from brokerd.schemas.checker import Checker, InlineCheckRunner
+from brokerd.security.passwords import Passwords, inline_passwords
+from brokerd.wal import Snapshots, Wal
+from brokerd.worker_pool import WorkerPool, run_inline
 
 
 def build_broker(
@@ -88,8 +89,8 @@ def build_broker(
         settings,
         data_dir,
         archive,
-        passwords or passwords_at_once(),
-        checker or Checker(at_once, InlineCheckRunner().check),
+        passwords or inline_passwords(),
+        checker or Checker(run_inline, InlineCheckRunner().check),
     )
     return wiring.broker()
 

@@ -34,6 +34,7 @@ from brokerd.errors import (
 from brokerd.schemas import checks
 from brokerd.schemas.values import Definition, Mode
 from brokerd.schemas.worker import CPU_SECONDS, LENGTH
+from brokerd.worker_pool import Submit
 
 WAITING_MAX = 64
 WAITING_BYTES_MAX = 64 << 20
@@ -51,9 +52,6 @@ ANSWER_BYTES_MAX = 1 << 20
 
 PREFIX = "brokerd-schemas-"
 """Prefix of a directory for temporary files; the broker's process id follows."""
-
-Submit = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
-"""Runs work in a thread, then ``done(result, None)`` or ``done(None, error)`` here."""
 
 RunCheck = Callable[[bytes], bytes]
 """Answers a request of `checks`; may block. Raises `SchemaCheckFailed`."""
@@ -178,7 +176,7 @@ def _ignored(texts: list[str] | None, error: BrokerdError | None) -> None:
 
 
 class InlineCheckRunner:
-    """Runs checks at once, without limits; with `at_once` for callers without threads."""
+    """Runs checks at once, without limits; with `run_inline` for callers without threads."""
 
     def __init__(self) -> None:
         self.check = checks.Checks().answer
@@ -385,13 +383,3 @@ def _is_gone(pid: int) -> bool:
 
 def _not_started(error: OSError) -> SchemaCheckFailed:
     return SchemaCheckFailed(f"the schema check cannot be started now: {error}")
-
-
-def at_once(work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
-    """A `Submit` that runs the work at once."""
-    try:
-        result = work()
-    except BrokerdError as error:
-        done(None, error)
-    else:
-        done(result, None)

@@ -16,6 +16,7 @@ from argon2.exceptions import Argon2Error, VerifyMismatchError
 from argon2.low_level import Type, hash_secret, verify_secret
 
 from brokerd.errors import BrokerdError, LimitExceeded, LoginThrottled
+from brokerd.worker_pool import Submit, run_inline
 
 MEMORY_KIB: Final = 19 * 1024
 PASSES: Final = 2
@@ -25,9 +26,6 @@ SALT_BYTES: Final = 16
 
 WAITING_MAX: Final = 64
 """Most waiting hashes: about a second of one core."""
-
-Submit = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
-"""Runs work in a thread, then ``done(result, None)`` or ``done(None, error)`` here."""
 
 
 def hash_password(password: str, salt: bytes) -> str:
@@ -96,19 +94,9 @@ class Passwords:
         self._submit(work, ran)
 
 
-def at_once(work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
-    """A `Submit` that runs the work at once."""
-    try:
-        result = work()
-    except Argon2Error as error:
-        done(None, error)
-    else:
-        done(result, None)
-
-
-def passwords_at_once() -> Passwords:
+def inline_passwords() -> Passwords:
     """Make `Passwords` without threads."""
-    return Passwords(at_once, os.urandom)
+    return Passwords(run_inline, os.urandom)
 
 
 def _encoded(password: str) -> bytes:

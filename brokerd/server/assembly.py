@@ -48,7 +48,8 @@ from brokerd.server.config import Config, parse_durability
 from brokerd.server.guards import audit_keep_us, make_guard, policy, prepare_accounts
 from brokerd.server.host import Host, RealHost
 from brokerd.server.sections import FIRST_BYTES, Blipmq
-from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions, WorkerPool
+from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
+from brokerd.worker_pool import WorkerPool
 
 READ_THREADS = 2
 ARCHIVE_THREADS = 2

@@ -66,7 +66,7 @@ def make_guard(
 
 def principals_of_listeners(config: Config) -> dict[str, str]:
     """Return the account of clients that have not logged in, by format; empty: anonymous."""
-    return {form: getattr(config, form).principal for form in FORMATS}
+    return {name: getattr(config, name).principal for name in FORMATS}
 
 
 async def prepare_accounts(config: Config, broker: Broker) -> None:
@@ -94,12 +94,12 @@ async def prepare_accounts(config: Config, broker: Broker) -> None:
         accounts=len(accounts.directory.accounts),
         trail="with an" if broker.audit.enabled else "without an",
     )
-    for form, principal in principals_of_listeners(config).items():
+    for wire_format, principal in principals_of_listeners(config).items():
         if principal and principal not in accounts.directory.accounts:
             _log.warn(
                 "{form}.principal is {principal}, and this account does not exist: clients of this "
                 "format are anonymous until it does",
-                form=form,
+                form=wire_format,
                 principal=principal,
                 event_id="principal-unknown",
             )

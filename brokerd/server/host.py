@@ -22,8 +22,8 @@ from brokerd.archive.storage.address import Place
 from brokerd.schemas.checker import CheckProcesses, CheckRunner
 from brokerd.server.bounded_call import bounded_call
 from brokerd.server.garbage import GarbageFreezer
-from brokerd.wal import DirectoryLock, Disk, RealDisk, ThreadPool, WorkerPool
-from brokerd.wal.worker_pool import STOP_SECONDS, Mutex
+from brokerd.wal import DirectoryLock, Disk, RealDisk
+from brokerd.worker_pool import STOP_SECONDS, Mutex, ThreadPool, WorkerPool
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 """Longest time for which a busy reactor keeps a thread with a finished sync waiting."""

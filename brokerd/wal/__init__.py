@@ -19,12 +19,10 @@ from brokerd.wal.recovery.loss_records import decode_loss
 from brokerd.wal.recovery.report import Cut, Damage, Frame, LostRange, RecoveryReport
 from brokerd.wal.segment import SegmentStatus
 from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots
-from brokerd.wal.worker_pool import ThreadPool, WorkerPool
 
 __all__ = [
     "SNAPSHOT_TOPIC",
     "Batch",
-    "WorkerPool",
     "Coverage",
     "CoveragePlan",
     "Cut",
@@ -48,7 +46,6 @@ __all__ = [
     "SnapshotChunk",
     "Snapshots",
     "RetainedBytes",
-    "ThreadPool",
     "Wal",
     "WalOptions",
     "decode_loss",

@@ -28,8 +28,8 @@ from brokerd.wal.index_files import load_index
 from brokerd.wal.read.reader import ReadPlan, RowRange
 from brokerd.wal.read.seek import OffsetPlan, SegmentPart, SizePlan, TimePlan
 from brokerd.wal.segment import Segment, SegmentStatus
-from brokerd.wal.worker_pool import Mutex
 from brokerd.walformat.index import MemoryIndex, PartitionSpan, Rows, SegmentIndex
+from brokerd.worker_pool import Mutex
 
 OPEN_SEGMENTS_MAX = 64
 OPEN_INDEX_BYTES = 32 << 20

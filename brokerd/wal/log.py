@@ -30,7 +30,6 @@ from brokerd.wal.recovery.damage_fingerprint import DamageFingerprint, is_unchan
 from brokerd.wal.recovery.report import NOTHING_KNOWN, Frame, KnownEnd, RecoveryReport
 from brokerd.wal.recovery.startup import clean_up, fingerprint_damages, rebuild_index, replay
 from brokerd.wal.segment import Segment, SegmentStatus
-from brokerd.wal.worker_pool import FailStopPool, Mutex, WorkerPool
 from brokerd.wal.write.allocation import Allocator, SpareSegment, is_full
 from brokerd.wal.write.commit import QueuedFrame, SegmentWrite, by_segment, encode_frames, write_all
 from brokerd.wal.write.sealer import Sealer
@@ -46,6 +45,7 @@ from brokerd.walformat import (
     frame_size,
 )
 from brokerd.walformat.index import MemoryIndex
+from brokerd.worker_pool import FailStopPool, Mutex, WorkerPool
 
 
 class Wal:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from simulator.clients.auditor import Auditor
 from simulator.clients.conversation import WrongAnswer
-from simulator.clients.direct import Direct
+from simulator.clients.direct import DirectClient
 from simulator.clients.formats import make_format_client
 from simulator.clients.links import Connect, Link
 from simulator.clients.mamamia import MamamiaClient
@@ -28,7 +28,7 @@ __all__ = [
     "Auditor",
     "Client",
     "Connect",
-    "Direct",
+    "DirectClient",
     "Link",
     "MamamiaClient",
     "Operator",
@@ -63,7 +63,7 @@ def make_client(
 ) -> Client:
     """Return the client of a plan. ``start()`` begins it."""
     if plan.role == "operator":
-        return Operator(plan, world, Direct(plan.name, world, machine, history))
+        return Operator(plan, world, DirectClient(plan.name, world, machine, history))
     if plan.role == "vandal":
         return Vandal(plan, world, connect, history)
     if plan.format != "mamamia":

@@ -46,7 +46,7 @@ class Asker(Protocol):
         """
 
 
-class Direct:
+class DirectClient:
     """An `Asker` of the broker of a machine."""
 
     def __init__(self, name: str, world: World, machine: Machine, history: History) -> None:
@@ -95,7 +95,7 @@ class _Question:
     """A call that waits for its answer or for the end of the broker."""
 
     def __init__(
-        self, direct: Direct, operation: Operation, tell: Callable[[Any], None], done: Done
+        self, direct: DirectClient, operation: Operation, tell: Callable[[Any], None], done: Done
     ) -> None:
         self._direct = direct
         self._operation = operation

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from simulator.draw.archive import add_archive
 from simulator.draw.broker import draw_disk, draw_network, draw_settings, draw_topics
-from simulator.draw.chance import FEATURES, LATER, NEEDS_FSYNC, SECOND, Chance, Frame
+from simulator.draw.chance import FEATURES, LATER, NEEDS_FSYNC, SECOND, Chance, DrawContext
 from simulator.draw.clients import MIXES, NEEDS, draw_clients
 from simulator.draw.faults import CRASHES_MAX, draw_faults
 from simulator.draw.formats import FORMATS, add_formats
@@ -36,18 +36,18 @@ def generate(seed: int) -> Plan:
     chance = Chance(f"plan/{seed}")
     later = Chance(f"plan/{seed}/later")
     features = draw_features(chance) | {name for name, p in LATER.items() if later.on(p)}
-    frame = Frame(chance, features, chance.scale(5, 120) * SECOND)
-    topics = draw_topics(frame)
-    clients = draw_clients(frame, topics)
+    context = DrawContext(chance, features, chance.scale(5, 120) * SECOND)
+    topics = draw_topics(context)
+    clients = draw_clients(context, topics)
     plan = Plan(
         seed=seed,
-        end_us=frame.end_us,
-        settings=draw_settings(frame),
-        network=draw_network(frame),
-        disk=draw_disk(frame),
+        end_us=context.end_us,
+        settings=draw_settings(context),
+        network=draw_network(context),
+        disk=draw_disk(context),
         topics=topics,
         clients=clients,
-        faults=draw_faults(frame, [client.name for client in clients]),
+        faults=draw_faults(context, [client.name for client in clients]),
     )
-    plan = add_formats(plan, replace(frame, chance=Chance(f"plan/{seed}/formats")))
-    return add_archive(plan, replace(frame, chance=Chance(f"plan/{seed}/archive")))
+    plan = add_formats(plan, replace(context, chance=Chance(f"plan/{seed}/formats")))
+    return add_archive(plan, replace(context, chance=Chance(f"plan/{seed}/archive")))

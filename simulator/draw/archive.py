@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from simulator.draw.chance import KIB, MS, SECOND, Frame
+from simulator.draw.chance import KIB, MS, SECOND, DrawContext
 from simulator.draw.faults import draw_span
 from simulator.plan import (
     AnyFault,
@@ -35,15 +35,15 @@ EXCLUDES = "many partitions"
 """Runs with these have no archive: they have too much to keep."""
 
 
-def add_archive(plan: Plan, frame: Frame) -> Plan:
-    """The plan with an archive, or as it is. ``frame`` has a chance of its own."""
-    chance, features = frame.chance, frame.features
+def add_archive(plan: Plan, context: DrawContext) -> Plan:
+    """The plan with an archive, or as it is. ``context`` has a chance of its own."""
+    chance, features = context.chance, context.features
     if not chance.on(ARCHIVE) or EXCLUDES in features:
         return plan
     plan = replace(
         plan,
-        settings=draw_settings(frame, plan.settings),
-        faults=tuple(sorted([*plan.faults, *draw_events(frame)], key=lambda one: one.at_us)),
+        settings=draw_settings(context, plan.settings),
+        faults=tuple(sorted([*plan.faults, *draw_events(context)], key=lambda one: one.at_us)),
     )
     if "topic deletions" in features or not chance.on(COMPACTS):
         return plan
@@ -55,12 +55,12 @@ def add_archive(plan: Plan, frame: Frame) -> Plan:
     return replace(
         plan,
         topics=tuple(topics.values()),
-        clients=tuple(with_keys(frame, client) for client in clients),
+        clients=tuple(with_keys(context, client) for client in clients),
     )
 
 
-def draw_settings(frame: Frame, settings: Settings) -> Settings:
-    chance = frame.chance
+def draw_settings(context: DrawContext, settings: Settings) -> Settings:
+    chance = context.chance
     settings = replace(
         settings,
         archive=True,
@@ -80,20 +80,20 @@ def draw_settings(frame: Frame, settings: Settings) -> Settings:
     )
 
 
-def draw_events(frame: Frame) -> list[AnyFault]:
+def draw_events(context: DrawContext) -> list[AnyFault]:
     """Draw rollups, and now and then faults of the archive."""
-    chance = frame.chance
-    events: list[AnyFault] = [draw_rollup(frame) for _ in range(chance.scale(3, ROLLUPS_MAX))]
-    for likely, draw in STRIKES:
+    chance = context.chance
+    events: list[AnyFault] = [draw_rollup(context) for _ in range(chance.scale(3, ROLLUPS_MAX))]
+    for likely, draw in ARCHIVE_FAULTS:
         if chance.on(likely):
-            events += [draw(frame) for _ in range(chance.scale(1, 4))]
+            events += [draw(context) for _ in range(chance.scale(1, 4))]
     return events
 
 
-def draw_rollup(frame: Frame) -> Rollup:
-    chance = frame.chance
+def draw_rollup(context: DrawContext) -> Rollup:
+    chance = context.chance
     return Rollup(
-        at_us=frame.when(),
+        at_us=context.when(),
         step_us=chance.scale(100, 500 * MS),
         steps_max=chance.scale(1, 20) if chance.on(0.3) else None,
         lot_segments=chance.scale(1, 100),
@@ -102,29 +102,29 @@ def draw_rollup(frame: Frame) -> Rollup:
     )
 
 
-def draw_seal(frame: Frame) -> AnyFault:
-    return Seal(at_us=frame.when())
+def draw_seal(context: DrawContext) -> AnyFault:
+    return Seal(at_us=context.when())
 
 
-def draw_away(frame: Frame) -> AnyFault:
-    chance = frame.chance
-    gone, span_us = chance.on(0.3), draw_span(frame)
-    if "slow disk" in frame.features or chance.on(0.6):
-        return ArchiveAway(at_us=frame.when(), for_us=span_us, gone=gone)
-    at_us = chance.randrange(max(1, frame.end_us - LONG_US))
+def draw_away(context: DrawContext) -> AnyFault:
+    chance = context.chance
+    gone, span_us = chance.on(0.3), draw_span(context)
+    if "slow disk" in context.features or chance.on(0.6):
+        return ArchiveAway(at_us=context.when(), for_us=span_us, gone=gone)
+    at_us = chance.randrange(max(1, context.end_us - LONG_US))
     return ArchiveAway(at_us=at_us, for_us=LONG_US + span_us, gone=gone, older=True)
 
 
-def draw_slow(frame: Frame) -> AnyFault:
-    factor = frame.chance.scale(2, 3_000)
-    return ArchiveSlow(at_us=frame.when(), for_us=draw_span(frame), factor=factor)
+def draw_slow(context: DrawContext) -> AnyFault:
+    factor = context.chance.scale(2, 3_000)
+    return ArchiveSlow(at_us=context.when(), for_us=draw_span(context), factor=factor)
 
 
-def draw_damage(frame: Frame) -> AnyFault:
-    return ArchiveDamage(at_us=frame.when(), seed=frame.chance.getrandbits(32))
+def draw_damage(context: DrawContext) -> AnyFault:
+    return ArchiveDamage(at_us=context.when(), seed=context.chance.getrandbits(32))
 
 
-STRIKES: tuple[tuple[float, Callable[[Frame], AnyFault]], ...] = (
+ARCHIVE_FAULTS: tuple[tuple[float, Callable[[DrawContext], AnyFault]], ...] = (
     (0.5, draw_seal),
     (0.35, draw_away),
     (0.2, draw_slow),
@@ -132,8 +132,8 @@ STRIKES: tuple[tuple[float, Callable[[Frame], AnyFault]], ...] = (
 )
 
 
-def with_keys(frame: Frame, client: ClientPlan) -> ClientPlan:
+def with_keys(context: DrawContext, client: ClientPlan) -> ClientPlan:
     """A client that uses few keys again and again, if it sends anything."""
     if client.keys or client.role == "vandal" or client.format not in ("mamamia", "flymq"):
         return client
-    return replace(client, keys=frame.chance.scale(1, 20))
+    return replace(client, keys=context.chance.scale(1, 20))

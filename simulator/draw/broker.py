@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from simulator.draw.chance import KIB, MS, SECOND, Chance, Frame
+from simulator.draw.chance import KIB, MS, SECOND, Chance, DrawContext
 from simulator.plan import DiskTimes, Network, Settings, Topic
 
 DISKS = (
@@ -33,8 +33,8 @@ DISKS = (
 """Disks: a fast one, a usual one, a spinning one, and a failing one."""
 
 
-def draw_settings(frame: Frame) -> Settings:
-    chance, features = frame.chance, frame.features
+def draw_settings(context: DrawContext) -> Settings:
+    chance, features = context.chance, context.features
     segment_bytes = 1 << chance.one((16, 16, 17, 18)) if "small segments" in features else 1 << 20
     small_caches = "small caches" in features
     small_buffers = "small buffers" in features
@@ -42,7 +42,7 @@ def draw_settings(frame: Frame) -> Settings:
     return Settings(
         segment_bytes=segment_bytes,
         segment_age_seconds=chance.randint(1, 10) if "segments by age" in features else 900,
-        snapshot_interval_bytes=draw_snapshot_interval(frame),
+        snapshot_interval_bytes=draw_snapshot_interval(context),
         tail_cache_bytes=chance.one((0, 4 * KIB, 64 * KIB)) if small_caches else 64 << 20,
         read_cache_bytes=chance.one((0, 4 * KIB, 64 * KIB)) if small_caches else 32 << 20,
         frame_bytes=chance.one((64 * KIB, 256 * KIB)) if small_buffers else usual.frame_bytes,
@@ -59,12 +59,12 @@ def draw_settings(frame: Frame) -> Settings:
     )
 
 
-def draw_snapshot_interval(frame: Frame) -> int:
+def draw_snapshot_interval(context: DrawContext) -> int:
     """Often where there are many partitions: only then has a snapshot several steps."""
-    if "many partitions" in frame.features:
-        return frame.chance.scale(KIB, 16 * KIB)
-    if "snapshots" in frame.features:
-        return frame.chance.scale(KIB, 512 * KIB)
+    if "many partitions" in context.features:
+        return context.chance.scale(KIB, 16 * KIB)
+    if "snapshots" in context.features:
+        return context.chance.scale(KIB, 512 * KIB)
     return Settings().snapshot_interval_bytes
 
 
@@ -72,39 +72,39 @@ def draw_durability(chance: Chance) -> str:
     return "os" if chance.on(0.4) else f"interval:{chance.scale(1, 1_000)}"
 
 
-def draw_network(frame: Frame) -> Network:
-    chance = frame.chance
-    low, high = (1_000, 80_000) if "far away" in frame.features else (20, 600)
+def draw_network(context: DrawContext) -> Network:
+    chance = context.chance
+    low, high = (1_000, 80_000) if "far away" in context.features else (20, 600)
     return Network(
         latency_us_min=low,
         latency_us_max=chance.scale(low, high),
-        split_permille=chance.randint(10, 600) if "splits" in frame.features else 0,
+        split_permille=chance.randint(10, 600) if "splits" in context.features else 0,
     )
 
 
-def draw_topics(frame: Frame) -> tuple[Topic, ...]:
-    chance = frame.chance
+def draw_topics(context: DrawContext) -> tuple[Topic, ...]:
+    chance = context.chance
     names = [f"t{number}" for number in range(chance.scale(1, 4))]
-    if "odd names" in frame.features:
+    if "odd names" in context.features:
         names[0] = chance.one(("", "заказы/../orders", "t" * 255))
-    return tuple(Topic(name=name, partitions=draw_partitions(frame)) for name in names)
+    return tuple(Topic(name=name, partitions=draw_partitions(context)) for name in names)
 
 
-def draw_partitions(frame: Frame) -> int:
+def draw_partitions(context: DrawContext) -> int:
     """Sometimes so many that a snapshot is taken in several steps, with frames in between."""
-    chance = frame.chance
-    if "many partitions" in frame.features:
+    chance = context.chance
+    if "many partitions" in context.features:
         return chance.randint(100, 200)
-    return chance.randint(2, 6) if "partitions" in frame.features and chance.on(0.6) else 1
+    return chance.randint(2, 6) if "partitions" in context.features and chance.on(0.6) else 1
 
 
-def draw_disk(frame: Frame) -> DiskTimes:
+def draw_disk(context: DrawContext) -> DiskTimes:
     """Draw the times of calls. During a stuck sync, other threads do much work."""
-    times = frame.chance.one(DISKS)
-    if "stuck syncs" not in frame.features:
+    times = context.chance.one(DISKS)
+    if "stuck syncs" not in context.features:
         return times
     return replace(
         times,
-        stuck_permille=frame.chance.randint(5, 50),
-        stuck_us_max=times.sync_us_max + frame.chance.scale(100, 3_000) * MS,
+        stuck_permille=context.chance.randint(5, 50),
+        stuck_us_max=times.sync_us_max + context.chance.scale(100, 3_000) * MS,
     )

@@ -114,7 +114,7 @@ class Chance(Random):
 
 
 @dataclass(frozen=True)
-class Frame:
+class DrawContext:
     """The common values of a plan while its parts are drawn."""
 
     chance: Chance

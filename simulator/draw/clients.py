@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from simulator.draw.chance import KIB, MS, SECOND, Frame
+from simulator.draw.chance import KIB, MS, SECOND, DrawContext
 from simulator.plan import Action, ClientPlan, Role, Topic
 
 OPERATIONS_MIN, OPERATIONS_MAX = 100, 1_500
@@ -74,9 +74,9 @@ OPERATES: dict[str, dict[Action, int]] = {
 """Actions of an operator, by feature."""
 
 
-def draw_clients(frame: Frame, topics: tuple[Topic, ...]) -> tuple[ClientPlan, ...]:
+def draw_clients(context: DrawContext, topics: tuple[Topic, ...]) -> tuple[ClientPlan, ...]:
     """Draw at least one producer and one consumer, and vandals besides."""
-    chance = frame.chance
+    chance = context.chance
     roles: list[Role] = ["worker"] if chance.on(0.3) else ["producer", "consumer"]
     roles += [chance.one(("producer", "consumer", "worker")) for _ in range(chance.randint(0, 4))]
     if chance.on(0.3):
@@ -88,20 +88,20 @@ def draw_clients(frame: Frame, topics: tuple[Topic, ...]) -> tuple[ClientPlan, .
     for number, role in enumerate(roles):
         share = max(1, int(operations * shares[number] / sum(shares)))
         name = f"c{number}"
-        shared = clients and "shared identities" in frame.features and chance.on(0.5)
+        shared = clients and "shared identities" in context.features and chance.on(0.5)
         identity = chance.one(clients).identity if shared else name
-        clients.append(draw_client(frame, name, identity, role, share, topics, groups))
+        clients.append(draw_client(context, name, identity, role, share, topics, groups))
     owners = tuple(sorted({client.identity for client in clients}))
-    if "operators" in frame.features:
-        operator = draw_operator(frame, f"c{len(clients)}", topics, groups, owners)
+    if "operators" in context.features:
+        operator = draw_operator(context, f"c{len(clients)}", topics, groups, owners)
         clients.append(operator)
-    if "vandals" in frame.features:
-        clients.append(draw_vandal(frame, f"c{len(clients)}"))
+    if "vandals" in context.features:
+        clients.append(draw_vandal(context, f"c{len(clients)}"))
     return tuple(clients)
 
 
 def draw_client(
-    frame: Frame,
+    context: DrawContext,
     name: str,
     identity: str,
     role: Role,
@@ -109,12 +109,12 @@ def draw_client(
     topics: tuple[Topic, ...],
     groups: tuple[str, ...],
 ) -> ClientPlan:
-    chance, features = frame.chance, frame.features
+    chance, features = context.chance, context.features
 
     def share(feature: str, high: int) -> int:
         return chance.randint(1, high) if feature in features else 0
 
-    duration_us_min, duration_us_max = draw_durations(frame)
+    duration_us_min, duration_us_max = draw_durations(context)
     window = chance.scale(2, 30) if "pipelining" in features else 1
     is_empty = "empty payloads" in features
     # Records of nothing at all are the only ones of which the log needs more than one batch.
@@ -124,10 +124,10 @@ def draw_client(
         identity=identity,
         role=role,
         seed=chance.getrandbits(32),
-        begin_us=0 if chance.on(0.7) else frame.when() // 2,
+        begin_us=0 if chance.on(0.7) else context.when() // 2,
         operations=operations,
         window=window,
-        think_us=int(frame.end_us * (window + 1) / operations * chance.uniform(0.05, 1)),
+        think_us=int(context.end_us * (window + 1) / operations * chance.uniform(0.05, 1)),
         topics=tuple(sorted(chance.sample(topics, chance.randint(1, len(topics))), key=str)),
         groups=tuple(sorted(chance.sample(groups, chance.randint(1, len(groups))))),
         mix={
@@ -139,7 +139,7 @@ def draw_client(
         payload_bytes_max=chance.one((0, 50, 300, 1_000, 2_000)),
         large_permille=share("large payloads", 30),
         empty_permille=1_000 if is_bare else chance.randint(1, 1_000) if is_empty else 0,
-        keys=0 if is_bare else draw_keys(frame),
+        keys=0 if is_bare else draw_keys(context),
         partition_permille=share("partitions", 1_000),
         metadata_permille=0 if is_bare else share("metadata", 1_000),
         duration_us_min=duration_us_min,
@@ -161,34 +161,34 @@ def draw_client(
     )
 
 
-def draw_keys(frame: Frame) -> int:
+def draw_keys(context: DrawContext) -> int:
     """How many; where groups keep order by them, messages nearly always have one."""
-    if "key order" in frame.features and frame.chance.on(0.9):
-        return frame.chance.scale(1, 20)
-    return frame.chance.randint(1, 8) if "keys" in frame.features else 0
+    if "key order" in context.features and context.chance.on(0.9):
+        return context.chance.scale(1, 20)
+    return context.chance.randint(1, 8) if "keys" in context.features else 0
 
 
-def draw_durations(frame: Frame) -> tuple[int, int]:
+def draw_durations(context: DrawContext) -> tuple[int, int]:
     """The shortest and the longest lease a client takes."""
-    chance = frame.chance
-    if "short leases" in frame.features:
+    chance = context.chance
+    if "short leases" in context.features:
         low = chance.scale(1, 500) * MS
         high = low + chance.scale(1, 3_000) * MS
     else:
         low = chance.scale(1, 30) * SECOND
         high = low + chance.scale(1, 30) * SECOND
-    return (-SECOND if "spent leases" in frame.features else low), high
+    return (-SECOND if "spent leases" in context.features else low), high
 
 
 def draw_operator(
-    frame: Frame,
+    context: DrawContext,
     name: str,
     topics: tuple[Topic, ...],
     groups: tuple[str, ...],
     owners: tuple[str, ...],
 ) -> ClientPlan:
     """One who changes groups and topics."""
-    chance, features = frame.chance, frame.features
+    chance, features = context.chance, context.features
     mix = dict(MIXES["operator"])
     for feature in sorted(features & {*OPERATES}):
         mix |= {action: mix.get(action, 0) + n for action, n in OPERATES[feature].items()}
@@ -199,9 +199,9 @@ def draw_operator(
         identity=name,
         role="operator",
         seed=chance.getrandbits(32),
-        begin_us=0 if chance.on(0.5) else frame.when() // 2,
+        begin_us=0 if chance.on(0.5) else context.when() // 2,
         operations=operations,
-        think_us=2 * frame.end_us // operations,
+        think_us=2 * context.end_us // operations,
         topics=topics,
         groups=groups,
         mix=mix,
@@ -215,8 +215,8 @@ def draw_operator(
     )
 
 
-def draw_vandal(frame: Frame, name: str) -> ClientPlan:
-    chance = frame.chance
+def draw_vandal(context: DrawContext, name: str) -> ClientPlan:
+    chance = context.chance
     visits = chance.scale(1, 30)
     return ClientPlan(
         name=name,
@@ -224,7 +224,7 @@ def draw_vandal(frame: Frame, name: str) -> ClientPlan:
         role="vandal",
         seed=chance.getrandbits(32),
         operations=visits,
-        think_us=2 * frame.end_us // visits,
+        think_us=2 * context.end_us // visits,
         topics=(),
         reconnect_us_max=chance.scale(1, 1_000) * MS,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from simulator.draw.chance import MS, SECOND, Chance, Frame
+from simulator.draw.chance import MS, SECOND, Chance, DrawContext
 from simulator.draw.clients import draw_keys, draw_vandal
 from simulator.draw.faults import OTHERS
 from simulator.plan import (
@@ -87,41 +87,41 @@ TAILED: frozenset[WireFormat] = frozenset(("rustlog", "mega", "flymq"))
 """Formats with a client that reads at the end of a partition all the time."""
 TAIL_READS = 300
 
-STRIKES = "drops", "stalls", "slow readers"
+CONNECTION_FAULTS = "drops", "stalls", "slow readers"
 """Faults of a client's connection."""
 
 
-def add_formats(plan: Plan, frame: Frame) -> Plan:
-    """The plan with clients of other formats, or as it is. ``frame`` has a chance of its own."""
-    chance = frame.chance
+def add_formats(plan: Plan, context: DrawContext) -> Plan:
+    """The plan with clients of other formats, or as it is. ``context`` has a chance of its own."""
+    chance = context.chance
     spoken = [name for name, p in FORMATS.items() if chance.on(p)]
-    if "lazy durability" in frame.features:
+    if "lazy durability" in context.features:
         spoken = [name for name in spoken if name not in NEEDS_FSYNC]
     chance.shuffle(spoken)
-    if "many partitions" in frame.features:
+    if "many partitions" in context.features:
         spoken = [name for name in spoken[:1] if name not in MANY_GROUPS]
     clients: list[ClientPlan] = []
     for name in spoken[:FORMATS_MAX]:
         for _ in range(chance.randint(1, 2)):
-            clients.append(draw_client(frame, plan, f"f{len(clients)}", name))
+            clients.append(draw_client(context, plan, f"f{len(clients)}", name))
     tailed = [name for name in spoken[:FORMATS_MAX] if name in TAILED]
-    if tailed and chance.on(0.6) and "many partitions" not in frame.features:
-        clients.append(draw_tail(frame, plan, f"f{len(clients)}", chance.one(tailed)))
+    if tailed and chance.on(0.6) and "many partitions" not in context.features:
+        clients.append(draw_tail(context, plan, f"f{len(clients)}", chance.one(tailed)))
     if not clients:
         return plan
-    if "vandals" in frame.features:
-        vandal = draw_vandal(frame, f"f{len(clients)}")
+    if "vandals" in context.features:
+        vandal = draw_vandal(context, f"f{len(clients)}")
         clients.append(replace(vandal, format=chance.one(clients).format))
     return replace(
         plan,
         settings=draw_settings(chance, plan.settings),
         clients=(*plan.clients, *clients),
-        faults=draw_strikes(frame, plan, clients),
+        faults=draw_connection_faults(context, plan, clients),
     )
 
 
-def draw_client(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) -> ClientPlan:
-    chance, features = frame.chance, frame.features
+def draw_client(context: DrawContext, plan: Plan, name: str, wire_format: WireFormat) -> ClientPlan:
+    chance, features = context.chance, context.features
     has_many = "many partitions" in features
     operations = chance.scale(OPERATIONS_MIN, FEW_OPERATIONS if has_many else OPERATIONS_MAX)
     window = chance.scale(2, 20) if chance.on(0.6) else 1
@@ -143,10 +143,10 @@ def draw_client(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) ->
         role="worker",
         format=wire_format,
         seed=chance.getrandbits(32),
-        begin_us=0 if chance.on(0.7) else frame.when() // 2,
+        begin_us=0 if chance.on(0.7) else context.when() // 2,
         operations=operations,
         window=window,
-        think_us=int(frame.end_us * (window + 1) / operations * chance.uniform(0.05, 1)),
+        think_us=int(context.end_us * (window + 1) / operations * chance.uniform(0.05, 1)),
         topics=tuple(
             sorted(chance.sample(plan.topics, chance.randint(1, len(plan.topics))), key=str)
         ),
@@ -156,7 +156,7 @@ def draw_client(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) ->
         payload_bytes_max=chance.one((0, 50, 300, 1_000, 2_000)),
         large_permille=chance.randint(1, 20) if "large payloads" in features else 0,
         empty_permille=chance.randint(1, 300) if "empty payloads" in features else 0,
-        keys=draw_keys(frame),
+        keys=draw_keys(context),
         partition_permille=chance.randint(1, 1_000) if chance.on(0.5) else 0,
         filter_permille=chance.randint(1, 500) if chance.on(0.5) else 0,
         qos_0_permille=chance.one((0, 0, 300, 1_000)),
@@ -169,16 +169,16 @@ def draw_client(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) ->
     )
 
 
-def draw_tail(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) -> ClientPlan:
+def draw_tail(context: DrawContext, plan: Plan, name: str, wire_format: WireFormat) -> ClientPlan:
     """Draw a client that always reads at the end, where it would see undurable records."""
-    reader = draw_client(frame, plan, name, wire_format)
+    reader = draw_client(context, plan, name, wire_format)
     return replace(
         reader,
         begin_us=0,
         operations=TAIL_READS,
         window=1,
-        think_us=2 * frame.end_us // TAIL_READS,
-        topics=(frame.chance.one(plan.topics),),
+        think_us=2 * context.end_us // TAIL_READS,
+        topics=(context.chance.one(plan.topics),),
         mix={"read": 1},
     )
 
@@ -193,11 +193,13 @@ def draw_settings(chance: Chance, settings: Settings) -> Settings:
     )
 
 
-def draw_strikes(frame: Frame, plan: Plan, clients: list[ClientPlan]) -> tuple[AnyFault, ...]:
+def draw_connection_faults(
+    context: DrawContext, plan: Plan, clients: list[ClientPlan]
+) -> tuple[AnyFault, ...]:
     """The faults of the plan, and some of the new clients' connections."""
-    strikes: list[AnyFault] = []
+    faults: list[AnyFault] = []
     names = [client.name for client in clients]
-    for feature in STRIKES:
-        if frame.chance.on(0.3):
-            strikes += [OTHERS[feature](frame, names) for _ in range(frame.chance.scale(1, 3))]
-    return tuple(sorted([*plan.faults, *strikes], key=lambda fault: fault.at_us))
+    for feature in CONNECTION_FAULTS:
+        if context.chance.on(0.3):
+            faults += [OTHERS[feature](context, names) for _ in range(context.chance.scale(1, 3))]
+    return tuple(sorted([*plan.faults, *faults], key=lambda fault: fault.at_us))

@@ -1,11 +1,11 @@
-# Tests: tests/wal/test_worker_pool.py
+# Tests: tests/test_worker_pool.py
 """A worker pool whose jobs run step by step in the caller's thread."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from brokerd.wal.worker_pool import Done, Work
+from brokerd.worker_pool import Done, Work
 
 
 class InlinePool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from greenlet import getcurrent, greenlet
 
-from brokerd.wal.worker_pool import STOP_SECONDS, Done, Work
+from brokerd.worker_pool import STOP_SECONDS, Done, Work
 from simulator.machine.disk import PowerLost
 from simulator.machine.world import World
 

@@ -12,7 +12,8 @@ from brokerd.protocols.flymq.connection import FlymqSettings
 from brokerd.security import OPEN
 from brokerd.security.accounts import AccessList
 from brokerd.security.login import AccountGuard
-from brokerd.security.passwords import Passwords, at_once
+from brokerd.security.passwords import Passwords
+from brokerd.worker_pool import run_inline
 from tests.protocols.flymq_desk import FlymqClient, FlymqHouse
 
 PEOPLE = {
@@ -35,9 +36,9 @@ class Threads:
 
     def submit(self, work: Any, done: Any) -> None:
         if self.waits:
-            self.waiting.append(lambda: at_once(work, done))
+            self.waiting.append(lambda: run_inline(work, done))
         else:
-            at_once(work, done)
+            run_inline(work, done)
 
     def finish(self) -> None:
         """Hash what waits."""

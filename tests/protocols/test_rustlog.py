@@ -984,7 +984,7 @@ def test_more_topics_than_the_broker_may_have_are_refused(dialect: Dialect) -> N
 @pytest.mark.parametrize(
     ("method", "request_made", "answer"),
     [
-        ("journal.admit", rl.Produce("t", 0, [b"y"]), rl.Produced(1, 1)),
+        ("group_commit.admit", rl.Produce("t", 0, [b"y"]), rl.Produced(1, 1)),
         ("groups.commit_offset", rl.OffsetCommit("t", 0, "g", 1), rl.OffsetCommitted(True)),
         ("topics.create", rl.CreateTopic("u", 2), rl.TopicCreated()),
     ],

@@ -16,7 +16,7 @@ from brokerd.security.passwords import (
     WAITING_MAX,
     Passwords,
     hash_password,
-    passwords_at_once,
+    inline_passwords,
     verify_password,
 )
 
@@ -55,13 +55,13 @@ def test_the_hash_of_nobody_costs_what_anybodys_costs() -> None:
 @pytest.mark.parametrize("password", ["", "x", "ünï", "\ud800", "x" * 100_000, "a\0b"])
 def test_an_account_without_a_password_lets_nobody_in(password: str) -> None:
     told: list[object] = []
-    passwords_at_once().check("", password, lambda *result: told.append(result))
+    inline_passwords().check("", password, lambda *result: told.append(result))
     assert told == [(False, None)]
 
 
 def test_hashes_are_salted_and_checked() -> None:
     told: list[Any] = []
-    passwords = passwords_at_once()
+    passwords = inline_passwords()
     passwords.hash("x", lambda *result: told.append(result))
     passwords.hash("x", lambda *result: told.append(result))
     (one, _), (other, _) = told

@@ -272,7 +272,7 @@ def test_the_pairs_of_topic_and_group_are_named_once_and_in_order() -> None:
 
 def test_the_oracle_is_told_the_rules_of_groups() -> None:
     settings = Settings(max_attempts=2, attempts="grants", backoff_base_us=5, backoff_max_us=6)
-    assert settings.rules() == GroupRules(2, True, 5, 6)
+    assert settings.group_rules() == GroupRules(2, True, 5, 6)
 
 
 def test_the_example_of_the_page_loses_power_and_breaks_nothing() -> None:

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from brokerd.errors import NoSpace, StorageFailed
-from brokerd.wal import Frame, RealDisk, ThreadPool, Wal, WalOptions
+from brokerd.wal import Frame, RealDisk, Wal, WalOptions
 from brokerd.walformat import FRAME_BYTES_MAX, frame_size
+from brokerd.worker_pool import ThreadPool
 from simulator.machine.disk import Call, SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from brokerd.archive.contract.view import Archive
-from brokerd.wal import Disk, WorkerPool
+from brokerd.wal import Disk
+from brokerd.worker_pool import WorkerPool
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from brokerd.broker.context import Context
 from brokerd.broker.group_commit import DelayedCall
 from brokerd.broker.model.log_id import LogId, find_log_id
 from brokerd.errors import error_text
-from brokerd.wal import WorkerPool
 from brokerd.wal.disk import write_atomically
+from brokerd.worker_pool import WorkerPool
 
 STEP_PIECES = 200
 """Topics, or pieces of large topics, captured in one step."""

@@ -18,8 +18,8 @@ from brokerd.archive.contract.pin import FILE_BYTES_MAX, FILE_NAME, Pin, decode_
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.errors import DamagedData
-from brokerd.wal import WorkerPool
 from brokerd.wal.disk import write_atomically
+from brokerd.worker_pool import WorkerPool
 
 Raised = Callable[[Exception | None], None]
 

@@ -15,7 +15,7 @@ from brokerd.broker.group_commit import Clock
 from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import Partition
 from brokerd.errors import DamagedData, error_text
-from brokerd.wal import WorkerPool
+from brokerd.worker_pool import WorkerPool
 
 ReadCallback = Callable[[list[Chunk] | None, Exception | None], None]
 """Called at the end of a read with its chunks, or with the reason of its failure."""

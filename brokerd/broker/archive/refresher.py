@@ -20,7 +20,7 @@ from brokerd.archive.contract.view import Archive, ArchiveUnavailable, ArchiveVi
 from brokerd.broker.callbacks import guarded
 from brokerd.broker.group_commit import Clock, DelayedCall
 from brokerd.errors import error_text
-from brokerd.wal import WorkerPool
+from brokerd.worker_pool import WorkerPool
 
 RefreshDone = Callable[[Exception | None], None]
 """Called at the end of a refresh with None, or with the reason of its failure."""

@@ -27,7 +27,7 @@ from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import GroupPartition, Partition
 from brokerd.broker.records.cold_reader import READ_AHEAD_BYTES, run_plan
 from brokerd.errors import DamagedData
-from brokerd.wal import WorkerPool
+from brokerd.worker_pool import WorkerPool
 
 AHEAD_US = 20_000_000
 """A scan finds messages that are due within this time."""

@@ -34,8 +34,8 @@ from brokerd.wal import (
     SnapshotChunk,
     Snapshots,
     Wal,
-    WorkerPool,
 )
+from brokerd.worker_pool import WorkerPool
 
 STEP_THINGS = 200
 """Topics or group partitions captured in one step."""

@@ -19,8 +19,9 @@ from brokerd.broker.model.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, Chunk
 from brokerd.broker.model.topics import Partition
 from brokerd.broker.status.damage import DamageRegistry, Place
 from brokerd.errors import DamagedData, RecordRemoved
-from brokerd.wal import DamagedBatch, ReadPlan, Wal, WorkerPool
+from brokerd.wal import DamagedBatch, ReadPlan, Wal
 from brokerd.walformat import decode_records
+from brokerd.worker_pool import WorkerPool
 
 READ_AHEAD_BYTES = 1024 * 1024
 NOT_IN_LOG = "it is not in the log"

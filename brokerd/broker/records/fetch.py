@@ -20,7 +20,7 @@ from brokerd.broker.records.fetch_result import FetchedRecords
 from brokerd.broker.records.offset_at_time import OffsetCallback, offset_at_time
 from brokerd.errors import InvalidRequest, UnknownTopic
 from brokerd.values import Record
-from brokerd.wal import WorkerPool
+from brokerd.worker_pool import WorkerPool
 
 EXAMINED_MAX = 1024
 """The most records and holes that a fetch examines in one turn of the reactor."""

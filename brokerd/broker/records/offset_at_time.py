@@ -10,7 +10,8 @@ from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.group_commit import GroupCommit
 from brokerd.broker.model.topics import Partition
 from brokerd.errors import UnknownTopic
-from brokerd.wal import Wal, WorkerPool
+from brokerd.wal import Wal
+from brokerd.worker_pool import WorkerPool
 
 OffsetCallback = Callable[[int | None, Exception | None], None]
 

@@ -31,7 +31,8 @@ from brokerd.broker.group_commit import Congested, GroupCommit
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import Partition
 from brokerd.errors import BrokerdError, NoSpace
-from brokerd.wal import Coverage, CoveragePlan, RemovableSegment, RetainedBytes, Wal, WorkerPool
+from brokerd.wal import Coverage, CoveragePlan, RemovableSegment, RetainedBytes, Wal
+from brokerd.worker_pool import WorkerPool
 
 MARKS = 100
 """Partitions marked in one frame; this takes about a millisecond of the reactor."""

@@ -18,7 +18,8 @@ from brokerd.archive.contract.view import ArchiveView
 from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.model.topics import Partition, TopicSettings
 from brokerd.errors import DamagedData
-from brokerd.wal import OffsetPlan, SizePlan, Wal, WorkerPool
+from brokerd.wal import OffsetPlan, SizePlan, Wal
+from brokerd.worker_pool import WorkerPool
 
 
 class LimitQuery(NamedTuple):

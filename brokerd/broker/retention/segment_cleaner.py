@@ -34,7 +34,8 @@ from brokerd.broker.retention.archived_segment_cleaner import (
     MarkArchived,
 )
 from brokerd.errors import BrokerdError, error_text
-from brokerd.wal import RemovableSegment, RemovalPlan, WorkerPool
+from brokerd.wal import RemovableSegment, RemovalPlan
+from brokerd.worker_pool import WorkerPool
 
 
 class SegmentCleaner:

@@ -90,8 +90,8 @@ def format_toml(loaded: LoadedConfig) -> str:
     """Write a configuration as TOML, with the source of each value as a comment."""
     config, sources = loaded.config, loaded.sources
     lines = [_line("data_dir", config.data_dir, sources.get("data_dir")), "", f"[{LISTEN}]"]
-    for form, endpoint in config.listen.items():
-        lines.append(_line(form, endpoint, sources.get(f"{LISTEN}.{form}")))
+    for wire_format, endpoint in config.listen.items():
+        lines.append(_line(wire_format, endpoint, sources.get(f"{LISTEN}.{wire_format}")))
     for section in SECTIONS:
         lines += ["", f"[{section}]"]
         for key, value in msgspec.structs.asdict(getattr(config, section)).items():

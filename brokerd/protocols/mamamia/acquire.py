@@ -162,7 +162,7 @@ class PendingAcquire:
         "_connection",
         "_deadline_us",
         "_kind",
-        "_late",
+        "_pending_acquires",
         "_place",
         "_request",
         "_waiter",
@@ -173,18 +173,18 @@ class PendingAcquire:
         connection: Connection,
         request: LeaseRequest,
         kind: AcquireKind,
-        late: dict[PendingAcquire, None],
+        pending: dict[PendingAcquire, None],
     ) -> None:
         self._connection = connection
         self._request = request
         self._kind = kind
-        self._late = late
+        self._pending_acquires = pending
         """Pending acquires of the connection. This one is a member until it is answered."""
         self._place = connection.pending()
         wait_us = min(microseconds(request.wait), WAIT_MAX_US)
         self._deadline_us = connection.broker.time.now_us() + wait_us
         self._waiter: Waiter | None = None
-        late[self] = None
+        pending[self] = None
 
     def begin(self, outcome: Cold | NoLease) -> None:
         """Begin a read, a retry in another reactor turn, or a wait, as ``outcome`` needs."""
@@ -299,7 +299,7 @@ class PendingAcquire:
             self._waiter.cancel()
 
     def _answer(self, answer: bytes) -> None:
-        self._late.pop(self, None)
+        self._pending_acquires.pop(self, None)
         self._connection.resolve(self._place, answer)
 
 

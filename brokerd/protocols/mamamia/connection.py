@@ -82,7 +82,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
     def __init__(self, broker: Broker, frame_bytes: int) -> None:
         super().__init__(broker, FrameReader(min(frame_bytes, MAX_LENGTH)))
         self._decode = Decoder().decode
-        self._late: dict[PendingAcquire, None] = {}
+        self._pending_acquires: dict[PendingAcquire, None] = {}
         self._results: list[str] = []
         """Results of a SETTLE_BATCH that met `Congested`. The retry begins after them."""
         self._released: list[bool] = []
@@ -108,15 +108,15 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
 
     def end_waits(self) -> None:
         """Answer all long polls with nothing found."""
-        for late in list(self._late):
-            late.give_up()
+        for pending in list(self._pending_acquires):
+            pending.give_up()
 
     def forget(self) -> None:
         """Drop the frames and long polls of a closed connection."""
         super().forget()
-        for late in self._late:
-            late.cancel()
-        self._late.clear()
+        for pending in self._pending_acquires:
+            pending.cancel()
+        self._pending_acquires.clear()
 
     # -- producing ----------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         elif outcome is NoLease.EMPTY and request.wait <= 0:
             self.answers.append(kind.nothing)
         else:
-            PendingAcquire(self, request, kind, self._late).begin(outcome)
+            PendingAcquire(self, request, kind, self._pending_acquires).begin(outcome)
 
     # -- leases -------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from brokerd.wal.deletion.removal import (
 )
 from brokerd.wal.disk import Disk
 from brokerd.wal.segment import Segment, index_name
-from brokerd.wal.worker_pool import WorkerPool
+from brokerd.worker_pool import WorkerPool
 
 DeleteDone = Callable[[int, Exception | None], None]
 """(number of deleted segments, why the others are not deleted)"""

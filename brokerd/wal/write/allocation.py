@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from brokerd.errors import error_text
 from brokerd.wal.disk import Disk, File, write_zeros
-from brokerd.wal.worker_pool import WorkerPool
 from brokerd.walformat import SEGMENT_HEADER_BYTES
+from brokerd.worker_pool import WorkerPool
 
 _SIZE_STEP = 4096
 

@@ -15,7 +15,7 @@ from brokerd.wal.catalog import Catalog
 from brokerd.wal.disk import Disk
 from brokerd.wal.index_files import write_index
 from brokerd.wal.segment import Segment, trim
-from brokerd.wal.worker_pool import WorkerPool
+from brokerd.worker_pool import WorkerPool
 
 
 class Sealer:

@@ -6,8 +6,7 @@ import queue
 import threading
 from typing import Any
 
-from brokerd.wal import ThreadPool
-from brokerd.wal.worker_pool import MEMORY_SECONDS
+from brokerd.worker_pool import MEMORY_SECONDS, ThreadPool
 from simulator.machine.inline import InlinePool
 
 

@@ -1,4 +1,4 @@
-# Tests: tests/wal/test_worker_pool.py
+# Tests: tests/test_worker_pool.py
 """Worker pools run slow work outside of the reactor's thread.
 
 A pool runs ``work()`` in another thread and then ``done(result, error)`` in the reactor's thread. A
@@ -21,6 +21,8 @@ MEMORY_SECONDS = 0.1
 
 Work = Callable[[], Any]
 Done = Callable[[Any, Exception | None], None]
+Submit = Callable[[Work, Done], None]
+"""The type of `WorkerPool.submit`."""
 
 
 class WorkerPool(Protocol):
@@ -46,6 +48,16 @@ class Mutex(Protocol):
         traceback: TracebackType | None,
         /,
     ) -> None: ...
+
+
+def run_inline(work: Work, done: Done) -> None:
+    """Run the work in the caller's thread: a `Submit` for callers without threads."""
+    try:
+        result = work()
+    except Exception as error:
+        done(None, error)
+    else:
+        done(result, None)
 
 
 class FailStopPool:
