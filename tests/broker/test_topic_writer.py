@@ -8,13 +8,23 @@ import pytest
 
 from brokerd.broker import BrokerSettings, Topic
 from brokerd.errors import InvalidName, UnknownPartition
-from brokerd.security.audit import Actor, AuditFilter
+from brokerd.security.access import Access
+from brokerd.security.audit import AuditFilter
 from brokerd.values import RESERVED_PREFIX, Encoding, Format
 from tests.broker.desk import read
 from tests.house import House
 
 DAY_US = 86_400 * 1_000_000
-BOB = Actor("bob", "10.0.0.1")
+
+
+class Bob(Access):
+    """The access of the one producer."""
+
+    name = "bob"
+    peer = "10.0.0.1"
+
+
+BOB = Bob()
 
 
 def audited() -> House:

@@ -14,7 +14,8 @@ from brokerd.broker.records.size import record_frame_bytes
 from brokerd.broker.security.audit import AuditTrail
 from brokerd.broker.topic_admin import TopicAdmin, check_topic_name
 from brokerd.errors import UnknownPartition
-from brokerd.security.audit import Actor, topic_auto_created
+from brokerd.security.access import Access
+from brokerd.security.audit import topic_auto_created
 
 
 class TopicWriter:
@@ -31,7 +32,7 @@ class TopicWriter:
 
     def produce(
         self,
-        actor: Actor,
+        by: Access,
         topic_name: str,
         index: int | None,
         value: bytes,
@@ -44,8 +45,8 @@ class TopicWriter:
     ) -> tuple[Partition, int]:
         """Append one record and return its partition and offset.
 
-        ``index`` is the number of the partition. If it is None, the topic chooses one, by the key
-        if the record has a key.
+        ``by`` is the access of the producer, for the audit event. ``index`` is the number of the
+        partition. If it is None, the topic chooses one, by the key if the record has a key.
         ``expires_at_us`` is as in `RecordAppender.append`. A topic that does not exist is created
         with ``partitions`` partitions. Raises `NoSpace`, `Congested`, `UnknownPartition`,
         `InvalidName` or `LimitExceeded` before it changes anything.
@@ -56,14 +57,14 @@ class TopicWriter:
             check_topic_name(topic_name)  # refuse a bad name even when the log has no space
         self._group_commit.admit(size)
         if topic is None:
-            topic = self._create(actor, topic_name, partitions, index or 0)
+            topic = self._create(by, topic_name, partitions, index or 0)
         partition = topic.choose(key, index)
         return partition, self._records.append(
             partition, value, encoding, key, metadata, producer_format, None, expires_at_us, size
         )
 
     def topic(
-        self, actor: Actor, topic_name: str, size: int, partitions: int = 1, highest_index: int = 0
+        self, by: Access, topic_name: str, size: int, partitions: int = 1, highest_index: int = 0
     ) -> Topic:
         """Return the topic of this name, and create it if it does not exist.
 
@@ -73,15 +74,15 @@ class TopicWriter:
         topic = self._state.by_name.get(topic_name)
         if topic is None:
             self._group_commit.admit(size)
-            topic = self._create(actor, topic_name, partitions, highest_index)
+            topic = self._create(by, topic_name, partitions, highest_index)
         return topic
 
-    def _create(self, actor: Actor, topic_name: str, partitions: int, highest_index: int) -> Topic:
+    def _create(self, by: Access, topic_name: str, partitions: int, highest_index: int) -> Topic:
         if not 0 <= highest_index < partitions:
             raise UnknownPartition(
                 f"topic {topic_name!r} does not exist and has no partition {highest_index}; its "
                 f"first record would create it with {partitions}, numbered from 0: create it first"
             )
         topic = self._topics.create(topic_name, partitions)
-        self._audit.record(topic_auto_created(actor, topic_name))
+        self._audit.record(topic_auto_created(by.actor, topic_name))
         return topic

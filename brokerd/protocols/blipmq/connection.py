@@ -225,7 +225,7 @@ class BlipmqConnection(PollConnection):
         broker = self.broker
         ttl_us = self._settings.message_ttl_us
         broker.topic_writer.produce(
-            self.access.actor,
+            self.access,
             topic_name,
             None,
             message,

@@ -259,7 +259,7 @@ def _produce_again(connection: RequestConnection, name: str, envelope: Envelope)
     topic = named_topic(broker, target)
     if topic is None:
         size = record_frame_bytes(envelope.payload)
-        topic = broker.topic_writer.topic(access.actor, target, size, connection.new_partitions)
+        topic = broker.topic_writer.topic(access, target, size, connection.new_partitions)
     produce = partial(
         broker.records.produce, topic.choose(None), envelope.payload, producer_format=Format.FLYMQ
     )

@@ -45,9 +45,7 @@ def produce_delayed(
         raise InvalidRequest(f"delay {delay_ms} ms exceeds maximum allowed delay {most_ms} ms")
     topics_bytes = 2 * (OWN_TOPIC_BYTES + BATCH_FRAME_BYTES)
     size = record_frame_bytes(value) + delays_frame_bytes(1) + topics_bytes
-    topic = named_topic(broker, name) or broker.topic_writer.topic(
-        access.actor, name, size, partitions
-    )
+    topic = named_topic(broker, name) or broker.topic_writer.topic(access, name, size, partitions)
     delay_us = max(delay_ms * 1000, AT_ONCE_US)
     schedule_id = broker.delayed.produce(
         topic, value, Encoding.BYTES, None, None, Format.FLYMQ, None, delay_us

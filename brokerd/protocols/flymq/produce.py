@@ -111,7 +111,7 @@ class ProduceConnection(RequestConnection):
         if index >= (self.settings.partitions if topic is None else len(topic.partitions)):
             raise UnknownPartition(f"partition {index} not found")
         partition, offset = broker.topic_writer.produce(
-            self.access.actor,
+            self.access,
             name,
             index if index >= 0 else None,
             value,

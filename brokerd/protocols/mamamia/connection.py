@@ -129,7 +129,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             self._produce_later(request, expires_at_us)
             return
         partition, offset = self.broker.topic_writer.produce(
-            self.access.actor,
+            self.access,
             log_id,
             partition_index,
             value,
@@ -148,7 +148,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         broker = self.broker
         size = record_frame_bytes(value, key, metadata) + delays_frame_bytes(1)
         topic = broker.topic_writer.topic(
-            self.access.actor, log_id, size, highest_index=partition_index or 0
+            self.access, log_id, size, highest_index=partition_index or 0
         )
         schedule_id = broker.delayed.produce(
             topic,
@@ -195,7 +195,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         if topic is None:
             highest_index = max(message.partition or 0 for message in messages)
             topic = broker.topic_writer.topic(
-                self.access.actor, log_id, size, highest_index=highest_index
+                self.access, log_id, size, highest_index=highest_index
             )
         if delayed:
             self._append_mixed(topic, messages, size)
