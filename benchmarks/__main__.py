@@ -1,11 +1,11 @@
 # Tests: tests/test_bench.py
-"""``make bench``: durable rates beside the rate of the disk, memory, and states at size.
+"""``make bench``: durable rates beside the rate of the disk, memory, and large states.
 
-The broker runs with its defaults on free ports, its data in a temporary directory inside
-``--directory`` (default: the current one), so on the same file system as the working copy. Nothing
-is left behind. The parts at size have commands of their own: ``python -m benchmarks.holes``,
-``.schedule``, ``.size``, ``.stalls`` and ``.key_order``. Method and figures: docs/benchmarks.rst.
-Exit codes: 0 measured, 1 errors among the answers, 2 it could not be measured.
+The broker runs with its defaults on free ports. Its data lies in a temporary directory inside
+``--directory`` (default: the current one), so on the file system of the working copy. The command
+removes all of its files. The parts with large states have commands of their own: ``python -m
+benchmarks.holes``, ``.schedule``, ``.size``, ``.stalls`` and ``.key_order``. Method and figures:
+docs/benchmarks.rst. Exit codes: 0 measured, 1 errors among the answers, 2 measuring failed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _FAILURES = (AdminFailed, BenchFailed, BrokerFailed, ChildFailed, OSError)
 _PROFILE_FUNCTIONS = 25
 _CEILING_SECONDS_MAX = 1.0
 _SETTINGS = ("blipmq.retry_base_ms=10000",)
-"""A message polled over BlipMQ is in flight for 100 ms otherwise, which a busy disk outlasts."""
+"""A message polled over BlipMQ is in flight for 100 ms by default; a busy disk can take longer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line and return the exit code."""
+    """Run the command and return the exit code."""
     options = _parse(arguments)
     interrupt_on_signals()
 
@@ -163,7 +163,7 @@ def _memory(
 def _at_size(
     directory: Path, options: argparse.Namespace, show: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The parts at size; each takes its settings from the defaults, ``--set`` is not for them."""
+    """Run the parts with large states. They use the default settings and ignore ``--set``."""
     scale = options.scale
     return {
         "holes": list(
@@ -177,7 +177,7 @@ def _at_size(
 
 
 def _profile(directory: Path, options: argparse.Namespace, show: Callable[[str], None]) -> int:
-    """Run the busiest scenarios under cProfile and print where the reactor thread's time went."""
+    """Run the busiest scenarios under cProfile; print the reactor thread's time by function."""
     for plan in suite.plans(None, options.seconds, options.format):
         if plan.connections > 1:
             _profile_one(directory, options, plan, show)
@@ -189,7 +189,7 @@ def _profile_one(
 ) -> None:
     name = f"{plan.format}-{plan.scenario}-{plan.connections}x{plan.window}"
     statistics = directory / f"{name}.prof"
-    # Made ready by a broker of its own, so that the profile holds nothing of that.
+    # A broker of its own fills the log, so that the profile holds nothing of that.
     with _broker(directory, name, options, [plan.format]) as broker:
         broker.start()
         place = prepare(replace(plan, address=broker.address_of(plan.format)))

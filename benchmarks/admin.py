@@ -1,5 +1,5 @@
 # Tests: tests/test_torture.py
-"""Requests of the demo and the torture to a broker's admin HTTP."""
+"""Send requests of the demo and the torture to a broker's admin HTTP."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _PAGE = 1000
 
 
 class AdminFailed(Exception):
-    """The admin HTTP gave a wrong answer; the message has the address and the reason."""
+    """The admin HTTP gave a wrong answer or none; the message has the address and the reason."""
 
 
 def fetch_status(admin: str) -> dict[str, Any]:
-    """Ask for ``/api/v1/status``.
+    """Return the document of ``/api/v1/status``.
 
     :param admin: ``host:port``.
-    :raises AdminFailed: when it does not answer.
+    :raises AdminFailed: the broker does not answer.
     """
     return _fetch(f"http://{admin}/api/v1/status")
 
 
 def fetch_dead_letters(admin: str, topic: str, group: str) -> dict[int, int]:
-    """Ask for the dead letters of a group, page by page: offset -> failures.
+    """Read all pages of the dead letters of a group and return failures by offset.
 
-    :raises AdminFailed: when it does not answer.
+    :raises AdminFailed: the broker does not answer.
     """
     url = f"http://{admin}/api/v1/topics/{topic}/groups/{group}/dead-letters"
     found: dict[int, int] = {}

@@ -1,10 +1,10 @@
 # Tests: tests/test_bench_archive.py
-"""The archive: how fast a log goes into it, and how fast what is there comes back.
+"""Measure how fast a rollup archives a log, and how fast a broker reads the archive.
 
-``python -m benchmarks.archive``. A rollup is the job itself, with Spark, on 1, 2 and 4 cores: once
-in a session that has worked before (warm), then as the command ``brokerd-rollup`` (cold). Beside
-it, in the same run, as many processes do the same without Spark: they decode the same tasks and
-write the same Parquet, and prove nothing. Both sync what they write. Method and figures:
+``python -m benchmarks.archive``. A rollup runs with Spark on 1, 2 and 4 cores: once in a session
+that has run a job before (warm), then as the command ``brokerd-rollup`` (cold). For comparison the
+same run measures as many plain processes without Spark. They decode the same tasks and write the
+same Parquet, but check nothing. Both sync the files that they write. Method and figures:
 docs/benchmarks.rst.
 """
 
@@ -58,14 +58,14 @@ from .process import BrokerFailed, BrokerProcess
 MIB = 1 << 20
 CORES = (1, 2, 4)
 LOOKS = 200
-"""Cold fetches that are timed."""
+"""Number of cold fetches that are timed."""
 FETCH_RECORDS = 500
 _CHILD_SECONDS = 3600.0
 _ONLY_ROLLUP = Settings(derived=False, retention=False, compaction=False, merge=False, vacuum=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line and return the exit code."""
+    """Run the command and return the exit code."""
     options = _parse(arguments)
     if options.step:
         step = json.loads(options.step)
@@ -106,9 +106,11 @@ def measure(
     show: Callable[[str], None],
     frames: Sequence[int] = (200, 10),
 ) -> dict[str, Any]:
-    """Measure all of it in a directory; ``scale`` 1 is 10 M records of 200 bytes.
+    """Run all measurements in a directory and return the figures.
 
-    ``frames`` are the records of a frame, a log for each; what comes back is that of the first.
+    :param scale: 1 is 10 M records of 200 bytes.
+    :param frames: records of a frame. Each number makes a log of its own; only the first log is
+        read back.
     """
     machine = describe(directory)
     counts = [n for n in cores or CORES if n <= machine.cores] or [machine.cores]
@@ -185,13 +187,13 @@ def _plan(data_dir: Path) -> Lot:
 
 
 def _plain(data_dir: str, cores: int) -> dict[str, Any]:
-    """The same tasks in processes of Python."""
+    """Decode and write the same tasks in Python processes; return the figures."""
     lot = _plan(Path(data_dir))
     with (
         tempfile.TemporaryDirectory(dir=data_dir) as out,
         get_context("spawn").Pool(cores) as pool,
     ):
-        pool.map(abs, range(cores * 4))  # they have begun
+        pool.map(abs, range(cores * 4))  # starts the processes
         began = time.monotonic()
         done = pool.map(partial(_write_plain, out), lot.records, chunksize=1)
         seconds = time.monotonic() - began
@@ -199,7 +201,7 @@ def _plain(data_dir: str, cores: int) -> dict[str, Any]:
 
 
 def _write_plain(out: str, split: RecordsSplit) -> float:
-    """Decode and write a task's records; returns the seconds that writing took."""
+    """Decode and write the records of a task; return the seconds spent on writing."""
     writing = 0.0
     path = Path(out, f"{random.getrandbits(64):x}.parquet")
     options = parquet_options(RECORDS)
@@ -220,7 +222,7 @@ def _write_plain(out: str, split: RecordsSplit) -> float:
 
 
 def _spark(data_dir: str, cores: int) -> dict[str, Any]:
-    """The job, after it has done it once before in the same session."""
+    """Run the job twice in one session and return the figures of the second run."""
     data = Path(data_dir)
     options = SparkOptions(f"local[{cores}]")
     with spark_session("bench", options, data / "run" / "rollup", os.environ) as session:
@@ -245,7 +247,7 @@ def _spark(data_dir: str, cores: int) -> dict[str, Any]:
 
 
 def _driver_bytes() -> int:
-    """Peak memory of this process and of Java, which is the child that it has."""
+    """Return the peak memory in bytes of this process and of Java, its child."""
     java = 0
     for children in Path("/proc/self/task").glob("*/children"):
         for child in children.read_text().split():
@@ -258,7 +260,7 @@ def _driver_bytes() -> int:
 def _command(
     data_dir: Path, shape: Shape, size: int, cores: int, show: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The command, from its start to its end, all of its steps."""
+    """Run the command with all of its steps and return the figures."""
     shutil.rmtree(data_dir / "archive", ignore_errors=True)
     command = [sys.executable, "-m", "brokerd.rollup", "--data-dir", str(data_dir)]
     began = time.monotonic()
@@ -292,7 +294,7 @@ def _read_back(data_dir: Path, show: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _look(data_dir: str) -> dict[str, Any]:
-    """Single fetches in random places; the system's cache of the files is dropped before each."""
+    """Time single fetches at random places; drop the system's cache of the files before each."""
     root = Path(data_dir, "archive")
     chance = random.Random(1)
     archive = DeltaArchive(root, LOG_ID)
@@ -325,7 +327,7 @@ def _group_partitions() -> Iterator[tuple[int, int]]:
 
 
 def _end(view: Any, topic_id: int, partition: int) -> int:
-    """The end of what is archived of a partition, by halving."""
+    """Find the end offset of a partition in the archive by bisection."""
     low, high = 0, 1 << 32
     while low < high:
         middle = (low + high) // 2
@@ -344,7 +346,7 @@ def _drop_cached(root: Path) -> None:
 
 
 def _sequential(data_dir: Path, shape: Shape, show: Callable[[str], None]) -> dict[str, Any]:
-    """FlyMQ FETCH from offset 0 on, of a broker whose log was deleted because it is archived."""
+    """Time FlyMQ FETCH from offset 0 on a broker whose log was deleted after archiving."""
     settings = ("archive.keep_wal_bytes=0", "retention.check_seconds=1")
     with BrokerProcess(data_dir, data_dir / "log", settings, formats=("flymq",)) as broker:
         broker.start(_CHILD_SECONDS)
@@ -361,7 +363,7 @@ def _sequential(data_dir: Path, shape: Shape, show: Callable[[str], None]) -> di
 
 
 def _await_deletion(broker: BrokerProcess) -> None:
-    """Wait until the log holds next to nothing."""
+    """Wait until the log is almost empty."""
     for _ in range(600):
         if len(list((broker.data_dir / "wal").glob("*.idx"))) < 3:
             return
@@ -370,12 +372,12 @@ def _await_deletion(broker: BrokerProcess) -> None:
 
 
 READERS = 4
-"""Connections that read at once, each a partition of its own."""
+"""Number of connections that read at once, each from its own partition."""
 READ_RECORDS = 2_000
 
 
 def _fetch(address: str, records: int) -> dict[str, Any]:
-    """Follow every partition from offset 0 to its end, some at a time."""
+    """Read all partitions from offset 0 to the end, `READERS` at a time; return the figures."""
     group_partitions = [(topic, index) for topic in range(TOPICS) for index in range(PARTITIONS)]
     began = time.monotonic()
     with ThreadPoolExecutor(READERS) as pool:
@@ -391,17 +393,17 @@ def _fetch(address: str, records: int) -> dict[str, Any]:
 
 
 _HEAD = Struct(">xxBxI")
-"""Opcode and payload length of a frame."""
+"""The opcode and the payload length of a frame."""
 _COUNT_NEXT = Struct(">IQ")
 _FETCHED = np.dtype([("offset", ">u8"), ("key", ">u4"), ("value", ">u4"), ("bytes", "V200")])
-"""A record of an answer to FETCH, if it has no key and 200 bytes of value."""
+"""A record in an answer to FETCH, without a key and with a value of 200 bytes."""
 
 
 def _follow(address: str, group_partition: tuple[int, int]) -> int:
-    """Fetch a partition from 0 to its end; returns how many records came, each of them checked.
+    """Fetch a partition from offset 0 to its end, check each record, and return their number.
 
-    All answers are received into the same memory: to make memory for each takes a reader as long
-    as it takes the broker to answer.
+    All answers are received into the same memory. New memory for each answer would cost the reader
+    as much time as the broker needs to answer.
     """
     topic, partition = group_partition
     host, port = address.rsplit(":", 1)
@@ -429,7 +431,7 @@ def _follow(address: str, group_partition: tuple[int, int]) -> int:
 
 
 def _receive(sock: socket.socket, room: memoryview) -> memoryview:
-    """Fill some memory with what comes."""
+    """Fill ``room`` from the socket and return the part that was filled."""
     at = 0
     while at < len(room):
         size = sock.recv_into(room[at:])
@@ -440,7 +442,7 @@ def _receive(sock: socket.socket, room: memoryview) -> memoryview:
 
 
 def _are_due(records: npt.NDArray[np.void], first: int) -> bool:
-    """Whether these are the records from an offset on, each with a value as it was made."""
+    """Return whether these records start at offset ``first`` and have the expected values."""
     due = np.arange(first, first + len(records))
     lengths_fit = (records["key"] == 0) & (records["value"] == 200)
     return bool((lengths_fit & (records["offset"] == due)).all())

@@ -1,5 +1,5 @@
 # Tests: tests/test_archive_torture.py
-"""The kills of the archive torture, and the summary of a run."""
+"""List the kills of the archive torture and sum up a run."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ POINTS = (
     "before deliveries are merged",
     "before vacuum of records",
 )
-"""Where the job stops and somebody is killed."""
+"""The points where the job stops for a kill."""
 _WORKED_AT = ("planned", "before deliveries", "before hourly", "clean planned")
-"""After these points workers are at work."""
+"""The points after which workers of the job are busy."""
 EXECUTORS = {"executor": 1, "executors": 2}
-"""How many executors are killed of the two that there are in such a round."""
+"""How many of the two executors of a round are killed."""
 REFRESHED, DELETING = "refreshed", "deleting"
-"""What the broker is killed at, besides."""
+"""The other moments at which the broker is killed."""
 
 
 class Kill(NamedTuple):
@@ -58,11 +58,11 @@ KILLS = (
     *(Kill("executors", point) for point in _WORKED_AT),
     *(Kill("broker", when) for when in (REFRESHED, DELETING) * 4),
 )
-"""Everything that can be done to a round."""
+"""All kills that the torture knows."""
 
 
 def some_kills(rounds: int, seed: int) -> list[Kill]:
-    """So many kills, all of `KILLS` in some order before any comes again."""
+    """Return ``rounds`` kills; no kill of `KILLS` repeats before all have had their turn."""
     chance = random.Random(seed)
     found: list[Kill] = []
     while len(found) < rounds:
@@ -77,9 +77,9 @@ class Summary:
     rounds: int = 0
     seconds: float = 0.0
     kills: Counter[str] = field(default_factory=Counter)
-    """How many of each victim."""
+    """Number of kills by victim."""
     missed: list[Kill] = field(default_factory=list)
-    """What was not met: the job did not come to that point."""
+    """Kills that did not happen because the job did not reach the point."""
     acknowledged: int = 0
     archived: int = 0
     compacted: int = 0
@@ -90,13 +90,13 @@ class Summary:
     findings: list[str] = field(default_factory=list)
 
     def add(self, other: Summary) -> None:
-        """Take in what a run with another log came to; the digest is that of the newest log."""
+        """Add the results of a run with another log; keep that run's digest."""
         for one in fields(self):
             mine, theirs = getattr(self, one.name), getattr(other, one.name)
             setattr(self, one.name, theirs if one.name == "digest" else mine + theirs)
 
     def text(self) -> str:
-        """The summary for people."""
+        """Return the summary as text for people."""
         kills = ", ".join(f"{count} of {victim}" for victim, count in sorted(self.kills.items()))
         lines = [
             f"{self.rounds} rounds in {self.seconds:.0f} s, kills: {kills or 'none'}",

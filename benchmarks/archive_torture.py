@@ -1,22 +1,22 @@
 # Tests: tests/test_archive_torture.py
-"""``python -m benchmarks.archive_torture --rounds 30``: SIGKILL while the log becomes an archive.
+"""``python -m benchmarks.archive_torture --rounds 30``: SIGKILL while a log is archived.
 
-Writers of all wire formats fill small journal files, readers of all formats follow from offset 0 to
-the tail, and in each round the log is rolled up, compacted and deleted. In each round somebody is
-killed: the job's driver, its workers, one or both executors of a little cluster (Java and all), or
-the broker, at a point of the job that has a name, or while the broker takes a new version of the
-archive, or deletes journal files. A job that was ended runs again, as cron would have it; one that
-lost executors has to come to its end.
+Writers of all wire formats fill small journal files. Readers of all formats follow from offset 0 to
+the tail. Each round rolls up, compacts and deletes the log, and kills one victim with SIGKILL: the
+job's driver, its workers, one or both executors of a small cluster (with their Java), or the
+broker. The kill comes at a named point of the job, or while the broker loads a new version of the
+archive, or while the broker deletes journal files. A job that died runs again, as cron would run
+it. A job that lost executors has to finish.
 
-After each round the table of records has to have every (topic, partition, offset) exactly once. In
-the end every reader, and one more of each format that begins then, has to have seen each record
-once, in order, and the digest of what they saw has to be that of what producers were acknowledged.
+After each round the table of records has to hold every (topic, partition, offset) exactly once. At
+the end new readers of each format start. All readers, old and new, have to have seen each record
+once and in order. The digest of their records has to equal the digest of the acknowledged records.
 
-The longer a log is, the longer a round takes, so a new one is begun after `LOG_ROUNDS`. With
-``--part 2/3`` it is the second of three runs that together do every kill of one seed once.
+A round takes longer as the log grows, so a new log starts after `LOG_ROUNDS` rounds. ``--part 2/3``
+runs the second of three parts that together do every kill of one seed once.
 
-Exit codes: 0 every promise kept, 1 a promise broken (the data directory is kept), 2 it could not be
-tried. Which kills there are follows ``--seed``; what everybody is doing then does not.
+Exit codes: 0 every promise kept, 1 a promise broken (the data directory is kept), 2 the torture
+could not run. ``--seed`` decides the kills; it does not decide what the clients do at that moment.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ MIB = 1 << 20
 ROUND_BYTES = 4 * MIB
 LOG_ROUNDS = 12
 TRIES = 3
-"""How often a kill is tried: files of some tables are merged now and then, not in each round."""
+"""How often a kill is tried. Some tables are merged only in some rounds."""
 SETTINGS = (
     "wal.segment_bytes=1MiB",
     "wal.snapshot_interval_bytes=1MiB",
@@ -74,14 +74,14 @@ SETTINGS = (
     *BLIPMQ_SETTINGS,
 )
 _LEAVES_UNDONE = ("driver", "workers")
-"""Whose death ends a job, so that it has to run again."""
+"""Victims whose death ends a job, so that the job has to run again."""
 _DELETING_SECONDS = 90.0
 _ROUND_SECONDS = 180.0
 _FOLLOW_SECONDS = 300.0
 
 
 class Torture:
-    """One run, in a directory of its own, with a broker that has not been started."""
+    """One run in its own directory, with a broker that is not started yet."""
 
     def __init__(
         self,
@@ -102,13 +102,13 @@ class Torture:
         self._data_dir = broker.data_dir
         self._followers: list[Follower] = []
         self._last: list[Follower] = []
-        """Those who have to see all of it."""
+        """Readers that have to see the whole log."""
         self._writers: list[Writer] = []
 
     def run(self, kills: Sequence[Kill]) -> Summary:
-        """Do a round for each kill, and judge what is there in the end.
+        """Do a round for each kill, then judge the log, the archive and the readers.
 
-        A kill whose point the job did not come to is tried again, after all others.
+        A kill is tried again after all others if the job did not reach its point.
 
         :raises BrokerFailed: the broker does not come back.
         """
@@ -121,7 +121,7 @@ class Torture:
         try:
             self._set_up(stage)
             again: list[Kill] = []
-            for number, kill in enumerate(chain(kills, again)):  # which grows meanwhile
+            for number, kill in enumerate(chain(kills, again)):  # the loop appends to ``again``
                 if not stage.is_on():
                     break
                 if not self._round(stage, number, kill):
@@ -153,7 +153,7 @@ class Torture:
     # -- A round ---------------------------------------------------------------------------------
 
     def _round(self, stage: Stage, number: int, kill: Kill) -> bool:
-        """Roll up and kill once; whether that came about."""
+        """Roll up and kill once; return whether the kill happened."""
         began = time.monotonic()
         for reader in readers(stage, number):
             self._follow(reader)
@@ -177,7 +177,7 @@ class Torture:
         return is_met
 
     def _write(self, stage: Stage) -> None:
-        """Have everybody write their share of a round."""
+        """Have each writer write its share of a round."""
         self._write_more()
         self._await_writers(stage)
 
@@ -190,7 +190,7 @@ class Torture:
                     raise BrokerFailed(f"{writer.name} was not done within {_ROUND_SECONDS:.0f} s")
 
     def _run_and_kill(self, kill: Kill) -> bool:
-        """Run the job, and kill somebody once; whether that came about."""
+        """Run the job and kill the victim once; return whether the kill happened."""
         if kill.when == DELETING:
             return self._run_and_kill_deleting(kill)
         is_met = False
@@ -212,10 +212,12 @@ class Torture:
         return is_met
 
     def _run_and_kill_deleting(self, kill: Kill) -> bool:
-        """The same for a broker that deletes, which may be before the job is over, or after.
+        """Run the job; kill the broker at a deletion of a journal file, during the job or later.
 
-        The job then goes on without a broker. What a thread starts ends with the thread; so the
-        broker is started here.
+        The job continues without a broker. The kernel ends a child together with the thread that
+        started it, so this method starts the broker again, not the pool's thread.
+
+        :return: whether the kill happened.
         """
         is_over = threading.Event()
         with ThreadPoolExecutor(1) as pool:
@@ -246,7 +248,7 @@ class Torture:
         return True
 
     def _kill_beside(self, victim: str, job: HeldRollup) -> int:
-        """Kill whom the job has started, while it goes on; how many were."""
+        """Kill processes of the running job and return their number."""
         if victim in EXECUTORS:
             return job.kill_executors(EXECUTORS[victim], self._chance.uniform(0.0, 2.0))
         delay = self._chance.uniform(0.0, 0.3)
@@ -262,29 +264,29 @@ class Torture:
 
     def _judge_outcome(self, kill: Kill, outcome: Outcome) -> None:
         for problem in outcome.problems:
-            # A broker that was killed while it was told is told by its own looks.
+            # A broker that was killed during the notification polls the archive itself.
             if "could not be told" not in problem:
                 self._ledger.report(f"the job, {kill}: {problem}")
 
     def _run_job(self) -> Outcome:
-        """Run the job from its beginning to its end."""
+        """Run the job from start to end and return its outcome."""
         with self._job() as job:
             while job.next_point() is not None:
                 job.go_on()
             return job.outcome()
 
     def _run_job_again(self) -> None:
-        """As cron would; now it has to work."""
+        """Run the job again, as cron would; it has to succeed."""
         for problem in self._run_job().problems:
             self._ledger.report(f"the job, run again: {problem}")
 
     def _write_more(self) -> None:
-        """A round's share: enough for two snapshots, without which nothing is deleted."""
+        """Write one more share. The broker deletes only after two further snapshots."""
         for writer in self._writers:
             writer.write(self._round_bytes // len(self._writers))
 
     def _kill_at_deletion(self, is_over: threading.Event) -> bool:
-        """Kill the broker when it deletes a journal file, at last some time after the job."""
+        """Kill the broker at a deletion of a journal file; return False if none comes in time."""
         had = self._segments()
         deadline: float | None = None
         while not had - self._segments():
@@ -297,7 +299,7 @@ class Torture:
         return True
 
     def _await_deletion_of(self, names: set[str]) -> None:
-        """Wait, but not for ever, until none of some journal files is left, and count them."""
+        """Wait until these journal files are deleted, with a limit, and count the deleted ones."""
         deadline = time.monotonic() + _DELETING_SECONDS
         while names & self._segments() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -307,7 +309,7 @@ class Torture:
         return {path.name for path in (self._data_dir / "wal").glob("*.wal")}
 
     def _await_followers(self, stage: Stage) -> None:
-        """Let readers who began in earlier rounds come to an end, so that there are never many."""
+        """Let readers of earlier rounds finish, so that their number stays small."""
         for follower in self._followers:
             if not isinstance(follower, BlipmqReads):
                 follower.finish.set()
@@ -328,7 +330,7 @@ class Torture:
     # -- The end ---------------------------------------------------------------------------------
 
     def _end(self, stage: Stage, number: int) -> None:
-        """All is archived, the log is gone but for its end, and everybody reads all of it."""
+        """Archive and delete the whole log but its end, while every reader reads it all."""
         had = self._segments()
         self._write(stage)
         self._ask("post", "wal", "seal")
@@ -372,7 +374,7 @@ class Torture:
         summary.seconds = time.monotonic() - self._began
 
     def _check_table(self) -> int:
-        """Judge the table of records: each (topic, partition, offset) exactly once, its bytes."""
+        """Check the table of records: each (topic, partition, offset) once, with its bytes."""
         path = self._data_dir / "archive" / "records"
         columns = ["topic", "partition", "offset", "value"]
         rows = DeltaTable(str(path)).to_pyarrow_table(columns=columns).to_pylist()
@@ -391,7 +393,7 @@ class Torture:
         return len(rows)
 
     def _verify(self) -> None:
-        """Let ``brokerctl wal verify`` read every byte of what is left of the log."""
+        """Run ``brokerctl wal verify`` on the rest of the log."""
         brokerctl = Path(sys.executable).with_name("brokerctl")
         command = [str(brokerctl), "--data-dir", str(self._data_dir), "wal", "verify"]
         verified = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -409,20 +411,20 @@ class Torture:
 
 
 def _differ_at(seen: Sequence[Seen], whole: Sequence[Seen]) -> int | None:
-    """The first place where values that were seen are not those of the whole."""
+    """Return the index of the first value in ``seen`` that differs from ``whole``, or None."""
     pairs = enumerate(zip(seen, whole, strict=False))
     return next((at for at, (one, other) in pairs if one.value != other.value), None)
 
 
 def _torture(directory: Path, seed: int, kills: Sequence[Kill]) -> Summary:
-    """Do a few rounds with a log of their own."""
+    """Run some rounds on a log of their own and return the summary."""
     directory.mkdir()
     with BrokerProcess(directory / "data", directory / "broker.log", SETTINGS) as broker:
         return Torture(broker, seed, lambda line: print(f"  {line}", flush=True)).run(kills)
 
 
 def _part(text: str) -> tuple[int, int]:
-    """A part of a run, ``2/3``: its number and how many there are."""
+    """Parse a part of a run, ``2/3``, into its number and the number of parts."""
     number, _, count = text.partition("/")
     part, parts = int(number), int(count)
     if not 1 <= part <= parts:
@@ -431,7 +433,7 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line and return the exit code."""
+    """Run the command and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.archive_torture", description=(__doc__ or "").split("\n\n")[0]
     )
@@ -455,9 +457,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             summary.add(_torture(log, seed + first, kills[first : first + LOG_ROUNDS]))
             if summary.findings:
                 break
-            shutil.rmtree(log, ignore_errors=True)  # Java may be at it, too
+            shutil.rmtree(log, ignore_errors=True)  # Java may still write there
     except KeyboardInterrupt:
-        shutil.rmtree(directory, ignore_errors=True)  # Java may be at it, too
+        shutil.rmtree(directory, ignore_errors=True)  # Java may still write there
         print("torture: interrupted; nothing is left", file=sys.stderr)
         return 130
     except (BrokerFailed, BrokerdError, OSError) as error:
@@ -467,7 +469,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if summary.findings:
         print(f"the data is kept in {directory}, the seed was {seed}")
         return 1
-    shutil.rmtree(directory, ignore_errors=True)  # Java may be at it, too
+    shutil.rmtree(directory, ignore_errors=True)  # Java may still write there
     return 0
 
 

@@ -1,8 +1,8 @@
 # Tests: tests/test_size.py
-"""Steps of a benchmark in processes of their own, so that memory and threads begin afresh.
+"""Run steps of a benchmark in processes of their own, so that memory and threads start fresh.
 
 Contract: ``run_child(module, spec)`` runs ``python -m MODULE --step JSON`` and returns the JSON
-object that it printed as its last line. The child ends with its parent.
+object that the child printed as its last line. The child ends with its parent.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class ChildFailed(Exception):
 
 
 def run_child(module: str, spec: dict[str, Any], seconds_max: float) -> dict[str, Any]:
-    """Run one step.
+    """Run one step and return its result.
 
-    :raises ChildFailed: when it fails or takes longer than ``seconds_max``.
+    :raises ChildFailed: the step fails or takes longer than ``seconds_max``.
     """
     command = [sys.executable, "-m", module, "--step", json.dumps(spec)]
     try:
@@ -48,7 +48,7 @@ def run_child(module: str, spec: dict[str, Any], seconds_max: float) -> dict[str
 
 
 def answer(step: Callable[[], dict[str, Any]]) -> int:
-    """Be the child: print what ``step`` returns; the exit code."""
+    """Run ``step`` in the child, print its result, and return the exit code."""
     try:
         print(json.dumps(step()), flush=True)
     except (ChildFailed, InsideFailed, BenchFailed, BrokerdError, OSError) as error:

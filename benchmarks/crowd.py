@@ -1,11 +1,11 @@
 # Tests: tests/test_archive_torture.py
-"""Producers and readers of every wire format, threads that go on when their broker is killed.
+"""Producers and readers of every wire format, as threads that survive kills of the broker.
 
-Contract: a :class:`Writer` writes its share of each round and books what was acknowledged; what was
-not is never sent again. A :class:`Follower` reads a topic from offset 0 on and follows its tail; it
-keeps what it saw, in the order in which it saw it. Formats that lease would be given a record again
-whose answer was lost: they wait that lease out before they go on, so that all of them have to see
-every record once, in order.
+Contract: a :class:`Writer` writes its share of each round and books the acknowledged records. It
+never repeats an unacknowledged record. A :class:`Follower` reads a topic from offset 0 and follows
+its tail; it keeps the records in the order in which they came. A leasing format delivers a record
+again when its answer was lost, so its follower first waits until that lease has lapsed. Thus every
+follower has to see every record once and in order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .ledger import Ledger, Seen
 from .oracle import Origin
 
 SHARED, KEYED = "shared", "keyed"
-"""The topics: one that all formats write and read, and one whose records have keys."""
+"""The two topics: all formats write and read ``shared``; the records of ``keyed`` have keys."""
 KEYS = 40
 LEASE_SECONDS = 4.0
 BLIPMQ_SETTINGS = (f"blipmq.retry_base_ms={LEASE_SECONDS * 1000:.0f}",)
@@ -46,22 +46,22 @@ _MARGIN_SECONDS = 1.0
 
 @dataclass
 class Stage:
-    """The objects that all of them share."""
+    """The objects that writers and readers share."""
 
     addresses: Mapping[str, str]
-    """Of each wire format; the same ones after a restart."""
+    """The address of each wire format; a restart keeps it."""
     ledger: Ledger
     over: threading.Event = field(default_factory=threading.Event)
     values: dict[bytes, bytes] = field(default_factory=dict)
-    """Values that were seen, each of which is in memory once, however many readers saw it."""
+    """Values that readers saw. Readers share one copy of each value."""
 
     def fail(self, who: str, error: Exception) -> None:
-        """End the run with a finding: somebody met what should not be."""
+        """Report an unexpected error as a finding and end the run."""
         self.ledger.report(f"{who}: {type(error).__name__}: {error}")
         self.over.set()
 
     def is_on(self) -> bool:
-        """Whether they go on."""
+        """Return whether writers and readers go on."""
         return not self.over.is_set()
 
 
@@ -69,11 +69,11 @@ class Stage:
 
 
 Write = Callable[[str, Sequence[tuple[Origin, bytes]]], Sequence[int]]
-"""Writes a few records of a topic durably; their offsets, or none where that is not told."""
+"""Writes records of a topic durably and returns their offsets; empty if the format gives none."""
 
 
 class Writer(threading.Thread):
-    """Writes its share of bytes on request, and is idle then."""
+    """Writes a share of bytes on request and waits for the next request."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class Writer(threading.Thread):
         self._left = 0
 
     def write(self, size: int) -> None:
-        """Have it write about so many bytes more."""
+        """Ask the thread to write about ``size`` bytes more."""
         self._shares.put(size)
 
     def is_idle(self) -> bool:
-        """Whether all is written that it was to write."""
+        """Return whether all requested bytes are written."""
         return self._shares.unfinished_tasks == 0
 
     def run(self) -> None:
@@ -110,11 +110,11 @@ class Writer(threading.Thread):
                 while self._left > 0 and self._stage.is_on():
                     self._connected()
                 self._shares.task_done()
-        except Exception as error:  # Whatever it is, it ends the run as a finding.
+        except Exception as error:  # Any error ends the run as a finding.
             self._stage.fail(self.name, error)
 
     def _connected(self) -> None:
-        """Write over one connection, until it breaks or all is written."""
+        """Write over one connection until it breaks or the share is written."""
         try:
             with self._connect(self._stage) as write:
                 while self._left > 0 and self._stage.is_on():
@@ -124,7 +124,7 @@ class Writer(threading.Thread):
                     origins = [origin for origin, _ in window]
                     self._stage.ledger.acknowledge(self._topic, origins, offsets)
         except OSError:
-            time.sleep(_AWAY_SECONDS)  # The broker is away; nobody knows what of the window stands.
+            time.sleep(_AWAY_SECONDS)  # The broker is away; the fate of the window is unknown.
 
     def _next(self) -> tuple[Origin, bytes]:
         self._number += 1
@@ -133,12 +133,12 @@ class Writer(threading.Thread):
 
 
 def key_of(origin: Origin) -> bytes:
-    """The key of a record in the topic that has keys; some are written much more often."""
+    """Return the key of a record in the keyed topic; some keys are much more frequent."""
     return b"key %d" % (origin.number * origin.number % KEYS)
 
 
 class _Connected:
-    """A client for as long as a connection lasts."""
+    """Holds a client for the time of one connection."""
 
     def __init__(self, stage: Stage) -> None:
         self.client: Any = self.open(stage.addresses)
@@ -180,7 +180,7 @@ class FlymqWrites(_Connected):
 
 
 class BlipmqWrites(_Connected):
-    """A writer whose acknowledgements give no offsets."""
+    """Writes over BlipMQ; its acknowledgements give no offsets."""
 
     def open(self, addresses: Mapping[str, str]) -> BlipmqClient:
         return BlipmqClient(addresses["blipmq"], timeout=_TIMEOUT_SECONDS)
@@ -233,7 +233,7 @@ WRITERS: Sequence[tuple[str, Callable[[Stage], AbstractContextManager[Write]]]] 
 
 
 class Follower(threading.Thread):
-    """Reads a topic from its first record on, over all crashes, until it is stopped."""
+    """Reads a topic from its first record on, across all crashes, until it is stopped."""
 
     def __init__(self, stage: Stage, name: str, topic: str = SHARED) -> None:
         super().__init__(name=name, daemon=True)
@@ -241,7 +241,7 @@ class Follower(threading.Thread):
         self.topic = topic
         self.seen: list[Seen] = []
         self.finish = threading.Event()
-        """Set: it ends at the next tail that it sees."""
+        """When set, the thread ends at the next tail."""
 
     def run(self) -> None:
         try:
@@ -251,11 +251,11 @@ class Follower(threading.Thread):
                         return
                 except OSError:
                     self._wait(_AWAY_SECONDS)
-        except Exception as error:  # Whatever it is, it ends the run as a finding.
+        except Exception as error:  # Any error ends the run as a finding.
             self._stage.fail(f"{self.name}, after {len(self.seen)} records", error)
 
     def _follow(self) -> bool:
-        """Read over one connection; True when it ended at the tail, as it was told to."""
+        """Read over one connection; return True at the tail once `finish` is set."""
         with self.connected() as some:
             while self._stage.is_on():
                 is_last = self.finish.is_set()
@@ -267,19 +267,19 @@ class Follower(threading.Thread):
         return False
 
     def connected(self) -> AbstractContextManager[Callable[[], bool]]:
-        """What reads a few records over a connection, and says whether there were any."""
+        """Return a context whose function reads a few records and returns whether any came."""
         return _Reading(self.client(), self.some)
 
     def client(self) -> Any:
-        """A new connection."""
+        """Open a new connection."""
         raise NotImplementedError
 
     def some(self, client: Any) -> bool:
-        """Read a few records."""
+        """Read a few records and return whether there were any."""
         raise NotImplementedError
 
     def see(self, records: Iterable[tuple[int | None, bytes]]) -> None:
-        """Take in records as they come, offset and value."""
+        """Take in records, each an offset and a value, in the order in which they came."""
         values = self._stage.values
         self.seen += [Seen(offset, values.setdefault(value, value)) for offset, value in records]
 
@@ -288,7 +288,7 @@ class Follower(threading.Thread):
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Where the broker is."""
+        """The broker's addresses by wire format."""
         return self._stage.addresses
 
 
@@ -358,7 +358,7 @@ class MegaReads(Follower):
 
 
 class MamamiaReads(Follower):
-    """Leases in batches and settles them; after a crash it settles what it holds, and waits."""
+    """Leases and settles in batches; after a crash it settles the leases it holds, and waits."""
 
     def __init__(self, stage: Stage, name: str) -> None:
         super().__init__(stage, name)
@@ -391,9 +391,10 @@ class MamamiaReads(Follower):
 
 
 class BlipmqReads(Follower):
-    """Acknowledges each delivery; after a crash it does so again, and waits.
+    """Acknowledges each delivery; after a crash it repeats the acknowledgement, and waits.
 
-    A subscription has what comes from now on: it is made here, before there is a record.
+    A subscription receives only later records, so the constructor subscribes before any record
+    exists.
     """
 
     def __init__(self, stage: Stage, name: str) -> None:
@@ -429,7 +430,7 @@ class BlipmqReads(Follower):
 
 
 def readers(stage: Stage, turn: int) -> Iterator[Follower]:
-    """Readers that begin at offset 0 whenever they begin, of all formats that can."""
+    """Yield new readers from offset 0, of all formats that can read from there."""
     yield FlymqReads(stage, f"FlyMQ {turn}")
     yield FlymqReads(stage, f"FlyMQ of keys {turn}", KEYED)
     yield RustlogReads(stage, f"RustLog binary {turn}")

@@ -1,11 +1,11 @@
 # Tests: tests/test_archive_torture.py
-"""A rollup that asks at each of its points whether it may go on, so that it can be killed there.
+"""Run a rollup that stops at each of its points and waits, so that it can be killed there.
 
-``python -m benchmarks.held_rollup DATA_DIR DERIVED MASTER ARCHIVE`` makes its job as
-``brokerd-rollup`` does, only that it says the name of each point on stdout (``at before records
-commit``) and waits for a line on stdin.
-At last it tells the broker and says ``done`` and what became of it, as JSON. :class:`HeldRollup` is
-the other side of that. Only processes of its own are ever signalled, by their ids.
+``python -m benchmarks.held_rollup DATA_DIR DERIVED MASTER ARCHIVE`` builds its job as
+``brokerd-rollup`` does. At each point it prints the name on stdout (``at before records commit``)
+and waits for a line on stdin. At the end it notifies the broker and prints ``done`` and the outcome
+as JSON. :class:`HeldRollup` is the other side of this dialogue. It signals only its own processes,
+by their ids.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from .process import die_with_parent
 
 MIB = 1 << 20
 SETTINGS = Settings(lot_bytes=2 * MIB, file_bytes=MIB, rewrite_percent=1, tombstone_seconds=0)
-"""Small lots and files, so that a few megabytes of log take the job through all that it can do."""
+"""Small lots and files, so that a few megabytes of log exercise every step of the job."""
 LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,1024]"
-"""Where Spark runs: beside the driver, or in two executors, processes of their own."""
+"""Spark's master: beside the driver, or in two executor processes."""
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java begins quicker; it does not live long."""
+"""Options for a fast start; the Java process is short-lived."""
 
 
 class Outcome(NamedTuple):
-    """How a run ended."""
+    """The end of a run."""
 
     killed: bool
     problems: list[str]
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
 
 class HeldRollup:
-    """A run in a process of its own; use it as a context, which ends it."""
+    """A run in a process of its own; leaving the context ends the process."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class HeldRollup:
         return self._process
 
     def next_point(self) -> str | None:
-        """Wait until the run is at a point, where it stays until `go_on`; None if it is over."""
+        """Wait for the next point, where the run stays until `go_on`; return None at the end."""
         said: IO[str] | None = self._running.stdout
         assert said is not None
         for line in said:
@@ -108,22 +108,22 @@ class HeldRollup:
         return None
 
     def go_on(self) -> None:
-        """Let it go on from the point where it is."""
+        """Let the run continue from its point."""
         asked = self._running.stdin
         assert asked is not None
         try:
             asked.write("\n")
             asked.flush()
         except BrokenPipeError:
-            pass  # It was killed, which `outcome` tells.
+            pass  # The run was killed; `outcome` says so.
 
     def kill(self) -> None:
-        """SIGKILL the driver; Java, which it started, ends by itself when it sees that."""
+        """SIGKILL the driver; its Java process notices that and ends by itself."""
         self._running.kill()
         self._running.wait()
 
     def kill_workers(self, seconds: float) -> int:
-        """SIGKILL every worker of Python that there is in so many seconds; how many were."""
+        """SIGKILL every Python worker for the given seconds; return their number."""
         killed: set[int] = set()
         deadline = time.monotonic() + seconds
         while self._running.poll() is None and time.monotonic() < deadline:
@@ -135,7 +135,7 @@ class HeldRollup:
         return len(killed)
 
     def kill_a_worker(self, delay: float, seconds: float = 60.0) -> bool:
-        """SIGKILL one worker, a moment after it was first seen; False if there never was one."""
+        """SIGKILL one worker ``delay`` seconds after its start; return False if none starts."""
         deadline = time.monotonic() + seconds
         while self._running.poll() is None and time.monotonic() < deadline:
             for pid in workers(self._running.pid):
@@ -145,9 +145,9 @@ class HeldRollup:
         return False
 
     def kill_executors(self, count: int, delay: float = 0.0, seconds: float = 60.0) -> int:
-        """SIGKILL some executors, a moment after there are so many; how many were.
+        """SIGKILL executors once ``count`` of them run; return how many were killed.
 
-        A delay lets them begin what they are given, or be amid it.
+        A delay lets them start their tasks first.
         """
         deadline = time.monotonic() + seconds
         while self._running.poll() is None and time.monotonic() < deadline:
@@ -159,11 +159,11 @@ class HeldRollup:
         return 0
 
     def executors(self) -> list[int]:
-        """The ids of those that there are."""
+        """The process ids of the executors."""
         return executors(self._running.pid)
 
     def outcome(self) -> Outcome:
-        """How it ended, once `next_point` said that it is over."""
+        """Return the outcome, once `next_point` has returned None."""
         self._running.wait()
         if self._outcome is not None:
             return self._outcome
@@ -173,14 +173,14 @@ class HeldRollup:
 
 
 def workers(driver: int) -> list[int]:
-    """The ids of a driver's workers: of Spark's daemon for Python, which Java starts, the forks."""
+    """Return the process ids of a driver's workers: forks of the Python daemon that Java starts."""
     found = executors(driver)
     daemons = [pid for java in found or _children(driver) for pid in _children(java)]
     return [pid for daemon in daemons for pid in _children(daemon)]
 
 
 def executors(driver: int) -> list[int]:
-    """The ids of a driver's executors, which its Java starts: those that are Java, too."""
+    """Return the process ids of a driver's executors: the Java children of its Java process."""
     return [pid for java in _children(driver) for pid in _children(java) if _is_java(pid)]
 
 
@@ -188,7 +188,7 @@ def _is_java(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/comm").read_text() == "java\n"
     except OSError:
-        return False  # It has ended meanwhile.
+        return False  # The process has ended.
 
 
 def _children(pid: int) -> list[int]:
@@ -197,7 +197,7 @@ def _children(pid: int) -> list[int]:
         try:
             found += map(int, path.read_text().split())
         except OSError:
-            continue  # That thread has ended meanwhile.
+            continue  # That thread has ended.
     return found
 
 
@@ -205,7 +205,7 @@ def _kill(pid: int) -> bool:
     try:
         os.kill(pid, 9)
     except ProcessLookupError:
-        return False  # It had ended by itself.
+        return False  # The process had ended by itself.
     return True
 
 
@@ -219,7 +219,7 @@ def _hold(point: str) -> None:
 
 
 def main(data_dir: Path, derived: bool, master: str, archive: str) -> int:
-    """Be the run."""
+    """Run the rollup in this process and return the exit code."""
     job = Job(
         data_dir=data_dir,
         root=place_of(archive),
@@ -249,7 +249,7 @@ def _tell_broker(data_dir: Path) -> list[str]:
     try:
         Server(find(None, str(data_dir))).post("archive", "refresh")
     except NoBroker:
-        return []  # It looks by itself when it is there again.
+        return []  # The broker polls the archive when it starts again.
     except BrokerdError as error:
         return [f"the broker could not be told: {error}"]
     return []

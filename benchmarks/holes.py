@@ -1,15 +1,16 @@
 # Tests: tests/test_size.py
-"""A group with ten million unsettled records in holes, beside a fresh one: acquire and settle.
+"""Measure acquire and settle on a group with ten million unsettled records in holes.
 
-``python -m benchmarks.holes [--scale 0.01] [--shapes holes,returned] [--json]``. The shapes:
+``python -m benchmarks.holes [--scale 0.01] [--shapes holes,returned] [--json]``. The shapes, in
+each of which every other record is settled:
 
-``holes``     records that nobody leased, every other one settled: the consumers work through them
-``returned``  records that failed once and are ready again, every other one settled: likewise
-``waiting``   the same, but each waits for an hour: the consumers work on new records behind them
+``holes``     nobody leased the others; the consumers work through them
+``returned``  the others failed once and are ready again; the consumers work through them
+``waiting``   the others failed once and wait for an hour; the consumers work on newer records
 
-Each is measured on the lease store alone, and over the wire with durable answers. The fresh group
-has a topic of its own, with nothing settled; the two take turns, round by round, in one process,
-and the ratio is the median over the rounds.
+Each shape is measured on the lease store alone, and over the wire with durable answers. A fresh
+group on its own topic, with nothing settled, is the comparison. The two take turns, round by round,
+in one process. The ratio is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ TARGET = 0.8
 SHAPES = ("holes", "returned", "waiting")
 ROUNDS = 5
 _RATE_MAX = 120_000
-"""Messages a second: more than was ever seen."""
+"""Messages a second; above any measured rate."""
 _STORE_RECORDS = 100_000
-"""Acquired and settled in one round on the store alone, at scale 1."""
+"""Records acquired and settled in one round on the store alone, at scale 1."""
 _STORE_BATCH = 100
 _HOUR_US = 3_600_000_000
 _STEP_SECONDS_MAX = 1200.0
@@ -56,7 +57,7 @@ _LOADS = (("acquire-settle", 16, 64, 1), ("acquire-settle-batch", 8, 4, 100))
 
 
 def store(shape: str, scale: float, rounds: int) -> dict[str, Any]:
-    """Rates of the lease store alone: of the shape and of a fresh one."""
+    """Measure the lease store alone; return the rates of the shape and of a fresh store."""
     records = max(1, int(_STORE_RECORDS * scale))
     needed = 2 * rounds * records
     count = max(int(UNSETTLED * scale), needed)
@@ -91,7 +92,7 @@ def _shaped_store(shape: str, count: int) -> LeaseStore:
 
 
 def _store_round(group: LeaseStore, end: int, records: int, batch: int) -> tuple[float, float]:
-    """(acquires, settles) a second."""
+    """Return acquires and settles a second."""
     acquiring = settling = 0.0
     done = 0
     while done < records:
@@ -112,9 +113,9 @@ def _store_round(group: LeaseStore, end: int, records: int, batch: int) -> tuple
 
 
 def wire(shape: str, scale: float, data_dir: Path, seconds: float, rounds: int) -> dict[str, Any]:
-    """Acquire-and-settle rates over connections: of the shape and of a fresh group.
+    """Measure acquire and settle over connections; return the rates of the shape and a fresh group.
 
-    Neither runs out of records: small scales are raised to what the rounds may need.
+    Small scales are raised, so that neither group runs out of records.
     """
     new = int(rounds * len(_LOADS) * (seconds + _warm_up(seconds)) * _RATE_MAX)
     scale = max(scale, new / UNSETTLED)
@@ -174,7 +175,7 @@ def _warm_up(seconds: float) -> float:
 
 
 def _line(where: str, what: str, pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Medians over the rounds of (fresh, shape)."""
+    """Return the medians over the rounds of (fresh, shape)."""
     return {
         "where": where,
         "what": what,
@@ -195,9 +196,9 @@ def measure(
     rounds: int,
     show: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
-    """Measure shapes one after another.
+    """Yield the figures of one shape after another.
 
-    :raises ChildFailed: when a step fails.
+    :raises ChildFailed: a step fails.
     """
     raw = sync_rate(directory, 4096, 0.5)
     show(
@@ -221,7 +222,7 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line and return the exit code."""
+    """Run the command and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.holes")
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes (default: 1)")
     parser.add_argument("--shapes", default=",".join(SHAPES), help="some of the shapes")

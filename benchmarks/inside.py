@@ -1,10 +1,10 @@
 # Tests: tests/test_size.py
-"""A whole broker in this process: as ``twistd`` runs it, with its own objects within reach.
+"""Run a whole broker in this process, as ``twistd`` does, with access to its objects.
 
 Contract: :func:`run` starts the service on free ports with a real disk, calls a scenario once
-everything listens, and ends the reactor, which runs once in a process. The scenario uses the
-broker's methods, as the wire formats do. When it is over the broker is stopped cleanly, or left
-as a crash would leave it, as the scenario's ``leave`` says.
+everything listens, and ends the reactor, which can run only once in a process. The scenario uses
+the broker's methods, as the wire formats do. Afterwards the broker stops cleanly, or leaves its
+data directory as a crash would, as the scenario's ``leave`` says.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOOPBACK = "tcp:0:interface=127.0.0.1"
 
 
 class InsideFailed(Exception):
-    """The broker did not start; the message has what it said."""
+    """The broker did not start; the message has its output."""
 
 
 class Inside:
@@ -47,22 +47,22 @@ class Inside:
         self.start_processor_seconds = 0.0
         """Processor time of the start, all threads."""
         self.leave = False
-        """Let go of the data directory as a crash would, instead of a clean stop."""
+        """Whether to leave the data directory as a crash would, without a clean stop."""
 
     def sleep(self, seconds: float = 0.0) -> Deferred[None]:
-        """Let the reactor turn, at least so long."""
+        """Return a Deferred that fires after at least ``seconds`` of reactor turns."""
         slept: Deferred[None] = Deferred()
         self.reactor.callLater(seconds, slept.callback, None)
         return slept
 
     def uncongested(self) -> Deferred[None]:
-        """Fires when a call that raised ``Congested`` may be tried again."""
+        """Return a Deferred that fires when a call that raised ``Congested`` may be repeated."""
         free: Deferred[None] = Deferred()
         self.broker.group_commit.when_uncongested(lambda: free.callback(None))
         return free
 
     def durable(self) -> Deferred[None]:
-        """Fires when all that was done so far is durable."""
+        """Return a Deferred that fires when all earlier changes are durable."""
         group_commit = self.broker.group_commit
         ticket = group_commit.ticket()
         done: Deferred[None] = Deferred()
@@ -82,14 +82,14 @@ def run(
 
     The start is timed from the lock to readiness, replay included.
 
-    :return: the scenario's result, and the seconds that the stop took.
-    :raises InsideFailed: when the broker does not start.
+    :return: the scenario's result, and the duration of the stop in seconds.
+    :raises InsideFailed: the broker does not start.
     """
     from twisted.internet import reactor
 
     use_monotonic_clock(reactor)
     with (data_dir.parent / f"{data_dir.name}.log").open("a") as log:
-        # Told before anything else, or what is logged first goes to stderr.
+        # Comes before anything else; otherwise the first events go to stderr.
         globalLogBeginner.beginLoggingTo(
             [make_observer(log, "text", "info")], redirectStandardIO=False
         )
@@ -167,7 +167,7 @@ class _Run:
 
 
 def rss_bytes(field: str = "VmRSS") -> int:
-    """Resident memory of this process: ``VmRSS`` now, ``VmHWM`` at its peak."""
+    """Return resident memory of this process: ``VmRSS`` now, ``VmHWM`` at its peak."""
     for line in Path(f"/proc/{os.getpid()}/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024

@@ -1,17 +1,17 @@
 # Tests: tests/test_stalls.py
-"""Key order with poisoned keys: no key is reordered, and the other keys do not wait for them.
+"""Check key order with poisoned keys: keys stay in order, and healthy keys do not wait.
 
-``python -m benchmarks.key_order [--scale 0.01] [--json]``. A broker with a log of many keys, and
-consumers over connections of their own, in another process, that acquire and settle in batches with
-durable answers. Three runs take turns, round by round, each on a new log with the same keys:
+``python -m benchmarks.key_order [--scale 0.01] [--json]``. A broker serves a log of many keys.
+Consumers in another process acquire and settle in batches, with durable answers. Three runs take
+turns, round by round, each on a new log with the same keys:
 
 ``ordered``   a key-ordered group
 ``poisoned``  the same, but every message of 1 % of the keys fails until it is a dead letter
 ``free``      a group without key order
 
-The rate is that of the messages of all other keys. The consumers check each delivery: a message is
-*reordered* when an earlier one of its key is neither settled nor dead, or was delivered for the
-first time after it.
+The rate counts the messages of the healthy keys. The consumers check each delivery. A message is
+*reordered* when an earlier message of its key is neither settled nor dead, or was first delivered
+after it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ROUNDS = 3
 RUNS = ("ordered", "poisoned", "free")
 GROUP = "bench"
 ATTEMPTS = 3
-"""The failure that makes a message a dead letter, as the groups are configured here."""
+"""Number of failures that make a message a dead letter, as configured here."""
 _CONNECTIONS = 16
 _BATCH = 50
 _WAIT_SECONDS = 0.2
@@ -62,17 +62,17 @@ _POISON = b"p"
 
 @dataclass
 class Deliveries:
-    """What was delivered, as all consumers of one process see it."""
+    """The deliveries to all consumers of one process."""
 
     poisoned: bool
     wanted: int
-    """Messages of keys that never fail."""
+    """Number of messages of keys that never fail."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     over: threading.Event = field(default_factory=threading.Event)
     open: dict[bytes, int] = field(default_factory=dict)
-    """By key, the message that was delivered and is neither settled nor dead."""
+    """By key: the delivered message that is neither settled nor dead."""
     first: dict[bytes, int] = field(default_factory=dict)
-    """By key, the latest message that was delivered for the first time."""
+    """By key: the latest message that was delivered for the first time."""
     count: int = 0
     reordered: int = 0
     done: int = 0
@@ -80,7 +80,7 @@ class Deliveries:
     ended: float = 0.0
 
     def take(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Check deliveries, work on them, and say how to settle them."""
+        """Check deliveries, process them, and return the settles to send."""
         settles = []
         with self.lock:
             for message in messages:
@@ -89,7 +89,7 @@ class Deliveries:
                     self.reordered += 1
                 self.first[key] = max(number, self.first.get(key, -1))
                 fails = self.poisoned and key.startswith(_POISON)
-                # Before the settle is sent, since the next one of the key may come at once.
+                # Booked before the settle is sent: the next message of the key may come at once.
                 if not fails or message["grants"] >= ATTEMPTS:
                     self.open.pop(key, None)
                     self.dead += fails
@@ -99,7 +99,7 @@ class Deliveries:
         return settles
 
     def settled(self) -> None:
-        """The answers to what was done are there."""
+        """Book the answers to the settles that were sent."""
         with self.lock:
             if self.done >= self.wanted and not self.over.is_set():
                 self.ended = time.monotonic()
@@ -109,7 +109,7 @@ class Deliveries:
 def consume(
     address: str, log: str, connections: int, poisoned: bool, wanted: int
 ) -> dict[str, Any]:
-    """Work until all messages of the keys that never fail are settled."""
+    """Consume until all messages of the healthy keys are settled; return the figures."""
     deliveries = Deliveries(poisoned, wanted)
     wires = [Wire(address) for _ in range(connections)]
     errors: list[str] = []
@@ -126,7 +126,7 @@ def consume(
                     answers = wire.exchange([request(SETTLE_BATCH, {**names, "settles": settles})])
                     errors.extend(one for one in answers[0]["results"] if one != "settled")
                     deliveries.settled()
-        except Exception as error:  # Whatever it is, it ends the run as a failure.
+        except Exception as error:  # Any error ends the run as a failure.
             errors.append(f"{type(error).__name__}: {error}")
             deliveries.over.set()
 
@@ -155,7 +155,7 @@ def consume(
 
 
 def serve(data_dir: Path, scale: float, rounds: int) -> dict[str, Any]:
-    """All runs, in turns, against one broker."""
+    """Do all runs in turns against one broker and return the figures."""
     keys = _keys(scale)
     wanted = sum(not key.startswith(_POISON) for key in keys)
 
@@ -183,7 +183,7 @@ def serve(data_dir: Path, scale: float, rounds: int) -> dict[str, Any]:
 
 
 def _keys(scale: float) -> list[bytes]:
-    """The keys of the messages, in an order that is the same in every run."""
+    """Return the keys of the messages, in the same order for every run."""
     count = max(20, int(KEYS * scale))
     poisoned = max(1, int(count * POISONED))
     keys = [_POISON + b"%d" % number for number in range(poisoned)]
@@ -210,9 +210,9 @@ _MODULE = "benchmarks.key_order"
 def measure(
     directory: Path, scale: float, rounds: int, show: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Run all rounds, and tell medians and ratios.
+    """Run all rounds and return medians and ratios.
 
-    :raises ChildFailed: when the broker or the consumers fail.
+    :raises ChildFailed: the broker or the consumers fail.
     """
     raw = sync_rate(directory, 4096, 0.5)
     with tempfile.TemporaryDirectory(prefix="key-order-", dir=directory) as name:
@@ -258,7 +258,7 @@ def _step(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line and return the exit code: 1 when a key was reordered."""
+    """Run the command and return the exit code: 1 when a key was reordered."""
     parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes (default: 1)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default: {ROUNDS}")

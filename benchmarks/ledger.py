@@ -1,10 +1,10 @@
 # Tests: tests/test_archive_torture.py
 """Compare the acknowledgements of all producers with the records that readers find.
 
-A producer books each acknowledgement once, in sending order, and never repeats a record of unknown
-fate. So every record of a partition was sent, none is there twice, records of one producer are in
-order, and every acknowledged one is at its offset. Each violation is a line in
-:attr:`Ledger.findings`; nothing is raised.
+A producer books each acknowledgement once, in sending order. It never repeats a record whose fate
+is unknown. So four rules hold for each partition: every record was sent, no record is there twice,
+records of one producer are in order, and every acknowledged record is at its offset. Each violation
+is a line in :attr:`Ledger.findings`; nothing is raised.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Seen(NamedTuple):
     """A record as a reader received it."""
 
     offset: int | None
-    """None where the wire format does not tell it."""
+    """None if the wire format does not give it."""
     value: bytes
 
 
 class Ledger:
-    """The acknowledgements of one run. Safe for use by several threads."""
+    """The acknowledgements of one run. Several threads may use it."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -40,21 +40,21 @@ class Ledger:
         self._bytes = 0
 
     def report(self, finding: str) -> None:
-        """Note a broken promise."""
+        """Add a broken promise to the findings."""
         with self._lock:
             if len(self.findings) < _FINDINGS_MAX:
                 self.findings.append(finding)
 
     def value(self, origin: Origin) -> bytes:
-        """The bytes of a record."""
+        """Return the bytes of a record."""
         return make_payload(self.seed, origin, VALUE_BYTES_MAX)
 
     def origin(self, value: bytes) -> Origin | None:
-        """Which record has these bytes; None if none has exactly these."""
+        """Return the record with exactly these bytes, or None."""
         return read_payload(self.seed, value, VALUE_BYTES_MAX)
 
     def acknowledge(self, topic: str, origins: Sequence[Origin], offsets: Sequence[int]) -> None:
-        """Note that records are durable, and at which offsets; none: that was not told."""
+        """Book durable records and their offsets; ``offsets`` is empty if the format gives none."""
         with self._lock:
             known = self._acknowledged.setdefault(topic, {})
             for at, origin in enumerate(origins):
@@ -63,22 +63,22 @@ class Ledger:
 
     @property
     def count(self) -> int:
-        """How many records were acknowledged."""
+        """Number of acknowledged records."""
         return self._count
 
     def of(self, topic: str) -> Mapping[Origin, int | None]:
-        """What was acknowledged of a topic, with the offsets that were told."""
+        """Return the acknowledged records of a topic with their offsets, None where unknown."""
         with self._lock:
             return dict(self._acknowledged.get(topic, {}))
 
-    # -- Judging what is there -------------------------------------------------------------------
+    # -- Judging the records of readers ------------------------------------------------------------
 
     def digest(self, topic: str) -> str:
-        """Of all values that were acknowledged, producer by producer in the order of sending."""
+        """Return the digest of a topic's acknowledged values, by producer, in sending order."""
         return _digest((origin, self.value(origin)) for origin in self.of(topic))
 
     def audit(self, topic: str, who: str, records: Sequence[Seen]) -> None:
-        """Judge a whole topic as somebody read it from 0 to the tail: each record once."""
+        """Judge a whole topic that a reader read from 0 to the tail: each record once."""
         acknowledged = self.of(topic)
         last: dict[int, int] = {}
         found: list[tuple[Origin, bytes]] = []
@@ -98,7 +98,7 @@ class Ledger:
                 continue
             last[origin.producer] = origin.number
             if origin not in acknowledged:
-                continue  # Sent, and the answer was lost.
+                continue  # It was sent, and its answer was lost.
             found.append((origin, value))
             told = acknowledged[origin]
             if None not in (told, offset) and told != offset:
@@ -111,7 +111,7 @@ class Ledger:
             self.report(f"{who}: {topic}: the digest is not that of what was acknowledged")
 
     def audit_order(self, topic: str, who: str, records: Sequence[Seen]) -> None:
-        """Judge what somebody read: in order, each record once, with its bytes, at its offset."""
+        """Judge the records of a reader: in order, each once, with its bytes, at its offset."""
         told = {offset: origin for origin, offset in self.of(topic).items()}
         before = -1
         for offset, value in records:
@@ -126,9 +126,9 @@ class Ledger:
     def audit_latest(
         self, topic: str, who: str, records: Sequence[Seen], key_of: Callable[[Origin], bytes]
     ) -> int:
-        """Judge a whole topic of which all but the latest of each key may be gone.
+        """Judge a compacted topic: the latest acknowledged record of each key has to be there.
 
-        How many are, of those that were acknowledged.
+        :return: how many acknowledged records are gone.
         """
         there: set[Origin] = set()
         latest: dict[bytes, int] = {}
@@ -146,7 +146,7 @@ class Ledger:
 
 
 def _digest(found: Iterable[tuple[Origin, bytes]]) -> str:
-    """Of the values of each producer in order; how producers take turns does not count."""
+    """Return the digest of the values, by producer; the order between producers does not count."""
     hashes: dict[int, hashlib.blake2b] = {}
     for origin, value in found:
         hashes.setdefault(origin.producer, hashlib.blake2b()).update(

@@ -1,9 +1,9 @@
 # Tests: tests/test_bench_archive.py
 """Write a log of any size at once: sealed segments, their indexes, bounds.
 
-No broker takes part. Topics ``bench0`` to ``bench7`` have four partitions each; each frame is one
-batch of one partition, in turn. Half of a value is random and half text, so it compresses to
-somewhat more than half.
+No broker takes part. Topics ``bench0`` to ``bench7`` have four partitions each. Each frame is one
+batch of one partition; the partitions take turns. Half of a value is random and half is text, so it
+compresses to slightly more than half.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SEGMENT_BYTES = 64 << 20
 LOG_ID = "b" * 32
 BEGAN_US = 1_700_000_000_000_000
 FRAME_US = 1_000
-"""Broker time between two frames."""
+"""Broker time between two frames, in microseconds."""
 _TEXT = (
     b"The quick brown fox jumps over the lazy dog and runs away through tall grass by the river; "
 )
@@ -65,7 +65,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class _Part:
-    """One segment: frames ``first`` to ``end``, exclusive."""
+    """One segment with the frames ``first`` to ``end``, exclusive."""
 
     shape: Shape
     lsn: int
@@ -74,7 +74,7 @@ class _Part:
 
 
 def make_log(data_dir: Path, shape: Shape) -> int:
-    """Write the log into a new data directory; returns the bytes of its segments."""
+    """Write the log into a new data directory and return the bytes of its segments."""
     (data_dir / "wal").mkdir(parents=True)
     (data_dir / "state").mkdir()
     parts = list(_parts(shape))
@@ -117,13 +117,13 @@ def _parts(shape: Shape) -> Iterator[_Part]:
 
 
 def _frames_of(shape: Shape, topic: int, partition: int) -> int:
-    """How many frames are of a partition."""
+    """Return the number of frames of a partition."""
     number, group_partitions = topic * PARTITIONS + partition, TOPICS * PARTITIONS
     return (shape.frames - number + group_partitions - 1) // group_partitions
 
 
 def _first_frame(lsn: int, segment_id: bytes) -> bytes:
-    """The frame in which the topics are made."""
+    """Return the first frame, which creates the topics."""
     entries = [
         Entry(
             EntryKind.TOPIC,
@@ -139,7 +139,7 @@ def _first_frame(lsn: int, segment_id: bytes) -> bytes:
 
 
 def _write(directory: Path, part: _Part) -> int:
-    """Write a segment and its index; returns its end."""
+    """Write a segment and its index and return the segment's end LSN."""
     shape, segment_id = part.shape, blake2b(b"%d" % part.lsn, digest_size=16).digest()
     index = MemoryIndex()
     position = SEGMENT_HEADER_BYTES

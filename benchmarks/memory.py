@@ -48,17 +48,17 @@ class Phase:
 
 
 def configured_caches(settings: Sequence[str]) -> int:
-    """Bytes a broker with these settings may cache: the tail of the log, and what it read."""
+    """Return the bytes that a broker with these settings may cache: log tail and cold reads."""
     broker = load_config(assignments=settings).config.broker
     return broker.tail_cache_bytes + broker.read_cache_bytes
 
 
 def idle_connections(broker: BrokerProcess, count: int) -> Idle:
-    """Open connections that say nothing and compare the resident memory.
+    """Open connections that send nothing and compare the resident memory.
 
-    One connection is used first, so that what the first request loads is not counted.
+    One connection is used first, so that the memory loaded by a first request does not count.
 
-    :raises BenchFailed: when the broker does not count them all.
+    :raises BenchFailed: the broker counts fewer connections.
     """
     produce: dict[str, object] = {"log_id": new_log(), "payload": b"", "metadata": None}
     with Wire(broker.address) as first:
@@ -68,7 +68,7 @@ def idle_connections(broker: BrokerProcess, count: int) -> Idle:
     with ExitStack() as stack:
         for _ in range(count - 1):
             stack.enter_context(connect(broker.address))
-        # Connections are accepted in order, so the last one's answer tells that all are.
+        # Connections are accepted in order, so an answer on the last one proves that all are open.
         stack.enter_context(Wire(broker.address)).ask(PRODUCE, produce)
         time.sleep(_SETTLE_SECONDS)
         after = broker.memory_bytes()
@@ -81,9 +81,9 @@ def idle_connections(broker: BrokerProcess, count: int) -> Idle:
 def million_records(
     broker: BrokerProcess, records: int, show: Callable[[Phase], None]
 ) -> list[Phase]:
-    """Produce and consume ``records`` in batches, then one by one, each with a log of its own.
+    """Produce and consume ``records`` in batches, then one by one, each time on a log of its own.
 
-    :raises BenchFailed: when not every record came back.
+    :raises BenchFailed: fewer records came back.
     """
     phases = [Phase("at rest", 0.0, broker.memory_bytes())]
     show(phases[0])

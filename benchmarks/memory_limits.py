@@ -1,10 +1,10 @@
 # Tests: tests/test_memory_limits.py
-"""A broker whose memory runs out, again and again, for moments and for seconds.
+"""Run a broker out of memory, again and again, for moments and for seconds.
 
-Clients of one wire format write records of 1 KiB to 9 MiB and read them. Meanwhile `RLIMIT_AS` of
-the broker goes down to its present size, or near it, and up again. After each step the broker has
-to answer a produce while ``/health/ready`` says 200, or to have ended with `ENDED`. SIGTERM has to
-end it within `STOP_SECONDS`. After the last end a broker without limits has to have every
+Clients of one wire format write records of 1 KiB to 9 MiB and read them. During that, `RLIMIT_AS`
+of the broker goes down to its present size, or near it, and up again. After each step the broker
+has to answer a produce while ``/health/ready`` says 200, or to have ended with `ENDED`. SIGTERM has
+to end it within `STOP_SECONDS`. After the last end a broker without limits has to have every
 acknowledged record once::
 
     python -m benchmarks.memory_limits --format flymq --steps 30 --seed 1
@@ -40,7 +40,7 @@ from .process import BrokerFailed, BrokerProcess, interrupt_on_signals
 MIB = 1 << 20
 SETTINGS = ("wal.segment_bytes=1048576", "wal.snapshot_interval_bytes=8388608")
 ENDED = (74,)
-"""Exit codes of a broker that ends by itself for lack of memory."""
+"""Exit codes of a broker that ends for lack of memory."""
 STOPPED = (0, *ENDED)
 """Exit codes after SIGTERM."""
 ANSWER_SECONDS = 20.0
@@ -59,7 +59,7 @@ _CLIENT_SECONDS = 10.0
 
 
 class Form:
-    """How a wire format writes a record durably, and reads a topic."""
+    """A wire format's functions to connect, to write a record durably, and to read a topic."""
 
     def __init__(
         self,
@@ -136,19 +136,19 @@ FORMS: Mapping[str, Form] = {
 
 
 def make_value(seed: int, number: int, size: int) -> bytes:
-    """Return a value that holds its number and the digest of the rest."""
+    """Return a value that starts with its number and the digest of the other bytes."""
     rest = random.Random(f"{seed}:{number}").randbytes(1 << 10) * (size >> 10)
     return _HEAD.pack(number, hashlib.md5(rest).digest()) + rest
 
 
 def number_of(value: bytes) -> int | None:
-    """Return the number of a value, None if the value is damaged."""
+    """Return the number of a value, or None if the value is damaged."""
     number, digest = _HEAD.unpack_from(value)
     return number if hashlib.md5(value[_HEAD.size :]).digest() == digest else None
 
 
 class Run:
-    """One format, one seed."""
+    """A run of one format with one seed."""
 
     def __init__(
         self, wire_format: str, seed: int, directory: Path, say: Callable[[str], None] = print
@@ -158,7 +158,7 @@ class Run:
         self.findings: list[str] = []
         self.acknowledged: list[int] = []
         self.ends: list[int] = []
-        """Exit codes of brokers that ended by themselves."""
+        """Exit codes of brokers that ended for lack of memory."""
         self.log = directory / "broker.log"
         self._chance = random.Random(seed)
         self._say = say
@@ -197,7 +197,7 @@ class Run:
             broker.kill()
 
     def _client(self, work: Callable[[Any, threading.Event], object]) -> None:
-        """Work over one connection after another."""
+        """Run ``work`` over one connection after another."""
         while not self._over.is_set():
             with suppress(OSError, BrokerdError, ValueError, EOFError):
                 client = FORMS[self.wire_format].connect(self._broker.address_of(self.wire_format))
@@ -231,7 +231,7 @@ class Run:
         )
 
     def _limit(self, spare: int | None) -> None:
-        """Limit the broker to its present size and ``spare`` bytes; None lifts the limit."""
+        """Limit the broker to its present size plus ``spare`` bytes; None lifts the limit."""
         with suppress(ProcessLookupError, FileNotFoundError, BrokerFailed):
             size = resource.RLIM_INFINITY
             if spare is not None:
@@ -240,7 +240,7 @@ class Run:
             resource.prlimit(self._broker.pid, resource.RLIMIT_AS, limits)
 
     def _outcome(self) -> str:
-        """Wait until the broker answers a produce or has ended; start it again if it has."""
+        """Wait until the broker answers a produce or has ended; if it has ended, start it again."""
         deadline = time.monotonic() + ANSWER_SECONDS
         said = ""
         while time.monotonic() < deadline:
@@ -302,7 +302,7 @@ class Run:
             self.findings.append(f"SIGTERM ended with {code}: {self._broker.log_tail()}")
 
     def _check_records(self) -> None:
-        """Compare the topic with what was acknowledged."""
+        """Compare the topic with the acknowledged records."""
         found: dict[int, int] = {}
         with RustlogClient(self._broker.address_of("rustlog"), timeout=60.0) as client:
             for offset, value in client.read(TOPIC):
@@ -321,7 +321,7 @@ class Run:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the formats one after the other; return 1 after a finding."""
+    """Run the formats one after another; return 1 after a finding."""
     parser = argparse.ArgumentParser(prog="benchmarks.memory_limits")
     parser.add_argument("--format", choices=FORMATS, action="append")
     parser.add_argument("--steps", type=int, default=20)

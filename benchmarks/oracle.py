@@ -1,20 +1,20 @@
 # Tests: tests/test_torture.py
-"""What a broker may and may not do, judged from the answers its clients read.
+"""Judge a broker by the answers that its clients read.
 
-Contract: clients report what they asked, when, and what was answered; the oracle keeps one line
-for each broken promise and raises nothing. All times are monotonic seconds of one machine. It knows
-only what clients can know, and where the order of two things at the broker cannot be known it says
-nothing: every finding is a broken promise. The promises:
+Contract: clients report each request, its time and its answer. The oracle keeps one line for each
+broken promise and raises nothing. All times are monotonic seconds of one machine. The oracle knows
+only the clients' side. Where clients cannot know the order of two events at the broker, it stays
+silent, so every finding is a broken promise. The promises:
 
-* an acknowledged record is there, with its bytes, at its offset, and its offset is never reused;
-* a message whose successful settle was acknowledged is not delivered again;
-* while a lease lives nobody else gets the message, and its holder can settle it; a restart gives
-  it its full duration again;
-* attempts never go down, and a message is dead after exactly three failures.
+- an acknowledged record is there, with its bytes, at its offset, and its offset is never reused;
+- a message whose successful settle was acknowledged is not delivered again;
+- while a lease lives, no other client gets the message, and the holder can settle it; a restart
+  gives the lease its full duration again;
+- attempts never go down, and a message is dead after exactly three failures.
 
-The bounds used: a lease is granted after its request was sent and before its answer was read, so it
-lives at least until ``asked_at + duration``. An answer that lay unread for a whole lease proves
-nothing about the present and is only looked at for its content.
+A lease is granted after its request was sent and before its answer was read. So it lives at least
+until ``asked_at + duration``. An answer that lay unread for a whole lease proves nothing about the
+present; the oracle checks only its content.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PAYLOAD_BYTES_MAX = 600
 
 
 class Origin(NamedTuple):
-    """The identity of a record. Each is sent at most once."""
+    """The identity of a record. Each record is sent at most once."""
 
     producer: int
     number: int
@@ -40,7 +40,10 @@ class Origin(NamedTuple):
 
 
 def make_payload(seed: int, origin: Origin, bytes_max: int = _PAYLOAD_BYTES_MAX) -> bytes:
-    """The bytes of a record: its name, then bytes and a length that follow from name and seed."""
+    """Return the bytes of a record: its name, then bytes that follow from the name and the seed.
+
+    The number of bytes follows from them, too.
+    """
     name = b"%d:%d:" % origin
     stream = hashlib.shake_128(b"%d:%s" % (seed, name)).digest(2 + bytes_max)
     size = int.from_bytes(stream[:2], "big") % (bytes_max + 1)
@@ -48,7 +51,7 @@ def make_payload(seed: int, origin: Origin, bytes_max: int = _PAYLOAD_BYTES_MAX)
 
 
 def read_payload(seed: int, payload: object, bytes_max: int = _PAYLOAD_BYTES_MAX) -> Origin | None:
-    """Recognise a record by its bytes; None when they are not exactly those that were sent."""
+    """Return the record with exactly these bytes, or None."""
     if not isinstance(payload, bytes):
         return None
     parts = payload.split(b":", 2)
@@ -72,32 +75,32 @@ class Hold:
 
 @dataclass
 class Oracle:
-    """The acknowledgements and leases of a run. Safe for use by several threads."""
+    """The acknowledgements and leases of a run. Several threads may use it."""
 
     seed: int
     lease_seconds: float
     origin_of: dict[int, Origin] = field(default_factory=dict)
-    """Offset -> record, from acknowledgements and deliveries alike."""
+    """Offset -> record, from acknowledgements and deliveries."""
     offset_of: dict[Origin, int] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)
     delivered: set[int] = field(default_factory=set)
     settled_at: dict[int, float] = field(default_factory=dict)
     """Offset -> when the acknowledgement of a successful settle was read."""
     failures: Counter[int] = field(default_factory=Counter)
-    """Offset -> failed settles acknowledged while the lease certainly lived."""
+    """Offset -> number of failed settles acknowledged while the lease certainly lived."""
     maybe_failures: Counter[int] = field(default_factory=Counter)
-    """Offset -> failed settles that may or may not have counted."""
+    """Offset -> number of failed settles that may have counted."""
     attempts: Counter[int] = field(default_factory=Counter)
-    """Offset -> the least number of grants it must have had."""
+    """Offset -> least number of grants so far."""
     deliveries: int = 0
     lapsed: int = 0
-    """Messages that came again after a lease that nobody ended."""
+    """Number of messages delivered again after a lease lapsed."""
     findings: list[str] = field(default_factory=list)
     _holds: dict[int, Hold] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def acknowledge(self, offset: int, origin: Origin) -> None:
-        """A PRODUCE was acknowledged."""
+        """Book the acknowledgement of a PRODUCE."""
         with self._lock:
             if offset in self.acknowledged:
                 self._find(f"offset {offset} was acknowledged twice")
@@ -113,7 +116,11 @@ class Oracle:
         asked_at: float,
         received_at: float,
     ) -> Hold:
-        """A message was received; ``grants`` is what the answer said, None when it says nothing."""
+        """Book and judge a received message.
+
+        :param grants: the count in the answer, None if the answer has none.
+        :return: the lease.
+        """
         with self._lock:
             self.deliveries += 1
             self._look_at(offset, payload)
@@ -150,7 +157,7 @@ class Oracle:
         self.attempts[offset] = max(least, grants or 0)
 
     def settling(self, holds: list[Hold]) -> None:
-        """Settles of these are about to be sent."""
+        """Note that settles of these leases are about to be sent."""
         with self._lock:
             for hold in holds:
                 hold.is_settling = True
@@ -158,14 +165,18 @@ class Oracle:
     def settle(
         self, hold: Hold, success: bool, error: str | None, is_resent: bool, when: float
     ) -> None:
-        """A settle was answered, with an error text or None for ``settled``."""
+        """Book and judge the answer to a settle.
+
+        :param error: the error text, None for ``settled``.
+        """
         with self._lock:
             certain = when < hold.until
             if error is not None:
                 if certain and (success or not is_resent):
                     self._find(f"the live holder of offset {hold.offset} was refused: {error}")
                 if is_resent and not success:
-                    # The first one may have counted, and the message gone to somebody else.
+                    # The first settle may have counted, and the message may have gone to another
+                    # client.
                     self.maybe_failures[hold.offset] += 1
             elif success:
                 self.settled_at[hold.offset] = when
@@ -177,13 +188,13 @@ class Oracle:
                 self.maybe_failures[hold.offset] += 1
 
     def unanswered_settle(self, hold: Hold, success: bool) -> None:
-        """A settle was sent and nobody will ever know whether it was carried out."""
+        """Book a settle whose outcome stays unknown."""
         with self._lock:
             if not success:
                 self.maybe_failures[hold.offset] += 1
 
     def restarted(self, gone_at: float, launched_at: float) -> None:
-        """The broker was gone at one moment and launched again at another.
+        """Book a restart: the broker was gone at one moment and launched again at another.
 
         Leases that certainly lived when it was gone live a full duration from its readiness, which
         is after its launch.
@@ -194,16 +205,16 @@ class Oracle:
                     hold.until = max(hold.until, launched_at + self.lease_seconds)
 
     def report(self, what: str) -> None:
-        """Something happened that must not, seen by a client itself."""
+        """Add a broken promise that a client noticed."""
         with self._lock:
             self._find(what)
 
     def audit(
         self, next_offset: int, records: Mapping[int, object], dead: Mapping[int, int]
     ) -> None:
-        """Compare with the whole log and the dead letters, when all is done.
+        """Compare with the whole log and the dead letters at the end.
 
-        :param next_offset: what the broker says the next offset is.
+        :param next_offset: the next offset according to the broker.
         :param records: offset -> payload, of every record in the log.
         :param dead: offset -> failures, of every dead letter.
         """

@@ -1,11 +1,11 @@
 # Tests: tests/test_torture.py
-"""A broker in a process of its own, as a user starts it: ``twistd -n --pidfile= brokerd ...``.
+"""Run a broker in a process of its own, as a user starts it: ``twistd -n --pidfile= brokerd ...``.
 
-Contract: :meth:`BrokerProcess.start` returns once ``listeners.json`` says that everything
-listens; :meth:`kill` is SIGKILL, :meth:`stop` is SIGTERM. The first start takes free ports, later
-starts take the same ones again, so that clients find their broker after a crash. The process is
-ended with the block that opened it, and by the kernel should the parent itself be killed. Only
-this object's own process is ever signalled, by its id.
+Contract: :meth:`BrokerProcess.start` returns once ``listeners.json`` says that everything listens.
+:meth:`kill` is SIGKILL, :meth:`stop` is SIGTERM. The first start takes free ports. Later starts
+    take the same ports again, so that clients find their broker after a crash. The process ends
+    with the block that opened it; the kernel ends it if the parent is killed. The object signals
+    only its own process, by its id.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class BrokerProcess:
     """One broker on one data directory, started as often as needed.
 
     :param data_dir: its data directory.
+    :param log: the file that its output is appended to.
     :param settings: ``section.key=value`` for ``--set``.
-    :param log: the file its output is appended to.
-    :param profile: when given, run under cProfile and leave the statistics there at a clean stop.
-    :param formats: wire formats that listen, each on a port of its own; ``a+b`` share one. All of
-        them, as a broker listens by default, unless given.
+    :param profile: if given, run under cProfile and write the statistics there at a clean stop.
+    :param formats: wire formats that listen, each on a port of its own; ``a+b`` share one. By
+        default all of them, as in a broker's configuration.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class BrokerProcess:
 
     @property
     def address(self) -> str:
-        """Where Mamamia listens, ``host:port``."""
+        """Mamamia's address, ``host:port``."""
         return self._listeners["mamamia"]
 
     def address_of(self, wire_format: str) -> str:
-        """Where a wire format listens, ``host:port``."""
+        """Return the address of a wire format, ``host:port``."""
         return self._listeners[wire_format]
 
     @property
     def admin(self) -> str:
-        """Where the admin HTTP listens, ``host:port``."""
+        """Address of the admin HTTP, ``host:port``."""
         return self._listeners["admin"]
 
     def start(self, seconds_max: float = 60.0) -> float:
         """Start the broker and wait until it serves.
 
         :return: seconds from the start of the process to its readiness.
-        :raises BrokerFailed: when it exits or is not ready in time.
+        :raises BrokerFailed: it exits or is not ready in time.
         """
         begin = time.monotonic()
         self.launch()
@@ -100,7 +100,7 @@ class BrokerProcess:
 
     def launch(self) -> None:
         """Start the process and return at once."""
-        # A killed broker leaves its file behind; it must not be taken for the new one's.
+        # A killed broker leaves its file behind; it must not be mistaken for the new broker's file.
         self._listeners_path.unlink(missing_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -115,7 +115,7 @@ class BrokerProcess:
     def wait_ready(self, seconds_max: float = 60.0) -> None:
         """Wait until a launched broker serves.
 
-        :raises BrokerFailed: when it exits or is not ready in time.
+        :raises BrokerFailed: it exits or is not ready in time.
         """
         deadline = time.monotonic() + seconds_max
         while True:
@@ -123,7 +123,7 @@ class BrokerProcess:
                 self._listeners = json.loads(self._listeners_path.read_text())
                 return
             except FileNotFoundError:
-                pass  # Not there yet; it appears whole, by a rename.
+                pass  # The broker has not renamed its file into place yet.
             if self._process is None or self._process.poll() is not None:
                 raise BrokerFailed(f"the broker exited with {self.exit_code()}:\n{self.log_tail()}")
             if time.monotonic() > deadline:
@@ -139,7 +139,7 @@ class BrokerProcess:
     def stop(self, seconds_max: float = 30.0) -> int:
         """SIGTERM the broker and return its exit code.
 
-        :raises BrokerFailed: when it does not stop in time.
+        :raises BrokerFailed: it does not stop in time.
         """
         if self._process is None:
             raise BrokerFailed("the broker has not been started")
@@ -152,11 +152,11 @@ class BrokerProcess:
             ) from None
 
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def command(self) -> list[str]:
-        """The command line of the next start."""
+        """Return the command line of the next start."""
         twistd = [str(Path(sys.executable).with_name("twistd")), "-n", "--pidfile="]
         if self._profile is not None:
             twistd += ["--profiler=cprofile", "--savestats", f"--profile={self._profile}"]
@@ -168,20 +168,20 @@ class BrokerProcess:
         return [*twistd, "brokerd", *options, *(f"--set={setting}" for setting in self._settings)]
 
     def memory_bytes(self, field: str = "VmRSS") -> int:
-        """Memory of the running process: ``VmRSS`` now, ``VmHWM`` at its peak."""
+        """Return memory of the running process in bytes: ``VmRSS`` now, ``VmHWM`` at its peak."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024
         raise BrokerFailed(f"/proc/{self.pid}/status has no {field}")
 
     def cpu_seconds(self) -> float:
-        """Processor time of the running process so far, all threads, user and system."""
-        # The name of the program may hold spaces and is the only field in brackets.
+        """Return the processor time of the running process: all threads, user and system."""
+        # The name of the program may hold spaces; only this field is in brackets.
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def log_tail(self) -> str:
-        """The last lines of the broker's output."""
+        """Return the last lines of the broker's output."""
         try:
             lines = self._log.read_text(errors="replace").splitlines()
         except OSError as error:
@@ -193,14 +193,14 @@ class BrokerProcess:
         return self.data_dir / "run" / "listeners.json"
 
     def exit_code(self) -> int | None:
-        """Exit code of the last process, None while it runs."""
+        """Return the exit code of the last process, or None while it runs."""
         return None if self._process is None else self._process.returncode
 
 
 def interrupt_on_signals() -> None:
-    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, so that it cleans up behind itself.
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, so that it cleans up.
 
-    What the caller of the command chose to ignore (``nohup``) stays ignored.
+    Signals that the caller ignores (``nohup``) stay ignored.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -208,7 +208,7 @@ def interrupt_on_signals() -> None:
 
 
 def _endpoint(address: str | None) -> str:
-    """The endpoint that listens on an address of an earlier start, or on any free port."""
+    """Return the endpoint for an address of an earlier start, or for any free port."""
     port = "0" if address is None else address.rpartition(":")[2]
     return f"tcp:{port}:interface=127.0.0.1"
 
@@ -220,6 +220,6 @@ except OSError:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to end this process when the one that started it is killed."""
+    """Ask Linux to kill this process when its parent dies."""
     if _LIBC is not None and hasattr(_LIBC, "prctl"):
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

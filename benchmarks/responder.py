@@ -1,9 +1,9 @@
 # Tests: tests/test_bench.py
-"""A dummy that answers like a broker and does no work: it shows the load generator's own ceiling.
+"""A dummy that answers like a broker without its work, to find the load generator's own limit.
 
 Contract: :func:`serve` answers every whole request on every connection at once, in order, from
-constant bytes. It keeps nothing, so an ACQUIRE_NEXT always finds the same message. Requests of
-Mamamia are known by their frames, those of a `Constant` by their size alone.
+constant bytes. It keeps nothing, so an ACQUIRE_NEXT always finds the same message. It recognises
+requests of Mamamia by their frames, and requests of a `Constant` by their size.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _ANSWERS = {PRODUCE: _PRODUCED, ACQUIRE: _ACQUIRED, SETTLE: _SETTLED}
 
 
 class Constant(NamedTuple):
-    """Requests that all have one size, and the answer to each."""
+    """Requests of one size and the answer to each."""
 
     request_bytes: int
     answer: bytes
 
     def answers(self, data: bytes) -> tuple[bytes, int]:
-        """As the function `answers`."""
+        """Answer requests as the function `answers` does."""
         count = len(data) // self.request_bytes
         return self.answer * count, count * self.request_bytes
 
 
 def answers(data: bytes) -> tuple[bytes, int]:
-    """Answer the whole frames of ``data``; return the answers and how many bytes were used."""
+    """Answer the whole frames of ``data``; return the answers and the number of bytes used."""
     if len(data) < 6:
         return b"", 0
     size = 4 + _LENGTH.unpack_from(data)[0]
@@ -60,7 +60,7 @@ def answers(data: bytes) -> tuple[bytes, int]:
 
 
 def serve(listener: socket.socket, answers: Callable[[bytes], tuple[bytes, int]] = answers) -> None:
-    """Answer every connection of a listening socket until the process is ended."""
+    """Answer every connection of a listening socket until the process ends."""
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ, None)
     rest: dict[socket.socket, bytes] = {}
@@ -88,7 +88,7 @@ def serve(listener: socket.socket, answers: Callable[[bytes], tuple[bytes, int]]
 
 
 class Responder:
-    """The dummy in a process of its own, as a context manager; ``address`` is where it listens."""
+    """The dummy in a process of its own, as a context manager; it listens at ``address``."""
 
     def __init__(self, constant: Constant | None = None) -> None:
         self._answers = answers if constant is None else constant.answers

@@ -1,14 +1,15 @@
 # Tests: tests/test_size.py
-"""A million delayed messages come due over a minute, under a moderate load: how late are they?
+"""Measure how late a million delayed messages are that come due over a minute, under load.
 
-``python -m benchmarks.schedule [--scale 0.01] [--orders random] [--json]``. A broker of its
-own gets the whole schedule first, in order of the due times or shuffled; then, while producers and
-consumers of another log go on, it fires. Two latenesses are told, each as p50, p99 and maximum:
+``python -m benchmarks.schedule [--scale 0.01] [--orders random] [--json]``. A broker first gets the
+whole schedule, in order of the due times or shuffled. Then it delivers it, while producers and
+consumers of another log go on. The benchmark reports two kinds of lateness, each as p50, p99 and
+maximum:
 
-*fired*      from the due time to the append time of the record in its topic: when its frame was
-             begun, and a frame that waits for the one before may be older than what joins it
+*fired*      from the due time to the append time of the record in its topic: the begin of its
+             frame; a frame that waits for the one before may be older than records that join it
 *delivered*  from the due time to the arrival at a consumer, a process that waits with ACQUIRE_BATCH
-             and settles what it gets, so two durable commits later; by the monotonic clock, which
+             and settles each message, so two durable commits later; by the monotonic clock that
              both processes share, so a correction of the wall clock does not count as early
 """
 
@@ -50,7 +51,7 @@ _TOPIC = "fired"
 _DUE = Struct(">Q")
 _LEAD_SECONDS = 6.0
 _SCHEDULED_PER_S = 20_000
-"""The schedule is written at least at this rate, before the first entry is due."""
+"""Least rate at which the schedule is written before the first entry is due."""
 _LOAD_LEAD_SECONDS = 2.0
 _CONSUMER_BATCH = 500
 _CONSUMER_SILENCE_SECONDS = 20.0
@@ -60,7 +61,7 @@ _STEP_SECONDS_MAX = 600.0
 
 
 def fire(data_dir: Path, order: str, scale: float) -> dict[str, Any]:
-    """Fill the schedule, let it fire under load, and tell the lateness."""
+    """Fill the schedule, let it deliver under load, and return the lateness."""
     count = max(1, int(ENTRIES * scale))
     spread_us = max(1_000_000, int(SPREAD_SECONDS * 1e6 * scale))
 
@@ -101,7 +102,7 @@ def fire(data_dir: Path, order: str, scale: float) -> dict[str, Any]:
 
 
 def due_times(count: int, spread_us: int, first_us: int, order: str) -> list[int]:
-    """Due times at even distances from ``first_us`` on, in the order in which to schedule them."""
+    """Return due times at even distances from ``first_us``, in the order of scheduling."""
     times = [first_us + spread_us * number // count for number in range(count)]
     if order == "random":
         random.Random(7).shuffle(times)
@@ -133,7 +134,7 @@ def _run_consumer(address: str, count: int) -> dict[str, Any]:
 
 
 def consume(address: str, count: int) -> dict[str, Any]:
-    """Take what fires until all has come; tell its monotonic time of arrival less its due time."""
+    """Consume all delayed messages; return their lateness by the monotonic clock."""
     who: dict[str, object] = {"log_id": _TOPIC, "group_id": "bench", "client_id": "consumer"}
     acquire = request(ACQUIRE_BATCH, {**who, "duration": 60, "max": _CONSUMER_BATCH, "wait": 5})
     late_us: list[int] = []
@@ -181,7 +182,7 @@ async def _fired(inside: Inside, partition: Partition) -> dict[str, Any]:
 
 
 def lateness(late_us: list[int]) -> dict[str, Any]:
-    """Count, earliest, percentiles and maximum, in milliseconds; negative means early."""
+    """Return count, minimum, percentiles and maximum in milliseconds; negative means early."""
     ordered = sorted(late_us)
     if not ordered:
         return {"count": 0}
@@ -201,8 +202,8 @@ def lateness(late_us: list[int]) -> dict[str, Any]:
 def shifted(figures: dict[str, Any], by_ms: float) -> dict[str, Any]:
     """Return figures of `lateness` with ``by_ms`` added to every time.
 
-    Broker time is never less ahead of the monotonic clock than before. With the lead that it has at
-    the end, no message that came at its due time or later looks early.
+    The lead of broker time over the monotonic clock never shrinks. With the final lead no message
+    that came at its due time or later looks early.
     """
     return {key: value if key == "count" else value + by_ms for key, value in figures.items()}
 
@@ -217,9 +218,9 @@ def _monotonic_us() -> int:
 def measure(
     directory: Path, orders: Sequence[str], scale: float, show: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
-    """Measure one order of due times after the other.
+    """Yield the figures of one order of due times after the other.
 
-    :raises ChildFailed: when a step fails.
+    :raises ChildFailed: a step fails.
     """
     raw = sync_rate(directory, 4096, 0.5)
     show(f"schedule at scale {scale:g}; durability fsync; raw 4 KiB syncs/s {raw:,.0f}")
@@ -246,7 +247,7 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line and return the exit code."""
+    """Run the command and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.schedule")
     parser.add_argument("--scale", type=float, default=1.0, help="of the schedule (default: 1)")
     parser.add_argument("--orders", default=",".join(ORDERS), help="some of the orders")

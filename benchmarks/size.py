@@ -1,15 +1,15 @@
 # Tests: tests/test_size.py
-"""States at size: what they cost in memory, at a start, and in turns of the reactor.
+"""Measure large states: their memory, their start, and their longest turns of the reactor.
 
 ``python -m benchmarks.size [--scale 0.01] [--states holes,leases] [--json]``. For each state of
 :mod:`benchmarks.states` a broker process of its own
 
-1. builds it, tells its memory beside the documented formula, and stops cleanly;
+1. builds it, reports its memory beside the documented formula, and stops cleanly;
 2. starts from the log alone, without any snapshot;
-3. starts from the snapshot, and tells its longest turns while a snapshot is taken, while the admin
-   site is scraped, while leases lapse, and while a topic is deleted.
+3. starts from the snapshot, and reports its longest turns while a snapshot is taken, while the
+   admin site is scraped, while leases lapse, and while a topic is deleted.
 
-Start-up is timed from the lock to readiness inside the process; a Python start comes on top.
+Start-up is timed from the lock to readiness inside the process, without the start of Python.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MIB = 1 << 20
 _STEP_SECONDS_MAX = 900.0
 _SCRAPES = 3
 _INTERVAL_BYTES = 64 * MIB
-"""A snapshot begins when so much was written: when the filler was, and not by what comes later."""
+"""The snapshot interval: the filler reaches it, later writes do not."""
 _FILLER = b"x" * (64 << 10)
 _FILLED_AT_ONCE = 16
 _BY_NAME = {state.name: state for state in STATES}
@@ -50,7 +50,7 @@ _BY_NAME = {state.name: state for state in STATES}
 
 
 def build(data_dir: Path, state: State, scale: float) -> dict[str, Any]:
-    """Build a state in an empty directory and stop cleanly."""
+    """Build a state in an empty directory, stop cleanly, and return the figures."""
 
     async def scenario(inside: Inside, start_seconds: float) -> dict[str, Any]:
         empty = rss_bytes()
@@ -78,7 +78,7 @@ def build(data_dir: Path, state: State, scale: float) -> dict[str, Any]:
 
 
 def start(data_dir: Path, state: State, scale: float) -> dict[str, Any]:
-    """Start on what is there, and leave it as it is."""
+    """Start on the present data, leave it unchanged, and return the figures."""
 
     async def scenario(inside: Inside, start_seconds: float) -> dict[str, Any]:
         inside.leave = True
@@ -97,7 +97,7 @@ def _started(inside: Inside, start_seconds: float) -> dict[str, Any]:
 
 
 def stalls(data_dir: Path, state: State, scale: float) -> dict[str, Any]:
-    """Start from the snapshot and watch the reactor through what may take long."""
+    """Start from the snapshot and return the longest turns of some long operations."""
 
     async def scenario(inside: Inside, start_seconds: float) -> dict[str, Any]:
         inside.leave = True
@@ -130,13 +130,13 @@ class _Phases:
         self.done: list[Stalls] = []
 
     async def quiet(self) -> None:
-        """Nothing happens: what the probe itself sees."""
+        """Idle, which shows the probe's own cost."""
         self._probe.begin("quiet")
         await self._inside.sleep(1.0)
         self.done.append(self._probe.end())
 
     async def snapshot(self) -> None:
-        """A snapshot is taken and written, while a little is produced."""
+        """Take and write a snapshot while a few records are produced."""
         inside = self._inside
         topic = inside.broker.topics.create("filler")
         before = set(self._state_dir.iterdir())
@@ -149,7 +149,7 @@ class _Phases:
         self.done.append(self._probe.end())
 
     async def scrape(self, name: str, path: str) -> None:
-        """The admin site is asked a few times."""
+        """Scrape the admin site a few times."""
         url = f"http://{self._inside.admin}{path}"
         self._probe.begin(name)
         for _ in range(_SCRAPES):
@@ -158,7 +158,7 @@ class _Phases:
         self.done.append(self._probe.end())
 
     async def lapse(self) -> None:
-        """All leases lapse at one moment; before, each is extended to it."""
+        """Let all leases lapse at one moment, after each was extended to it."""
         inside, broker = self._inside, self._inside.broker
         topic = broker.topics.find("leases")
         assert topic is not None
@@ -182,7 +182,7 @@ class _Phases:
         self.done.append(self._probe.end())
 
     async def delete(self, name: str) -> None:
-        """A topic goes, with all its groups."""
+        """Delete a topic with all its groups."""
         delete_topic: Callable[[str], object] = self._inside.broker.topics.delete
         self._probe.begin("delete topic")
         await call(self._inside, [name], lambda: delete_topic)
@@ -205,9 +205,9 @@ def _tree_bytes(directory: Path) -> int:
 def measure(
     directory: Path, states: Sequence[State], scale: float, show: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
-    """Measure states one after another, each in a data directory that is removed.
+    """Yield the figures of one state after another, each in a data directory that is removed.
 
-    :raises ChildFailed: when a broker fails.
+    :raises ChildFailed: a broker fails.
     """
     show(
         f"states at scale {scale:g}; durability fsync; raw 4 KiB syncs/s "
@@ -282,7 +282,7 @@ _STEPS: dict[str, Callable[[Path, State, float], dict[str, Any]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line and return the exit code."""
+    """Run the command and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.size")
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes (default: 1)")
     parser.add_argument("--states", default=",".join(_BY_NAME), help="some of the states")

@@ -1,11 +1,11 @@
 # Tests: tests/test_bench_spark.py
-"""The log as a source of Spark's: how fast queries are, of the journal and of the archive.
+"""Measure queries of Spark on the log, from the journal and from the archive.
 
 ``python -m benchmarks.spark``. Each question is asked in a session that has asked it before (warm):
-once while all records are in the journal, once when all are archived. Beside it, in the same run,
-as many processes read the same splits without Spark, and hand nothing on. What a filter leaves out
-is shown as the plan tells it. Nothing is written while it is measured, and no broker runs. Method
-and figures: docs/benchmarks.rst.
+once with all records in the journal, once with all in the archive. For comparison the same run lets
+as many plain processes read the same splits without Spark. The plan tells what a filter leaves out.
+Nothing is written during the measurement, and no broker runs. Method and figures:
+docs/benchmarks.rst.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 CORES = 4
 TRIES = 3
-"""How often a question is asked once the session is warm; the quickest counts."""
+"""How often a question is asked once the session is warm; the fastest counts."""
 TARGET = 4_000_000
-"""Records a second that a count of all of them is to reach on four cores."""
+"""Records a second that a count of all records should reach on four cores."""
 _CHILD_SECONDS = 3600.0
 _JAVA = "-XX:TieredStopAtLevel=4 -XX:-UseSerialGC -XX:+UseG1GC"
-"""Java as Spark has it by itself; a rollup starts a smaller one."""
+"""Spark's own defaults for Java; a rollup starts a smaller Java."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -56,11 +56,11 @@ class Question(NamedTuple):
     options: Mapping[str, str]
     where: str
     ask: str
-    """An aggregate, as SQL has it."""
+    """An aggregate in SQL."""
 
 
 def questions(shape: Shape) -> list[Question]:
-    """The questions; the last two are about one topic and the last tenth of the time."""
+    """Return the questions; the last two are about one topic and the last tenth of the time."""
     since_us = BEGAN_US + shape.frames * 9 // 10 * FRAME_US
     since = (_EPOCH + timedelta(microseconds=since_us)).isoformat()
     narrow = {"topics": "bench3", "from": since}
@@ -76,7 +76,7 @@ def questions(shape: Shape) -> list[Question]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line and return the exit code."""
+    """Run the command and return the exit code."""
     options = _parse(arguments)
     if options.step:
         return answer(partial(_queries, **json.loads(options.step)))
@@ -110,7 +110,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def measure(
     directory: Path, scale: float, cores: int, show: Callable[[str], None], tries: int = TRIES
 ) -> dict[str, Any]:
-    """Measure all of it in a directory; ``scale`` 1 is 10 M records of 200 bytes."""
+    """Run all measurements in a directory and return the figures.
+
+    :param scale: 1 is 10 M records of 200 bytes.
+    """
     machine = describe(directory)
     cores = min(cores, machine.cores)
     shape = Shape(int(10_000_000 * scale), 200)
@@ -137,7 +140,7 @@ def measure(
 
 
 def _archive(data_dir: Path, cores: int) -> None:
-    """Take all of the journal into an archive."""
+    """Move the whole journal into an archive."""
     command = [sys.executable, "-m", "brokerd.rollup", "--data-dir", str(data_dir)]
     master = ["--master", f"local[{cores}]"]
     done = subprocess.run([*command, *master], capture_output=True, text=True, check=False)
@@ -157,7 +160,7 @@ def _text(line: Mapping[str, Any]) -> str:
 
 
 def _queries(data_dir: str, cores: int, records: int, tries: int) -> dict[str, Any]:
-    """Ask all questions of a data directory."""
+    """Ask all questions of a data directory and return the figures."""
     shape = Shape(records, 200)
     settings = {"spark.driver.extraJavaOptions": _JAVA}
     options = SparkOptions(f"local[{cores}]", driver_memory_bytes=2 << 30, settings=settings)
@@ -183,7 +186,7 @@ def _asked(
         yield {
             "name": question.name,
             "seconds": seconds,
-            # Of all records that there are: a filter is quick because it leaves most of them out.
+            # The rate counts all records: a filter is fast because it leaves most of them out.
             "records_per_s": shape.records / seconds,
             "of_plain": plain / seconds if plain else None,
             "read": _read_text(found),
@@ -197,7 +200,7 @@ def _ask(session: SparkSession, data_dir: str, question: Question) -> int:
 
 
 def _quickest(ask: Callable[[], int], tries: int) -> tuple[float, int]:
-    """Ask once for nothing, then some times; seconds of the quickest, and the answer."""
+    """Ask once to warm up, then ``tries`` times; return the least seconds and the answer."""
     result = ask()
     times = []
     for _ in range(tries):
@@ -209,7 +212,7 @@ def _quickest(ask: Callable[[], int], tries: int) -> tuple[float, int]:
 
 
 def _check(question: Question, result: int, shape: Shape) -> None:
-    """Raise ChildFailed for an answer that is wrong, as far as it is known beforehand."""
+    """Raise ChildFailed if the answer differs from the known one."""
     due = shape.records
     if question.ask == "sum(octet_length(value))":
         due *= shape.value_bytes
@@ -225,9 +228,9 @@ def _plan_of(data_dir: str, question: Question) -> Plan:
 
 
 def _plain(splits: Sequence[Split], cores: int, tries: int) -> float:
-    """Seconds that as many processes take to read the splits."""
+    """Return the seconds that as many processes take to read the splits."""
     with get_context("spawn").Pool(cores) as pool:
-        pool.map(_rows_of, splits[: 4 * cores], chunksize=1)  # they have begun
+        pool.map(_rows_of, splits[: 4 * cores], chunksize=1)  # starts the processes
         times = []
         for _ in range(tries):
             began = time.monotonic()

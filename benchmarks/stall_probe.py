@@ -1,11 +1,11 @@
 # Tests: tests/test_size.py
-"""How long the reactor's turns are, and what it did in the long ones.
+"""Measure the length of the reactor's turns and sample the stacks during long ones.
 
 Contract: between :meth:`StallProbe.begin` and :meth:`StallProbe.end` a timer of one millisecond
-notes how late it is called: that is the length of a turn, waits for the interpreter's lock
-included, which is what a client feels. A thread looks at the stacks whenever the timer is overdue
-and remembers for each long turn the lines that were seen for most of it: one of the reactor's
-thread, and, when another thread of the broker ran Python meanwhile, one of that.
+notes how late it is called. The delay is the length of a turn, waits for the interpreter's lock
+included, as a client feels it. A thread samples the stacks whenever the timer is overdue. For each
+long turn it keeps the most frequent line of the reactor's thread and, if another thread of the
+broker ran Python during it, the most frequent line of that thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 BEAT_SECONDS = 0.001
 LOOK_SECONDS = 0.004
 LONG_SECONDS = 0.050
-"""What no turn should exceed."""
+"""The limit for a turn."""
 _SHOWN = 3
 
 
@@ -36,17 +36,18 @@ class Stalls:
     seconds: float = 0.0
     longest_ms: float = 0.0
     busiest_ms: float = 0.0
-    """The most processor time of the reactor's thread in one turn. The rest of a turn is waiting:
-    for the interpreter's lock, or for a core, on a machine that does other work too."""
+    """The most processor time of the reactor's thread in one turn. During the remainder of a turn
+    it waits for the interpreter's lock, or for a core on a busy machine.
+    """
     over_50_ms: int = 0
     gc_longest_ms: float = 0.0
-    """The longest pass of the garbage collector, which is part of some turn."""
+    """The longest pass of the garbage collector; it is part of a turn."""
     where: list[str] = field(default_factory=list)
-    """The longest turns: milliseconds, and the lines seen most often."""
+    """The longest turns: milliseconds, and the most frequent lines."""
 
 
 class StallProbe:
-    """Watches one reactor from inside its process; it is begun and ended in its thread.
+    """Watches one reactor from inside its process; `begin` and `end` are called in its thread.
 
     :param reactor: has ``callLater`` and a monotonic ``seconds``.
     """
@@ -61,7 +62,7 @@ class StallProbe:
         """Seconds in this turn by line of the reactor's thread."""
         self._seen_elsewhere: defaultdict[str, float] = defaultdict(float)
         self._gc_seconds = 0.0
-        """Of this turn."""
+        """Seconds of garbage collection in this turn."""
         self._turns: list[tuple[float, str]] = []
         self._stalls = Stalls("")
         self._gc_began = 0.0
@@ -80,7 +81,7 @@ class StallProbe:
         self._reactor.callLater(BEAT_SECONDS, self._on_beat)
 
     def end(self) -> Stalls:
-        """Stop watching and return what was seen; the turn that calls this counts too."""
+        """Stop watching and return the turns, the present one included."""
         self._note(self._now())
         self._running = False
         gc.callbacks.remove(self._on_gc)
@@ -132,7 +133,7 @@ class StallProbe:
             since, looked = looked, self._now()
             if looked - self._beat < 2 * LOOK_SECONDS:
                 continue
-            # What holds the interpreter's lock for long keeps this look waiting too.
+            # A thread that holds the interpreter's lock for long delays this sample, too.
             weight = looked - since
             for ident, frame in sys._current_frames().items():
                 if ident == self._main:
@@ -142,13 +143,13 @@ class StallProbe:
 
 
 def _works(frame: FrameType) -> bool:
-    """Whether a thread runs Python code of the broker: no wait for work, no call of the disk."""
+    """Return whether a thread runs the broker's Python code: no wait for work, no disk call."""
     path = frame.f_code.co_filename
     return "/brokerd/" in path and not path.endswith(("/worker_pool.py", "/disk.py"))
 
 
 def _line(frame: FrameType | None) -> str:
-    """``file:line function`` of the innermost frame, and of the brokerd that called it."""
+    """Return ``file:line function`` of the innermost frame, after that of its brokerd caller."""
     place = inner = _place(frame)
     while frame is not None:
         if "/brokerd/" in frame.f_code.co_filename:

@@ -1,12 +1,12 @@
 # Tests: tests/test_stalls.py
-"""What happens to many leases and groups at once, and the longest turn of the reactor meanwhile.
+"""Measure the longest turn of the reactor while many leases or groups change at once.
 
-``python -m benchmarks.stalls [--scale 0.01] [--json]``. In one broker process, one after another:
-a million leases of one group lapse, are released as one client's, are sought over, and go with
-their group; a hundred thousand groups, each with a lease, lapse at one moment, see their record
-removed, and go with their topic; a record comes for ten thousand groups with a long poll each; a
-client comes upon a million expired records. Phases of :mod:`benchmarks.size`, such as snapshots and
-scrapes, are not told again here.
+``python -m benchmarks.stalls [--scale 0.01] [--json]``. In one broker process, one after another: a
+million leases of one group lapse, are released as one client's, are sought over, and go with their
+group; a hundred thousand groups, each with a lease, lapse at one moment, see their record removed,
+and go with their topic; a record comes for ten thousand groups with a long poll each; a client
+comes upon a million expired records. :mod:`benchmarks.size` measures the other phases: snapshots
+and scrapes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Phases:
         self.done: list[Stalls] = []
 
     async def run(self) -> None:
-        """All of them."""
+        """Run all phases."""
         broker, count = self._broker, int(LEASES * self._scale)
         await leases(self._inside, self._scale)
         group_partition = broker.leases.group_partition("leases", GROUP, 0, 0)
@@ -78,7 +78,7 @@ class Phases:
     async def _lapse(
         self, phase: str, group_partitions: Sequence[GroupPartition], offsets: Sequence[int]
     ) -> None:
-        """Leases lapse at one moment; before, each is extended to it."""
+        """Let leases lapse at one moment, after each was extended to it."""
         inside, broker = self._inside, self._broker
         now_us = broker.time.now_us
         due_us = now_us() + 500_000 + 20 * len(group_partitions)
@@ -110,7 +110,7 @@ class Phases:
         await self._inside.durable()
 
     async def _release(self) -> None:
-        """A client's leases end, in each turn as many as a frame takes."""
+        """End a client's leases, in each turn as many as a frame takes."""
         self._probe.begin("release owner")
         more = True
         while more:
@@ -129,7 +129,7 @@ class Phases:
         self._end()
 
     async def _polls(self) -> None:
-        """One record comes for many groups, in each of which somebody waits."""
+        """Produce one record for many groups, each with a waiting long poll."""
         inside, broker = self._inside, self._broker
         topic = broker.topics.create("polls")
         count = int(POLLS * self._scale)
@@ -153,7 +153,7 @@ class Phases:
         self._end()
 
     async def _expired(self) -> None:
-        """A client asks for a message, and all but the last are expired."""
+        """Acquire a message behind a long run of expired ones."""
         inside, broker = self._inside, self._broker
         topic = broker.topics.create("expired")
         partition = topic.partition(0)
@@ -187,9 +187,9 @@ def _step(data_dir: Path, scale: float) -> dict[str, Any]:
 
 
 def measure(directory: Path, scale: float, show: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Run all phases in a broker process of its own.
+    """Run all phases in a broker process of its own and return the figures.
 
-    :raises ChildFailed: when the broker fails.
+    :raises ChildFailed: the broker fails.
     """
     show(
         f"much at once, at scale {scale:g}; durability fsync; raw 4 KiB syncs/s "
@@ -213,7 +213,7 @@ def measure(directory: Path, scale: float, show: Callable[[str], None]) -> list[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line and return the exit code."""
+    """Run the command and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stalls")
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes (default: 1)")
     parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure")

@@ -1,9 +1,9 @@
 # Tests: tests/test_size.py
-"""States at size, built through the broker's own methods, and what they should cost in memory.
+"""Build large states through the broker's own methods, with the formulas of their memory.
 
-Each builder is a coroutine ``build(inside, scale)``; at scale 1 it makes what its name says in
-:data:`STATES`. The formulas are those of docs/leases.rst and docs/broker.rst, with the numbers of
-the state filled in.
+Each builder is a coroutine ``build(inside, scale)``; at scale 1 it makes the state that
+:data:`STATES` describes. The formulas are those of docs/leases.rst and docs/broker.rst, with the
+    numbers of the state filled in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OWNER = "worker"
 VALUE = b"0123456789"
 
 _TURN = 2_000
-"""Calls in one turn of the reactor."""
+"""Number of calls in one turn of the reactor."""
 _HOUR_US = 3_600_000_000
 
 
@@ -40,15 +40,15 @@ class State:
     what: str
     build: Callable[[Inside, float], Awaitable[None]]
     formula_bytes: Callable[[float], float]
-    """Besides the caches and an empty broker."""
+    """Bytes in addition to the caches and an empty broker."""
 
 
 async def call(
     inside: Inside, items: Sequence[Item], begin: Callable[[], Callable[[Item], object]]
 ) -> None:
-    """Call ``begin()(item)`` for all items, some thousand a turn, again when it was congested.
+    """Call ``begin()(item)`` for all items, some thousand a turn, and repeat congested calls.
 
-    ``begin`` is called anew in each turn of the reactor, so that it may keep what is good for one.
+    ``begin`` is called once a turn, so that it may keep objects that are valid for one turn.
     """
     done = 0
     while done < len(items):
@@ -72,7 +72,7 @@ async def produce(inside: Inside, topic: Topic, count: int, value: bytes = VALUE
 
 
 async def holes(inside: Inside, scale: float, name: str = "holes") -> None:
-    """Records that nobody leased; of each two, the later one is settled."""
+    """Append records and settle every second one; nobody leases the others."""
     count = int(UNSETTLED * scale)
     topic = inside.broker.topics.create(name)
     await produce(inside, topic, 2 * count)
@@ -80,7 +80,7 @@ async def holes(inside: Inside, scale: float, name: str = "holes") -> None:
 
 
 async def returned(inside: Inside, scale: float, delay_us: int = 0, name: str = "returned") -> None:
-    """Records that failed once; of each two, the later one is settled."""
+    """Append records, settle every second one, and fail the others once."""
     count = int(UNSETTLED * scale)
     topic = inside.broker.topics.create(name)
     await produce(inside, topic, 2 * count)
@@ -106,7 +106,7 @@ async def _settle(
 
 
 async def leases(inside: Inside, scale: float, duration_us: int = _HOUR_US) -> None:
-    """Live leases of one group."""
+    """Take leases in one group."""
     count = int(LEASES * scale)
     topic = inside.broker.topics.create("leases")
     await produce(inside, topic, count)
@@ -125,7 +125,7 @@ async def leases(inside: Inside, scale: float, duration_us: int = _HOUR_US) -> N
 
 
 async def groups(inside: Inside, scale: float) -> None:
-    """Groups of one topic, each with a live lease."""
+    """Create groups of one topic, each with a live lease."""
     acquire = inside.broker.leases.acquire
     topic = inside.broker.topics.create("groups")
     await produce(inside, topic, 1)
@@ -137,7 +137,7 @@ async def groups(inside: Inside, scale: float) -> None:
 
 
 async def topics(inside: Inside, scale: float) -> None:
-    """Topics with a record each."""
+    """Create topics with one record each."""
     broker = inside.broker
 
     def one(number: int) -> object:
@@ -147,7 +147,7 @@ async def topics(inside: Inside, scale: float) -> None:
 
 
 async def everything(inside: Inside, scale: float) -> None:
-    """All of the above in one broker."""
+    """Build all of the above in one broker."""
     for build in (holes, returned, leases, groups, topics):
         await build(inside, scale)
 

@@ -1,5 +1,5 @@
 # Tests: tests/test_bench.py
-"""The rates of ``make bench``: each scenario beside the raw syncs of the disk."""
+"""Measure the rates of ``make bench``: each scenario beside the raw syncs of the disk."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CEILINGS: dict[tuple[str, str], bytes] = {
     ("mega", "produce"): mega.produced(1, 0, 0),
     ("mega", "consume"): mega.consumed(1, 0, 0, b"x" * 100),
 }
-"""What the generator is measured with alone, and how a dummy answers that."""
+"""Scenarios that measure the generator alone, with the dummy's answer to each."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class Line:
 
     figures: Figures
     broker_cores: float
-    """Processor time of the broker by time: 1.0 is one core kept busy."""
+    """Processor time of the broker divided by time: 1.0 is one busy core."""
     commits_per_s: float
     bytes_per_commit: int
     raw_fdatasync_per_s: float
-    """Measured right after, with blocks of ``bytes_per_commit``."""
+    """Measured right after the scenario, with blocks of ``bytes_per_commit``."""
 
 
 def plans(
     broker: BrokerProcess | None, seconds: float, wire_formats: Sequence[str]
 ) -> Iterator[Plan]:
-    """The scenarios of ``make bench`` in these formats; without a broker they have no address."""
+    """Yield the scenarios of ``make bench`` in these formats; no broker means no addresses."""
     for wire_format, scenario, sizes, batch in SHAPES:
         if wire_format not in wire_formats:
             continue
@@ -90,10 +90,10 @@ def plans(
 def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
     """Run one scenario and measure the disk right after it.
 
-    The commits counted include those of the warm-up, not those of the backlog.
+    The commits include those of the warm-up, not those of the backlog.
 
-    :raises BenchFailed: when there is nothing to measure.
-    :raises AdminFailed: when the broker does not tell its commits.
+    :raises BenchFailed: the scenario measured nothing.
+    :raises AdminFailed: the broker does not report its commits.
     """
     place = prepare(plan)
     before = fetch_status(broker.admin)
@@ -109,7 +109,7 @@ def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
 
 
 def ceilings(seconds: float, wire_formats: Sequence[str]) -> list[Figures]:
-    """What the load generator reaches against a dummy that does no work, 16 x 64."""
+    """Return the load generator's figures against a dummy that does no work, 16 x 64."""
     found = []
     for wire_format, scenario in CEILINGS:
         if wire_format in wire_formats:
@@ -120,7 +120,7 @@ def ceilings(seconds: float, wire_formats: Sequence[str]) -> list[Figures]:
 
 
 def _constant(plan: Plan) -> Constant | None:
-    """How a dummy answers a plan; None for the Mamamia format, which it knows."""
+    """Return the dummy's answer to a plan; None for Mamamia, which the dummy knows."""
     answer = CEILINGS[plan.format, plan.scenario]
     if not answer:
         return None
@@ -136,7 +136,7 @@ def run(
     wire_formats: Sequence[str],
     show: Callable[[Line], None],
 ) -> list[Line]:
-    """Measure every scenario of these formats against a running broker, showing each."""
+    """Measure every scenario of these formats against a running broker, and show each."""
     lines = []
     for plan in plans(broker, seconds, wire_formats):
         line = measure_line(broker, plan, directory)

@@ -2,14 +2,14 @@
 """``python -m benchmarks.torture --kills 50``: SIGKILL at random moments under load.
 
 Producers and consumers work on one broker and one data directory. The broker is killed again and
-again, sometimes while it is starting, and started on the same directory and ports. Consumers use
-the plain commands and the batch commands, settle most messages, fail some, and let some lapse. What
-they saw is judged by :mod:`benchmarks.oracle`; in the end the whole log is read and compared, and
-``brokerctl wal verify`` looks at every byte that is left.
+again, sometimes during its start, and started on the same directory and ports. Consumers use the
+plain and the batch commands. They settle most messages, fail some, and let some lapse.
+:mod:`benchmarks.oracle` judges the answers. At the end the whole log is read and compared, and
+    ``brokerctl wal verify`` reads every byte of the log.
 
-Exit codes: 0 every promise kept, 1 a promise broken (the data directory is kept), 2 it could not be
-tried. The moments of the kills and the choices of the workers follow ``--seed``; what the broker is
-doing at that moment does not, so a second run with the same seed is another run.
+Exit codes: 0 every promise kept, 1 a promise broken (the data directory is kept), 2 the torture
+could not run. ``--seed`` decides the moments of the kills and the choices of the workers. It does
+not decide the broker's state at that moment, so two runs with one seed differ.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _AUDIT_BATCH = 1000
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run came to."""
+    """The result of a run."""
 
     kills: int
     seconds: float
@@ -66,7 +66,7 @@ class Summary:
     findings: list[str]
 
     def text(self) -> str:
-        """The summary for people."""
+        """Return the summary as text for people."""
         lines = [
             f"{self.kills} kills in {self.seconds:.0f} s, slowest start {self.slowest_start:.2f} s",
             f"{self.acknowledged:,} records acknowledged, {self.stored:,} stored",
@@ -86,9 +86,9 @@ def torture(
     consumers: int,
     say: Callable[[str], None],
 ) -> Summary:
-    """Run the whole thing against a broker that has not been started.
+    """Run the torture against a broker that is not started yet, and return the result.
 
-    :raises BrokerFailed: when the broker does not come back.
+    :raises BrokerFailed: the broker does not come back.
     """
     began = time.monotonic()
     broker.start()
@@ -189,7 +189,7 @@ def _drain(scene: Scene) -> None:
 
 
 def _verify(data_dir: Path, oracle: Oracle) -> None:
-    """Let ``brokerctl wal verify`` read every byte of what is left."""
+    """Run ``brokerctl wal verify`` on the log."""
     brokerctl = Path(sys.executable).with_name("brokerctl")
     command = [str(brokerctl), "--data-dir", str(data_dir), "wal", "verify"]
     verified = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -198,7 +198,7 @@ def _verify(data_dir: Path, oracle: Oracle) -> None:
 
 
 def read_log(wire: Wire) -> dict[int, object]:
-    """Read the whole log through a group of its own: offset -> payload."""
+    """Read the whole log through a group of its own; return payloads by offset."""
     who: dict[str, object] = {"log_id": LOG, "group_id": AUDIT, "client_id": AUDIT}
     records: dict[int, object] = {}
     body = {**who, "duration": 600, "max": _AUDIT_BATCH, "wait": 0}
@@ -213,7 +213,7 @@ def read_log(wire: Wire) -> dict[int, object]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line and return the exit code."""
+    """Run the command and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.torture", description=(__doc__ or "").split("\n\n")[0]
     )

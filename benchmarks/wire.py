@@ -2,9 +2,9 @@
 """A blocking, pipelined Mamamia connection that knows which requests were answered when it broke.
 
 Contract: :meth:`Wire.exchange` sends requests in one go and returns their answers in order. When
-the connection breaks, :class:`Interrupted` carries the answers that came before: the requests
-behind them may or may not have been carried out, and the caller decides what to send again.
-Nothing is resent here. Frames and commands: docs/protocols/mamamia.rst.
+the connection breaks, :class:`Interrupted` carries the earlier answers. The broker may or may not
+have carried out the unanswered requests; the caller decides which of them to send again. Frames and
+commands: docs/protocols/mamamia.rst.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 class Interrupted(Exception):
     """The connection broke before every answer was there.
 
-    :ivar answers: the answers that did come, in the order of their requests.
+    :ivar answers: the received answers, in the order of their requests.
     """
 
     def __init__(self, answers: list[Answer], why: str) -> None:
@@ -63,13 +63,13 @@ class Interrupted(Exception):
 
 
 class WireError(Exception):
-    """The peer did not answer, or with something that is no answer to what was asked."""
+    """The peer gave no answer, or an answer that does not fit the request."""
 
 
 class Wire:
     """One connection.
 
-    :raises OSError: when nobody listens at the address.
+    :raises OSError: nobody listens at the address.
     """
 
     def __init__(self, address: str) -> None:
@@ -101,9 +101,9 @@ class Wire:
         Keep the requests of one call below some hundred kilobytes: nothing is read until all is
         sent.
 
-        :raises Interrupted: when the connection breaks.
-        :raises WireError: when an answer repeats the command of another request, or the broker is
-            silent for a minute.
+        :raises Interrupted: the connection breaks.
+        :raises WireError: an answer repeats the command of another request, or the broker is silent
+            for a minute.
         """
         answers: list[Answer] = []
         try:
@@ -114,7 +114,7 @@ class Wire:
                     raise ConnectionResetError("end of stream")
                 self._take(self._inbox + data, requests, answers)
         except TimeoutError as error:
-            # A crash ends a connection; silence on an open one is the broker's fault.
+            # A crash ends the connection; silence on an open one is the broker's fault.
             raise WireError(f"no answer for {_SILENCE_SECONDS:.0f} s") from error
         except OSError as error:
             raise Interrupted(answers, str(error)) from error
@@ -123,8 +123,8 @@ class Wire:
     def ask(self, command: int, body: dict[str, object]) -> Answer:
         """Send one request and return its answer.
 
-        :raises Interrupted: when the connection breaks.
-        :raises WireError: when the answer is an error.
+        :raises Interrupted: the connection breaks.
+        :raises WireError: the answer is an error.
         """
         (answer,) = self.exchange([request(command, body)])
         if "error" in answer:
@@ -149,7 +149,7 @@ class Wire:
 def dial(address: str, keep_trying: Callable[[], bool]) -> Wire | None:
     """Connect, again and again while the broker is away.
 
-    :param keep_trying: asked before each attempt; when it says no, the result is None.
+    :param keep_trying: called before each attempt; when it returns False, the result is None.
     """
     while keep_trying():
         try:

@@ -1,8 +1,8 @@
 # Tests: tests/test_torture.py
-"""Clients that load a broker over its crashes and report every answer to the oracle.
+"""Clients that load a broker across its crashes and report every answer to the oracle.
 
 A worker books every answer before it sends a request that depends on it. After a broken connection
-a producer never repeats an unanswered request, so that a record is stored at most once; a consumer
+a producer never repeats an unanswered request, so that a record is stored at most once. A consumer
 repeats half of them.
 """
 
@@ -36,7 +36,7 @@ _WINDOW_MAX = 64
 _IDLE_SECONDS = 0.01
 _BATCH_WAIT_SECONDS = 0.05
 _FAILED, _FAILED_LATER, _LAPSES = 0.08, 0.12, 0.15
-"""Shares of messages, each on top of the one before: failed, failed with a delay, never settled."""
+"""Cumulative shares of messages: failed, failed with a delay, never settled."""
 _DELAY_SECONDS = 0.2
 
 
@@ -50,12 +50,12 @@ class Scene:
     over: threading.Event
 
     def is_on(self) -> bool:
-        """Whether workers go on."""
+        """Return whether workers go on."""
         return not self.over.is_set()
 
 
 class Worker(threading.Thread):
-    """A thread that continues over crashes of the broker and reports its own failure."""
+    """A thread that continues across crashes of the broker and reports its own failure."""
 
     def __init__(self, scene: Scene, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -69,9 +69,9 @@ class Worker(threading.Thread):
                     try:
                         self.talk(wire)
                     except Interrupted:
-                        continue  # Booked by talk.
+                        continue  # ``talk`` has booked the answers.
                     return
-        except Exception as error:  # Whatever it is, it ends the run as a finding.
+        except Exception as error:  # Any error ends the run as a finding.
             self.scene.oracle.report(f"{self.name} failed: {type(error).__name__}: {error}")
             self.scene.over.set()
 
@@ -119,7 +119,7 @@ class Producer(Worker):
 
 @dataclass
 class Verdict:
-    """What a consumer decided about a message it holds."""
+    """A consumer's decision about a message that it holds."""
 
     hold: Hold
     success: bool
@@ -147,19 +147,19 @@ class Consumer(Worker):
                 time.sleep(_IDLE_SECONDS)
 
     def acquire_frames(self, count: int) -> list[bytes]:
-        """Requests for up to ``count`` messages."""
+        """Return requests for up to ``count`` messages."""
         raise NotImplementedError
 
     def messages(self, answer: Answer) -> list[Answer]:
-        """The messages of one answer to such a request."""
+        """Return the messages of an answer to such a request."""
         raise NotImplementedError
 
     def settle_frames(self, verdicts: Sequence[Verdict]) -> list[bytes]:
-        """Requests that settle as decided, in order."""
+        """Return requests that settle as decided, in order."""
         raise NotImplementedError
 
     def errors(self, answers: Sequence[Answer]) -> list[str | None]:
-        """One entry for each settle that was answered: an error text, or None."""
+        """Return an error text or None for each answered settle."""
         raise NotImplementedError
 
     def _acquire(self, wire: Wire) -> list[Verdict]:
@@ -168,7 +168,8 @@ class Consumer(Worker):
         try:
             answers = wire.exchange(frames)
         except Interrupted as broken:
-            # What came before the crash is held, and dealt with when the broker is back.
+            # Answers from before the crash hold leases; the worker settles them when the broker is
+            # back.
             self._unanswered = self._book_messages(broken.answers, asked_at)
             raise
         return self._book_messages(answers, asked_at)
@@ -225,7 +226,7 @@ class Consumer(Worker):
         return len(errors)
 
     def _choose_resent(self) -> list[Verdict]:
-        """Send half of what was not answered again, and leave the rest to lapse."""
+        """Choose half of the unanswered settles for a second attempt; the others lapse."""
         chosen = []
         for verdict in self._unanswered:
             if self.chance.random() < 0.5:

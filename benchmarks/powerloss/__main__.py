@@ -2,14 +2,14 @@
 """``python -m benchmarks.powerloss --points 200``: power losses of a real broker.
 
 A broker works on a file system in user space that records each write, truncation, link, rename,
-removal and sync. Clients of all formats write, lease and settle; the broker is killed, the log is
-rolled up and deleted. Then, for many points of the recording, a directory is built as a power loss
-at that point could have left it, a broker starts on it, and all that clients were told before that
-point has to be there.
+removal and sync. Clients of all formats write, lease and settle. The broker is killed, and the log
+is rolled up and deleted. Then, for many points of the recording, the command builds a directory as
+a power loss at that point could have left it, and starts a broker on it. Every change that a client
+saw acknowledged before that point has to be there.
 
-Exit codes: 0 every promise kept, or this machine cannot mount (it says why); 1 a promise broken
-(the recording is kept, and ``--recording DIR --point N --model M --seed S`` tries a point again);
-2 it could not be tried.
+Exit codes: 0 every promise kept, or this machine cannot mount (a message says why); 1 a promise
+broken (the recording is kept, and ``--recording DIR --point N --model M --seed S`` repeats a
+point); 2 the command could not run.
 """
 
 from __future__ import annotations
@@ -42,16 +42,19 @@ _NAMING = (Kind.CREATE, Kind.MKDIR, Kind.LINK, Kind.RENAME, Kind.UNLINK, Kind.RE
 
 
 class Loss(NamedTuple):
-    """A power loss that is tried."""
+    """A power loss to try."""
 
     point: int
-    """How many operations there were."""
+    """The number of operations before it."""
     model: Model
 
 
 def choose_losses(operations: Sequence[Operation], count: int, seed: int) -> list[Loss]:
-    """Choose power losses in order: a third anywhere, a third before the end of a sync, a third
-    after a change of names or of a size."""
+    """Choose power losses and return them in order.
+
+    A third is anywhere, a third before the end of a sync, and a third after a change of names or
+    sizes.
+    """
     chance = random.Random(f"{seed}:losses")
     syncs = [at for at, one in enumerate(operations) if one.kind is Kind.SYNC]
     names = [at + 1 for at, one in enumerate(operations) if one.kind in _NAMING]
@@ -64,7 +67,7 @@ def choose_losses(operations: Sequence[Operation], count: int, seed: int) -> lis
 
 
 def record(directory: Path, seed: int, plan: Plan) -> None:
-    """Make a recording and the facts of it in a new directory.
+    """Make a recording and its facts in a new directory.
 
     :raises BrokerFailed: the broker does not come back.
     :raises FileSystemFailed: the file system cannot be mounted.
@@ -112,7 +115,7 @@ def _try_loss(root: Path, facts: Facts, point: int, is_rolled_up: bool) -> list[
     with BrokerProcess(root / "data", log, SETTINGS) as broker:
         try:
             findings = check(broker, facts, point, is_rolled_up)
-        except Exception as error:  # Whatever it is, the broker did not serve as it should.
+        except Exception as error:  # Any error means that the broker did not serve.
             findings = [f"{type(error).__name__}: {error}"]
     if not findings:
         log.unlink()
@@ -124,7 +127,7 @@ def _say(line: str) -> None:
 
 
 def _run(options: argparse.Namespace, seed: int, directory: Path) -> int:
-    """Record unless there is a recording, try power losses and print what is wrong."""
+    """Make a recording if none is given, try power losses, print findings; return the exit code."""
     broken = 0
     if options.recording is None:
         plan = Plan(options.rounds, has_rollups=not options.no_rollups)
@@ -157,7 +160,7 @@ def _run(options: argparse.Namespace, seed: int, directory: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line and return the exit code."""
+    """Run the command and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.powerloss", description=(__doc__ or "").split("\n\n")[0]
     )

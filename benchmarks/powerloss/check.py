@@ -1,10 +1,10 @@
 # Tests: tests/powerloss/test_check.py
-"""Judges a broker on the directory that a power loss left, by what clients knew.
+"""Judge a broker on the directory that a power loss left, by the acknowledgements of its clients.
 
-Each acknowledged record is there once, with its bytes, at its offset, and no record is there that
-was not sent. A transaction is there whole or not at all. A settled record is not leased again, any
-other is. A trim, a deletion and a rollback stay. The archive has each record once. A new record
-gets an offset that no client was told before.
+Each acknowledged record is there once, with its bytes, at its offset, and every record there was
+sent. A transaction is there whole or not at all. The group leases every unsettled record and no
+settled one. A trim, a deletion and a rollback stay. The archive has each record once. A new record
+gets an offset that no client has seen before.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Check:
         self.findings = self._ledger.findings
 
     def judge_records(self, topics: dict[str, list[Seen]]) -> None:
-        """Judge all records of all topics that there are."""
+        """Judge all records of all topics."""
         ledger = self._ledger
         for topic, seen in topics.items():
             self._judge_sent(topic, seen)
@@ -78,7 +78,7 @@ class Check:
         self._judge_tail(TRIMMED, seen, possible)
 
     def _judge_tail(self, topic: str, seen: list[Seen], floor: int | None = None) -> None:
-        """Judge a topic whose records below ``floor`` may be gone; None: the first one there is."""
+        """Judge a topic whose records below ``floor`` (None: the first record) may be gone."""
         self._ledger.audit_order(topic, "reader", seen)
         told = self._ledger.of(topic)
         if told and not seen:
@@ -119,7 +119,7 @@ class Check:
                 self._ledger.report(f"{topic} is there, deleted at {deletion.after}")
 
     def judge_leases(self, leased: Sequence[int], seen: Sequence[Seen]) -> None:
-        """Judge which offsets of `SHARED` the group leased, of all records that are there."""
+        """Judge the offsets of `SHARED` that the group leased, given all records there."""
         settles = self._facts.settles
         again = [at for at in leased if at in settles and settles[at].is_told(self._point)]
         if again:
@@ -132,7 +132,7 @@ class Check:
             self._ledger.report(f"{len(missing)} records are not leased: {missing[:5]}")
 
     def unsettled(self, seen: Sequence[Seen]) -> set[int]:
-        """The offsets for which no settle was sent before the power loss."""
+        """Return the offsets for which no settle was sent before the power loss."""
         settles = self._facts.settles
         return {
             _offset(one)
@@ -155,7 +155,7 @@ class Check:
             self._ledger.audit_order(topic, "the table", sorted(set(seen)))
 
     def judge_whole_archive(self, rows: Sequence[tuple[str, int, int, bytes]]) -> None:
-        """Judge the rows once a rollup has taken all that was there."""
+        """Judge the rows after a rollup that archived the whole log."""
         self.judge_archive(rows)
         shared = [
             Seen(offset, value)
@@ -173,9 +173,9 @@ class Check:
 
 
 def check(broker: BrokerProcess, facts: Facts, point: int, is_rolled_up: bool = False) -> list[str]:
-    """Start a broker on a directory and judge what is there; return what is wrong.
+    """Start a broker on a directory, judge its records, and return the findings.
 
-    With ``is_rolled_up`` the rollup has to work there, too, and the archive has all records then.
+    With ``is_rolled_up`` a rollup has to succeed there, too, and to archive all records.
 
     :raises BrokerFailed: the broker does not start or stop.
     """
@@ -202,7 +202,7 @@ def check(broker: BrokerProcess, facts: Facts, point: int, is_rolled_up: bool = 
 
 
 def _roll_up(broker: BrokerProcess) -> list[str]:
-    """Archive the whole log of a stopped broker; return what went wrong."""
+    """Archive the whole log of a stopped broker; return the findings."""
     broker.start()
     Server(find(broker.admin, "")).post("wal", "seal")
     log = broker.data_dir.with_name("rollup.log")
@@ -216,7 +216,7 @@ def _roll_up(broker: BrokerProcess) -> list[str]:
 
 
 def read_topics(client: FlymqClient) -> dict[str, list[Seen]]:
-    """All records of all topics."""
+    """Return all records of all topics."""
     return {topic: _read(client, topic) for topic in client.list_topics()}
 
 
@@ -231,7 +231,7 @@ def _read(client: FlymqClient, topic: str, offset: int = 0) -> list[Seen]:
 
 
 def _await_delayed(client: FlymqClient, topics: dict[str, list[Seen]], ledger: Ledger) -> None:
-    """Wait until delayed records that were acknowledged have appeared, but not for ever."""
+    """Wait, with a limit, until acknowledged delayed records have appeared."""
     deadline = time.monotonic() + _DELAYED_SECONDS
     while len(topics.get(DELAYED, [])) < len(ledger.of(DELAYED)) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
@@ -239,8 +239,10 @@ def _await_delayed(client: FlymqClient, topics: dict[str, list[Seen]], ledger: L
 
 
 def _lease(client: MamamiaClient, wanted: set[int]) -> list[int]:
-    """Lease all records of the group: at least those wanted, but wait for them no longer than
-    leases from before the power loss can live."""
+    """Lease all records of the group and return their offsets.
+
+    Wait for ``wanted``, but only as long as leases from before the power loss can live.
+    """
     leased: list[int] = []
     deadline = time.monotonic() + _LAPSE_SECONDS
     while True:
@@ -253,7 +255,7 @@ def _lease(client: MamamiaClient, wanted: set[int]) -> list[int]:
 
 
 def read_archive(archive: Path) -> list[tuple[str, int, int, bytes]]:
-    """The rows of the table of records; none if there is no table."""
+    """Return the rows of the table of records; empty if the table does not exist."""
     columns = ["topic", "partition", "offset", "value"]
     try:
         table = DeltaTable(str(archive / "records")).to_pyarrow_table(columns=columns)
@@ -263,7 +265,7 @@ def read_archive(archive: Path) -> list[tuple[str, int, int, bytes]]:
 
 
 def verify(data_dir: Path) -> list[str]:
-    """Let ``brokerctl wal verify`` read every byte of the log; return what it says is wrong."""
+    """Run ``brokerctl wal verify`` on every byte of the log; return its findings."""
     brokerctl = Path(sys.executable).with_name("brokerctl")
     command = [str(brokerctl), "--data-dir", str(data_dir), "wal", "verify"]
     verified = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,9 +1,9 @@
 # Tests: tests/powerloss/test_check.py
-"""What clients of one run asked and were told, and at which position of the recording.
+"""The requests and answers of a run's clients, with positions in the recording.
 
-The position ``before`` a request is read before it is sent, ``after`` it once its answer was read.
-An answer with an ``after`` of at most P was given before a power loss at P. A request with a
-``before`` of P or more had no effect by then.
+``before`` is the position read before a request is sent. ``after`` is the position read after its
+answer. An answer with ``after`` <= P came before a power loss at P. A request with ``before`` >= P
+had no effect by then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.ledger import Ledger
 from benchmarks.oracle import Origin
 
 LEFT, RIGHT, TRIMMED, SHORT, DELAYED = "left", "right", "trimmed", "short", "delayed"
-"""Topics: of transactions (two), of trims, with a retention, and of delayed records."""
+"""The topics: two for transactions, then one each for trims, retention, delayed records."""
 TOPICS = (SHARED, KEYED, LEFT, RIGHT, TRIMMED, SHORT, DELAYED)
 GROUP = "work"
 """The group that settles records of `SHARED`."""
@@ -30,14 +30,14 @@ class Asked:
 
     before: int
     after: int | None = None
-    """None: no answer came."""
+    """None if no answer came."""
 
     def is_told(self, point: int) -> bool:
-        """Whether it was answered before a power loss."""
+        """Return whether the answer came before a power loss."""
         return self.after is not None and self.after <= point
 
     def is_possible(self, point: int) -> bool:
-        """Whether it may have had an effect before a power loss."""
+        """Return whether the request may have had an effect before a power loss."""
         return self.before < point
 
 
@@ -46,7 +46,7 @@ class Transaction(Asked):
     """The end of a transaction."""
 
     origins: dict[str, list[Origin]] = field(default_factory=dict)
-    """By topic."""
+    """The records by topic."""
     is_commit: bool = True
 
 
@@ -59,25 +59,25 @@ class Trim(Asked):
 
 @dataclass
 class Facts:
-    """All of one run. It can be pickled."""
+    """The facts of one run. They can be pickled."""
 
     seed: int
     has_rollups: bool = True
     sent: dict[Origin, int] = field(default_factory=dict)
     """The position before each record was sent."""
     told: dict[str, dict[Origin, tuple[int | None, int]]] = field(default_factory=dict)
-    """By topic: offset, None where it is not told, and position of each acknowledged record."""
+    """By topic and record: the offset or None, and the position of the acknowledgement."""
     settles: dict[int, Asked] = field(default_factory=dict)
-    """By offset."""
+    """The settles by offset."""
     transactions: list[Transaction] = field(default_factory=list)
     trims: list[Trim] = field(default_factory=list)
     deletions: dict[str, Asked] = field(default_factory=dict)
-    """By topic, of topics that were deleted."""
+    """The deletions by topic."""
     findings: list[str] = field(default_factory=list)
-    """What went wrong while the recording was made."""
+    """Faults found while the recording was made."""
 
     def ledger(self, point: int) -> Ledger:
-        """The books of all records acknowledged before a power loss."""
+        """Return a ledger of all records acknowledged before a power loss."""
         ledger = Ledger(self.seed)
         for topic, records in self.told.items():
             for origin, (offset, after) in records.items():
@@ -86,7 +86,7 @@ class Facts:
         return ledger
 
     def save(self, path: Path) -> None:
-        """Write it to a file."""
+        """Write the facts to a file."""
         path.write_bytes(pickle.dumps(self))
 
     @staticmethod
@@ -106,12 +106,12 @@ class TimedLedger(Ledger):
         self.position = position
 
     def value(self, origin: Origin) -> bytes:
-        """The bytes of a record that is about to be sent."""
+        """Return the bytes of a record that is about to be sent, and note the position."""
         self.facts.sent.setdefault(origin, self.position())
         return super().value(origin)
 
     def acknowledge(self, topic: str, origins: Sequence[Origin], offsets: Sequence[int]) -> None:
-        """Note that records were acknowledged just now."""
+        """Book records that were acknowledged just now, with the position."""
         after = self.position()
         super().acknowledge(topic, origins, offsets)
         told = self.facts.told.setdefault(topic, {})

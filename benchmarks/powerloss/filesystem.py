@@ -5,8 +5,8 @@ Serves the directory BACKING at MOUNT and appends each change and each sync to R
 ``ready`` once it is mounted. SIGTERM, SIGINT or an unmount ends it; the recording is complete then.
 
 A write is recorded when it comes from the kernel, in the order of the calls. A sync takes
-``SYNC_SECONDS``, as a disk does, and covers what came before it began; other requests are served
-meanwhile. BACKING itself is never synced.
+``SYNC_SECONDS``, as on a disk, and covers the operations before its begin. Other requests are
+served during a sync. BACKING itself is never synced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SYNC_SECONDS = 0.002
 
 
 class FileSystemFailed(Exception):
-    """The file system did not start; the message has what it said."""
+    """The file system did not start; the message has its output."""
 
 
 class Node:
@@ -49,19 +49,19 @@ class Node:
 
     @property
     def opened(self) -> int:
-        """A descriptor to read and write the file with."""
+        """A descriptor to read and write the file."""
         if self._opened is None:
             self._opened = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         return self._opened
 
     @property
     def path(self) -> str:
-        """A path that leads to the file whatever its names are."""
+        """A path to the file that does not depend on its names."""
         return f"/proc/self/fd/{self.descriptor}"
 
     @property
     def is_recorded(self) -> bool:
-        """Sockets, pipes and symbolic links do not outlive a power loss."""
+        """Whether it is a file or directory: sockets, pipes and symbolic links are not recorded."""
         return stat.S_ISREG(self.mode) or stat.S_ISDIR(self.mode)
 
     def status(self) -> os.stat_result:
@@ -74,7 +74,7 @@ class Node:
 
 
 class FileSystem:
-    """Carries out the kernel's requests on a directory and records what they change."""
+    """Carries out the kernel's requests on a directory and records the changes."""
 
     def __init__(self, backing: Path, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -104,22 +104,25 @@ class FileSystem:
 
     @property
     def position(self) -> int:
-        """How many operations were recorded."""
+        """Number of recorded operations."""
         return self._recorder.position
 
     def call(self, opcode: int, number: int, body: bytes) -> bytes:
-        """Carry out a request and return its answer. Raises OSError as the system does."""
+        """Carry out a request and return its answer.
+
+        :raises OSError: as the system call does.
+        """
         call = self._calls.get(opcode)
         if call is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         return call(self._nodes[number], body) or b""
 
     def end_sync(self, number: int, covered: int) -> None:
-        """Record that a sync has ended."""
+        """Record the end of a sync."""
         self._record(Kind.SYNC, self._nodes[number], position=covered)
 
     def forget(self, number: int, lookups: int) -> None:
-        """The kernel has dropped references. A file without names and references is closed."""
+        """Drop references of the kernel; close a file that has neither names nor references."""
         node = self._nodes.get(number)
         if node is None or number == ROOT:
             return
@@ -134,7 +137,7 @@ class FileSystem:
             self._recorder.append(Operation(kind, node.number, **rest))  # type: ignore[arg-type]
 
     def _add(self, descriptor: int) -> Node:
-        """Find the node of an open file, or make one; the descriptor is the node's."""
+        """Return the node of an open file, a new one if needed; takes over the descriptor."""
         status = os.fstat(descriptor)
         number = self._numbers.get(status.st_ino)
         if number is not None:
@@ -278,13 +281,13 @@ class FileSystem:
 
 
 class Server:
-    """Reads requests from the kernel and answers them, one at a time but for syncs."""
+    """Reads requests from the kernel and answers them, one at a time except for syncs."""
 
     def __init__(self, device: int, files: FileSystem) -> None:
         self._device = device
         self._files = files
         self._syncs: list[tuple[float, int, int, int]] = []
-        """When each ends, its request, its file, and the position that it covers."""
+        """End time, request, file and covered position of each sync."""
 
     def serve(self) -> None:
         """Serve until the file system is unmounted."""
@@ -338,7 +341,7 @@ class Server:
         try:
             os.writev(self._device, [kernel.ANSWER_HEADER.pack(size, -error, unique), body])
         except OSError as gone:
-            if gone.errno not in (errno.ENOENT, errno.ENODEV):  # given up, or unmounted
+            if gone.errno not in (errno.ENOENT, errno.ENODEV):  # aborted or unmounted
                 raise
 
 
@@ -352,7 +355,7 @@ class RecordedDirectory:
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> RecordedDirectory:
-        """Mount it.
+        """Mount the directory.
 
         :raises FileSystemFailed: it cannot be mounted.
         """
@@ -373,12 +376,12 @@ class RecordedDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Unmount it; the recording is complete then."""
+        """Unmount the directory; the recording is complete then."""
         assert self._process is not None
         with self._process:
             self._process.send_signal(signal.SIGTERM)
             self._process.wait()
-        kernel.unmount(self.path)  # if the process was killed
+        kernel.unmount(self.path)  # in case the process was killed
 
 
 def _name(body: bytes) -> str:
@@ -386,10 +389,10 @@ def _name(body: bytes) -> str:
 
 
 def main(backing: Path, mounted: Path, recording: Path) -> int:
-    """Serve until unmounted."""
+    """Serve until the unmount and return the exit code."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    os.umask(0)  # The kernel has applied the caller's.
+    os.umask(0)  # The kernel has applied the caller's umask.
     recorder = Recorder(recording)
     device = kernel.mount(mounted)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,8 +2,8 @@
 """The part of the FUSE kernel protocol that a recording file system needs (Linux 5.1 and newer).
 
 Layouts and numbers are those of ``linux/fuse.h``, protocol 7.31. A library (mfusepy, pyfuse3) needs
-libfuse on the machine; this needs ``/dev/fuse`` and the right to mount. With ``NO_OPEN`` requests
-name files by number alone, and there are no handles.
+libfuse on the machine; this module needs ``/dev/fuse`` and the right to mount. With ``NO_OPEN``
+requests name files by number alone, without handles.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _BIG_WRITES, _NO_OPEN, _MAX_PAGES, _NO_OPENDIR = 1 << 5, 1 << 17, 1 << 22, 1 << 
 
 
 class Opcode(IntEnum):
-    """Requests that are served; all others are answered with ENOSYS."""
+    """The served requests; all others are answered with ENOSYS."""
 
     LOOKUP = 1
     FORGET = 2
@@ -81,7 +81,7 @@ class Opcode(IntEnum):
 
 
 def missing() -> str:
-    """Tell what this machine lacks for a file system in user space; "" if it has all."""
+    """Name what this machine lacks for a user-space file system; return "" if it has all."""
     if not DEVICE.exists():
         return f"there is no {DEVICE}: load the kernel module (modprobe fuse)"
     if not os.access(DEVICE, os.R_OK | os.W_OK):
@@ -92,7 +92,7 @@ def missing() -> str:
 
 
 def _capabilities() -> int:
-    """Read what this process may do, a bit for each capability."""
+    """Return the capabilities of this process, one bit each."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next((int(line[7:], 16) for line in lines if line.startswith("CapEff:")), 0)
 
@@ -114,7 +114,7 @@ def mount(directory: Path) -> int:
 
 
 def unmount(directory: Path) -> None:
-    """Unmount; users of its files get errors. Harmless if nothing is mounted there."""
+    """Unmount; users of its files get errors. Do nothing if nothing is mounted there."""
     ctypes.CDLL(None, use_errno=True).umount2(bytes(directory), _MNT_DETACH)
 
 
@@ -131,7 +131,7 @@ def init_answer(body: bytes) -> bytes:
 
 
 def attributes(number: int, found: os.stat_result) -> bytes:
-    """Pack what stat says of a file."""
+    """Pack the attributes of a file from its stat result."""
     seconds = [ns // 10**9 for ns in (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)]
     rest = [ns % 10**9 for ns in (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)]
     owner = (found.st_mode, found.st_nlink, found.st_uid, found.st_gid)
@@ -141,7 +141,7 @@ def attributes(number: int, found: os.stat_result) -> bytes:
 
 
 def attributes_answer(number: int, found: os.stat_result) -> bytes:
-    """Answer GETATTR and SETATTR. Nobody changes a file behind the kernel's back."""
+    """Answer GETATTR and SETATTR. The kernel may cache: all changes pass through it."""
     return ATTRIBUTES_ANSWER.pack(_FOREVER_SECONDS, 0, 0) + attributes(number, found)
 
 

@@ -4,7 +4,7 @@
 The file is a sequence of MessagePack arrays, an :class:`Operation` each. Files and directories have
 numbers, which outlive their names; the root is number 1. A position in a recording is a count of
 operations. While the recorder runs, the file ``RECORDING.count`` holds the position, 8 bytes in the
-order of the machine, for other processes to map.
+machine's byte order, for other processes to map.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from typing import NamedTuple
 import msgpack
 
 ROOT = 1
-_COUNT = struct.Struct("@Q")  # Native, so that it is copied whole, not byte by byte.
+_COUNT = struct.Struct("@Q")  # Native: copied in one piece, not byte by byte.
 _BUFFER_BYTES = 1 << 20
 
 
 class Kind(StrEnum):
-    """What an operation does."""
+    """The kind of an operation."""
 
     CREATE = "create"
     """A new file ``number`` gets the name ``name`` in ``directory``."""
     MKDIR = "mkdir"
-    """The same for a directory."""
+    """A new directory ``number`` gets the name ``name`` in ``directory``."""
     LINK = "link"
     """The file ``number`` gets another name."""
     RENAME = "rename"
     """``number``, named ``name`` in ``directory``, becomes ``new_name`` in ``new_directory``."""
     UNLINK = "unlink"
-    """``number`` loses the name ``name`` in ``directory``; also of a directory."""
+    """The file or directory ``number`` loses the name ``name`` in ``directory``."""
     WRITE = "write"
-    """``data`` at ``position``."""
+    """``data`` is written at ``position``."""
     RESIZE = "resize"
     """The size becomes ``position``."""
     SYNC = "sync"
-    """A sync of a file or directory ended; it covers what came before ``position``."""
+    """A sync of a file or directory ended; it covers the operations before ``position``."""
 
 
 class Operation(NamedTuple):
@@ -67,13 +67,13 @@ class Recorder:
         self._count = _map_count(path, create=True)
 
     def append(self, operation: Operation) -> None:
-        """Add an operation; the position shown to others follows it."""
+        """Append an operation, then advance the position for other processes."""
         self._file.write(self._pack(operation))
         self.position += 1
         _COUNT.pack_into(self._count, 0, self.position)
 
     def close(self) -> None:
-        """Write out what is buffered."""
+        """Write out the buffer and close the files."""
         self._file.close()
         self._count.close()
 

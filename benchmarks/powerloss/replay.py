@@ -1,17 +1,17 @@
 # Tests: tests/powerloss/test_replay.py
-"""Builds from a recording the directory that a power loss leaves.
+"""Build from a recording the directory after a power loss.
 
-Three models, in the terms of docs/simulator.rst. Directories and files are apart: a name is durable
-once its directory is synced, bytes once their file is synced.
+Three models, in the terms of docs/simulator.rst. Names and bytes are independent: a name is durable
+once its directory is synced, bytes are durable once their file is synced.
 
-* ``synced``: only what was synced is left (DROP).
-* ``sectors``: any sectors of 512 bytes, any size that a file had, and of each directory what came
-  first (REORDER).
-* ``metadata``: all names and all sizes are left, and of the bytes that were not synced any sectors,
-  or none; the others are zeros.
+* ``synced``: only synced data is left (DROP).
+* ``sectors``: any sectors of 512 bytes, any size that a file had, and of each directory a
+  prefix of its changes (REORDER).
+* ``metadata``: all names and all sizes are left, and any sectors of the unsynced bytes; the other
+  sectors are zeros.
 
-A rename to another directory is two changes, one of each directory: a power loss may leave both
-names or none, until both directories are synced.
+A rename to another directory is two changes, one of each directory. A power loss may leave both
+names or none until both directories are synced.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FILE_MODE, _DIRECTORY_MODE = 0o640, 0o750
 
 
 class Model(StrEnum):
-    """How much of what was not synced is left."""
+    """The part of the unsynced data that a power loss leaves."""
 
     SYNCED = "synced"
     SECTORS = "sectors"
@@ -44,12 +44,12 @@ class Replay:
 
     def __init__(self) -> None:
         self.position = 0
-        """How many operations were applied."""
+        """The number of applied operations."""
         self._files: dict[int, CachedFile] = {ROOT: CachedFile(ROOT)}
         """Files and directories; directories are empty."""
         self._directories = {ROOT}
         self._durable: dict[str, CachedFile] = {}
-        """By "directory/name", the number and the name."""
+        """The file for each durable "directory/name"."""
         self._changes: dict[int, list[EntryChange]] = {}
         """By directory, in order: the changes that no sync has made durable."""
         self._calls: dict[Kind, Callable[[Operation], None]] = {
@@ -69,7 +69,7 @@ class Replay:
         self.position += 1
 
     def lose_power(self, model: Model, random: Random) -> Survivors:
-        """Decide what a power loss leaves now. Changes nothing."""
+        """Choose and return the content that a power loss leaves now; the disk stays unchanged."""
         changes = [change for some in self._changes.values() for change in some]
         changes.sort(key=lambda change: change.order)
         reachable = [*self._durable.values(), *(change.file for change in changes)]
@@ -85,7 +85,7 @@ class Replay:
         return Survivors(kept.names, images)
 
     def write(self, left: Survivors, path: Path) -> None:
-        """Write what a power loss leaves into a new directory."""
+        """Write the survivors of a power loss into a new directory."""
         entries: dict[int, list[tuple[str, CachedFile]]] = {}
         for place, file in left.names.items():
             directory, _, name = place.partition("/")
@@ -162,7 +162,7 @@ class Replay:
 
 
 def replay_to(operations: Iterable[Operation], position: int) -> Replay:
-    """Apply the first ``position`` operations."""
+    """Apply the first ``position`` operations and return the disk."""
     replay = Replay()
     for operation in islice(operations, position):
         replay.apply(operation)
@@ -174,7 +174,7 @@ def _place(directory: int, name: str) -> str:
 
 
 def _without_data(file: CachedFile, chance: float, random: Random) -> Image:
-    """The size as it was last; each sector that was not synced is written, or stays as it was."""
+    """Return the file with its last size; an unsynced sector is new or old."""
     disk, cache = file.durable.copy(), file.durable.copy()
     for operation in file.history():
         cache.apply(operation)

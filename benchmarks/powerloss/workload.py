@@ -1,8 +1,8 @@
 # Tests: tests/powerloss/test_main.py
 """Clients of all formats on one broker, with kills, rollups, trims, deletions and a retention.
 
-Records go through the writers of `benchmarks.crowd`. The workers here do the rest: transactions,
-leases that are settled, trims, topics that are deleted. All note positions in :class:`Facts`.
+The writers of `benchmarks.crowd` write records. The workers here make transactions, settle leases,
+trim, and delete topics. All note positions in :class:`Facts`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _SHORT_BYTES = MIB
 
 
 class _DelayedWrites(FlymqWrites):
-    """The answer has the number of the schedule, not the offset."""
+    """Writes delayed records; the answer has the number of the schedule, not the offset."""
 
     def write(self, topic: str, window: Sequence[tuple[Origin, bytes]]) -> Sequence[int]:
         for _, value in window:
@@ -88,7 +88,7 @@ MORE_WRITERS = (
 
 @dataclass
 class Plan:
-    """How much is done."""
+    """The amount of work."""
 
     rounds: int = 3
     round_bytes: int = ROUND_BYTES
@@ -96,7 +96,7 @@ class Plan:
 
 
 class Worker(threading.Thread):
-    """Does something again and again; a connection that breaks is made anew."""
+    """Repeats a task, with a new connection after a broken one."""
 
     def __init__(self, stage: Stage, ledger: TimedLedger, does: Callable[[Worker], None]) -> None:
         super().__init__(name=does.__name__, daemon=True)
@@ -109,14 +109,14 @@ class Worker(threading.Thread):
     def run(self) -> None:
         try:
             while self.stage.is_on():
-                with suppress(OSError, NoBroker, Refused):  # It is away, or about to serve.
+                with suppress(OSError, NoBroker, Refused):  # The broker is away or starting.
                     self._does(self)
                 self.stage.over.wait(_AWAY_SECONDS)
-        except Exception as error:  # Whatever it is, it ends the run as a finding.
+        except Exception as error:  # Any error ends the run as a finding.
             self.stage.fail(self.name, error)
 
     def next(self, producer: int) -> tuple[Origin, bytes]:
-        """A new record."""
+        """Return a new record."""
         self._numbers[producer] = self._numbers.get(producer, 0) + 1
         origin = Origin(producer, self._numbers[producer])
         return origin, self.ledger.value(origin)
@@ -201,7 +201,7 @@ def come_and_go(worker: Worker) -> None:
 
 
 class Workload:
-    """One run on a broker that has not been started."""
+    """One run on a broker that is not started yet."""
 
     def __init__(
         self, broker: BrokerProcess, ledger: TimedLedger, plan: Plan, say: Callable[[str], None]
@@ -214,7 +214,7 @@ class Workload:
         self._writers: list[Writer] = []
 
     def run(self) -> None:
-        """Do it all and stop the broker. What goes wrong is a finding of the ledger.
+        """Run the whole workload and stop the broker. Faults become findings of the ledger.
 
         :raises BrokerFailed: the broker does not come back.
         """
@@ -271,7 +271,7 @@ class Workload:
         )
 
     def _roll_up(self, stage: Stage) -> int:
-        """Run the rollup while clients go on, sometimes killed and run again; return how often."""
+        """Run the rollup during client work, sometimes killed and repeated; return the runs."""
         _server(stage).post("wal", "seal")
         for writer in self._writers:
             writer.write(self._plan.round_bytes // len(self._writers) // 4)
@@ -287,7 +287,7 @@ class Workload:
         return count
 
     def _run_job(self, kill_at: int | None) -> None:
-        """Run the rollup; kill it at a point, the first of which is 0, if one is given."""
+        """Run the rollup; if ``kill_at`` is given, kill it at that point, counted from 0."""
         data_dir = self._broker.data_dir
         with HeldRollup(data_dir, log_of(data_dir), derived=False) as job:
             points = 0
@@ -310,7 +310,7 @@ class Workload:
 
 
 def log_of(data_dir: Path) -> Path:
-    """The output of the rollup, beside the file system that the data directory is on."""
+    """Return the path of the rollup's output, next to the file system of the data directory."""
     return data_dir.parent.parent / "rollup.log"
 
 
