@@ -50,7 +50,7 @@ def keep_no_log() -> None:
 
 
 def outcome_of(seed: int) -> Outcome:
-    """Run one seed."""
+    """Run one seed and return its outcome."""
     result = run(generate(seed))
     return Outcome(seed, result.digest, texts(result), result.counts)
 

@@ -1,6 +1,5 @@
 # Tests: tests/simulator/test_run.py
-"""Applies the faults of a plan to a machine and its network at their times, and restarts the
-broker.
+"""Apply the faults of a plan to a machine and its network, and restart the broker.
 
 It acts as an operator's supervisor: a broker that ended for any reason is booted after a while.
 After `Faults.end` no fault occurs, and the broker is up or about to boot.

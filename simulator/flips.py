@@ -70,7 +70,7 @@ def checker(variant: str) -> Checker:
 
 
 def check(task: Task) -> FlipResult:
-    """Flip each byte of a task, twice."""
+    """Flip each byte of a task with both masks; return the outcomes."""
     one = checker(task.variant)
     counts: Counter[Row] = Counter()
     complaints: list[str] = []
@@ -96,7 +96,7 @@ def tasks(variant: str, wanted: Callable[[str], bool] = lambda path: True) -> It
 
 
 def run(work: list[Task], jobs: int) -> FlipResult:
-    """Check all tasks in ``jobs`` processes."""
+    """Check all tasks in ``jobs`` processes; return the sum of their results."""
     counts: Counter[Row] = Counter()
     complaints: list[str] = []
     with multiprocessing.Pool(jobs) as pool:
@@ -133,7 +133,7 @@ def _line(name: str, cells: list[str]) -> str:
 
 
 def _one(variants: Iterable[str], path: str, position: int) -> int:
-    """Print the outcomes of one byte in each variant that has it."""
+    """Print the outcomes of one byte in each variant that has it; return the exit code."""
     is_there = is_bad = False
     for variant in variants:
         one = checker(variant)

@@ -2,7 +2,7 @@
 """Shrink a failing plan to the parts that its failure needs.
 
 Faults and clients are removed by delta debugging (ddmin: Zeller and Hildebrandt, "Simplifying and
-Isolating Failure-Inducing Input", IEEE TSE 28(2), 2002). Then the rest is simplified piece by
+Isolating Failure-Inducing Input", IEEE TSE 28(2), 2002). Then the plan is simplified piece by
 piece. Each part of a plan has its own seed, so that the removal of one part leaves the others
 unchanged.
 """

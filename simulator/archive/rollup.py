@@ -48,11 +48,11 @@ _DELETED = re.compile(r"([0-9]{20})-([0-9]{20})\.deleted")
 _RELIED = re.compile(rb"brokerd archived [0-9a-f]{16} ([0-9]{20}) ")
 
 Steps = Iterator[str]
-"""What was done just now, for the trace; the next step comes later."""
+"""Yields the text of each finished step, for the trace."""
 
 
 class RollupFailed(BrokerdError):
-    """The job cannot go on without an operator."""
+    """The job cannot continue without an operator."""
 
 
 class Sealed(NamedTuple):
@@ -89,7 +89,7 @@ class Archiver:
         return self._due is not None
 
     def let_go_lsn(self) -> int:
-        """Up to where the log may lack something that only the archive has."""
+        """Return the LSN below which the archive may have data that the log has lost."""
         newest = self._archive.newest
         archived_lsn = min(newest.records_lsn, newest.events_lsn)
         deleted = [found for name in self._names() if (found := _DELETED.fullmatch(name))]
@@ -97,7 +97,7 @@ class Archiver:
         return max(self._relied_lsn(), *let_go, 0)
 
     def _relied_lsn(self) -> int:
-        """What the broker says of it, before it deletes anything; 0 if it says nothing."""
+        """Return the LSN below which the broker relies on the archive; 0 if none is written."""
         path = f"{STATE_DIR}/archived"
         if path not in self._disk.paths(STATE_DIR):
             return 0
@@ -105,7 +105,7 @@ class Archiver:
         return 0 if found is None else int(found[1])
 
     def start(self, how: Rollup) -> None:
-        """Run it, unless another one is at work."""
+        """Run the job unless it is running."""
         if self.is_running:
             self._world.trace("rollup: another one is at work")
             return
@@ -113,7 +113,7 @@ class Archiver:
         self._go_on(how, self._work(how), how.steps_max)
 
     def kill(self) -> None:
-        """SIGKILL, or the end of the machine."""
+        """End the job at once: SIGKILL, or the end of the machine."""
         if self._due is not None:
             self._world.trace("rollup killed")
             self._due.cancel()
@@ -166,7 +166,7 @@ class Archiver:
             yield "vacuumed"
 
     def _read_bounds(self) -> Bounds | None:
-        """What the broker said last; None if it has said nothing yet."""
+        """Return the bounds that the broker wrote last; None before the first."""
         path = f"{STATE_DIR}/{FILE_NAME}"
         if path not in self._disk.paths(STATE_DIR):
             return None
@@ -176,7 +176,7 @@ class Archiver:
             raise RollupFailed(f"bounds: {error}") from error
 
     def _commit(self, bounds: Bounds, lot: list[Sealed]) -> Steps:
-        """Records, then events; of a lot that was begun before, only what is missing."""
+        """Commit a lot: records, then events; of a lot begun before, only the missing part."""
         end_lsn, records_lsn = lot[-1].end_lsn, self._archive.newest.records_lsn
         changed: dict[Key, Held] = {}
         for segment in lot:
@@ -196,13 +196,14 @@ class Archiver:
         self.lots += 1
         yield f"committed events to {end_lsn}"
 
-    # -- what is there --------------------------------------------------------------------------
+    # -- the log
+    # ------------------------------------------------------------------------------------
 
     def _names(self) -> list[str]:
         return [path.rpartition("/")[2] for path in self._disk.paths(WAL_DIR)]
 
     def _segments(self) -> Iterator[Sealed]:
-        """Sealed segments that are not archived, in order; looked for again after each."""
+        """Yield the sealed, unarchived segments in order; list the directory after each."""
         newest = self._archive.newest
         lsn = min(newest.records_lsn, newest.events_lsn)
         while True:
@@ -224,7 +225,7 @@ class Archiver:
             lsn = found_segment.end_lsn
 
     def _read(self, lsn: int) -> Sealed | None:
-        """A segment, if it is sealed. Raises RollupFailed for one that is not what was written."""
+        """Return a segment, None if it is not sealed. Raises RollupFailed for a damaged one."""
         name = f"{lsn:020d}"
         data = self._disk.read(f"{WAL_DIR}/{name}.wal")
         if f"{name}.idx" not in self._names():
@@ -242,10 +243,11 @@ class Archiver:
             raise RollupFailed(f"the index of {name} tells of {spans}")
         return sealed
 
-    # -- what may go ----------------------------------------------------------------------------
+    # -- removal
+    # ------------------------------------------------------------------------------------
 
     def _clean(self, bounds: Bounds) -> Steps:
-        """One commit without the records that the bounds let go."""
+        """Commit once without the records that the bounds release."""
         topics = {topic.id: topic for topic in bounds.topics}
         changed: dict[Key, Held] = {}
         compacted: list[Compacted] = []
@@ -272,7 +274,7 @@ class Archiver:
 
 
 def is_wanted(bounds: Bounds, key: Key, end: int) -> bool:
-    """Whether a batch that ends there is to be archived: somebody may read it."""
+    """Return whether a batch with this end offset belongs in the archive: a client may read it."""
     topic_id, partition = key
     if topic_id >= bounds.next_topic_id:
         return True
@@ -283,7 +285,7 @@ def is_wanted(bounds: Bounds, key: Key, end: int) -> bool:
 
 
 def _gone(bounds: Bounds, partition: PartitionBounds, held: Held) -> frozenset[int]:
-    """Records that are removed, or expired."""
+    """Return the offsets of removed or expired records."""
     now_us = bounds.time_us if bounds.time_settled else 0
     return frozenset(
         one.offset
@@ -294,7 +296,7 @@ def _gone(bounds: Bounds, partition: PartitionBounds, held: Held) -> frozenset[i
 
 
 def _superseded(topic: TopicBounds, partition: PartitionBounds, held: Held) -> frozenset[int]:
-    """Records of which a later one has the key, if they may be compacted."""
+    """Return the offsets that compaction may remove, because a later record has their key."""
     if not topic.compact:
         return frozenset()
     latest = {one.key: one.offset for one in held.records}
@@ -306,7 +308,7 @@ def _superseded(topic: TopicBounds, partition: PartitionBounds, held: Held) -> f
 
 
 def _decode(data: bytes, segment_id: bytes, lsn: int) -> Sealed:
-    """All batches of a segment. Raises FormatError."""
+    """Return all batches of a segment. Raises FormatError."""
     ranges: dict[Key, list[tuple[int, int]]] = {}
     records: dict[Key, list[Record]] = {}
     for key, chunk in _batches(data, segment_id):
@@ -316,7 +318,7 @@ def _decode(data: bytes, segment_id: bytes, lsn: int) -> Sealed:
 
 
 def _batches(data: bytes, segment_id: bytes) -> Iterator[tuple[Key, MutableChunk]]:
-    """The batches of a segment, in order. Raises FormatError where there are no more frames."""
+    """Yield the batches of a segment in order. Raises FormatError after the last frame."""
     salt = segment_salt(segment_id)
     position = SEGMENT_HEADER_BYTES
     while position < len(data):
@@ -330,7 +332,7 @@ def _batches(data: bytes, segment_id: bytes) -> Iterator[tuple[Key, MutableChunk
 
 
 def offsets_in_log(disk: SimDisk) -> dict[Key, set[int]]:
-    """Which records the log of a disk has, sealed or not."""
+    """Return the offsets of all records in a disk's log, sealed or not."""
     found: dict[Key, set[int]] = {}
     for path in disk.paths(WAL_DIR):
         if path.endswith(".wal"):

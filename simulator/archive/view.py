@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_archive.py
 """A simulated archive behind `brokerd.archive.contract.view`, on a disk of its own.
 
-`SimArchive` holds versions. Each is committed at once and durable, whatever happens to the machine.
+`SimArchive` holds versions. A commit makes one durable at once, whatever happens to the machine.
 `OpenedArchive` is the view of one process; its reads take time.
 """
 
@@ -25,28 +25,28 @@ Key = tuple[int, int]
 """Topic id and partition."""
 
 Wait = Callable[[], None]
-"""Lets time pass, as a call that reads files does."""
+"""Lets time pass, as a read of files does."""
 
 
 class Held(NamedTuple):
     """The contents of one partition in one version."""
 
     covered: tuple[tuple[int, int], ...] = ()
-    """Disjoint ranges (first, end) in order; those that touch are one."""
+    """Disjoint ranges (first, end) in order; adjacent ranges are joined."""
     records: tuple[Record, ...] = ()
 
     def with_more(self, ranges: Iterable[tuple[int, int]], records: Iterable[Record]) -> Held:
-        """This, and all that is known of more offsets."""
+        """Return these contents with more covered ranges and their records."""
         every = {one.offset: one for one in (*self.records, *records)}
         joined = _joined([*self.covered, *ranges])
         return Held(joined, tuple(every[offset] for offset in sorted(every)))
 
     def without(self, offsets: frozenset[int]) -> Held:
-        """This without the records at some offsets, which stay covered."""
+        """Return these contents without the records at some offsets, which stay covered."""
         return Held(self.covered, tuple(one for one in self.records if one.offset not in offsets))
 
     def range_of(self, offset: int) -> tuple[int, int]:
-        """The covered range that an offset is in; an empty one if it is in none."""
+        """Return the covered range of an offset; an empty range if it is not covered."""
         for first, end in self.covered:
             if first <= offset < end:
                 return first, end
@@ -56,7 +56,7 @@ class Held(NamedTuple):
 NOTHING = Held()
 
 ARCHIVE_ID = "a" * 16
-"""There is one archive only, whatever befalls it."""
+"""The id of the archive; it never changes."""
 
 
 class Version(NamedTuple):
@@ -70,27 +70,27 @@ class Version(NamedTuple):
 
 
 class SimArchive:
-    """All versions. Faults are set from outside."""
+    """All versions of the archive. Faults are set from outside."""
 
     def __init__(self) -> None:
         self.log_id = ""
-        """Of the log that it was made for; "" while nothing was ever archived."""
+        """Id of the log that it belongs to; "" before the first commit."""
         self.versions: list[Version] = []
         self.problem = ""
-        """Why it cannot be reached now; "" if it can."""
+        """The reason why the archive cannot be reached; "" if it can."""
         self.is_gone = False
-        """Whether there seems to have been no archive, ever."""
+        """Whether it looks like an archive that never existed."""
         self.slow_factor = 1
         self.damage: dict[Key, tuple[int, int]] = {}
         """Offsets (first, end) that cannot be read."""
         self.failed_looks = 0
-        """Looks that found it out of reach."""
+        """Number of refreshes that found it out of reach."""
         self._rewrites: dict[Key, list[int]] = defaultdict(list)
-        """In which versions files of a partition were written anew, without some records."""
+        """By partition, the versions that rewrote its files without some records."""
         self._restored = 0
-        """Files of versions before this one are gone: an older copy took their place."""
+        """Files of versions before this one are gone: an older copy replaced them."""
         self._vacuumed = -1
-        """Files that were replaced in this version, or before, are deleted."""
+        """Files that this version or an earlier one replaced are deleted."""
 
     @property
     def newest(self) -> Version:
@@ -104,7 +104,7 @@ class SimArchive:
         is_rewrite: bool = False,
         segment_mark: int | None = None,
     ) -> None:
-        """Make a version, durable at once, with other contents of some partitions."""
+        """Commit a version, durable at once, with new contents of some partitions."""
         last = self.newest
         number = last.number + 1
         if is_rewrite:
@@ -122,11 +122,11 @@ class SimArchive:
         )
 
     def vacuum(self) -> None:
-        """Delete the files that the newest version has not."""
+        """Delete the files that the newest version does not use."""
         self._vacuumed = self.newest.number
 
     def restore(self, lsn: int) -> None:
-        """Put the oldest copy there was back that has all of the log below ``lsn``, if any has."""
+        """Restore the oldest copy that has the whole log below ``lsn``; do nothing without one."""
         for older in self.versions:
             if min(older.records_lsn, older.events_lsn) >= lsn:
                 self._restored = self.newest.number + 1
@@ -134,7 +134,7 @@ class SimArchive:
                 return
 
     def reach(self) -> None:
-        """Raise `ArchiveUnavailable` if it cannot be reached."""
+        """Raise `ArchiveUnavailable` if the archive cannot be reached."""
         if self.problem:
             raise ArchiveUnavailable(self.problem)
 
@@ -148,7 +148,7 @@ class SimArchive:
 
 
 class OpenedArchive:
-    """The archive of the log with an id, as one process sees it; ``wait`` before each read."""
+    """The archive of a log, as one process sees it; ``wait`` is called before each read."""
 
     def __init__(self, archive: SimArchive, log_id: str, wait: Wait) -> None:
         self._archive = archive
@@ -194,7 +194,7 @@ class SimView:
         self.bytes = sum(size_of(one) for held in version.held.values() for one in held.records)
 
     def covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
-        self._wait()  # the names of files tell: none has to be there
+        self._wait()  # answered from the names of files, which need not exist
         held = self._held.get((topic_id, partition), NOTHING)
         return first >= end or held.range_of(first)[1] >= end
 
@@ -250,7 +250,7 @@ class SimView:
 
 
 def _row_of(held: Held, offset: int) -> int:
-    """How many of the records lie below an offset."""
+    """Return how many of the records lie below an offset."""
     return bisect_left(held.records, offset, key=lambda one: one.offset)
 
 
@@ -265,12 +265,12 @@ def _joined(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 def size_of(record: Record) -> int:
-    """Bytes of its key, value and metadata."""
+    """Return the bytes of the key, value and metadata of a record."""
     return len(record.value) + len(record.key or b"") + len(record.metadata or b"")
 
 
 def columns_of(records: Sequence[Record]) -> RecordColumns:
-    """Columns as a file gives them: those that most records never use may be None."""
+    """Return columns as a file gives them: rarely used columns may be None."""
     keys = [one.key for one in records]
     metadata = [one.metadata for one in records]
     times = [one.producer_time for one in records]

@@ -289,7 +289,7 @@ class BlipMQRequests:
 
 
 def publish_ask(name: str, topic: str, value: bytes, qos: int) -> Ask:
-    """A PUBLISH."""
+    """Return a PUBLISH."""
     message = Message(payload_of(value), None if qos else QOS_0)
     operation = Produce(
         number=UNNUMBERED,
@@ -304,7 +304,7 @@ def publish_ask(name: str, topic: str, value: bytes, qos: int) -> Ask:
 
 
 def poll_ask(name: str, subscribed: Subscribe) -> Ask:
-    """A POLL of a subscription."""
+    """Return a POLL of a subscription."""
     topic, subscription = subscribed.topic, subscribed.subscription
     operation = Poll(number=UNNUMBERED, client=name, topic=topic, subscription=subscription)
     return Ask(blipmq.Poll(0, subscription), operation)

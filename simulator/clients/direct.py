@@ -40,9 +40,10 @@ class Asker(Protocol):
         tell: Callable[[Any], None],
         done: Done,
     ) -> None:
-        """Ask, have ``tell`` put the answer into the operation, and call ``done(operation)``.
+        """Make a call and call ``done(operation)`` at its end.
 
-        ``done`` is called without an answer when the broker ends. The broker must be ready.
+        ``tell`` first stores the answer in the operation. If the broker ends before, ``done`` is
+        called without an answer. The broker must be ready.
         """
 
 
@@ -67,7 +68,7 @@ class DirectClient:
         tell: Callable[[Any], None],
         done: Done,
     ) -> None:
-        """Ask; see `Asker.perform`."""
+        """Make a call; see `Asker.perform`."""
         core = self._machine.core
         assert core is not None and self._machine.is_ready, "there is nobody to ask"
         operation.number = len(self._history.operations)
@@ -78,16 +79,16 @@ class DirectClient:
         _Question(self, operation, tell, done).begin(core.broker, call)
 
     def answered(self, operation: Operation) -> None:
-        """Note that an answer came, just now."""
+        """Note the time of the answer."""
         operation.written_us = operation.answered_us = self._world.now_us
         self._world.trace(f"{self._name} #{operation.number} {outcome(operation)}")
 
     def is_lost(self, operation: Operation) -> bool:
-        """Whether no answer can come any more."""
+        """Whether the machine ended, so that no answer can come."""
         return not self._machine.is_up or self._machine.boots[-1].number != operation.boot
 
     def later(self, function: Callable[[], None]) -> None:
-        """Have something looked at again after a while."""
+        """Schedule a later check."""
         self._world.call_after(WATCH_US, function)
 
 

@@ -73,7 +73,7 @@ class FlyMQWire(FifoWire):
 
 
 def refuse(operation: Operation, text: str) -> None:
-    """Put a refusal into its operation; some tell what is there, and that it is nothing."""
+    """Store a refusal in its operation; some refusals are answers that report an empty result."""
     if isinstance(operation, Read) and operation.exact and _tells_nothing(text):
         operation.readings = ()
     elif isinstance(operation, Committed) and NO_GROUP in text:
@@ -90,7 +90,7 @@ def _tells_nothing(text: str) -> bool:
 
 
 def fill(operation: Operation, told: flymq.Answer) -> None:
-    """Put what an answer tells into its operation. Raises WrongAnswer for what is none."""
+    """Store an answer in its operation. Raises WrongAnswer if it does not fit the request."""
     match operation, told:
         case Produce(), flymq.Produced() if _agrees(operation, told):
             (message,) = operation.messages
@@ -134,7 +134,7 @@ def fill(operation: Operation, told: flymq.Answer) -> None:
 
 
 def _agrees(operation: Produce, told: flymq.Produced) -> bool:
-    """Whether an answer is about what was sent."""
+    """Return whether an answer fits the produced messages."""
     (message,) = operation.messages
     return (
         told.topic == operation.topic
@@ -145,7 +145,7 @@ def _agrees(operation: Produce, told: flymq.Produced) -> bool:
 
 
 def _is_staged(operation: Stage, told: flymq.Produced) -> bool:
-    """Whether an answer is about what was staged, and names no place yet."""
+    """Return whether an answer fits the staged message and gives no place yet."""
     size = len(value_of(operation.message.payload))
     return told._replace(timestamp_ms=0) == (operation.topic, 0, 0, 0, -1, size)
 
@@ -175,10 +175,11 @@ class FlyMQRequests(OffsetRequests):
             case Produce(schedules=(int(schedule_id),)):
                 self._delayed.append((operation.topic, schedule_id))
 
-    # -- what waits ------------------------------------------------------------------------------
+    # -- produce and cancel
+    # --------------------------------------------------------------------------
 
     def _produce(self) -> Operation:
-        """Produce a record, now and then one with a delay or a time to live."""
+        """Produce a record, sometimes with a delay or a time to live."""
         operation = super()._produce()
         assert isinstance(operation, Produce), "it produces"
         (message,) = operation.messages
@@ -197,7 +198,7 @@ class FlyMQRequests(OffsetRequests):
         return self._chance.randint(1, max(1, longest_us // 1_000)) * 1_000
 
     def _cancel(self) -> Operation | None:
-        """Cancel a delayed record, or one that may exist."""
+        """Cancel a delayed record, or a random schedule id."""
         if not self._delayed:
             return None
         topic, schedule_id = self._chance.choice(self._delayed)

@@ -23,7 +23,7 @@ EXTENSION_TYPE = 42
 
 
 def _everything(tag: bytes, filling: bytes) -> dict[str | bytes, Any]:
-    """A map with a value of every kind that MessagePack has."""
+    """Return a map with a value of every kind that MessagePack has."""
     return {
         "tag": tag,
         "nil": None,
@@ -104,7 +104,7 @@ class MessageMaker:
         return b"key-%d" % self._chance.randrange(plan.keys) if plan.keys else None
 
     def _partition(self, topic: Topic) -> int | None:
-        """Draw a partition, now and then one that the topic does not have."""
+        """Draw a partition, sometimes beyond the topic's partitions."""
         if not self._often(self._plan.partition_permille):
             return None
         return self._chance.randrange(topic.partitions + (self._chance.random() < 0.05))

@@ -85,7 +85,8 @@ class OffsetRequests(ABC):
         known = self._highest.get((topic, partition), -1)
         self._highest[topic, partition] = max(known, offset)
 
-    # -- what formats differ in ------------------------------------------------------------------
+    # -- differences of the formats
+    # ------------------------------------------------------------------
 
     @abstractmethod
     def request(self, operation: Any) -> Any:
@@ -104,7 +105,7 @@ class OffsetRequests(ABC):
         return self._chance.choice(self._topics)
 
     def _partition(self, topic: Topic) -> int:
-        """Draw a partition, now and then one that the topic does not have."""
+        """Draw a partition, sometimes beyond the topic's partitions."""
         return self._chance.randrange(topic.partitions + (self._chance.random() < 0.02))
 
     def _offset(self, spot: Spot) -> int:
@@ -168,7 +169,7 @@ class OffsetRequests(ABC):
     # -- offsets ---------------------------------------------------------------------------------
 
     def _commit(self) -> Operation | None:
-        """Commit mostly the next offset to read, now and then an earlier or any offset."""
+        """Commit mostly the next offset to read, sometimes an earlier or any offset."""
         operation = self._of_group_partition(Commit, offset=0)
         if isinstance(operation, Commit):
             spot = operation.topic, operation.partition
@@ -195,7 +196,7 @@ class OffsetRequests(ABC):
         return f"{self._plan.name}-{self._chance.randrange(OWN_TOPICS)}"
 
     def _create_topic(self) -> Operation:
-        """Create a topic of its own, or one that exists."""
+        """Create one of the client's own topics, or an existing topic."""
         if self._chance.random() < 0.7:
             partitions = self._chance.randint(1, 4)
             return CreateTopic(**self._asked(topic=self._own_topic(), partitions=partitions))

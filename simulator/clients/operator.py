@@ -72,7 +72,7 @@ class Operator:
     def note_arrivals(self) -> None:
         """Do nothing: its calls arrive at once."""
 
-    # -- one thing after another -----------------------------------------------------------------
+    # -- step by step ------------------------------------------------------------------------------
 
     def _next(self) -> None:
         if self.finished:

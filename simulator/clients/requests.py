@@ -170,19 +170,19 @@ class RequestMaker:
         return self._chance.choice(self._plan.groups)
 
     def _duration(self) -> float:
-        """Seconds."""
+        """Draw a duration in seconds."""
         plan = self._plan
         return self._chance.randint(plan.duration_us_min, plan.duration_us_max) / 1_000_000
 
     def _wait(self) -> float:
-        """Seconds; 0 for half of the acquires."""
+        """Draw a wait in seconds; 0 for half of the acquires."""
         longest_us = self._plan.wait_us_max
         if not longest_us or self._chance.random() < 0.5:
             return 0.0
         return self._chance.randint(1, longest_us) / 1_000_000
 
     def _delay(self, success: bool) -> float | None:
-        """Seconds; None for successes and half of the failures."""
+        """Draw a delay in seconds; None for successes and half of the failures."""
         longest_us = self._plan.delay_us_max
         if success or not longest_us or self._chance.random() < 0.5:
             return None
@@ -195,7 +195,7 @@ class RequestMaker:
         return self._chance.choice(REASONS), self._chance.random() < 0.5
 
     def _due(self, now_us: int) -> list[Lease]:
-        """Held leases that may be settled now."""
+        """Return the held leases that may be settled now."""
         return [lease for lease in self._held if not lease.late or lease.over_us < now_us]
 
     # -- producing -------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class RequestMaker:
 
     @staticmethod
     def _send_again(operation: Produce, request: mm.ProduceBatch) -> Ask:
-        """The same batch under the same sequence number."""
+        """Return the same batch under the same sequence number."""
         return Ask(
             request,
             Produce(
@@ -239,7 +239,7 @@ class RequestMaker:
         )
 
     def _cancel(self, now_us: int) -> Ask | None:
-        """Cancel a delayed message, or one that may exist."""
+        """Cancel a delayed message, or a random schedule id."""
         if not self._schedules:
             return None
         topic, schedule_id = self._chance.choice(self._schedules)
@@ -288,7 +288,7 @@ class RequestMaker:
         )
 
     def _lease_duration(self) -> float | None:
-        """Seconds; None leaves it to the group."""
+        """Draw a duration in seconds; None leaves it to the group."""
         return None if self._often(self._plan.default_permille) else self._duration()
 
     def _acquire_batch(self, now_us: int) -> Ask:
@@ -398,7 +398,7 @@ class RequestMaker:
         )
 
     def _settle_batch(self, now_us: int) -> Ask | None:
-        """Settle several leases of one group and topic, now and then one of them twice."""
+        """Settle several leases of one group and topic, sometimes one of them twice."""
         due = self._due(now_us)
         if not due:
             return None

@@ -33,7 +33,7 @@ class Share(NamedTuple):
     first: int
     """The first point to check."""
     step: int
-    """Distance to the next point; 0: there is only one."""
+    """Distance to the next point; 0 for a single point."""
 
     def wants(self, number: int) -> bool:
         if not self.step:
@@ -42,7 +42,7 @@ class Share(NamedTuple):
 
 
 def swept(share: Share) -> Outcome:
-    """Check one share."""
+    """Check one share and return its outcome."""
     return sweep(share.workload, share.wants, share.models)
 
 
@@ -96,7 +96,7 @@ def told(finding: Finding) -> str:
 
 
 def point_number(text: str) -> tuple[str, int]:
-    """``WORKLOAD:NUMBER``."""
+    """Parse ``WORKLOAD:NUMBER``."""
     workload, _, number = text.partition(":")
     if workload not in WORKLOADS or not number.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is no point: write one such as broker:123")
@@ -120,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run. Return the exit code: 1 if a point failed."""
+    """Run the command and return the exit code: 1 if a point failed."""
     options = parser()
     arguments = options.parse_args(argv)
     if arguments.jobs < 1:

@@ -82,6 +82,6 @@ PLAN = Plan(
 )
 """Clients that make the log long, and a job that makes it short again.
 
-Syncs get stuck, so that segments may be deleted while a commit is under way; and looks into the
-archive take long, so that a start is asked for records before it has seen the archive.
+Syncs get stuck, so that segments may be deleted during a commit. Reads of the archive take long, so
+that a start gets requests for records before it has seen the archive.
 """

@@ -3,7 +3,7 @@
 
 A broker of the real parts starts on the disk. Its records are read from the log, its groups are
 listed and leased. Then each partition takes one more record, and groups lease and settle. All of
-that must survive a second loss of power, and a clean stop must leave sound files.
+this must survive a second loss of power, and a clean stop must leave sound files.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _problems(disk: SimDisk, point: Point, model: CrashModel, expected: Expected
 
 
 def _recovery_problems(house: BareBroker) -> Iterator[str]:
-    """A loss of power is no damage, of segments, indexes or snapshots."""
+    """Check that recovery after a power loss reports no damaged segment, index or snapshot."""
     report = house.report
     yield from (f"recovery reports damage: {damage}" for damage in report.damages)
     yield from (f"recovery reports a bad index: {problem}" for problem in report.bad_indexes)
@@ -105,9 +105,9 @@ def _differences(name: str, house: BareBroker, other: str, twin: BareBroker) -> 
 
 
 def _record_problems(house: BareBroker, expected: Expected, afterwards: int = 0) -> Iterator[str]:
-    """Topics, and every record of every partition.
+    """Check topics, and every record of every partition.
 
-    ``afterwards``: how many records a check itself has appended to each partition.
+    :param afterwards: number of records that the check has appended to each partition.
     """
     topics = {topic.name: len(topic.partitions) for topic in house.broker.topics.all()}
     for name in expected.certain - topics.keys():
@@ -141,7 +141,7 @@ def _record_problems(house: BareBroker, expected: Expected, afterwards: int = 0)
 
 
 def _records(house: BareBroker, partition: Partition) -> Iterator[tuple[int, Record | None]]:
-    """Each record with its offset; once None for offsets that were left out."""
+    """Yield each record with its offset; None once for each range of gaps."""
     left_out = dict(partition.gaps)
     offset = 0
     while offset < partition.next_offset:
@@ -156,7 +156,7 @@ def _records(house: BareBroker, partition: Partition) -> Iterator[tuple[int, Rec
 
 
 def _guess(waiting: list[SentMessage], partition: Partition, record: Record) -> SentMessage | None:
-    """Which message without an answer a record is; the first that it can be."""
+    """Take from ``waiting`` and return the first message that the record can be, or None."""
     for index, sent in enumerate(waiting):
         if sent.operation.topic == partition.topic.name and sent.is_shown_by(record):
             return waiting.pop(index)
@@ -191,7 +191,7 @@ def _group_problems(house: BareBroker, expected: Expected) -> Iterator[str]:
     for group_partition, places in expected.group_partitions.items():
         topic = house.broker.topics.find(group_partition.topic)
         if topic is None:
-            continue  # `_record_problems` says so if it should be there
+            continue  # `_record_problems` reports a missing group partition
         passive = _listed(house, group_partition)
         grants = _drain(house, group_partition)
         for partition in topic.partitions:
@@ -229,14 +229,14 @@ class RecordView:
         self.is_ready = is_ready
         """OPEN: whether it can be leased now."""
         self.reason = reason
-        """DEAD: why."""
+        """DEAD: the reason."""
 
     def __str__(self) -> str:
         return f"{self.state}, ready: {self.is_ready}, reason: {self.reason!r}"
 
 
 def _listed(house: BareBroker, group_partition: GroupPartition) -> dict[Place, RecordView]:
-    """The leases and dead letters of a group."""
+    """Return the leases and dead letters of a group."""
     found: dict[Place, RecordView] = {}
     for one in _broker_group_partitions(house, group_partition):
         for lease in one.store.leases():
@@ -259,7 +259,7 @@ def _listed(house: BareBroker, group_partition: GroupPartition) -> dict[Place, R
 
 
 def _drain(house: BareBroker, group_partition: GroupPartition) -> dict[Place, Grant]:
-    """Lease all that a group can get now."""
+    """Lease all records that a group can get now, and return the grants."""
     found: dict[Place, Grant] = {}
     while True:
         house.run()
@@ -306,7 +306,7 @@ def _fits(state: State, seen: RecordView, now_us: int) -> bool:
 
 
 def _work_on(house: BareBroker) -> Iterator[str]:
-    """Append a record to each partition, and have all that was done made durable."""
+    """Append a record to each partition, and wait until all changes are durable."""
     ends = {partition: partition.next_offset for partition in house.partitions()}
     for partition, end in ends.items():
         house.run()
@@ -318,7 +318,7 @@ def _work_on(house: BareBroker) -> Iterator[str]:
 
 
 def _stop(house: BareBroker) -> Iterator[str]:
-    """Stop cleanly, and read every byte that is left."""
+    """Stop cleanly, and verify every byte of the log."""
     house.stop()
     report = verify(house.disk, WAL_DIR, STATE_DIR)
     for problem in report.problems:

@@ -2,10 +2,10 @@
 """Compute the possible and the required state of the disk at a moment of a run.
 
 The workload ran to its end before, so the times of each request and answer are known. At a moment a
-request had not arrived (nothing of it may be seen), was answered (all of it must be seen), or lies
-in between (all or nothing). Times are microseconds of the world.
+request had not arrived (no effect may be seen), was answered (its whole effect must be seen), or
+lies in between (all or nothing). Times are microseconds of the world.
 
-A written answer counts, even if the client does not have it yet.
+A written answer counts, even if the client has not received it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from simulator.history.operations import (
 )
 
 EVER_US = 1 << 62
-"""After everything."""
+"""A time after all events."""
 
 
 def is_sure(operation: Operation, now_us: int) -> bool:
-    """Whether it was answered: all of it must be there."""
+    """Return whether the request was answered by then, so that its whole effect must be there."""
     return NEVER < operation.written_us < now_us and not operation.error
 
 
 def is_possible(operation: Operation, now_us: int) -> bool:
-    """Whether the broker may have done something about it."""
+    """Return whether the request may have had an effect by then."""
     return NEVER < operation.arrived_us <= now_us and not operation.error
 
 
@@ -56,10 +56,10 @@ class SentMessage(NamedTuple):
     operation: Produce
     message: mm.BatchMessage
     place: Place | None
-    """None if it was never answered."""
+    """None if there was no answer."""
 
     def is_shown_by(self, record: Record) -> bool:
-        """Whether the record is this message, whole."""
+        """Return whether the record is this message in all parts."""
         value, encoding, metadata, key = self.message[:4]
         return (value, encoding, metadata, key, Format.MAMAMIA) == (
             record.value,
@@ -89,18 +89,18 @@ class State(NamedTuple):
     counted: bool = False
     """Whether the last grant's failure is counted already."""
     ready_from_us: int = 0
-    """OPEN: it cannot be leased before."""
+    """OPEN: the earliest time of its next lease."""
     ready_by_us: int = 0
-    """OPEN: it can be leased from then on."""
+    """OPEN: from then on it can be leased for sure."""
     owner: str = ""
     token: int | None = None
-    """None if it was not told."""
+    """None if unknown."""
     duration_us: int = 0
     lapses_us: int = 0
-    """LEASED: it cannot end by itself before."""
+    """LEASED: the earliest time at which the lease may lapse."""
 
     def after_lapse(self, now_us: int) -> Iterator[State]:
-        """This state, and the one after it if its lease may be over by now."""
+        """Yield this state, and the next one if its lease may be over by now."""
         yield self
         if self.status is Status.LEASED and self.lapses_us < now_us:
             yield State(grants=self.grants, failures=self.failures)
@@ -127,7 +127,7 @@ class Leased(NamedTuple):
     delivery: Delivery
 
     def apply(self, state: State) -> State | None:
-        """The state after it; None if it cannot follow."""
+        """Return the next state; None if the lease is not possible."""
         operation, delivery = self
         if state.status is not Status.OPEN or state.ready_from_us > operation.written_us:
             return None
@@ -234,13 +234,13 @@ class Expected(NamedTuple):
     certain: set[str]
     """Topics that must exist."""
     produces: list[list[SentMessage]]
-    """Of each produce that had arrived, its messages; in the order of arrival."""
+    """The messages of each arrived produce, in the order of arrival."""
     sure: set[int]
-    """Numbers of the operations that were answered."""
+    """Numbers of the answered operations."""
     group_partitions: dict[GroupPartition, dict[Place, set[State]]]
     """The possible states of each record. A record without an entry is ready."""
     tokens: dict[GroupPartition, int]
-    """The highest token that was told, of any partition."""
+    """The highest known token of all partitions."""
 
 
 class RecordedRun:
@@ -262,7 +262,7 @@ class RecordedRun:
                     self._steps[group_partition][place].append(step)
 
     def at(self, now_us: int) -> Expected:
-        """The content that the disk may have, and must have, at one moment."""
+        """Return the content that the disk may have, and must have, at one moment."""
         operations = self._history.operations
         sure = {op.number for op in operations if is_sure(op, now_us)}
         produces = [sent for sent in self._produces if is_possible(sent[0].operation, now_us)]

@@ -6,8 +6,8 @@ have unknown contents here; the log carries all of them. Five lives on one direc
 clean closes, one SIGKILL and two losses of power, the last three during commits. Each life deletes
 segments, some in the middle of the log; later starts begin at the newest snapshot.
 
-Everything that `Wal.on_durable` reported, or a start replayed, must stay, byte for byte and in
-order. A snapshot must stay once `Snapshots.write` has returned.
+A frame must stay, byte for byte and in order, once `Wal.on_durable` has reported it or a start has
+replayed it. A snapshot must stay once `Snapshots.write` has returned.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from simulator.machine.disk import Call, PowerLost, SimDisk
 
 SEED = 2
 SIZES = (0, 1, 7, 8, 9, 430, 512, 3_900, 4_096, 9_000, 20_000)
-"""Of bodies: around the alignment, a sector, a block, and parts of a segment."""
+"""Sizes of bodies: around the alignment, a sector, a block, and parts of a segment."""
 LARGE_BYTES = 150_000
-"""Of a frame that no ordinary segment takes."""
+"""Size of a body whose frame needs a larger segment than usual."""
 OPTIONS = WalOptions(segment_bytes=SEGMENT_BYTES_MIN, free_bytes_min=0)
 
 Entries = Sequence[Entry]
@@ -62,7 +62,7 @@ class Log(BareLog):
         super().__init__(disk, OPTIONS, random_bytes)
         self.snapshots = Snapshots(disk, STATE_DIR, random_bytes)
         self.frames: list[Frame] = []
-        """As replayed."""
+        """The frames that the start replayed."""
         self.from_lsn = 0
         deleted_lsn = self.wal.deleted_lsn()
         loaded = self.snapshots.load_newest(oldest_lsn=deleted_lsn) if deleted_lsn else None
@@ -79,13 +79,13 @@ class LogScript:
         self.frames: list[Entries] = []
         """All frames that may be there, in order."""
         self.ends: list[int] = []
-        """LSN just past each of them."""
+        """End LSN of each frame."""
         self.durable = 0
-        """How many of them must be."""
+        """Number of frames that must be there."""
         self.snapshots: list[Snapshot] = []
-        """All snapshots that were begun."""
+        """All snapshots, finished or not."""
         self.snapshots_done = 0
-        """How many of them were completed."""
+        """Number of finished snapshots."""
         self._chance = Random(SEED)
         self._kinds = cycle(EntryKind)
         self._sizes = cycle(SIZES)
@@ -102,7 +102,7 @@ class LogScript:
         self._live().close()
 
     def digest(self) -> str:
-        """The same for the same run."""
+        """Return a hash that is equal for equal runs."""
         return self.disk.digest()
 
     # -- one life -------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class LogScript:
         return log
 
     def below(self, lsn: int) -> int:
-        """How many of the frames end at or below an LSN."""
+        """Return how many frames end at or below an LSN."""
         return bisect_right(self.ends, lsn)
 
     def _is_durable(self, count: int) -> None:
@@ -140,13 +140,13 @@ class LogScript:
         self.ends.append(log.wal.appended_lsn)
 
     def _append_in_turn(self, log: Log, count: int) -> None:
-        """Each frame in a commit of its own."""
+        """Append frames, each in a commit of its own."""
         for _ in range(count):
             self._append(log, [self._entry()])
             log.run()
 
     def _append_together(self, log: Log, count: int) -> None:
-        """The first frame in one commit, all others in the next; some have several entries."""
+        """Append frames, the first in one commit, the others in the next, some of many entries."""
         for number in range(count):
             self._append(log, [self._entry() for _ in range(1 + number % 3)])
             log.background.run()
@@ -163,7 +163,7 @@ class LogScript:
         log.run()
 
     def _write_snapshot(self, log: Log) -> None:
-        """Return two chunks of the kind that no broker writes."""
+        """Write a snapshot of two chunks of kinds that no broker writes."""
         lsn, number = log.wal.durable_lsn, len(self.snapshots)
         chunks = [
             SnapshotChunk(FOREIGN_KIND, b"", lsn, b"%d" % number),
@@ -174,7 +174,7 @@ class LogScript:
         self.snapshots_done = len(self.snapshots)
 
     def _delete_segments(self, log: Log) -> None:
-        """All segments that the older snapshot covers, without every third."""
+        """Delete the segments that the older snapshot covers, except every third."""
         below_lsn = log.snapshots.second_newest()
         require(below_lsn is not None, "there are two snapshots")
         removables = log.wal.deleter.plan_removal({}, (), below_lsn or 0).run()
@@ -184,7 +184,7 @@ class LogScript:
         log.run()
 
     def _leave_under_way(self, log: Log) -> None:
-        """Frames in two segments, of which only the first is durable when this life ends."""
+        """Append frames in two segments; only the first segment is durable when this life ends."""
         for _ in range(3):
             self._append(log, [self._entry(), self._entry()])
         log.writer.step()
@@ -192,7 +192,7 @@ class LogScript:
         self._append(log, [self._entry()])
 
     def _leave_unsynced(self, log: Log) -> None:
-        """Frames that are written and not synced when this life ends."""
+        """Append frames that are written and not synced when this life ends."""
         self._append(log, [self._entry(), self._entry()])
         self._append(log, [self._entry()])
         hook = self.disk.enter
@@ -210,7 +210,7 @@ class LogScript:
         require(self.disk.enter is hook, "frames became durable without a sync")
 
     def _entry(self, size: int | None = None) -> Entry:
-        """The next kind, with a body of the next size, or of about the size given."""
+        """Return an entry of the next kind, with a body of the next size, or of about ``size``."""
         kind = next(self._kinds) if size is None else EntryKind.RECORDS
         filling = self._chance.randbytes(next(self._sizes) if size is None else size)
         number = len(self.frames)
@@ -282,7 +282,7 @@ def check_log(disk: SimDisk, point: Point, model: CrashModel, script: LogScript)
 
 
 def _recovery_problems(log: Log) -> Iterator[str]:
-    """A loss of power is no damage, of segments, indexes or snapshots."""
+    """Check that recovery after a power loss reports no damaged segment, index or snapshot."""
     yield from (f"recovery reports damage: {damage}" for damage in log.report.damages)
     yield from (f"recovery reports a bad index: {problem}" for problem in log.report.bad_indexes)
 
@@ -300,7 +300,7 @@ def _frame_problems(log: Log, frames: Sequence[Entries], durable: int) -> Iterat
 
 
 def _snapshot_problems(log: Log, script: LogScript) -> Iterator[str]:
-    """The newest snapshot is the last one completed, or one begun since then."""
+    """Check that the newest snapshot is the last finished one, or a later unfinished one."""
     loaded = log.snapshots.load_newest()
     done = script.snapshots_done
     if log.snapshots.damaged:

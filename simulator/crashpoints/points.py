@@ -2,7 +2,7 @@
 """Crash points: the moments just before and just after each call that changes the disk.
 
 A workload runs once for each process that checks a share of its points. A visitor sees the disk as
-a loss of power finds it, and must work on forks only.
+it is at a loss of power, and must work on forks only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHANGING = ("create", "pwrite", "sync", "truncate", "rename", "unlink", "sync_di
 
 
 LOST = "LOST: "
-"""How the text begins that tells of an acknowledged loss."""
+"""First word of the text about an acknowledged loss."""
 
 
 class WorkloadFailure(BrokerdError):
@@ -40,12 +40,12 @@ class Point(NamedTuple):
 
     workload: str
     number: int
-    """From 1."""
+    """Number of the point, from 1."""
     side: str
     """``before`` or ``after`` the call's effect."""
     call: str
     name: str
-    """Of the file or directory."""
+    """Name of the file or directory."""
 
     def __str__(self) -> str:
         return f"{self.workload}:{self.number} ({self.side} {self.call} of {self.name})"
@@ -57,7 +57,7 @@ class Point(NamedTuple):
         return left
 
     def chance(self, model: CrashModel) -> Random:
-        """Random numbers for one check, always the same."""
+        """Return the random numbers of one check, the same in every run."""
         return Random(f"{self.workload}/{self.number}/{model.value}")
 
 
@@ -68,14 +68,14 @@ class Points:
         self, workload: str, wanted: Callable[[int], bool], visit: Callable[[Point], None]
     ) -> None:
         self.calls: Counter[str] = Counter()
-        """Changing calls by name; each is two points."""
+        """Number of changing calls by name; each is two points."""
         self.count = 0
         self._workload = workload
         self._wanted = wanted
         self._visit = visit
 
     def watch(self, disk: SimDisk) -> None:
-        """Have the calls of ``disk`` counted from now on; its hooks go on to be called."""
+        """Count the calls of ``disk`` from now on; its hooks are still called."""
         enter, leave = disk.enter, disk.leave
 
         def entered(call: Call) -> None:

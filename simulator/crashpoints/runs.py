@@ -27,7 +27,7 @@ class Strike(NamedTuple):
 
 
 def strikes(plan: Plan) -> list[Strike]:
-    """All of them: each call that changes the disk, while clients are at work."""
+    """Return all strikes: each call that changes the disk while clients work."""
     calls = Counter(_calls(run(plan)))
     names: tuple[DiskCall, ...] = get_args(DiskCall)
     return [
@@ -54,12 +54,12 @@ def problems(plan: Plan, strike: Strike, model: CrashModel) -> list[str]:
 
 
 def lost(violation: Violation) -> str:
-    """How the text about an acknowledged loss begins."""
+    """Return the first word of the text: `LOST` for an acknowledged loss, else ""."""
     return LOST if violation.promise in ("P1-kept", "P1-settled") else ""
 
 
 def _calls(result: Result) -> Iterator[str]:
-    """The disk calls between the first moment that the broker serves and the end of its work."""
+    """Yield the disk calls from the moment that the broker serves to the end of its work."""
     is_serving = False
     for line in result.lines:
         words = line.split()

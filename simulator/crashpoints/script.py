@@ -49,12 +49,12 @@ CONFIG = Config(
     wal=Wal(segment_bytes=SEGMENT_BYTES, snapshot_interval_bytes=32 << 10),
     broker=Broker(frame_bytes=16 << 10),
 )
-"""Sizes below what an operator may choose, so that every boundary is met soon."""
+"""Sizes below the limits of an operator, so that the run reaches every boundary soon."""
 
 TIMES = DiskTimes(sync_us_min=200, sync_us_max=6_000)
-"""Some syncs are slow, so that a snapshot may be done before the frames before it are durable."""
+"""Some syncs are slow, so that a snapshot may be finished before earlier frames are durable."""
 WAIT_US = 60_000_000
-"""How long the workload waits for anything."""
+"""The longest wait of the workload."""
 
 TOPICS = {"orders": 3}
 """Topics that exist from the start. Other topics have one partition."""
@@ -62,7 +62,7 @@ TOPICS = {"orders": 3}
 QUIET_US = 250_000
 """Long enough for a mark to be written."""
 UNDER_WAY_US = 170
-"""After so long, a request has arrived and its commit is under way."""
+"""Time after which a request has arrived and its commit is under way."""
 LEASE_US = 30_000_000
 SHORT_LEASE_US = 200_000
 FAR_DELAY_US = 3_600_000_000
@@ -103,7 +103,7 @@ class Client:
     # -- requests -------------------------------------------------------------------------------
 
     def produce(self, topic: str, *messages: mm.BatchMessage) -> Ask:
-        """One message, or a batch of several."""
+        """Return a produce: one message, or a batch of several."""
         said = tuple(
             Message(message.value, message.metadata, message.key, message.partition)
             for message in messages
@@ -114,7 +114,7 @@ class Client:
         return Ask(mm.ProduceBatch(topic, messages), operation)
 
     def lease(self, topic: str, group: str, limit: int, duration_us: int = LEASE_US) -> Acquire:
-        """Acquire up to ``limit`` messages, by ACQUIRE_NEXT if it is one; all must be there."""
+        """Acquire ``limit`` messages, a single one by ACQUIRE_NEXT; all must be there."""
         operation = Acquire(
             number=NEVER,
             client=self.name,
@@ -146,7 +146,7 @@ class Client:
         return Ask(mm.Settle(topic, group, message_id, self.name, success, delay), operation)
 
     def settle_by_token(self, topic: str, group: str, *deliveries: Delivery) -> Ask:
-        """A batch in which the last one fails."""
+        """Return a batch of settles by token, of which the last is a failure."""
         said = tuple(
             Settlement(delivery.place, delivery is not deliveries[-1], delivery.token)
             for delivery in deliveries
@@ -187,7 +187,7 @@ class Script:
         self.network = Network(self.world, NetworkRules(), self.machine.service)
         self.history = History(boots=self.machine.boots)
         self.requests: dict[int, mm.Request] = {}
-        """By number of the operation."""
+        """Requests by number of the operation."""
         self.clients: list[Client] = []
         self.machine.on_ready = self._ready
         self.machine.on_end = lambda boot: self.network.machine_gone(lambda: 0)
@@ -216,7 +216,7 @@ class Script:
         self.run(lambda: not self.machine.is_up)
 
     def digest(self) -> str:
-        """The same for the same run."""
+        """Return a hash that is equal for equal runs."""
         return f"{self.world.digest()}-{self.disk.digest()}"
 
     def run(self, until: Callable[[], object]) -> None:
@@ -257,7 +257,7 @@ class Script:
         metadata: dict[str, int] | None = None,
         partition: int | None = None,
     ) -> mm.BatchMessage:
-        """The next one; no two are alike. Bytes, text and maps take turns."""
+        """Return the next message, unlike all others. Bytes, text and maps take turns."""
         self._messages += 1
         text = f"message {self._messages} BKfr " + "." * size
         payload: object = [text.encode(), text, {"text": text}][self._messages % 3]
@@ -265,7 +265,7 @@ class Script:
         return mm.BatchMessage(*mm.pack_payload(payload), packed, key, partition)
 
     def _store(self, ann: Client, bob: Client) -> None:
-        """Messages of every form, pipelined, on two connections at once."""
+        """Store messages of every form, pipelined, on two connections at once."""
         message = self._message
         bob.send(bob.produce("events", message()), bob.produce("events", message(0)))
         ann.ask(
@@ -278,7 +278,7 @@ class Script:
         bob.ask(bob.produce("events", message(), message(1_500), message()))
 
     def _work(self, ann: Client, bob: Client) -> None:
-        """Leases of one and of many; settled, failed, put off, extended, kept."""
+        """Lease one or several messages; settle, fail, delay, extend and keep leases."""
         one = ann.lease("events", "workers", 1).deliveries[0].place
         three = bob.lease("orders", "workers", 3).deliveries
         ann.ask(ann.settle("events", "workers", one, True))
@@ -293,7 +293,7 @@ class Script:
             ann.settle("events", "workers", near, False, NEAR_DELAY_US),
             ann.extend("events", "workers", kept, 3 * LEASE_US),
         )
-        ann.ask(ann.settle("events", "workers", one, True))  # sent again
+        ann.ask(ann.settle("events", "workers", one, True))  # a repeated settle
         other = ann.lease("events", "watchers", 2).deliveries
         ann.ask(ann.settle("events", "watchers", other[0].place, True))
 
@@ -323,7 +323,7 @@ class Script:
             ann.ask(ann.settle("filling", "workers", place, True))
 
     def _leave_under_way(self, how: str) -> None:
-        """Requests whose commit is in flight; their results stay unknown."""
+        """Send requests whose commit is in flight at the end; their results stay unknown."""
         cut = Client(self, how)
         leased = cut.lease("events", "workers", 2).deliveries
         cut.ask(cut.produce("events", self._message()))

@@ -39,16 +39,16 @@ class Outcome(NamedTuple):
 
     workload: str
     calls: Counter[str]
-    """Changing disk calls of the whole workload, by name; each has two points, or one."""
+    """Changing disk calls of the whole workload by name; each has one or two points."""
     points: int
     """The number of all points, checked or not."""
     checks: Counter[str]
-    """Points times models that were checked, by name of the call."""
+    """Number of checks, points times models, by name of the call."""
     findings: list[Finding]
 
     @property
     def losses(self) -> int:
-        """Checks that missed something acknowledged."""
+        """Number of checks that found an acknowledged loss."""
         lost = (f for f in self.findings if f.text.startswith(LOST))
         return len({(finding.point, finding.model) for finding in lost})
 
@@ -58,7 +58,7 @@ def sweep(
     wanted: Callable[[int], bool],
     models: Iterable[CrashModel] = tuple(CrashModel),
 ) -> Outcome:
-    """Check the points that ``wanted(number)`` says, with each of the models."""
+    """Check the points that ``wanted(number)`` accepts, with each of the models."""
     return WORKLOADS[workload](wanted, tuple(models))
 
 
@@ -140,7 +140,7 @@ def _sweep(
 
 
 def _play(script: Script | LogScript) -> str | None:
-    """Play a workload to its end; the reason if it has none."""
+    """Play a workload to its end; return None, or the reason of its failure."""
     try:
         script.play()
     except (BrokerdError, OSError) as error:

@@ -1,1 +1,1 @@
-"""A reference data directory, and checks of one whose bytes were flipped."""
+"""A reference data directory, and checks of a directory whose bytes were flipped."""

@@ -104,7 +104,7 @@ class Unit(NamedTuple):
     batches: tuple[Batch, ...] = ()
     group_partitions: tuple[GroupPartitionName, ...] = ()
     topics: tuple[int, ...] = ()
-    """Topics whose creation stands there."""
+    """Topics whose creation is in the entry."""
 
 
 class Region(NamedTuple):
@@ -116,9 +116,9 @@ class Region(NamedTuple):
     field: str
     unit: Unit
     entries: int = 0
-    """How many entries go with these bytes, at most."""
+    """The most entries that are lost with these bytes."""
     is_last_commit: bool = False
-    """In the last frame of the log: nothing after it says that it was ever synced."""
+    """Whether it is in the last frame of the log: no later frame proves that it was synced."""
 
 
 NOTHING = Unit()
@@ -213,7 +213,7 @@ def _snapshot(data: bytes) -> list[Region]:
 
 
 class ByteMap:
-    """The fields of all files of a directory, and how many bytes of each file are live."""
+    """The fields of all files of a directory, and the number of live bytes of each file."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._regions = _segments(disk)
@@ -236,14 +236,13 @@ class ByteMap:
         )
         self.last_commit = last.unit
         self.last_entries = last.entries
-        """How many entries the last frame has."""
+        """Number of entries in the last frame."""
 
     @property
     def live_bytes(self) -> dict[str, int]:
-        """For each file the bytes that mean something or pad them; zeros allocated after that
-        do not count."""
+        """Live bytes by file: fields and padding, without the zeros allocated after them."""
         return {path: regions[-1].end for path, regions in self._regions.items()}
 
     def at(self, path: str, position: int) -> Region:
-        """The region of a live byte."""
+        """Return the region of a live byte."""
         return self._regions[path][bisect_right(self._starts[path], position) - 1]

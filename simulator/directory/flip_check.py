@@ -25,7 +25,7 @@ from simulator.machine.bare import STATE_DIR, WAL_DIR, BareBroker, BareLog, coun
 from simulator.machine.disk import SimDisk
 
 START_OPTIONS = WalOptions(segment_bytes=256 << 10, free_bytes_min=0)
-"""The segment that a start begins has room for all that looking at it leases."""
+"""The segment that a start begins has room for all leases of a check."""
 START_SETTINGS = BrokerSettings(tail_cache_bytes=0, read_cache_bytes=1 << 20)
 
 VARIANTS = {
@@ -46,17 +46,17 @@ class Outcome(Enum):
     UNUSED = "unused"
     """The broker did not need the byte; ``wal verify`` reports it."""
     REBUILT = "rebuilt"
-    """An index was made again, or a snapshot passed over, and that was told: nothing is lost."""
+    """An index was rebuilt, or a snapshot skipped, and that was reported; nothing is lost."""
     DETECTED = "detected"
-    """Told, with nothing lost but the entry (or, by its header, the frame)."""
+    """Reported, and nothing is lost but the entry (or, for a byte of its header, the frame)."""
     TORN_TAIL = "torn tail"
-    """In the last commit, after which nothing was synced: cut, and the position told."""
+    """The last commit, after which nothing was synced, is cut, and the position is reported."""
     WRONG_PAYLOAD = "WRONG PAYLOAD"
     SILENT_LOSS = "SILENT LOSS"
     TOO_MUCH = "TOO MUCH"
-    """More is lost than stood with the byte in one entry or frame."""
+    """More is lost than the entry or frame of the byte."""
     NOT_NAMED = "NOT NAMED"
-    """Something is different, and ``wal verify`` does not say where."""
+    """Something differs, and ``wal verify`` does not report the place."""
     UNNOTICED = "UNNOTICED"
     """No check noticed the flip, and the byte carries information."""
     REUSED = "REUSED"
@@ -73,7 +73,7 @@ CARRY_NOTHING = frozenset(
 
 
 Changed = int | GroupPartitionName
-"""A topic, or a group in a partition, that is not as it was."""
+"""A topic, or a group in a partition, whose state changed."""
 
 
 class Judged(NamedTuple):
@@ -88,13 +88,13 @@ class Checker(Protocol):
 
     bytemap: ByteMap
     live_bytes: dict[str, int]
-    """The files whose bytes can be checked, and how many bytes they have."""
+    """Number of bytes that can be checked, by file."""
 
     def check(self, path: str, position: int, mask: int) -> Judged: ...
 
 
 def names_place(report: VerifyReport, path: str, position: int) -> bool:
-    """Whether ``wal verify`` says that this byte, or a range around it, is wrong."""
+    """Return whether ``wal verify`` reports this byte, or a range around it."""
     name = os.path.basename(path)
     torn = report.torn
     return (
@@ -135,7 +135,7 @@ class StartChecker:
         try:
             is_named = names_place(verify(disk, WAL_DIR, STATE_DIR), path, position)
             seen = look(start(disk))
-        except Exception as error:  # whatever it is, it is the finding
+        except Exception as error:  # any error is the finding
             return Judged(Outcome.BROKEN, f"{type(error).__name__}: {error}")
         return self.judge(region, is_named, seen)
 
@@ -191,8 +191,7 @@ class StartChecker:
         return None
 
     def _changed(self, seen: Sight, missing: list[Key]) -> list[Changed]:
-        """Topics and group partitions that are not as they were, as to the records that are
-        left."""
+        """Return topics and group partitions whose state changed; missing records do not count."""
         changed: list[Changed] = []
         for topic_id, name in self._sound.names.items():
             if seen.names.get(topic_id) != name:
@@ -234,7 +233,7 @@ def _snapshot_last() -> StartChecker:
 
 
 def start(disk: SimDisk) -> BareBroker:
-    """A new broker on the disk."""
+    """Start a broker on the disk and return it."""
     return BareBroker(disk, START_OPTIONS, counting_ids(b"new"), START_SETTINGS)
 
 
@@ -261,7 +260,7 @@ class RunningChecker:
         self._live.disk.flip(path, position, mask)
         try:
             return self._judge(region, self._read())
-        except Exception as error:  # whatever it is, it is the finding
+        except Exception as error:  # any error is the finding
             return Judged(Outcome.BROKEN, f"{type(error).__name__}: {error}")
         finally:
             self._live.disk.flip(path, position, mask)
@@ -295,7 +294,7 @@ class RunningIndexChecker:
         reference = served()
         self._records = reference.records
         self.disk = reference.disk
-        start(self.disk)  # so that the last segment is sealed, and has an index too
+        start(self.disk)  # seals the last segment, so that it has an index, too
         self.bytemap = ByteMap(self.disk)
         self.live_bytes = {
             path: size for path, size in self.bytemap.live_bytes.items() if path.endswith(".idx")
@@ -306,7 +305,7 @@ class RunningIndexChecker:
         house.disk.flip(path, position, mask)
         try:
             seen = look(house)
-        except Exception as error:  # whatever it is, it is the finding
+        except Exception as error:  # any error is the finding
             return Judged(Outcome.BROKEN, f"{type(error).__name__}: {error}")
         for key, record in seen.records.items():
             if record != self._records.get(key):
@@ -334,7 +333,7 @@ class LogChecker:
         try:
             is_named = names_place(verify(disk, WAL_DIR, STATE_DIR), path, position)
             entries, report = _replay(disk)
-        except Exception as error:  # whatever it is, it is the finding
+        except Exception as error:  # any error is the finding
             return Judged(Outcome.BROKEN, f"{type(error).__name__}: {error}")
         return self._judge(region, is_named, entries, report)
 
@@ -362,7 +361,7 @@ class LogChecker:
 
 
 def _replay(disk: SimDisk) -> tuple[list[Entry], RecoveryReport]:
-    """The entries of a log, in order, and what opening it reported."""
+    """Return the entries of a log in order, and the report of opening it."""
     entries: list[Entry] = []
     log = BareLog(disk, OPTIONS, counting_ids(b"new"))
     report = log.wal.open(0, lambda frame: entries.extend(frame.entries))
@@ -380,5 +379,5 @@ _CHECKERS: dict[str, Callable[[], Checker]] = {
 
 
 def make_checker(variant: str) -> Checker:
-    """The checker of one of the `VARIANTS`."""
+    """Return the checker of one of the `VARIANTS`."""
     return _CHECKERS[variant]()

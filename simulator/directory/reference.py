@@ -58,11 +58,11 @@ class Reference(NamedTuple):
     disk: SimDisk
     live: BareBroker
     records: dict[Key, Record]
-    """All acknowledged records and changes."""
+    """All acknowledged records."""
 
 
 def served(snapshot_last: bool = False) -> Reference:
-    """The directory of a broker; ``snapshot_last`` adds a snapshot after the last frame."""
+    """Return the directory of a broker; ``snapshot_last`` adds a snapshot after the last frame."""
     writing = _Writing()
     writing.records_of_every_column_kind()
     writing.leases_of_every_outcome()
@@ -74,7 +74,7 @@ def served(snapshot_last: bool = False) -> Reference:
     writing.more(5)
     writing.snapshot_and_seal()
     writing.more(3)
-    writing.house.pass_time(0.3)  # a mark
+    writing.house.pass_time(0.3)  # writes a mark
     writing.more(2)
     live = writing.house
     if snapshot_last:
@@ -84,7 +84,7 @@ def served(snapshot_last: bool = False) -> Reference:
     disk.crash(CrashModel.DROP)
     for name in disk.list(WAL_DIR):
         if name.endswith(".tmp"):
-            disk.unlink(f"{WAL_DIR}/{name}")  # a spare segment: zeros
+            disk.unlink(f"{WAL_DIR}/{name}")  # a spare segment of zeros
     return Reference(disk, live, writing.records)
 
 
@@ -103,7 +103,7 @@ class _Writing:
     # -- records ------------------------------------------------------------------------------
 
     def produce(self, topic: Topic, *records: Record, index: int = 0) -> None:
-        """Append records; the offsets and append times they give do not matter."""
+        """Append records; their own offsets and append times are ignored."""
         partition = topic.partition(index)
         for record in records:
             offset = self.house.broker.records.produce(
@@ -121,7 +121,7 @@ class _Writing:
             )
 
     def records_of_every_column_kind(self) -> None:
-        """Batches whose columns are absent, constant, arrays, and arrays with validity."""
+        """Append batches whose columns are absent, constant, arrays, and arrays with validity."""
         far_us = int(WALL_SECONDS + 1e9) * SECOND_US
         note = msgpack.packb({"trace": "a1"})
         self.produce(self.orders, *[Record(0, b"plain-%d" % n) for n in range(3)])
@@ -148,7 +148,7 @@ class _Writing:
         self.house.run()
 
     def more(self, count: int) -> None:
-        """Frames with records of two topics, a lease and a settle each."""
+        """Append frames with records of two topics, a lease and a settle each."""
         for n in range(count):
             self.house.pass_time(0.05)
             self.produce(self.orders, Record(0, b"more-%d" % n), Record(0, b"x" * n))
@@ -168,7 +168,7 @@ class _Writing:
         return [(group_partition, grant.offset) for group_partition, grant in found]
 
     def topics_of_every_change(self) -> None:
-        """Settings, a topic that is deleted, and a batch that may come again."""
+        """Change settings, delete a topic, and write a batch that may be resent."""
         broker, house = self.house.broker, self.house
         broker.topics.configure("never used", TopicSettings(retention_us=3_600 * SECOND_US))
         broker.topics.create("brief")
@@ -178,12 +178,12 @@ class _Writing:
         house.run()
 
     def damage_on_record(self) -> None:
-        """Entries that a repair adds to a log. A real repair writes them in a new segment."""
+        """Append the entries of a repair. A real repair writes them in a new segment."""
         self.house.broker.group_commit.add_entry(encode_loss(_LOSS))
         self.house.run()
 
     def leases_of_every_outcome(self) -> None:
-        """Do all that the Mamamia format can do to records."""
+        """Do everything that the Mamamia format can do to records."""
         broker, house = self.house.broker, self.house
         leased = self.lease("orders", "workers", "ann", 9)
         house.run()
@@ -199,10 +199,10 @@ class _Writing:
             [(group_partition, offset)] = self.lease("orders", "workers", "bob")
             broker.leases.settle(group_partition, offset, False, owner="bob")
             house.run()
-        house.pass_time(31, step=1)  # the rest lapses
+        house.pass_time(31, step=1)  # the other leases lapse
 
     def groups_of_every_event(self) -> None:
-        """Do all that other formats and removals can do to a group."""
+        """Do everything that other formats and removals can do to a group."""
         topic, house = "Ereignisse/été", self.house
         now_us = house.broker.time.now_us()
         for group in ("readers", "sélecteurs", "gone"):
@@ -236,7 +236,7 @@ class _Writing:
         self.house.run()
 
     def snapshot_and_seal(self) -> None:
-        """A snapshot in the middle of a segment: replay begins inside it."""
+        """Write a snapshot in the middle of a segment, so that replay begins inside it."""
         self.house.run()
         self.house.broker.write_last_snapshot()
         self.more(1)
@@ -244,7 +244,7 @@ class _Writing:
 
 
 def reserved() -> tuple[SimDisk, list[Entry]]:
-    """A log with entries of all kinds, sealed and unsealed; and those entries, in order."""
+    """Return a log with entries of all kinds, sealed and unsealed, and the entries in order."""
     disk = SimDisk()
     log = BareLog(disk, OPTIONS, counting_ids(b"res"))
     log.wal.open(0, lambda frame: None)

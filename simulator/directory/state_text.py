@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_state_text.py
-"""The state of a directory as text, to compare two ways of reading it."""
+"""Describe the state of a directory as text, to compare two ways of reading it."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def without_newest_snapshot(disk: SimDisk) -> SimDisk | None:
 
 
 def _snapshots(disk: SimDisk) -> list[str]:
-    """The names of the snapshots, oldest first."""
+    """Return the names of the snapshots, oldest first."""
     return sorted(name for name in disk.list(STATE_DIR) if name.endswith(".snap"))
 
 
 def describe(broker: Broker) -> Iterator[str]:
-    """One line for each partition and each group's way through it, in order; no times."""
+    """Yield a line for each partition and each group partition, in order, without times."""
     for topic in sorted(broker.topics.all(), key=lambda topic: topic.topic_id):
         yield from _topic(topic)
         if topic.internal is not None:

@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_flips.py
 """The state that a broker shows after a start: records, groups, and reported damage.
 
-Groups are described record by record, so that states compare whatever recovery left out.
+Groups are described record by record, so that states compare across recoveries that skip records.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ READER = "reads everything"
 """The name of a new group."""
 
 RecordState = tuple[object, ...]
-"""What a group knows of a record: ("leased", ...), ("dead", ...), ("ready", ...); none if settled
-or delayed."""
+"""State of a record in a group: ("leased", ...), ("dead", ...), ("ready", ...).
+
+A settled or delayed record has none.
+"""
 
 
 @dataclass
@@ -30,12 +32,12 @@ class GroupPartitionSight:
     committed: int
     delayed: int
     states: dict[int, RecordState] = field(default_factory=dict)
-    """By offset."""
+    """States by offset."""
 
     def without(self, lost: set[int], end: int) -> GroupPartitionSight:
-        """The same, of the records below ``end`` that are not lost.
+        """Return the state without lost records and records from ``end`` on.
 
-        Which records are delayed cannot be seen, so with some lost their number says nothing.
+        Delayed records are not visible one by one, so their number is unknown if records are lost.
         """
         states = {o: s for o, s in self.states.items() if o < end and o not in lost}
         return GroupPartitionSight(self.committed, -1 if lost else self.delayed, states)
@@ -43,10 +45,10 @@ class GroupPartitionSight:
 
 @dataclass
 class Sight:
-    """The state that one start shows."""
+    """The state that a start shows."""
 
     damage: dict[str, Any]
-    """As in the status."""
+    """The damage as the status reports it."""
     cut: bool
     next_topic_id: int
     names: dict[int, str] = field(default_factory=dict)
@@ -57,11 +59,11 @@ class Sight:
 
     @property
     def says_damaged(self) -> bool:
-        """Whether it says that anything is lost."""
+        """Whether the broker reports a loss."""
         return bool(self.damage["degraded"]) or self.cut
 
     def names_lost(self, key: Key) -> bool:
-        """Whether it says that this record is, or may be, lost."""
+        """Return whether the broker reports that this record is, or may be, lost."""
         topic_id, partition, offset = key
         name = self.names.get(topic_id, f"(id {topic_id})")
         told = [lost for place in self.damage["shown"] for lost in place["lost"]]
@@ -73,7 +75,7 @@ class Sight:
 
 
 def look(house: BareBroker) -> Sight:
-    """Look at everything. Changes the broker's state: it leases what there is."""
+    """Return everything that the broker shows. It leases all ready records to see them."""
     broker = house.broker
     topics = list(broker.topics.all())
     group_partitions: dict[GroupPartitionName, GroupPartitionSight] = {}
@@ -113,9 +115,7 @@ def _look_at_group(
     }
     for group_partition in group.partitions:
         states = found[_name(group_partition)].states
-        for (
-            one
-        ) in group_partition.store.leases():  # without times: they are counted anew at every start
+        for one in group_partition.store.leases():  # without times, which restart at every start
             lease = one.owner, one.token, one.grants, one.failures, one.duration_us
             states[one.offset] = ("leased", *lease)
         for letter in group_partition.store.dead_letters():

@@ -2,7 +2,7 @@
 """Draw a plan from a seed.
 
 As in swarm testing (Groce et al., ISSTA 2012) each seed first switches whole features on or off,
-and then draws numbers for those that are on. A run with few kinds of faults and requests reaches
+and then draws numbers for the active ones. A run with few kinds of faults and requests reaches
 states that a mixture does not.
 """
 
@@ -32,7 +32,7 @@ def draw_features(chance: Chance) -> frozenset[str]:
 
 
 def generate(seed: int) -> Plan:
-    """The plan of a seed: the same for ever, as long as this module does not change."""
+    """Return the plan of a seed. It stays the same until this package changes."""
     chance = Chance(f"plan/{seed}")
     later = Chance(f"plan/{seed}/later")
     features = draw_features(chance) | {name for name, p in LATER.items() if later.on(p)}

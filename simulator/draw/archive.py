@@ -1,8 +1,8 @@
 # Tests: tests/simulator/test_plan.py
 """Draw the archive of a plan: settings, rollups and faults.
 
-It uses random numbers of its own, so the rest of the plan does not depend on it. Segments are small
-and sealed by age, and snapshots frequent, so that the log shrinks soon.
+The draw has its own random numbers, so the other parts of the plan do not depend on it. Segments
+are small and sealed by age, and snapshots are frequent, so that the log shrinks soon.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ from simulator.plan import (
 )
 
 ARCHIVE = 0.4
-"""How likely a run has one."""
+"""Probability that a run has an archive."""
 ROLLUPS_MAX = 16
 COMPACTS = 0.4
 LONG_US = 12 * SECOND
-"""How long an archive is away, at least, of which an older copy comes back."""
+"""The least time away for an archive of which an older copy comes back."""
 EXCLUDES = "many partitions"
-"""Runs with these have no archive: they have too much to keep."""
+"""Runs with this feature have no archive, because they have too much to keep."""
 
 
 def add_archive(plan: Plan, context: DrawContext) -> Plan:
-    """The plan with an archive, or as it is. ``context`` has a chance of its own."""
+    """Return the plan, with an archive if it is drawn.
+
+    ``context`` has its own random numbers.
+    """
     chance, features = context.chance, context.features
     if not chance.on(ARCHIVE) or EXCLUDES in features:
         return plan
@@ -133,7 +136,7 @@ ARCHIVE_FAULTS: tuple[tuple[float, Callable[[DrawContext], AnyFault]], ...] = (
 
 
 def with_keys(context: DrawContext, client: ClientPlan) -> ClientPlan:
-    """A client that uses few keys again and again, if it sends anything."""
+    """Return the client; if it sends anything, it uses few keys again and again."""
     if client.keys or client.role == "vandal" or client.format not in ("mamamia", "flymq"):
         return client
     return replace(client, keys=context.chance.scale(1, 20))

@@ -60,7 +60,7 @@ def draw_settings(context: DrawContext) -> Settings:
 
 
 def draw_snapshot_interval(context: DrawContext) -> int:
-    """Often where there are many partitions: only then has a snapshot several steps."""
+    """Draw the interval; short with many partitions, where a snapshot takes several steps."""
     if "many partitions" in context.features:
         return context.chance.scale(KIB, 16 * KIB)
     if "snapshots" in context.features:
@@ -91,7 +91,7 @@ def draw_topics(context: DrawContext) -> tuple[Topic, ...]:
 
 
 def draw_partitions(context: DrawContext) -> int:
-    """Sometimes so many that a snapshot is taken in several steps, with frames in between."""
+    """Draw a number of partitions, sometimes so many that a snapshot takes several steps."""
     chance = context.chance
     if "many partitions" in context.features:
         return chance.randint(100, 200)

@@ -44,7 +44,7 @@ FEATURES = {
     "splits": 0.4,
     "far away": 0.2,
     "impatience": 0.2,
-    # what clients do
+    # actions of clients
     "pipelining": 0.6,
     "batches": 0.6,
     "waits": 0.4,
@@ -73,7 +73,7 @@ FEATURES = {
     "resends": 0.25,
     "default durations": 0.2,
     "wire releases": 0.2,
-    # what operators do
+    # actions of operators
     "operators": 0.6,
     "pauses": 0.2,
     "group settings": 0.25,
@@ -86,17 +86,22 @@ FEATURES = {
     "retention": 0.2,
     "topic deletions": 0.15,
 }
-"""How likely each is."""
+"""Probability of each feature."""
 
 
 LATER = {"verdicts": 0.25, "aged letters": 0.25}
-"""The same for what is drawn apart from the others: so the seeds without it mean what they did."""
+"""Probabilities of features that are drawn with their own random numbers.
+
+So the seeds of older runs keep their plans.
+"""
 
 NEEDS_FSYNC = frozenset(
     ("empty payloads", "schedules", "resends", "trims", "retention", "topic deletions")
 )
-"""What is done in runs alone that lose nothing: else a place may have two records, one after the
-other, and only what was sent there tells which."""
+"""Features of runs that lose nothing.
+
+After a loss a place may have had two records, and only the payload tells them apart.
+"""
 
 
 class Chance(Random):
@@ -106,7 +111,7 @@ class Chance(Random):
         return self.random() < probability
 
     def scale(self, low: int, high: int) -> int:
-        """An integer from ``low`` (at least 1) to ``high``, each magnitude as likely."""
+        """Draw an integer from ``low`` (at least 1) to ``high``; magnitudes are equally likely."""
         return min(high, int(low * ((high + 1) / low) ** self.random()))
 
     def one(self, options: Sequence[T]) -> T:

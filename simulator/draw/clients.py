@@ -75,7 +75,7 @@ OPERATES: dict[str, dict[Action, int]] = {
 
 
 def draw_clients(context: DrawContext, topics: tuple[Topic, ...]) -> tuple[ClientPlan, ...]:
-    """Draw at least one producer and one consumer, and vandals besides."""
+    """Draw at least one producer and one consumer, and sometimes vandals."""
     chance = context.chance
     roles: list[Role] = ["worker"] if chance.on(0.3) else ["producer", "consumer"]
     roles += [chance.one(("producer", "consumer", "worker")) for _ in range(chance.randint(0, 4))]
@@ -117,7 +117,7 @@ def draw_client(
     duration_us_min, duration_us_max = draw_durations(context)
     window = chance.scale(2, 30) if "pipelining" in features else 1
     is_empty = "empty payloads" in features
-    # Records of nothing at all are the only ones of which the log needs more than one batch.
+    # Only records of nothing at all can need more than one batch in the log.
     is_bare = is_empty and chance.on(0.6)
     return ClientPlan(
         name=name,
@@ -162,14 +162,14 @@ def draw_client(
 
 
 def draw_keys(context: DrawContext) -> int:
-    """How many; where groups keep order by them, messages nearly always have one."""
+    """Draw a number of keys; with key order, messages nearly always have a key."""
     if "key order" in context.features and context.chance.on(0.9):
         return context.chance.scale(1, 20)
     return context.chance.randint(1, 8) if "keys" in context.features else 0
 
 
 def draw_durations(context: DrawContext) -> tuple[int, int]:
-    """The shortest and the longest lease a client takes."""
+    """Draw the shortest and the longest lease of a client, in microseconds."""
     chance = context.chance
     if "short leases" in context.features:
         low = chance.scale(1, 500) * MS
@@ -187,7 +187,7 @@ def draw_operator(
     groups: tuple[str, ...],
     owners: tuple[str, ...],
 ) -> ClientPlan:
-    """One who changes groups and topics."""
+    """Draw a client that changes groups and topics."""
     chance, features = context.chance, context.features
     mix = dict(MIXES["operator"])
     for feature in sorted(features & {*OPERATES}):

@@ -65,7 +65,7 @@ def draw_down(chance: Chance) -> int:
 
 
 RARE_CALLS: tuple[DiskCall, ...] = ("create", "rename", "truncate", "unlink", "sync_directory")
-"""Calls between which files change places: much happens there, and seldom."""
+"""Calls that change the set of files: critical and rare."""
 
 
 class Moment(NamedTuple):
@@ -77,7 +77,7 @@ class Moment(NamedTuple):
 
 
 def draw_moment(context: DrawContext) -> Moment:
-    """Nearly always at a disk call: what lies between two is all the same to a disk."""
+    """Draw a moment, nearly always at a disk call; a disk cannot tell apart other moments."""
     chance = context.chance
     if chance.on(0.15):
         return Moment()
@@ -128,12 +128,12 @@ def draw_disk_error(context: DrawContext) -> AnyFault:
 
 
 def draw_recovery_crash(context: DrawContext, crash_us: int) -> AnyFault:
-    """Another crash at one of the first disk calls of the boot after a crash."""
+    """Draw a second crash at one of the first disk calls of the boot after a crash."""
     return replace(draw_crash_of(context, crash_us, 120), from_boot=True)
 
 
 def draw_crash_of(context: DrawContext, at_us: int, calls_max: int = 40) -> Kill | PowerLoss:
-    """A crash at one of the first disk calls after a moment: of a stop, or of a start."""
+    """Draw a crash at one of the first disk calls after a time: of a stop, or of a start."""
     chance = context.chance
     at_call = chance.scale(1, calls_max)
     if chance.on(0.4):

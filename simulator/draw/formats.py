@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_plan.py
 """Draw the clients of other formats and their faults.
 
-They use random numbers of their own, so the rest of the plan does not depend on them. A run has
+The draw has its own random numbers, so the other parts of the plan do not depend on it. A run has
 some of the formats.
 """
 
@@ -22,15 +22,15 @@ from simulator.plan import (
 )
 
 FORMATS: dict[WireFormat, float] = {"rustlog": 0.2, "mega": 0.15, "blipmq": 0.2, "flymq": 0.25}
-"""How likely each is."""
+"""Probability of each format."""
 FORMATS_MAX = 3
 NEEDS_FSYNC: frozenset[WireFormat] = frozenset(("blipmq",))
-"""Formats that run alone where nothing is lost: their producers are not told where records are."""
+"""Formats for runs that lose nothing: their producers do not learn the places of records."""
 MANY_GROUPS: frozenset[WireFormat] = frozenset(("blipmq",))
-"""Formats whose clients make groups; each has a group partition in every partition."""
+"""Formats whose clients make groups; each group has a group partition in every partition."""
 OPERATIONS_MIN, OPERATIONS_MAX = 20, 300
 FEW_OPERATIONS = 30
-"""At most, where snapshots of many group partitions are written all the time."""
+"""The most operations of a client in runs that write snapshots of many group partitions."""
 
 MIXES: dict[WireFormat, dict[Action, int]] = {
     "rustlog": {
@@ -81,7 +81,7 @@ ESSENTIAL: dict[WireFormat, frozenset[Action]] = {
 """Actions that no draw removes: without them, subscriptions are not tested."""
 
 TRANSACTIONS: frozenset[Action] = frozenset(("begin", "stage", "commit_transaction", "roll_back"))
-"""What nobody does where something is lost: commits are not told where their records are."""
+"""Actions for runs that lose nothing, because a commit does not learn the places of its records."""
 
 TAILED: frozenset[WireFormat] = frozenset(("rustlog", "mega", "flymq"))
 """Formats with a client that reads at the end of a partition all the time."""
@@ -92,7 +92,10 @@ CONNECTION_FAULTS = "drops", "stalls", "slow readers"
 
 
 def add_formats(plan: Plan, context: DrawContext) -> Plan:
-    """The plan with clients of other formats, or as it is. ``context`` has a chance of its own."""
+    """Return the plan, with clients of other formats if any are drawn.
+
+    ``context`` has its own random numbers.
+    """
     chance = context.chance
     spoken = [name for name, p in FORMATS.items() if chance.on(p)]
     if "lazy durability" in context.features:
@@ -184,7 +187,7 @@ def draw_tail(context: DrawContext, plan: Plan, name: str, wire_format: WireForm
 
 
 def draw_settings(chance: Chance, settings: Settings) -> Settings:
-    """Those of the formats."""
+    """Draw the settings of the formats and return them with the others."""
     return replace(
         settings,
         blipmq_max_deliveries=chance.randint(0, 5),
@@ -196,7 +199,7 @@ def draw_settings(chance: Chance, settings: Settings) -> Settings:
 def draw_connection_faults(
     context: DrawContext, plan: Plan, clients: list[ClientPlan]
 ) -> tuple[AnyFault, ...]:
-    """The faults of the plan, and some of the new clients' connections."""
+    """Return the faults of the plan with new faults of some new clients' connections."""
     faults: list[AnyFault] = []
     names = [client.name for client in clients]
     for feature in CONNECTION_FAULTS:

@@ -14,7 +14,7 @@ from simulator.history.operations import NEVER, Operation, Place
 
 
 class Reading(NamedTuple):
-    """One record as read. A field that the format does not report is None."""
+    """One record as read. Fields that the format does not report are None."""
 
     place: Place
     value: bytes

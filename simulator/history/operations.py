@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """One leased record. A field that the format does not report is None."""
+    """One leased record. Fields that the format does not report are None."""
 
     place: Place
     payload: bytes
@@ -208,7 +208,7 @@ class Letters(Operation):
     letters: tuple[Letter, ...] = ()
 
 
-# -- what operators do -----------------------------------------------------------------------------
+# -- changes by operators --------------------------------------------------------------------------
 
 
 class GroupRules(NamedTuple):

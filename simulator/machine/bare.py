@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_flips.py
-"""The real broker, and the log alone, on a simulated disk without threads, driven by hand.
+"""The real broker, and the log alone, on a simulated disk without threads, stepped by the caller.
 
-These start fast, for checks that start a broker a hundred thousand times.
+They start fast, for checks that start a broker a hundred thousand times.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class BareBroker:
         return [partition for topic in self.broker.topics.all() for partition in topic.partitions]
 
     def load(self, partition: Partition, offset: int) -> tuple[Chunk | None, Exception | None]:
-        """Read from the log, also if the record is in memory."""
+        """Read a record from the log, even if it is in memory; return its chunk or the error."""
         answers: list[tuple[Chunk | None, Exception | None]] = []
         self.broker.reader.load(partition, offset, lambda *answer: answers.append(answer))
         while not answers:

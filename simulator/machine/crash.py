@@ -32,9 +32,9 @@ class CrashModel(StrEnum):
     KEEP = "keep"
     """All of it."""
     TEAR = "tear"
-    """What came first, and a piece of the last write."""
+    """A prefix of it, and a piece of the last write."""
     REORDER = "reorder"
-    """Any sectors, any size the file had, and of each directory what came first."""
+    """Any sectors, any size that the file had, and a prefix of the changes of each directory."""
 
 
 class EntryChange(NamedTuple):
@@ -51,13 +51,13 @@ class Unsynced(NamedTuple):
     """A disk at the moment of the crash."""
 
     names: dict[str, CachedFile]
-    """By path, as the directories on the disk have them."""
+    """Files by path, in the durable directories."""
     changes: list[EntryChange]
-    """Of directories, since they were synced, in order."""
+    """Unsynced changes of directories, in order."""
     files: tuple[CachedFile, ...]
-    """All that a name may lead to after the crash, in order of creation."""
+    """The files that a name may lead to after the crash, in order of creation."""
     junk: list[bytes]
-    """What blocks may still hold that other files, or none, had before."""
+    """Older contents that blocks may still hold."""
 
 
 class Survivors(NamedTuple):
@@ -65,18 +65,18 @@ class Survivors(NamedTuple):
 
     names: dict[str, CachedFile]
     images: dict[int, Image]
-    """By number of the file."""
+    """Images by number of the file."""
 
 
 def survivors(before: Unsynced, model: CrashModel, random: Random) -> Survivors:
-    """Decide what survives. Changes nothing."""
+    """Return the survivors of a crash by a model; the disk stays unchanged."""
     return _MODELS[model](before, random)
 
 
 def names_after(
     names: dict[str, CachedFile], changes: Iterable[EntryChange]
 ) -> dict[str, CachedFile]:
-    """Directories once changes were made to them."""
+    """Return the directories after some changes."""
     after = dict(names)
     for change in changes:
         if change.removed is not None:
@@ -109,7 +109,7 @@ def _tear(before: Unsynced, random: Random) -> Survivors:
 
 
 def _torn(file: CachedFile, last: int, random: Random) -> Image:
-    """Everything up to ``last``, and of that, if it is a write, a piece."""
+    """Return a file with the operations up to ``last``, of which a write arrives in part."""
     image = file.durable.copy()
     for operation in file.history():
         if isinstance(operation, Lost):
@@ -124,7 +124,7 @@ def _torn(file: CachedFile, last: int, random: Random) -> Image:
 
 
 def _torn_bytes(write: Write, random: Random) -> int:
-    """How much of a write arrives: mostly up to the end of a sector, sometimes of a byte."""
+    """Draw how many bytes of a write arrive: mostly to the end of a sector, sometimes any."""
     if random.random() < 0.25:
         return random.randint(1, len(write.data))
     start = random.choice(sectors(write.position, len(write.data)))
@@ -145,7 +145,7 @@ def _reorder(before: Unsynced, random: Random) -> Survivors:
 
 
 def _reordered(file: CachedFile, junk: list[bytes], chance: float, random: Random) -> Image:
-    """Each version of each sector arrives or not; the size is one of those that the file had."""
+    """Return a file with any versions of its sectors and one of the sizes that it had."""
     cache, platter = file.durable.copy(), file.durable.copy()
     sizes_left = random.randint(0, _size_changes(file))
     size = reach = len(platter.data)
@@ -159,8 +159,8 @@ def _reordered(file: CachedFile, junk: list[bytes], chance: float, random: Rando
             if after < len(platter.data):
                 platter.resize(after)
         elif after != before:
-            # This size does not survive. What lies past the end that both sizes share is written
-            # to blocks that the file will not have.
+            # This size does not survive. Data past the smaller of both sizes goes to blocks that
+            # the file will not have.
             reach = min(reach, after)
         for start, data in _versions(operation, cache):
             if start >= reach:
@@ -188,7 +188,7 @@ def _size_changes(file: CachedFile) -> int:
 
 
 def _versions(operation: Operation, cache: Image) -> list[tuple[int, bytes]]:
-    """The sectors that an operation wants on the disk, and their bytes."""
+    """Return the sectors that an operation writes, and their bytes."""
     if isinstance(operation, Lost):
         return [(operation.position, operation.data)]
     if isinstance(operation, Resize):

@@ -26,7 +26,7 @@ from simulator.machine.page_cache import CachedFile, sectors
 __all__ = ["Call", "CrashModel", "PowerLost", "ShortWrite", "SimDisk", "SimFile"]
 
 BLOCK_BYTES = 4096
-"""Space is taken in blocks of so many bytes."""
+"""Size of a block; files take whole blocks."""
 
 _UNLIMITED = 1 << 40
 _JUNK_FILES = 8
@@ -34,7 +34,7 @@ _JUNK_BYTES = 64 << 10
 
 
 class Call(NamedTuple):
-    """One call of the disk. ``position`` and ``length`` are 0 where the call has none."""
+    """One call of the disk. ``position`` and ``length`` are 0 for calls without them."""
 
     number: int
     """From 1, over the life of the disk."""
@@ -49,7 +49,7 @@ class PowerLost(BaseException):
 
 
 class ShortWrite(OSError):
-    """Raised by ``enter`` of a pwrite: the first ``written_bytes`` are written, the rest fails."""
+    """Raised by ``enter`` of a pwrite: the first ``written_bytes`` are written, the others fail."""
 
     def __init__(self, error: int, written_bytes: int) -> None:
         super().__init__(error, os.strerror(error))
@@ -91,7 +91,7 @@ class SimFile:
         self._disk.leave(call)
 
     def sync(self) -> None:
-        """Make durable what was written before this call. A failure loses it: see the docs."""
+        """Make all earlier writes durable. A failure loses them: see docs/simulator.rst."""
         covered = self._disk._order
         try:
             call = self._begin("sync")
@@ -109,12 +109,12 @@ class SimFile:
         self._disk.leave(call)
 
     def size(self) -> int:
-        """Not a call: it is known without the disk."""
+        """The size in bytes; known without a call of the disk."""
         self._check()
         return len(self._file.seen.data)
 
     def close(self) -> None:
-        """Not a call either; closing twice is harmless."""
+        """Close the file, without a call of the disk; closing twice is harmless."""
         self._is_open = False
 
     def _begin(self, name: str, position: int = 0, length: int = 0) -> Call:
@@ -138,22 +138,22 @@ class SimFile:
 class SimDisk:
     """Files in memory. ``capacity`` is in bytes, None for no limit.
 
-    Directories exist without creation. Names are renamed within their directory only.
+    Directories need no creation. A rename stays within its directory.
     """
 
     def __init__(self, capacity: int | None = None, file_system: str = "memory") -> None:
         self.capacity = capacity
         """Bytes of whole blocks that files may take; beyond it, ENOSPC."""
         self.quota: int | None = None
-        """The same for this user, which ``free_bytes`` does not tell; beyond it, EDQUOT."""
+        """Such a limit for this user, unknown to ``free_bytes``; beyond it, EDQUOT."""
         self.enter: Callable[[Call], None] = _ignore
         """Called before the effect of each call; may block, and raise OSError or PowerLost."""
         self.leave: Callable[[Call], None] = _ignore
         """Called after the effect; may block, and raise PowerLost."""
         self.calls: Counter[str] = Counter()
-        """How many calls came, by name."""
+        """Number of calls by name."""
         self.boots = 0
-        """How often open files have been ended, by a crash or a kill."""
+        """Number of crashes and kills, which end all open files."""
         self._file_system = file_system
         self._calls_made = 0
         self._order = 0
@@ -171,7 +171,7 @@ class SimDisk:
     ) -> None:
         """Make the ``nth`` call of this name from now on fail with ``error``, once.
 
-        Of a pwrite, the first ``written_bytes`` reach the file all the same.
+        Of a pwrite, the first ``written_bytes`` still reach the file.
         """
         self._failures[name] = _Failure(self.calls[name] + nth, error, written_bytes)
 
@@ -193,14 +193,14 @@ class SimDisk:
     # -- ends ----------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """End the process: open files are gone, everything written stays in the cache, unsynced."""
+        """End the process: open files are gone, all writes stay in the cache, unsynced."""
         self.boots += 1
         self._failures.clear()
 
     def crash(self, model: CrashModel = CrashModel.DROP, random: Random | None = None) -> None:
-        """Lose power. What survives is durable from then on. Ends open files, disarms failures.
+        """Lose power. Survivors become durable, open files end, and armed failures are cancelled.
 
-        ``random`` decides what survives of TEAR and REORDER; by default a Random of seed 0.
+        ``random`` decides the survivors of TEAR and REORDER; by default a Random of seed 0.
         """
         self.kill()
         files = self._files()
@@ -215,7 +215,7 @@ class SimDisk:
         self._changes.clear()
 
     def fork(self) -> SimDisk:
-        """An independent disk in the same state, without open files and hooks."""
+        """Return an independent disk in the same state, without open files and hooks."""
         twin = SimDisk(self.capacity, self._file_system)
         twin.quota = self.quota
         twin.calls = self.calls.copy()
@@ -233,34 +233,35 @@ class SimDisk:
         return twin
 
     def copy(self) -> SimDisk:
-        """Another disk with the same files, all of it synced."""
+        """Return another disk with the same files, all of them synced."""
         twin = self.fork()
         twin.crash(CrashModel.KEEP)
         return twin
 
-    # -- looking in from outside: none of these is a call --------------------------------------
+    # -- views from outside: none of these is a call
+    # ------------------------------------------------
 
     def content(self, path: str) -> bytearray:
-        """The bytes of a file as seen, to look at, or to damage in place.
+        """Return the bytes of a file as seen, for reading or for damage in place.
 
-        Damage is durable if the file was synced; else a crash takes it back.
+        Damage of a synced file is durable; otherwise a crash undoes it.
         """
         return self._file(path).hand_out()
 
     def files(self) -> dict[str, bytes]:
-        """Every file as seen, by path, in order of the paths."""
+        """Return every file as seen, by path, in order of the paths."""
         return {path: bytes(self._seen[path].seen.data) for path in sorted(self._seen)}
 
     def paths(self, directory: str) -> list[str]:
-        """The files of a directory as seen, in order."""
+        """Return the paths of a directory as seen, in order."""
         return sorted(path for path in self._seen if os.path.dirname(path) == directory)
 
     def read(self, path: str) -> bytes:
-        """All of a file as seen. Raises OSError if there is none."""
+        """Return all bytes of a file as seen. Raises OSError if it does not exist."""
         return bytes(self._file(path).seen.data)
 
     def digest(self) -> str:
-        """SHA-256, in hex, of the names and contents as seen."""
+        """Return the SHA-256, in hex, of the names and contents as seen."""
         total = hashlib.sha256()
         for path, data in self.files().items():
             for part in (path.encode("utf-8", "surrogateescape"), data):
@@ -270,7 +271,7 @@ class SimDisk:
 
     @property
     def used_bytes(self) -> int:
-        """What the files take, in whole blocks. A file without a name takes nothing."""
+        """The size of all named files in bytes, in whole blocks."""
         return sum(_in_blocks(len(file.seen.data)) for file in self._seen.values())
 
     # -- Disk ----------------------------------------------------------------------------------
@@ -304,7 +305,7 @@ class SimDisk:
         return names
 
     def make_directory(self, path: str) -> None:
-        """A call, but directories need no making here."""
+        """Count as a call; directories need no creation here."""
         self.leave(self._begin("make_directory", path))
 
     def rename(self, old: str, new: str) -> None:
@@ -324,7 +325,7 @@ class SimDisk:
         self.leave(call)
 
     def sync_directory(self, directory: str) -> None:
-        """Make the names durable that were given and taken before this call."""
+        """Make all earlier changes of names durable."""
         covered = self._order
         call = self._begin("sync_directory", directory)
         synced = [
@@ -367,7 +368,7 @@ class SimDisk:
         return self._order
 
     def _files(self) -> tuple[CachedFile, ...]:
-        """Every file with a name, or that a crash may give one back to, in order of creation."""
+        """Return the files with a name now or after some crash, in order of creation."""
         found = [*self._durable.values(), *(change.file for change in self._changes)]
         by_number = {file.number: file for file in found}
         return tuple(by_number[number] for number in sorted(by_number))
@@ -384,12 +385,12 @@ class SimDisk:
         self._seen = names_after(self._seen, [change])
 
     def _bury(self, path: str) -> None:
-        """A name goes; what its file held may turn up in other files after a crash."""
+        """Remove a name; after a crash the file's bytes may turn up in other files."""
         if path in self._seen and self._seen[path].seen.data:
             self._junk.append(bytes(self._seen[path].seen.data[:_JUNK_BYTES]))
 
     def _write(self, file: CachedFile, data: bytes | memoryview, position: int) -> None:
-        """Write as much as there is room for; OSError if that is not all."""
+        """Write as many bytes as fit; raise OSError if some do not."""
         end = position + len(data)
         reach, error = self._room(file)
         file.write(self._next_order(), position, data[: max(0, reach - position)])
@@ -403,7 +404,7 @@ class SimDisk:
         file.resize(self._next_order(), size)
 
     def _room(self, file: CachedFile) -> tuple[int, int]:
-        """How large a file may be, and the error of what does not fit."""
+        """Return the largest possible size of a file, and the error beyond it."""
         limits = [(self.quota, errno.EDQUOT), (self.capacity, errno.ENOSPC)]
         used = self.used_bytes
         taken = _in_blocks(len(file.seen.data))
@@ -424,4 +425,4 @@ def _error(error: int, path: str) -> OSError:
 
 
 def _ignore(call: Call) -> None:
-    """What hooks do unless they are set."""
+    """Do nothing: the default hook."""

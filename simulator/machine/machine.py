@@ -196,7 +196,7 @@ class Machine:
         self._crashes: list[_Crash] = []
         disk.enter, disk.leave = self._enter, self._leave
 
-    # -- what a process sees --------------------------------------------------------------------
+    # -- the interface of a process ----------------------------------------------------------------
 
     def wall_seconds(self) -> float:
         return WALL_SECONDS + (self.world.now_us + self.wall_step_us) / 1_000_000

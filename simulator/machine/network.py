@@ -25,7 +25,7 @@ from simulator.machine.threads import Process
 from simulator.machine.world import World
 
 WINDOW_BYTES = 32_768
-"""The most bytes in flight to a client, with those that it has not read."""
+"""The most bytes that are in flight to a client or arrived and not read."""
 BUFFER_BYTES = 65_536
 """Bytes that a transport buffers before it pauses its producer, as in Twisted."""
 READ_BYTES = 65_536
@@ -60,8 +60,7 @@ class Progress:
 
 
 class Network:
-    """The network between all clients and one machine. ``service()`` returns the current endpoint,
-    or None."""
+    """The network of all clients and one machine. ``service()`` returns the endpoint or None."""
 
     def __init__(
         self, world: World, rules: plan.Network, service: Callable[[], Service | None]

@@ -13,7 +13,7 @@ import os
 from typing import NamedTuple
 
 SECTOR_BYTES = 512
-"""What a disk writes whole or not at all, unless it is torn on purpose."""
+"""Size of a sector, which a disk writes whole or not at all, except for a torn write."""
 
 
 class Write(NamedTuple):
@@ -40,11 +40,11 @@ class Lost(NamedTuple):
 
 
 Operation = Write | Resize | Lost
-"""Something done to a file. ``order`` is its place among all operations of the disk."""
+"""An operation on a file. ``order`` is its place among all operations of the disk."""
 
 
 def sectors(position: int, length: int) -> range:
-    """The starts of the sectors that ``length`` bytes touch; none for no bytes."""
+    """Return the starts of the sectors that ``length`` bytes touch; empty for no bytes."""
     if not length:
         return range(0)
     return range(position - position % SECTOR_BYTES, position + length, SECTOR_BYTES)
@@ -69,21 +69,21 @@ class Image:
         return twin
 
     def own_data(self) -> bytearray:
-        """The bytes, to be changed here and in no copy."""
+        """Return the bytes for a change that no copy shares."""
         if self._is_shared:
             self.data = bytearray(self.data)
             self._is_shared = False
         return self.data
 
     def apply(self, operation: Operation) -> None:
-        """Do it here. Nothing is done of what is lost."""
+        """Apply an operation to this image; a lost sector changes nothing."""
         if isinstance(operation, Write):
             self.write(operation.position, operation.data)
         elif isinstance(operation, Resize):
             self.resize(operation.size)
 
     def write(self, position: int, data: bytes | memoryview) -> None:
-        """Put bytes in place, growing as needed. A bad sector written whole is good again."""
+        """Write bytes, and grow as needed. A bad sector that is written whole is good again."""
         if position > len(self.data):
             self.resize(position)
         end = position + len(data)
@@ -93,18 +93,18 @@ class Image:
                 self.bad.discard(start)
 
     def resize(self, size: int) -> None:
-        """Cut off, or append zeros."""
+        """Truncate, or append zeros."""
         data = self.own_data()
         del data[size:]
         data.extend(bytes(size - len(data)))
         self.bad = {start for start in self.bad if start < size}
 
     def sector(self, start: int) -> bytes:
-        """The bytes of a sector; fewer at the end of the file."""
+        """Return the bytes of a sector; fewer at the end of the file."""
         return bytes(self.data[start : start + SECTOR_BYTES])
 
     def read(self, length: int, position: int) -> bytes:
-        """What there is; OSError with EIO where a bad sector is touched."""
+        """Return the bytes up to the end of the file; raise OSError with EIO for a bad sector."""
         if self.bad and not self.bad.isdisjoint(sectors(position, length)):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return bytes(self.data[position : position + length])
@@ -121,7 +121,7 @@ class CachedFile:
         self._lost: dict[int, Lost] = {}
 
     def copy(self) -> CachedFile:
-        """A file of its own in the same state."""
+        """Return an independent file in the same state."""
         twin = CachedFile(self.number)
         twin.seen = self.seen.copy()
         twin.durable = self.durable.copy()
@@ -130,33 +130,33 @@ class CachedFile:
         return twin
 
     def hand_out(self) -> bytearray:
-        """The bytes as seen, to be damaged in place. Of a file that is synced they are durable."""
+        """Return the bytes as seen, for damage in place. Damage of a synced file is durable."""
         if not self._unsynced and not self._lost:
             self.durable = self.seen
         return self.seen.own_data()
 
     def images(self) -> list[Image]:
-        """Where the bytes stand, each place once."""
+        """Return the images that hold the bytes, each once."""
         return [self.seen] if self.durable is self.seen else [self.seen, self.durable]
 
     def settle(self, image: Image) -> None:
-        """Hold this and nothing else, durably."""
+        """Take an image as the whole durable content."""
         self.durable = image
         self.seen = image.copy()
         self._unsynced.clear()
         self._lost.clear()
 
     def unsynced_orders(self) -> list[int]:
-        """Of what a sync would make durable."""
+        """Return the order of each operation that a sync would make durable."""
         return [operation.order for operation in self._unsynced]
 
     def history(self) -> list[Operation]:
-        """Everything that is not durable, in order."""
+        """Return all operations that are not durable, in order."""
         lost = sorted(self._lost.values())
         return sorted([*self._unsynced, *lost], key=lambda operation: operation.order)
 
     def write(self, order: int, position: int, data: bytes | memoryview) -> None:
-        """Write into the cache. No bytes change nothing, not even the size."""
+        """Write into the cache. An empty write changes nothing, not even the size."""
         if not data:
             return
         self._part()
@@ -167,7 +167,7 @@ class CachedFile:
         self._unsynced.append(Write(order, start, bytes(self.seen.data[start:end])))
 
     def _with_lost_neighbours(self, start: int, end: int) -> tuple[int, int]:
-        # What is written back is a sector as the cache has it, lost bytes of it included.
+        # The cache writes back whole sectors, with their lost bytes.
         first, last = sectors(start, end - start)[0], sectors(start, end - start)[-1]
         if first in self._lost:
             start = first
@@ -186,7 +186,7 @@ class CachedFile:
             self.durable = self.seen.copy()
 
     def sync(self, covered: int) -> None:
-        """Make operations up to the order ``covered`` durable; nothing of what is lost."""
+        """Make operations up to the order ``covered`` durable, without lost sectors."""
         left = []
         for operation in self._unsynced:
             if operation.order > covered:
@@ -197,7 +197,7 @@ class CachedFile:
         self._unsynced = left
 
     def _supersede(self, durable: Write | Resize) -> None:
-        """Forget what was lost of sectors that are durable in a later version, or cut off."""
+        """Forget lost sectors that are durable in a later version, or cut off."""
         if not self._lost:
             return
         if isinstance(durable, Write):
@@ -209,9 +209,9 @@ class CachedFile:
                 del self._lost[start]
 
     def lose(self, order: int, covered: int) -> None:
-        """A sync failed: what it covered stays to be seen, and no later sync writes it.
+        """Fail a sync: its operations stay visible, and no later sync writes their bytes.
 
-        The new size is kept by the file system and can still be synced, without the bytes.
+        The file system keeps the new size, which a later sync can still make durable.
         """
         left: list[Write | Resize] = []
         touched: set[int] = set()

@@ -111,7 +111,10 @@ class SimMutex:
         self._waiting: deque[SimThread] = deque()
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take the lock. AssertionError where the real reactor would be blocked."""
+        """Take the lock. Return False without ``blocking`` if it is held.
+
+        Raises AssertionError if the real reactor would wait.
+        """
         while self._held and blocking:
             thread = current_thread()
             assert thread is not None, "the reactor would wait for a thread that waits for a disk"

@@ -55,7 +55,7 @@ __all__ = ["Judgement", "Violation", "check", "judge"]
 HOLDS_OF_ROTTEN_FILES = frozenset(
     ("P1-content", "P1-ready", "P2-content", "P2-batch", "P3-answer", "P3-sums", "P7-silence")
 )
-"""Checks that need no memory of the broker's: what they find is wrong whatever was lost to rot."""
+"""Checks that hold even if rot destroyed files, because they do not rely on the broker's memory."""
 
 
 class Judgement(NamedTuple):
@@ -63,7 +63,7 @@ class Judgement(NamedTuple):
 
     violations: list[Violation]
     undecided: int
-    """Records with more possible orders than were tried; nothing is said about them."""
+    """Number of records with more possible orders than were tried; they are not judged."""
 
 
 def check(history: History) -> list[Violation]:

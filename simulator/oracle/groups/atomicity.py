@@ -95,7 +95,7 @@ def _concerned(op: LetterChange, listed: Letters) -> list[Letter]:
 
 
 def _others(lives: Lives, group_partition: GroupPartition, op: LetterChange, between: Span) -> bool:
-    """Return whether another request may have removed dead letters meanwhile."""
+    """Return whether another request may have removed dead letters in between."""
     return any(
         other is not op
         and isinstance(other, LetterChange | Seek | DeleteGroup)
@@ -108,7 +108,7 @@ def _others(lives: Lives, group_partition: GroupPartition, op: LetterChange, bet
 def _may_have_died(
     lives: Lives, group_partition: GroupPartition, place: Place, since: Span
 ) -> bool:
-    """Return whether the record may have become a dead letter again since."""
+    """Return whether the record may have become a dead letter again during ``since``."""
     if group_partition.unanswered:
         return True
     spans = [lives.span(sight.acquire) for sight in group_partition.sights.get(place, ())]

@@ -45,7 +45,7 @@ UNKNOWN_OFFSET = ("never produced", "has not been assigned")
 """Parts of the broker's refusals, in all wire formats."""
 
 Attempt = tuple[Settle, Settlement, str | None]
-"""A settlement as it was asked, and its error: empty when accepted, None without an answer."""
+"""A settlement as requested, and its error: empty when accepted, None without an answer."""
 
 
 class GroupPartition:
@@ -152,9 +152,10 @@ class GroupPartitionJudge:
         self._lettered = {letter.place for op in group_partition.letters for letter in op.letters}
 
     def judge(self) -> Iterator[Violation]:
-        """Return the violations of all records that this group met, or had to meet.
+        """Return the violations of all records that this group leased or had to lease.
 
-        Damage after a run without fsync can take any event of a record. Such groups are not judged.
+        Damage after a run without fsync can remove any event of a record. Such groups are not
+        judged.
         """
         known: set[Record] = set()
         for place in sorted(
@@ -333,7 +334,7 @@ class GroupPartitionJudge:
                 step = partial(self._model.cross, crossing=crossing)
                 yield Event(span, step, crossing=crossing)
 
-    # -- what to say ----------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------
 
     def _told(self, record: Record, outcome: NoOrder) -> Violation:
         event, refusal, before = outcome

@@ -28,7 +28,7 @@ from simulator.oracle.timeline.spans import EVER_US, Lives, Span, falling
 from simulator.oracle.violation import Violation, violation
 
 GROWING = ("next", "P2-next"), ("floor", "P1-settled"), ("dead", "P4-kept")
-"""What never goes down, and the promise. Only the first where more is done than leasing."""
+"""Numbers that never go down, and the promise. After changes of the group, only the first holds."""
 
 
 class Bounds:

@@ -17,16 +17,16 @@ from simulator.history.operations import GroupRules, Letter
 from simulator.oracle.timeline.spans import EVER_US, Crossing
 
 SLACK_US = 5
-"""Seconds on the wire and in the broker's clock are floats: a microsecond or two get lost."""
+"""Tolerance: seconds on the wire and in the broker's clock are floats, with rounding errors."""
 
 LATE_US = 1_000_000
-"""How late a lease or delay that is over may still be seen in an audit."""
+"""The longest time that an ended lease or delay may still be visible in an audit."""
 
 SERVED_US = 200_000
-"""How late one who waits for a record may be given it, on a disk without trouble."""
+"""The longest time until a waiting poll gets a ready record, on a disk without faults."""
 
 MAX_WAIT_US = 100 * 365 * 86_400 * 1_000_000
-"""Longer leases and delays are cut to this."""
+"""Limit of leases and delays; longer ones are cut to it."""
 
 MAX_ATTEMPTS_REASON = "max_attempts"
 GIVEN_UP_REASON = "given_up"
@@ -57,12 +57,12 @@ class State(NamedTuple):
     last_us: int
     """LEASED: the latest end of the lease. OPEN: the latest moment from which it can be had."""
     span_us: int = 0
-    """How long the lease or delay is, at least."""
+    """The least length of the lease or delay."""
     longest_us: int = 0
-    """How long it is at most; longer than ``span_us`` only for leases that nobody was told of."""
+    """Its greatest length; above ``span_us`` only for leases without an answer."""
     owner: str = ""
     token: int | None = NOT_GRANTED
-    """Of the last grant; None when it was not told."""
+    """The token of the last grant; None if unknown."""
     grants: int = 0
     failures: int = 0
     counted: bool = False
@@ -70,7 +70,7 @@ class State(NamedTuple):
     rules: GroupRules = GroupRules()
     """The settings of the group."""
     reason: str = ""
-    """DEAD: why."""
+    """DEAD: the reason."""
 
 
 class Refusal(NamedTuple):
@@ -292,7 +292,7 @@ class LeaseModel:
     # -- visible state -----------------------------------------------------------------------------
 
     def is_letter(self, state: State, now_us: int, last_us: int, letter: Letter) -> Outcome:
-        """The group lists the record as a dead letter."""
+        """Check a listing: the record is a dead letter of the group."""
         if state.status == Status.LEASED and state.first_us <= last_us:
             state = self.lapsed(state)
         if state.status != Status.DEAD:
@@ -316,7 +316,7 @@ class LeaseModel:
     def is_no_letter(
         self, state: State, now_us: int, last_us: int, in_time: bool = False
     ) -> Outcome:
-        """The group does not list the record as a dead letter.
+        """Check a listing: the record is no dead letter of the group.
 
         ``in_time``: the broker had time to notice that its lease was over.
         """
@@ -330,7 +330,7 @@ class LeaseModel:
         return [state._replace(clock_us=now_us)]
 
     def is_not_served(self, state: State, now_us: int, last_us: int, since_us: int) -> Outcome:
-        """A poll since ``since_us`` did not get the record, and no other client did."""
+        """Check a poll since ``since_us``: neither it nor another client got the record."""
         over = state
         if state.status == Status.LEASED and state.last_us + SERVED_US < now_us:
             over = self.lapsed(state)
@@ -343,7 +343,7 @@ class LeaseModel:
         return [state._replace(clock_us=now_us)]
 
     def is_not_eligible(self, state: State, now_us: int, last_us: int) -> Outcome:
-        """An acquire that would have taken the record finds nothing."""
+        """Check an acquire that found nothing and would have taken the record."""
         over = state
         if state.status == Status.LEASED and state.last_us + LATE_US < now_us:
             over = self.lapsed(state)
@@ -356,7 +356,7 @@ class LeaseModel:
         return [over._replace(clock_us=now_us)]
 
     def is_over(self, state: State, now_us: int, last_us: int) -> Outcome:
-        """The group has no lag: the record is settled or dead."""
+        """Check a group without lag: the record is settled or dead."""
         if state.status == Status.LEASED and state.first_us <= last_us:
             state = self.lapsed(state)
         if state.status < Status.SETTLED:
@@ -399,7 +399,7 @@ class LeaseModel:
 
 
 Step = Callable[[State, int, int], Outcome]
-"""A step of a model with all but state and time filled in."""
+"""A step of a model with all arguments but state and time."""
 
 
 def _backoff_us(state: State) -> int:

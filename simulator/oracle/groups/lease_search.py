@@ -18,7 +18,7 @@ from simulator.oracle.groups.lease_model import Refusal, State, Status, Step
 from simulator.oracle.timeline.spans import Crossing, Span
 
 NODES_MAX = 4_000
-"""After so many steps the search gives up, and nothing is said about the record."""
+"""The most steps of a search. Beyond them nothing is said about the record."""
 
 
 class Event(NamedTuple):

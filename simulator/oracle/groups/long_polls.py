@@ -46,7 +46,7 @@ def idle_polls(history: History, lives: Lives, acquires: list[Acquire]) -> list[
         if not acquire.wait_us or not acquire.succeeded or acquire.deliveries:
             continue
         asked = lives.span(acquire)
-        # It began to wait within what the two leave open: requests and answers queue.
+        # Requests and answers queue, so the wait began between these two times.
         waited = Span(asked.last_us - acquire.wait_us, asked.first_us + acquire.wait_us)
         if asked.first_us <= waited.first_us and waited.first_us + SERVED_US < waited.last_us:
             polls.append(Poll(acquire, waited))

@@ -36,7 +36,7 @@ class Setting(NamedTuple):
     is_sure: bool
     value: Number | None
     number: int
-    """Of the operation that set it, or was told it."""
+    """Number of the operation that set it, or whose answer has it."""
 
 
 class Ends:

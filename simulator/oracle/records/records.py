@@ -21,7 +21,7 @@ from simulator.oracle.violation import Violation, violation
 from simulator.payloads import payload_of, value_of
 
 SLACK_US = 5
-"""Seconds on the wire are floats: a microsecond or two get lost."""
+"""Tolerance: seconds on the wire are floats and lose a microsecond or two."""
 
 
 Shown = Acquire | Read | Poll
@@ -41,7 +41,7 @@ class SentMessage(NamedTuple):
 
     produce: Produce
     position: int
-    """Which of the messages of ``produce``."""
+    """Index of the message in ``produce``."""
 
     @property
     def message(self) -> Message:
@@ -93,7 +93,7 @@ class Records:
         self.violations: list[Violation] = []
         self.produces = [op for op in history.operations if isinstance(op, Produce)]
         self.by_place: dict[tuple[str, Place], list[Record]] = {}
-        """Oldest first; more than one only where power loss without fsync took records."""
+        """Oldest first; several only after a power loss without fsync took records."""
         self.damaged = history.rotted or any(boot.damages for boot in history.boots)
         """Whether recovery reported damage, so that records may be missing."""
         self.of_topic: dict[str, list[Record]] = defaultdict(list)

@@ -13,7 +13,7 @@ from simulator.oracle.timeline.spans import Lives, Span, possible
 from simulator.oracle.violation import Violation, violation
 
 Change = tuple[Span, bool, bool]
-"""When a topic began or ended, whether that happened for sure, and whether it was there then."""
+"""The time of a topic's creation or end, whether it is certain, whether the topic exists then."""
 
 
 def check_topics(history: History, lives: Lives) -> Iterator[Violation]:
@@ -23,7 +23,7 @@ def check_topics(history: History, lives: Lives) -> Iterator[Violation]:
         return
     changes: dict[str, list[Change]] = defaultdict(list)
     touched: set[str] = set()
-    """Asked about in other ways, which may make a topic."""
+    """Topics of other requests, which may have created them."""
     for op in history.operations:
         topic = getattr(op, "topic", None)
         if topic is None or op.error:

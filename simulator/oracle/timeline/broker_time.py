@@ -17,7 +17,7 @@ TOLERANCE_US = 60 * 1_000_000
 GRACE_US = 3_600 * 1_000_000
 START_GAP_US = 3_600 * 1_000_000
 NOTICE_US = 1_000_000
-"""How far a measured time may differ from that of the broker."""
+"""The greatest difference between a measured time and the broker's."""
 
 
 class _Bound(NamedTuple):
@@ -75,7 +75,7 @@ class BrokerTime:
     def _fast(self, starts: list[tuple[int, int]]) -> list[_Bound]:
         """Return the bounds of broker time; the first holds from the beginning."""
         changes: list[tuple[int, int, int]] = []
-        """When an offset may be trusted, the offset, and how far it may be past what was."""
+        """When an offset may be trusted, the offset, and how far it may exceed the trusted one."""
         for index, offset in enumerate(self._offsets):
             changes.append((self._step_times[index], offset, TOLERANCE_US))
             near = 2 * TOLERANCE_US

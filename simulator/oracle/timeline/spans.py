@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from simulator.history.operations import NEVER, Boot, History, Operation
 
 EVER_US = 1 << 62
-"""After everything."""
+"""A time after all events."""
 
 Value = TypeVar("Value", bound=Any)
 Thing = TypeVar("Thing")
@@ -40,10 +40,9 @@ class Crossing(NamedTuple):
     ready_us: int
     """EVER_US when no other life served."""
     loses: bool
-    """Whether the last of what was acknowledged may be gone: power loss without fsync."""
+    """Whether the last acknowledged data may be gone: power loss without fsync."""
     forward_us: int
-    """How far the wall clock was moved forward in that life and before the next; EVER_US when
-    nobody knows."""
+    """Forward steps of the wall clock in that life and before the next; EVER_US if unknown."""
 
 
 class Lives:
@@ -146,9 +145,9 @@ def possible(
 def falling(
     entries: Iterable[tuple[Span, Value, Thing]],
 ) -> Iterator[tuple[tuple[Value, Thing], tuple[Value, Thing]]]:
-    """Return pairs of an entry and one that began after its end with a smaller value.
+    """Return pairs of an entry and a later one with a smaller value.
 
-    Each later entry is paired with the earlier one of the largest value.
+    The later entry begins after the end of the earlier one, which has the largest value before it.
     """
     begun = sorted(entries, key=lambda entry: entry[0].first_us)
     ended = sorted(begun, key=lambda entry: entry[0].last_us)

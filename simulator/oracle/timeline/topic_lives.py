@@ -39,7 +39,7 @@ BLANKS: dict[str, Any] = {
 }
 """Fields that an answer fills."""
 ENDED = "~"
-"""Follows the name of a topic that was deleted, before the number of its life."""
+"""Separates the name of a deleted topic from the number of its life."""
 
 
 def split_topics(history: History, lives: Lives) -> History:
