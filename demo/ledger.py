@@ -119,7 +119,7 @@ class Ledger:
         """Return whether the broker must have made a delivery after the settle.
 
         An answer that stayed unread for a whole lease may be older than the settle: another
-        consumer may have leased the message meanwhile. Any other delivery had a live lease.
+        consumer may have leased the message in between. Any other delivery had a live lease.
         """
         held_back = delivery.received_at - delivery.asked_at >= self.lease_seconds
         return delivery.asked_at > settled_at or not held_back

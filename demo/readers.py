@@ -70,7 +70,7 @@ class Reader(Worker):
         raise NotImplementedError
 
     def record(self, offsets: Sequence[int], values: Sequence[bytes]) -> None:
-        """Record what was read."""
+        """Add records to the read ledger, each with the row of its bytes."""
         number_of = self.state.number_of
         self.state.read_ledger.add(
             self.form,

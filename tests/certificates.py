@@ -26,7 +26,7 @@ class Issued(NamedTuple):
 
 
 def subject(*common_names: str, organization: str = "") -> x509.Name:
-    """A name as it stands in certificates: the most specific part last."""
+    """Return a name as certificates have it, with the most specific part last."""
     parts = [x509.NameAttribute(NameOID.COMMON_NAME, name) for name in common_names]
     if organization:
         parts.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
@@ -34,10 +34,10 @@ def subject(*common_names: str, organization: str = "") -> x509.Name:
 
 
 class Authority:
-    """Somebody who signs certificates, in a directory of its own.
+    """A certificate authority with a directory of its own.
 
-    Its own certificate is signed by itself, or by another (``above``), who may have said that it
-    signs nothing (``may_sign``).
+    It signs its own certificate, or the authority ``above`` does. ``may_sign`` is the CA flag of
+    its certificate.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Authority:
             .sign(signer._key, hashes.SHA256())
         )
         self.certificate = self.directory / "ca.pem"
-        """What those trust who trust this authority."""
+        """The certificate that clients and brokers trust."""
         self.certificate.write_bytes(built.public_bytes(Encoding.PEM))
 
     def _identifier(self) -> x509.AuthorityKeyIdentifier:
@@ -79,9 +79,9 @@ class Authority:
         usage: x509.ObjectIdentifier | None = None,
         hosts: Sequence[str] = (),
     ) -> Issued:
-        """Sign a certificate; ``valid`` is from when to when, counted from now.
+        """Sign a certificate and return its files; ``valid`` is (begin, end), relative to now.
 
-        It is for ``localhost`` and ``127.0.0.1``, unless ``hosts`` says otherwise.
+        It is for ``localhost`` and ``127.0.0.1`` unless ``hosts`` is given.
         """
         names = [common_name] if isinstance(common_name, str) else common_name
         key = ec.generate_private_key(ec.SECP256R1())
@@ -98,18 +98,18 @@ class Authority:
         return _written(self.directory / f"{file}.pem", self.directory / f"{file}.key", built, key)
 
     def issue_for_servers_only(self, common_name: str) -> Issued:
-        """A certificate that a client must not show."""
+        """Return a certificate that is not valid for clients."""
         return self.issue(common_name, usage=ExtendedKeyUsageOID.SERVER_AUTH)
 
     def client_context(self, issued: Issued | None = None) -> ssl.SSLContext:
-        """For a client that trusts this authority and shows a certificate, or none."""
+        """Return a client's context that trusts this authority and presents ``issued``, if any."""
         context = ssl.create_default_context(cafile=str(self.certificate))
         if issued is not None:
             context.load_cert_chain(issued.certificate, issued.key)
         return context
 
     def tls(self, server: Issued, **more: object) -> Mapping[str, object]:
-        """Options of ``[tls]`` for a broker with this certificate, and whatever else is given."""
+        """Return options of ``[tls]`` for a broker with this certificate, with ``more`` options."""
         return {
             "certificate_file": str(server.certificate),
             "key_file": str(server.key),
@@ -152,7 +152,7 @@ def _written(
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for "broker" and its key, as PEM files."""
+    """Return a self-signed certificate for "broker" and its key, as PEM files."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = subject("broker")
     built = (
@@ -164,7 +164,7 @@ def certificate(directory: Path) -> tuple[Path, Path]:
 
 
 def tls(directory: Path) -> tuple[str, ssl.SSLContext]:
-    """An endpoint with a certificate of its own, on a free port, and what a client trusts it by."""
+    """Return an endpoint with a new certificate on a free port, and a context that trusts it."""
     cert, key = certificate(directory)
     context = ssl.create_default_context(cafile=str(cert))
     return f"ssl:0:privateKey={key}:certKey={cert}", context

@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOBODYS_CHEAP_HASH = re.sub("m=.*,t=.*,", "m=8,t=1,", passwords.NOBODYS_HASH)
 
 FIRST = ("tests/simulator/", "tests/fuzz/", "tests/cross/")
-"""Files of tests that take long: with these, several processes begin, after Spark's."""
+"""Paths of long tests: with these, several processes begin, after Spark's."""
 
 # No deadlines: a loaded machine is slow, not wrong.
 settings.register_profile(
@@ -106,7 +106,7 @@ def pytest_collection_finish() -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    """Return 0 for files that use Spark, then the position in `FIRST`, then the rest."""
+    """Return 0 for files that use Spark, then the position in `FIRST`, then one more."""
     path = item.nodeid.partition("::")[0]
     if _uses_spark(path):
         return 0
@@ -143,8 +143,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 @pytest.fixture(autouse=True)
 def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hash with the least memory and time that Argon2 takes. tests/security/test_passwords.py
-    has the real figures, and so do brokers in processes of their own.
+    """Hash with the least memory and time that Argon2 takes.
+
+    tests/security/test_passwords.py uses the real figures, and so do brokers in processes of their
+    own.
     """
     monkeypatch.setattr(passwords, "MEMORY_KIB", 8)
     monkeypatch.setattr(passwords, "PASSES", 1)
@@ -178,7 +180,7 @@ def tasks_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(scope="session")
 def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory in which Spark notes what it ran, as it goes."""
+    """Return the directory in which Spark logs its events."""
     return tmp_path_factory.mktemp("events")
 
 
@@ -186,7 +188,7 @@ def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spark(
     tmp_path_factory: pytest.TempPathFactory, event_log: Path, s3_server: str
 ) -> Iterator[SparkSession]:
-    """The session; tests are skipped where there is no Spark or no Java."""
+    """Yield the session; skip tests without Spark or Java."""
     directory = tmp_path_factory.mktemp("spark") / "work"
     settings = {**SPARK_SETTINGS, "spark.eventLog.dir": event_log.as_uri()}
     options = SparkOptions("local[2]", settings=settings)

@@ -1,4 +1,4 @@
-"""The whole core of a broker in memory: a simulated disk, clocks, threads and turns by hand.
+"""The whole core of a broker in memory: a simulated disk, and clocks, threads and turns by hand.
 
 house = CoreHouse(Config(...))    # opened, as the service opens it
 wire = house.connect("mega")      # a connection of a listener's own factory
@@ -27,7 +27,7 @@ from tests.house import Wire
 
 
 class HandThreads(InlinePool):
-    """Threads that do a piece of work when they are told to."""
+    """A pool whose threads do a piece of work on request."""
 
     def start(self) -> None: ...
 
@@ -37,14 +37,14 @@ class HandThreads(InlinePool):
 
 
 class HandClock(Clock):
-    """A reactor of which a test makes each turn."""
+    """A reactor whose turns the test makes."""
 
     def callFromThread(self, function: Any, *arguments: Any) -> None:
         self.callLater(0, function, *arguments)
 
 
 class _Lock:
-    """Nobody else is there."""
+    """A lock that is always free."""
 
     def acquire(self, file_system: str = "", allow_network: bool = False) -> None: ...
 
@@ -52,7 +52,7 @@ class _Lock:
 
 
 class HandHost:
-    """The `brokerd.server.host.Host` on which nothing happens by itself."""
+    """A `brokerd.server.host.Host` whose clocks and threads the test drives."""
 
     open_archive: OpenArchive | None = None
 
@@ -108,24 +108,24 @@ class CoreHouse:
         assert deferred.called and not failures, failures
 
     def run(self) -> None:
-        """Go on until nothing is left to do now."""
+        """Run until no work is left for now."""
         self.clock.advance(0)
         while any([threads.step() for threads in self.host.at_work]):
             self.clock.advance(0)
 
     def pass_time(self, seconds: float, step: float = 0.05) -> None:
-        """Let both clocks advance, running whatever becomes due."""
+        """Advance both clocks and run the work that becomes due."""
         while seconds > 0:
             self.clock.advance(min(step, seconds))
             self.run()
             seconds -= step
 
     def factory(self, form: str) -> ConnectionFactory:
-        """The factory of a listener."""
+        """Return the factory of a listener."""
         return self.core.factory(form)
 
     def connect_to(self, factory: ConnectionFactory) -> Wire:
-        """A new connection."""
+        """Return a new connection."""
         return Wire(factory, self.clock)
 
     def stop(self) -> None:

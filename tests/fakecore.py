@@ -1,8 +1,8 @@
-"""A core without a journal, for tests of everything around it.
+"""A core without a journal, for tests of the code around it.
 
-Run as a program it is ``twistd`` with this core in the place of the real one; ``FAKE_CORE`` in the
-environment names what goes wrong: a method and an error, such as ``open:StorageFailed``, or
-``serve:StorageFailed`` for a failure after the start, or ``open:never`` for a replay without end.
+Run as a program it is ``twistd`` with this core in the place of the real one. ``FAKE_CORE`` in the
+environment names a fault: a method and an error. ``open:StorageFailed`` fails the open,
+``serve:StorageFailed`` fails after the start, and ``open:never`` never ends the replay.
 """
 
 from __future__ import annotations

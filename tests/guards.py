@@ -1,4 +1,4 @@
-"""A guard whose accesses have the permissions that a test gives them, without accounts."""
+"""A guard whose accesses have given permissions, without accounts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from brokerd.security import ANY, Access, Guard
 
 
 class Given(Access):
-    """Somebody with permissions on everything, and on topics; anonymous without a name."""
+    """An access with permissions on everything, and on topics; anonymous without a name."""
 
     def __init__(
         self, name: str = "", permissions: int = 0, topics: Mapping[str, int] | None = None
@@ -27,7 +27,7 @@ class Given(Access):
         return bool(self.name)
 
     def revoke(self) -> None:
-        """Nothing is permitted from now on."""
+        """Revoke all permissions from now on."""
         self.by_role = 0
         self.by_topic.clear()
 
@@ -59,7 +59,7 @@ class Given(Access):
 
 
 class GuardOf(Guard):
-    """Lets everybody in as ``first``, and whoever has a key as the access of that key."""
+    """Gives each connection the access ``first``, and each API key its own access."""
 
     auth = True
 

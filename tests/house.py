@@ -61,7 +61,7 @@ class House(BareBroker):
     # -- life ---------------------------------------------------------------------------------
 
     def again(self, **changes: Any) -> House:
-        """A new broker on the same disk, after a clean stop or a crash."""
+        """Return a new broker on the same disk, after a clean stop or a crash."""
         arguments = {
             "disk": self.disk,
             "settings": self.settings,
@@ -73,14 +73,14 @@ class House(BareBroker):
         return House(**{**arguments, **changes})
 
     def crash(self, **changes: Any) -> House:
-        """Lose power now: what was not synced is gone; start again."""
+        """Lose power now, without unsynced data; return a new broker on the same disk."""
         self.disk.crash()
         return self.again(**changes)
 
     def append(self, topic: str, value: bytes, **rest: Any) -> None:
-        """Have a durable record that no format wrote, and so within the limits of none.
+        """Store a durable record past the wire formats, and so past their limits.
 
-        It goes to partition 0 of a topic that is made if need be; ``rest`` is as for
+        It goes to partition 0 of a topic, which is created if needed. ``rest`` is passed to
         `Broker.records.produce`.
         """
         partition = (self.broker.topics.find(topic) or self.broker.topics.create(topic)).partition(
@@ -96,17 +96,19 @@ class House(BareBroker):
                 return
 
     def connect(self) -> Client:
-        """A new client connection."""
+        """Return a new Mamamia connection."""
         return Client(self.factory, self.clock)
 
     def connect_to(self, factory: ConnectionFactory) -> Wire:
-        """A new connection of any wire format."""
+        """Return a new connection of any wire format."""
         return Wire(factory, self.clock)
 
 
 class Transport:
-    """A stream transport in memory that behaves as the reactor's: what the peer does not read
-    fills a buffer and pauses the producer, and closing waits until the buffer is empty.
+    """A stream transport in memory that behaves like the reactor's.
+
+    Bytes that the peer does not read fill a buffer and pause the producer. Closing waits until the
+    buffer is empty.
     """
 
     BUFFER_BYTES = 65_536
@@ -120,9 +122,9 @@ class Transport:
         """Whether the protocol stopped reading."""
         self.peer_reads = True
         self.buffered = bytearray()
-        """What the peer has not read."""
+        """Bytes that the peer has not read."""
         self.received = bytearray()
-        """What the peer has read."""
+        """Bytes that the peer has read."""
         self.writes = 0
         self.resumed: Callable[[], None] = lambda: None
         self._producer: Any = None
@@ -183,13 +185,13 @@ class Transport:
         self._clock.callLater(0, self.lose, why)
 
     def lose(self, why: Exception) -> None:
-        """The connection is gone, now."""
+        """Lose the connection now."""
         if self.connected:
             self.connected = False
             self.protocol.connectionLost(Failure(why))
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """As TCP transports have it."""
+        """Do nothing. TCP transports have this method."""
 
     def getPeer(self) -> str:
         return "a client in memory"
@@ -202,7 +204,7 @@ class Wire:
     """The other end of one connection, in bytes."""
 
     READ_BYTES = 65_536
-    """The reactor reads no more than this at once."""
+    """The most bytes that the reactor reads at once."""
 
     def __init__(self, factory: ConnectionFactory, clock: Clock) -> None:
         self.protocol = factory.buildProtocol(None)
@@ -214,13 +216,13 @@ class Wire:
         self.protocol.makeConnection(self.transport)
 
     def send_bytes(self, data: bytes) -> None:
-        """Send bytes; what the broker does not read now it reads when it resumes."""
+        """Send bytes; a broker that has stopped reading gets them when it resumes."""
         self._unsent += data
         self._deliver()
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes sent that the broker has not read."""
+        """Return the number of sent bytes that the broker has not read."""
         return len(self._unsent)
 
     def send_no_more(self) -> None:
@@ -245,7 +247,7 @@ class Wire:
             self.protocol.readConnectionLost()
 
     def disconnect(self) -> None:
-        """Vanish, so that the broker notices at once."""
+        """Disconnect; the broker notices at once."""
         self.transport.lose(ConnectionLost())
 
     def stop_reading(self) -> None:
@@ -256,7 +258,7 @@ class Wire:
         self.transport.read_on()
 
     def received_bytes(self) -> bytes:
-        """Everything received since the last call."""
+        """Return all bytes received since the last call."""
         data = bytes(self.transport.received)
         self.transport.received.clear()
         return data
@@ -278,7 +280,7 @@ class Client(Wire):
         self.send_bytes(b"".join(map(encode_request, requests)))
 
     def answers(self) -> list[Any]:
-        """Everything received since the last call, decoded."""
+        """Return all answers received since the last call, decoded."""
         return [decode_response(*frame) for frame in self._reader.feed(self.received_bytes())]
 
 

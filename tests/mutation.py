@@ -1,10 +1,10 @@
-"""Runs mutation tests of one room with cosmic-ray, in a copy of the working tree.
+"""Run mutation tests of one room with cosmic-ray, in a copy of the working tree.
 
 python -m tests.mutation groups --count 60 --cosmic-ray /tmp/mutation/bin/cosmic-ray
 
 cosmic-ray changes one operator, number, or word of the source at a time and runs the tests of the
 room. A mutant survives if they pass. The seed selects ``count`` of all mutants; type annotations
-have none. docs/testing.rst, section "Mutation tests", says how to install cosmic-ray.
+have none. docs/testing.rst, section "Mutation tests", describes how to install cosmic-ray.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROOMS = {
         " tests/archive/test_log_files.py",
     ),
 }
-"""The source of a room, and its tests."""
+"""The source directory of a room, and its tests."""
 
 CONFIGURATION = """
 [cosmic-ray]
@@ -67,7 +67,7 @@ def annotations(source: str) -> Iterator[tuple[int, int, int, int]]:
 
 
 def keep_some(session: Path, count: int, seed: int) -> int:
-    """Delete all mutants but ``count``, and those in annotations. Returns how many there were."""
+    """Keep ``count`` mutants outside annotations, delete the others, return the number of all."""
     with closing(sqlite3.connect(session)) as database, database:
         rows = database.execute(
             "SELECT job_id, module_path, start_pos_row, start_pos_col FROM mutation_specs "

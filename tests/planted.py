@@ -1,14 +1,14 @@
 # Tests: tests/simulator/test_planted.py
-"""Plants bugs in copies of the broker, one at a time, and says what finds them and how fast.
+"""Plant bugs in copies of the broker, one at a time, and report which search finds each how fast.
 
 python -m tests.planted
 python -m tests.planted --only skip-fsync --only reuse-offset --seeds 300 --jobs 2
 
 Each bug is a slip of a line or two, at a named line, that start-up and the first answers do not
-reveal. The copy holds ``brokerd/``, ``simulator/`` and ``tests/`` as they are in the working tree;
-nothing else is touched. Each of the `SEARCHES` runs on the copy until it finds something; a copy
-without the bug must then pass at the same seed, point or test. docs/simulator.rst, section "Planted
-bugs", keeps the table that this prints.
+reveal. The copy holds ``brokerd/``, ``simulator/`` and ``tests/`` from the working tree; nothing
+else is touched. Each of the `SEARCHES` runs on the copy until it finds something. A copy without
+the bug must then pass at the same seed, point or test. docs/simulator.rst, section "Planted bugs",
+keeps the printed table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEPT_PLAN = "simulator/test_run.py::test_what_was_found_once_stays_mended"
 
 
 class Edit(NamedTuple):
-    """``old`` stands exactly once in ``file``, and gives way to ``new``."""
+    """Replaces ``old``, which must be exactly once in ``file``, by ``new``."""
 
     file: str
     old: str
@@ -48,10 +48,10 @@ class Bug(NamedTuple):
 
     name: str
     means: str
-    """What the broker does wrong then."""
+    """The fault that it causes in the broker."""
     edits: tuple[Edit, ...]
     tests: str = ""
-    """The files of tests in which the search "suite" looks for it, below ``tests/``."""
+    """Files below ``tests/`` in which the search "suite" looks for it."""
 
 
 def bug(name: str, means: str, file: str, *changes: tuple[str, str], tests: str = "") -> Bug:
@@ -1143,18 +1143,18 @@ BUGS = (
 
 
 class Planted(Exception):
-    """A bug cannot be planted as the list says."""
+    """A bug does not fit the source; the list needs a change."""
 
 
 def plant(one: Bug, root: Path) -> None:
-    """Change the files of ``one`` under ``root``. Raises Planted."""
+    """Plant a bug in the files under ``root``. Raises Planted."""
     for edit in one.edits:
         path = root / edit.file
         path.write_text(changed(path.read_text(), edit))
 
 
 def changed(text: str, edit: Edit) -> str:
-    """``text`` with the edit made. Raises Planted unless there is exactly one place for it."""
+    """Return ``text`` with the edit made. Raises Planted unless it fits exactly once."""
     count = text.count(edit.old)
     if count != 1:
         raise Planted(f"{edit.file} holds {count} places, not one, for {edit.old!r}: mend the list")
@@ -1162,7 +1162,7 @@ def changed(text: str, edit: Edit) -> str:
 
 
 def line_of(edit: Edit, root: Path = ROOT) -> int:
-    """The line at which an edit begins to differ."""
+    """Return the number of the first line that the edit changes."""
     before, _, _ = (root / edit.file).read_text().partition(edit.old)
     pairs = enumerate(zip_longest(edit.old, edit.new))
     same = next(at for at, (old, new) in pairs if old != new)
@@ -1170,12 +1170,12 @@ def line_of(edit: Edit, root: Path = ROOT) -> int:
 
 
 def places(one: Bug) -> str:
-    """Where a bug is planted."""
+    """Return the files and lines of a bug as text."""
     return ", ".join(f"{edit.file.removeprefix('brokerd/')}:{line_of(edit)}" for edit in one.edits)
 
 
 def copy_tree(target: Path) -> None:
-    """Copy the files of the package, the simulator and the tests that git knows or would add."""
+    """Copy the package, the simulator and the tests: all files that git does not ignore."""
     command = [
         "git",
         "ls-files",
@@ -1199,14 +1199,16 @@ def copy_tree(target: Path) -> None:
 
 
 class Search(NamedTuple):
-    """A program that looks for bugs, and what its output says of the first it finds."""
+    """A program that looks for bugs, and the pattern of its output about the first one."""
 
     name: str
     stages: tuple[str, ...]
-    """Arguments of Python's ``-m``, one run after the other. ``{seeds}``, ``{jobs}`` and
-    ``{tests}`` are replaced."""
+    """Arguments of Python's ``-m``, one run after the other.
+
+    ``{seeds}``, ``{jobs}`` and ``{tests}`` are replaced.
+    """
     again: str
-    """The same for what was found alone, at ``{where}``."""
+    """Arguments that repeat one finding, at ``{where}``."""
     found: re.Pattern[str]
 
 
@@ -1241,12 +1243,13 @@ SEARCHES = (
         re.compile(r"[\w ,]+: \S*?(?P<where>[^/ ]+) at \d+ \^ \w+, .*?: (?P<what>[A-Z ]+):"),
     ),
 )
-"""The suite runs a bug's own test files. Flips take long: they are asked only about what the
-others do not find."""
+"""The suite runs a bug's own test files. Flips take long: they run only for bugs that no other
+search has found.
+"""
 
 
 class Catch(NamedTuple):
-    """How a search ended. ``what`` is empty if it found nothing."""
+    """The end of a search. ``what`` is empty if it found nothing."""
 
     what: str
     where: str
@@ -1256,9 +1259,9 @@ class Catch(NamedTuple):
 
 
 def hunt(search: Search, root: Path, sound: Path, seeds: int, jobs: int, tests: str = "") -> Catch:
-    """Run a search on the tree at ``root`` until it finds something or has seen everything.
+    """Run a search on the tree at ``root`` until it finds something or ends; return the result.
 
-    What it finds in the tree at ``sound`` as well is not the bug's.
+    A finding that the tree at ``sound`` has, too, does not count as a proof.
     """
     began = time.monotonic()
     catch = Catch("", "", 0.0)
@@ -1295,7 +1298,7 @@ def _run(search: Search, root: Path, arguments: Sequence[str]) -> Catch:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a process and those that it started."""
+    """SIGKILL a process group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -1318,7 +1321,7 @@ def _read(search: Search, process: subprocess.Popen[str]) -> Catch:
 
 
 class Result(NamedTuple):
-    """One bug, and what came of each search, by its name."""
+    """The results of the searches for one bug, by name of the search."""
 
     bug: Bug
     catches: dict[str, Catch]
@@ -1331,7 +1334,10 @@ class Result(NamedTuple):
 def try_out(
     one: Bug, searches: Iterable[Search], seeds: int, jobs: int, *, first: bool = False
 ) -> Result:
-    """Plant a bug in a copy of the tree and search for it. ``first``: until one search finds it."""
+    """Plant a bug in a copy of the tree and search for it.
+
+    :param first: stop after the first search that finds it.
+    """
     with tempfile.TemporaryDirectory(prefix="planted-") as directory:
         root, sound = Path(directory, "planted"), Path(directory, "sound")
         copy_tree(root)
@@ -1350,7 +1356,7 @@ def try_out(
 
 
 def cell(catch: Catch | None) -> str:
-    """What a search made of a bug, for the table."""
+    """Return the cell of the table for one search."""
     if catch is None:
         return ""
     if not catch.what:
@@ -1362,7 +1368,7 @@ def cell(catch: Catch | None) -> str:
 
 
 def table(results: Sequence[Result]) -> Iterator[str]:
-    """A table in reStructuredText."""
+    """Yield the lines of a table in reStructuredText."""
     rows = [["bug", "line", *(search.name for search in SEARCHES)]]
     for result in results:
         cells = [cell(result.catches.get(search.name)) for search in SEARCHES]
@@ -1377,7 +1383,7 @@ def table(results: Sequence[Result]) -> Iterator[str]:
 
 
 def chosen(names: Sequence[str] | None, known: Sequence[str], what: str) -> list[str]:
-    """``names``, or all that are known. Raises SystemExit for one that is not."""
+    """Return ``names``, or all known ones. Raises SystemExit for an unknown one."""
     for name in names or ():
         if name not in known:
             raise SystemExit(f"there is no {what} {name!r}; there are {', '.join(known)}")
@@ -1385,7 +1391,7 @@ def chosen(names: Sequence[str] | None, known: Sequence[str], what: str) -> list
 
 
 def main(given: list[str]) -> int:
-    """Returns the exit code: 1 if a bug was not caught."""
+    """Run the command and return the exit code: 1 if a bug was not caught."""
     parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--only", action="append", metavar="NAME", help="only this bug")

@@ -1,4 +1,4 @@
-"""Sends HTTP to the admin site of a broker in one process, and reads what comes back."""
+"""Send HTTP to the admin site of a broker in one process, and read the answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JSON = "content-type: application/json\r\n"
 
 
 class Wire(StringTransport):
-    """A transport that knows when it was cut."""
+    """A transport that records an abort."""
 
     aborted = False
 
@@ -67,13 +67,13 @@ class Caller:
         )
 
     def connect(self) -> tuple[Any, Wire]:
-        """A connection: the server's side, and what it wrote."""
+        """Return a new connection: the server's side, and its transport."""
         channel, wire = self.site.buildProtocol(None), Wire()
         channel.makeConnection(wire)
         return channel, wire
 
     def send(self, method: str, path: str, body: bytes = b"", head: str = JSON) -> tuple[Any, Wire]:
-        """Send a request and do not wait."""
+        """Send a request without waiting; return the connection."""
         channel, wire = self.connect()
         lines = f"{method} /api/v1{path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n{head}"
         lines += f"content-length: {len(body)}\r\n\r\n"
@@ -83,7 +83,7 @@ class Caller:
     def call(
         self, method: str, path: str, body: Any = None, head: str = JSON, **query: Any
     ) -> tuple[int, Any]:
-        """One request, run until it is answered: (status, JSON)."""
+        """Send a request, run until it is answered, and return (status, JSON)."""
         raw = (
             body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         )
@@ -101,7 +101,7 @@ class Caller:
 
 
 def answer_of(wire: Wire) -> tuple[int, Any]:
-    """(status, JSON) of what was written."""
+    """Return (status, JSON) of the written answer."""
     top, _, content = wire.value().partition(b"\r\n\r\n")
     assert top.startswith(b"HTTP/1.1 "), top
     return int(top.split()[1]), json.loads(content) if content else None

@@ -1,4 +1,4 @@
-"""What tests commit to a table: names of files that need not be there, or files of few records."""
+"""Files for commits to a table: names of files that need not exist, or files of few records."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ OTHER_LOG_ID = "f" * 32
 
 
 def tail(number: int) -> str:
-    """The end of a file's name, another one for each number."""
+    """Return the end of a file's name, different for each number."""
     return f"{number % (1 << 32):08x}-{number:016x}"
 
 
 def records_file(
     topic_id: int, first: int, end: int, *, number: int = 0, partition: int = 0, **facts: int
 ) -> AddFile:
-    """A file of records of one partition. By default its times are its offsets."""
+    """Return a file of records of one partition. By default its times are its offsets."""
     only = Range(topic_id, partition, first, end)
     path = records_name(topic_id % 16, only, only, tail(number))
     known = FileStats(end - first, 100 * (end - first), first, end - 1, first, end - 1)
@@ -38,14 +38,14 @@ def records_file(
 def shared_file(
     low: tuple[int, int], high: tuple[int, int], *, number: int = 0, **facts: int
 ) -> AddFile:
-    """A file of records of several partitions, from (topic id, partition) to another."""
+    """Return a file of records of several partitions, from (topic id, partition) to another."""
     first, last = Range(*low, 0, 1), Range(*high, 1, 2)
     path = records_name(low[0] % 16, first, last, tail(number))
     return AddFile(path, 2000, FileStats(2, 200, 0, 1, 0, 1)._replace(**facts))
 
 
 def files_of(added: Iterable[AddFile]) -> pa.Table:
-    """The files as the snapshot of a table that has them."""
+    """Return the files as the snapshot of a table that has them."""
     rows = [{"path": file.path, "size": file.size, **file.stats._asdict()} for file in added]
     names = ("path", "size", *FileStats._fields)
     schema = pa.schema([(name, pa.string() if name == "path" else pa.int64()) for name in names])
@@ -53,7 +53,7 @@ def files_of(added: Iterable[AddFile]) -> pa.Table:
 
 
 class Row(NamedTuple):
-    """A record, and the partition it is of."""
+    """A record and its partition."""
 
     topic_id: int
     partition: int
@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
 
 def write_records(table: Table, ranges: Sequence[Range], rows: Iterable[Row]) -> FileInfo:
-    """Write a file of records, sorted, which no commit names yet."""
+    """Write a sorted file of records that no commit names yet."""
     rows = sorted(rows, key=lambda row: row[:3])
     columns = {
         "topic": [f"t{row.topic_id}" for row in rows],

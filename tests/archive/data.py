@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 class Data:
-    """The data directory of a broker that is not there, and what ought to be in its archive."""
+    """The data directory of an absent broker, and the expected contents of its archive."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,7 +41,7 @@ class Data:
         self.starts: dict[int, int] = {}
         """The start offset of partition 0, by topic id."""
         self.compacted: set[int] = set()
-        """Topics of which only the latest record of a key has to be kept."""
+        """Topics that may keep only the latest record of a key."""
         self.gaps: list[tuple[int, int]] = []
         self.damage: list[DamagedPlace] = []
         self.appended: list[tuple[int, int, int, bytes]] = []
@@ -52,7 +52,7 @@ class Data:
     # -- The log -------------------------------------------------------------------------------
 
     def append(self, topic_id: int, partition: int, *values: bytes, **columns: Any) -> None:
-        """A frame with a batch of records; a topic is made when it is first used."""
+        """Add a frame with a batch of records; the first use of a topic creates it."""
         if topic_id not in self.starts:
             self.starts[topic_id] = 0
             self.log.add(topic_entry(topic_id, "created", name=f"topic-{topic_id}", partitions=2))
@@ -63,20 +63,20 @@ class Data:
         self.log.frame()
 
     def lease(self, topic_id: int, group: str, offset: int, owner: str) -> None:
-        """A frame with an event of a group."""
+        """Add a frame with a lease of a group."""
         event = (EventKind.LEASED, offset, 1_000_000, 7, 1, owner, "")
         self.log.add(events_entry(topic_id, 0, group, [event]))
         self.happened.append((topic_id, group, offset, owner))
         self.log.frame()
 
     def settle(self, topic_id: int, group: str, offset: int) -> None:
-        """A frame with the outcome of a record that was leased."""
+        """Add a frame with a settle of a leased record."""
         event = (EventKind.SETTLED, offset, 0, 0, 0, "", "")
         self.log.add(events_entry(topic_id, 0, group, [event]))
         self.log.frame()
 
     def fill(self, segments: int = 3) -> list[Path]:
-        """Some segments in which something of everything happens."""
+        """Write segments with entries of all these kinds; return their paths."""
         paths = []
         for _ in range(segments):
             for topic_id in (1, 2, 17):
@@ -88,7 +88,7 @@ class Data:
         return paths
 
     def bounds(self) -> Bounds:
-        """What the broker would say now."""
+        """Return the current bounds, as the broker would write them."""
         topics = [
             TopicBounds(
                 number,
@@ -107,7 +107,7 @@ class Data:
         return Bounds(LOG_ID, self.log.first_lsn, time_us, True, highest + 1, topics, self.damage)
 
     def publish(self) -> None:
-        """Have the broker write the bounds."""
+        """Write the bounds in the place of the broker."""
         (self.path / "state" / FILE_NAME).write_bytes(encode_bounds(self.bounds()))
 
     # -- The archive ---------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Data:
         free_bytes: Callable[[], int] = lambda: NO_LIMIT,
         **settings: Any,
     ) -> IngestReport:
-        """A rollup in this process."""
+        """Run a rollup in this process."""
         bounds = self.bounds()
         open_paired_tables(self.path, self.root, bounds)
         given = Settings(**{"file_bytes": MIB, **settings})
@@ -131,17 +131,17 @@ class Data:
         return found
 
     def records(self) -> list[tuple[int, int, int, bytes]]:
-        """What the table of records has, as `appended`."""
+        """Return the rows of the table of records, in the form of `appended`."""
         names = ("topic_id", "partition", "offset", "value")
         return sorted(tuple(row[name] for name in names) for row in self._rows("records"))
 
     def events(self) -> list[tuple[int, str, int, str]]:
-        """What the table of events has, as `happened`."""
+        """Return the rows of the table of events, in the form of `happened`."""
         names = ("topic_id", "group_name", "offset", "owner")
         rows = sorted(self._rows("events"), key=lambda row: (row["lsn"], row["seq"]))
         return [tuple(row[name] for name in names) for row in rows]
 
     def check(self) -> None:
-        """The archive has all that is sealed, once."""
+        """Check that the archive has all sealed data exactly once."""
         assert self.records() == sorted(self.appended)
         assert self.events() == self.happened

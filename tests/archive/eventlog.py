@@ -1,4 +1,4 @@
-"""Spark's event log: what ran."""
+"""Read Spark's event log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def jobs_with_tasks(directory: Path) -> set[str]:
-    """What the tasks that ended were for: descriptions of jobs, "" where there was none."""
+    """Return the job descriptions of all ended tasks; "" for a job without one."""
     events = [
         json.loads(line)
         for path in directory.rglob("*")

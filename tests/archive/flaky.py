@@ -1,4 +1,4 @@
-"""A proxy that now and then loses requests or answers, or refuses them, as networks do."""
+"""A proxy that sometimes loses requests or answers, or refuses requests, as networks do."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ FAULTS = ("request lost", "answer lost", "refused", "refused, and done", "slow")
 
 
 class Flaky:
-    """Between a client and a server; while it is `calm`, nothing happens."""
+    """Chooses the faults between a client and a server; none while it is `calm`."""
 
     def __init__(self, seed: int, rate: float) -> None:
         self._dice = Random(seed)
         self._rate = rate
         self.calm = False
         self.seen: Counter[str] = Counter()
-        """Faults that there were."""
+        """Number of faults by name."""
 
     def fault(self) -> str:
-        """What happens to a request; "": nothing."""
+        """Draw the fault of a request; "" for none."""
         if self.calm or self._dice.random() >= self._rate:
             return ""
         fault = self._dice.choice(FAULTS)
@@ -36,14 +36,14 @@ class Flaky:
 
 @contextmanager
 def proxy(server: str, flaky: Flaky) -> Iterator[str]:
-    """The URL of a proxy before a server."""
+    """Run a proxy in front of a server and yield its URL."""
     host = urlsplit(server).netloc
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *arguments: object) -> None:
-            """Nothing is printed."""
+            """Print nothing."""
 
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

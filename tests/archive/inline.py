@@ -1,4 +1,4 @@
-"""Tasks that run in this process instead of Spark's."""
+"""Run tasks in this process instead of Spark's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def map_here(
 ) -> list[Result]:
     """Do in this process what `SparkRunner.map` does in Spark's tasks.
 
-    The items and the results are pickled all the same. There is one attempt.
+    The items and the results are pickled, too. There is one attempt.
     """
     try:
         results = [function(item) for item in pickle.loads(pickle.dumps(items))]
@@ -74,7 +74,7 @@ def ingest_inline(
     spark: SparkRunner | None = None,
     **fields: Any,
 ) -> IngestReport:
-    """Ingest all sealed segments of a log into an archive, which is made if need be."""
+    """Ingest all sealed segments of a log into an archive, which is created if needed."""
     run = Run(
         root=root,
         bounds=bounds,

@@ -1,4 +1,4 @@
-"""Logs made by hand: sealed segments with their indexes, as a broker leaves them.
+"""Make logs by hand: sealed segments with their indexes, as a broker leaves them.
 
 `make_segment` writes one from frames; `LogMaker` counts offsets and LSNs from segment to segment.
 """
@@ -38,38 +38,38 @@ Frame = tuple[int, Sequence[Entry]]
 
 
 def records_entry(topic_id: int, partition: int, base: int, columns: RecordColumns) -> Entry:
-    """The entry of a batch of records, the first of which has the offset ``base``."""
+    """Return the entry of a batch of records; its first record has the offset ``base``."""
     count = len(columns.values)
     body = encode_records(columns)
     return Entry(EntryKind.RECORDS, topic_id, partition, base, count, body)
 
 
 def events_entry(topic_id: int, partition: int, group: str, events: Sequence[GroupEvent]) -> Entry:
-    """The entry of events of a group."""
+    """Return the entry of events of a group."""
     body = encode_group_events(group, events)
     return Entry(EntryKind.GROUP_EVENTS, topic_id, partition, 0, len(events), body)
 
 
 def topic_entry(topic_id: int, op: str, partition: int = 0, **keys: object) -> Entry:
-    """The entry that tells what happens to a topic: ``created`` with ``name``, for instance."""
+    """Return the entry of a change of a topic: for instance ``created`` with ``name``."""
     body = msgpack.packb({"op": op, **keys})
     return Entry(EntryKind.TOPIC, topic_id, partition, 0, 0, body)
 
 
 def mark_entry() -> Entry:
-    """What a broker writes after a quiet moment."""
+    """Return the entry that a broker writes after a quiet moment."""
     return Entry(EntryKind.MARK, 0, 0, 0, 0, b"")
 
 
 def segment_id_of(first_lsn: int) -> bytes:
-    """The id that `make_segment` gives to a segment."""
+    """Return the id that `make_segment` gives to a segment."""
     return xxh3_128_digest(first_lsn.to_bytes(8, "little"))
 
 
 def make_segment(
     directory: Path, first_lsn: int, frames: Sequence[Frame], *, indexed: bool = True
 ) -> Path:
-    """Write ``<first LSN>.wal`` and, if it is to be sealed, its ``.idx``; returns the segment.
+    """Write ``<first LSN>.wal`` and, with ``indexed``, its ``.idx``; return the segment's path.
 
     Its end LSN is ``first_lsn`` plus the size of the file.
     """
@@ -104,11 +104,11 @@ def damage(path: Path, position: int, bit: int = 0) -> None:
 
 
 KINDS = ["pipe", "device", "directory"]
-"""What `make_no_file` makes."""
+"""Kinds that `make_no_file` makes."""
 
 
 def make_no_file(path: Path, kind: str) -> None:
-    """Put what is no file where one is looked for."""
+    """Put a directory entry that is not a regular file at a path."""
     path.unlink(missing_ok=True)
     if kind == "pipe":
         os.mkfifo(path)
@@ -119,7 +119,7 @@ def make_no_file(path: Path, kind: str) -> None:
 
 
 def body_position(path: Path, needle: bytes) -> int:
-    """Where in a file some bytes stand that stand there once."""
+    """Return the position of bytes that are in a file exactly once."""
     data = path.read_bytes()
     assert data.count(needle) == 1
     return data.index(needle)
@@ -143,7 +143,7 @@ class LogMaker:
     def append(
         self, topic_id: int, partition: int, values: Sequence[bytes], **columns: object
     ) -> int:
-        """Add a batch to the frame under way; returns its base offset."""
+        """Add a batch to the open frame; return its base offset."""
         base = self.next.get((topic_id, partition), 0)
         times = RecordColumns(values, append_time_us=self.time_us)
         filled = times._replace(**columns)
@@ -152,18 +152,18 @@ class LogMaker:
         return base
 
     def add(self, *entries: Entry) -> None:
-        """Add other entries to the frame under way."""
+        """Add other entries to the open frame."""
         self._entries += entries
 
     def frame(self) -> None:
-        """End the frame under way, if there is anything in it."""
+        """End the open frame, unless it is empty."""
         if self._entries:
             self._frames.append((self.time_us, self._entries))
             self._entries = []
             self.time_us += 1_000_000
 
     def seal(self) -> Path:
-        """End the segment; returns its path. The next one begins where it ends."""
+        """End the segment and return its path. The next segment begins at its end."""
         self.frame()
         path = make_segment(self.directory, self.first_lsn, self._frames)
         self.first_lsn += path.stat().st_size
@@ -172,4 +172,4 @@ class LogMaker:
 
 
 HEADERS = FRAME_HEADER_BYTES + ENTRY_HEADER_BYTES
-"""Where the body of the first entry of a frame begins, in bytes from where the frame does."""
+"""Position of the body of a frame's first entry, in bytes from the begin of the frame."""

@@ -1,4 +1,4 @@
-"""What the archive's rules should give, by plain loops over what happened."""
+"""The archive's rules as plain loops over the events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from brokerd.walformat import EventKind, GroupEvent
 
 STEP_US = 20 * 60_000_000
-"""Time goes on by this from LSN to LSN."""
+"""Broker time between two LSNs, in microseconds."""
 
 
 class Happened(NamedTuple):
@@ -27,7 +27,7 @@ class Happened(NamedTuple):
 
 
 def log_of(histories: list[list[list[GroupEvent]]]) -> list[Happened]:
-    """Entries of several groups in one log: one after the other, each group its own."""
+    """Merge the entries of several groups into one log; each group keeps its order."""
     entries = sorted(
         (at, number, events)
         for number, history in enumerate(histories)
@@ -51,7 +51,7 @@ class Attempt:
 
 
 def deliveries(log: Iterable[Happened]) -> list[tuple[Any, ...]]:
-    """Rows of the table deliveries, event by event in the order of the log; times in us."""
+    """Return rows of the table deliveries, computed event by event; times in microseconds."""
     attempts: dict[tuple[int, int, str, int], Attempt] = {}
     found = []
     for h in log:
@@ -80,5 +80,5 @@ def deliveries(log: Iterable[Happened]) -> list[tuple[Any, ...]]:
 
 
 def in_order(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """How rows of deliveries are sorted, whatever is null in them."""
+    """Return the sort key of a row of deliveries, which has no nulls."""
     return (row[13], *row[:5])

@@ -18,7 +18,7 @@ SECRET = "a-secret-that-nobody-may-see"
 
 
 def environment(endpoint: str) -> dict[str, str]:
-    """What says how to come there."""
+    """Return the environment variables for access to the server."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ALLOW_HTTP": "true",
@@ -29,7 +29,7 @@ def environment(endpoint: str) -> dict[str, str]:
 
 
 def make_bucket(endpoint: str) -> str:
-    """A new bucket; returns its name."""
+    """Create a bucket and return its name."""
     name = f"bucket-{secrets.token_hex(6)}"
     urllib.request.urlopen(
         urllib.request.Request(f"{endpoint}/{name}", method="PUT"), timeout=10
@@ -39,8 +39,8 @@ def make_bucket(endpoint: str) -> str:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
-    """The URL of a server."""
-    # Here, for it takes half a second, which few tests need.
+    """Run a server and yield its URL."""
+    # Imported here, because it takes half a second and few tests need it.
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
@@ -49,7 +49,7 @@ def s3_server() -> Iterator[str]:
     lock = Lock()
 
     def serve(environ: dict[str, Any], start_response: Any) -> Any:
-        """Answer a request. Conditional ones take turns: moto looks and writes in two steps."""
+        """Answer a request. Conditional ones take turns: moto checks and writes in two steps."""
         with lock if "HTTP_IF_NONE_MATCH" in environ else nullcontext():
             return moto(environ, start_response)
 
@@ -63,7 +63,7 @@ def s3_server() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> ObjectAddress:
-    """A place in a new bucket; the environment says how to come there."""
+    """Return the address of a new bucket, and set the environment for access to it."""
     for name, value in environment(s3_server).items():
         monkeypatch.setenv(name, value)
     return object_address(f"s3://{make_bucket(s3_server)}/some/archive")

@@ -1,4 +1,4 @@
-"""An archive made by hand, for tests of what the job does with it: tables, files, bounds."""
+"""An archive made by hand, for tests of the job: tables, files, bounds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Record = dict[str, Any]
 
 
 class World:
-    """The archive of a log of which tests make up the parts."""
+    """The archive of a log whose parts the tests make up."""
 
     def __init__(self, directory: Path, spark: SparkSession) -> None:
         self.root = directory / "archive"
@@ -47,10 +47,10 @@ class World:
         self.points: list[str] = []
         self.stop_at: Callable[[str], None] = self.points.append
 
-    # -- What the broker says ----------------------------------------------------------------
+    # -- The broker's bounds ----------------------------------------------------------------------
 
     def topic(self, topic_id: int, *partitions: tuple[int, int], compact: bool = False) -> None:
-        """Make a topic known, or known otherwise; partitions are (start, compact_below)."""
+        """Add or replace a topic; partitions are (start, compact_below)."""
         found = [PartitionBounds(start, below, 1 << 40) for start, below in partitions]
         self.topics[topic_id] = TopicBounds(topic_id, f"t{topic_id}", 0, compact, found)
         self.next_topic_id = max(self.next_topic_id, topic_id + 1)
@@ -76,10 +76,10 @@ class World:
             failpoint=lambda point: self.stop_at(point),
         )
 
-    # -- What a rollup does ------------------------------------------------------------------
+    # -- The rollup -------------------------------------------------------------------------------
 
     def roll_events(self, log: Iterable[Happened], end_lsn: int) -> None:
-        """Add events, which come after those before, and say that all below an LSN is there."""
+        """Append events and mark the table complete below an LSN."""
         log = list(log)
         files = [self._events_file(log, self.lsn, end_lsn)] if log else []
         table = Table(self.root, EVENTS, LOG_ID)
@@ -109,7 +109,7 @@ class World:
         return add_file(self._write(EVENTS, rows, ranges))
 
     def roll_records(self, files: Iterable[Sequence[Record]], end_lsn: int) -> list[FileInfo]:
-        """Add files of records, each given by its rows; it covers what lies between them."""
+        """Add files of records, each given by its rows; it covers the offsets between them."""
         infos = [self._records_file(list(rows)) for rows in files]
         self.commit_records(infos, end_lsn)
         return infos
@@ -137,14 +137,14 @@ class World:
                 writer.write(pa.Table.from_pylist(rows, arrow_schema(layout)))
             return writer.close()
 
-    # -- What a reader finds -----------------------------------------------------------------
+    # -- The reader's view ------------------------------------------------------------------------
 
     def files(self, name: str) -> list[str]:
-        """Paths of the live files of a table, relative to it."""
+        """Return paths of the live files of a table, relative to it."""
         return sorted(Table(self.root, self.tables[name].layout, LOG_ID).paths())
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """All rows of a table; times in microseconds."""
+        """Return all rows of a table; times in microseconds."""
         found: list[dict[str, Any]] = []
         for path in self.files(name):
             table = pq.read_table(self.root / name / path, partitioning=None)
@@ -157,7 +157,7 @@ class World:
 
 
 def record(offset: int, key: bytes | None = None, value: bytes = b"v", **fields: Any) -> Record:
-    """A row of records: of partition 0 of topic 1, unless fields say otherwise."""
+    """Return a row of records, by default of partition 0 of topic 1."""
     row = {
         "topic_id": 1,
         "partition": 0,

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_cold.py
-"""A broker whose records are in an archive, and not in its log any more.
+"""A broker whose records are in an archive and no longer in its log.
 
 archive, house = FakeArchive(), cold_house(archive)
 produce(house, "t", ...)
@@ -24,7 +24,7 @@ KEEPS_NOTHING = ArchiveSettings(keep_wal_bytes=0)
 
 
 def cold_house(archive: FakeArchive, **settings: Any) -> House:
-    """One that keeps nothing in memory, and nothing in the log that the archive has."""
+    """Return a broker without caches whose log keeps no archived records."""
     forgetful = {"tail_cache_bytes": 0, "read_cache_bytes": 0, "archive": KEEPS_NOTHING}
     return House(
         settings=BrokerSettings(**{**forgetful, **settings}),
@@ -34,12 +34,12 @@ def cold_house(archive: FakeArchive, **settings: Any) -> House:
 
 
 def segments(house: House) -> list[str]:
-    """Files of the log that hold something."""
+    """Return the names of the log's segments."""
     return [name for name in house.disk.list(WAL_DIR) if name.endswith(".wal")]
 
 
 def roll_up(house: House, archive: FakeArchive) -> None:
-    """Have all there is in the archive, in a version that the broker uses."""
+    """Seal the log, archive all records, and let the broker load that version."""
     house.wal.seal()
     house.run()
     archive.roll_up(house)
@@ -48,7 +48,7 @@ def roll_up(house: House, archive: FakeArchive) -> None:
 
 
 def archive_all(house: House, archive: FakeArchive) -> None:
-    """Have all there is in the archive, and nothing of it in the log."""
+    """Archive all records and delete their segments."""
     roll_up(house, archive)
     for _ in range(2):
         take_snapshot(house)
@@ -57,7 +57,7 @@ def archive_all(house: House, archive: FakeArchive) -> None:
 
 
 def take_snapshot(house: House) -> None:
-    """Two of them vouch for what groups and topics are, so that their log may go."""
+    """Have a snapshot written. Segments are deletable after two snapshots."""
     written = house.broker.status()["snapshots_written"]
     while house.broker.status()["snapshots_written"] == written:
         house.broker.snapshotter.wanted = True

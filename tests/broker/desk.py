@@ -1,5 +1,5 @@
 # Tests: tests/broker/
-"""The broker as a Protocol sees it, without a wire: what tests of the core ask it to do."""
+"""The broker as a Protocol uses it, without a wire: requests of the tests of the core."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECOND_US = 1_000_000
 
 
 class TakeAll:
-    """Takes whatever is in memory; ``cold`` names the record that must be read first."""
+    """Leases records in memory; ``cold`` is the record that must be read first."""
 
     group_partition: GroupPartition
 
@@ -44,7 +44,7 @@ class TakeAll:
 
 
 def produce(house: House, topic: str, *values: bytes, index: int | None = None) -> list[int]:
-    """Admit and append records together, creating the topic; their offsets."""
+    """Admit and append records together, create the topic if needed, and return the offsets."""
     broker = house.broker
     broker.group_commit.admit(sum(map(len, values)) + 64 * len(values))
     target = broker.topics.find(topic) or broker.topics.create(topic)
@@ -59,7 +59,7 @@ def lease(
     seconds: float = 30.0,
     limit: int = 1,
 ) -> list[tuple[int, bytes]]:
-    """Acquire, reading from disk what must be; (offset, value) of each record leased."""
+    """Lease records, with reads from disk if needed; return (offset, value) of each."""
     found = grants(house, topic, group, owner, seconds, limit)
     return [(grant.offset, value) for grant, value in found]
 
@@ -72,7 +72,7 @@ def grants(
     seconds: float | None = 30.0,
     limit: int = 1,
 ) -> list[tuple[Grant, bytes]]:
-    """As `lease`, with the whole grants."""
+    """Lease records as `lease` does; return (grant, value) of each."""
     answers: list[list[tuple[Grant, bytes]]] = []
     errors: list[Exception] = []
     duration_us = None if seconds is None else int(seconds * SECOND_US)
@@ -89,7 +89,7 @@ def grants(
             house.broker.reader.load(group_partition.partition, offset, loaded)
 
     def loaded(_chunk: Chunk | None, error: Exception | None) -> None:
-        # At once: what was read may leave the cache again as soon as this returns.
+        # Called at once, because the read data may leave the cache after this call.
         if error is None:
             attempt()
         else:
@@ -114,7 +114,7 @@ def settle(
     index: int = 0,
     token: int | None = None,
 ) -> bool:
-    """Settle one record; whether that changed anything."""
+    """Settle one record; return whether that changed anything."""
     delay_us = None if delay_seconds is None else int(delay_seconds * SECOND_US)
     return house.broker.leases.settle(
         house.broker.leases.group_partition(topic, group, index, offset),
@@ -127,7 +127,7 @@ def settle(
 
 
 def read(house: House, topic: str, offset: int, index: int = 0) -> Record:
-    """One record, from memory or from the log."""
+    """Return one record, from memory or from the log."""
     target = house.broker.topics.find(topic)
     assert target is not None
     partition = target.partition(index)
@@ -150,7 +150,7 @@ def step_read(house: House) -> None:
 
 
 def acknowledged(house: House) -> list[bool]:
-    """A list that becomes non-empty when all that is applied now is durable."""
+    """Return a list that becomes non-empty when all changes so far are durable."""
     group_commit = house.broker.group_commit
     done: list[bool] = []
     ticket = group_commit.ticket()

@@ -1,11 +1,10 @@
 # Tests: tests/broker/test_archive_reader.py
-"""An archive in memory, and the job that fills it: `brokerd.archive.contract.view` without any
-file.
+"""An archive in memory, and its job: `brokerd.archive.contract.view` without files.
 
 archive = FakeArchive()
 house = House(open_archive=archive.open)
 ...
-archive.roll_up(house)            # what sealed segments hold is in its next version
+archive.roll_up(house)            # adds the sealed segments in its next version
 archive.remove("t", 0, {3, 4})    # as compaction does, in a version of its own
 """
 
@@ -37,16 +36,16 @@ Key = tuple[int, int]
 
 
 class Held(NamedTuple):
-    """What one version holds of one partition."""
+    """The contents of one partition in one version."""
 
     covered: tuple[tuple[int, int], ...] = ()
-    """Disjoint ranges (first, end) in order; those that touch are one."""
+    """Disjoint ranges (first, end) in order; adjacent ranges are joined."""
     offsets: tuple[int, ...] = ()
     records: tuple[Record, ...] = ()
 
 
 class FakeView:
-    """One version; it never changes, but that its files may be made unreachable or damaged."""
+    """One immutable version; its files may be made unreachable or damaged."""
 
     def __init__(
         self, archive: FakeArchive, version: int, held: dict[Key, Held], lsn: int, mark: int = 0
@@ -62,7 +61,7 @@ class FakeView:
         self.files = len(held)
         self.bytes = sum(_size(one) for held_of in held.values() for one in held_of.records)
         self.is_vacuumed = False
-        """Whether its files are gone, because another version replaced them long ago."""
+        """Whether its files are gone, because a later version replaced them."""
 
     def covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
         self._reach()
@@ -116,7 +115,7 @@ class FakeView:
         return first
 
     def _range(self, topic_id: int, partition: int, offset: int) -> tuple[int, int]:
-        """The covered range that an offset is in; an empty one if it is in none."""
+        """Return the covered range of an offset; an empty range if it is not covered."""
         for first, end in self._held.get((topic_id, partition), Held()).covered:
             if first <= offset < end:
                 return first, end
@@ -136,11 +135,11 @@ class FakeArchive:
         self.log_id = log_id
         self.archive_id = "a" * 16
         self.rows_max = rows_max
-        """Rows that one read gives, as from a row group."""
+        """Most rows of one read, as from a row group."""
         self.failure: Exception | None = None
-        """What `refresh` raises."""
+        """The error that `refresh` raises."""
         self.read_failure: Exception | None = None
-        """What everything else does."""
+        """The error that all other methods raise."""
         self.damage: dict[Key, tuple[int, int]] = {}
         """Offsets (first, end) that cannot be read, by topic id and partition."""
         self.refreshes = 0
@@ -152,7 +151,7 @@ class FakeArchive:
         return self.versions[-1] if self.versions else None
 
     def open(self, log_id: str) -> FakeArchive:
-        """Be the archive of this log: what a broker is given to open its archive."""
+        """Become the archive of a log; brokers get this method to open their archive."""
         self.log_id = log_id
         return self
 
@@ -165,18 +164,18 @@ class FakeArchive:
     def cover(
         self, key: Key, first: int, end: int, records: Iterable[Record] = (), lsn: int | None = None
     ) -> FakeView:
-        """Know all of the offsets ``first`` to ``end``: ``records`` are what is there."""
+        """Cover the offsets ``first`` to ``end``, with ``records`` as their only records."""
         return self._commit({key: _added(self._of(key), [(first, end)], records)}, lsn)
 
     def remove(self, key: Key, offsets: Iterable[int]) -> FakeView:
-        """Have no records at these offsets any more."""
+        """Remove the records at these offsets."""
         gone = set(offsets)
         held = self._of(key)
         kept = [one for one in held.records if one.offset not in gone]
         return self._commit({key: _held(held.covered, kept)}, None)
 
     def forget(self, key: Key) -> FakeView:
-        """Know nothing of a partition, as an older archive does."""
+        """Forget a partition, as an older archive does."""
         return self._commit({key: Held()}, None)
 
     def vacuum(self) -> None:
@@ -185,7 +184,7 @@ class FakeArchive:
             view.is_vacuumed = True
 
     def roll_up(self, house: BareBroker) -> FakeView:
-        """Take in what the sealed segments of a broker hold, as the job does."""
+        """Add the sealed segments of a broker, as the job does."""
         ranges: dict[Key, list[tuple[int, int]]] = {}
         found: dict[Key, list[Record]] = {}
         lsn = self.versions[-1].records_lsn if self.versions else 0
@@ -232,7 +231,7 @@ def _size(record: Record) -> int:
 
 
 def columns_of(records: Sequence[Record]) -> RecordColumns:
-    """Columns as a file gives them: those that most records never use may be None."""
+    """Return columns as a file gives them: rarely used columns may be None."""
     keys = [one.key for one in records]
     metadata = [one.metadata for one in records]
     producer_times = [one.producer_time for one in records]
@@ -250,7 +249,7 @@ def columns_of(records: Sequence[Record]) -> RecordColumns:
 
 
 def batches(house: BareBroker, name: str) -> Iterator[tuple[Key, list[Record]]]:
-    """The batches of records in a segment's file, in order."""
+    """Yield the batches of records in a segment's file, in order."""
     file = house.disk.open(os.path.join(WAL_DIR, name))
     data = file.pread(file.size(), 0)
     salt = segment_salt(decode_segment_header(data).segment_id)

@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_segment_cleaner.py
-"""A broker whose log shrinks because an archive has its records, for tests of what becomes of it.
+"""A broker whose log shrinks because an archive has its records.
 
 archive = CountedArchive()
 house = make(archive)
@@ -29,7 +29,7 @@ POLL_SECONDS = 5
 
 
 class CountedArchive(FakeArchive):
-    """Counts how often it is asked whether it covers something."""
+    """An archive with a count of the questions whether it covers something."""
 
     asked = 0
 
@@ -58,7 +58,7 @@ def make(archive: CountedArchive, **changes: Any) -> House:
 
 
 def fill(house: House, kib: int, *topics: str) -> None:
-    """Produce so much in turns, in frames of some size."""
+    """Produce ``kib`` KiB to each topic in turns, in frames of 10 KiB."""
     for number in range(kib // 10):
         for topic in topics or ("t",):
             produce(house, topic, b"%d" % number + bytes(10 * KIB))
@@ -74,7 +74,7 @@ def marks(house: House) -> dict[str, list[int]]:
 
 
 def firsts(house: House) -> dict[tuple[int, int], int]:
-    """The first offset that the log has of each partition, by topic id and partition."""
+    """Return the first offset in the log of each partition, by topic id and partition."""
     catalog = house.wal._catalog
     return {key: where[0][0] for key, where in catalog._locations.items()}
 
@@ -84,7 +84,7 @@ def without_marks(house: House) -> list[str]:
 
 
 def archive_all(house: House, archive: CountedArchive) -> None:
-    """Seal, roll up, and let it be time for the broker to see it."""
+    """Seal, roll up, and pass the time until the broker loads the version."""
     house.wal.seal()
     house.run()
     archive.roll_up(house)

@@ -1,4 +1,4 @@
-"""A shell for every test that asks for one."""
+"""The fixture of a shell."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tests.cli.shell import Shell
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """``brokerctl`` and an empty broker."""
+    """Return ``brokerctl`` with an empty broker."""
     return Shell(monkeypatch)

@@ -28,7 +28,7 @@ class Wired:
         return io.BytesIO(self._wire.value())
 
     def close(self) -> None:
-        """Nobody minds."""
+        """Do nothing."""
 
 
 class Shell:
@@ -39,23 +39,23 @@ class Shell:
         monkeypatch.setattr("brokerd.cli.server.open_socket", lambda *_: Wired(self.caller))
 
     def run(self, *arguments: str, input: str | bytes | None = None) -> Result:
-        """What a shell would see."""
+        """Run a command and return its result."""
         given = ["--server", "127.0.0.1:1", *arguments]
         return CliRunner().invoke(cli, given, input=input)
 
     def lines(self, *arguments: str, input: str | bytes | None = None) -> list[str]:
-        """What is printed by a verb that succeeds."""
+        """Return the lines of a command that succeeds."""
         result = self.run(*arguments, input=input)
         assert (result.exit_code, result.exception) == (0, None), result.output
         return result.stdout.splitlines()
 
     def json(self, *arguments: str, input: str | bytes | None = None) -> Any:
-        """The object that a verb prints."""
+        """Return the JSON object of a command that succeeds."""
         (line,) = self.lines("--json", *arguments, input=input)
         return json.loads(line)
 
     def refused(self, *arguments: str, input: str | bytes | None = None) -> str:
-        """The line of a verb that is refused."""
+        """Return the error line of a command that is refused."""
         result = self.run(*arguments, input=input)
         assert result.exit_code == 1, result.output
         assert result.exception is not None
@@ -64,7 +64,7 @@ class Shell:
         return text
 
     def misused(self, *arguments: str) -> str:
-        """What wrong usage is told."""
+        """Return the output of a command with wrong usage."""
         result = self.run(*arguments)
         assert result.exit_code == 2, result.output
         return result.output
