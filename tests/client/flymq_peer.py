@@ -1,4 +1,4 @@
-"""The other end of a FlyMQ client: a peer that says what it is told to."""
+"""The other end of a FlyMQ client: a scripted peer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brokerd.codecs import flymq as fm
 from tests.client.peer import Peer
 
 Call = tuple[Callable[[FlymqClient], object], fm.Request, bytes, object]
-"""A call of the client, the request that it sends, the answer to that, and what it returns."""
+"""A call of the client, its request, the answer to that, and the result of the call."""
 
 
 class FlymqPeer(Peer):

@@ -1,7 +1,7 @@
-"""A broker's end of connections, scripted, for the clients of all formats.
+"""The broker's end of connections, scripted, for the clients of all formats.
 
-Answers are written beforehand, and requests read afterwards. A format's test says how its requests
-are read.
+Answers are written beforehand, and requests are read afterwards. A format's test decodes its
+requests.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tests.certificates import certificate
 
 
 class Peer:
-    """What listens, or does not, at the address that a client was given."""
+    """The listener at a client's address; it accepts and refuses as the test scripts it."""
 
     def __init__(self) -> None:
         self.ends: list[socket.socket] = []
         self.slept: list[float] = []
-        """The pauses of a client that has ``slept.append`` for its ``sleep``."""
+        """The pauses of a client that has ``slept.append`` as its ``sleep``."""
         self.attempts = 0
         self._ready: list[socket.socket | None] = []
         self._received: dict[int, bytes] = {}
@@ -31,7 +31,7 @@ class Peer:
     @classmethod
     @contextmanager
     def open(cls) -> Iterator[Self]:
-        """A peer whose sockets are closed in the end."""
+        """Yield a peer and close its sockets at the end."""
         one = cls()
         try:
             yield one
@@ -43,9 +43,9 @@ class Peer:
     def will_accept(
         self, *answers: bytes, then_close: bool = False, in_bytes: bool = False
     ) -> None:
-        """The next connection will find these bytes (and then the end of the stream).
+        """Let the next connection receive these bytes (and then the end of the stream).
 
-        With ``in_bytes`` they arrive one by one, so that no answer is there before its request.
+        With ``in_bytes`` they arrive one by one, so that no answer comes before its request.
         """
         ours, theirs = socket.socketpair()
         ours.sendall(b"".join(answers))
@@ -55,15 +55,15 @@ class Peer:
         self._ready.append(_Trickle(fileno=theirs.detach()) if in_bytes else theirs)
 
     def will_refuse(self, times: int = 1) -> None:
-        """The next attempts to connect will fail."""
+        """Let the next attempts to connect fail."""
         self._ready += [None] * times
 
     def answer(self, answer: bytes) -> None:
-        """Send on the connection that is there."""
+        """Send on the last connection."""
         self.ends[-1].sendall(answer)
 
     def connect(self, address: object, timeout: float) -> socket.socket:
-        """What a client takes for `open_socket`."""
+        """Connect as `open_socket` does; clients get this method in its place."""
         self.attempts += 1
         ready = self._ready.pop(0) if self._ready else None
         if ready is None:
@@ -71,7 +71,7 @@ class Peer:
         return ready
 
     def received(self, connection: int = 0) -> bytes:
-        """All that a client sent on a connection."""
+        """Return all bytes that a client sent on a connection."""
         data = self._received.get(connection, b"")
         end = self.ends[connection]
         end.setblocking(False)
@@ -86,7 +86,7 @@ class Peer:
 
 
 class _Trickle(socket.socket):
-    """One byte at a time."""
+    """A socket that receives one byte at a time."""
 
     def recv(self, most: int, flags: int = 0) -> bytes:
         return super().recv(1, flags)
@@ -99,10 +99,10 @@ Connect = Callable[[object, float], socket.socket]
 def over_tls(
     directory: Path, feed: Callable[[bytes], list[Any]], answer: bytes = b""
 ) -> Iterator[tuple[Connect, ssl.SSLContext]]:
-    """A peer named "broker" that answers the first request over TLS, once.
+    """Run a peer named "broker" that answers each request over TLS, on one connection.
 
-    What a client takes for `open_socket`, which can be called once, and a context that trusts the
-    peer. ``feed`` is of a reader of requests.
+    Yield a replacement of `open_socket` that can be called once, and a context that trusts the
+    peer. ``feed`` belongs to a reader of requests.
     """
     cert, key = certificate(directory)
     ours, theirs = socket.socketpair()
@@ -117,7 +117,7 @@ def over_tls(
                     if feed(data):
                         end.sendall(answer)
         except (ssl.SSLError, ConnectionError):
-            ours.close()  # the client did not like the certificate, or never came
+            ours.close()  # the client refused the certificate, or never connected
 
     thread = Thread(target=serve)
     thread.start()

@@ -17,7 +17,7 @@ from tests.strategies import rustlog as rustlog_strategies
 
 
 class Reader(Protocol):
-    """What all decoders of streams have in common."""
+    """The common interface of all decoders of streams."""
 
     error: Any
 
@@ -28,17 +28,17 @@ class Reader(Protocol):
 
 
 class Decoder(NamedTuple):
-    """A decoder, and what can be read with it."""
+    """A decoder, and strategies for its input."""
 
     reader: Callable[[], Reader]
     sent: st.SearchStrategy[tuple[bytes, Any]]
-    """One whole frame, and the one value that the reader makes of it."""
+    """One whole frame, and the single value that the reader decodes from it."""
     broken: st.SearchStrategy[bytes]
-    """What ends every stream, in whole bytes: with the last of them it is known."""
+    """Bytes that are invalid in every stream; the last of them makes it certain."""
     claims: tuple[bytes, ...]
-    """Beginnings of requests that claim as much as is allowed."""
+    """Beginnings of requests that claim the largest allowed size."""
     look_ahead_bytes: int = 0
-    """What may be held besides, of the request before."""
+    """Bytes of the previous request that the reader may still hold."""
 
     @property
     def requests(self) -> st.SearchStrategy[bytes]:
@@ -93,7 +93,7 @@ DECODERS: dict[str, Decoder] = {
             lambda one: (mega.encode_request(*one), one[0])
         ),
         st.one_of(
-            # Below 16 Mi, or the look-ahead takes the trailer of the request before for an id.
+            # Below 16 Mi the look-ahead would take the trailer of the previous request for an id.
             st.tuples(st.integers(1, 3), st.integers(mega.MAX_TOPIC_BYTES + 1, (1 << 24) - 1)).map(
                 lambda head: _mega_head(*head) + b"t"
             ),

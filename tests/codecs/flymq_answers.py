@@ -1,4 +1,4 @@
-"""FlyMQ answers whose parts the broker sends one by one, as the bytes that a client reads."""
+"""FlyMQ answers that the broker sends in parts, as the bytes that a client reads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def fetched(request: fm.Fetch, records: Sequence[Record], next_offset: int) -> b
 
 
 def fetched_seed(records: Sequence[Record], next_offset: int) -> bytes:
-    """In the document's layout."""
+    """Return an answer in the document's layout."""
     return fetched(fm.Fetch("t", 0, 0, 1), records, next_offset)
 
 
 def fetched_sdk(
     records: Sequence[Record], next_offset: int, opcode: fm.Opcode = fm.Opcode.FETCH
 ) -> bytes:
-    """In the SDKs' layout."""
+    """Return an answer in the SDKs' layout."""
     return fetched(fm.Fetch("t", 0, 0, 1, sdk=True, opcode=opcode), records, next_offset)

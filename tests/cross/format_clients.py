@@ -1,7 +1,7 @@
-"""The wire formats spoken byte by byte, written from their documents and not with our codecs.
+"""Clients of the wire formats, written byte by byte from their documents, without our codecs.
 
-A client makes requests, and reads answers as short words: ``done``, ``records``, ``nothing there``,
-or what a refusal says, as the tables of docs/cross-format.rst put it.
+A client makes requests, and decodes answers to short words: ``done``, ``records``, ``nothing
+there``, or the text of a refusal, as the tables of docs/cross-format.rst have them.
 """
 
 from __future__ import annotations
@@ -26,56 +26,58 @@ NOTHING = "nothing there"
 
 
 class Reply(NamedTuple):
-    """What an answer says."""
+    """A decoded answer."""
 
     words: str
-    """``done``, ``records``, ``nothing there``, or what a refusal says."""
+    """``done``, ``records``, ``nothing there``, or the text of a refusal."""
     values: tuple[bytes, ...] = ()
-    """Of the records it holds."""
+    """The values of its records."""
     next_offset: int | None = None
-    """Where to go on, if it says so."""
+    """The next offset to read, if the answer has it."""
 
 
 DONE = Reply("done")
 
 
 def records(*values: bytes, next_offset: int | None = None) -> Reply:
-    """An answer with records, or with none."""
+    """Return an answer with records, or an empty one."""
     return Reply("records" if values else NOTHING, values, next_offset)
 
 
 class FormatClient(ABC):
-    """One wire format (or dialect) by hand."""
+    """A client of one wire format (or dialect)."""
 
     name: ClassVar[str]
     greeting: ClassVar[bytes] = b""
-    """What a client sends before anything else."""
+    """The first bytes of a client."""
     greeted: ClassVar[int] = 0
-    """Answers that the greeting gets."""
+    """Number of answers to the greeting."""
     largest_bytes: ClassVar[int]
-    """Of the largest value it may write, or a little more than that."""
+    """Size of the largest allowed value, or a little more."""
 
     group = "g"
-    """Of readers that lease."""
+    """The group of readers that lease."""
 
     @abstractmethod
     def factory(self, house: House) -> ConnectionFactory: ...
 
     @abstractmethod
     def make(self, topic: str) -> bytes | None:
-        """Have a topic; None where the first record does it."""
+        """Return the request that creates a topic; None where the first record creates it."""
 
     @abstractmethod
     def write(self, topic: str, data: bytes, partition: int = 0) -> bytes: ...
 
     @abstractmethod
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
-        """Read from an offset on, or what a group or subscription has not had; ``most`` is for
-        formats that read several records at once."""
+        """Return a read from an offset, or of the next records of a group or subscription.
+
+        ``most`` is for formats that read several records at once.
+        """
 
     @abstractmethod
     def told(self, answers: bytes) -> Iterator[Reply]:
-        """What whole answers say."""
+        """Yield the decoded answers."""
 
 
 class Mamamia(FormatClient):
@@ -127,7 +129,7 @@ class FlyMQ(FormatClient):
         return flymq_frame(1, text_field(topic) + fields)
 
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
-        """FETCH, as the document lays it out."""
+        """Return a FETCH in the document's layout."""
         return flymq_frame(7, text_field(topic) + pack(">iQi", partition, offset, most))
 
     def told(self, answers: bytes) -> Iterator[Reply]:
@@ -161,7 +163,7 @@ def flymq_frame(opcode: int, payload: bytes) -> bytes:
 
 
 class BlipMQ(FormatClient):
-    """QoS 1. A PUBLISH is followed by a PING, and a POLL too: their answers may be none."""
+    """QoS 1. A PING follows each PUBLISH and each POLL, because these may have no answer."""
 
     name = "BlipMQ"
     qos = b"\x01"
@@ -173,7 +175,7 @@ class BlipMQ(FormatClient):
         return BlipmqFactory(house.broker, house.clock, house.limits, BlipmqSettings())
 
     def make(self, topic: str) -> bytes:
-        """Subscribe: what is written from now on can be read."""
+        """Return a SUBSCRIBE; it makes later records readable."""
         return blipmq_frame(4, text_field(topic) + self.qos)
 
     def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
@@ -186,7 +188,7 @@ class BlipMQ(FormatClient):
         was_told = False
         for frame in _length_prefixed(answers):
             kind, payload = frame[0], frame[9:]
-            if kind == 8:  # PONG: nothing was told of what came before, if it was a PUBLISH
+            if kind == 8:  # PONG: an unanswered PUBLISH before it was accepted
                 if not was_told:
                     yield DONE
                 was_told = False
@@ -300,7 +302,7 @@ class MEGA(FormatClient):
         return mega_head(2, topic) + pack(">ii", offset, 0)
 
     def told(self, answers: bytes) -> Iterator[Reply]:
-        """One answer at a time: nothing in it says which request it belongs to."""
+        """Yield a single answer: nothing in it names its request."""
         if not answers:
             return
         if answers[4] == 0:

@@ -1,4 +1,4 @@
-"""Every writer's records, and what every reader must see of them."""
+"""The records of every writer, and the expected results of every reader."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ RECORDS = [
 ]
 
 Begun = dict[tuple[str, str, str], int]
-"""(writer, reader, stage) -> what `Peer.begin` said."""
+"""(writer, reader, stage) -> the result of `Peer.begin`."""
 
 
 def topic_of(writer: str) -> str:
-    """The topic that a writer fills alone."""
+    """Return the topic that only this writer fills."""
     return f"from-{writer}"
 
 
 def write_all(addresses: Mapping[str, str], stages: list[str]) -> Begun:
-    """Let every format write all records to a topic of its own; readers get ready before.
+    """Let every format write all records to a topic of its own, after all readers have begun.
 
-    ``addresses`` is by listener. Each of ``stages`` is one reading by every format.
+    ``addresses`` is by listener. In each of ``stages`` every format reads once.
     """
     begun: Begun = {}
     for writer, peer in PEERS.items():
@@ -52,7 +52,7 @@ def write_all(addresses: Mapping[str, str], stages: list[str]) -> Begun:
 
 
 def read(addresses: Mapping[str, str], begun: Begun, cell: tuple[str, str, str]) -> list[Seen]:
-    """What a reader sees of a writer's topic at a stage."""
+    """Return the records that a reader gets from a writer's topic at a stage."""
     writer, reader, stage = cell
     peer = PEERS[reader]
     with peer(addresses[peer.listener]) as client:
@@ -60,7 +60,7 @@ def read(addresses: Mapping[str, str], begun: Begun, cell: tuple[str, str, str])
 
 
 def expected(writer: str, reader: str) -> list[Seen]:
-    """The records in order, with the keys and offsets that both formats can tell."""
+    """Return the records in order, with the keys and offsets that both formats have."""
     shows, keeps = PEERS[reader], PEERS[writer]
     return [
         Seen(
@@ -73,7 +73,7 @@ def expected(writer: str, reader: str) -> list[Seen]:
 
 
 def difference(seen: list[Seen], wanted: list[Seen]) -> list[str]:
-    """What is not as it should be, by the names of the values; short, whatever they hold."""
+    """Return a short line for each wrong record, with the name of its value."""
     if len(seen) != len(wanted):
         return [f"{len(seen)} records instead of {len(wanted)}"]
     wrong = []
@@ -87,7 +87,7 @@ def difference(seen: list[Seen], wanted: list[Seen]) -> list[str]:
 
 @cache
 def cells() -> list[tuple[str, str]]:
-    """Each writer with each reader."""
+    """Return each pair of a writer and a reader."""
     return [(writer, reader) for writer in PEERS for reader in PEERS]
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/cross-format.rst, as the tests compare them with what brokers answer."""
+"""Read the tables of docs/cross-format.rst, for comparison with brokers' answers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Table = dict[str, dict[str, str]]
 
 
 def table(heading: str) -> Table:
-    """The first list-table under a heading."""
+    """Return the first list-table under a heading."""
     return table_of(PAGE, heading)
 
 
 def table_of(page: Path | str, heading: str) -> Table:
-    """The first list-table under a heading of any page."""
+    """Return the first list-table under a heading of any page."""
     text = Path(page).read_text().split(f"\n{heading}\n", 1)[1].split(".. list-table::", 1)[1]
     rows: list[list[str]] = []
     for line in text.splitlines():
@@ -34,12 +34,12 @@ def table_of(page: Path | str, heading: str) -> Table:
 
 
 def literals(cell: str) -> list[str]:
-    """What stands in double backquotes in a cell, in order."""
+    """Return the texts in double backquotes in a cell, in order."""
     return re.findall(r"``(.+?)``", cell)
 
 
 def matches(literal: str, told: str) -> bool:
-    """Whether an answer is what a literal says: ``text`` is any words, ``P`` any number."""
+    """Return whether an answer fits a literal: ``text`` is any words, ``P`` any number."""
     pattern = re.escape(literal)
     pattern = re.sub(r"\btext\b", "(.+)", pattern)
     pattern = re.sub(r"\bP\b", "[0-9]+", pattern)
@@ -47,7 +47,7 @@ def matches(literal: str, told: str) -> bool:
 
 
 def examples(page: Path | str, heading: str) -> dict[str, bytes]:
-    """What the first ``code-block`` under a heading says that the broker answers, by name."""
+    """Return the broker's answers in the first ``code-block`` under a heading, by name."""
     text = Path(page).read_text().split(f"\n{heading}\n", 1)[1].partition("\n=====")[0]
     block = text.partition(".. code-block:: text\n\n")[2]
     found = re.findall(r"^   (\S+) <((?:\s+[0-9a-f]{2}\b)+)", block, re.MULTILINE)

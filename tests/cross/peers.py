@@ -1,6 +1,6 @@
-"""One client of each wire format, behind one face: write records to a topic, read them back.
+"""One client of each wire format behind one interface: write records to a topic, read them back.
 
-A peer is a thin adapter over the format's client in brokerd/client. It speaks to a broker at an
+A peer is a thin adapter over the format's client in brokerd/client. It connects to a broker at an
 address, blocks, and belongs to one thread.
 """
 
@@ -24,14 +24,14 @@ LARGE = 1_000_000
 
 
 class Written(NamedTuple):
-    """A record that a client writes; ``key`` is dropped by formats that have none."""
+    """A record that a client writes; formats without keys drop ``key``."""
 
     value: bytes
     key: bytes | None = None
 
 
 class Seen(NamedTuple):
-    """A record as a client reads it; None is what its format does not show."""
+    """A record as a client reads it; fields that its format does not have are None."""
 
     value: object
     offset: int
@@ -43,7 +43,7 @@ class Peer(AbstractContextManager["Peer"], ABC):
 
     name: ClassVar[str]
     listener: ClassVar[str]
-    """The wire format whose listener it speaks to."""
+    """The wire format of its listener."""
     has_keys: ClassVar[bool] = False
 
     def __exit__(
@@ -63,14 +63,14 @@ class Peer(AbstractContextManager["Peer"], ABC):
 
     @abstractmethod
     def make(self, topic: str) -> None:
-        """Have the topic, one partition, in the way of this format."""
+        """Create the topic with one partition, in the way of this format."""
 
     @abstractmethod
     def write(self, topic: str, records: Sequence[Written]) -> list[int | None]:
-        """Write records, durably, and return the offsets that the broker told."""
+        """Write records durably, and return the offsets in the answers."""
 
     def begin(self, topic: str, reader: str) -> int:
-        """Be ready to read what is written from now on; a number for `read`, if it needs one."""
+        """Prepare to read later records; return a number for `read`, if the format needs one."""
         return 0
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Mamamia(Peer):
         self._client.close()
 
     def make(self, topic: str) -> None:
-        """The first message makes it."""
+        """Do nothing: the first message creates the topic."""
 
     def write(self, topic: str, records: Sequence[Written]) -> list[int | None]:
         return [self._client.produce(topic, value, key=key) for value, key in records]
@@ -121,7 +121,7 @@ class FlyMQ(Peer):
         return [self._client.produce(topic, value, key).offset for value, key in records]
 
     def read(self, topic: str, reader: str, begun: int, count: int) -> list[Seen]:
-        """By FETCH; CONSUME must say the same."""
+        """Read by FETCH, and check that CONSUME gives the same."""
         fetched = self._client.fetch(topic, 0, 0, LARGE)
         for record in fetched.records:
             assert self._client.consume(topic, 0, record.offset)[:] == record[1:]
@@ -140,7 +140,7 @@ class BlipMQ(Peer):
         self._client.close()
 
     def make(self, topic: str) -> None:
-        """The first message makes it, or the first subscription."""
+        """Do nothing: the first message or subscription creates the topic."""
 
     def write(self, topic: str, records: Sequence[Written]) -> list[int | None]:
         for record in records:
@@ -152,7 +152,7 @@ class BlipMQ(Peer):
         return self._client.subscribe(topic)
 
     def read(self, topic: str, reader: str, begun: int, count: int) -> list[Seen]:
-        """A delivery tag is Mamamia's id of the message + 1."""
+        """Poll and acknowledge. A delivery tag is Mamamia's id of the message + 1."""
         seen: list[Seen] = []
         while len(seen) < count and (delivery := self._client.receive(begun, timeout=5)):
             self._client.ack(delivery)
@@ -176,7 +176,7 @@ class RustLog(Peer):
         self._client.create_topic(topic)
 
     def write(self, topic: str, records: Sequence[Written]) -> list[int | None]:
-        """The first record alone, the others as one batch."""
+        """Write the first record alone and the others as one batch."""
         values = [record.value for record in records]
         first = self._client.produce(topic, values[:1])
         base = self._client.produce(topic, values[1:])

@@ -19,7 +19,7 @@ from tests.archive.inline import NOW_MS, ingest_inline
 
 
 def roll_up_all(data_dir: Path, root: Place | None = None) -> IngestReport:
-    """Take all sealed segments of a broker's log into its archive, whether or not it runs."""
+    """Archive all sealed segments of a broker's log; the broker may run."""
     bounds, _ = read_bounds(data_dir)
     done = ingest_inline(root or data_dir / "archive", data_dir / "wal", bounds)
     assert done.stop is not None and not done.stop.is_problem, done.stop
@@ -27,9 +27,9 @@ def roll_up_all(data_dir: Path, root: Place | None = None) -> IngestReport:
 
 
 def remove(data_dir: Path, topic_id: int, removed: Callable[[int], bool]) -> int:
-    """Write the files of partition 0 of a topic anew without some offsets; how many went.
+    """Rewrite the files of partition 0 of a topic without some offsets; return the removed number.
 
-    Those that they replace are deleted at once, as vacuum does a day later.
+    The replaced files are deleted at once, as vacuum does a day later.
     """
     bounds, _ = read_bounds(data_dir)
     table = Table(data_dir / "archive", RECORDS, bounds.log_id)

@@ -1,4 +1,4 @@
-"""A broker that one format asks, with security on: who asks is what the test says."""
+"""A broker with security on that serves one format to clients with given permissions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECRET: Final = "sesame"
 
 
 class Watched:
-    """A broker that tells what it is asked for, but for the time and the journal."""
+    """A broker that records which attributes are used, except time and group commit."""
 
     def __init__(self, broker: Any) -> None:
         self._broker = broker
@@ -28,16 +28,16 @@ class Watched:
 
 
 class Asker:
-    """One connection, greeted."""
+    """One connection after its greeting."""
 
     def __init__(self, house: House, factory: ConnectionFactory, greeting: bytes) -> None:
         self._house = house
         self.wire: Wire = house.connect_to(factory)
         self.greeted = self.ask(greeting)
-        """What the greeting was answered."""
+        """The answer to the greeting."""
 
     def ask(self, request: bytes) -> bytes:
-        """Send bytes; what is answered."""
+        """Send bytes and return the answer."""
         self.wire.send_bytes(request)
         self._house.run()
         return self.wire.received_bytes()
@@ -52,13 +52,13 @@ class Served:
         self.house.pass_time(1.0)
         watched = Watched(self.house.broker)
         self.asked = watched.asked
-        """What the broker was asked for."""
+        """The broker's attributes that were used."""
         house: Any = _Seen(self.house, watched)
         self.factory = FORMAT_CLIENTS[form.name]().factory(house)
         self.guard = GuardOf(Given())
 
     def connect(self, access: Given | None) -> Asker:
-        """A connection of somebody; None: while security is off."""
+        """Return a connection with an access; None means security off."""
         greeting = self.form.greeting(SECRET)
         if access is None:
             self.factory.guard = OPEN_GUARD
@@ -71,7 +71,7 @@ class Served:
         return Asker(self.house, self.factory, greeting)
 
     def prepare(self, operation: Operation) -> None:
-        """Have the topic, and what the operation asks for."""
+        """Send the operation's earlier requests and create the topic."""
         asker = self.connect(None)
         for request in operation.before:
             asker.ask(request(TOPIC))
@@ -80,7 +80,7 @@ class Served:
         asker.wire.disconnect()
 
     def state(self) -> object:
-        """What the broker holds."""
+        """Return the broker's state."""
         broker = self.house.broker
         return broker.group_commit.ticket(), [
             (topic.name, sorted(topic.groups), [one.next_offset for one in topic.partitions])
@@ -89,7 +89,7 @@ class Served:
 
 
 class _Seen:
-    """A house as factories see it."""
+    """The parts of a house that factories use."""
 
     def __init__(self, house: House, broker: Watched) -> None:
         self.broker = broker

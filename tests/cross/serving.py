@@ -16,16 +16,16 @@ LISTENERS = sorted({peer.listener for peer in PEERS.values()})
 
 
 ARCHIVED = Config(archive=Archive(keep_wal_bytes=0), blipmq=Blipmq(retry_base_ms=60_000))
-"""Nothing stays in the log that the archive has; no message comes again to who is slow."""
+"""The log keeps no archived records, and slow consumers get no message again."""
 
 
 async def serve_all(stack: AsyncExitStack, directory: Path) -> dict[str, str]:
-    """Serve until the stack is left; where each wire format listens."""
+    """Serve until the stack is left; return the address of each wire format."""
     return await listen_all(stack, await stack.enter_async_context(opened(directory, Config())))
 
 
 async def listen_all(stack: AsyncExitStack, core: BrokerCore) -> dict[str, str]:
-    """Listen until the stack is left; where each wire format does."""
+    """Listen until the stack is left; return the address of each wire format."""
     return {
         form: await stack.enter_async_context(listening(form, "tcp:0", core.factory(form)))
         for form in LISTENERS
@@ -33,8 +33,8 @@ async def listen_all(stack: AsyncExitStack, core: BrokerCore) -> dict[str, str]:
 
 
 async def archive_all(directory: Path) -> None:
-    """Have all that a broker holds, which does not run, in its archive and sealed."""
-    for _ in range(2):  # each stop leaves a snapshot, which vouches for groups and topics
+    """Seal and archive the whole log of a broker that does not run."""
+    for _ in range(2):  # each stop writes a snapshot; segments are deletable after two
         async with opened(directory, ARCHIVED) as core:
             topic = core.broker.topics.create("filler")
             core.broker.records.produce(topic.partition(0), b"so that there is something new")
@@ -44,7 +44,7 @@ async def archive_all(directory: Path) -> None:
 async def serve_archived(
     stack: AsyncExitStack, directory: Path
 ) -> tuple[BrokerCore, dict[str, str]]:
-    """Serve what `archive_all` archived, once the log has let go of it."""
+    """Serve what `archive_all` archived, once the log has deleted it; return core and addresses."""
     core = await stack.enter_async_context(opened(directory, ARCHIVED))
 
     def has_let_go() -> bool:

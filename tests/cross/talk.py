@@ -18,12 +18,12 @@ class Talk:
         self.begin(house or House(limits=Limits(frame_bytes=32 * MIB)))
 
     def begin(self, house: House) -> None:
-        """Talk to another broker."""
+        """Connect to another broker."""
         self.house = house
         self.wire = self.connect()
 
     def connect(self) -> Wire:
-        """Another connection, greeted."""
+        """Return another connection, after its greeting."""
         wire = self.house.connect_to(self.client.factory(self.house))
         wire.send_bytes(self.client.greeting)
         self.house.run()
@@ -31,7 +31,7 @@ class Talk:
         return wire
 
     def say(self, request: bytes | None) -> list[Reply]:
-        """Send a request; what is told, and ``closed`` if the broker then closed."""
+        """Send a request and return the answers, with ``closed`` if the broker then closed."""
         if request is not None:
             self.wire.send_bytes(request)
         self.house.run()
@@ -39,7 +39,7 @@ class Talk:
         return told if self.wire.is_open else [*told, Reply("closed")]
 
     def make(self, topic: str = TOPIC) -> None:
-        """Have the topic."""
+        """Create the topic."""
         assert self.say(self.client.make(topic)) in ([], [DONE])
 
     def write(self, data: bytes = b"x", partition: int = 0) -> list[Reply]:
@@ -49,10 +49,10 @@ class Talk:
         return self.say(self.client.read(TOPIC, offset, most=most))
 
     def read_one(self, offset: int = 0, most: int = 1) -> Reply:
-        """Read, and be told one thing."""
+        """Read, and return the single answer."""
         (told,) = self.read(offset, most)
         return told
 
     def append(self, data: bytes, expires_at_us: int | None = None) -> None:
-        """Have a record in the topic that no format wrote."""
+        """Store a record in the topic past the wire formats."""
         self.house.append(TOPIC, data, expires_at_us=expires_at_us)

@@ -1,4 +1,4 @@
-"""Fuzz the wire formats, or replay a case that was found. See docs/fuzzing.rst.
+"""Fuzz the wire formats, or replay a case. See docs/fuzzing.rst.
 
 python -m tests.fuzz --seconds 60
 python -m tests.fuzz --format mamamia --seed 7
@@ -26,7 +26,7 @@ from tests.fuzz.wire import RUNS, wires_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0, or 1 if something was found that must not happen."""
+    """Run the command and return the exit code: 1 after a finding."""
     options = _options(arguments)
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
     if options.replay:
@@ -60,7 +60,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def summary(result: Result) -> str:
-    """Two lines for people."""
+    """Return two lines for people."""
     counts, real = result.counts, result.on_sockets
     return (
         f"{result.run:8} {counts.frames:,} frames in {result.seconds:.0f} s  "

@@ -1,4 +1,4 @@
-"""One run in a process that does nothing else."""
+"""One run in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.fuzz.sockets import fuzz_sockets
 from tests.fuzz.wire import wires_of
 
 ADDRESS_SPACE_BYTES = 4 << 30
-"""Of this process and its broker, so that nobody can ask for what a length field claims."""
+"""Limit of memory for this process and its broker; a claimed length cannot exceed it."""
 ON_SOCKETS = 0.1
-"""How much of the time."""
+"""Share of the time spent on real sockets."""
 
 
 def fuzz_apart(run: str, seed: int, seconds: float) -> Result:
-    """Fuzz for so many seconds, first in memory and then on real sockets."""
+    """Fuzz for ``seconds``, first in memory and then on real sockets; return the result."""
     setrlimit(RLIMIT_AS, (ADDRESS_SPACE_BYTES, RLIM_INFINITY))
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
-    gc.disable()  # a broker has a collector of its own; here each one is collected when it is over
+    gc.disable()  # a broker has a collector of its own; here each broker is collected at its end
     gc.freeze()
     wires = wires_of(run)
     over_at = monotonic() + seconds * (1 - ON_SOCKETS)

@@ -1,4 +1,4 @@
-"""Brokers in memory to be fuzzed: how they are set up, and how their turns are watched."""
+"""Brokers in memory for the fuzzer: their settings, and the measurement of their turns."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ class Setup(NamedTuple):
     settings: BrokerSettings
     segment_bytes: int
     buffer_bytes: int
-    """How much a peer may leave unread before its connection is paused."""
+    """The most unread bytes of a peer before its connection is paused."""
     tick_seconds: float = 0.0
-    """How much later it is each time that somebody looks at the clock."""
+    """Advance of the clock at each call of it."""
     stock_bytes: int = 0
-    """If not 0, there are records of another format when it begins, and to read them may take so
-    much memory: a megabyte as bytes, as it is on disk, and as JSON."""
+    """If not 0, the broker begins with records of another format.
+
+    A reader may need this much memory: a megabyte as bytes, as on disk, and as JSON.
+    """
 
 
 _ROOMY = Setup(
@@ -61,7 +63,7 @@ _LIFE_US = 1_000_000
 
 
 class FuzzedHouse(House):
-    """A broker that serves some formats, and watches how long its turns compute."""
+    """A broker that serves some formats and measures the processor time of its turns."""
 
     def __init__(self, wires: Wires, setup: Setup, disk: Any = None) -> None:
         super().__init__(
@@ -82,10 +84,10 @@ class FuzzedHouse(House):
         self._buffer_bytes = setup.buffer_bytes
         self._inner_ms = 0.0
         self.longest_turn_ms = 0.0
-        """Of processor time."""
+        """Processor time in milliseconds."""
 
     def client(self, wire: str) -> Client:
-        """A new client of a format."""
+        """Return a new client of a format."""
         client = Client(self._factories[wire], self.clock)
         client.transport.BUFFER_BYTES = self._buffer_bytes
         received = client.protocol.dataReceived
@@ -93,7 +95,7 @@ class FuzzedHouse(House):
         return client
 
     def _let_tick(self, tick_seconds: float) -> None:
-        """Let time go on within a turn, so that shares of a turn are used up."""
+        """Let time pass within a turn, so that shares of a turn are used up."""
 
         def seconds() -> float:
             self.clock.rightNow += tick_seconds
@@ -103,7 +105,7 @@ class FuzzedHouse(House):
         self.clock.seconds = seconds  # type: ignore[method-assign]
 
     def stock(self, topics: Sequence[str]) -> None:
-        """Store keys, metadata, MessagePack, what expires and what is large."""
+        """Store records with keys, metadata, MessagePack and expiry, and large ones."""
         for name in topics:
             is_last = name == topics[-1]  # one of them is enough to read a megabyte
             for value, encoding, key, metadata, lives in (
@@ -128,7 +130,7 @@ class FuzzedHouse(House):
         self.let_pass(2 * _LIFE_US / 1e6)
 
     def timed(self, call: Callable[..., None], *arguments: object) -> None:
-        """Call something that a reactor would do in one turn, but for what is timed within it."""
+        """Call a function and measure it as one turn, without the turns measured within it."""
         others_ms, self._inner_ms = self._inner_ms, 0.0
         began = thread_time()
         call(*arguments)
@@ -137,7 +139,7 @@ class FuzzedHouse(House):
         self._inner_ms = others_ms + whole_ms
 
     def run(self) -> None:
-        """Go on until nothing is left to do now."""
+        """Run until no work is left for now."""
         for _ in range(TURNS_MAX):
             self.timed(self.turn)
             if not (self._step() or self._is_due()):
@@ -149,7 +151,7 @@ class FuzzedHouse(House):
         return any(call.getTime() <= self.clock.rightNow for call in calls)
 
     def let_pass(self, seconds: float) -> None:
-        """Let both clocks advance at once."""
+        """Advance both clocks at once."""
         self.wall_seconds += seconds
         self.timed(self.clock.advance, seconds)
         self.run()

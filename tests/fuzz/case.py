@@ -1,8 +1,8 @@
-"""A conversation of the fuzzer with one broker, as a value and as a file that people can read.
+"""A conversation of the fuzzer with one broker, as a value and as a readable file.
 
-A file is lines::
+A file has lines::
 
-    # what it is about
+    # a comment about the case
     run mixed
     broker tight
     connection mamamia eof
@@ -10,11 +10,11 @@ A file is lines::
     connection rustlog silence unread beside
     > 00 00
 
-Each line with ``>`` is a chunk, as it arrives at the broker. After the last one of a connection
-its client closes its sending side, when the broker has done what it can (``eof``) or right behind
-the chunk (``haste``), or it vanishes (``cut``), or says nothing more until the broker has had
-enough of it (``silence``). ``unread`` says that it does not read until then,
-``beside`` that it comes at the same time as the connection before.
+Each line with ``>`` is a chunk, as it arrives at the broker. After the last chunk the client of a
+connection does one of four things. It closes its sending side, once the broker has no more work
+(``eof``) or right behind the chunk (``haste``). It vanishes (``cut``). Or it sends no more until
+the broker's time limit ends the connection (``silence``). With ``unread`` the client does not read
+until then. With ``beside`` the connection runs at the same time as the one before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNREAD, _BESIDE = "unread", "beside"
 
 
 class Delivery(NamedTuple):
-    """What one client does on one connection."""
+    """The actions of one client on one connection."""
 
     wire: str
     """The name of its format."""
@@ -36,23 +36,23 @@ class Delivery(NamedTuple):
     beside: bool = False
 
     def line(self) -> str:
-        """How it begins in a file."""
+        """Return its first line in a file."""
         manners = [] if self.reads else [_UNREAD]
         manners += [_BESIDE] if self.beside else []
         return " ".join(["connection", self.wire, self.ending, *manners])
 
 
 class Case(NamedTuple):
-    """What happens to one broker."""
+    """The conversations with one broker."""
 
     run: str
-    """Which formats the broker serves: a name of `tests.fuzz.wire.RUNS`."""
+    """The formats of the broker: a name of `tests.fuzz.wire.RUNS`."""
     setup: str
-    """Of the broker: a name of `tests.fuzz.brokers.SETUPS`."""
+    """The setup of the broker: a name of `tests.fuzz.brokers.SETUPS`."""
     deliveries: tuple[Delivery, ...]
 
     def text(self, about: str = "") -> str:
-        """The file."""
+        """Return the text of the file."""
         lines = [f"# {line}".rstrip() for line in about.splitlines()]
         lines += [f"run {self.run}", f"broker {self.setup}"]
         for delivery in self.deliveries:
@@ -62,14 +62,14 @@ class Case(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its bytes on the wire."""
+        """Return the number of bytes on the wire."""
         return sum(len(chunk) for delivery in self.deliveries for chunk in delivery.chunks)
 
 
 def parse_case(text: str) -> Case:
-    """Read a file.
+    """Parse a file.
 
-    :raises ValueError: naming the line that makes no sense.
+    :raises ValueError: with the invalid line.
     """
     run, setup = "", ""
     deliveries: list[Delivery] = []

@@ -1,6 +1,6 @@
-"""A broker in memory with strange clients, a witness beside them, and the oracle.
+"""A broker in memory with fuzzing clients, a witness beside them, and the oracle.
 
-What must never happen, whatever the clients send, is said in docs/fuzzing.rst.
+docs/fuzzing.rst lists the forbidden outcomes, which no input may cause.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from tests.fuzz.wire import Ask, WireFormat, Wires
 from tests.house import Client
 
 SLOW_MS = 250.0
-"""Of processor time; a turn that computes longer is told, unless no limit is asked for."""
+"""Default limit of a turn's processor time in milliseconds; a longer turn is a finding."""
 PAUSE_SECONDS = 0.15
 LONG_POLL_SECONDS = 6.0
-"""Longer than the long polls that the fuzzer asks for; mutated ones may wait for ever."""
+"""Longer than the long polls of the fuzzer; mutated ones may wait for ever."""
 LONG_POLLS = 20
-"""One behind the other."""
+"""The most long polls in a row."""
 ANSWER_BYTES_MAX = 8 << 20
-"""More than any answer to what the fuzzer stores."""
+"""More than any answer to the fuzzer's records."""
 
 
 @dataclass
 class Counts:
-    """What has been tried."""
+    """Counters of a run."""
 
     frames: int = 0
-    """Whole requests that the broker took in while the connection was open, right or wrong."""
+    """Number of whole requests, right or wrong, that the broker took on open connections."""
     connections: int = 0
     answers: int = 0
     closed: int = 0
-    """Connections that the broker ended."""
+    """Number of connections that the broker closed."""
     witnessed: int = 0
-    """Steps of the witness, each with right answers."""
+    """Number of steps of the witness, each with right answers."""
     restarts: int = 0
     longest_turn_ms: float = 0.0
-    """Of processor time."""
+    """Processor time in milliseconds."""
 
 
 class _Talk:
-    """One connection under way."""
+    """One open connection."""
 
     def __init__(self, wire: WireFormat, client: Client, delivery: Delivery) -> None:
         self.wire = wire
@@ -67,12 +67,12 @@ class _Talk:
 
     @property
     def ending(self) -> str:
-        """How it really ended."""
+        """The real end of the connection."""
         return "cut" if self.has_given_up else self.delivery.ending
 
     @property
     def taken(self) -> bytes:
-        """What the broker has taken in."""
+        """The bytes that the broker has taken."""
         return b"".join(self.delivery.chunks)[: self._sent - self.client.unread_bytes]
 
 
@@ -92,7 +92,7 @@ class Desk:
         self._beside: dict[str, Client] = {}
 
     def deliver(self, deliveries: Sequence[Delivery], measured: bool = False) -> None:
-        """Let clients do what they do, side by side, with the witness at work amid them."""
+        """Run the clients side by side, with the witness at work among them."""
         self._counts.connections += len(deliveries)
         self._house.longest_turn_ms = 0.0
         if measured:
@@ -109,13 +109,13 @@ class Desk:
             raise Found("slow", f"a turn computed for {longest_ms:.0f} ms")
 
     def _inflated_bytes(self, delivery: Delivery) -> int:
-        """What may come out of a compressed frame, and be copied once."""
+        """Return the most bytes that a compressed frame may give, and be copied once."""
         wire = self._wires[delivery.wire]
         limit = min(self._setup.limits.frame_bytes, wire.frame_bytes_max)
         return 2 * limit if wire.inflates else 0
 
     def finish(self) -> None:
-        """Stop the broker and start it again: all that the witness was told is there."""
+        """Stop the broker, start it again, and check that all data of the witness is there."""
         self._read_back()
         with faults_are_found():
             self._house.stop()
@@ -127,14 +127,14 @@ class Desk:
     # -- connections --------------------------------------------------------------------------
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> list[int]:
-        """All of it; how many bytes were answered, connection by connection."""
+        """Run all clients; return the number of answered bytes of each connection."""
         house = self._house
         with faults_are_found():
             talks = [
                 _Talk(self._wires[one.wire], house.client(one.wire), one) for one in deliveries
             ]
             self._send(talks)
-            # Those that say nothing more come last: time passes, and with it other time limits.
+            # Silent clients come last: their end takes time, which ends others, too.
             for talk in sorted(talks, key=lambda talk: talk.delivery.ending == "silence"):
                 self._end(talk)
             if house.failures:
@@ -142,7 +142,7 @@ class Desk:
         return [self._judge(talk) for talk in talks]
 
     def _send(self, talks: Sequence[_Talk]) -> None:
-        """Send chunk after chunk, of each client in turns."""
+        """Send the chunks; the clients take turns."""
         house = self._house
         steps = [
             (talk, chunk)
@@ -167,7 +167,7 @@ class Desk:
             self._look(talk)
 
     def _look(self, talk: _Talk) -> None:
-        """What the connection holds is within the limits."""
+        """Check that the memory of the connection is within the limits."""
         wire, client = talk.wire, talk.client
         connection = client.protocol
         limits = self._setup.limits
@@ -176,14 +176,14 @@ class Desk:
         if held > most:
             raise Found("held", f"{held:,} bytes of an unfinished frame, and {most:,} are allowed")
         waiting = connection.queued_bytes + len(client.transport.buffered)
-        # Of what was inflated before it was stored, one answer may be as large as a frame.
+        # One answer with inflated records may be as large as a frame.
         answer_bytes = max(ANSWER_BYTES_MAX, most if wire.inflates else 0)
         most = 2 * limits.in_flight_bytes + client.READ_BYTES + answer_bytes
         if waiting > most:
             raise Found("held", f"{waiting:,} bytes of answers wait, and {most:,} are allowed")
 
     def _end(self, talk: _Talk) -> None:
-        """End a connection as its client does; it has to be gone soon after."""
+        """End a connection as its client does; the broker has to close it soon after."""
         house, client = self._house, talk.client
         if talk.delivery.ending == "cut":
             client.disconnect()
@@ -201,7 +201,7 @@ class Desk:
             raise Found("hang", "the client has sent its last byte, and the connection stays")
 
     def _wait_for_the_broker(self, client: Client) -> None:
-        """Nothing more comes; a frame that is not finished must be given up in time."""
+        """Send nothing more; check that an unfinished frame is given up in time."""
         limits = self._setup.limits
         unfinished = client.protocol.unfinished and not client.protocol.holds
         seconds = 0.0
@@ -212,7 +212,7 @@ class Desk:
             raise Found("hang", "a frame was not finished in time, and the connection is open")
 
     def _outwait_long_polls(self, talk: _Talk) -> None:
-        """A peer is not read, nor its end seen, while too many of its requests wait."""
+        """Wait for the long polls. The broker does not read a peer with too many of them."""
         for _ in range(LONG_POLLS):
             if talk.client.protocol.holds != Hold.BACKLOG:
                 return
@@ -221,7 +221,7 @@ class Desk:
         talk.has_given_up = True
 
     def _judge(self, talk: _Talk) -> int:
-        """The answers are answers, and as many as are owed; how many bytes they were."""
+        """Check that the answers are valid and as many as due; return their bytes."""
         received = talk.client.received_bytes()
         limit = self._setup.limits.frame_bytes
         judged = judge(talk.wire, limit, talk.taken, received, talk.ending)
@@ -232,7 +232,7 @@ class Desk:
     # -- the witness --------------------------------------------------------------------------
 
     def _step_aside(self) -> None:
-        """Let the witness of a format, each in its turn, do something."""
+        """Let the next witness do a step; the formats take turns."""
         name = next(self._turns)
         self._ask_aside(name, self._witnesses[name].step)
         self._counts.witnessed += 1
@@ -242,7 +242,7 @@ class Desk:
             self._ask_aside(name, witness.read_back)
 
     def _ask_aside(self, name: str, act: Callable[[Ask], None]) -> None:
-        """Let a witness do something over its own connection."""
+        """Let a witness act over its own connection."""
         with faults_are_found():
             client = self._connected(name)
             try:
@@ -268,7 +268,7 @@ class Desk:
 
 
 def groups(deliveries: Iterable[Delivery]) -> list[list[Delivery]]:
-    """Those that are under way at the same time."""
+    """Return the deliveries in groups that run at the same time."""
     found: list[list[Delivery]] = []
     for delivery in deliveries:
         if delivery.beside and found:
@@ -279,7 +279,7 @@ def groups(deliveries: Iterable[Delivery]) -> list[list[Delivery]]:
 
 
 def run_case(wires: Wires, case: Case, slow_ms: float = inf) -> Found | None:
-    """Let a case happen to a new broker; what must not happen, if it does."""
+    """Run a case with a new broker; return the finding, or None."""
     try:
         desk = Desk(wires, case.setup, Counts(), slow_ms)
         for group in groups(case.deliveries):

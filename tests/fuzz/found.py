@@ -1,4 +1,4 @@
-"""What must not happen, and how it shows: in the log, as an exception, as memory."""
+"""The forbidden outcomes and their signs: a log event, an exception, memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
 from zope.interface import provider
 
 MEMORY_BYTES = 6 << 20
-"""What a broker may ask for while it serves clients that send next to nothing: the segment it
-allocates, the frames it commits, and what Python needs."""
+"""Memory that a broker may use for clients that send next to nothing.
+
+It covers the segment that it allocates, the frames that it commits, and Python's own use.
+"""
 MEMORY_FACTOR = 40
-"""And for each byte that was really sent or answered: objects of requests, records in the caches,
-on the simulated disk, in the transport's buffers."""
+"""Further memory for each byte sent or answered.
+
+It covers objects of requests, and records in the caches, on the simulated disk and in the
+transport's buffers.
+"""
 
 
 class Found(Exception):
-    """Something that must not happen. ``kind`` is a word of docs/fuzzing.rst."""
+    """A forbidden outcome. ``kind`` is a word of docs/fuzzing.rst."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(kind, text)
@@ -33,14 +38,14 @@ class Found(Exception):
 
     @property
     def signature(self) -> str:
-        """The same for what is most likely the same mistake."""
+        """Return a text that is equal for findings with most likely the same cause."""
         lines = self.text.splitlines() or [""]
         return f"{self.kind}: {re.sub('[0-9][0-9,]*', 'N', lines[-1])[:120]}"
 
 
 @contextmanager
 def faults_are_found() -> Iterator[None]:
-    """Raise `Found` for an exception, and for what the log says of one."""
+    """Raise `Found` for an exception, and for a fault in the log."""
     logged: list[str] = []
 
     @provider(ILogObserver)
@@ -66,7 +71,7 @@ def faults_are_found() -> Iterator[None]:
 
 
 def _place(traceback: TracebackType | None) -> str:
-    """Where an exception was raised."""
+    """Return the place where an exception was raised."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     if traceback is None:
@@ -76,9 +81,9 @@ def _place(traceback: TracebackType | None) -> str:
 
 @contextmanager
 def no_more_memory_than_due(sent_bytes: int, besides_bytes: int) -> Iterator[list[int]]:
-    """Raise `Found` when more was asked for than what came and went accounts for.
+    """Raise `Found` if more memory was used than the traffic explains.
 
-    What was answered is to be added to the list, in bytes.
+    The caller adds the numbers of answered bytes to the list.
     """
     answered: list[int] = []
     tracemalloc.start()

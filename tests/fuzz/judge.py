@@ -1,4 +1,4 @@
-"""Whether what came back on a connection are answers, and as many as are owed."""
+"""Check that the bytes received on a connection are answers, and as many as due."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from tests.fuzz.wire import WireFormat
 
 
 class Judged(NamedTuple):
-    """What a connection came to."""
+    """The judgement of a connection."""
 
     requests: int
     answers: int
 
 
 def judge(wire: WireFormat, frame_bytes: int, taken: bytes, received: bytes, ending: str) -> Judged:
-    """Judge the answers to what the broker took in; it was served with this limit on a frame.
+    """Judge the answers to the bytes that the broker took.
 
+    :param frame_bytes: the broker's limit on a frame.
     :raises Found: of kind ``answers``.
     """
     requests, is_wrong = wire.split(taken, min(frame_bytes, wire.frame_bytes_max))
@@ -33,7 +34,7 @@ def judge(wire: WireFormat, frame_bytes: int, taken: bytes, received: bytes, end
 
 
 def _judge_missing(wire: WireFormat, answers: int, requests: list[bytes]) -> None:
-    """Whatever came before the first request that may end the connection is answered."""
+    """Check that all requests before the first one that may end the connection are answered."""
     owed = 0
     for request in requests:
         if wire.closes_upon(request):

@@ -1,6 +1,6 @@
-"""Valid conversations made wrong: bytes, fields, whole frames, and how they are cut into chunks.
+"""Mutate valid conversations: bytes, fields, whole frames, and their division into chunks.
 
-Everything comes from the `Random` that is handed in: same seed, same bytes.
+Every choice comes from the given `Random`: the same seed gives the same bytes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from tests.fuzz.wire import Framing, WireFormat
 
 FRAMES_MAX = 40
 FRAME_BYTES_MAX = 200_000
-"""Mutated frames are cut off here, so that doubling has an end."""
+"""Limit of a mutated frame, so that doubling has an end."""
 LONG_BYTES = 150_000
-"""More than the smaller one of the limits on a frame that are tried."""
+"""More than the smaller of the tried limits on a frame."""
 HUGE = 0.004
-"""How often there is a huge request."""
+"""Probability of a huge request."""
 REFITS = 0.75
-"""How often a frame whose bytes were changed gets the length that it now has."""
+"""Probability that a changed frame gets its new length in the header."""
 NOISE_BYTES_MAX = 300
 CUTS_MAX = 12
 SINGLE_BYTES_MAX = 800
-"""Longer conversations are not sent one byte at a time."""
+"""Longer conversations are not sent byte by byte."""
 
 _NUMBER = re.compile(rb"-?\d+")
 _DECIMALS = (
@@ -53,11 +53,11 @@ Mutation = Callable[[Random, WireFormat, bytes], bytes]
 
 
 def conversation(rng: Random, wire: WireFormat) -> list[bytes]:
-    """Frames of one connection, some of them mutated."""
+    """Return the frames of one connection, some of them mutated."""
     if rng.random() < 0.02:
         return [rng.randbytes(rng.randrange(1, NOISE_BYTES_MAX))]
     frames = wire.huge(rng) if rng.random() < HUGE else _valid(rng, wire)
-    if rng.random() < 0.15:  # two conversations, one after the other or in turns
+    if rng.random() < 0.15:  # two conversations, one after the other or interleaved
         frames = _spliced(rng, frames, _valid(rng, wire))
     for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3, 5))):
         if not frames:
@@ -77,7 +77,7 @@ def conversation(rng: Random, wire: WireFormat) -> list[bytes]:
 
 
 def _valid(rng: Random, wire: WireFormat) -> list[bytes]:
-    """Requests made for this, or a piece of the golden file."""
+    """Return new valid requests, or a piece of the golden file."""
     golden = wire.golden()
     if golden and rng.random() < 0.3:
         start = rng.randrange(len(golden))
@@ -86,7 +86,7 @@ def _valid(rng: Random, wire: WireFormat) -> list[bytes]:
 
 
 def _long_unfinished(rng: Random, wire: WireFormat, frame: bytes) -> bytes:
-    """The head of a frame that claims to be long, and much of it."""
+    """Return the head of a frame that claims to be long, and much of its body."""
     claimed = rng.choice((LONG_BYTES + 1, wire.frame_bytes_max, 1 << 31, (1 << 32) - 1))
     if wire.framing is None:
         at = rng.randrange(len(frame) + 1)
@@ -155,7 +155,7 @@ def _insert(rng: Random, _: WireFormat, frame: bytes) -> bytes:
 
 
 def _insert_token(rng: Random, wire: WireFormat, frame: bytes) -> bytes:
-    """A token between two bytes, or in the place of as many."""
+    """Insert a token between two bytes, or overwrite as many bytes with it."""
     if not wire.tokens:
         return _insert(rng, wire, frame)
     token = rng.choice(wire.tokens)
@@ -196,7 +196,7 @@ def _swap_fields(rng: Random, _: WireFormat, frame: bytes) -> bytes:
 
 
 def _edge_field(rng: Random, wire: WireFormat, frame: bytes) -> bytes:
-    """A count, length, offset or the like set to a value at some edge."""
+    """Set a count, length, offset or similar field to an edge value."""
     numbers = list(_NUMBER.finditer(frame)) if wire.text else []
     if numbers and rng.random() < 0.7:
         found = rng.choice(numbers)
@@ -229,7 +229,7 @@ def _edge_field(rng: Random, wire: WireFormat, frame: bytes) -> bytes:
 
 
 def _field_at(rng: Random, framing: Framing | None, frame: bytes, width: int) -> int:
-    """A place that looks like a length: that many bytes follow; or any place."""
+    """Return a position that looks like a length of the following bytes; or any position."""
     if framing is not None and width == 4 and rng.random() < 0.25:
         return min(framing.length_at, len(frame) - width)
     places = len(frame) - width + 1
@@ -264,7 +264,7 @@ _MUTATIONS: tuple[Mutation, ...] = (
 
 
 def chunks(rng: Random, frames: Sequence[bytes]) -> tuple[bytes, ...]:
-    """The same bytes, in the pieces that they arrive in."""
+    """Return the same bytes, divided as they arrive."""
     data = b"".join(frames)
     kind = rng.random()
     if kind < 0.3 or len(data) < 2:

@@ -21,7 +21,7 @@ _TYPE_AT = 4
 
 
 def requests(rng: Random) -> list[bytes]:
-    """Of clients that publish, subscribe, poll and acknowledge."""
+    """Return requests of clients that publish, subscribe, poll and acknowledge."""
     topics = rng.choice((TOPICS[:2], TOPICS[:2], TOPICS))
     return [
         bm.encode(_message(rng, rng.choice(topics), number))
@@ -52,7 +52,7 @@ def _message(rng: Random, topic: str, number: int) -> bm.Message:
 
 
 def huge(rng: Random) -> list[bytes]:
-    """A message of almost a megabyte, and subscriptions that want it."""
+    """Return a message of almost a megabyte, and subscriptions that receive it."""
     topic = TOPICS[0]
     message = bytes(rng.choice((100_000, 900_000)))
     sent: list[bm.Message] = [bm.Subscribe(3, topic, 1), bm.Subscribe(4, topic, 0)]
@@ -62,7 +62,7 @@ def huge(rng: Random) -> list[bytes]:
 
 
 def read_answers(data: bytes, requests: list[bytes]) -> int:
-    """Decode every answer; it is of a kind that brokers send."""
+    """Decode every answer, check that brokers send its kind, and return the number."""
     reader = bm.frame_reader()
     frames = reader.feed(data)
     assert reader.error is None, reader.error
@@ -81,14 +81,14 @@ def _ids(requests: list[bytes]) -> set[int]:
 class BlipmqWitness:
     """Publishes to topics of its own, polls and acknowledges.
 
-    Any client may poll and acknowledge for any subscription, so a subscription is used only within
-    the step that made it, and its topic by nobody else.
+    Any client may poll and acknowledge for any subscription. So only the step that makes a
+    subscription uses it, and no other client uses its topic.
     """
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._done: list[tuple[int, int]] = []
-        """Subscriptions, each with the tag of the one message that it ever had."""
+        """Subscriptions, each with the tag of its only message."""
 
     def step(self, ask: Ask) -> None:
         topic = f"the witness of BlipMQ {len(self._done)}"

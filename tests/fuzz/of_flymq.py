@@ -47,7 +47,7 @@ MAGIC_AND_VERSION = Framing(length_at=4, uncounted=_HEADER_BYTES, length_min=0)
 
 
 def requests(rng: Random) -> list[bytes]:
-    """Requests of all kinds, on few topics, some compressed."""
+    """Return requests of all kinds, on few topics, some compressed."""
     topics = rng.choice((TOPICS[:2], TOPICS))
     return [
         fm.encode_request(_request(rng, rng.choice(topics)), gzip=rng.random() < 0.1)
@@ -97,7 +97,7 @@ def _request(rng: Random, topic: str) -> fm.Request:
 
 
 def _schemas(rng: Random, topic: str) -> fm.Request:
-    """Schemas, and records that should fit them."""
+    """Draw a request about schemas, or records that should fit them."""
     name, version, value = (
         rng.choice(SCHEMAS),
         rng.choice((0, 0, 1, 2, 1 << 31)),
@@ -119,7 +119,7 @@ def _schemas(rng: Random, topic: str) -> fm.Request:
 
 
 def _later(rng: Random, topic: str) -> fm.Request:
-    """Records that are delayed, that live for a time, and those of transactions."""
+    """Draw a request with a delayed record, an expiring record, or a transaction."""
     value, number = rng.choice(VALUES), rng.choice(NUMBERS)
     message, transaction = rng.choice(MESSAGES), rng.choice(TRANSACTIONS)
     with_topic = rng.random() < 0.7 or not isinstance(message, str)
@@ -140,7 +140,7 @@ def _later(rng: Random, topic: str) -> fm.Request:
 def _groups_and_letters(
     rng: Random, topic: str, group: str, partition: int, offset: int
 ) -> fm.Request:
-    """Dead letters, groups as administrators see them, and the cluster."""
+    """Draw a request about dead letters, groups as administrators see them, or the cluster."""
     of = rng.choice((topic, "", None))
     return rng.choice(
         (
@@ -161,7 +161,7 @@ def _groups_and_letters(
 
 
 def _administration(rng: Random, topic: str) -> fm.Request:
-    """Logins, users, access lists and questions about the audit trail."""
+    """Draw a login, or a request about users, access lists or the audit trail."""
     user, roles = rng.choice(USERS), rng.choice(((), ("admin",), ("", "x" * 300)))
     number = rng.choice((0, 1, -1, 1 << 40, (1 << 63) - 1, -(1 << 63)))
     page = rng.choice((0, 1, -1, 5_000, (1 << 31) - 1))
@@ -189,7 +189,7 @@ def _administration(rng: Random, topic: str) -> fm.Request:
 
 
 def huge(rng: Random) -> list[bytes]:
-    """A large value and those who look for something in it, or a payload that inflates."""
+    """Return a large value and requests that search in it, or a payload that inflates."""
     if rng.random() < 0.3:
         return [fm.frame(fm.Opcode.PRODUCE, _inflating(rng), flags=0x03)]
     value = rng.choice((b"{" + b'"n":1,' * 100_000 + b'"a":2}', b"a" * 700_000, bytes(300_000)))
@@ -200,7 +200,7 @@ def huge(rng: Random) -> list[bytes]:
 
 
 def _inflating(rng: Random) -> bytes:
-    """Tens of megabytes in some kilobytes; the trailer may say less."""
+    """Return some kilobytes that inflate to tens of megabytes; the trailer may claim less."""
     size = rng.choice((100 << 10, fm.MAX_LENGTH - 40, fm.MAX_LENGTH + 1, 3 * fm.MAX_LENGTH))
     topic_and_key = b"\x00\x01t" + bytes(4)
     value_bytes = max(0, size - len(topic_and_key) - 8)
@@ -214,7 +214,7 @@ def _inflating(rng: Random) -> bytes:
 
 
 def split(stream: bytes, length_max: int) -> Split:
-    """Frames up to one that begins wrong."""
+    """Return the frames before the first one with a wrong begin."""
     frames, is_wrong = MAGIC_AND_VERSION.split(stream, length_max)
     for index, frame in enumerate(frames):
         if not frame.startswith(_BEGIN):
@@ -224,7 +224,7 @@ def split(stream: bytes, length_max: int) -> Split:
 
 
 def _request_of(asked: bytes, opcode: int) -> fm.Request:
-    """What was carried out; of what was refused nothing needs to be known, nor decompressed."""
+    """Return the executed request; a refused one need not be decoded or decompressed."""
     if opcode == fm.Opcode.ERROR:
         return fm.ListTopics()
     try:
@@ -234,7 +234,7 @@ def _request_of(asked: bytes, opcode: int) -> fm.Request:
 
 
 def read_answers(data: bytes, requests: list[bytes]) -> int:
-    """Each is decoded by what was asked; what could not be asked can only have been refused."""
+    """Decode each answer by its request and return the number; invalid ones must be refused."""
     reader = fm.FrameReader()
     frames = reader.feed(data)
     assert reader.error is None, reader.error

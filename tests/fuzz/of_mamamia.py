@@ -89,12 +89,12 @@ def _request(rng: Random) -> mm.Request:
 
 
 def requests(rng: Random) -> list[bytes]:
-    """Requests of all kinds, on few topics, so that they meet one another."""
+    """Return requests of all kinds, on few topics, so that they affect one another."""
     return [mm.encode_request(_request(rng)) for _ in range(rng.randrange(1, 24))]
 
 
 def huge(rng: Random) -> list[bytes]:
-    """A message of almost a megabyte, alone or in a batch, and somebody who wants it."""
+    """Return a message of almost a megabyte, alone or in a batch, and an acquire of it."""
     value = rng.randbytes(rng.choice((100_000, 900_000)))
     one = mm.Produce("one", value)
     two = mm.ProduceBatch("one", (mm.BatchMessage(value), mm.BatchMessage(value[:70_000])))
@@ -103,14 +103,14 @@ def huge(rng: Random) -> list[bytes]:
 
 
 def read_answers(data: bytes, _: list[bytes]) -> int:
-    """Decode every answer, as a client does."""
+    """Decode every answer as a client does; return the number."""
     reader = mm.FrameReader()
     frames = reader.feed(data)
     for command, body in frames:
         try:
             mm.decode_response(command, body)
         except mm.RequestError:
-            # A command that no client has can only have been refused.
+            # The broker must refuse a command that no client has.
             assert "error" in msgpack.unpackb(body), body
     assert reader.error is None, reader.error
     assert not reader.partial_bytes, "the last answer is cut off"
@@ -154,7 +154,7 @@ def _answers(ask: Ask, *sent: mm.Request) -> list[mm.Answer]:
 
 
 def _closes_upon(frame: bytes) -> bool:
-    """A body that cannot be decoded closes the connection without an answer."""
+    """Return whether the body cannot be decoded: that closes the connection without an answer."""
     try:
         mm.Decoder().decode(frame[5], frame[6:])
     except mm.BodyError:

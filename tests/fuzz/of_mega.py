@@ -20,7 +20,7 @@ PRODUCE, CONSUME = int(mega.Type.PRODUCE), int(mega.Type.CONSUME)
 
 
 def requests(rng: Random) -> list[bytes]:
-    """In one dialect, or in both."""
+    """Return requests in one dialect, or in both."""
     dialects = rng.choice((DIALECTS[:1], DIALECTS[1:], DIALECTS))
     topics = rng.choice((TOPICS[:2], TOPICS))
     made = []
@@ -40,7 +40,7 @@ def requests(rng: Random) -> list[bytes]:
 
 
 def huge(rng: Random) -> list[bytes]:
-    """A payload about as large as may be, and somebody who wants it."""
+    """Return a payload of about the largest size, and a consume of it."""
     most = mega.MAX_PAYLOAD_BYTES
     payload = bytes(rng.choice((100_000, most - 1, most, most + 1)))
     topic = TOPICS[0]
@@ -54,7 +54,7 @@ def huge(rng: Random) -> list[bytes]:
 
 
 def split(stream: bytes, _: int) -> Split:
-    """By the rule of the notes, step by step; a payload that is too large is a request too."""
+    """Split a stream by the rule of the notes; too large payloads count as requests, too."""
     found: list[bytes] = []
     position, maybe_trailer = 0, False
     while True:
@@ -84,7 +84,7 @@ def split(stream: bytes, _: int) -> Split:
 
 
 def read_answers(data: bytes, requests: list[bytes]) -> int:
-    """One answer to each request, in order, and perhaps one error behind them."""
+    """Count one answer to each request, in order, and perhaps one error after them."""
     count, position = 0, 0
     for request in requests:
         if position == len(data):
@@ -101,7 +101,7 @@ def read_answers(data: bytes, requests: list[bytes]) -> int:
 
 
 def _answer_bytes(request: bytes, data: bytes, position: int) -> int:
-    """The size of the answer to this request at this position."""
+    """Return the size of the answer to this request at this position."""
     flag = data[position + 4]
     assert flag in (0, 1), "a flag that is none"
     if not flag:
@@ -163,7 +163,7 @@ def _answers(ask: Ask, *sent: mega.Request) -> list[mega.Answer]:
 
 
 def _held(connection: Any) -> int:
-    """What is skipped is not held."""
+    """Return 0: skipped bytes are not held."""
     return len(connection._reader._partial)
 
 

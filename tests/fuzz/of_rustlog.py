@@ -33,12 +33,12 @@ WRITTEN_OTHERWISE = (
     b"{}",
     b'\t{"Ping":null}',
 )
-"""JSON that serde reads or refuses, none of it as a client would write it."""
+"""JSON that serde reads or refuses, in forms that no client writes."""
 _FRAMING = Framing(length_at=0, uncounted=4, length_min=1)
 
 
 def requests(rng: Random) -> list[bytes]:
-    """In one dialect, or in both; topics are created now and then."""
+    """Return requests in one dialect or in both, some of them creations of topics."""
     dialects = rng.choice((DIALECTS[:1], DIALECTS[1:], DIALECTS))
     topics = rng.choice((TOPICS[:2], TOPICS))
     made = [
@@ -77,7 +77,7 @@ def _request(rng: Random, topic: str) -> rl.Request:
 
 
 def huge(rng: Random) -> list[bytes]:
-    """A batch of megabytes, of few records or of many, and somebody who wants it."""
+    """Return a batch of megabytes, of few records or of many, and a fetch of it."""
     codec = rl.CODECS[rng.choice((rl.Dialect.JSON, rl.Dialect.JSON, rl.Dialect.BINARY))]
     batch = rng.choice(
         (
@@ -97,7 +97,7 @@ def huge(rng: Random) -> list[bytes]:
 
 
 def read_answers(data: bytes, requests: list[bytes]) -> int:
-    """Each answer is decoded in the dialect of its request."""
+    """Decode each answer in the dialect of its request; return the number."""
     reader = rl.FrameReader()
     payloads = reader.feed(data)
     assert reader.error is None, reader.error

@@ -1,7 +1,7 @@
 """Fuzz one format, or all at once: brokers in memory, one after another, until the time is over.
 
-Broker number N of a seed is a function of the seed, the format and N alone, so that any of them can
-be had again. A broker that was found to do what it must not do is left, and its case cut down.
+Broker number N of a seed is a function of the seed, the format and N alone, so any broker can be
+repeated. After a finding the broker is left, and its case is shrunk.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tests.fuzz.shrink import shrink
 from tests.fuzz.wire import Wires
 
 CONNECTIONS = 100
-"""To one broker."""
+"""The most connections to one broker."""
 MEASURED = 1 / 16
-"""How often connections are watched with tracemalloc, which makes everything slower."""
+"""Share of the connections that are measured with tracemalloc, which slows everything down."""
 FAILURES_MAX = 5
 
 
 class Failure(NamedTuple):
-    """A case that makes a broker do what it must not."""
+    """A case with a forbidden outcome."""
 
     seed: int
     broker: int | None
-    """Its number in the run; None for the one on real sockets."""
+    """Number of the broker in the run; None for the broker on real sockets."""
     case: Case
     found: Found
     is_repeatable: bool
@@ -48,13 +48,13 @@ class Failure(NamedTuple):
 
 @dataclass
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     run: str
     seconds: float = 0.0
-    """Without those that it took to cut failures down."""
+    """Duration without the time for shrinking."""
     peak_bytes: int = 0
-    """Of memory, of the whole process, if the run had one to itself."""
+    """Peak memory of the whole process, if it did only this run."""
     counts: Counts = field(default_factory=Counts)
     on_sockets: Counts = field(default_factory=Counts)
     failures: list[Failure] = field(default_factory=list)
@@ -69,7 +69,7 @@ def fuzz(
     shrink_seconds: float = 20.0,
     failures_max: int = FAILURES_MAX,
 ) -> Result:
-    """Fuzz the formats of a run until ``is_over(brokers so far)`` or there are failures enough."""
+    """Fuzz the formats of a run until ``is_over(brokers so far)`` or enough failures."""
     result = Result(run)
     known: set[str] = set()
     for number in count():
@@ -107,12 +107,12 @@ def _one_broker(
         case = Case(run, setup, tuple(made))
         return Failure(seed, number, case, found, is_repeatable=False)
     finally:
-        gc.collect()  # now, and not in a turn of the next one
+        gc.collect()  # now, and not in a turn of the next broker
     return None
 
 
 def draw(rng: Random, wires: Wires) -> list[Delivery]:
-    """One client, or some at the same time."""
+    """Draw one client, or several at the same time."""
     deliveries = []
     for number in range(rng.choice((1, 1, 1, 2, 4))):
         wire = rng.choice(tuple(wires.values()))
@@ -124,7 +124,7 @@ def draw(rng: Random, wires: Wires) -> list[Delivery]:
 
 
 def _cut_down(wires: Wires, failure: Failure, slow_ms: float, seconds: float) -> Failure:
-    """The smallest case that shows the same, found within about so many seconds."""
+    """Return the smallest case with the same failure, found within about ``seconds``."""
     signature = failure.found.signature
 
     def shows(case: Case) -> Found | None:

@@ -1,4 +1,4 @@
-"""Cut a case down to what its failure needs: connections first, then chunks, then bytes."""
+"""Shrink a case to the parts that its failure needs: connections first, then chunks, then bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T", bound=Sequence[object])
 
 
 def shrink(case: Case, fails: Callable[[Case], bool], is_over: Callable[[], bool]) -> Case:
-    """The smallest case found for which ``fails`` is true, as it is for ``case``."""
+    """Return the smallest case found that still fails; ``case`` itself must fail."""
     best = case
 
     def better(candidate: Case) -> bool:
@@ -48,7 +48,7 @@ def shrink(case: Case, fails: Callable[[Case], bool], is_over: Callable[[], bool
 
 
 def _shorten(whole: T, keeps: Callable[[T], bool]) -> None:
-    """Leave out halves, quarters and so on down to single items, as long as ``keeps`` agrees."""
+    """Remove halves, quarters and so on down to single items, as long as ``keeps`` allows it."""
     size = max(1, len(whole) // 2)
     while True:
         at = 0

@@ -1,7 +1,8 @@
 """The smaller part of a run: a broker in a process of its own, on real sockets and files.
 
-The same conversations, without the simulated clock: nobody waits for a time limit. Judged as in
-memory, besides by the broker's log, its peak of memory, its exit code and its next start.
+The conversations are the same, but there is no simulated clock, so no client waits for a time
+limit. The judgement is that of `tests.fuzz.desk`, with the broker's log, its peak of memory, its
+exit code and its next start in addition.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ SETTINGS = (
     "limits.in_flight_bytes=256KiB",
 )
 PEAK_BYTES_MAX = 400 << 20
-"""A broker that has just started takes about a third of it."""
+"""About three times the memory of a broker that has just started."""
 SECONDS_MAX = 30.0
-"""For anything that a broker has to do at once."""
+"""Time limit for all immediate work of a broker."""
 WITNESS_EVERY = 4
 KEPT = 20
-"""The last connections are told with a failure."""
+"""Number of the last connections that a failure keeps."""
 Address = tuple[str, int]
 _READ_BYTES = 65_536
 _FAULTS = ("Traceback", "connection-fault", "Unhandled")
@@ -43,7 +44,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class _Talk:
-    """One connection; ends when both sides have."""
+    """One connection; it ends when both sides have closed it."""
 
     def __init__(self, address: Address, delivery: Delivery) -> None:
         self.delivery = delivery
@@ -57,13 +58,13 @@ class _Talk:
         self._end_if_sent()
 
     def events(self) -> int:
-        """What to wait for; 0 when it is over."""
+        """Return the events to wait for; 0 at the end."""
         if self._chunks or self._unsent:
             return selectors.EVENT_WRITE | (selectors.EVENT_READ if self.delivery.reads else 0)
         return 0 if self.delivery.ending == "cut" else selectors.EVENT_READ
 
     def write(self) -> None:
-        """Send a chunk, or what is left of it."""
+        """Send the next chunk, or the unsent part of the last one."""
         self._unsent = self._unsent or self._chunks.pop(0)
         self._unsent = self._unsent[self.socket.send(self._unsent) :]
         self._end_if_sent()
@@ -73,7 +74,7 @@ class _Talk:
             self.socket.shutdown(socket.SHUT_WR)
 
     def read(self) -> bool:
-        """Receive something; False at the end."""
+        """Receive bytes; return False at the end."""
         data = self.socket.recv(_READ_BYTES)
         self.received += data
         return bool(data)
@@ -85,9 +86,9 @@ class _Talk:
 
 
 def talk_all(deliveries: Sequence[tuple[Address, Delivery]]) -> list[_Talk]:
-    """Have all these conversations at the same time, to their ends.
+    """Run all these conversations at the same time, to their ends.
 
-    :raises Found: when one does not end.
+    :raises Found: a conversation does not end.
     """
     talks = [_Talk(address, delivery) for address, delivery in deliveries]
     deadline = monotonic() + SECONDS_MAX
@@ -110,13 +111,13 @@ def talk_all(deliveries: Sequence[tuple[Address, Delivery]]) -> list[_Talk]:
 
 
 def _go_on(talk: _Talk, ready: int) -> bool:
-    """Read and write what can be; False when the conversation is over."""
+    """Read and write as far as possible; return False when the conversation is over."""
     try:
         if ready & selectors.EVENT_READ and not talk.read():
             return False
         if ready & selectors.EVENT_WRITE:
             talk.write()
-    except OSError:  # the broker has closed, and what came after that was reset
+    except OSError:  # the broker has closed and reset the connection
         talk.was_reset = True
         return False
     return bool(talk.events())
@@ -145,7 +146,7 @@ class _Beside:
     def _is_whole(self, received: bytes, requests: list[bytes], count: int) -> bool:
         try:
             return self._wire.read_answers(received, requests) >= count
-        except Exception:  # whatever an answer that is cut off makes of it; the time-out ends it
+        except Exception:  # a cut answer can raise anything; the time-out ends the wait
             return False
 
     def close(self) -> None:
@@ -165,7 +166,7 @@ class SocketDesk:
         self._beside = self._witness_connections()
 
     def deliver(self, deliveries: Sequence[Delivery], is_witnessed: bool) -> None:
-        """Let clients do what they do at the same time, and then perhaps the witness."""
+        """Run the clients at the same time, then the witness if ``is_witnessed``."""
         talks = talk_all([(self._address(one.wire), one) for one in deliveries])
         if is_witnessed:
             name = next(self._turns)
@@ -175,7 +176,7 @@ class SocketDesk:
             self._judge(talk)
 
     def finish(self) -> None:
-        """Stop the broker and start it again: all that the witness was told is there."""
+        """Stop the broker, start it again, and check that all data of the witness is there."""
         self._read_back()
         self._judge_process()
         try:
@@ -198,7 +199,7 @@ class SocketDesk:
         return {name: _Beside(wire, self._address(name)) for name, wire in self._wires.items()}
 
     def _read_back(self) -> None:
-        """Each witness reads all of its own, and leaves."""
+        """Let each witness read all of its data and disconnect."""
         for name, witness in self._witnesses.items():
             self._aside(name, witness.read_back)
             self._beside[name].close()
@@ -226,7 +227,7 @@ class SocketDesk:
         self._counts.answers += judged.answers
 
     def _judge_process(self) -> None:
-        """The broker runs, its log tells of no fault, and memory never was too much."""
+        """Check that the broker runs, without a fault in its log and within its memory limit."""
         log = self._log.read_text(errors="replace")
         if any(fault in log for fault in _FAULTS) or not self._broker.is_alive():
             raise Found("fault", self._broker.log_tail())

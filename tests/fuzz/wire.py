@@ -1,4 +1,4 @@
-"""What the fuzzer knows of a wire format: how to serve it, speak it, break it and check it.
+"""The fuzzer's view of a wire format: how to serve, speak, break and check it.
 
 A format is one module, ``tests/fuzz/of_NAME.py``, with a `WireFormat` of the name ``FORMAT``.
 """
@@ -21,34 +21,34 @@ from tests.golden import golden
 NAMES = FORMATS
 """The formats that can be fuzzed: all of them."""
 MIXED = "mixed"
-"""A run of all of them, on one broker and the same topics."""
+"""The name of a run of all formats, on one broker and the same topics."""
 RUNS = (*NAMES, MIXED)
 
 Split = tuple[list[bytes], bool]
-"""Whole requests, and whether what follows them can be no request at all."""
+"""Whole requests, and whether the next bytes can be no request at all."""
 
 Ask = Callable[[bytes, int], bytes]
-"""Send bytes over a connection that stays open, and return what came back: so many answers."""
+"""Sends bytes over an open connection and returns the given number of answers."""
 
 
 class Framing(NamedTuple):
     """A length field in front of each frame, u32 big-endian."""
 
     length_at: int
-    """Where it stands in the frame."""
+    """Its position in the frame."""
     uncounted: int
-    """How many bytes of a frame it does not count."""
+    """Number of bytes of a frame that it does not count."""
     length_min: int
 
     def fitted(self, frame: bytes) -> bytes:
-        """The frame with the length that it really has."""
+        """Return the frame with its real length."""
         if len(frame) < max(self.uncounted, self.length_at + 4):
             return frame
         length = (len(frame) - self.uncounted).to_bytes(4, "big")
         return frame[: self.length_at] + length + frame[self.length_at + 4 :]
 
     def split(self, stream: bytes, length_max: int) -> Split:
-        """The whole frames of a stream, and whether a length is wrong after them."""
+        """Return the whole frames of a stream, and whether a wrong length follows them."""
         frames: list[bytes] = []
         position = 0
         header = self.length_at + 4
@@ -65,18 +65,18 @@ class Framing(NamedTuple):
 
 
 class Witness(Protocol):
-    """A client that sends nothing but valid requests, and knows each right answer."""
+    """A client that sends only valid requests and knows each right answer."""
 
     def step(self, ask: Ask) -> None:
-        """Produce something of its own and read it back.
+        """Produce records of its own and read them back.
 
-        :raises AssertionError: when an answer is not right.
+        :raises AssertionError: an answer is wrong.
         """
 
     def read_back(self, ask: Ask) -> None:
-        """Read all of its own, from the first to the last, as after a restart.
+        """Read all its records from the first to the last, as after a restart.
 
-        :raises AssertionError: when an answer is not right.
+        :raises AssertionError: an answer is wrong.
         """
 
 
@@ -86,45 +86,46 @@ class WireFormat:
 
     name: str
     factory: Callable[[Broker, Clock, Limits, bool], ConnectionFactory]
-    """The last says whether its settings are to be other than by default."""
+    """Makes the factory; the last argument chooses settings that differ from the defaults."""
     topics: tuple[str, ...]
-    """Those that requests name most."""
+    """The topics that most requests name."""
     requests: Callable[[Random], list[bytes]]
-    """A valid conversation: some whole requests, which may refer to one another."""
+    """Makes a valid conversation: some whole requests, which may refer to one another."""
     huge: Callable[[Random], list[bytes]]
-    """Some requests, one of which is large in one way or another; made seldom."""
+    """Makes some requests with a large one among them; used rarely."""
     greeting: tuple[bytes, ...]
-    """Requests that have to come before all others of a connection."""
+    """Requests that must come first on a connection."""
     witness: Callable[[Random], Witness]
     read_answers: Callable[[bytes, list[bytes]], int]
-    """How many answers these bytes are, to these whole requests and what may follow them.
+    """Returns the number of answers in these bytes.
 
-    Raises any exception when a client of the format could not read them.
+    The requests are whole ones; other bytes may follow them. Any exception means that a client of
+    the format could not read the answers.
     """
     framing: Framing | None
     split: Callable[[bytes, int], Split]
-    """Takes apart what a client sent, given the largest length; another way than the broker's."""
+    """Splits a client's bytes, given the largest length, by other code than the broker's."""
     frame_bytes_max: int
     """The format's own limit on a length field, or on a payload where frames have no length."""
     owes: Callable[[bytes], bool]
-    """Whether this request always gets an answer; none ever gets more than one."""
+    """Returns whether this request always gets an answer; no request gets more than one."""
     closes_upon: Callable[[bytes], bool]
-    """Whether the broker may close the connection upon this request, with or without an answer."""
+    """Returns whether the broker may close the connection after this request."""
     tokens: tuple[bytes, ...]
-    """Pieces that decoders may trip over."""
+    """Pieces that decoders may fail on."""
     header_bytes: int = 8
-    """At most so many bytes of an unfinished frame are not counted by its length."""
+    """The most bytes of an unfinished frame that its length does not count."""
     inflates: bool = False
     """Whether a frame may be compressed, and grow to the limit on frames."""
     has_long_polls: bool = False
-    """Whether a request may ask to be answered later."""
+    """Whether a request may ask for a later answer."""
     text: bool = False
     """Whether frames hold text with numbers in decimal digits."""
     held: Callable[[Any], int] = lambda connection: connection._reader.partial_bytes
-    """Bytes that a connection of the broker keeps of a frame that is not complete."""
+    """Returns the bytes of an incomplete frame that the broker's connection holds."""
 
     def golden(self) -> Sequence[bytes]:
-        """The requests of the golden file, in its order."""
+        """Return the requests of the golden file, in its order."""
         return _golden(self.name)
 
 
@@ -139,9 +140,9 @@ Wires = Mapping[str, WireFormat]
 
 @cache
 def wires_of(run: str) -> Wires:
-    """The formats of a run of `RUNS`.
+    """Return the formats of a run of `RUNS`.
 
-    :raises ValueError: when there is none of that name.
+    :raises ValueError: the name is unknown.
     """
     if run == MIXED:
         return {name: _format(name) for name in NAMES}

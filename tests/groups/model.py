@@ -1,6 +1,8 @@
 # Tests: tests/groups/test_model.py
-"""The lease store once more, written to be obviously right: a record is an object, a search is a
-scan, and every command first ends what lapsed. Slow on purpose; read it beside docs/leases.rst.
+"""The lease store once more, as simple as possible.
+
+A record is an object, a search is a scan, and every command first ends lapsed leases. It is slow on
+purpose; read it beside docs/leases.rst.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Record:
 
 
 class Model:
-    """What LeaseStore must do, without any thought of speed."""
+    """The rules of LeaseStore without its speed."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
@@ -60,8 +62,10 @@ class Model:
         stop: int | None = None,
         hole: range = range(0),
     ) -> list[Grant]:
-        """``gone`` are removed, and those of ``hole`` together; the record ``stop`` and what comes
-        after it is not taken."""
+        """Lease records and return their grants.
+
+        Records in ``gone`` are removed, those in ``hole`` together. Records from ``stop`` on stay.
+        """
         self.lapse(now_us)
         duration_us = max(duration_us, 0)
         granted: list[Grant] = []
@@ -261,7 +265,7 @@ class Model:
         ]
 
     def attempts(self) -> dict[int, tuple[int, int]]:
-        """(grants, failures) of the records that are not settled and have any."""
+        """Return (grants, failures) of the unsettled records with any of either."""
         return {
             offset: (record.grants, record.failures)
             for offset, record in enumerate(self.records)
@@ -278,7 +282,7 @@ class Model:
     # Parts
 
     def _must_wait(self, offset: int) -> bool:
-        """Whether a record of the same key is leased, or a lower one is open."""
+        """Return whether a record of the same key is leased, or a lower one is open."""
         key = self.records[offset].key
         if not self.settings.key_ordered or not key:
             return False
@@ -286,7 +290,7 @@ class Model:
         return any(state == "leased" or (state == "open" and o < offset) for o, state in same)
 
     def _dead(self, first: int, end: int, reason: str, before_us: int | None) -> list[int]:
-        """The dead letters of a range, perhaps of one reason, perhaps only older ones."""
+        """Return the dead letters of a range, perhaps of one reason, perhaps only older ones."""
         return [
             offset
             for offset, record in enumerate(self.records)
@@ -318,7 +322,7 @@ class Model:
         delay_us: int | None,
         not_before_us: int = 0,
     ) -> None:
-        """The record failed or lapsed then. ``attempts`` is what that counts for."""
+        """End an attempt of the record by failure or lapse; ``attempts`` includes this one."""
         if self.settings.attempts == "grants":
             attempts = record.grants
         if attempts >= self.settings.max_attempts:

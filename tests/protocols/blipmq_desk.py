@@ -1,5 +1,5 @@
 # Tests: tests/protocols/
-"""A broker that listens for BlipMQ, and clients that speak it."""
+"""A broker that listens for BlipMQ, and its clients."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class BlipmqHouse(House):
         return BlipmqHouse(**{**arguments, **changes})
 
     def stranger(self) -> BlipmqClient:
-        """A connection that has said nothing yet."""
+        """Return a connection that has sent nothing yet."""
         return BlipmqClient(self)
 
     def client(self) -> BlipmqClient:
-        """A connection that is let in."""
+        """Return a connection that has logged in."""
         client = self.stranger()
         client.send(bm.Hello(1), bm.Auth(2, KEY))
         self.run()
@@ -59,11 +59,11 @@ class BlipmqClient(Wire):
         self.send_bytes(b"".join(map(bm.encode, messages)))
 
     def answers(self) -> list[bm.Message]:
-        """Everything received since the last call."""
+        """Return all messages received since the last call."""
         return [bm.decode(frame) for frame in self._reader.feed(self.received_bytes())]
 
     def first_answers(self) -> list[bm.Message]:
-        """What comes first, as soon as it does: no later commit is done."""
+        """Return the first answers as soon as they come, before any later commit."""
         while True:
             self._house.turn()
             answers = self.answers()
@@ -72,7 +72,7 @@ class BlipmqClient(Wire):
             assert self._house._step(), "nothing is answered"
 
     def ask(self, *messages: bm.Message) -> list[bm.Message]:
-        """Send messages and return what is answered, once nothing is left to do."""
+        """Send messages, run until no work is left, and return the answers."""
         self.send(*messages)
         self._house.run()
         return self.answers()
@@ -83,12 +83,12 @@ class BlipmqClient(Wire):
         return answer.subscription_id
 
     def publish(self, *messages: bytes, topic: str = "t", qos: int = 1) -> None:
-        """Publish, and have it durable."""
+        """Publish messages durably."""
         answers = self.ask(*[bm.Publish(4, qos, topic, one) for one in messages], bm.Ping(5))
         assert answers == [bm.Pong(5)]
 
     def poll(self, subscription_id: int) -> bm.Publish | None:
-        """What one POLL gets, if anything."""
+        """Return the message of one POLL, or None."""
         answers = self.ask(bm.Poll(6, subscription_id))
         if not answers:
             return None
@@ -97,7 +97,7 @@ class BlipmqClient(Wire):
         return delivery
 
     def poll_all(self, subscription_id: int) -> list[bytes]:
-        """The messages of POLLs until one finds nothing; none is acknowledged."""
+        """Return the messages of POLLs until an empty one, without acknowledging them."""
         found = []
         while (delivery := self.poll(subscription_id)) is not None:
             found.append(delivery.message)

@@ -1,4 +1,4 @@
-"""A FlyMQ client in memory, and what tests of the format say all the time."""
+"""A FlyMQ client in memory, with the common requests of the format's tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMITS = Limits(frame_bytes=32 * MIB)
 
 
 class Steps:
-    """A clock whose calls are made by hand, one at a time; ``look_seconds`` pass at each look."""
+    """A clock whose calls run one at a time, by hand; each look at it takes ``look_seconds``."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -55,7 +55,7 @@ class FlymqHouse(House):
         return FlymqHouse(**{**arguments, **changes})
 
     def client(self) -> FlymqClient:
-        """A new client connection."""
+        """Return a new client connection."""
         return FlymqClient(self)
 
     def ask(self, *requests: Any) -> list[Any]:
@@ -63,7 +63,7 @@ class FlymqHouse(House):
         return self.client().ask(*requests)
 
     def only(self, request: Any) -> Any:
-        """The answer to one request."""
+        """Return the answer to one request."""
         (answer,) = self.ask(request)
         return answer
 
@@ -73,7 +73,7 @@ class FlymqHouse(House):
         assert all(isinstance(answer, flymq.Produced) for answer in answers), answers
 
     def records(self, *request: Any, **rest: Any) -> list[tuple[int, bytes | None, bytes]]:
-        """The records that a FETCH of these arguments brings."""
+        """Return the records that a FETCH with these arguments gets."""
         answer = self.only(flymq.Fetch(*request, **rest))
         assert isinstance(answer, flymq.Fetched), answer
         return [tuple(record) for record in answer.records]
@@ -88,7 +88,7 @@ class SteppedHouse(FlymqHouse):
         self.flymq_factory = FlymqFactory(self.broker, self.steps, self.limits, FlymqSettings())
 
     def finish(self) -> None:
-        """Go on until nothing is left to do."""
+        """Run until no work is left."""
         self.run()
         while self.steps.waiting:
             self.steps.step()
@@ -117,7 +117,7 @@ class FlymqClient(Wire):
         self.send_bytes(b"".join([flymq.encode_request(request, gzip) for request in requests]))
 
     def answers(self) -> list[Any]:
-        """Everything received since the last call, decoded: in request order."""
+        """Return all answers received since the last call, decoded, in request order."""
         frames = self._reader.feed(self.received_bytes())
         asked, self._asked = self._asked[: len(frames)], self._asked[len(frames) :]
         assert all(flags == 1 for _, flags, _ in frames)
@@ -127,7 +127,7 @@ class FlymqClient(Wire):
         ]
 
     def ask(self, *requests: Any) -> list[Any]:
-        """Send requests in one piece, run until nothing is left to do, and return the answers."""
+        """Send requests in one piece, run until no work is left, and return the answers."""
         self.send(*requests)
         self._house.run()
         return self.answers()

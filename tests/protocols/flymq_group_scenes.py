@@ -1,4 +1,4 @@
-"""What there is when the golden requests about groups, dead letters and the cluster come."""
+"""The broker's state before the golden requests about groups, dead letters and the cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIX = BOOM.replace(b"m-1", b"m-1234")
 
 
 def nothing(house: FlymqHouse) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 def committed(house: FlymqHouse) -> None:
@@ -21,13 +21,13 @@ def committed(house: FlymqHouse) -> None:
 
 
 def joined(house: FlymqHouse) -> None:
-    """The group has a member."""
+    """Add a member to the group."""
     committed(house)
     house.ask(flymq.Subscribe("orders", "g1", 0, "latest"))
 
 
 def dead(house: FlymqHouse) -> None:
-    """The sixth record is a dead letter of the group."""
+    """Make the sixth record a dead letter of the group."""
     committed(house)
     house.broker.leases.dead_letter(
         house.broker.leases.group_partition("orders", "g1", 0, 5), 5, "boom"
@@ -36,7 +36,7 @@ def dead(house: FlymqHouse) -> None:
 
 
 def produced(*values: bytes) -> Callable[[FlymqHouse], None]:
-    """Programs have produced dead letters."""
+    """Return a scene with dead letters that programs have produced."""
     return lambda house: house.produce(*values, topic="orders.dlq")
 
 

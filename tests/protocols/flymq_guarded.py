@@ -1,4 +1,4 @@
-"""A broker that listens for FlyMQ with security on, and people who have accounts there."""
+"""A broker that listens for FlyMQ with security on, and accounts on it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PEOPLE = {
     "carl": ("consumer",),
     "gus": ("guest",),
 }
-"""Who has an account, with which roles. Everybody's password is `PASSWORD`."""
+"""Accounts and their roles. Every password is `PASSWORD`."""
 PASSWORD = "sesame"
 AUDITED = BrokerSettings(audit_keep_us=10**12)
 
 
 class Threads:
-    """Where passwords are hashed: at once, or when the test says so."""
+    """The pool that hashes passwords: at once, or when the test calls `finish`."""
 
     def __init__(self) -> None:
         self.waits = False
@@ -41,14 +41,14 @@ class Threads:
             run_inline(work, done)
 
     def finish(self) -> None:
-        """Hash what waits."""
+        """Hash the waiting passwords."""
         waiting, self.waiting = self.waiting, []
         for one in waiting:
             one()
 
 
 class GuardedHouse(FlymqHouse):
-    """A broker with `PEOPLE`; connections begin as ``principal``."""
+    """A broker with the accounts `PEOPLE`; connections begin as ``principal``."""
 
     def __init__(
         self, flymq: FlymqSettings | None = None, principal: str = "", **rest: Any
@@ -72,19 +72,19 @@ class GuardedHouse(FlymqHouse):
         self.run()
 
     def log_in(self, name: str) -> FlymqClient:
-        """A new connection of somebody's."""
+        """Return a new connection with a login."""
         client = self.client()
         (answer,) = client.ask(flymq.Auth(name, PASSWORD))
         assert isinstance(answer, flymq.LoggedIn), answer
         return client
 
     def log_in_at_once(self, name: str) -> FlymqClient:
-        """As `log_in`, whether or not passwords wait."""
+        """Log in, even if other passwords wait."""
         self.threads.waits = False
         return self.log_in(name)
 
     def grant(self, topic: str, *users: str, public: bool = False, prefix: bool = False) -> None:
-        """Let these read and write a topic."""
+        """Let these users read and write a topic."""
         granted = AccessList(topic, prefix, public, dict.fromkeys(users, 3))
         self.broker.accounts.set_access_list(OPEN, granted)
         self.run()

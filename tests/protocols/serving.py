@@ -28,21 +28,21 @@ Factory = TypeVar("Factory", bound=ConnectionFactory)
 
 
 class Served(Generic[Factory]):
-    """One format that is listened for."""
+    """A format with its listener."""
 
     def __init__(self, factory: Factory, address: str) -> None:
         self.factory = factory
         self.address = address
 
     def plain(self) -> socket.socket:
-        """A connection without TLS."""
+        """Return a connection without TLS."""
         host, port = self.address.split(":")
         return socket.create_connection((host, int(port)), timeout=20)
 
 
 @asynccontextmanager
 async def opened(data_dir: Path, config: Config = CONFIG) -> AsyncIterator[BrokerCore]:
-    """A core with real threads and files, stopped as the service stops it."""
+    """Yield a core with real threads and files, and stop it as the service does."""
     data_dir.mkdir(exist_ok=True)
     core = make_core(config, data_dir, reactor)
     core.lock()
@@ -56,7 +56,7 @@ async def opened(data_dir: Path, config: Config = CONFIG) -> AsyncIterator[Broke
 
 @asynccontextmanager
 async def listening(form: str, endpoint: str, factory: ConnectionFactory) -> AsyncIterator[str]:
-    """The address of a port that is open meanwhile."""
+    """Listen on a port and yield its address."""
     port = await parse(reactor, form, endpoint).listen(factory)
     try:
         yield address_text(port.getHost())
@@ -68,9 +68,9 @@ async def listening(form: str, endpoint: str, factory: ConnectionFactory) -> Asy
 async def served(
     tmp_path: Path, form: str, endpoint: str, make: Callable[[Broker], Factory]
 ) -> AsyncIterator[Served[Factory]]:
-    """A broker for one format alone; what it holds is there when it is served again.
+    """Yield a broker for one format; serving it again finds its data.
 
-    It is stopped as a broker is, which waits for answers that are owed, and no longer than that.
+    Its stop waits for the answers that are due, and no longer.
     """
     async with opened(tmp_path / "data") as core:
         factory = make(core.broker)
@@ -83,7 +83,7 @@ async def served(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the reactor turn until something is so; give up after many turns."""
+    """Let the reactor turn until a condition holds; fail after many turns."""
     for _ in range(2_000):
         if condition():
             return
@@ -93,7 +93,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def no_faults() -> Iterator[None]:
-    """Nothing that ran wrote a traceback to the log."""
+    """Check that the test wrote no traceback to the log."""
     with capturedLogs() as captured:
         yield
     assert [event for event in captured if event.get("log_failure")] == []

@@ -1,5 +1,5 @@
 # Tests: tests/security/
-"""A directory with people in it, and a list of what was written into the audit trail."""
+"""A directory with accounts, and the list of events in its audit trail."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from brokerd.security.principal import Principal
 
 
 class Hall:
-    """A directory, and what the audit trail would hold."""
+    """A directory and its audit trail."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.directory = Directory(policy or Policy())
         self.told: list[AuditEvent] = []
 
     def add(self, name: str, *roles: str, enabled: bool = True, password: str = "") -> Account:
-        """Make an account, or change it; it keeps its id."""
+        """Make an account, or change it without a new id."""
         known = self.directory.accounts.get(name)
         account_id = self.directory.next_account_id if known is None else known.account_id
         account = Account(account_id, name, roles, enabled, password)
@@ -36,9 +36,9 @@ class Hall:
         self.directory.put_list(AccessList(topic, prefix, public, users or {}, roles or {}))
 
     def trail(self) -> list[tuple[str, str, str, str, str]]:
-        """Type, who, to what, what and how it ended, of each event."""
+        """Return the type, user, resource, action and result of each event."""
         return [(e.type, e.user, e.resource, e.action, e.result) for e in self.told]
 
     def somebody(self, name: str = "") -> Principal:
-        """Who comes in by this name; anonymous without one."""
+        """Return the principal with this name; anonymous without a name."""
         return Principal(self.directory, self.told.append, name, "mega", "192.0.2.1")

@@ -22,12 +22,12 @@ STATUSES = {"unauthorized": 403, "authentication required": 401, "invalid API ke
 
 
 def refused(request: bytes, words: str) -> bytes:
-    """As `told` has it."""
+    """Return the refusal of a request, in the form of `told`."""
     return b"%d " % STATUSES[words] + json.dumps({"error": words, "retryable": False}).encode()
 
 
 def told(answer: bytes) -> bytes:
-    """Status and JSON of an answer, without the headers, which have the time."""
+    """Return status and JSON of an answer, without the headers, which have the time."""
     if not answer:
         return b""
     head, _, content = answer.partition(b"\r\n\r\n")
@@ -37,13 +37,13 @@ def told(answer: bytes) -> bytes:
 
 
 def with_key(request: bytes, key: str) -> bytes:
-    """A request of somebody."""
+    """Return a request with an API key."""
     header = f"\r\nauthorization: Bearer {key}" if key else ""
     return request.replace(b"\r\nhost: here", f"\r\nhost: here{header}".encode(), 1)
 
 
 class Http:
-    """A connection to the site of a core."""
+    """A connection to the admin site of a core."""
 
     def __init__(self, house: CoreHouse) -> None:
         site = make_site(
@@ -58,13 +58,13 @@ class Http:
             self._channel.dataReceived(data)
 
     def received_bytes(self) -> bytes:
-        """Everything received since the last call."""
+        """Return all bytes received since the last call."""
         data = self._transport.value()
         self._transport.clear()
         return data
 
     def disconnect(self) -> None:
-        """Vanish."""
+        """Disconnect."""
         self._channel.connectionLost(Failure(ConnectionLost()))
 
     @property
@@ -73,7 +73,7 @@ class Http:
 
 
 def call(method: str, path: str, body: dict[str, object] | None = None) -> Request:
-    """A request; T stands for the topic in its path, and in the values of its body."""
+    """Return a request. T stands for the topic in its path and in the values of its body."""
 
     def request(topic: str) -> bytes:
         there = path.replace("/T", f"/{topic}", 1)

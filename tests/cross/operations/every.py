@@ -1,7 +1,7 @@
-"""Every operation of every wire format, and what it needs: one module for each format.
+"""Every operation of every wire format with its required permission, in one module a format.
 
-`FORMS` is what tests/cross/test_permissions.py goes through. A format is a `Form` with its
-`Operation`s; a new operation is a line in the format's module, which the page must have too.
+tests/cross/test_permissions.py tests all of `FORMS`. A format is a `Form` with its `Operation`s. A
+new operation is a line in the format's module and a line in the page.
 """
 
 from __future__ import annotations

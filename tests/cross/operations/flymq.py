@@ -1,4 +1,4 @@
-"""FlyMQ's requests (docs/protocols/flymq.rst): `FORM` has those that name a topic."""
+"""FlyMQ's requests (docs/protocols/flymq.rst). `FORM` has the requests that name a topic."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ FORM = Form(
 
 
 def alone(request: flymq.Request) -> Request:
-    """A request that names no topic."""
+    """Return a request without a topic."""
     return lambda topic: flymq.encode_request(request)
 
 

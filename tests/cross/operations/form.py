@@ -1,4 +1,4 @@
-"""What a wire format's operations are, as the table of permissions goes through them."""
+"""The operations of a wire format, for the tests of the table of permissions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from brokerd.security import ADMIN, ANY, MONITOR, READ, WRITE
 
 TOPIC: Final = "orders"
-"""The topic that is asked for; there is one, or there is none."""
+"""The topic of all requests; some tests create it."""
 VALUE: Final = b"what nobody else may see"
 
 NONE, KNOWN, BY_ROLE = 0, -1, -2
@@ -23,12 +23,12 @@ NEEDS: Final = {
     "login": KNOWN,
     "none": NONE,
 }
-"""What a page may say that an operation needs; `LIST` and one of them may follow."""
+"""The words of the pages for required permissions; `LIST` and another word may follow."""
 LIST: Final = "; shows topics with "
 
 
 Request = Callable[[str], bytes]
-"""Makes a request of a topic."""
+"""Makes a request for a topic."""
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,21 @@ class Operation:
     """One request of a format."""
 
     name: str
-    """As the page's table has it."""
+    """The name in the page's table."""
     needs: str
-    """As the page's table has it; see `NEEDS`."""
+    """The permission in the page's table; see `NEEDS`."""
     request: Request
-    """It succeeds once ``before`` was done, if it is permitted."""
+    """Succeeds once ``before`` was sent, with the permission."""
     before: tuple[Request, ...] = ()
-    """What somebody who may do everything has sent before, where there is the topic."""
+    """Earlier requests of a client with all permissions, for tests with the topic."""
     refused: bytes | None = None
-    """What a refusal is, if not `Form.refused`."""
+    """The refusal, if it differs from `Form.refused`."""
 
     may_not_make: bytes | None = None
-    """What who may only read is answered where there is no topic, if the request makes one."""
+    """The answer to a read-only client, if the request would create the missing topic."""
 
     is_open: bool = False
-    """Whether not even who fails to log in is refused."""
+    """Whether it succeeds even after a failed login."""
 
     @property
     def permission(self) -> int:
@@ -58,7 +58,7 @@ class Operation:
 
     @property
     def shows(self) -> int:
-        """Of a list: the permissions of which one shows a topic."""
+        """The permissions that show a topic in a list; any one of them suffices."""
         return NEEDS[self.needs.partition(LIST)[2] or "none"]
 
 
@@ -68,26 +68,24 @@ class Form:
 
     name: str
     listener: str
-    """As the configuration calls it."""
+    """The name in the configuration."""
     page: str
-    """The file of docs/protocols that says what the operations need; the first table of its
-    section "Permissions"."""
+    """The page in docs/protocols; the first table of its section "Permissions" counts."""
     operations: Sequence[Operation]
     refused: Callable[[bytes, str], bytes]
-    """What a refused request is answered, byte for byte, and in which words it is refused."""
+    """Returns the whole answer to a refused request, with the given words."""
     greeting: Callable[[str], bytes] = lambda secret: b""
-    """What a client sends first that logs in with a secret; empty: one that is anonymous."""
+    """Returns a client's greeting that logs in with a secret; empty if it is anonymous."""
     refused_greeting: bytes = b""
-    """What anonymous is told first."""
+    """The first answer to an anonymous client."""
     anonymous: str = "authentication required"
-    """The words in which anonymous is refused."""
+    """The words of a refusal for an anonymous client."""
     has_login: bool = False
-    """Whether nobody may do anything before it has logged in."""
+    """Whether all requests need a login."""
     by_key: bool = False
-    """Whether each request says who sends it, with a key; `with_key` puts it in."""
+    """Whether each request has an API key, which `with_key` adds."""
     with_key: Callable[[bytes, str], bytes] = lambda request, key: request
     connect: Callable[[Any], Any] | None = None
-    """Makes a connection to a core, as `CoreHouse.connect_to` does, where there is no factory of a
-    wire format."""
+    """Connects to a core, as `CoreHouse.connect_to` does, for a format without a factory."""
     told: Callable[[bytes], bytes] = lambda answer: answer
-    """What is compared of an answer."""
+    """Returns the compared part of an answer."""

@@ -23,7 +23,7 @@ def operations(
     metrics: Request,
     ping: Request,
 ) -> list[Operation]:
-    """Those of a dialect."""
+    """Return the operations of a dialect."""
     return [
         Operation("Produce", "WRITE", produce, (create,)),
         Operation("Fetch", "READ", fetch, (create, produce)),
@@ -42,7 +42,7 @@ def operations(
 
 
 def binary(kind: int, fields: Callable[[bytes], bytes] = lambda topic: b"") -> Request:
-    """A request whose fields are made of the topic's."""
+    """Return a request whose fields follow from the topic's field."""
     return lambda topic: framed(bytes([kind]) + fields(text_field(topic)))
 
 
