@@ -88,7 +88,7 @@ async def fill(data_dir: Path, bucket: ObjectAddress) -> None:
         for offset in range(COUNT):
             core.broker.records.produce(partition, value(offset))
         durable: Deferred[None] = Deferred()
-        core.broker.journal.when_all_durable(lambda: durable.callback(None))
+        core.broker.group_commit.when_all_durable(lambda: durable.callback(None))
         await durable
     async with opened(data_dir, config(bucket)) as core:  # for a second snapshot
         core.broker.records.produce(
