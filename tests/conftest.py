@@ -70,7 +70,7 @@ def _end(*_: object) -> None:
     """End the session now. A test that swallows exceptions delays the end to the next test."""
     global _ended
     _ended = True
-    # pytest-xdist takes a worker that ends otherwise for one that crashed.
+    # pytest-xdist takes a worker that ends otherwise for a crashed one.
     returncode = pytest.ExitCode.INTERRUPTED if _is_worker else 128 + signal.SIGTERM
     pytest.exit("ended by SIGTERM", returncode=returncode)
 
@@ -122,7 +122,7 @@ def _uses_spark(path: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Hand out tests to processes by file, and those that use Spark to one process.
+    """Hand out tests to processes by file, and all tests with Spark to one process.
 
     Slow tests start Javas of their own, so a run with slow tests keeps to files.
     """

@@ -107,7 +107,7 @@ class FuzzedHouse(House):
     def stock(self, topics: Sequence[str]) -> None:
         """Store records with keys, metadata, MessagePack and expiry, and large ones."""
         for name in topics:
-            is_last = name == topics[-1]  # one of them is enough to read a megabyte
+            is_last = name == topics[-1]  # one topic is enough to read a megabyte
             for value, encoding, key, metadata, lives in (
                 (packb({"n": 1}), Encoding.MSGPACK, b"k", packb({"ts": 1.5}), True),
                 ("é".encode(), Encoding.TEXT, None, None, True),

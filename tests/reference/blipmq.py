@@ -1,14 +1,14 @@
 """Stand-ins for BlipMQ's clients: bench publisher and subscriber, matrix harness, two samples.
 
 All leave Nagle's algorithm on and write each frame by itself, so that ACK and POLL are two small
-segments. All begin with HELLO (correlation id 1) and AUTH (2) and wait for the answers, of which
-they check the frame type alone; further frames count on from 3, and an ACK carries the delivery tag
+segments. All begin with HELLO (correlation id 1) and AUTH (2) and wait for the answers. Of these
+they check only the frame type. Further frames count on from 3; an ACK carries the delivery tag
 instead. The bench publisher never reads after that and drops its connection. The bench subscriber
-has one POLL out at a time and waits 50 ms for a frame; whatever is not a PUBLISH costs it 5 ms of
-sleep. It ends when all subscribers together have ``count`` messages each, and never otherwise,
-unless ``seconds_max`` says so, which the original does not have. The samples wait for ever.
+has one POLL pending at a time and waits 50 ms for a frame. After a frame other than PUBLISH it
+sleeps 5 ms. It ends when all subscribers together have ``count`` messages each. The original has no
+other end; ``seconds_max`` adds one here. The samples wait for ever.
 
-By hand, the subscriber first: ``python -m tests.reference.blipmq subscriber --addr
+Manual use, the subscriber first: ``python -m tests.reference.blipmq subscriber --addr
 127.0.0.1:5555 --count 1000 --qos 1`` (or ``publisher``, ``matrix``, ``test-client``, ``sample``).
 """
 
@@ -39,11 +39,11 @@ HELLO, AUTH, PUBLISH, SUBSCRIBE, ACK, NACK, PING, PONG, POLL = range(1, 10)
 
 
 class Panic(Exception):
-    """What ends a client: an answer of the wrong type, or one that a sample insists on."""
+    """An answer of the wrong type, or against a sample's expectation; it ends the client."""
 
 
 class Frame(NamedTuple):
-    """One frame, either direction."""
+    """One frame, in either direction."""
 
     kind: int
     correlation_id: int
@@ -51,7 +51,7 @@ class Frame(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What a PUBLISH frame delivers."""
+    """The message in a PUBLISH frame."""
 
     qos: int
     topic: str
@@ -59,7 +59,7 @@ class Message(NamedTuple):
 
 
 def message_of(frame: Frame) -> Message:
-    """Read the payload of a PUBLISH."""
+    """Decode the payload of a PUBLISH."""
     qos, length = struct.unpack(">BH", frame.payload[:3])
     return Message(qos, frame.payload[3 : 3 + length].decode(), frame.payload[3 + length :])
 
@@ -77,11 +77,11 @@ class Connection:
         self._answered(AUTH, struct.pack(">H", len(key)) + key)
 
     def close(self) -> None:
-        """Drop the connection, whatever is unread."""
+        """Drop the connection, even with unread bytes."""
         self._socket.close()
 
     def send(self, kind: int, payload: bytes, correlation_id: int | None = None) -> int:
-        """One frame in one write; its correlation id."""
+        """Send one frame in one write; return its correlation id."""
         if correlation_id is None:
             self._correlation_id += 1
             correlation_id = self._correlation_id
@@ -90,9 +90,9 @@ class Connection:
         return correlation_id
 
     def read(self, seconds: float | None = None) -> Frame:
-        """The next frame; what arrived of an unfinished one is kept.
+        """Return the next frame; keep the bytes of an unfinished one.
 
-        :raises TimeoutError: when ``seconds`` passed without a whole frame.
+        :raises TimeoutError: no whole frame came in ``seconds``.
         """
         end = None if seconds is None else time.monotonic() + seconds
         while True:
@@ -109,12 +109,12 @@ class Connection:
             self._buffer += chunk
 
     def publish(self, topic: str, qos: int, body: bytes) -> None:
-        """PUBLISH, without waiting for anything."""
+        """Send a PUBLISH without waiting."""
         name = topic.encode()
         self.send(PUBLISH, struct.pack(">BH", qos, len(name)) + name + body)
 
     def subscribe(self, topic: str, qos: int) -> int:
-        """SUBSCRIBE, and the id in its ACK."""
+        """Send a SUBSCRIBE and return the id in its ACK."""
         name = topic.encode()
         frame = self._answered(SUBSCRIBE, struct.pack(">H", len(name)) + name + bytes([qos]))
         (subscription,) = struct.unpack(">Q", frame.payload)
@@ -123,11 +123,11 @@ class Connection:
         return int(subscription)
 
     def poll(self, subscription: int) -> int:
-        """POLL, without waiting; its correlation id."""
+        """Send a POLL without waiting; return its correlation id."""
         return self.send(POLL, struct.pack(">Q", subscription))
 
     def ack(self, subscription: int, tag: int) -> None:
-        """ACK of a delivery, without waiting."""
+        """Send an ACK of a delivery without waiting."""
         self.send(ACK, struct.pack(">Q", subscription), tag)
 
     def _whole_frame(self) -> Frame | None:
@@ -157,11 +157,11 @@ class Case(NamedTuple):
     subscribers: int = 1
     qos: int = 1
     messages: int = 1000
-    """In all, however many publish them."""
+    """Sum over all publishers."""
 
 
 class Tally:
-    """What all subscribers of a case have, together."""
+    """The sums over all subscribers of a case."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
@@ -175,12 +175,12 @@ class Tally:
         self.seconds = 0.0
 
     def is_done(self) -> bool:
-        """Whether the subscribers end."""
+        """Return whether the subscribers end."""
         return self.received >= self.wanted
 
 
 def bench_publisher(address: str, subject: str, case: Case, api_key: str = BENCH_KEY) -> float:
-    """All publishers of a case, each its share; seconds until the last dropped its connection."""
+    """Run all publishers of a case; return the seconds until the last one disconnected."""
     shares = [case.messages // case.publishers] * case.publishers
     shares[0] += case.messages % case.publishers
     began = time.monotonic()
@@ -208,10 +208,10 @@ def bench_subscriber(
     subscribed: threading.Semaphore | None = None,
     seconds_max: float | None = None,
 ) -> Tally:
-    """All subscribers of a case, until they have everything.
+    """Run all subscribers of a case until they have all messages; return the tally.
 
-    :param subscribed: released once by each subscriber when it is subscribed.
-    :param seconds_max: give up after so long.
+    :param subscribed: released once by each subscriber after its SUBSCRIBE.
+    :param seconds_max: limit of the duration.
     """
     tally = Tally(case.messages * case.subscribers)
     end = None if seconds_max is None else time.monotonic() + seconds_max
@@ -266,7 +266,7 @@ def _consume(
 
 
 def matrix_case(address: str, subject: str, case: Case, seconds_max: float | None = None) -> Tally:
-    """Publishers and subscribers started together, as the harness does."""
+    """Run publishers and subscribers at once, as the harness does; return the tally."""
     tallies: list[Tally] = []
     publishing = threading.Thread(target=bench_publisher, args=(address, subject, case))
 
@@ -278,7 +278,7 @@ def matrix_case(address: str, subject: str, case: Case, seconds_max: float | Non
 
 
 def round_trips(address: str, topic: str, bodies: Sequence[bytes]) -> list[Message]:
-    """The test client: SUBSCRIBE, then for each body PUBLISH, POLL, read and ACK."""
+    """Run the test client: SUBSCRIBE, then for each body PUBLISH, POLL, read and ACK."""
     connection = Connection(address, "test-api-key")
     subscription = connection.subscribe(topic, 1)
     delivered = []
@@ -295,7 +295,7 @@ def round_trips(address: str, topic: str, bodies: Sequence[bytes]) -> list[Messa
 
 
 def sample(address: str, topic: str = "demo") -> Message:
-    """The sample of the documents: one PUBLISH, one POLL, and a panic at anything unexpected."""
+    """Run the sample of the documents: one PUBLISH, one POLL, and a panic at any other answer."""
     connection = Connection(address, "dev-key")
     if connection.hello.payload != bytes(8):
         raise Panic("the ACK of HELLO names a subscription")
@@ -369,7 +369,7 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of the programs."""
+    """Run one of the programs and return the exit code."""
     chosen = _arguments().parse_args(arguments)
     if chosen.program == "matrix":
         _matrix(chosen)

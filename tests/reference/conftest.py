@@ -1,4 +1,4 @@
-"""One broker process for all stand-ins, every format on a free port, as by default."""
+"""One broker process for all stand-ins, with every format on a free port, as by default."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from benchmarks.process import BrokerProcess
 
-# The default of 100 ms makes a second delivery whenever the machine is busy for so long.
+# The default of 100 ms causes second deliveries on a busy machine.
 SETTINGS = ("blipmq.retry_base_ms=20000",)
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """The broker, which holds no topic at first."""
+    """Yield the broker, which has no topic at first."""
     directory = tmp_path_factory.mktemp("reference")
     with BrokerProcess(directory / "data", directory / "log", SETTINGS) as process:
         process.start()
@@ -24,7 +24,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_ever() -> Iterator[None]:
-    """Most of the originals have no time-out: here an answer that never comes fails the test."""
+    """Set a time-out for all sockets: most originals would wait for a missing answer for ever."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(20)
     yield

@@ -1,4 +1,4 @@
-"""What FlyMQ's Python and Go clients have in common: frames, fields, and what calls give back.
+"""The common part of FlyMQ's Python and Go clients: frames, fields, and results of calls.
 
 Both put version 1 and flags 1 in every request and ignore bytes after the last field of an answer.
 """
@@ -21,27 +21,27 @@ AUTH, AUTH_RESPONSE, WHOAMI = 0x70, 0x71, 0x72
 
 
 class FlymqError(Exception):
-    """Anything that a client raises by itself."""
+    """Base of the errors that a client raises itself."""
 
 
 class ServerError(FlymqError):
-    """An ERROR frame."""
+    """The broker sent an ERROR frame."""
 
 
 class NotLeaderError(ServerError):
-    """An ERROR frame whose text says ``not leader``."""
+    """The broker sent an ERROR frame with ``not leader`` in its text."""
 
 
 class AuthenticationError(FlymqError):
-    """A login was refused."""
+    """The broker refused a login."""
 
 
 class ProtocolError(FlymqError):
-    """An answer that the client cannot read."""
+    """The client cannot read an answer."""
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went; ``key_size`` is -1 without a key."""
+    """The place of a record; ``key_size`` is -1 without a key."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class RecordMetadata(NamedTuple):
 
 
 class Login(NamedTuple):
-    """The answer to AUTH, as pyflymq and the Go client read it; Go reads WHOAMI so too."""
+    """The answer to AUTH, as pyflymq and the Go client read it; Go reads WHOAMI so, too."""
 
     success: bool
     user: str
@@ -97,7 +97,7 @@ class Fields:
         self._position = 0
 
     def take(self, count: int) -> bytes:
-        """The next bytes as they are."""
+        """Return the next bytes unchanged."""
         taken = self._payload[self._position : self._position + count]
         if len(taken) < count:
             raise ProtocolError(f"{count} bytes wanted, {len(taken)} left")
@@ -105,58 +105,58 @@ class Fields:
         return taken
 
     def number(self, form: str) -> int:
-        """The next number, in ``struct``'s letters."""
+        """Return the next number, in a format of ``struct``."""
         value: int = struct.unpack(f">{form}", self.take(struct.calcsize(form)))[0]
         return value
 
     def text(self, length: str = "H") -> str:
-        """A ``str``: u16 length, UTF-8; with length ``B`` a ``str8``."""
+        """Return a ``str``: u16 length, UTF-8; with length ``B`` a ``str8``."""
         return self.take(self.number(length)).decode("utf-8", "replace")
 
     def data(self) -> bytes:
-        """A ``bytes``: u32 length."""
+        """Return a ``bytes``: u32 length."""
         return self.take(self.number("I"))
 
     def texts(self) -> list[str]:
-        """A list of ``str``."""
+        """Return a list of ``str``."""
         return [self.text() for _ in range(self.number("I"))]
 
 
 def header(opcode: int, length: int, flags: int = FLAG_BINARY) -> bytes:
-    """The eight bytes in front of a payload."""
+    """Return the eight bytes before a payload."""
     return struct.pack(">BBBBI", MAGIC, VERSION, opcode, flags, length)
 
 
 def text(value: str, length: str = "H") -> bytes:
-    """A ``str``; with length ``B`` a ``str8``."""
+    """Encode a ``str``; with length ``B`` a ``str8``."""
     data = value.encode("utf-8")
     return struct.pack(f">{length}", len(data)) + data
 
 
 def produce_request(topic: str, value: bytes, key: bytes, partition: int) -> bytes:
-    """Payload of PRODUCE."""
+    """Return the payload of PRODUCE."""
     key_and_value = struct.pack(">I", len(key)) + key + struct.pack(">I", len(value)) + value
     return text(topic) + key_and_value + struct.pack(">i", partition)
 
 
 def fetch_request(topic: str, partition: int, offset: int, most: int, pattern: str) -> bytes:
-    """Payload of FETCH, which always ends with a filter."""
+    """Return the payload of FETCH, which always ends with a filter."""
     return text(topic) + struct.pack(">iQi", partition, offset, most) + text(pattern)
 
 
 def subscribe_request(topic: str, group: str, partition: int, mode: str) -> bytes:
-    """Payload of SUBSCRIBE, whose mode has one byte of length."""
+    """Return the payload of SUBSCRIBE, whose mode has one byte of length."""
     return text(topic) + text(group) + struct.pack(">i", partition) + text(mode, "B")
 
 
 def record_metadata(payload: bytes) -> RecordMetadata:
-    """Answer to PRODUCE."""
+    """Decode the answer to PRODUCE."""
     fields = Fields(payload)
     return RecordMetadata(fields.text(), *struct.unpack(">iQqii", fields.take(28)))
 
 
 def login(payload: bytes) -> Login:
-    """Answer to AUTH: success, user, roles whose lengths have one byte, error."""
+    """Decode the answer to AUTH: success, user, roles with lengths of one byte, error."""
     fields = Fields(payload)
     success, user = fields.number("?"), fields.text()
     roles = [fields.text("B") for _ in range(fields.number("I"))]
@@ -164,13 +164,13 @@ def login(payload: bytes) -> Login:
 
 
 def key_and_value(payload: bytes) -> tuple[bytes, bytes]:
-    """Answer to CONSUME."""
+    """Decode the answer to CONSUME."""
     fields = Fields(payload)
     return fields.data(), fields.data()
 
 
 def fetched(payload: bytes) -> tuple[list[Record], int]:
-    """Answer to FETCH: count, next offset, then offset, key and value of each record."""
+    """Decode the answer to FETCH: count, next offset, then offset, key and value of each record."""
     fields = Fields(payload)
     count, next_offset = fields.number("I"), fields.number("Q")
     records = [Record(fields.number("Q"), fields.data(), fields.data()) for _ in range(count)]
@@ -178,7 +178,7 @@ def fetched(payload: bytes) -> tuple[list[Record], int]:
 
 
 def cluster_metadata(payload: bytes) -> dict[str, list[PartitionInfo]]:
-    """Answer to CLUSTER_METADATA, without the cluster's id."""
+    """Decode the answer to CLUSTER_METADATA, without the cluster's id."""
     fields = Fields(payload)
     fields.text()
     return {

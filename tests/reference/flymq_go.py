@@ -1,11 +1,11 @@
 """Stand-in for FlyMQ's Go client: bootstrap servers, retries, its high-level consumer.
 
-Header and payload are two writes, Nagle's algorithm is off, and nothing limits the wait for an
-answer. What is not an ERROR frame but fails is tried up to three times in all, each time on a new
-connection to the next bootstrap server. An ERROR that says ``not leader`` sends it to the address
-behind ``leader_addr=``, or after 0.5 s to the next server.
+Header and payload are two writes, Nagle's algorithm is off, and the wait for an answer has no
+limit. After a failure without an ERROR frame the client makes up to three attempts in all, each on
+a new connection to the next bootstrap server. After an ERROR with ``not leader`` it goes to the
+address after ``leader_addr=``, or after 0.5 s to the next server.
 
-By hand: ``python -m tests.reference.flymq_go --servers 127.0.0.1:9092 TOPIC`` prints a topic.
+Manual use: ``python -m tests.reference.flymq_go --servers 127.0.0.1:9092 TOPIC`` prints a topic.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ FETCH_RECORDS = 100
 
 
 _ANSWERED_BY = {flymq.AUTH: flymq.AUTH_RESPONSE, flymq.WHOAMI: flymq.WHOAMI}
-"""The opcodes of answers that the client looks at."""
+"""The opcodes of the answers whose opcode the client checks."""
 
 
 class EmptyMetadata(Exception):
-    """CLUSTER_METADATA without topics, which the client takes for a broken connection."""
+    """CLUSTER_METADATA has no topics; the client takes that for a broken connection."""
 
 
 def error_text(payload: bytes) -> str:
-    """The text behind a u32 and a u16 if that fits, else the whole payload."""
+    """Return the text after a u32 and a u16 if that fits, else the whole payload."""
     if len(payload) >= 6:
         (length,) = struct.unpack(">H", payload[4:6])
         if 6 + length <= len(payload):
@@ -47,7 +47,7 @@ def error_text(payload: bytes) -> str:
 
 
 class GoClient:
-    """The client; connects to the first bootstrap server that can be dialled."""
+    """The client; connects to the first reachable bootstrap server."""
 
     def __init__(self, servers: Sequence[str]) -> None:
         self._servers = list(servers)
@@ -62,9 +62,9 @@ class GoClient:
             self._socket = None
 
     def call(self, opcode: int, payload: bytes, flags: int = flymq.FLAG_BINARY) -> bytes:
-        """One request, tried again as the module says; the payload of its answer.
+        """Send one request, with the module's retries; return the payload of its answer.
 
-        :raises ServerError: for an ERROR frame, its text behind ``server error: ``.
+        :raises ServerError: for an ERROR frame, with its text after ``server error: ``.
         """
         for tries_left in reversed(range(TRIES)):
             try:
@@ -122,7 +122,7 @@ class GoClient:
         return answer
 
     def authenticate(self, user: str, password: str) -> None:
-        """AUTH, which the client sends once it is connected, if it has a user.
+        """Send AUTH, as the client does after connecting with a user.
 
         :raises AuthenticationError: the login was refused.
         """
@@ -131,15 +131,15 @@ class GoClient:
             raise flymq.AuthenticationError(f"authentication failed: {answer.error}")
 
     def whoami(self) -> flymq.Login:
-        """WHOAMI, read as an answer to AUTH."""
+        """Send WHOAMI and read the answer like one to AUTH."""
         return flymq.login(self.call(flymq.WHOAMI, b""))
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """CREATE_TOPIC."""
+        """Send CREATE_TOPIC."""
         self.call(flymq.CREATE_TOPIC, flymq.text(topic) + struct.pack(">i", partitions))
 
     def list_topics(self) -> list[str]:
-        """LIST_TOPICS."""
+        """Send LIST_TOPICS."""
         return Fields(self.call(flymq.LIST_TOPICS, b"")).texts()
 
     def produce(
@@ -150,7 +150,7 @@ class GoClient:
         partition: int = -1,
         compression: str = "",
     ) -> RecordMetadata:
-        """PRODUCE. Compression is gzip of the payload; any other name is sent plain, silently."""
+        """Send PRODUCE. Compression is gzip of the payload; any other name means none, silently."""
         request = flymq.produce_request(topic, value, key, max(partition, -1))
         if compression != "gzip":
             return flymq.record_metadata(self.call(flymq.PRODUCE, request))
@@ -160,35 +160,35 @@ class GoClient:
     def consume(
         self, topic: str, partition: int, offset: int, opcode: int = flymq.CONSUME
     ) -> tuple[bytes, bytes]:
-        """CONSUME or CONSUME_ZERO_COPY: key and value."""
+        """Send CONSUME or CONSUME_ZERO_COPY; return key and value."""
         request = flymq.text(topic) + struct.pack(">iQ", partition, offset)
         return flymq.key_and_value(self.call(opcode, request))
 
     def fetch(
         self, topic: str, partition: int, offset: int, most: int, opcode: int = flymq.FETCH
     ) -> tuple[list[Record], int]:
-        """FETCH or FETCH_BINARY: records and the next offset."""
+        """Send FETCH or FETCH_BINARY; return records and the next offset."""
         request = flymq.fetch_request(topic, partition, offset, most, "")
         return flymq.fetched(self.call(opcode, request))
 
     def metadata(self, topic: str) -> tuple[str, list[tuple[int, ...]]]:
-        """METADATA: of each partition id, leader, oldest and newest offset."""
+        """Send METADATA; return id, leader, oldest and newest offset of each partition."""
         fields = Fields(self.call(flymq.METADATA, flymq.text(topic)))
         name, count = fields.text(), fields.number("I")
         return name, [struct.unpack(">iiQQ", fields.take(24)) for _ in range(count)]
 
     def subscribe(self, topic: str, group: str, partition: int, mode: str) -> int:
-        """SUBSCRIBE: the offset to begin at."""
+        """Send SUBSCRIBE; return the first offset to read."""
         request = flymq.subscribe_request(topic, group, partition, mode)
         return Fields(self.call(flymq.SUBSCRIBE, request)).number("Q")
 
     def commit(self, topic: str, group: str, partition: int, offset: int) -> None:
-        """COMMIT."""
+        """Send COMMIT."""
         where = flymq.text(topic) + flymq.text(group) + struct.pack(">iQ", partition, offset)
         self.call(flymq.COMMIT, where)
 
     def cluster_metadata(self, topic: str) -> dict[str, list[PartitionInfo]]:
-        """CLUSTER_METADATA.
+        """Send CLUSTER_METADATA.
 
         :raises EmptyMetadata: after three answers without a topic.
         """
@@ -202,7 +202,7 @@ class GoClient:
 
 
 class GoConsumer:
-    """The high-level consumer: all partitions of its topics, offsets of the group committed."""
+    """The high-level consumer: reads all partitions of its topics, commits the group's offsets."""
 
     def __init__(
         self, client: GoClient, group: str, topics: Sequence[str], mode: str = "latest"
@@ -224,7 +224,7 @@ class GoConsumer:
             return [0]
 
     def poll(self) -> list[tuple[str, int, Record]]:
-        """One FETCH for each partition; the next offset counts even without records."""
+        """Send one FETCH for each partition; the next offset counts even without records."""
         received = []
         for (topic, partition), offset in list(self.positions.items()):
             records, next_offset = self._client.fetch(topic, partition, offset, FETCH_RECORDS)
@@ -233,13 +233,13 @@ class GoConsumer:
         return received
 
     def commit(self) -> None:
-        """One COMMIT for each partition."""
+        """Send one COMMIT for each partition."""
         for (topic, partition), offset in self.positions.items():
             self._client.commit(topic, self._group, partition, offset)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what a topic holds."""
+    """Print the records of a topic and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.reference.flymq_go")
     parser.add_argument("--servers", default=flymq.DEFAULT_ADDRESS, help="comma-separated")
     parser.add_argument("--group", default="go")

@@ -1,12 +1,13 @@
 """Stand-ins for MEGA's clients: the message client with its three scripts, the concurrency test.
 
-Both send a request with one ``sendall``. The message client takes whatever **one** ``recv`` of at
-most 4,096 bytes gives for the answer. The concurrency test's client asks for 13 bytes, then for
-the rest, each with one ``recv``: an error answer, of 6 bytes, is an exception to it. Neither has a
-time-out. Requests are in the dialect that ends CREATE and CONSUME with a payload length of 0.
+Both send a request with one ``sendall``. The message client takes the bytes of **one** ``recv`` of
+at most 4,096 bytes for the answer. The concurrency test's client asks for 13 bytes, then for the
+remaining ones, each with one ``recv``; an error answer, of 6 bytes, raises an exception in it.
+Neither has a time-out. Requests are in the dialect that ends CREATE and CONSUME with a payload
+length of 0.
 
-By hand: ``python -m tests.reference.mega --address localhost:8080 create orders`` (or ``produce``,
-``consume``, ``concurrency``).
+Manual use: ``python -m tests.reference.mega --address localhost:8080 create orders`` (or
+``produce``, ``consume``, ``concurrency``).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TEST_TOPIC = "test-topic"
 
 
 class ErrorCode(IntEnum):
-    """The codes that the message client knows; any other is a ValueError to it."""
+    """The codes that the message client knows; any other is a ValueError in it."""
 
     INVALID_REQUEST = 1
     INVALID_MESSAGE_TYPE = 2
@@ -45,14 +46,14 @@ class ErrorCode(IntEnum):
 
 
 def connect(address: str) -> socket.socket:
-    """IPv4 only, blocking, without options."""
+    """Connect over IPv4 only, blocking, without options."""
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     connection.connect(host_and_port(address))
     return connection
 
 
 def header(correlation_id: int, kind: int, topic: str) -> bytes:
-    """What every request begins with; the time is now, in Unix milliseconds."""
+    """Return the begin of every request; the time is now, in Unix milliseconds."""
     name = topic.encode()
     return (
         struct.pack(">iBi", correlation_id, kind, len(name))
@@ -62,7 +63,7 @@ def header(correlation_id: int, kind: int, topic: str) -> bytes:
 
 
 class Response(NamedTuple):
-    """What the message client makes of an answer; fields that it does not have are None."""
+    """An answer as the message client reads it; missing fields are None."""
 
     correlation_id: int
     error: ErrorCode | None = None
@@ -74,7 +75,7 @@ class Response(NamedTuple):
 
 
 class MessageClient:
-    """The message client: correlation id 1 throughout unless the caller gives another."""
+    """The message client; its correlation id is 1 unless the caller gives another."""
 
     def __init__(self, address: str) -> None:
         self._socket = connect(address)
@@ -84,7 +85,7 @@ class MessageClient:
         self._socket.close()
 
     def create_topic(self, topic: str, correlation_id: int = 1) -> Response:
-        """Create a topic. Its name comes back with its two length bytes in front."""
+        """Create a topic. The name in the answer follows its two length bytes."""
         request = header(correlation_id, CREATE_TOPIC, topic) + struct.pack(">i", 0)
         response, rest = self._call(request)
         return response if response.error else response._replace(topic=rest.decode("utf-8"))
@@ -99,7 +100,7 @@ class MessageClient:
         return response._replace(offset=struct.unpack(">i", rest[:4])[0])
 
     def consume(self, topic: str, offset: int, correlation_id: int = 1) -> Response:
-        """Read the message at an offset. What one receive did not bring is missing, silently."""
+        """Read the message at an offset. Bytes after the first receive are missing, silently."""
         request = header(correlation_id, CONSUME, topic) + struct.pack(">ii", offset, 0)
         response, rest = self._call(request)
         if response.error:
@@ -109,7 +110,7 @@ class MessageClient:
         return response._replace(next_offset=next_offset, payload=payload)
 
     def _call(self, request: bytes) -> tuple[Response, bytes]:
-        """The common part of an answer, and what follows it in what one receive brought."""
+        """Return the common part of an answer, and the other bytes of the first receive."""
         self._socket.sendall(request)
         data = self._socket.recv(RECEIVE_BYTES)
         correlation_id, success = struct.unpack(">i?", data[:5])
@@ -130,7 +131,7 @@ def produce_script(address: str, topic: str, text: str) -> Response:
 
 
 def consume_script(address: str, topic: str, offset: int) -> Response:
-    """Consume one message; before the topic exists its outcome is TOPIC_NOT_FOUND."""
+    """Consume one message; without the topic the outcome is TOPIC_NOT_FOUND."""
     return _once(address, lambda client: client.consume(topic, offset))
 
 
@@ -169,7 +170,7 @@ class ConcurrentClient:
         return int(offset)
 
     def consume(self, topic: str, offset: int) -> tuple[int, bytes]:
-        """Next offset and payload."""
+        """Return next offset and payload."""
         self._send(CONSUME, topic, struct.pack(">ii", offset, 0))
         next_offset, length = struct.unpack(">ii", self._socket.recv(8))
         return next_offset, self._socket.recv(length)
@@ -181,7 +182,7 @@ class ConcurrentClient:
 
 
 class Outcome:
-    """What the concurrency test prints."""
+    """The output of the concurrency test."""
 
     def __init__(self) -> None:
         self.produced: dict[int, bytes] = {}
@@ -189,15 +190,15 @@ class Outcome:
         self.errors: list[str] = []
 
     def lines(self) -> list[str]:
-        """As the user sees it."""
+        """Return the lines that the user sees."""
         produced = [f"produced {data!r} at {at}" for at, data in sorted(self.produced.items())]
         return [*produced, *(f"consumed {text}" for text in self.consumed), *self.errors]
 
 
 def concurrency_test(address: str, consumer_seconds: float = CONSUMER_SECONDS) -> Outcome:
-    """Two producers of three messages each and a consumer at once, on a topic that must be new.
+    """Run two producers of three messages each and a consumer at once, on a new topic.
 
-    :raises struct.error: when the topic exists.
+    :raises struct.error: the topic exists.
     """
     client = ConcurrentClient(address)
     try:
@@ -230,7 +231,7 @@ def _produce_some(address: str, number: int, outcome: Outcome) -> None:
 
 
 def consume_for(address: str, seconds: float, outcome: Outcome) -> None:
-    """Consume from offset 0 until the time is up, or an error answer ends it."""
+    """Consume from offset 0 until the time is up, or until an error answer."""
     client = ConcurrentClient(address)
     offset, end = 0, time.time() + seconds
     try:
@@ -244,7 +245,7 @@ def consume_for(address: str, seconds: float, outcome: Outcome) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of the scripts."""
+    """Run one of the scripts and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.reference.mega")
     parser.add_argument("--address", default=DEFAULT_ADDRESS)
     scripts = parser.add_subparsers(dest="script", required=True)

@@ -1,12 +1,12 @@
 """Stand-in for pyflymq: FlyMQClient, producers, consumers and the consumer group.
 
-Every call is one request and one answer under a lock, through buffered files that are made anew for
-each call: the header and a payload over 8 KiB are two writes, and read-ahead is thrown away. The
-connect time-out, 10 s, stays on the socket and is the read time-out. Of an answer's opcode only
-``FF`` matters, but one that the client does not know is a ``ValueError`` that leaves the payload
-unread. After a broken connection the next call connects again.
+Every call is one request and one answer under a lock, through buffered files that are new for each
+call. The header and a payload over 8 KiB are two writes, and read-ahead is discarded. The connect
+time-out, 10 s, stays on the socket as the read time-out. Of an answer's opcode only ``FF`` matters,
+but an unknown opcode is a ``ValueError`` that leaves the payload unread. After a broken connection
+the next call connects again.
 
-By hand: ``python -m tests.reference.pyflymq --address 127.0.0.1:9092 TOPIC`` tails a topic.
+Manual use: ``python -m tests.reference.pyflymq --address 127.0.0.1:9092 TOPIC`` tails a topic.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KNOWN_OPCODES = {
 
 
 def error_text(payload: bytes) -> str:
-    """The text of an ERROR as the client finds it: behind a u32 and a u16, or what follows both."""
+    """Return the text of an ERROR: after a u32 and a u16, or the bytes that follow both."""
     if len(payload) < 6:
         return payload.decode("utf-8", "replace")
     (length,) = struct.unpack(">H", payload[4:6])
@@ -53,7 +53,7 @@ def error_text(payload: bytes) -> str:
 
 
 class FlyMQClient:
-    """The client; connects at once. No frame is sent for that, as there is no user."""
+    """The client; connects at once, without a frame, because it has no user."""
 
     def __init__(self, servers: Sequence[str]) -> None:
         self._servers = list(servers)
@@ -67,7 +67,7 @@ class FlyMQClient:
             self._socket = None
 
     def call(self, opcode: int, payload: bytes) -> bytes:
-        """One request and the payload of its answer.
+        """Send one request and return the payload of its answer.
 
         :raises ServerError: for an ERROR frame.
         :raises ValueError: for an opcode that the client does not know.
@@ -135,7 +135,7 @@ class FlyMQClient:
     # -- logins -----------------------------------------------------------------------------------
 
     def authenticate(self, user: str, password: str) -> flymq.Login:
-        """AUTH. The client forgets it when it has to connect again.
+        """Send AUTH. The client does not repeat it after a reconnect.
 
         :raises AuthenticationError: the login was refused.
         :raises ProtocolError: the answer has another layout than the reference server's.
@@ -146,26 +146,26 @@ class FlyMQClient:
         return answer
 
     def whoami(self) -> tuple[bool, str, list[str], list[str]]:
-        """WHOAMI: whether it is somebody, the name, roles and permissions."""
+        """Send WHOAMI; return whether the user is logged in, the name, roles and permissions."""
         fields = Fields(self.call(flymq.WHOAMI, b""))
         return bool(fields.number("?")), fields.text(), fields.texts(), fields.texts()
 
     # -- topics -----------------------------------------------------------------------------------
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """CREATE_TOPIC; its answer is not looked at."""
+        """Send CREATE_TOPIC and ignore the answer."""
         self.call(flymq.CREATE_TOPIC, flymq.text(topic) + struct.pack(">i", partitions))
 
     def delete_topic(self, topic: str) -> None:
-        """DELETE_TOPIC; its answer is not looked at."""
+        """Send DELETE_TOPIC and ignore the answer."""
         self.call(flymq.DELETE_TOPIC, flymq.text(topic))
 
     def list_topics(self) -> list[str]:
-        """LIST_TOPICS."""
+        """Send LIST_TOPICS."""
         return Fields(self.call(flymq.LIST_TOPICS, b"")).texts()
 
     def cluster_metadata(self, topic: str = "") -> dict[str, list[PartitionInfo]]:
-        """CLUSTER_METADATA of one topic, or of all."""
+        """Send CLUSTER_METADATA for one topic, or for all."""
         return flymq.cluster_metadata(self.call(flymq.CLUSTER_METADATA, flymq.text(topic)))
 
     # -- records ----------------------------------------------------------------------------------
@@ -173,49 +173,49 @@ class FlyMQClient:
     def produce(
         self, topic: str, value: bytes, key: bytes = b"", partition: int = -1
     ) -> RecordMetadata:
-        """PRODUCE, to a partition of the broker's choice unless one is given."""
+        """Send PRODUCE; by default the broker chooses the partition."""
         request = flymq.produce_request(topic, value, key, partition)
         return flymq.record_metadata(self.call(flymq.PRODUCE, request))
 
     def consume(self, topic: str, offset: int, partition: int = 0) -> tuple[bytes, bytes]:
-        """CONSUME: key and value."""
+        """Send CONSUME; return key and value."""
         request = flymq.text(topic) + struct.pack(">iQ", partition, offset)
         return flymq.key_and_value(self.call(flymq.CONSUME, request))
 
     def fetch(
         self, topic: str, partition: int, offset: int, most: int = 10, pattern: str = ""
     ) -> tuple[list[Record], int]:
-        """FETCH: records and the next offset."""
+        """Send FETCH; return records and the next offset."""
         request = flymq.fetch_request(topic, partition, offset, most, pattern)
         return flymq.fetched(self.call(flymq.FETCH, request))
 
     # -- groups -----------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, group: str, partition: int, mode: str) -> int:
-        """SUBSCRIBE: the offset to begin at."""
+        """Send SUBSCRIBE; return the first offset to read."""
         request = flymq.subscribe_request(topic, group, partition, mode)
         return Fields(self.call(flymq.SUBSCRIBE, request)).number("Q")
 
     def commit(self, topic: str, group: str, partition: int, offset: int) -> None:
-        """COMMIT of the next offset to read; its answer is not looked at."""
+        """Send COMMIT of the next offset to read and ignore the answer."""
         where = _group_partition(topic, group, partition)
         self.call(flymq.COMMIT, where + struct.pack(">Q", offset))
 
     def get_committed_offset(self, topic: str, group: str, partition: int = 0) -> int:
-        """GET_OFFSET."""
+        """Send GET_OFFSET."""
         where = _group_partition(topic, group, partition)
         return Fields(self.call(flymq.GET_OFFSET, where)).number("Q")
 
     def reset_offset(
         self, topic: str, group: str, partition: int, mode: str, offset: int | None = None
     ) -> None:
-        """RESET_OFFSET to earliest, latest or an offset."""
+        """Send RESET_OFFSET to earliest, latest or an offset."""
         where = _group_partition(topic, group, partition) + flymq.text(mode, "B")
         tail = b"" if offset is None else struct.pack(">Q", offset)
         self.call(flymq.RESET_OFFSET, where + tail)
 
     def get_lag(self, topic: str, group: str, partition: int = 0) -> Lag:
-        """GET_LAG."""
+        """Send GET_LAG."""
         where = _group_partition(topic, group, partition)
         return Lag(*struct.unpack(">4Q", Fields(self.call(flymq.GET_LAG, where)).take(32)))
 
@@ -225,7 +225,7 @@ def _group_partition(topic: str, group: str, partition: int) -> bytes:
 
 
 class HighLevelProducer:
-    """Groups records on the client's side; each is a PRODUCE, tried three times at any failure."""
+    """Groups records in the client; each is a PRODUCE, with three attempts at any failure."""
 
     def __init__(self, client: FlyMQClient, batch_records: int = 16) -> None:
         self._client = client
@@ -234,13 +234,13 @@ class HighLevelProducer:
         self.sent: list[RecordMetadata] = []
 
     def send(self, topic: str, value: bytes, key: bytes = b"") -> None:
-        """Keep a record, and flush once there are enough of them."""
+        """Add a record, and flush once there are enough of them."""
         self._waiting.append((topic, value, key))
         if len(self._waiting) >= self._batch_records:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send the waiting records."""
         waiting, self._waiting = self._waiting, []
         for topic, value, key in waiting:
             self.sent.append(self._try(topic, value, key))
@@ -255,9 +255,9 @@ class HighLevelProducer:
 
 
 class Consumer:
-    """Reads one partition; with a group it asks where to begin, without one it begins at 0.
+    """Reads one partition; a group gives the first offset, without a group it is 0.
 
-    An empty answer leaves its position alone, whatever ``next`` says.
+    An empty answer does not move its position, whatever its ``next`` is.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class Consumer:
             self.position = client.subscribe(topic, group, partition, mode)
 
     def poll(self) -> list[Record]:
-        """One FETCH from the own position."""
+        """Send one FETCH from the consumer's position."""
         topic, partition = self._where
         records, next_offset = self._client.fetch(
             topic, partition, self.position, POLL_RECORDS, self._pattern
@@ -288,24 +288,24 @@ class Consumer:
         return records
 
     def __iter__(self) -> Iterator[Record]:
-        """Records for ever, fetching without a pause while there are none."""
+        """Yield records for ever; fetch without a pause while none come."""
         while True:
             yield from self.poll()
 
     def commit(self) -> None:
-        """COMMIT of the position."""
+        """Send COMMIT of the position."""
         assert self._group is not None
         topic, partition = self._where
         self._client.commit(topic, self._group, partition, self.position)
 
     def seek_to_end(self) -> None:
-        """SUBSCRIBE with ``latest``, for its answer."""
+        """Send SUBSCRIBE with ``latest`` and take the offset in its answer."""
         topic, partition = self._where
         self.position = self._client.subscribe(topic, self._group or "", partition, "latest")
 
 
 class HighLevelConsumer:
-    """``client.consumer()``: partition 0 from offset 0, never subscribed; close commits."""
+    """Reads partition 0 from offset 0 without SUBSCRIBE (``client.consumer()``); close commits."""
 
     def __init__(self, client: FlyMQClient, topic: str, group: str) -> None:
         self._client = client
@@ -314,26 +314,26 @@ class HighLevelConsumer:
         self.position = 0
 
     def poll(self) -> list[Record]:
-        """One FETCH."""
+        """Send one FETCH."""
         records, next_offset = self._client.fetch(self._topic, 0, self.position, POLL_RECORDS)
         if records:
             self.position = next_offset
         return records
 
     def commit(self) -> None:
-        """COMMIT of the position."""
+        """Send COMMIT of the position."""
         self._client.commit(self._topic, self._group, 0, self.position)
 
     def close(self) -> None:
-        """COMMIT once more."""
+        """Send COMMIT once more."""
         self.commit()
 
 
 class ConsumerGroup:
-    """Reads topics that match patterns (``+`` one level, ``#`` the rest), all their partitions.
+    """Reads all partitions of topics that match patterns (``+`` one level, ``#`` all others).
 
-    Its thread sends FETCH after FETCH without a pause, and every five seconds one COMMIT, for the
-    partition that it is polling at that moment.
+    Its thread sends FETCH after FETCH without a pause. Every five seconds it sends one COMMIT, for
+    the partition that it polls at that moment.
     """
 
     def __init__(
@@ -366,7 +366,7 @@ class ConsumerGroup:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; commits nothing."""
+        """End the thread without a commit."""
         self._stopping.set()
         self._thread.join()
 
@@ -394,7 +394,7 @@ class ConsumerGroup:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """MQTT's wildcards, levels split on ``/``."""
+    """Return whether a topic matches MQTT's wildcards; levels are split on ``/``."""
     levels = topic.split("/")
     for number, wanted in enumerate(pattern.split("/")):
         if wanted == "#":

@@ -1,8 +1,9 @@
 """Stand-in for pyflymq's transactions, delayed records and records with a TTL.
 
-Layouts and what is done with answers are from the payload facts (5.30 to 5.43 and 8.1): of the
-answers to TXN_* only the id is read, and a record's place is read wherever one is told. The context
-manager commits at the end of its block, and rolls back after any error, that of the commit too.
+Layouts and the handling of answers are from the payload facts (5.30 to 5.43 and 8.1). Of the
+answers to TXN_* only the id is read. The place of a record is read in each answer that has one. The
+context manager commits at the end of its block, and rolls back after any error, an error of the
+commit included.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def value_field(value: bytes) -> bytes:
 
 
 def produce_delayed(client: FlyMQClient, topic: str, value: bytes, delay_ms: int) -> RecordMetadata:
-    """The delay is packed unsigned."""
+    """Send PRODUCE_DELAYED; the delay is unsigned."""
     payload = text(topic) + value_field(value) + struct.pack(">Q", delay_ms)
     return flymq.record_metadata(client.call(flymq.PRODUCE_DELAYED, payload))
 
@@ -31,7 +32,7 @@ def produce_with_ttl(client: FlyMQClient, topic: str, value: bytes, ttl_ms: int)
 
 
 class Transaction:
-    """Begun at once."""
+    """A transaction; the constructor begins it."""
 
     def __init__(self, client: FlyMQClient) -> None:
         self._client = client
@@ -43,7 +44,7 @@ class Transaction:
         return flymq.record_metadata(self._client.call(flymq.TXN_PRODUCE, payload))
 
     def commit(self) -> None:
-        """The success byte is not looked at."""
+        """Send TXN_COMMIT and ignore the success byte."""
         self._client.call(flymq.TXN_COMMIT, text(self.id))
         self.active = False
 

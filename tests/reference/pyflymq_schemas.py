@@ -1,8 +1,8 @@
-"""Stand-in for pyflymq's schemas, and for Go's where it lays a request out in another way.
+"""Stand-in for pyflymq's schemas, and for Go's where its layout of a request differs.
 
-Layouts and what is done with answers are from the payload facts (5.10 to 5.15): the answer to
-REGISTER_SCHEMA is not looked at, that to GET_SCHEMA is read as LIST_SCHEMAS has it, and of that to
-VALIDATE_SCHEMA pyflymq reads one byte; Go reads the list.
+Layouts and the handling of answers are from the payload facts (5.10 to 5.15). The answer to
+REGISTER_SCHEMA is ignored. The answer to GET_SCHEMA is read like one to LIST_SCHEMAS. Of the answer
+to VALIDATE_SCHEMA pyflymq reads one byte; Go reads the list.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REGISTER, GET, LIST, VALIDATE, PRODUCE, DELETE = range(0x10, 0x16)
 
 
 class SchemaInfo(NamedTuple):
-    """What the client knows of a schema."""
+    """A schema as the client sees it."""
 
     name: str
     type: str
@@ -32,7 +32,7 @@ def register_schema(client: FlyMQClient, name: str, kind: str, definition: bytes
 
 
 def get_schema(client: FlyMQClient, name: str, version: int = 0) -> SchemaInfo:
-    """The first of the list that comes; what follows it is ignored."""
+    """Send GET_SCHEMA; return the first entry of the answer's list."""
     return _infos(client.call(GET, text(name) + struct.pack(">I", version)))[0]
 
 
@@ -67,7 +67,7 @@ def go_produce_with_schema(go: GoClient, topic: str, value: bytes, schema: str) 
 
 
 def go_validate_schema(go: GoClient, name: str, message: bytes) -> tuple[bool, list[str]]:
-    """At least five bytes, or it is an error to Go."""
+    """Send VALIDATE_SCHEMA; an answer of fewer than five bytes is an error in Go."""
     answer = go.call(VALIDATE, text(name) + value_field(message))
     assert len(answer) >= 5
     fields = Fields(answer)
@@ -75,5 +75,5 @@ def go_validate_schema(go: GoClient, name: str, message: bytes) -> tuple[bool, l
 
 
 def go_delete_schema(go: GoClient, name: str) -> None:
-    """Version 0, which means every version."""
+    """Send DELETE_SCHEMA of version 0, which means every version."""
     go.call(DELETE, text(name) + struct.pack(">I", 0))

@@ -1,10 +1,10 @@
 """Stand-ins for RustLog's programs: ping, producer, consumer, simple and metrics client, admin.
 
-They speak the binary dialect, as all of its programs do: each request is one write, each answer is
-read as four bytes of length and then so many bytes, one request at a time on one connection. A
-program prints what it learned and returns its exit code. The originals always dial 127.0.0.1:9092.
+They speak the binary dialect, as all of its programs do. Each request is one write. Each answer is
+read as four bytes of length and then as many bytes, one request at a time on one connection. A
+program prints its results and returns its exit code. The originals always dial 127.0.0.1:9092.
 
-By hand: ``python -m tests.reference.rustlog --address 127.0.0.1:9092 consumer --group g``.
+Manual use: ``python -m tests.reference.rustlog --address 127.0.0.1:9092 consumer --group g``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 class InvalidAnswer(Exception):
-    """An answer that the program cannot read."""
+    """The program cannot read an answer."""
 
 
 class Fetched(NamedTuple):
@@ -57,7 +57,7 @@ class Answer:
         self._position = 0
 
     def take(self, count: int) -> bytes:
-        """The next bytes as they are."""
+        """Return the next bytes unchanged."""
         taken = self._payload[self._position : self._position + count]
         if len(taken) < count:
             raise InvalidAnswer(f"{count} bytes wanted, {len(taken)} left")
@@ -65,23 +65,23 @@ class Answer:
         return taken
 
     def number(self, form: str) -> int:
-        """The next number, in ``struct``'s letters."""
+        """Return the next number, in a format of ``struct``."""
         value: int = struct.unpack(f">{form}", self.take(struct.calcsize(form)))[0]
         return value
 
     def text(self) -> str:
-        """The next string behind its u16 length."""
+        """Return the next string after its u16 length."""
         return self.take(self.number("H")).decode()
 
 
 def text(value: str) -> bytes:
-    """A string behind its u16 length."""
+    """Encode a string after its u16 length."""
     data = value.encode()
     return struct.pack(">H", len(data)) + data
 
 
 class Connection:
-    """One TCP connection, with Nagle's algorithm on and no time-out, as the originals leave it."""
+    """One TCP connection, with Nagle's algorithm on and no time-out, as in the originals."""
 
     def __init__(self, address: str) -> None:
         self._socket = socket.create_connection(host_and_port(address))
@@ -98,7 +98,7 @@ class Connection:
         self._socket.close()
 
     def call(self, request_type: int, fields: bytes = b"") -> Answer:
-        """Send a request in one write and read its answer.
+        """Send a request in one write and return its answer.
 
         :raises Refused: for an error answer.
         :raises InvalidAnswer: for an answer of another type, or a length outside the limits.
@@ -117,33 +117,33 @@ class Connection:
         return answer
 
     def produce(self, topic: str, partition: int, records: Sequence[bytes]) -> tuple[int, int]:
-        """Base offset and count of a batch."""
+        """Produce a batch; return its base offset and count."""
         body = b"".join(struct.pack(">I", len(record)) + record for record in records)
         fields = text(topic) + struct.pack(">II", partition, len(records)) + body
         answer = self.call(PRODUCE, fields)
         return answer.number("Q"), answer.number("I")
 
     def fetch(self, group: str, topic: str, partition: int, offset: int) -> Fetched:
-        """Records from an offset; an empty group is none."""
+        """Return records from an offset; an empty group means none."""
         where = struct.pack(">IQI", partition, offset, FETCH_BYTES)
         answer = self.call(FETCH, text(group) + text(topic) + where)
         records = [answer.take(answer.number("I")) for _ in range(answer.number("I"))]
         return Fetched(records, answer.number("Q"))
 
     def committed(self, group: str, topic: str, partition: int) -> int | None:
-        """The offset that a group committed."""
+        """Return the offset that a group committed."""
         fields = text(group) + text(topic) + struct.pack(">I", partition)
         answer = self.call(OFFSET_FETCH, fields)
         return answer.number("Q") if answer.number("B") == 1 else None
 
     def commit(self, group: str, topic: str, partition: int, offset: int) -> bool:
-        """Commit an offset; whether it was stored."""
+        """Commit an offset; return whether it was stored."""
         fields = text(group) + text(topic) + struct.pack(">IQ", partition, offset)
         return self.call(OFFSET_COMMIT, fields).number("B") == 1
 
 
 def ping(address: str) -> int:
-    """Ask for a Pong."""
+    """Run the ping program: ask for a Pong."""
     with Connection(address) as connection:
         connection.call(PING)
     print("Pong")
@@ -151,7 +151,7 @@ def ping(address: str) -> int:
 
 
 def producer(address: str) -> int:
-    """Three records to partition 0 of ``demo``, which somebody has to create before."""
+    """Run the producer: three records to partition 0 of ``demo``, which must exist."""
     with Connection(address) as connection:
         try:
             base, count = connection.produce("demo", 0, [b"hello", b"from", b"rustlog"])
@@ -163,7 +163,7 @@ def producer(address: str) -> int:
 
 
 def consumer(address: str, group: str | None = None) -> int:
-    """All of partition 0 of ``demo``, or what a group has not had yet, which is then committed."""
+    """Run the consumer: read partition 0 of ``demo``, or a group's new records, and commit them."""
     with Connection(address) as connection:
         try:
             start = 0
@@ -182,7 +182,7 @@ def consumer(address: str, group: str | None = None) -> int:
 
 
 def simple_client(address: str) -> int:
-    """Ping, produce three records to ``events``, fetch; errors are printed, and it goes on."""
+    """Run the simple client: ping, three records to ``events``, fetch; go on after errors."""
     with Connection(address) as connection:
         steps: list[Callable[[], object]] = [
             lambda: connection.call(PING) and "Pong",
@@ -198,7 +198,7 @@ def simple_client(address: str) -> int:
 
 
 def metrics_client(address: str) -> int:
-    """The metrics text, behind a u32 length."""
+    """Run the metrics client: print the text after a u32 length."""
     with Connection(address) as connection:
         answer = connection.call(METRICS_FETCH)
         print(answer.take(answer.number("I")).decode())
@@ -239,7 +239,7 @@ def _describe_partition(connection: Connection, arguments: argparse.Namespace) -
 
 
 def admin(address: str, arguments: Sequence[str]) -> int:
-    """The admin program: one request on a connection of its own, JSON with sorted members."""
+    """Run the admin program: one request on a connection of its own, JSON with sorted members."""
     parser = argparse.ArgumentParser(prog="admin")
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("create-topic")
@@ -273,7 +273,7 @@ PROGRAMS: dict[str, Callable[[str], int]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of the programs."""
+    """Run one of the programs and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.reference.rustlog")
     parser.add_argument("--address", default=DEFAULT_ADDRESS)
     parser.add_argument("program", choices=[*PROGRAMS, "consumer", "admin"])

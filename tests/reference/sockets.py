@@ -1,4 +1,4 @@
-"""What every stand-in needs of a socket; nothing here knows a wire format."""
+"""Helpers for sockets, common to all stand-ins and independent of wire formats."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import socket
 
 
 class Closed(Exception):
-    """The other side ended the connection where more bytes were wanted."""
+    """The other side ended the connection before all bytes came."""
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` as the socket module takes it."""
+    """Return ``host:port`` or ``[v6]:port`` in the form of the socket module."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def read_exact(connection: socket.socket, count: int) -> bytes:
-    """Read until there are ``count`` bytes, however they arrive.
+    """Read exactly ``count`` bytes, in any pieces.
 
     :raises Closed: at the end of the stream.
-    :raises TimeoutError: when the socket has a time-out and it passes.
+    :raises TimeoutError: the socket's time-out passes.
     """
     data = b""
     while len(data) < count:

@@ -21,7 +21,7 @@ from brokerd.client.rustlog import Dialect, RustlogClient
 ADMIN = "admin"
 PASSWORD = "correct horse battery staple"
 SERVICE = "service"
-"""The account of everybody who comes by Mamamia, RustLog or MEGA, which have no login."""
+"""The account of clients by Mamamia, RustLog or MEGA, which have no login."""
 SECONDS = 60.0
 OPTIONS = [
     "wal.segment_bytes=1MiB",
@@ -40,7 +40,7 @@ OPTIONS = [
 
 
 class Clients:
-    """Opens clients of a broker that runs."""
+    """Opens clients of a running broker."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.broker = broker
@@ -87,12 +87,12 @@ class Clients:
 
 
 def topic_path(topic: str) -> str:
-    """The path of a topic in the admin API."""
+    """Return the path of a topic in the admin API."""
     return "/topics/" + quote(topic, safe="")
 
 
 def group_path(topic: str, group: str) -> str:
-    """The path of a group in the admin API."""
+    """Return the path of a group in the admin API."""
     return f"{topic_path(topic)}/groups/{quote(group, safe='')}"
 
 

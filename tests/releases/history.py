@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 YEARS = 365 * 86_400.0
 TTL = 90 * YEARS
 DELAY = 10 * YEARS
-"""The longest that a message may be delayed."""
+"""The longest allowed delay of a message."""
 LEASE = 3_600.0
 OVERDUE_SECONDS = 4.0
 PAYLOADS: list[Any] = [
@@ -65,14 +65,14 @@ VALIDATED = {
     "reading": [b"\x04ab\x02", b"\x04a"],
     "point": [b"\x08\x01\x10\x02", b"\x08"],
 }
-"""Messages by schema, the first of which fits."""
+"""Messages by schema; the first one fits."""
 
 
 def write(data_dir: Path, password_file: Path) -> dict[str, Any]:
-    """Write the history and return what a reader has to know: ids, credentials, subscriptions.
+    """Write the history and return the facts for a reader: ids, credentials, subscriptions.
 
-    :param data_dir: where there is no data directory yet.
-    :param password_file: is made for the first administrator.
+    :param data_dir: a path without a data directory.
+    :param password_file: created for the first administrator.
     """
     password_file.write_text(PASSWORD)
     first = [f"security.admin_password_file={password_file}"]
@@ -82,7 +82,7 @@ def write(data_dir: Path, password_file: Path) -> dict[str, Any]:
         facts |= _write_topics(clients, facts["api_key"])
         _write_group_states(clients)
         roll_up(data_dir, facts["admin_key"])
-    for number in range(2):  # a snapshot at each stop: two vouch for what the archive has
+    for number in range(2):  # each stop writes a snapshot; segments are deletable after two
         with serving(data_dir) as clients, clients.mamamia() as mamamia:
             mamamia.produce("filler", f"restart {number}")
     with serving(data_dir) as clients:
@@ -282,7 +282,7 @@ def _settle(
 
 
 def _write_later_states(clients: Clients) -> None:
-    """Change groups whose beginning the archive has."""
+    """Change groups whose first events are in the archive."""
     with clients.mamamia() as mamamia:
         (message,) = mamamia.acquire_batch("work", "other", "worker-3", 1, LEASE)
         mamamia.settle("work", "other", message.id, "worker-3", False, reason="late", dead=True)
@@ -292,7 +292,7 @@ def _write_later_states(clients: Clients) -> None:
 
 
 def _append(clients: Clients, value: str) -> None:
-    """Append to every topic that is still written to."""
+    """Append to every topic that still gets records."""
     with clients.flymq() as flymq:
         for partition in range(3):
             flymq.produce("orders", value.encode(), b"key", partition)

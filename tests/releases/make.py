@@ -1,13 +1,13 @@
-"""Make the fixture of a release: its data directory and archive, and what has to be read of them.
+"""Make the fixture of a release: its data directory and archive, and the expected reads of them.
 
 usage: python -m tests.releases.make tests/releases/VERSION-COMMIT.tar.xz
 
 At a release, run it once from the root of the release's own tree, commit the file, and never change
 it. `tests/releases/test_open.py` opens every such file with the broker of its own tree. The file
 holds ``data``, the data directory of a stopped broker without ``run`` and ``lock``, and
-``expectations.json``, which this release reads of two copies of it. No absolute path is in it.
+``expectations.json``, which this release reads from two copies of it. No absolute path is in it.
 
-A later release may show more fields: the test leaves those out that a file does not know.
+A later release may show more fields: the test ignores fields that are not in the file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _read(data_dir: Path, copy: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names(path: Path, directory: Path) -> bool:
-    """Whether a file holds the path of the directory, which means nothing elsewhere."""
+    """Return whether a file holds the directory's path, which means nothing elsewhere."""
     return str(directory).encode() in path.read_bytes()
 
 

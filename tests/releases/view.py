@@ -1,7 +1,7 @@
-"""Read what a broker shows of its data directory, as JSON that does not depend on the clock.
+"""Read the state that a broker shows of its data directory, as JSON independent of the clock.
 
-`admin_view` changes nothing. `formats_view` leases what the group ``billing`` of the history may
-have, and polls the subscriptions.
+`admin_view` changes nothing. `formats_view` leases the records that are ready for the group
+``billing`` of the history, and polls the subscriptions.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from brokerd.client.rustlog import Dialect
 from tests.releases.clients import SECONDS, Clients, group_path, topic_path
 
 GROUP = "view"
-"""The group that leases every record of every topic, and is deleted then."""
+"""The group that leases every record of every topic; it is deleted afterwards."""
 View = dict[str, Any]
-"""What a broker shows, by section."""
+"""The shown state, by section."""
 
 
 def now() -> str:
-    """The time, as the admin API writes it."""
+    """Return the time in the admin API's form."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def admin_view(clients: Clients, started: str) -> View:
-    """Read everything that the admin API tells of topics, groups, records, accounts and archive.
+    """Return the admin API's view of topics, groups, records, accounts and archive.
 
-    :param started: a time before the broker started. Later append times and audit events are left
-        out.
+    :param started: a time before the broker started. Later append times and audit events are
+        omitted.
     """
     topics = clients.admin("/topics")["topics"]
     names = [topic["name"] for topic in topics]
@@ -83,7 +83,7 @@ def admin_view(clients: Clients, started: str) -> View:
 
 
 def formats_view(clients: Clients, facts: dict[str, Any]) -> View:
-    """Read every record and position by each wire format.
+    """Read every record and position through each wire format.
 
     :param facts: ``subscriptions``, ``api_key``, ``ann``, ``batch``: see `history.write`.
     """
@@ -178,7 +178,7 @@ def _wait_until(condition: Callable[[], bool]) -> None:
 
 
 def _overdue(clients: Clients, topic: str, started: str) -> bool:
-    """Whether a delayed message that was due before the start is still not in the log."""
+    """Return whether a message that was due before the start is still not in the log."""
     return any(one["due"] < started for one in _scheduled(clients, topic))
 
 

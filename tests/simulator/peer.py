@@ -1,4 +1,4 @@
-"""The other end of a simulated client's connections, played by a test by hand."""
+"""The other end of a simulated client's connections, played by a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LATENCY_US = 100
 
 
 class ScriptedLink:
-    """A connection that arrives at once, and is answered when the test says so."""
+    """A connection that is established at once; the test sends the answers."""
 
     def __init__(self, peer: Peer, boot: int) -> None:
         self.on_data: Callable[[bytes], None] = lambda data: None
@@ -63,7 +63,7 @@ class ScriptedLink:
 
 
 class ScriptedAsker:
-    """Asks nobody: ``tells`` says what each kind of operation is told, and is None for nothing."""
+    """An asker without a broker; ``tells`` maps each kind of operation to its answer or None."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -94,7 +94,7 @@ class ScriptedAsker:
 class Peer:
     """Accepts connections and collects requests; ``reply`` answers them, if it is set.
 
-    Positions stand in for times: what is sent arrives at the microsecond of its position.
+    Positions replace times: a sent byte arrives at the microsecond of its position.
     """
 
     def __init__(self, seed: int = 1) -> None:
@@ -103,7 +103,7 @@ class Peer:
         self.history = History()
         self.links: list[ScriptedLink] = []
         self.asked: list[Any] = []
-        """Requests, decoded; what cannot be is the error."""
+        """Decoded requests; an invalid request is its error."""
         self.sends: list[bytes] = []
         self.boot = 3
         self.refuses = False
@@ -123,7 +123,7 @@ class Peer:
 
     @property
     def link(self) -> ScriptedLink:
-        """The newest."""
+        """The newest connection."""
         return self.links[-1]
 
     @property
@@ -131,7 +131,7 @@ class Peer:
         return self.history.operations
 
     def ask(self, link: ScriptedLink, command: int, body: bytes) -> None:
-        """A request has arrived."""
+        """Collect an arrived request."""
         request: Any
         try:
             request = self._decoder.decode(command, body)

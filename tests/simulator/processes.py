@@ -1,4 +1,4 @@
-"""Programs run in processes of their own, which must not matter to what a simulation does."""
+"""Run programs in processes of their own; a simulation must not depend on the process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = 120
 
 
 def said_with_two_hash_seeds(program: str) -> list[str]:
-    """What a program prints in each of two interpreters that hash strings differently."""
+    """Return a program's output in two interpreters with different hash seeds."""
     return [
         subprocess.run(
             [sys.executable, "-c", program],

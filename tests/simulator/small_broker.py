@@ -1,8 +1,8 @@
-"""A broker small enough to be obviously right, and the histories that random clients have of it.
+"""A simple sequential broker, and the histories of random clients of it.
 
-It is sequential: each request takes effect at one moment between its arrival and its answer, and
-leases are those of ``tests.groups.model``. Crashes undo what nobody was told of, and in the modes
-without fsync a power loss undoes more.
+Each request takes effect at one moment between its arrival and its answer. Leases are those of
+``tests.groups.model``. Crashes undo unanswered changes; in the modes without fsync a power loss
+undoes more.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DAY_US = 86_400_000_000
 
 @dataclass
 class State:
-    """Everything that a crash may undo."""
+    """The state that a crash may undo."""
 
     records: dict[str, list[list[Message]]] = field(
         default_factory=lambda: {topic: [[] for _ in range(n)] for topic, n in TOPICS.items()}
@@ -52,7 +52,10 @@ class State:
 
 
 class SmallBroker:
-    """Makes one random history. ``unsure`` false: every request is answered, nothing crashes."""
+    """Makes one random history.
+
+    :param unsure: if false, every request is answered and nothing crashes.
+    """
 
     def __init__(self, seed: int, unsure: bool = True, requests: int = 80) -> None:
         self.chance = chance = random.Random(seed)
@@ -73,7 +76,7 @@ class SmallBroker:
         self.now_us = 1_000
         self.state = State()
         self.saved: list[tuple[int, State]] = []
-        """The states of this boot, each with the number of the request that follows it."""
+        """The states of this boot, each with the number of the next request."""
         self.history = History(rules=self.rules, clock_steps=[])
         self.sent = 0
         self.auditing = False
@@ -138,7 +141,7 @@ class SmallBroker:
         return operation
 
     def _some_place(self, topic: str, group: str) -> tuple[Place, str, int | None]:
-        """A place to settle, most often one that somebody leased; its owner and token."""
+        """Draw a place to settle, mostly a leased one; return it with its owner and token."""
         partition = self.chance.randrange(TOPICS[topic])
         leases = self._group_partition(topic, group, partition).leases()
         if leases and self.chance.random() < 0.8:
@@ -231,7 +234,7 @@ class SmallBroker:
     # -- time and fate --------------------------------------------------------------------------
 
     def _takes_effect(self, operation: Operation) -> bool:
-        """Give the request its times; False if it is lost on the way."""
+        """Give the request its times; return False if it is lost on the way."""
         return self._took_effect(operation, self.chance.random() < 0.08)
 
     def _took_effect(self, operation: Operation, is_unanswered: bool = False) -> bool:
@@ -253,7 +256,7 @@ class SmallBroker:
         return True
 
     def _crash(self) -> None:
-        """End the boot: answers not yet written are lost, and with them perhaps their effect."""
+        """End the boot: unwritten answers are lost, and perhaps their effects."""
         boot = self.history.boots[-1]
         boot.ended_us = self.now_us
         boot.end = self.chance.choice(["killed", "power"])
@@ -334,7 +337,7 @@ class SmallBroker:
 
 
 def _unanswer(operation: Operation) -> None:
-    """Nobody was told anything."""
+    """Remove the answer of an operation."""
     operation.written_us = operation.answered_us = NEVER
     operation.error = ""
     for name in "places", "deliveries", "results", "letters":

@@ -1,4 +1,4 @@
-"""Histories told by hand: each request takes a moment, one after the other by default."""
+"""Histories written by hand: each request takes a moment; by default they follow one another."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BLANKS = (
 
 
 class Story:
-    """Tells a history of topic ``t`` and, unless told otherwise, group ``g`` and client ``c``.
+    """Writes a history of topic ``t`` and, by default, group ``g`` and client ``c``.
 
     Keyword arguments of each request override the fields of its operation.
     """
@@ -63,7 +63,7 @@ class Story:
     def produce(
         self, *payloads: bytes | Message, at: Sequence[int] = (0,), **fields: Any
     ) -> Produce:
-        """Messages and the offsets they got in partition 0."""
+        """Produce messages; ``at`` has their offsets in partition 0."""
         messages = tuple(p if isinstance(p, Message) else Message(p) for p in payloads)
         told = {"places": tuple(Place(0, offset) for offset in at), **fields}
         return self._add(Produce(**self._asked(told, messages=messages)))
@@ -71,7 +71,7 @@ class Story:
     def acquire(
         self, *seen: tuple[int, bytes] | Delivery, duration_us: int = SECOND_US, **fields: Any
     ) -> Acquire:
-        """Leases records, each as (offset, payload) or whole."""
+        """Lease records, each given as (offset, payload) or as a whole delivery."""
         deliveries = tuple(
             d if isinstance(d, Delivery) else Delivery(Place(0, d[0]), d[1]) for d in seen
         )
@@ -91,45 +91,45 @@ class Story:
         dead: bool = False,
         **fields: Any,
     ) -> Settle:
-        """Settles one record."""
+        """Settle one record."""
         settlements = (Settlement(Place(0, offset), success, token, delay_us, reason, dead),)
         asked = {"group": "g", **fields}
         return self._add(Settle(**self._asked(asked, settlements=settlements, results=(result,))))
 
     def extend(self, offset: int, duration_us: int = SECOND_US, **fields: Any) -> Extend:
-        """Extends one lease."""
+        """Extend one lease."""
         asked = {"group": "g", "remaining_us": duration_us, **fields}
         return self._add(
             Extend(**self._asked(asked, place=Place(0, offset), duration_us=duration_us))
         )
 
     def change(self, kind: type[Any], **fields: Any) -> Any:
-        """Something that an operator does to the group or the topic."""
+        """Make an operator's change of the group or the topic."""
         asked = self._asked(fields)
         if issubclass(kind, GroupChange):
             asked = {"group": "g", **asked}
         return self._add(kind(**asked))
 
     def describe(self, topic_id: int = 1, start: int = 0, **fields: Any) -> Describe:
-        """Asks for the topic, which has one partition."""
+        """Describe the topic, which has one partition."""
         view = TopicView(topic_id, (start,), (start,), 0)
         return self._add(Describe(**self._asked({"view": view, **fields})))
 
     def schedule(self, payload: bytes, delay_us: int, number: int = 0, **fields: Any) -> Produce:
-        """A message that is to be stored later."""
+        """Produce a delayed message."""
         message = Message(payload, delay_us=delay_us)
         return self.produce(message, places=(None,), schedules=(number,), **fields)
 
     def look(self, view: GroupView, **fields: Any) -> Look:
-        """Asks for the group's state."""
+        """Query the group's state."""
         return self._add(Look(**self._asked({"group": "g", **fields}, view=view)))
 
     def letters(self, *letters: Letter, **fields: Any) -> Letters:
-        """Asks for the group's dead letters."""
+        """Query the group's dead letters."""
         return self._add(Letters(**self._asked({"group": "g", **fields}, letters=letters)))
 
     def no_answer(self) -> dict[str, int]:
-        """Fields of a request that arrives and is not answered."""
+        """Return the fields of a request that arrives and is not answered."""
         return {
             "arrived_us": self.now_us + 10,
             "written_us": NEVER,
@@ -143,7 +143,7 @@ class Story:
         self.now_us += us
 
     def restart(self, end: str = "killed", **fields: Any) -> None:
-        """The broker ends, and serves again a millisecond later."""
+        """End the broker, and let it serve again a millisecond later."""
         boot = self.history.boots[-1]
         boot.ended_us, boot.end = self.now_us, end
         for name, value in fields.items():
@@ -157,9 +157,9 @@ class Story:
         later: Sequence[tuple[int, bytes]] | None = None,
         drain: Sequence[tuple[int, bytes]] = (),
     ) -> None:
-        """Everything is read, and what the group still has is drained and settled.
+        """Read all records, then drain and settle the group's remaining ones.
 
-        ``later`` is what is read only when all delays are over.
+        ``later`` are the records that are read after the end of all delays.
         """
         self.now_us += 1_000
         self.history.audit_us = self.now_us

@@ -1,4 +1,4 @@
-"""Stories that are told twice: right, and wrong, which must break a promise."""
+"""Stories in two versions: a right one, and a wrong one that must break a promise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Tales:
         self.all: list[tuple[str, Tale, dict[str, object]]] = []
 
     def breaks(self, promise: str, **settings: object) -> Callable[[Tale], Tale]:
-        """Tells a story twice: right, and wrong, which must break ``promise``."""
+        """Register a story with the promise that its wrong version must break."""
 
         def keep(tale: Tale) -> Tale:
             self.all.append((promise, tale, settings))

@@ -1,4 +1,4 @@
-"""A broker with topics of every kind, what a wire format reads of them, and what Spark does."""
+"""A broker with topics of every kind, and reads of them through wire formats and Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ("flymq", "blipmq", "rustlog", "mega")
-"""But for Mamamia, which is listened for anyway."""
+"""The formats besides Mamamia, which always has a listener."""
 PAYLOADS: list[Any] = [
     None,
     True,
@@ -39,14 +39,14 @@ PAYLOADS: list[Any] = [
 ]
 SECONDS = 60.0
 COMPACTED = "latest"
-"""Of this topic the archive keeps only the latest record of a key."""
+"""A topic of which the archive keeps only the latest record of a key."""
 
 Location = tuple[str, int, int]
 """Topic, partition, offset."""
 
 
 class Read(NamedTuple):
-    """What all formats that have keys show of a record; FlyMQ's empty key is none."""
+    """A record in the view of all formats with keys; FlyMQ's empty key means none."""
 
     key: bytes | None
     value: bytes
@@ -54,9 +54,9 @@ class Read(NamedTuple):
 
 @contextmanager
 def serving(data_dir: Path) -> Iterator[Callable[[], None]]:
-    """A broker of all formats with a small journal, which lets go of what the archive has.
+    """Run a broker of all formats with a small journal that deletes archived segments.
 
-    What it yields stops it and starts it again.
+    Yield a function that stops the broker and starts it again.
     """
     listen = [f"--listen={form}=tcp:0" for form in FORMATS]
     settings = ["wal.segment_bytes=1MiB", "archive.keep_wal_bytes=0", "archive.poll_seconds=1"]
@@ -72,9 +72,9 @@ def serving(data_dir: Path) -> Iterator[Callable[[], None]]:
 
 
 def let_go(data_dir: Path, restart: Callable[[], None]) -> None:
-    """Have the journal deleted as far as the archive has it: two snapshots have to vouch for it.
+    """Let the broker delete the archived journal, which needs two snapshots.
 
-    They are made by a stop after which there is something new, in a topic of its own.
+    A stop writes a snapshot if there are new records; they go to a topic of their own.
     """
     for _ in range(2):
         append(data_dir, "filler", 1)
@@ -88,7 +88,7 @@ def let_go(data_dir: Path, restart: Callable[[], None]) -> None:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so, for a minute."""
+    """Wait until a condition holds, for at most a minute."""
     end = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < end
@@ -96,16 +96,16 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def addresses(data_dir: Path) -> dict[str, str]:
-    """Where each format is."""
+    """Return the address of each format."""
     found: dict[str, str] = json.loads((data_dir / "run" / "listeners.json").read_text())
     return found
 
 
-# -- What is written -----------------------------------------------------------------------------
+# -- writing --------------------------------------------------------------------------------------
 
 
 def fill(data_dir: Path) -> None:
-    """Records of every kind, through every format, and topics that lost some or all of them."""
+    """Write records of every kind through every format; some topics lose some or all of them."""
     at = addresses(data_dir)
     with (
         MamamiaClient(at["mamamia"]) as mamamia,
@@ -167,7 +167,7 @@ def _write_flymq(client: FlymqClient) -> None:
 
 
 def append(data_dir: Path, topic: str, count: int) -> None:
-    """Have so many more records in a topic, whose values are all different."""
+    """Append ``count`` records with different values to a topic."""
     with MamamiaClient(addresses(data_dir)["mamamia"]) as client:
         now = time.time_ns()
         values = [b"%d %06d " % (now, number) * 5 for number in range(count)]
@@ -176,18 +176,18 @@ def append(data_dir: Path, topic: str, count: int) -> None:
 
 
 def compact(data_dir: Path) -> None:
-    """Have a topic of which most records are superseded."""
+    """Fill a topic in which most records are superseded."""
     with FlymqClient(addresses(data_dir)["flymq"]) as client:
         for number in range(40):
             client.produce(COMPACTED, b"%d" % number, b"key %d" % (number % 7))
     brokerctl(data_dir, "topic", "configure", COMPACTED, "--compact", "yes")
 
 
-# -- What is read --------------------------------------------------------------------------------
+# -- reading --------------------------------------------------------------------------------------
 
 
 def read_by_flymq(data_dir: Path) -> dict[Location, Read]:
-    """All records of all topics that FlyMQ can name."""
+    """Return all records of all topics that FlyMQ can name."""
     at = addresses(data_dir)
     found: dict[Location, Read] = {}
     with RustlogClient(at["rustlog"]) as rustlog, FlymqClient(at["flymq"]) as flymq:
@@ -203,7 +203,7 @@ def read_by_flymq(data_dir: Path) -> dict[Location, Read]:
 
 
 def read_by_mamamia(data_dir: Path, topic: str, group: str) -> dict[Location, tuple[Any, Any, Any]]:
-    """Payload, key and metadata of each record of a topic, by a group that is new."""
+    """Return payload, key and metadata of each record of a topic, through a new group."""
     found = {}
     with MamamiaClient(addresses(data_dir)["mamamia"]) as client:
         while leased := client.acquire_batch(topic, group, "me", 5_000):
@@ -214,7 +214,7 @@ def read_by_mamamia(data_dir: Path, topic: str, group: str) -> dict[Location, tu
 
 
 def load(spark: SparkSession, data_dir: Path, **options: str) -> list[Any]:
-    """The rows of a batch, each of which is there once, by topic id, partition and offset."""
+    """Return the rows of a batch by topic id, partition and offset; check that none is double."""
     rows = spark.read.format("brokerd").options(**options).load(str(data_dir)).collect()
     found = {(row["topic_id"], row["partition"], row["offset"]): row for row in rows}
     assert len(found) == len(rows)
@@ -222,7 +222,7 @@ def load(spark: SparkSession, data_dir: Path, **options: str) -> list[Any]:
 
 
 def as_flymq(rows: list[Any]) -> dict[Location, Read]:
-    """Rows of Spark as `read_by_flymq`; that cannot name the topic without a name."""
+    """Return rows of Spark in the form of `read_by_flymq`, without the topic ""."""
     return {
         (row["topic"], row["partition"], row["offset"]): Read(
             None if not row["key"] else bytes(row["key"]), bytes(row["value"])
@@ -233,7 +233,7 @@ def as_flymq(rows: list[Any]) -> dict[Location, Read]:
 
 
 def as_mamamia(rows: list[Any], topic: str) -> dict[Location, tuple[Any, Any, Any]]:
-    """Rows of Spark as `read_by_mamamia`."""
+    """Return rows of Spark in the form of `read_by_mamamia`."""
     unpack: Any = {0: bytes, 1: lambda value: bytes(value).decode(), 2: msgpack.unpackb}
     return {
         (topic, row["partition"], row["offset"]): (

@@ -1,4 +1,4 @@
-"""The session of all tests, which knows the format ``brokerd``."""
+"""The session of all tests, with the format ``brokerd`` registered."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def source(spark: SparkSession) -> SparkSession:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """A log with some records of three topics, two of them in closed files."""
+    """Return a log with some records of three topics, two of them in sealed files."""
     log = Log(tmp_path / "data")
     for name in ("one", "two", "three"):
         topic_id = log.create(name)

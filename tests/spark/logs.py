@@ -1,4 +1,4 @@
-"""A log made by hand, with an archive, and what a query of it ought to give."""
+"""A log made by hand, with an archive, and the expected results of queries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.archive.inline import ingest_inline
 from tests.archive.making import LOG_ID, TIME_US, LogMaker, make_segment, topic_entry
 
 NOW_US = TIME_US + 500_000_000
-"""When queries are planned, unless they say otherwise."""
+"""The default time at which queries are planned."""
 
 
 class Row(NamedTuple):
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 class Log:
-    """The data directory of a broker that is not there."""
+    """The data directory of an absent broker."""
 
     def __init__(self, path: Path, root: Any = None) -> None:
         self.path = path
@@ -61,9 +61,9 @@ class Log:
         self.log = LogMaker(self.wal)
         self.place = Location(str(path), str(self.root))
         self.names: dict[int, str] = {}
-        """Of topics that are not deleted."""
+        """Names of the existing topics."""
         self.internal: dict[int, int] = {}
-        """By id of a topic that serves another, that one's."""
+        """Id of an internal topic -> id of the topic that it serves."""
         self.starts: dict[tuple[int, int], int] = {}
         self.rows: list[Row] = []
         self.damage: list[DamagedPlace] = []
@@ -74,7 +74,7 @@ class Log:
         self.bounds = self._bounds()
         self.publish()
 
-    # -- What the broker does ------------------------------------------------------------------
+    # -- the broker ------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int = 2, internal_of: int = 0) -> int:
         topic_id = self.next_topic_id
@@ -101,12 +101,12 @@ class Log:
         self._written()
 
     def append(self, topic_id: int, partition: int, *values: bytes, expires_at: int = 0) -> None:
-        """A frame with a batch."""
+        """Append a frame with a batch."""
         self._add(topic_id, partition, values, expires_at)
         self._written()
 
     def together(self, *batches: tuple[int, int, Sequence[bytes]]) -> None:
-        """A frame with several batches, as a transaction is."""
+        """Append a frame with several batches, as a transaction does."""
         for topic_id, partition, values in batches:
             self._add(topic_id, partition, values, 0)
         self._written()
@@ -122,14 +122,14 @@ class Log:
         ]
 
     def _written(self) -> None:
-        """Have the file that is written to on the disk, as it is allocated."""
+        """Write the open file to the disk with its allocated size."""
         self.log.frame()
         path = make_segment(self.wal, self.log.first_lsn, self.log._frames, indexed=False)
         with path.open("ab") as file:
             file.write(bytes(10_000))
 
     def seal(self, indexed: bool = True) -> None:
-        """Close the file that is written to; its index may come later."""
+        """Seal the open file; its index may come later."""
         if not self.log._frames:
             return
         path = self.log.seal()
@@ -142,7 +142,7 @@ class Log:
             self._tell(topic_entry(self.create("next"), "configured", settings={}))
 
     def index(self) -> None:
-        """Write the indexes that are missing."""
+        """Write the missing indexes."""
         for path in self.without_index:
             end = min(int(p.stem) for p in self.wal.glob("*.wal") if p.stem > path.stem)
             with path.open("r+b") as file:
@@ -180,13 +180,13 @@ class Log:
         (self.path / "state" / FILE_NAME).write_bytes(encode_bounds(self.bounds))
 
     def archived_lsn(self) -> int:
-        """Up to where both tables have the log."""
+        """Return the LSN below which both tables have the log."""
         tables = open_tables(self.root, LOG_ID)
         names = ("records", "events")
         return min(tables[name].transaction(ROLLUP_APP) for name in names) if tables else 0
 
     def delete_archived(self, count: int = 1 << 30) -> None:
-        """Delete files of the journal that the archive has."""
+        """Delete archived files of the journal."""
         archived = self.archived_lsn()
         for path in list(self.sealed)[:count]:
             if path in self.without_index:
@@ -196,17 +196,17 @@ class Log:
                 self.remove(path)
 
     def remove(self, path: Path) -> None:
-        """Delete a file of the journal on purpose."""
+        """Delete a file of the journal as the broker does."""
         end = int(path.stem) + path.stat().st_size
         (self.wal / f"{path.stem}-{end:020}.deleted").touch()
         path.with_suffix(".idx").unlink()
         path.unlink()
         self.sealed.remove(path)
 
-    # -- What the job does ---------------------------------------------------------------------
+    # -- the job ---------------------------------------------------------------------------------
 
     def roll_up(self, **settings: int) -> IngestReport:
-        """Take what is sealed into the archive."""
+        """Archive all sealed files."""
         given = Settings(**{"file_bytes": MIB, **settings})  # type: ignore[arg-type]
         return ingest_inline(self.root, self.wal, self.bounds, given)
 
@@ -214,7 +214,7 @@ class Log:
         return Table(self.root, RECORDS, LOG_ID)
 
     def merge(self, own_bytes: int = 1 << 62) -> None:
-        """Merge what can be merged."""
+        """Merge all small files of each unit."""
         if not (self.root / "records").exists():
             return
         table = self._table()
@@ -230,17 +230,17 @@ class Log:
                 table.commit([add_file(info) for info in done.added], done.paths, {}, now_ms=NOW_MS)
 
     def vacuum(self) -> None:
-        """Delete what no newest version needs."""
+        """Delete files that the newest version does not use."""
         if (self.root / "records").exists():
             live = set(self._table().paths())
             for path in (self.root / "records").rglob("*.parquet"):
                 if path.relative_to(self.root / "records").as_posix() not in live:
                     path.unlink()
 
-    # -- What ought to be read -----------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     def expected(self, now_us: int = NOW_US) -> list[Row]:
-        """All that a client could read."""
+        """Return all records that a client could read."""
         return sorted(
             row
             for row in self.rows
@@ -254,12 +254,12 @@ class Log:
         return plan_query(self.place, Request(**request), now_us)  # type: ignore[arg-type]
 
     def read(self, now_us: int = NOW_US, **request: object) -> list[Row]:
-        """What a query gives."""
+        """Return the rows of a query."""
         return rows_of(self.plan(now_us, **request))
 
 
 def make_predicate(*topic_ids: int, **fields: Any) -> Predicate:
-    """All records of some topics, except for what the fields say."""
+    """Return a predicate for all records of some topics, except for the given fields."""
     everything = Predicate(
         topic_ids=topic_ids,
         first_unknown_id=100,
@@ -280,7 +280,7 @@ def batches_of(found: Plan) -> Iterable[pa.RecordBatch]:
 
 
 def rows_of(found: Plan) -> list[Row]:
-    """What a plan gives, if it is of all columns."""
+    """Return the rows of a plan of all columns."""
     return rows_in(batches_of(found))
 
 

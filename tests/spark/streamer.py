@@ -1,4 +1,4 @@
-"""A process that writes a stream of a log to Parquet files until it has all that is there.
+"""A process that writes a stream of a log to Parquet files until it has read the whole log.
 
 ``python -m tests.spark.streamer DATA_DIR OUTPUT CHECKPOINT WORK``
 """
@@ -13,7 +13,7 @@ from brokerd.archive.cluster.session import SparkOptions, spark_session
 from brokerd.spark import register
 
 MOST_BYTES = 80_000
-"""Of the journal in a micro-batch: so many that there are some to be killed in."""
+"""Bytes of the journal in a micro-batch; small, so that several batches can be killed."""
 
 
 def main(data_dir: str, output: str, checkpoint: str, work: str) -> None:

@@ -1,5 +1,5 @@
 # Tests: tests/archive/
-"""Strategies for the archive's rules: partitions with few keys, and what groups did to records."""
+"""Strategies for the archive's rules: partitions with few keys, and histories of groups."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RECORDS_MAX = 12
 
 
 def on_spark(examples: int) -> settings:
-    """Few and large examples that run on Spark, which are never made smaller. Profiles with more
-    examples than `fast` try more of these, too.
+    """Return settings for few and large examples on Spark, which are never shrunk.
 
-    Hypothesis begins with the smallest example. Tests reject it with `assume` before Spark runs.
+    Profiles with more examples than `fast` run more of these, too. Hypothesis begins with the
+    smallest example. Tests reject it with `assume` before Spark runs.
     """
     return settings(
         max_examples=examples * max(1, settings().max_examples // 25),
@@ -35,7 +35,7 @@ keys = st.sampled_from([None, None, b"", b"a", b"b", b"c"])
 
 
 class Row(NamedTuple):
-    """A record, as far as rules look at it."""
+    """The fields of a record that the rules use."""
 
     offset: int
     key: bytes | None
@@ -55,7 +55,7 @@ class Partition(NamedTuple):
 
 @st.composite
 def partitions(draw: st.DrawFn) -> Partition:
-    """A partition with repeated keys, tombstones and expiry; times are 0 to 20 seconds."""
+    """Draw a partition with repeated keys, tombstones and expiry; times are 0 to 20 seconds."""
     seconds = st.integers(0, 20).map(lambda second: second * 1_000_000)
     offsets = sorted(draw(st.sets(st.integers(0, RECORDS_MAX), max_size=RECORDS_MAX)))
     expiry = st.one_of(st.just(0), seconds)
@@ -73,14 +73,14 @@ OPERATIONS = [*WORK, "seek", "replay", "purge", "remove", "delete", "configure"]
 
 @st.composite
 def group_histories(draw: st.DrawFn) -> list[list[GroupEvent]]:
-    """What a group did to the records of a partition, entry by entry, as the lease store says."""
+    """Draw a group's events on the records of a partition, entry by entry, from the lease store."""
     settings = GroupSettings(max_attempts=2, attempts=draw(st.sampled_from(["failures", "grants"])))
     group = LeaseStore(settings)
     now_us, entries = 0, []
     for what in draw(st.lists(st.sampled_from(OPERATIONS), max_size=25)):
         offset = draw(st.integers(0, 4))
         now_us += draw(st.sampled_from([1, 5, 40]))
-        with suppress(LeaseLost, NotLeaseOwner):  # it did nothing, and its client is told so
+        with suppress(LeaseLost, NotLeaseOwner):  # refused, without an effect
             _do(group, what, offset, now_us, draw(st.sampled_from(["ann", "bob"])))
         if group.events:
             entries.append(list(group.events))

@@ -23,4 +23,4 @@ messages = st.one_of(
     st.builds(bm.Pong, u64),
     st.builds(bm.Poll, u64, u64),
 )
-"""Anything that either side sends."""
+"""All messages of either side."""

@@ -1,13 +1,15 @@
 # Tests: tests/simulator/test_disk.py
-"""Strategies for disks: sequences of calls on a few files of one directory, good ones and bad."""
+"""Strategies for disks: sequences of valid and invalid calls on a few files of one directory."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
 Step = tuple[str, tuple[object, ...]]
-"""The name of a call and its arguments. A handle is a number: the nth file opened so far, modulo
-how many there are."""
+"""The name of a call and its arguments.
+
+A handle is a number: the nth file opened so far, modulo their count.
+"""
 
 names = st.sampled_from(["x", "y", "z"])
 handles = st.integers(0, 5)
@@ -32,6 +34,6 @@ looks = st.one_of(
 )
 
 changes = st.one_of(creates, writes, writes, truncates, renames, unlinks)
-"""Steps that change files or names, and sync nothing."""
+"""Steps that change files or names, without syncs."""
 
 steps = st.one_of(changes, looks, syncs, directory_syncs)

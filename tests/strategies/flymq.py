@@ -18,7 +18,7 @@ modes = st.sampled_from(["earliest", "latest", "commit", ""]) | texts
 
 
 def mode8(mode: str) -> bool:
-    """Whether the SDKs' layout can say this mode."""
+    """Return whether the SDKs' layout can encode this mode."""
     return len(mode.encode()) < 256
 
 
@@ -33,7 +33,7 @@ def subscribes(draw: st.DrawFn) -> fm.Subscribe:
 def resets(draw: st.DrawFn) -> fm.ResetOffset:
     mode = draw(st.just("offset") | modes)
     offset = draw(committable) if mode == "offset" else None
-    # An empty mode in the SDKs' layout begins with 00 and is read as the document's.
+    # An empty mode in the SDKs' layout begins with 00, so decoders read the document's layout.
     sdk = draw(st.booleans()) and bool(mode) and mode8(mode)
     return fm.ResetOffset(draw(texts), draw(texts), draw(i32), mode, offset, sdk)
 
@@ -76,7 +76,7 @@ audit_queries = st.builds(
 
 
 def exportable(query: fm.QueryAudit) -> fm.QueryAudit:
-    """As an export can ask for it: the Java layout has no limit and no offset."""
+    """Return the query as an export can send it: the Java layout has no limit and no offset."""
     return query._replace(limit=0, offset=0) if query.java else query
 
 
@@ -84,17 +84,17 @@ audit_requests = audit_queries | st.builds(fm.ExportAudit, audit_queries.map(exp
 
 
 def is_text(message: str) -> bool:
-    """Whether a topic and this text are read as such: eight bytes may be a number."""
+    """Return whether a topic and this text are read as such: eight bytes may be a number."""
     return len(message.encode()) != 6 or (message.isascii() and message.isdigit())
 
 
 def is_short(text: str) -> bool:
-    """Whether a ``str8`` can hold a text that is not empty."""
+    """Return whether a text is not empty and fits a ``str8``."""
     return 0 < len(text.encode()) < 256
 
 
 def is_number(number: int) -> bool:
-    """Whether eight bytes are read as a number, and not as six digits."""
+    """Return whether eight bytes are read as a number, and not as six digits."""
     data = number.to_bytes(8, "big")
     return data[:2] != b"\0\6" or not data[2:].isdigit()
 
@@ -126,7 +126,7 @@ transaction_requests = st.one_of(
 
 
 def is_offset(number: int) -> bool:
-    """Whether eight bytes are read as an offset, and not as an id of six bytes."""
+    """Return whether eight bytes are read as an offset, and not as an id of six bytes."""
     return number >> 48 != 6
 
 

@@ -1,5 +1,5 @@
 # Tests: tests/groups/
-"""Strategies for the lease store: few owners, short times, offsets that meet word boundaries."""
+"""Strategies for the lease store: few owners, short times, offsets at word boundaries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ offsets = st.one_of(
     st.sampled_from(BOUNDARIES),
 )
 close_offsets = st.one_of(st.integers(0, 5), st.sampled_from(BOUNDARIES))
-"""Few different offsets, so that what is done to one is often done to it again."""
+"""Few different offsets, so that many steps concern the same one."""
 close_ranges = st.builds(
     lambda one, other: (min(one, other), max(one, other)), close_offsets, close_offsets
 )
@@ -31,29 +31,29 @@ far_offsets = st.sampled_from(FAR_BOUNDARIES)
 far_ranges = st.builds(
     lambda one, other: (min(one, other), max(one, other)), far_offsets, far_offsets
 )
-"""Over many words."""
+"""Ranges over many words."""
 near = st.sampled_from([-1, 0, 0, 0, 1, 2, 3])
-"""A step from a place where something happens: the floor, the cursor, a lease."""
+"""A step from a critical place: the floor, the cursor, a lease."""
 
 gone = st.sampled_from([(0, 1), (2, 0), (2, 1), (3, 1), (5, 2), (40, 7)]).map(
     lambda choice: lambda offset: choice[0] != 0 and offset % choice[0] == choice[1]
 )
-"""Which offsets are removed: none, or every so many."""
+"""Predicates of removed offsets: none, or every nth."""
 
 
 def key_of(offset: int) -> int:
-    """Keys that some records have, a few of them often; 0 is none."""
+    """Return the key of an offset: a few keys are frequent; 0 means none."""
     return (0, 1, 2, 2, 3, 1 << 63, 7)[offset * 5 % 7] if offset % 11 else offset % 4
 
 
 DELAYS_US = {"fail for long": 20, "fail for longer": 30}
 ENDS = ["done", "fail", *DELAYS_US, "lapse", "late fail", "late", "give back"]
-"""How the lease of a worker may end, and the delays it asks for."""
+"""The ends of a worker's lease, and the delays that it requests."""
 
 
 @st.composite
 def group_settings(draw: st.DrawFn) -> GroupSettings:
-    """Settings with few attempts and short back-offs."""
+    """Draw settings with few attempts and short back-offs."""
     return GroupSettings(
         max_attempts=draw(st.sampled_from([1, 2, 2, 3, 4])),
         attempts=draw(st.sampled_from(["failures", "grants"])),

@@ -29,13 +29,13 @@ payloads = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(keys, inner, max_size=5),
     max_leaves=15,
 )
-"""Any object a client may send."""
+"""Any object that a client may send."""
 metadata_maps = st.none() | st.dictionaries(keys, payloads, max_size=3).map(msgpack.packb)
 
 
 @st.composite
 def values(draw: st.DrawFn) -> tuple[bytes, int]:
-    """A payload as it is stored."""
+    """Draw a payload in its stored form."""
     payload: Any = draw(payloads)
     if isinstance(payload, bytes):
         return payload, int(Encoding.BYTES)

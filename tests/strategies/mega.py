@@ -14,9 +14,9 @@ correlation_ids = st.sampled_from([0, 1, 0x01000000, 0x02000000, 0x03000000, -1]
 timestamps = st.sampled_from([0, -1, 1_700_000_000_000]) | st.integers(-(1 << 63), (1 << 63) - 1)
 offsets = st.integers(-(1 << 31), mega.MAX_OFFSET)
 names = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=255)
-"""Names that a topic can have."""
+"""Valid names of topics."""
 topics = names | st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
-"""What clients may ask for, but nothing that the look-ahead cannot tell (page, Bad input)."""
+"""Names in requests, without those that confuse the look-ahead (page, Bad input)."""
 payloads = st.binary(max_size=300)
 
 requests = st.one_of(
@@ -26,5 +26,5 @@ requests = st.one_of(
 )
 dialects = st.sampled_from(mega.Dialect)
 conversations = st.lists(st.tuples(requests, dialects), max_size=12)
-"""Requests, each with the dialect that it is written in."""
+"""Requests, each with its dialect."""
 codes = st.sampled_from(mega.Code).map(int)

@@ -13,7 +13,7 @@ payloads = st.binary(max_size=40)
 
 @st.composite
 def batches(draw: st.DrawFn, max_rows: int = 12) -> RecordColumns:
-    """One batch; columns may be absent, constant, arrays, or arrays with gaps."""
+    """Draw one batch; columns may be absent, constant, arrays, or arrays with gaps."""
     rows = draw(st.integers(1, max_rows))
 
     def column(
@@ -40,8 +40,11 @@ Row = tuple[bytes, bytes | None, int, bytes | None, int, int | None, int, int]
 
 
 def rows_of(columns: RecordColumns) -> list[Row]:
-    """Each record as (value, key, encoding, metadata, append time, producer time, expires at,
-    producer format)."""
+    """Return the records as tuples.
+
+    The fields are value, key, encoding, metadata, append time, producer time, expires at, producer
+    format.
+    """
     rows = len(columns.values)
     full = []
     for column, default in zip(columns, (b"", None, 0, None, 0, None, 0, 0), strict=True):

@@ -28,12 +28,12 @@ requests = st.one_of(
     st.just(rl.MetricsFetch()),
     st.just(rl.Ping()),
 )
-"""What both dialects can say alike."""
+"""Requests that both dialects can encode."""
 
 
 @st.composite
 def fetched(draw: st.DrawFn) -> rl.Fetched:
-    """Records without a gap, or none."""
+    """Draw records without a gap, or none."""
     records = draw(record_lists)
     first = draw(st.integers(0, (1 << 63) - 1))
     return rl.Fetched(

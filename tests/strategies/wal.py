@@ -15,7 +15,7 @@ texts = st.one_of(st.sampled_from(["", "g", "worker-1", "\udc80"]), st.text(max_
 
 @st.composite
 def record_columns(draw: st.DrawFn) -> RecordColumns:
-    """One to twelve records; each column absent, a constant, or one value a record."""
+    """Draw one to twelve records; each column is absent, a constant, or one value a record."""
     n = draw(st.integers(1, 12))
 
     def rows(values: st.SearchStrategy) -> st.SearchStrategy:

@@ -1,5 +1,5 @@
 # Tests: tests/wal/
-"""A log on a disk in memory, with every step of its threads in the test's hands."""
+"""A log on a disk in memory; the test drives every step of its threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = WalOptions(segment_bytes=64 << 10, free_bytes_min=0)
 def records(
     first: int, count: int = 1, topic_id: int = 1, partition: int = 0, size: int = 0
 ) -> Entry:
-    """A batch whose values say which offsets they are."""
+    """Return a batch whose values are its offsets."""
     values = [b"%d" % offset + b"." * size for offset in range(first, first + count)]
     body = encode_records(RecordColumns(values))
     return Entry(EntryKind.RECORDS, topic_id, partition, first, count, body)
@@ -37,7 +37,7 @@ def events(offset: int) -> Entry:
 
 
 class Rig:
-    """One process: a log on ``disk``. What it reports is kept in lists."""
+    """One process with a log on ``disk``. Lists keep its reports."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Rig:
             self.background.run()
 
     def put(self, *entries: Entry, time_us: int = 1) -> int:
-        """Append one frame and make it durable."""
+        """Append one frame, make it durable, and return its ticket."""
         ticket = self.wal.append(list(entries), time_us)
         self.run()
         return ticket
@@ -85,7 +85,7 @@ class Rig:
     def read(
         self, offset: int, max_bytes: int = 1, topic_id: int = 1, partition: int = 0
     ) -> list[bytes]:
-        """Values from the batch with ``offset`` on."""
+        """Return values from the batch with ``offset`` on."""
         plan = self.wal.plan_read(topic_id, partition, offset, max_bytes)
         assert plan is not None, f"offset {offset} is not in the log"
         return [
@@ -100,7 +100,7 @@ class Rig:
         dice: random.Random | None = None,
         from_lsn: int = 0,
     ) -> Rig:
-        """Cut the power and start again."""
+        """Cut the power and start again; return the new process."""
         self.disk.crash(model, dice)
         return Rig(self.disk, self.wal.options, from_lsn, seed=2)
 
@@ -108,7 +108,7 @@ class Rig:
         return [name for name in self.disk.list(PATH) if name.endswith(suffix)]
 
     def entries(self) -> list[Entry]:
-        """Every entry that was replayed."""
+        """Return every replayed entry."""
         return [entry for frame in self.frames for entry in frame.entries]
 
 
