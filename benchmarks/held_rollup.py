@@ -159,7 +159,7 @@ class HeldRollup:
         return 0
 
     def executors(self) -> list[int]:
-        """The process ids of the executors."""
+        """Return the process ids of the executors."""
         return executors(self._running.pid)
 
     def outcome(self) -> Outcome:

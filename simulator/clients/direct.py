@@ -84,7 +84,7 @@ class DirectClient:
         self._world.trace(f"{self._name} #{operation.number} {outcome(operation)}")
 
     def is_lost(self, operation: Operation) -> bool:
-        """Whether the machine ended, so that no answer can come."""
+        """Return whether the machine ended, so that no answer can come."""
         return not self._machine.is_up or self._machine.boots[-1].number != operation.boot
 
     def later(self, function: Callable[[], None]) -> None:

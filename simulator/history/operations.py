@@ -300,7 +300,7 @@ class LetterChange(GroupChange):
     """Number of changed letters."""
 
     def concerns(self, place: Place) -> bool:
-        """Whether it includes letters at this position, for any reason."""
+        """Return whether it includes letters at this position, for any reason."""
         return (
             self.partition in (None, place.partition)
             and self.first <= place.offset

@@ -109,7 +109,7 @@ class SimFile:
         self._disk.leave(call)
 
     def size(self) -> int:
-        """The size in bytes; known without a call of the disk."""
+        """Return the size in bytes, without a call of the disk."""
         self._check()
         return len(self._file.seen.data)
 
