@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_job.py
 """The inputs of the job in a data directory, and the locks on it and on its archive.
 
-A lock is a file ``rollup.lock``, held by fcntl, so it is free once the process has ended.
+A lock is a file ``rollup.lock`` with an fcntl lock, which the kernel frees when the process ends.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def rollup_lock(data_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def archive_lock(root: Place) -> Iterator[None]:
-    """Hold the lock of the job in an archive, which a copy of the data directory shares.
+    """Hold the lock of the job in an archive. A copy of the data directory shares this lock.
 
-    A directory is made, and has the lock ``rollup.lock``. A bucket has none.
+    An absent directory is made. Its lock is the file ``rollup.lock``. A bucket has no lock.
 
     :raises RollupLocked: another process holds it; the text names its id.
     """
@@ -86,7 +86,7 @@ def archive_lock(root: Place) -> Iterator[None]:
 
 @contextmanager
 def _lock(directory: Path, where: Path) -> Iterator[None]:
-    """Hold the lock file of a directory. ``where`` is for the error text."""
+    """Hold the lock file of a directory. ``where`` names the directory in the error text."""
     descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         try:

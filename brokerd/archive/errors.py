@@ -7,4 +7,4 @@ from brokerd.errors import BrokerdError
 
 
 class JobFailed(BrokerdError):
-    """A step of the job cannot continue. Its commits stay."""
+    """A step of the job cannot continue. The commits of the step stay."""

@@ -1,12 +1,12 @@
 # Tests: tests/archive/test_job.py
-"""The job that maintains an archive: ingest, derive, clean, vacuum. Needs Spark.
+"""Runs the job that maintains an archive: ingest, derive, clean, vacuum. It needs Spark.
 
 `run_job` holds the lock, checks that log and archive belong together, and calls the steps in order.
 `brokerd.rollup` is its command line. Each step gets a `brokerd.archive.run.Run`.
 
 The job runs with or without a broker, and reads only ``state`` and ``wal`` of a data directory. One
 job at a time works on the archive of a data directory. Each step commits its own work and starts
-from what the archive has, so the next job continues a stopped one.
+from the content of the archive, so the next job continues a stopped job.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ class Job(NamedTuple):
     """The archive."""
     settings: Settings
     open_spark: Callable[[], AbstractContextManager[SparkSession]]
-    """Starts Spark; called if a step needs it."""
+    """Starts Spark. It is called when a step needs Spark."""
     now_ms: Callable[[], int]
     """The wall clock in milliseconds."""
     free_bytes: Callable[[Path], int]
     """Returns the free space of the disk that holds an existing directory."""
     only: Sequence[str] = ()
-    """Names of the topics to clean; none: all."""
+    """Names of the topics to clean. If empty, all topics are cleaned."""
     failpoint: Callable[[str], None] = lambda name: None
-    """Called at named points, where tests stop the process."""
+    """Is called at named points, where tests stop the process."""
     progress: Progress = NoProgress()
 
 
@@ -86,19 +86,19 @@ class JobReport:
 
     @property
     def has_committed(self) -> bool:
-        """Whether the job changed the archive."""
+        """Return whether the job changed the archive."""
         return bool(self.ingest.lots or any(step.lines for step in self.steps))
 
     @property
     def stop_reason(self) -> str:
-        """Why the ingest took no more of the log; "" if the log has no more."""
+        """Return the reason why the ingest stopped; "" if it reached the end of the log."""
         return self.ingest.stop.reason if self.ingest.stop is not None else ""
 
     @contextmanager
     def collect_problems(self, root: Place) -> Iterator[None]:
-        """Add an error to the problems. ``root`` stands for the file if the error names none.
+        """Catch an error, and add it to the problems. Raises TableConflict, which ends the run.
 
-        Raises TableConflict, which ends the run.
+        :param root: the text begins with it if the error names no file.
         """
         problem = ""
         try:
@@ -114,19 +114,19 @@ class JobReport:
 
 
 def run_job(job: Job) -> JobReport:
-    """Run all steps. Errors of steps are in the report.
+    """Run all steps, and return the report, which has the errors of the steps.
 
-    The other steps also follow a failed ingest: they need only the archive, and may free the space
-    that the ingest lacks. A conflict with another job ends the run.
+    The other steps also run after a failed ingest. They need only the archive, and may free the
+    space that the ingest lacks. A conflict with another job ends the run.
 
-    :raises RollupLocked: another job is at work on the data directory or the archive.
-    :raises BrokerdError: the data directory or its bounds are missing, or the archive is foreign,
-        or does not belong to the log as it is now.
+    :raises RollupLocked: another job works on the data directory or the archive.
+    :raises BrokerdError: the data directory or its bounds are missing. Or the archive is foreign,
+        or does not belong to the present log.
     """
     report = JobReport()
     check_data_dir(job.data_dir)
     with rollup_lock(job.data_dir), SparkRunner(job.open_spark, job.progress) as spark:
-        # The bounds are read under the lock: an earlier job may have ingested more meanwhile.
+        # The bounds are read under the lock: before it, another job may have ingested more.
         bounds, data = read_bounds(job.data_dir)
         only = _topic_ids(job.only, bounds)
         tables = open_paired_tables(job.data_dir, job.root, bounds)
@@ -153,7 +153,7 @@ def run_job(job: Job) -> JobReport:
 
 
 def _run_steps(job: Job, run: Run, bounds: bytes, report: JobReport) -> None:
-    """Ingest the log, and maintain the archive. Raises TableConflict."""
+    """Ingest the log, maintain the archive, and fill the report. Raises TableConflict."""
     with report.collect_problems(job.root):
         publish_bounds(run.store, bounds)
         ingest_log(run, job.data_dir / WAL, partial(_free_bytes, job), report.ingest)
@@ -168,9 +168,9 @@ def _run_steps(job: Job, run: Run, bounds: bytes, report: JobReport) -> None:
 
 
 def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
-    """Return the steps after the ingest, in order. If one fails, the later ones are skipped.
+    """Return the steps after the ingest, in order. If a step fails, the later steps are skipped.
 
-    Derived tables come first, because they need the records that are removed later.
+    Derived tables come first, because they need records that later steps remove.
     """
     from brokerd.archive.derive.deliveries import derive_deliveries
     from brokerd.archive.derive.hourly import derive_hourly
@@ -188,7 +188,7 @@ def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
 
 
 def vacuum(run: Run) -> StepReport:
-    """Delete the files that no recent version of the tables needs."""
+    """Delete the files that no recent version of the tables needs. Return the counts."""
     files, hours = 0, run.settings.vacuum_hours
     for layout in LAYOUTS.values():
         run.failpoint(f"before vacuum of {layout.name}")
@@ -199,9 +199,9 @@ def vacuum(run: Run) -> StepReport:
 
 
 def plan_job(job: Job) -> Iterator[Lot]:
-    """Plan the lots of a job. It changes nothing, and needs neither Spark nor the lock.
+    """Yield the planned lots of a job. Change nothing; need neither Spark nor the lock.
 
-    :raises BrokerdError: as `run_job` does.
+    :raises BrokerdError: for the reasons of `run_job`.
     """
     bounds, _ = read_bounds(job.data_dir)
     _topic_ids(job.only, bounds)
@@ -223,13 +223,11 @@ def plan_job(job: Job) -> Iterator[Lot]:
 
 
 def open_paired_tables(data_dir: Path, root: Place, bounds: Bounds) -> Tables:
-    """Open the tables that exist, and check that they belong to the log as it is now.
+    """Open the existing tables, and check that they belong to the present log. Change nothing.
 
-    It changes nothing.
-
-    :raises BrokerdError: they do not, or cannot be read.
+    :raises BrokerdError: a table belongs to another log, or cannot be read.
     """
-    pin = read_pin(data_dir)  # before the tables: the broker raises it at any time
+    pin = read_pin(data_dir)  # before the tables: the broker may raise the pin at any time
     tables = open_tables(root, bounds.log_id)
     _check_tables(data_dir, root, bounds, tables, pin)
     return tables
@@ -238,7 +236,7 @@ def open_paired_tables(data_dir: Path, root: Place, bounds: Bounds) -> Tables:
 def check_pairing(data_dir: Path, root: Place, bounds: Bounds, tables: Tables) -> None:
     """Read the newest version of the open tables, and check again that they belong to the log.
 
-    :raises BrokerdError: they do not, or cannot be read. Another log has changed the archive.
+    :raises BrokerdError: another log has changed a table, or a table cannot be read.
     """
     pin = read_pin(data_dir)
     for layout in (RECORDS, EVENTS):
@@ -262,15 +260,15 @@ def _check_tables(
 
 
 def publish_bounds(store: Store, data: bytes) -> None:
-    """Copy the bounds beside the tables, for readers of the archive alone."""
-    with suppress(FileNotFoundError, ArchiveUnavailable):  # it is missing or another: write it
+    """Copy the bounds beside the tables, for readers that have only the archive."""
+    with suppress(FileNotFoundError, ArchiveUnavailable):  # missing, longer or unreadable: write it
         if store.read(FILE_NAME, len(data)) == data:
             return
     store.put(FILE_NAME, data)
 
 
 def _free_bytes(job: Job) -> int:
-    """Return the free space of the archive. A bucket has no limit."""
+    """Return the free bytes of the archive's disk. A bucket has no limit."""
     return job.free_bytes(job.root) if isinstance(job.root, Path) else NO_LIMIT
 
 

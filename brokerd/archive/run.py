@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_job.py
 """The context of the job's steps. A step takes a `Run` and returns a `StepReport`.
 
-It holds the inputs of one run: archive, bounds, settings, tables and Spark. `brokerd.archive.job`
-makes it and calls the steps.
+A `Run` holds the inputs: archive, bounds, settings, tables and Spark. `brokerd.archive.job` makes
+it and calls the steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def count_text(count: int, noun: str) -> str:
-    """Return ``1 file``, ``2,000 files``."""
+    """Format a count and its noun: ``1 file``, ``2,000 files``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -50,9 +50,9 @@ class StepReport:
 
     name: str
     numbers: dict[str, int] = field(default_factory=dict)
-    """For programs: ``{"files_removed": 3}``."""
+    """Counts for programs: ``{"files_removed": 3}``."""
     lines: list[str] = field(default_factory=list)
-    """For people: one sentence for each thing done; empty if nothing was to do."""
+    """Sentences for people, one for each action; empty if the step changed nothing."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Run:
     root: Place
     """The archive; its tables are directories below."""
     bounds: Bounds
-    """Limits of what may be removed. Their ``time_us`` is the time of all decisions."""
+    """The bounds of removal. Every decision uses their ``time_us`` as the present time."""
     settings: Settings
     tables: Tables
     spark: SparkRunner
@@ -71,21 +71,21 @@ class Run:
     only: frozenset[int] | None = None
     """Ids of the topics to maintain; None: all."""
     failpoint: Callable[[str], None] = lambda name: None
-    """Called at named points, where tests stop the process."""
+    """Is called at named points, where tests stop the process."""
 
     @cached_property
     def store(self) -> Store:
-        """The files of the archive."""
+        """Return the store of the archive."""
         return open_store(self.root)
 
     @cached_property
     def frames(self) -> Frames:
-        """Data frames over files of the archive."""
+        """Return the data frames over files of the archive."""
         from brokerd.archive.cluster.frames import Frames
 
         return Frames(self.root, self.spark)
 
     @property
     def tasks_have_journal(self) -> bool:
-        """Whether tasks can read the journal. They can if the archive is in a directory."""
+        """Return whether tasks can read the journal: true if the archive is in a directory."""
         return isinstance(self.root, Path) or self.spark.is_local()

@@ -1,1 +1,1 @@
-"""The contract of broker and job: tables, bounds, pin, pairing, the archive's interface."""
+"""The contract between broker and job: tables, bounds, pin, pairing, interface of an archive."""

@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_bounds.py
-"""The file ``state/bounds``: which records the job may remove, and which topics there are.
+"""The file ``state/bounds``: the records that the job may remove, and the existing topics.
 
-The broker writes the file, whole and durable; the job reads it, also while no broker runs. Its
+The broker replaces the whole file durably. The job reads it, with or without a running broker. Its
 facts were durable before, and stay true: topics stay deleted, start offsets only grow, and the job
 removes nothing at or above ``compact_below``. docs/archive-format.rst has the layout.
 """
@@ -31,11 +31,11 @@ class PartitionBounds(Struct, frozen=True, array_like=True):
     start: int
     """The broker has removed the records below this offset."""
     compact_below: int
-    """Every group has settled the records below this offset, and none is a dead letter."""
+    """Every group has settled the records below this offset, without dead letters."""
     next: int
     """The offset that the next record gets."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges of offsets, first and end (exclusive), that damage left without a record."""
+    """Ranges of offsets without a record because of damage: first and end (exclusive)."""
 
 
 class TopicBounds(Struct, frozen=True, array_like=True):
@@ -51,7 +51,7 @@ class TopicBounds(Struct, frozen=True, array_like=True):
 
 
 class DamagedPlace(NamedTuple):
-    """A damaged stretch of a segment file that the broker knows; positions in bytes."""
+    """A known damaged range of a segment file; positions in bytes."""
 
     file: str
     position: int
@@ -66,19 +66,19 @@ class Bounds(Struct, frozen=True):
     lsn: int
     """The log was durable up to this LSN."""
     time_us: int
-    """The time for removal at that LSN: broker time, or earlier while that cannot be trusted."""
+    """The time for removal at that LSN: broker time, or earlier while that is not trusted."""
     time_settled: bool
-    """False in a file of an older broker whose clock had jumped: nothing is old by ``time_us``."""
+    """False in a file of an older broker whose clock had jumped: no record counts as old."""
     next_topic_id: int
-    """A smaller id that is not among ``topics`` belongs to a deleted topic."""
+    """A smaller id that ``topics`` lacks belongs to a deleted topic."""
     topics: list[TopicBounds]
     damage: list[DamagedPlace] = field(default_factory=list)
     reached_lsn: int = 0
-    """All in the file was in the log below this LSN, and synced. 0 in files of older brokers."""
+    """Every fact in the file was synced in the log below this LSN. 0 in files of older brokers."""
     segment_lsn: int = 0
     """The first LSN of the segment that holds the byte before ``reached_lsn``."""
     segment_id: str = ""
-    """The id of that segment: 32 hexadecimal digits; empty if no segment holds the byte."""
+    """The id of that segment: 32 hexadecimal digits; "" if no segment holds the byte."""
 
     @property
     def synced_lsn(self) -> int:
@@ -101,14 +101,14 @@ class Bounds(Struct, frozen=True):
 
 
 def encode_topic(topic: TopicBounds) -> bytes:
-    """Encode a topic for `encode_bounds`, so that 100,000 topics can be encoded in slices."""
+    """Encode a topic for `encode_bounds`. So the caller can encode 100,000 topics in slices."""
     return msgspec.json.encode(topic)
 
 
 def encode_bounds(bounds: Bounds, topics: Sequence[bytes] = ()) -> bytes:
     """Encode the file: a line with version and checksum, then JSON.
 
-    :param topics: more topics, encoded by `encode_topic`.
+    :param topics: further topics, encoded by `encode_topic`.
     """
     all_topics = [*map(encode_topic, bounds.topics), *topics]
     fields = {**structs.asdict(bounds), "topics": Raw(b"[" + b",".join(all_topics) + b"]")}
@@ -130,12 +130,15 @@ class BoundsHead(Struct, frozen=True):
 
 
 def decode_bounds(data: bytes) -> Bounds:
-    """Decode the file. Raises DamagedData; NewerFormat for a later version."""
+    """Decode the file. Raises DamagedData, and NewerFormat for a later version."""
     return _decode(data, Bounds)
 
 
 def decode_bounds_head(data: bytes) -> BoundsHead:
-    """Decode the fields of `BoundsHead`, which is quicker with many topics. Raises the same."""
+    """Decode only `BoundsHead`, which is faster if the file has many topics.
+
+    Raises DamagedData and NewerFormat.
+    """
     return _decode(data, BoundsHead)
 
 

@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_layout.py
 """Tables of the archive, their columns and their file names (docs/archive-format.rst).
 
-Imports pyarrow in `arrow_schema` alone: a broker without an archive does not load it.
+Only `arrow_schema` imports pyarrow, so a broker without an archive does not load it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ROLLUP_APP = "brokerd-rollup"
 SEGMENT_APP = "brokerd-segment"
 """Its version is the `brokerd.archive.contract.pin.segment_mark` of the last archived segment."""
 ARCHIVE_APP = "brokerd-archive"
-"""Its version is a random number from the creation of a table; that of ``records`` is the archive's
-id."""
+"""Its version is a random number that a table gets when it is created. The archive's id is the
+number of ``records``."""
 
 BUCKETS = 16
 BUCKET = "bucket"
@@ -38,7 +38,7 @@ def bucket_of(topic_id: int) -> int:
 
 
 class Column(NamedTuple):
-    """A column of a table; the type is Delta Lake's name for it."""
+    """A column of a table. The type has its name in Delta Lake."""
 
     name: str
     type: str
@@ -51,14 +51,14 @@ class Layout(NamedTuple):
     name: str
     columns: tuple[Column, ...]
     partition_by: tuple[str, ...] = ()
-    """Columns whose values stand in the Delta log, not in the files."""
+    """Columns whose values are only in the Delta log."""
     statistics: tuple[str, ...] = ()
     """Columns with a minimum and a maximum for each file."""
     dictionary: tuple[str, ...] = ()
     """Columns with few distinct values."""
 
     def file_columns(self) -> tuple[Column, ...]:
-        """Return the columns whose values stand in the files."""
+        """Return the columns whose values are in the files."""
         return tuple(c for c in self.columns if c.name not in self.partition_by)
 
 
@@ -194,18 +194,18 @@ class RecordsName(NamedTuple):
     last_topic_id: int
     last_partition: int
     only: Range | None
-    """The covered range of a file of one partition; None: the footer lists several ranges."""
+    """The covered range of a file of one partition, or None if the footer lists several ranges."""
     footer_hash: int
 
     def may_hold(self, topic_id: int, partition: int) -> bool:
-        """Tell whether a file of this name may hold records of a partition."""
+        """Return whether a file of this name may hold records of a partition."""
         first = (self.first_topic_id, self.first_partition)
         last = (self.last_topic_id, self.last_partition)
         return self.bucket == bucket_of(topic_id) and first <= (topic_id, partition) <= last
 
 
 class EventsName(NamedTuple):
-    """The parts of the name of a file of ``events``: LSNs, end exclusive."""
+    """The parts of the name of a file of ``events``: its first LSN, and its end (exclusive)."""
 
     first: int
     end: int
@@ -256,7 +256,8 @@ def parse_events_name(path: str) -> EventsName:
 def records_name(bucket: int, first: Range, last: Range, tail: str) -> str:
     """Return the path, relative to the table, of a file of ``records``.
 
-    :param first: the first covered range; ``last``: the last one.
+    :param first: the first covered range.
+    :param last: the last covered range.
     :param tail: 8 random hexadecimal digits, a hyphen and the footer's checksum.
     """
     if first == last:

@@ -1,7 +1,7 @@
 # Tests: tests/broker/test_log_id.py
-"""The file ``state/log_id``: names the log, so that an archive is never taken for another's.
+"""The file ``state/log_id``: names the log, so that a log never uses the archive of another log.
 
-The layout is docs/wal-format.rst, section "Log id".
+docs/wal-format.rst, section "Log id", has the layout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LINE = re.compile(rb"brokerd log ([0-9a-f]{32}) ([0-9a-f]{16})\n")
 
 
 def encode_log_id(text: str) -> bytes:
-    """Encode the file."""
+    """Encode the file from 32 hexadecimal digits."""
     return f"brokerd log {text} {xxh3_64_hexdigest(text.encode())}\n".encode()
 
 

@@ -1,9 +1,9 @@
 # Tests: tests/archive/test_pairing.py
 """Rules that decide whether an archive and a log belong together (docs/archive-format.rst).
 
-Either may be an older copy that was restored, or the archive may be another one, or not mounted.
-Then the broker deletes no segment, and the job neither takes, removes nor creates anything. The
-broker, the job and the Spark source apply the same rules.
+An operator may have restored an older copy of log or archive, named another archive, or not mounted
+it. Then the broker deletes no segment, and the job changes nothing. Broker, job and Spark source
+apply the same rules.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ RESTORE_LOG = (
 
 
 class TableState(NamedTuple):
-    """How far a table of an archive holds the log."""
+    """The part of the log that a table of an archive holds."""
 
     archive_id: str
     """`brokerd.archive.contract.view.ArchiveView.archive_id`."""
     lsn: int
-    """The table holds everything that the log had below this LSN."""
+    """The table holds everything that the log held below this LSN."""
     segment_mark: int
     """`brokerd.archive.contract.pin.segment_mark` of the segment that ends there; 0: unknown."""
 
@@ -44,11 +44,11 @@ class SegmentEnd(NamedTuple):
 def check_pin(pin: Pin | None, table: TableState | None, where: str) -> None:
     """Refuse an archive that lacks segments that the log has deleted.
 
-    :param pin: read before the table was: the broker raises it at any time.
-    :param table: None: there is no such table.
+    :param pin: the pin, read before the table because the broker may raise it at any time.
+    :param table: the state of the table, or None if the table does not exist.
     :param where: the archive's address, for error texts.
-    :raises ArchiveUnavailable: there is no table.
-    :raises ForeignArchive: the table lacks some of the log below the pin.
+    :raises ArchiveUnavailable: the table does not exist.
+    :raises ForeignArchive: the table lacks a part of the log below the pin.
     """
     if pin is None:
         return
@@ -74,11 +74,12 @@ def check_pin(pin: Pin | None, table: TableState | None, where: str) -> None:
 def log_problem(
     table: TableState, end_lsn: int, segment_at: Callable[[int], SegmentEnd | None]
 ) -> str:
-    """Say why a log is older than its archive, or has taken another course since; "" if not.
+    """Describe how a log contradicts its archive; return "" if they agree.
 
-    :param end_lsn: where the log ends.
-    :param segment_at: finds the segment that holds the byte before an LSN; None: the log has no
-        segment there.
+    The log may be older than the archive, or may have gone on differently after a restore.
+
+    :param end_lsn: the end of the log.
+    :param segment_at: returns the segment that holds the byte before an LSN, or None.
     """
     if table.lsn > end_lsn:
         return f"the archive holds the log up to LSN {table.lsn}, but the log ends at {end_lsn}"

@@ -1,9 +1,9 @@
 # Tests: tests/archive/test_pin.py
-"""The file ``state/archived``: the archive that a log relies on, and up to which LSN.
+"""The file ``state/archived``: the archive that a log relies on, and an LSN.
 
-That archive holds all records that the log deleted below the LSN. The broker writes the file,
-whole and durable, before it deletes archived segments. From then on neither the broker nor the job
-uses another archive, or an older copy of this one. docs/wal-format.rst has the layout.
+The archive holds all records that the log deleted below the LSN. The broker replaces the whole file
+durably before it deletes archived segments. After that, broker and job refuse another archive, and
+an older copy of this archive. docs/wal-format.rst has the layout.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Pin(NamedTuple):
     archive_id: str
     """`brokerd.archive.contract.view.ArchiveView.archive_id`."""
     lsn: int
-    """The archive holds the log up to there."""
+    """The archive holds the log below this LSN."""
 
 
 def archive_id(number: int) -> str:
-    """Format the id of an archive: 16 hexadecimal digits; "" for 0, no id."""
+    """Format the id of an archive as 16 hexadecimal digits. Return "" for 0, which is no id."""
     return f"{number:016x}" if number else ""
 
 
 def segment_mark(segment_id: bytes) -> int:
-    """Hash the random id of a segment to 62 bits, which tell it from any other segment."""
+    """Hash the random id of a segment to 62 bits, which identify the segment."""
     return segment_salt(segment_id) >> 2
 
 

@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_ranges.py
-"""Sets of disjoint ranges, of covered offsets and of plain numbers."""
+"""Sets of disjoint ranges: of covered offsets, and of plain numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brokerd.archive.contract.layout import Range
 
 
 def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
-    """Merge covered ranges that touch or overlap; returns them sorted."""
+    """Merge covered ranges that touch or overlap. Return them sorted."""
     found: list[Range] = []
     for one in sorted(ranges):
         if found and found[-1][:2] == one[:2] and one.first <= found[-1].end:
@@ -29,11 +29,11 @@ class DisjointRanges:
         self._ends = [one.end for one in merged]
 
     def overlap(self, first: int, end: int) -> bool:
-        """Tell whether a range contains any number from ``first`` to ``end``, exclusive."""
+        """Return whether a range contains any number from ``first`` to ``end`` (exclusive)."""
         at = bisect_left(self._firsts, end) - 1
         return at >= 0 and self._ends[at] > first
 
     def end_of(self, number: int) -> int:
-        """Return the end of the range that contains a number; the number itself if none does."""
+        """Return the end of the range that contains a number, or the number if no range does."""
         at = bisect_right(self._firsts, number) - 1
         return max(number, self._ends[at]) if at >= 0 else number

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_bounds.py
-"""The interface through which the broker reads an archive; tests and simulator have their own.
+"""The interface through which the broker reads an archive. Tests and simulator implement it, too.
 
 `Archive.refresh` returns an `ArchiveView`: one version of the tables, which never changes. Every
-method may block and read files: call it in a thread.
+method may read files and block, so callers use a thread.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class ArchiveUnavailable(BrokerdError):
 
 
 class ForeignArchive(BrokerdError):
-    """The address holds no archive, or the archive of another log. The broker uses none of it."""
+    """The address holds no archive, or the archive of another log. The broker does not use it."""
 
 
 class DamagedArchive(DamagedData):
     """A file of the archive has wrong bytes.
 
-    The offsets ``first`` to ``end``, exclusive, of the partition are unknown.
+    The content of the partition's offsets ``first`` to ``end`` (exclusive) is unknown.
     """
 
     def __init__(self, problem: str, first: int, end: int) -> None:
@@ -37,20 +37,20 @@ class DamagedArchive(DamagedData):
 
 
 class ArchivedRows(NamedTuple):
-    """Records of one partition, from offset ``first`` to ``end``, exclusive.
+    """Records of one partition, from offset ``first`` to ``end`` (exclusive).
 
-    ``offsets`` grow. The records of all other offsets in between were removed; there may be none.
+    ``offsets`` ascend, and may be empty. The records of all other offsets were removed.
     """
 
     first: int
     end: int
     offsets: Sequence[int]
     columns: RecordColumns
-    """One row for each of ``offsets``; meaningless without any."""
+    """One row for each of ``offsets``; undefined if ``offsets`` is empty."""
 
 
 class ArchiveView(Protocol):
-    """One version of an archive. Offsets are those of one partition of a topic id.
+    """One version of an archive. Methods take offsets of one partition of a topic id.
 
     Methods raise `ArchiveUnavailable` if a file cannot be reached, `DamagedArchive` if it has wrong
     bytes, and NewerFormat if a later version of brokerd wrote it.
@@ -63,40 +63,43 @@ class ArchiveView(Protocol):
     version: int
     """The version of the table ``records``; each commit raises it by one."""
     records_lsn: int
-    """The table ``records`` holds everything that the log had below this LSN."""
+    """The table ``records`` holds everything that the log held below this LSN."""
     events_lsn: int
-    """The same of the table ``events``."""
+    """The same for the table ``events``."""
     segment_mark: int
     """`brokerd.archive.contract.pin.segment_mark` of the segment that ends at ``records_lsn``; 0:
     unknown."""
     max_topic_id: int
     """The largest topic id with records in the archive; 0: none."""
     files: int
-    """Number of files of the table ``records``."""
+    """The number of files of the table ``records``."""
     bytes: int
-    """Size of these files."""
+    """The size of these files."""
 
     def covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
-        """Tell whether the archive covers every offset from ``first`` to ``end``, exclusive."""
+        """Return whether the archive covers every offset from ``first`` to ``end`` (exclusive)."""
 
     def read(
         self, topic_id: int, partition: int, offset: int, max_bytes: int
     ) -> ArchivedRows | None:
-        """Read records from ``offset`` on, which is ``first`` of the answer; None: not covered.
+        """Read records from ``offset`` on.
 
-        :param max_bytes: of keys, values and metadata, approximately; a larger record comes alone.
+        :param max_bytes: approximate limit of keys, values and metadata; a larger record comes
+            alone.
+        :return: rows whose ``first`` is ``offset``, or None if the archive does not cover it.
         """
 
     def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
-        """Find the first offset appended at or after broker time ``time_us``; None: no such one."""
+        """Return the first offset appended at or after broker time ``time_us``, or None."""
 
     def offset_of_size(
         self, topic_id: int, partition: int, below: int, max_bytes: int
     ) -> int | None:
-        """Find the first offset so that records from it to ``below`` take at most ``max_bytes``.
+        """Return the first offset from which records up to ``below`` take at most ``max_bytes``.
 
         :param max_bytes: of keys, values and metadata, to the nearest file or row group.
-        :return: None if the archive holds no record of the partition below ``below``.
+        :return: the offset, or None if the archive holds no record of the partition below
+            ``below``.
         """
 
 
@@ -104,10 +107,10 @@ class Archive(Protocol):
     """The archive at an address."""
 
     def refresh(self) -> ArchiveView | None:
-        """Return the newest version: cheaply the same object, if there is no newer one.
+        """Return the newest version. If it has not changed, return the same object, cheaply.
 
-        :return: None if the address holds no archive yet.
+        :return: the version, or None if the address holds no archive yet.
         :raises ArchiveUnavailable: the archive cannot be reached.
-        :raises ForeignArchive: the address holds something else.
-        :raises NewerFormat: a later version of brokerd wrote it.
+        :raises ForeignArchive: the address holds no archive, or the archive of another log.
+        :raises NewerFormat: a later version of brokerd wrote the archive.
         """

@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_address.py
 """Parses the address of an archive: the option ``archive.uri``. Uses neither disk nor network.
 
-A `Place` is a directory or an address in a bucket. Both have ``/`` and ``str``, and can be pickled;
+A `Place` is a directory or an address in a bucket. Both support ``/``, ``str`` and pickle.
 `brokerd.archive.storage.store.open_store` opens them.
 """
 
@@ -24,7 +24,7 @@ _OWN = ("lock", "run", "state", "wal")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
 _KEY = re.compile(r"[A-Za-z0-9=,@+_.-]+")
-"""A part of a key between slashes: characters that no store or library escapes."""
+"""A part of a key between slashes. No store or library escapes these characters."""
 
 
 class ObjectAddress(NamedTuple):
@@ -33,7 +33,7 @@ class ObjectAddress(NamedTuple):
     scheme: str
     bucket: str
     key: str
-    """The prefix of all keys below it, without the slash; "": the whole bucket."""
+    """The prefix of all its keys, without the slash; "" for the whole bucket."""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}" + (f"/{self.key}" if self.key else "")
@@ -43,7 +43,7 @@ class ObjectAddress(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The last part of the key."""
+        """Return the last part of the key."""
         return self.key.rpartition("/")[2]
 
 
@@ -51,11 +51,11 @@ Place = Path | ObjectAddress
 
 
 def address(uri: str, data_dir: Path) -> Place:
-    """Parse the option ``archive.uri``; a directory becomes an absolute path.
+    """Parse the option ``archive.uri``. Return an absolute path or an address in a bucket.
 
-    :param uri: a path, relative to the working directory, a ``file:`` URI (RFC 8089), or
-        ``s3://bucket/key``; "": the default, in ``data_dir``.
-    :raises ConfigError: it is none of these, or lies in a directory of the broker.
+    :param uri: a path relative to the working directory, a ``file:`` URI (RFC 8089), or
+        ``s3://bucket/key``. "" is the default directory in ``data_dir``.
+    :raises ConfigError: ``uri`` has another form, or is in a directory of the broker.
     """
     data_dir = Path(os.path.abspath(data_dir))
     if not uri:
@@ -74,14 +74,14 @@ def address(uri: str, data_dir: Path) -> Place:
 
 
 def place_of(text: str) -> Place:
-    """Parse the ``str`` of a place."""
+    """Return the place whose ``str`` is a text."""
     return object_address(text) if _is_object(text) else Path(text)
 
 
 def check_uri(uri: str) -> str | ObjectAddress:
-    """Parse a ``uri`` into a path or an address in a bucket.
+    """Parse a URI into a path or an address in a bucket.
 
-    Raises ConfigError if an archive cannot be there.
+    Raises ConfigError if an archive cannot have this URI.
     """
     if "\0" in uri:
         raise ConfigError(f"archive.uri: {uri!r} contains a zero byte; remove it")
@@ -105,7 +105,7 @@ def check_uri(uri: str) -> str | ObjectAddress:
 
 
 def _is_object(uri: str) -> bool:
-    """Tell whether a URI has the scheme of an object store. Such a path is written ``./s3:a``."""
+    """Return whether a URI has the scheme of an object store. ``./s3:a`` is a path."""
     scheme = _SCHEME.match(uri)
     return scheme is not None and scheme[0][:-1].lower() in OBJECT_SCHEMES
 

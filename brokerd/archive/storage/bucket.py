@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_store.py
-"""The store in a bucket or below a prefix of one, on the library obstore.
+"""The store in a bucket, or below a prefix in a bucket. It uses the library obstore.
 
-Time is bounded: the store gives a silent server up after about a minute. Errors of the library
-contain whole requests and answers; `problem_of` keeps the cause alone.
+Time is bounded: the store fails after about a minute without an answer. Errors of the library
+contain whole requests and answers. `problem_of` keeps only the cause.
 
 `BucketStore.put_if_absent` uses If-None-Match (RFC 9110, section 13.1.2), which Amazon S3 supports
 since August 2024.
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 5
 SILENCE_SECONDS = 15
-"""A connection without data for so long has failed."""
+"""A connection fails after so long without data."""
 REQUEST_SECONDS = 120
 RETRIES = 3
 RETRY_SECONDS = 30
-"""After so long, a failed request is not retried."""
+"""A failed request is not retried after so long."""
 DELTALAKE_OPTIONS = {
     "connect_timeout": f"{CONNECT_SECONDS}s",
     "timeout": "60s",
     "max_retries": str(RETRIES),
     "retry_timeout": f"{RETRY_SECONDS}s",
 }
-"""About the same bounds for deltalake, which takes all else from the environment, too."""
+"""About the same bounds for deltalake, which takes all other options from the environment."""
 PART_BYTES = 8 << 20
 PARTS_AT_ONCE = 4
 END_BYTES = 64 << 10
-"""Opening a file fetches so much of its end; most footers are shorter."""
+"""Opening a file fetches so many bytes of its end. Most footers are shorter."""
 
 _PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 """Prefixes of environment variables."""
 
 
 def open_bucket(address: ObjectAddress) -> BucketStore:
-    """Return the store of an address, and send no request. Stores share connections."""
+    """Return the store of an address without a request. Stores of a bucket share connections."""
     prefix = _PREFIXES[address.scheme]
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(prefix)))
     return BucketStore(address, _client(address._replace(key=""), environment, os.getpid()))
@@ -135,7 +135,7 @@ class BucketStore:
                 raise
 
     def _ends_before(self, path: str, position: int, error: Exception) -> bool:
-        """Tell whether a read failed because the file ends there."""
+        """Return whether a read failed because the file ends before ``position``."""
         text = str(error)
         signs = ("InvalidRange", " 416 ", "non-partial response")
         return any(sign in text for sign in signs) and self.stat(path).size <= position
@@ -183,13 +183,13 @@ class BucketStore:
                         yield entry
 
     def fingerprint(self, directory: str) -> str | None:
-        """A bucket has no directories, so it sends no request."""
+        """Return "" without a request: a bucket has no directories."""
         return ""
 
     def is_unchanged(
         self, directory: str, fingerprint: str, last: str, tag: str, following: str
     ) -> bool:
-        """One request: list the files from the last one on."""
+        """List the files from the last file on, in one request, and compare."""
         before = self._key(f"{directory}/{last}")[:-1]
         expected = [(last, tag)] if tag else []
         with self._unavailable(directory, "read"):
@@ -206,7 +206,7 @@ class BucketStore:
         return ""
 
     def drop_cached(self, path: str) -> None:
-        """No effect: nothing is cached."""
+        """Do nothing: the store has no cache."""
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class BucketStore:
             self._client.put(self._key(path), data, mode="overwrite")
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """If the answer is lost, the content of the file tells whose it is."""
+        """Write a file if it is absent. After a lost answer, compare the content of the file."""
         from obstore.exceptions import AlreadyExistsError
 
         try:
@@ -237,7 +237,7 @@ class BucketStore:
         return False
 
     def supports_put_if_absent(self, directory: str) -> bool:
-        """Some servers ignore If-None-Match."""
+        """Try out If-None-Match, which some servers ignore."""
         from obstore.exceptions import AlreadyExistsError
 
         path = f"{directory}/.commit-{secrets.token_hex(8)}.tmp"
@@ -266,13 +266,13 @@ class BucketStore:
             )
 
     def make_directory(self, directory: str) -> None:
-        """No effect: a bucket has no directories."""
+        """Do nothing: a bucket has no directories."""
 
     def sync_directory(self, directory: str) -> None:
-        """No effect: an object is durable once the server has answered."""
+        """Do nothing: an object is durable once the server has answered."""
 
     def sync_file(self, path: str) -> None:
-        """No effect, for the same reason."""
+        """Do nothing: an object is durable once the server has answered."""
 
     def delete(self, paths: Iterable[str]) -> None:
         keys = [self._key(path) for path in paths]
@@ -281,7 +281,7 @@ class BucketStore:
                 self._client.delete(keys)
 
     def check_writable(self, directories: Iterable[str]) -> None:
-        """No effect: only a write tells."""
+        """Do nothing: only a write shows the permissions of a bucket."""
 
     @contextmanager
     def exclusive(self, directory: str) -> Iterator[bool]:
@@ -297,7 +297,7 @@ class BucketStore:
 
     @contextmanager
     def _unavailable(self, path: str, what: str) -> Iterator[None]:
-        """Turn errors into those of a `Store`: ``path`` cannot be ``what``."""
+        """Convert errors to those of a `Store`. The text says: ``path`` cannot be ``what``."""
         full = self.place / path if path else self.place
         try:
             yield
@@ -331,7 +331,7 @@ class BucketInputFile:
         self._end = end
         self._ahead_bytes = ahead_bytes
         self._ahead = (0, b"")
-        """The piece that was read ahead last, with its position."""
+        """The last bytes that were read ahead: position and data."""
         self.size = size
 
     def read(self, position: int, size: int) -> bytes:
@@ -355,7 +355,7 @@ class BucketInputFile:
 class BucketOutputFile:
     """Implements `brokerd.archive.storage.store.OutputFile`: a local file, uploaded by `publish`.
 
-    The file lies in ``TMPDIR`` and has no name, so a killed process leaves nothing.
+    The file is in ``TMPDIR`` and has no name, so a killed process leaves no file.
     """
 
     def __init__(self, store: BucketStore) -> None:

@@ -2,8 +2,8 @@
 """The interface of a local store to a disk, and its implementation on the operating system.
 
 `brokerd.archive.storage.local.LocalStore` uses files only through a `Disk`. The simulator has a
-disk that loses unsynced bytes and names. Paths are text. Methods raise OSError as the operating
-system does, and do not retry.
+disk that loses unsynced bytes and names. Paths are text. Methods raise the OSError of the operating
+system, and do not retry.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from brokerd.archive.storage.regular_file import open_regular
 
 
 class Status(NamedTuple):
-    """The metadata of a file or directory."""
+    """Metadata of a file or directory."""
 
     device: int
     inode: int
@@ -30,7 +30,7 @@ class Status(NamedTuple):
 
 
 class File(Protocol):
-    """An open file. It closes itself when the last reference goes."""
+    """An open file. It is closed when the last reference to it is dropped."""
 
     def pread(self, length: int, position: int) -> bytes:
         """Return ``length`` bytes, fewer at the end of the file."""
@@ -50,30 +50,30 @@ class Disk(Protocol):
     """A file system. Names in a directory are durable only after `sync_directory`."""
 
     def create(self, path: str, mode: int = 0o666) -> File:
-        """Create a file for writing. Raises FileExistsError for a used name."""
+        """Create a file for writing. Raises FileExistsError if the name exists."""
 
     def open(self, path: str) -> File:
-        """Open a regular file for reading. Raises EINVAL if it is another kind of file."""
+        """Open a regular file for reading. Raises OSError (EINVAL) for another kind of file."""
 
     def status(self, path: str) -> Status: ...
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory. A missing directory has none."""
+        """Return the names in a directory; an empty list if it does not exist."""
 
     def walk(self, top: str) -> Iterator[tuple[str, list[str], list[str]]]:
-        """Yield directory, names of directories, names of files, as `os.walk` does.
+        """Yield (directory, names of directories, names of files), as `os.walk` does.
 
-        A directory that is deleted meanwhile is left out.
+        Skip a directory that is deleted during the walk.
         """
 
     def mkdir(self, path: str) -> None:
         """Create a directory; no effect if it exists. Its parent must exist."""
 
     def link(self, old: str, new: str) -> None:
-        """Give a file another name. Raises FileExistsError for a used name."""
+        """Give a file another name. Raises FileExistsError if the name exists."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file; it replaces the file ``new``."""
+        """Rename a file, and replace an existing file ``new``."""
 
     def unlink(self, path: str) -> None: ...
 
@@ -81,13 +81,13 @@ class Disk(Protocol):
         """Make the names in a directory durable."""
 
     def drop_cached(self, path: str) -> None:
-        """Make the next read of a file come from the disk, and read it ahead."""
+        """Drop a file from the page cache, and begin to read it ahead from the disk."""
 
     def is_writable(self, directory: str) -> bool:
-        """Tell whether permissions allow to create files in a directory."""
+        """Return whether permissions allow creating files in a directory."""
 
     def lock(self, directory: str) -> AbstractContextManager[bool]:
-        """Lock a directory meanwhile; False: another process holds it."""
+        """Hold the lock of a directory. Yield False if another process holds it."""
 
 
 class RealFile:

@@ -16,9 +16,9 @@ from brokerd.archive.storage.disk import Disk, RealDisk, Status
 from brokerd.archive.storage.store import Entry
 
 REPLACEMENT = ".put-"
-"""Begins the names of files that replace another file once they are complete."""
+"""The prefix of temporary files that replace another file once they are complete."""
 READ_ONLY = (errno.EROFS, errno.EINVAL)
-"""Errors of fsync on a read-only file system, which has nothing to sync."""
+"""Errors of fsync on a read-only file system, where no sync is needed."""
 _COPY_BYTES = 1 << 20
 _REAL_DISK = RealDisk()
 
@@ -37,7 +37,7 @@ class LocalStore:
         return str(self.place / path)
 
     def _status(self, path: str | Path) -> Status | None:
-        """Return the metadata of a file or directory by its full path; None: it is absent."""
+        """Return the metadata of a file or directory by its full path, or None if it is absent."""
         with suppress(FileNotFoundError, NotADirectoryError):
             return self._disk.status(str(path))
         return None
@@ -106,7 +106,7 @@ class LocalStore:
         return "" if found is None else _entry(path, found).tag
 
     def drop_cached(self, path: str) -> None:
-        """The kernel also reads the whole file ahead, while its first bytes are decoded."""
+        """Drop a file from the page cache. The kernel reads it ahead during decoding."""
         full = self._full(path)
         with _unavailable(full, "read"):
             self._disk.drop_cached(full)
@@ -130,7 +130,7 @@ class LocalStore:
                 sync_directory(directory, self._disk)
 
     def _write(self, path: str, data: bytes, durable: bool) -> None:
-        """Write a file; its name may be lost."""
+        """Write a file. A crash may lose its name."""
         file = self._disk.create(path)
         try:
             file.pwrite(data, 0)
@@ -175,9 +175,9 @@ class LocalStore:
             self._make_directories(self.place / directory)
 
     def _make_directories(self, path: Path) -> None:
-        """Make a directory and its parents durable. The newest may be that of a stopped writer."""
+        """Make a directory and its parents durable. A stopped writer may have made them."""
         if self._status(path) is not None:
-            with suppress(PermissionError):  # of a parent that is not ours
+            with suppress(PermissionError):  # the parent belongs to another user
                 sync_directory(str(path.parent), self._disk)
             return
         self._make_directories(path.parent)
@@ -235,7 +235,7 @@ class LocalInputFile:
         return self.read(max(0, self.size - size), size)
 
     def drop_tail(self) -> None:
-        """No effect: the page cache belongs to the kernel."""
+        """Do nothing: the page cache belongs to the kernel."""
 
 
 class LocalOutputFile:
@@ -252,7 +252,7 @@ class LocalOutputFile:
         self._is_open = True
 
     def _make_directories(self, path: Path) -> None:
-        """Make a directory and its parents; `publish` syncs them."""
+        """Make a directory and its parents, which `publish` syncs."""
         try:
             self._disk.mkdir(str(path))
         except FileNotFoundError:
@@ -297,7 +297,7 @@ class LocalOutputFile:
 
 
 def sync_directory(path: Path | str, disk: Disk = _REAL_DISK) -> None:
-    """Make the names in a directory durable; a read-only one is. Raises OSError."""
+    """Make the names in a directory durable. Accept a read-only file system. Raises OSError."""
     try:
         disk.sync_directory(str(path))
     except OSError as error:
@@ -318,7 +318,7 @@ def _entry(path: str, status: Status) -> Entry:
 
 @contextmanager
 def _unavailable(path: str, what: str) -> Iterator[None]:
-    """Turn an OSError into an ArchiveUnavailable: ``path`` cannot be ``what``."""
+    """Convert an OSError to an ArchiveUnavailable. The text says: ``path`` cannot be ``what``."""
     try:
         yield
     except OSError as error:

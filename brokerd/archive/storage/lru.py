@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_lru.py
-"""A cache that is bounded by number and by bytes, for any number of threads.
+"""A cache with a limit of values and a limit of bytes, safe for threads.
 
-`cachetools.LRUCache` does not serve: it has one bound, no lock, and refuses a value that is larger
-than the cache.
+`cachetools.LRUCache` has only one limit and no lock, and refuses a value that is larger than the
+cache.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Value]):
-    """Keeps the values used last: ``limit`` of them with ``limit_bytes``, or one larger value.
+    """Keeps the values used last: at most ``limit`` and ``limit_bytes``, or one larger value.
 
-    An evicted value lives on as long as other objects refer to it.
+    An evicted value exists as long as other objects refer to it.
     """
 
     def __init__(self, limit: int, limit_bytes: int) -> None:
@@ -32,7 +32,7 @@ class LruCache(Generic[Value]):
         return len(self._values)
 
     def get(self, key: Hashable) -> Value | None:
-        """Return the value of a key; None: it is not cached."""
+        """Return the value of a key, or None if it is not cached."""
         with self._lock:
             found = self._values.get(key)
             if found is None:
@@ -41,7 +41,7 @@ class LruCache(Generic[Value]):
             return found[0]
 
     def put(self, key: Hashable, value: Value, size: int) -> None:
-        """Cache a value of ``size`` bytes, and evict others for it."""
+        """Cache a value of ``size`` bytes, and evict older values."""
         with self._lock:
             _, before = self._values.pop(key, (None, 0))
             self._values[key] = value, size

@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_regular_file.py
-"""Opens regular files alone, so that a pipe or a device in their place does not block the reader.
+"""Opens only regular files, so that a pipe or a device in their place does not block the reader.
 
 Opening a pipe waits for a writer, and a device has no end.
 """
@@ -13,7 +13,10 @@ from pathlib import Path
 
 
 def open_regular(path: str | Path) -> int:
-    """Open a file for reading; returns the descriptor. Raises OSError; EINVAL: no regular file."""
+    """Open a file for reading, and return the descriptor.
+
+    Raises OSError; the error is EINVAL if it is not a regular file.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -22,7 +25,7 @@ def open_regular(path: str | Path) -> int:
 
 
 def read_regular(path: str | Path, bytes_max: int) -> bytes:
-    """Read a whole file. Raises OSError; EFBIG: it is larger than ``bytes_max``."""
+    """Read a whole file. Raises OSError; the error is EFBIG if it exceeds ``bytes_max``."""
     with open(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > bytes_max:

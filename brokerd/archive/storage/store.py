@@ -1,16 +1,16 @@
 # Tests: tests/archive/test_store.py
 """The interface to the files of an archive: in a directory or in a bucket.
 
-Paths are relative to the archive's address, with ``/`` between names. A file is complete or absent,
-and durable once the call that wrote it returned. `open_store` takes a `Place`, which can be
-pickled: open a store where it is used.
+Paths are relative to the archive's address, with ``/`` between names. A file is complete or absent.
+It is durable when the call that writes it returns. A store cannot be pickled: pass the `Place`, and
+open the store in the process that uses it.
 
-Errors name the file's address and hold no credentials: FileNotFoundError for a file that is read
-and does not exist, `ArchiveUnavailable` for every other error of disk or server, also when the
-server does not answer in time. An `OutputFile` also raises OSError, for the disk it writes to.
+Errors name the file's address and hold no credentials. Reading an absent file raises
+FileNotFoundError. Every other error of disk or server, and a late answer, raises
+`ArchiveUnavailable`. An `OutputFile` also raises OSError, for the disk it writes to.
 
-Tested object stores are S3 and compatible ones; those of Google and Azure are not. Endpoint, region
-and credentials come from the environment: ``AWS_ENDPOINT_URL``, ``AWS_REGION``,
+Tests cover S3 and compatible object stores, but not the object stores of Google and Azure.
+Endpoint, region and credentials come from the environment: ``AWS_ENDPOINT_URL``, ``AWS_REGION``,
 ``AWS_ACCESS_KEY_ID`` and so on.
 """
 
@@ -34,20 +34,20 @@ class Entry(NamedTuple):
     changed_ms: int
     """Time of the last write by the clock of disk or server: milliseconds since the Unix epoch."""
     tag: str
-    """Changes with the content of the file."""
+    """An opaque value that changes with the content of the file."""
 
 
 class InputFile(Protocol):
-    """A file open for reading, by any number of threads. A local one keeps a descriptor."""
+    """A file open for reading, by any number of threads. A local file keeps a descriptor."""
 
     @property
     def size(self) -> int: ...
 
     def read(self, position: int, size: int) -> bytes:
-        """Read ``size`` bytes, fewer at the end of the file. Raises as the store does."""
+        """Read ``size`` bytes, fewer at the end of the file. Raises the errors of the store."""
 
     def read_tail(self, size: int) -> bytes:
-        """Read the last bytes, of which opening an object has fetched some already."""
+        """Read the last ``size`` bytes. Opening an object has already fetched a part of them."""
 
     def drop_tail(self) -> None:
         """Free the memory that `read_tail` uses."""
@@ -57,13 +57,13 @@ class OutputFile(Protocol):
     """A file open for writing."""
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes. Raises OSError, such as ENOSPC, with the file's name."""
+        """Append bytes. Raises OSError with the file's name, for example ENOSPC."""
 
     def publish(self, path: str) -> None:
         """Give the file its path, complete and durable, and close it.
 
-        The path begins with the directory that the file was created in. The names of the
-        directories above it, up to the store's address, are durable too.
+        The path begins with the directory of `Store.create`. The names of all directories up to the
+        store's address become durable, too.
         """
 
     def discard(self) -> None:
@@ -78,11 +78,11 @@ class Store(Protocol):
 
     @property
     def is_local(self) -> bool:
-        """Tell whether the address is a directory."""
+        """Return whether the address is a directory."""
 
     @property
     def deltalake_options(self) -> dict[str, str] | None:
-        """The storage options for deltalake; it takes all others from the environment."""
+        """Return storage options for deltalake, which takes other options from the environment."""
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Store(Protocol):
         """Read a whole file. Raises ArchiveUnavailable if it is larger than ``bytes_max``."""
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read pieces of a file, each by position and size; a piece ends where the file ends."""
+        """Read pieces of a file by position and size. The end of the file cuts a piece short."""
 
     def open(self, path: str, ahead_bytes: int = 0) -> InputFile:
         """Open a file.
@@ -101,39 +101,41 @@ class Store(Protocol):
     def stat(self, path: str) -> Entry: ...
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file exists."""
+        """Return whether a file exists."""
 
     def is_file(self, directory: str) -> bool:
-        """Tell whether a file has the name that a directory needs; a bucket allows both."""
+        """Return whether a file takes the name of a directory. A bucket allows both."""
 
     def names(self, directory: str) -> set[str]:
-        """List files and directories right in a directory; empty if the directory is absent."""
+        """Return the names of files and directories in a directory; none if it is absent."""
 
     def list(self, directory: str = "", *, hidden: bool = False) -> Iterator[Entry]:
-        """List every file below a directory.
+        """Yield every file below a directory.
 
         :param hidden: include directories whose names begin with ``_`` or ``.``.
         """
 
     def fingerprint(self, directory: str) -> str | None:
-        """Describe the state of a directory for `is_unchanged`; None: it is absent."""
+        """Return the state of a directory for `is_unchanged`, or None if it is absent."""
 
     def is_unchanged(
         self, directory: str, fingerprint: str, last: str, tag: str, following: str
     ) -> bool:
-        """Tell cheaply that a directory of numbered files has no new file; False: unknown.
+        """Return True if a directory of numbered files has no new file; False if unknown.
 
-        :param fingerprint: of the directory, from before its files were read.
+        The check is cheap.
+
+        :param fingerprint: of the directory, taken before its files were read.
         :param last: the name of the last numbered file.
         :param tag: the tag of that file; "" if it is absent.
-        :param following: the name that the next file gets.
+        :param following: the name of the next file.
         """
 
     def tag(self, path: str) -> str:
         """Return the tag of a file; "" if it is absent."""
 
     def drop_cached(self, path: str) -> None:
-        """Make the next read of a file come from the disk."""
+        """Drop caches of a file, so that the next read comes from the disk."""
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -144,42 +146,45 @@ class Store(Protocol):
         """
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Write a file; return False if its path exists.
+        """Write a file and return True; return False if its path exists.
 
-        Of all concurrent callers with different data, at most one gets True. On a local disk the
+        At most one of several concurrent callers with different data gets True. On a local disk the
         name is durable after `sync_directory`.
         """
 
     def supports_put_if_absent(self, directory: str) -> bool:
-        """Try out `put_if_absent` in a directory, and leave no file."""
+        """Try out `put_if_absent` in a directory; return whether it works. Leave no file."""
 
     def create(self, directory: str) -> OutputFile:
-        """Begin a file in a directory, which is made if it is absent. Raises OSError."""
+        """Begin a file in a directory, and make the directory if absent. Raises OSError."""
 
     def upload(self, path: str, source: Path) -> None:
-        """Copy a complete local file, or replace the existing one."""
+        """Copy a complete local file to a path, and replace an existing file."""
 
     def make_directory(self, directory: str) -> None:
-        """Make a directory and its parents durable; no effect in a bucket."""
+        """Make a directory and its parents, durably. A bucket does nothing."""
 
     def sync_directory(self, directory: str) -> None:
         """Make the names in a directory durable."""
 
     def sync_file(self, path: str) -> None:
-        """Make the content of a file durable that another library wrote; its name may be lost."""
+        """Make the content of another library's file durable. A crash may still lose its name."""
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; absent ones are no error."""
+        """Delete files. Ignore absent files."""
 
     def check_writable(self, directories: Iterable[str]) -> None:
-        """Raise ArchiveUnavailable if permissions forbid writing; a bucket does not tell."""
+        """Raise ArchiveUnavailable if permissions forbid writing. A bucket never raises."""
 
     def exclusive(self, directory: str) -> AbstractContextManager[bool]:
-        """Lock a directory meanwhile; False: another process holds it. A bucket gives True."""
+        """Hold the lock of a directory. Yield False if another process holds it.
+
+        A bucket has no lock and yields True.
+        """
 
 
 def open_store(place: Place | str) -> Store:
-    """Return the store at an address, or at the ``str`` of one; reads nothing yet.
+    """Return the store at an address, or at its ``str``. Read nothing yet.
 
     Raises ArchiveUnavailable if a library or a setting is missing.
     """
