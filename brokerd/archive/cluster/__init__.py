@@ -1,1 +1,1 @@
-"""Spark: sessions, masters, data frames over files, code for executors."""
+"""Spark for the job: sessions, masters, data frames over files, code for executors."""

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_runner.py
-"""Spark's attempts of a task: errors that may pass are left to the next attempt.
+"""Spark's attempts of a task. The next attempt retries after an error that may pass.
 
-Another attempt may run in another executor, with another disk or connection. Only the last attempt
-returns such an error to the driver.
+It may run in another executor, with another disk or connection. Only the last attempt returns such
+an error to the driver.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from brokerd.errors import BrokerdError
 
 ATTEMPTS = "brokerd.task.attempts"
-"""The local property of Spark with the number of attempts of a task."""
+"""The local property of Spark that holds the number of attempts of a task."""
 
 
 class AttemptFailed(Exception):
@@ -20,7 +20,7 @@ class AttemptFailed(Exception):
 def retry_later(error: BrokerdError | OSError) -> None:
     """Raise AttemptFailed if an error may pass and Spark has another attempt for this task.
 
-    An error may pass if it is retryable or the operating system's. A missing file stays missing.
+    A retryable error and an OSError may pass, except for a missing file.
     """
     may_pass = isinstance(error, OSError) or error.retryable
     is_missing = isinstance(error.__cause__ or error, FileNotFoundError)
@@ -29,14 +29,14 @@ def retry_later(error: BrokerdError | OSError) -> None:
 
 
 def task_error_text(error: BrokerdError | OSError) -> str:
-    """Return the text of an error. An OSError's begins with the name of the file."""
+    """Return the text of an error. The text of an OSError begins with the file's name."""
     if isinstance(error, BrokerdError):
         return str(error)
     return f"{error.filename or 'a file'}: {error.strerror or error}"
 
 
 def _attempts_left() -> int:
-    """Return how many attempts Spark has after this one; 0 outside of a task."""
+    """Return the number of attempts after the present attempt; 0 outside of a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -1,14 +1,14 @@
 # Tests: tests/archive/test_job_on_s3.py
 """Data frames over an archive on an object store, as a Spark data source in Python.
 
-Spark alone knows no object store. Its tasks read and write files through
+Spark without extra libraries supports no object store. Its tasks read and write files through
 `brokerd.archive.storage.store` and pass rows as Arrow batches
 (https://spark.apache.org/docs/latest/api/python/tutorial/sql/python_data_source.html). Only
 `brokerd.archive.cluster.frames` uses this module.
 
-Every byte of ``records`` and ``events`` is verified on reading; of other files, the checksums of
-Parquet pages are. A written file appears in the store whole or not at all. Files of a task attempt
-that Spark gave up are not reported.
+A reader verifies every byte of ``records`` and ``events``, and the checksums of Parquet pages of
+other files. A written file appears in the store whole or not at all. The manifest leaves out files
+of abandoned task attempts.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 FORMAT = "brokerd-files"
 FILE = "file"
 ROW = "row"
-"""Optional columns: the name of the file without its directory, and the number of the row in it."""
+"""Optional columns: the file's name without its directory, and the row's number in the file."""
 PARTS_A_TASK = 4
-"""Parts of the input for each task slot, because some parts take longer."""
+"""Parts of the input for each task slot. Several parts even out slow parts."""
 GROUPS_MIN = 8
 """The least number of row groups in a part of a file."""
 MANIFEST = "_written"
@@ -73,15 +73,15 @@ _REQUEST = "request"
 
 
 _registered: WeakSet[SparkSession] = WeakSet()
-"""Sessions with the source. Spark logs a warning if it is registered twice."""
+"""Sessions that have the source. Spark logs a warning if it is registered twice."""
 
 
 class _ReadRequest(Struct):
-    """Read the rows of files."""
+    """A request to read the rows of files."""
 
     place: str
     table: str
-    """``records`` or ``events`` if the files are verified, else ""."""
+    """``records`` or ``events`` for verified files, else ""."""
     paths: list[str]
     row_ids: bool
     parts: int
@@ -89,14 +89,14 @@ class _ReadRequest(Struct):
 
 
 class _WriteRequest(Struct):
-    """Write rows into files."""
+    """A request to write rows into files."""
 
     place: str
     directory: str
     prefix: str
     columns: list[str]
     partition_by: str
-    """A column; a file has the rows of one value, which are neighbours. "" for none."""
+    """A column or "". Each file has the rows of one value. These rows are neighbours."""
     statistics: list[str]
     """Columns whose smallest and largest values are reported."""
     manifest: str
@@ -108,11 +108,11 @@ class _OutputFile(Struct):
 
     info: PlainFileInfo
     value: str
-    """The value of its rows in the column ``partition_by``."""
+    """The value of the column ``partition_by`` in its rows."""
 
 
 def table_ddl(layout: Layout, names: Sequence[str], row_ids: bool = False) -> str:
-    """Return columns of a table as a schema of Spark."""
+    """Return the schema of columns of a table in Spark's syntax."""
     columns = {column.name: column.type for column in layout.columns}
     ddl = ", ".join(f"{name} {columns[name]}" for name in names)
     return f"{ddl}, {FILE} string, {ROW} long" if row_ids else ddl
@@ -171,7 +171,7 @@ class BucketFrames:
         partition_by: str,
         statistics: Sequence[str] = (),
     ) -> list[_OutputFile]:
-        """Write files into a directory. A manifest in ``staging`` lists them."""
+        """Write files into a directory, and return them from a manifest in ``staging``."""
         manifest = f"{staging}/{MANIFEST}-{secrets.token_hex(8)}"
         request = _WriteRequest(
             str(self._place),
@@ -215,7 +215,7 @@ class FileSource(DataSource):
 
 
 class _Part(InputPartition):
-    """Some files, or part ``at`` of ``of`` of each."""
+    """Some files, or part ``at`` of ``of`` parts of each file."""
 
     def __init__(self, paths: list[str], at: int = 0, of: int = 1) -> None:
         super().__init__((paths, at, of))
@@ -230,7 +230,7 @@ class _Reader(DataSourceReader):
         self._schema = _arrow(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Deal out the files. If they are few, divide verified files by row groups."""
+        """Return the parts of the input. If files are few, divide verified files by row groups."""
         paths, parts = self._request.paths, self._request.parts
         if len(paths) >= parts or not self._request.table:
             count = min(parts, len(paths))
@@ -249,7 +249,7 @@ class _Reader(DataSourceReader):
                 yield from self._cast(rows, path, row).to_batches()
 
     def _rows(self, path: str, at: int, of: int) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows of a part of a file; yield tables with the number of their first row."""
+        """Read a part of a file. Yield tables, each with the number of its first row."""
         added = (FILE, ROW) if self._request.row_ids else ()
         schema = pa.schema([field for field in self._schema if field.name not in added])
         row = 0
@@ -306,7 +306,7 @@ class _Writer(DataSourceArrowWriter):
             return _Message(files.close())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Write the manifest for the driver, which is another process."""
+        """Write the manifest. The driver, another process, reads it."""
         files = [one for each in messages if isinstance(each, _Message) for one in each.files]
         store = open_store(place_of(self._request.place))
         store.put(self._request.manifest, msgspec.msgpack.encode(files))
@@ -331,7 +331,7 @@ class _TaskFiles:
         self._stack.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
+        """Append rows to the present file, or begin a file."""
         rows = pa.Table.from_batches([batch])
         output = rows.select(self._schema.names).cast(self._schema)
         if not self._request.partition_by:
@@ -348,7 +348,7 @@ class _TaskFiles:
             first = end
 
     def close(self) -> list[_OutputFile]:
-        """Complete the last file and return all files."""
+        """Complete the last file, and return all files."""
         if not self._request.partition_by:
             self._writer()
         self._finish()

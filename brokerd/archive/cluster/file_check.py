@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_deliveries.py
-"""Verify files of ``records`` and ``events`` before Spark reads them: Spark verifies little.
+"""Verifies files of ``records`` and ``events`` before Spark reads them.
 
-A wrong key or offset would remove the wrong record. So tasks first read each file to its end and
-check every checksum (`brokerd.archive.parquet.reader`).
+Spark itself verifies little, and a wrong key or offset would remove the wrong record. So tasks
+first read each file to its end and check every checksum (`brokerd.archive.parquet.reader`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from brokerd.archive.storage.address import Place
 from brokerd.errors import NewerFormat
 
 TASK_BYTES = 256 << 20
-"""The approximate size of a task."""
+"""The approximate size of the files of a task."""
 
 
 class FileTask(NamedTuple):
@@ -26,7 +26,7 @@ class FileTask(NamedTuple):
 
     table: Place
     paths: tuple[str, ...]
-    """Relative to the table."""
+    """Paths relative to the table."""
 
 
 class FileCheck(NamedTuple):
@@ -34,7 +34,7 @@ class FileCheck(NamedTuple):
 
     path: str
     problem: str = ""
-    """Why the file cannot be used; "" if it can."""
+    """The reason why the file cannot be used; "" for a sound file."""
     keyed: int = 0
     """The number of rows with a key."""
     tombstones: int = 0
@@ -44,9 +44,9 @@ class FileCheck(NamedTuple):
 def check_files(
     spark: SparkRunner, table: Place, sizes: dict[str, int], name: str
 ) -> list[FileCheck]:
-    """Verify files in Spark tasks.
+    """Verify files in Spark tasks, and return a result for each file.
 
-    :param sizes: in bytes, by path relative to the table.
+    :param sizes: sizes in bytes, by path relative to the table.
     :param name: names the job group.
     """
     tasks = list(file_tasks(table, sizes))
@@ -54,7 +54,7 @@ def check_files(
 
 
 def file_tasks(table: Place, sizes: dict[str, int]) -> Iterator[FileTask]:
-    """Divide files into tasks of about `TASK_BYTES`."""
+    """Yield tasks of about `TASK_BYTES` of files each."""
     paths: list[str] = []
     total = 0
     for path, size in sizes.items():

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_deliveries.py, tests/archive/test_job_on_s3.py
 """Data frames over files of the archive: read files as frames, and write frames as files.
 
-Spark's own Parquet serves an archive in a directory (`brokerd.archive.cluster.local_frames`). Spark
-alone knows no object store, so tasks read and write there in Python
+For an archive in a directory, Spark itself reads and writes Parquet
+(`brokerd.archive.cluster.local_frames`). For an object store, tasks do it in Python
 (`brokerd.archive.cluster.bucket_frames`). Intermediate results go to the directory ``staging``
 beside the tables. Paths are relative to the archive.
 """
@@ -36,7 +36,7 @@ BOUNDS = "topic_id long, partition int, start long, compact_below long, compact 
 
 
 class FrameStore(Protocol):
-    """Reads frames from files and writes frames to files, of which there is at least one."""
+    """Reads frames from files, and writes frames to files. A read has at least one file."""
 
     def read_table(
         self, layout: Layout, names: Sequence[str], paths: Sequence[str], row_ids: bool
@@ -77,7 +77,7 @@ class Frames:
     ) -> DataFrame:
         """Return the bounds as a frame for `brokerd.archive.derive.transforms`.
 
-        :param partitions: (topic id, partition) of the rows; None: all.
+        :param partitions: (topic id, partition) of the rows; None selects all.
         """
         rows = [
             (topic.id, index, partition.start, partition.compact_below, topic.compact)
@@ -89,7 +89,7 @@ class Frames:
     def read(
         self, layout: Layout, paths: Sequence[str], names: Sequence[str], row_ids: bool = False
     ) -> DataFrame:
-        """Read columns of a table's files. No paths give an empty frame.
+        """Return columns of a table's files. Without paths the frame is empty.
 
         :param paths: relative to the table.
         :param row_ids: whether to add the columns `FILE` and `ROW`.
@@ -99,7 +99,7 @@ class Frames:
         return self._store().read_table(layout, names, paths, row_ids)
 
     def read_staged(self, schema: str, directory: str, paths: Sequence[str]) -> DataFrame:
-        """Read files that `stage` wrote into a directory. No paths give an empty frame.
+        """Return the rows of files that `stage` wrote. Without paths the frame is empty.
 
         :param paths: relative to the archive, below the directory.
         """
@@ -111,7 +111,7 @@ class Frames:
 
     @contextmanager
     def staging(self) -> Iterator[str]:
-        """Make an empty directory of the archive, and remove it at the end.
+        """Make an empty directory in the archive, yield its path, and remove it at the end.
 
         Its name is new, so that a task of an earlier run cannot write into it.
         """
@@ -131,11 +131,11 @@ class Frames:
         store.delete([entry.path for entry in store.list(STAGING, hidden=True)])
 
     def stage(self, frame: DataFrame, directory: str, partition_by: str = "") -> list[StagedFile]:
-        """Write a frame into a new directory below `staging`.
+        """Write a frame into a new directory below `staging`, and return its files.
 
-        :param partition_by: a column; a file has the rows of one value, which must be in one
-            partition of the frame. Without it each partition of the frame becomes a file, also an
-            empty one.
+        :param partition_by: a column. Each file has the rows of one value, and these rows must be
+            in one partition of the frame. If "", each partition becomes a file, even if it is
+            empty.
         """
         return self._store().stage(frame, directory, partition_by)
 
@@ -153,7 +153,7 @@ class Frames:
         :param staging: a directory of `staging`, for incomplete files.
         :param prefix: the beginning of the file names.
         :param time: the column with the time of a row.
-        :param partition_by: a column that the files leave out; a file has the rows of one value.
+        :param partition_by: a column that the files leave out. Each file has the rows of one value.
         """
         infos = self._store().add(frame, staging, layout, prefix, partition_by)
         return [add_plain_file(info, time) for info in infos]

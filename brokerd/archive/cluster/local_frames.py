@@ -1,9 +1,9 @@
 # Tests: tests/archive/test_deliveries.py
-"""Data frames over an archive in a directory, read and written by Spark's own Parquet.
+"""Data frames over an archive in a directory. Spark reads and writes the Parquet files itself.
 
-Spark writes into the directory ``staging`` beside the tables. A complete file is renamed into its
-table, so no file of Spark's own stays in a table. An attempt of a task that Spark gave up may write
-for a moment after the job has ended; nothing reads its files.
+Spark writes into the directory ``staging`` beside the tables. The driver renames each complete file
+into its table, so a table gets no other files of Spark. An abandoned task attempt may write for a
+moment after the job has ended. Its files are never read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _NO_PATTERNS = {"__globPaths__": "false"}
 """Spark's internal option: take paths literally, without patterns."""
 _COMMIT_ONCE = {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
-"""Hadoop's mapred-default.xml: the output of a task attempt counts as a whole or not at all."""
+"""Makes the output of a task attempt count whole or not at all (Hadoop's mapred-default.xml)."""
 _UNCOMMITTED = "_temporary"
 """The directory of task attempts: Hadoop's FileOutputCommitter, ``PENDING_DIR_NAME``."""
 
@@ -55,7 +55,7 @@ class LocalFrames:
         return self._read(schema, directory, paths)
 
     def _read(self, schema: str, base: str, paths: Sequence[str]) -> DataFrame:
-        """Read files. Directory names below ``base`` become columns."""
+        """Return the rows of files. Directory names below ``base`` become columns."""
         reader = self._spark.read.schema(schema).options(**_NO_PATTERNS)
         reader = reader.option("parquet.page.verify-checksum.enabled", "true")
         reader = reader.option("basePath", f"file://{self._root / base}")
@@ -88,7 +88,7 @@ class LocalFrames:
         return added
 
     def _write(self, frame: DataFrame, directory: str, partition_by: str) -> list[Path]:
-        """Write into a new directory. Files leave out the column ``partition_by``."""
+        """Write a frame into a new directory; return the files, which lack ``partition_by``."""
         self._spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         columns = (partition_by,) if partition_by else ()
         writer = frame.write.partitionBy(*columns).options(compression="zstd", **_COMMIT_ONCE)
@@ -102,7 +102,7 @@ class LocalFrames:
 
 
 def _info(file: Path, name: str, layout: Layout) -> PlainFileInfo:
-    """Return the facts of a file that Spark wrote."""
+    """Return size and statistics of a file that Spark wrote."""
     minimum, maximum = _min_max(pq.read_table(file, columns=list(layout.statistics)))
     return PlainFileInfo(
         name, file.stat().st_size, pq.read_metadata(file).num_rows, minimum, maximum

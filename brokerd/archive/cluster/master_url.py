@@ -1,12 +1,12 @@
 # Tests: tests/archive/test_master_url.py
-"""Master URLs: where Spark runs, and the settings that follow from it.
+"""Master URLs: they say where Spark runs, and imply settings of Spark.
 
 - ``local[4]``: in Java beside this process.
 - ``local-cluster[2,1,1024]``: in executors on this machine, each with 1 core and 1024 MiB. Spark
   offers it for tests.
-- ``spark://127.0.0.1:7077``: in a cluster of this machine only.
-- Other URLs: in a cluster. Its executors connect to the driver, which therefore listens on more
-  than the loopback interface.
+- ``spark://127.0.0.1:7077``: in a cluster on this machine only.
+- Other URLs: in a cluster. Its executors connect to the driver, so the driver also listens on
+  other interfaces than loopback.
 
 https://spark.apache.org/docs/latest/submitting-applications.html, "Master URLs".
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from brokerd.errors import ConfigError
 
 TASK_ATTEMPTS = 4
-"""Attempts of a task before the job fails. By default a local Spark makes one."""
+"""Attempts of a task before the job fails. The default of a local Spark is 1."""
 LOOPBACK = "127.0.0.1"
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(, *\d+)?\])?", re.ASCII)
@@ -29,11 +29,11 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[ *\d+ *, *\d+ *, *(\d+) *\]", re.AS
 _ALONE = re.compile(r"spark://(127\.0\.0\.1|localhost|\[::1\]):\d+", re.ASCII)
 _ELSEWHERE = re.compile(r"(spark|k8s)://.+|yarn", re.ASCII)
 _WORK = "work"
-"""The directory below ``SPARK_HOME`` where Spark's worker makes one for each executor."""
+"""The directory below ``SPARK_HOME`` in which Spark's worker makes a directory per executor."""
 _SOCKET_PATH_BYTES = 107
 """The longest path of a socket on Linux: unix(7), ``sun_path``, without the last NUL."""
 _SOCKET_NAME = "/.00000000-0000-0000-0000-000000000000.sock"
-"""The form of Spark's socket names, after their directory."""
+"""The form of Spark's socket names, after the directory."""
 
 
 def check_master(master: str) -> str:
@@ -62,7 +62,7 @@ def is_on_loopback(master: str) -> bool:
 
 
 def with_attempts(master: str) -> str:
-    """Let a local master try a task more than once, as other masters do."""
+    """Return a master URL that tries a task several times. Only local masters need a change."""
     local = _LOCAL.fullmatch(master)
     if local is None or local[2]:
         return master
@@ -70,9 +70,9 @@ def with_attempts(master: str) -> str:
 
 
 def attempts_of(master: str, limit: str | None) -> int:
-    """Return how often Spark tries a task of a master.
+    """Return the number of attempts of a task of a master.
 
-    :param limit: ``spark.task.maxFailures``, which a local master ignores; None: Spark's default.
+    :param limit: ``spark.task.maxFailures``, or None for Spark's default. Local masters ignore it.
     """
     local = _LOCAL.fullmatch(master)
     if local is None:
@@ -116,7 +116,7 @@ def executor_logs(directory: Path) -> list[Path]:
 
 
 def _writable_home(home: Path, directory: Path) -> Path:
-    """Make a directory of links to the installed Spark, in which it may write to ``work``."""
+    """Make a directory of links to the installed Spark, with a writable ``work``. Return it."""
     directory.mkdir(exist_ok=True)
     for entry in home.iterdir():
         if entry.name != _WORK:
@@ -125,10 +125,10 @@ def _writable_home(home: Path, directory: Path) -> Path:
 
 
 def _sockets(directory: Path) -> dict[str, str]:
-    """Let a local Spark talk to its workers by Unix sockets in a directory, which is made.
+    """Return settings for Unix sockets between a local Spark and its workers. Make their directory.
 
-    Over TCP each task would wait 40 ms for a delayed acknowledgement (RFC 1122, 4.2.3.2). A path
-    that is too long for a socket keeps TCP.
+    Over TCP each task would wait 40 ms for a delayed acknowledgement (RFC 1122, 4.2.3.2). If the
+    path is too long for a socket, return no settings, and Spark uses TCP.
     """
     if len(os.fsencode(f"{directory}{_SOCKET_NAME}")) > _SOCKET_PATH_BYTES:
         return {}

@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_runner.py
-"""The progress of a job's tasks, for a person at a terminal."""
+"""Shows the progress of a job's tasks to a person at a terminal."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _POLL_SECONDS = 0.2
 
 
 class Progress(Protocol):
-    """Shows the progress of the job, one piece of work after the other."""
+    """Shows the progress of a job: one stage of work at a time."""
 
     def begin(self, name: str, tasks: int) -> None:
-        """Begin a piece of work. ``tasks`` is 0 if their number is unknown."""
+        """Begin a stage. ``tasks`` is the number of its tasks; 0 if unknown."""
 
     def advance(self, tasks: int) -> None:
-        """Show how many tasks are complete."""
+        """Show the number of complete tasks."""
 
     def end(self) -> None:
-        """End the piece of work."""
+        """End the stage."""
 
 
 class NoProgress:
@@ -44,7 +44,7 @@ class NoProgress:
 def show_progress(
     context: SparkContext, group: str, tasks: int, progress: Progress
 ) -> Iterator[None]:
-    """Show how many tasks of a job group are complete. A thread polls Spark for the number."""
+    """Show the number of complete tasks of a job group. A thread polls Spark for it."""
     progress.begin(group, tasks)
     stop = threading.Event()
     earlier = frozenset(context.statusTracker().getJobIdsForGroup(group))
@@ -78,7 +78,7 @@ def _poll(
 
 
 def _complete_tasks(context: SparkContext, group: str, earlier: frozenset[int]) -> int:
-    """Count the complete tasks of a group, without those of earlier jobs."""
+    """Count the complete tasks of a group, without tasks of the jobs ``earlier``."""
     tracker = context.statusTracker()
     count = 0
     for job in set(tracker.getJobIdsForGroup(group)) - earlier:

@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_runner.py
-"""Run the tasks of a job on Spark, in named job groups, with one line for each error.
+"""Runs the tasks of a job on Spark, in named job groups, with one line for each error.
 
-Spark's page and its event log show the name of the job group.
+Spark's web page and event log show the name of the job group.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 class SparkRunner:
-    """A Spark session that starts on first use: a run with nothing to do needs no Spark.
+    """A Spark session that starts on first use, so an idle run starts no Spark.
 
     As a context manager it stops Spark at the end.
     """
@@ -72,8 +72,8 @@ class SparkRunner:
         Spark tries a task again if its process died, or by `retry_later`. Another `BrokerdError` or
         OSError ends the run at once.
 
-        :param name: names the job group.
-        :param function: a module's function. It and the items are pickled.
+        :param name: the name of the job group.
+        :param function: a function of a module. Spark pickles it and the items.
         :raises JobFailed: a task failed; the text names the group and the cause.
         """
         if not items:
@@ -91,7 +91,7 @@ class SparkRunner:
 
     @contextmanager
     def job_group(self, name: str, tasks: int = 0) -> Iterator[SparkContext]:
-        """Name the jobs that Spark runs meanwhile, and show their progress.
+        """Name the jobs of the ``with`` block, and show their progress. Yield the context.
 
         :raises JobFailed: Spark raised an error.
         """
@@ -131,7 +131,7 @@ class _TaskError(NamedTuple):
 
 
 class _Guard(Generic[Item, Result]):
-    """A function that returns foreseen errors as values, unless another attempt may succeed."""
+    """Wraps a function. Returns expected errors as values, unless another attempt may succeed."""
 
     def __init__(self, function: Callable[[Item], Result]) -> None:
         self._function = function
@@ -148,7 +148,7 @@ class _Guard(Generic[Item, Result]):
 def _freeze_modules() -> None:
     """Exclude the imported modules of this worker from garbage collection.
 
-    Spark's workers collect after each task, which would take 20 ms (pyspark.daemon).
+    Spark's workers collect garbage after each task (pyspark.daemon). The modules would add 20 ms.
     """
     if not gc.get_freeze_count():
         gc.freeze()
@@ -158,7 +158,7 @@ def _freeze_modules() -> None:
 
 
 def _error_line(error: Exception) -> str:
-    """Return the cause in one line: the last line of a task's traceback, or of Java's error."""
+    """Return the cause in one line: the last line of the task's traceback or of Java's error."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     if isinstance(error, Py4JJavaError):

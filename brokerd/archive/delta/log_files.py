@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_log_files.py
 """Encodes and decodes the files of a table's Delta log (docs/archive-log.rst).
 
-`decode_commit` verifies the checksum of a commit. The caller of `decode_checkpoint` has verified
-the checkpoint by its sum. In memory a file of the table is a row of numbers and a path, 0.2 KB.
+`decode_commit` verifies the checksum of a commit. The caller of `decode_checkpoint` verifies the
+checkpoint by its sum. In memory a file of the table is a row of numbers and a path: 0.2 KB.
 
 Actions and file names follow the Delta protocol, sections "Actions" and "Checkpoints":
 https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
@@ -34,14 +34,14 @@ SUMS = "_brokerd"
 TAG = "brokerd"
 """The tag of an ``add`` action that holds the file's `FileStats`."""
 FILE_BYTES_MAX = 1 << 30
-"""Limits commits and checkpoints."""
+"""The largest size of a commit or checkpoint."""
 READER_VERSION = 1
 WRITER_VERSION = 2
 _SUM_MAGIC = "brokerd checkpoint 1"
 
 
 class FileStats(NamedTuple):
-    """The statistics of a file, in a tag of its ``add`` action; -1: no rows."""
+    """The statistics of a file, in a tag of its ``add`` action. -1 stands for no rows."""
 
     rows: int = 0
     content: int = 0
@@ -67,11 +67,11 @@ class Snapshot(NamedTuple):
     transactions: Mapping[str, int]
     """The versions of app transactions, by app id."""
     files: pa.Table
-    """The live files: ``path``, relative to the table, ``size``, the fields of `FileStats`."""
+    """The live files: ``path`` relative to the table, ``size``, and the fields of `FileStats`."""
 
     @property
     def state(self) -> TableState:
-        """How far the table holds the log."""
+        """Return the part of the log that the table holds."""
         archive, lsn, mark = (
             self.transactions.get(app, 0) for app in (ARCHIVE_APP, ROLLUP_APP, SEGMENT_APP)
         )
@@ -123,7 +123,7 @@ class _CommitInfo(Struct, rename="camel"):
 
 
 class _Line(Struct, rename="camel"):
-    """One line of a commit: one of these actions, or one that brokerd ignores."""
+    """A line of a commit: one of these actions, or an action that brokerd ignores."""
 
     commit_info: _CommitInfo | None = None
     add: _Add | None = None
@@ -149,7 +149,7 @@ _LINES = msgspec.json.Decoder(_Line)
 def encode_commit(actions: Iterable[Mapping[str, Any]], operation: str, now_ms: int) -> bytes:
     """Encode a commit.
 
-    :param actions: of the Delta protocol: ``{"add": {...}}``.
+    :param actions: actions of the Delta protocol: ``{"add": {...}}``.
     :param operation: for the history of the table.
     """
     rest = b"".join(msgspec.json.encode(action) + b"\n" for action in actions)
@@ -199,7 +199,7 @@ def decode_commit(data: bytes, path: Place) -> Actions:
 
 
 def encode_stats(stats: FileStats) -> str:
-    """Encode the text of the tag."""
+    """Encode statistics as the text of the tag."""
     return ",".join(map(str, stats))
 
 
@@ -212,7 +212,7 @@ def _files_of(adds: Sequence[_Add]) -> pa.Table:
 
 
 def _file_table(paths: Any, sizes: Any, tags: Any) -> pa.Table:
-    """Build `Snapshot.files`. Raises ValueError for a tag without numbers."""
+    """Return a table as `Snapshot.files`. Raises ValueError for a tag without numbers."""
     columns = {"path": paths, "size": sizes}
     numbers = pc.split_pattern(pc.fill_null(tags, encode_stats(FileStats())), ",")
     for place, name in enumerate(FileStats._fields):
@@ -221,7 +221,7 @@ def _file_table(paths: Any, sizes: Any, tags: Any) -> pa.Table:
 
 
 def apply(actions: Actions, version: int, before: Snapshot | None) -> Snapshot:
-    """Apply the actions of a commit or a checkpoint to the version before it."""
+    """Return the version after the actions of a commit or a checkpoint."""
     if before is None:
         return Snapshot(version, dict(actions.transactions), actions.files)
     files = before.files
@@ -249,7 +249,7 @@ def encode_sum(version: int, checkpoint: bytes) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> Actions:
-    """Decode a checkpoint that was verified by its sum."""
+    """Decode a checkpoint. The caller has verified it by its sum."""
     names = ["add.path", "add.size", "add.tags", "txn", "metaData.configuration", "protocol"]
     table = pq.ParquetFile(pa.BufferReader(data)).read(names, use_threads=False)
 

@@ -43,7 +43,7 @@ class LogListing(NamedTuple):
 
     @property
     def checksummed(self) -> frozenset[int]:
-        """The checkpoints with a sum; `read_checkpoint` verifies it."""
+        """The checkpoints with a sum, which `read_checkpoint` verifies."""
         return self.checkpoints & self.sums
 
 
@@ -64,7 +64,7 @@ def _versions(names: Iterable[str], suffix: str) -> frozenset[int]:
 
 
 def read_checkpoint(table: Place, version: int) -> bytes | None:
-    """Read a checkpoint; None: its sum does not match. Raises as the store does."""
+    """Read a checkpoint. Return None if its sum differs. Raises the errors of the store."""
     store = open_store(table)
     checkpoint = store.read(f"{COMMITS}/{checkpoint_name(version)}", FILE_BYTES_MAX)
     found = store.read(f"{SUMS}/{sum_name(version)}", FILE_BYTES_MAX)
@@ -72,7 +72,7 @@ def read_checkpoint(table: Place, version: int) -> bytes | None:
 
 
 class DeltaLog:
-    """Follows the log of one table. For one thread at a time."""
+    """Follows the log of one table. It serves one thread at a time."""
 
     def __init__(self, table: Place, log_id: str) -> None:
         self.table = table
@@ -80,17 +80,17 @@ class DeltaLog:
         self._log_id = log_id
         self._snapshot: Snapshot | None = None
         self._fingerprint = ""
-        """The fingerprint of the directory of commits before the snapshot was read."""
+        """The fingerprint of the directory of commits, from before the snapshot was read."""
         self._tag = ""
-        """The tag of the newest commit; "": the file is absent."""
+        """The tag of the newest commit; "" if the file is absent."""
 
     def read(self) -> Snapshot | None:
-        """Return the newest version: the same object, if there is no newer one.
+        """Return the newest version. If it has not changed, return the same object.
 
-        :return: None if there is no table.
+        :return: the version, or None if the table does not exist.
         :raises ArchiveUnavailable: a file cannot be read, is missing, or is damaged.
-        :raises ForeignArchive: it is not a table of brokerd, or belongs to another log.
-        :raises NewerFormat: a later version of brokerd wrote it.
+        :raises ForeignArchive: another program made the table, or it belongs to another log.
+        :raises NewerFormat: a later version of brokerd wrote the table.
         """
         with _unavailable(self.table):
             return self._read()
@@ -118,17 +118,17 @@ class DeltaLog:
         return known
 
     def _is_unchanged(self, version: int) -> bool:
-        """Tell cheaply that the newest version is the one that was read."""
+        """Return True if the version is still the newest; False if unknown. The check is cheap."""
         last, following = commit_name(version), commit_name(version + 1)
         return self._store.is_unchanged(COMMITS, self._fingerprint, last, self._tag, following)
 
     def _continues(self, known: Snapshot, names: LogListing, newest: int) -> bool:
-        """Tell whether the log continues a version that was read."""
+        """Return whether the log continues a version that was read."""
         is_same = bool(self._tag) and self._store.tag(_commit_path(known.version)) == self._tag
         return is_same and (newest == known.version or known.version + 1 in names.commits)
 
     def _base(self, names: LogListing) -> Snapshot | None:
-        """Return the newest version with a sound checkpoint."""
+        """Return the newest version with a sound checkpoint, or None."""
         for version in sorted(names.checksummed, reverse=True):
             checkpoint = read_checkpoint(self.table, version)
             if checkpoint is not None:
@@ -138,7 +138,7 @@ class DeltaLog:
         return None
 
     def _follow(self, base: Snapshot | None, newest: int) -> Snapshot:
-        """Apply the commits after a version, up to the newest one."""
+        """Apply the commits after a version, and return the newest version."""
         for version in range(0 if base is None else base.version + 1, newest + 1):
             path = self.table / COMMITS / commit_name(version)
             try:
@@ -154,7 +154,7 @@ class DeltaLog:
         return base._replace(files=base.files.combine_chunks())
 
     def _check(self, actions: Actions) -> None:
-        """Check the properties and the Delta protocol of the table."""
+        """Check the properties and the Delta protocol. Raises ForeignArchive and NewerFormat."""
         if actions.configuration is not None:
             check_properties(actions.configuration, self._log_id, self.table)
         if actions.protocol is not None and actions.protocol != (READER_VERSION, WRITER_VERSION):
@@ -167,7 +167,7 @@ class DeltaLog:
 
 
 def read_log_id(table: Place) -> str | None:
-    """Read from a table the id of its log; None: there is no table.
+    """Read the id of a table's log. Return None if the table does not exist.
 
     Raises ArchiveUnavailable and ForeignArchive.
     """
@@ -193,7 +193,7 @@ def _log_id(actions: Actions, table: Place) -> str:
 
 @contextmanager
 def _unavailable(table: Place) -> Iterator[None]:
-    """Turn an OSError into an ArchiveUnavailable: vacuum may delete a file after it was listed."""
+    """Convert an OSError to an ArchiveUnavailable: vacuum may delete a listed file."""
     try:
         yield
     except OSError as error:

@@ -1,10 +1,10 @@
 # Tests: tests/archive/test_table.py
-"""A table of an archive as the job writes it: commits and vacuum, without Spark.
+"""A table of an archive for the job: commits and vacuum, without Spark.
 
-A commit is durable before a reader sees it, happens once however often it is tried, and loses no
-commit of another process. docs/archive-log.rst has the layout.
+A commit is durable before a reader sees it. It is applied once, even after retries, and keeps the
+commits of other processes. docs/archive-log.rst has the layout.
 
-deltalake does not write the commits: it syncs no file, and its JSON carries no checksum.
+This module writes commits itself: deltalake syncs no file, and its JSON has no checksum.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMMIT_ATTEMPTS = 100
 
 
 class TableConflict(BrokerdError):
-    """Another process committed a change that this commit cannot follow; open the table again."""
+    """Another process committed a conflicting change. The caller opens the table again."""
 
     retryable = True
 
@@ -38,8 +38,8 @@ class TableConflict(BrokerdError):
 class Table:
     """One table, at the version of its opening or of its last commit.
 
-    :raises ForeignArchive: it is the table of another log, or of another program.
-    :raises NewerFormat: a later version of brokerd wrote it.
+    :raises ForeignArchive: the table belongs to another log or another program.
+    :raises NewerFormat: a later version of brokerd wrote the table.
     :raises ArchiveUnavailable: the disk or the server reports an error.
     """
 
@@ -65,17 +65,17 @@ class Table:
         return self._snapshot.version
 
     def transaction(self, app_id: str) -> int:
-        """Return the version of an app transaction; 0: there was none."""
+        """Return the version of an app transaction; 0 if the table has none of this id."""
         return self._snapshot.transactions.get(app_id, 0)
 
     @property
     def state(self) -> TableState:
-        """How far the table holds the log."""
+        """Return the part of the log that the table holds."""
         return self._snapshot.state
 
     @property
     def files(self) -> pa.Table:
-        """The live files: `brokerd.archive.delta.log_files.Snapshot.files`."""
+        """Return the live files: `brokerd.archive.delta.log_files.Snapshot.files`."""
         return self._snapshot.files
 
     def paths(self) -> list[str]:
@@ -93,17 +93,19 @@ class Table:
         now_ms: int,
         operation: str = "WRITE",
     ) -> bool:
-        """Add files, remove files and raise app transactions, all at once and durably.
+        """Add files, remove files and raise app transactions in one durable commit.
+
+        An error leaves the table unchanged.
 
         :param removed: paths of live files, relative to the table.
-        :param transactions: versions by app id; none goes back.
-        :param marks: versions of further app transactions, which may go back.
+        :param transactions: versions by app id, which only grow.
+        :param marks: versions of further app transactions, which may also shrink.
         :param now_ms: wall clock in milliseconds, for the history of the table.
-        :param operation: for the history of the table.
-        :return: False if the table has these transactions already, or later ones. Nothing changes.
-        :raises TableConflict: since this object read the table last, another process raised one of
-            the transactions, removed one of the files, or added one. Nothing changes.
-        :raises ArchiveUnavailable: the disk or the server reports an error. Nothing changes.
+        :param operation: a name for the history of the table.
+        :return: False, without a change, if the table already has these or later transactions.
+        :raises TableConflict: since the last read, another process raised one of the transactions,
+            removed one of the files, or added one.
+        :raises ArchiveUnavailable: the disk or the server reports an error.
         """
         transactions = transactions or {}
         actions = [
@@ -142,7 +144,7 @@ class Table:
     def vacuum(self, hours: int, now_ms: int) -> list[str]:
         """Delete files that no version of the last ``hours`` needs, and old parts of the log.
 
-        Files that no commit names are deleted at the same age.
+        Files without a commit are deleted at the same age.
 
         :return: paths of the deleted files, relative to the table.
         """
@@ -167,7 +169,7 @@ def _check_files(newest: Snapshot, added: Sequence[str], removed: Sequence[str])
 
 @contextmanager
 def _unavailable(path: Place) -> Iterator[None]:
-    """Turn an OSError into an ArchiveUnavailable that names the file."""
+    """Convert an OSError to an ArchiveUnavailable that names the file."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_table.py
 """Opens and creates the tables of an archive.
 
-An address that holds anything else, or the archive of another log, raises ForeignArchive, and the
-archive of a later version NewerFormat: brokerd changes nothing there.
+If the address holds other files or the archive of another log, brokerd raises ForeignArchive. For
+an archive of a later version it raises NewerFormat. In both cases it changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BESIDE_TABLES = ("bounds", "compaction", "lost+found", "rollup.lock", "wal")
 
 
 class Tables(dict[str, Table]):
-    """The tables of an archive by name. A run opens each of them once."""
+    """The tables of an archive by name. A run opens each table once."""
 
     def newest(self, layout: Layout) -> Table:
         """Return a table at its newest version."""
@@ -32,12 +32,12 @@ class Tables(dict[str, Table]):
 
 
 def ensure_tables(root: Place, log_id: str, now_ms: int, tables: Tables | None = None) -> Tables:
-    """Open all tables of the archive of a log, by name; create the absent ones.
+    """Open all tables of a log's archive, and create absent tables. Return them by name.
 
-    :param root: the address of the archive; a directory is made.
-    :param tables: the result of `open_tables`; None: open them here.
-    :raises ForeignArchive: it holds something else, or the archive of another log.
-    :raises NewerFormat: a later version of brokerd created it.
+    :param root: the address of the archive. An absent directory is made.
+    :param tables: the result of `open_tables`, or None to open them here.
+    :raises ForeignArchive: the address holds other files, or the archive of another log.
+    :raises NewerFormat: a later version of brokerd created the archive.
     :raises ArchiveUnavailable: the disk or the server reports an error.
     """
     tables = open_tables(root, log_id) if tables is None else tables
@@ -54,9 +54,10 @@ def ensure_tables(root: Place, log_id: str, now_ms: int, tables: Tables | None =
 
 
 def open_tables(root: Place, log_id: str) -> Tables:
-    """Open the existing tables, by name. Raises as `ensure_tables`.
+    """Open the existing tables, and return them by name.
 
-    Raises also where the absent tables could not be created, or the existing ones not be written.
+    Raises the errors of `ensure_tables`, also if absent tables cannot be created or existing tables
+    cannot be written.
     """
     store = open_store(root)
     _check_root(store)
@@ -91,7 +92,7 @@ def _is_table(store: Store, name: str) -> bool:
 
 
 def _check_empty(store: Store, name: str) -> None:
-    """Check that a table can be created; an interrupted creation leaves an empty log directory."""
+    """Check that a table can be created. An interrupted creation leaves an empty log directory."""
     path = store.place / name
     if store.is_file(name):
         raise ForeignArchive(f"{path} is no directory; remove it")
@@ -104,7 +105,7 @@ def _check_empty(store: Store, name: str) -> None:
 
 
 def _create(root: Place, layout: Layout, log_id: str, now_ms: int) -> None:
-    """Create a table, unless another process just did."""
+    """Create a table, unless another process has just created it."""
     number = 1 + secrets.randbelow((1 << 62) - 1)
     actions = create_actions(layout, log_id, now_ms)
     actions.append(transaction_action(ARCHIVE_APP, number, now_ms))

@@ -1,9 +1,9 @@
 # Tests: tests/archive/test_vacuum.py
-"""Deletes files that a table does not need any more, by the wall clock.
+"""Deletes files that a table no longer needs, by the wall clock.
 
-A file stays while it is needed by a version that was the newest one in the last hours. A younger
-file stays, too: its writer may not have committed it yet. Vacuum deletes Parquet files and our
-temporary files alone, and none below a name that begins with ``_`` or ``.`` (Delta protocol).
+A file stays while a version needs it that was the newest version in the last hours. A younger file
+stays, too: its writer may not have committed it yet. Vacuum deletes only Parquet files and
+brokerd's temporary files. It skips directories that begin with ``_`` or ``.`` (Delta protocol).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def vacuum(table: Place, live: Collection[str], hours: int, now_ms: int) -> list
 
     :param live: paths of the files of the newest version, relative to the table.
     :return: paths of the deleted files, relative to the table.
-    :raises OSError: another process deleted a file meanwhile.
+    :raises OSError: another process deleted a file at the same time.
     :raises ArchiveUnavailable: the disk or the server reports an error, or a commit is damaged.
     """
     store = open_store(table)
@@ -49,7 +49,7 @@ def vacuum(table: Place, live: Collection[str], hours: int, now_ms: int) -> list
 
 
 def remove_temporaries(root: Place, hours: int, now_ms: int) -> None:
-    """Delete files beside the tables that a stopped job was writing. Raises as the store does."""
+    """Delete incomplete files of stopped jobs beside the tables. Raises the errors of the store."""
     store = open_store(root)
     cutoff_ms = now_ms - hours * HOUR_MS
     names = [name for name in store.names("") if name.startswith(".put-")]
@@ -57,7 +57,7 @@ def remove_temporaries(root: Place, hours: int, now_ms: int) -> None:
 
 
 def _removed_since(store: Store, log: list[Entry], cutoff_ms: int) -> Iterator[str]:
-    """Yield the files that commits removed since then: older versions need them."""
+    """Yield files that commits since ``cutoff_ms`` removed. Older versions need them."""
     for entry in log:
         stem, _, suffix = _name(entry).partition(".")
         is_commit = suffix == "json" and len(stem) == 20 and stem.isascii() and stem.isdigit()
@@ -67,7 +67,7 @@ def _removed_since(store: Store, log: list[Entry], cutoff_ms: int) -> Iterator[s
 
 
 def _is_temporary(entry: Entry) -> bool:
-    """Tell whether a stopped job, or deltalake in it, left an incomplete file of the log."""
+    """Return whether a file of the log is incomplete, left by a stopped job or its deltalake."""
     directory, _, name = entry.path.rpartition("/")
     if directory == SUMS:
         return name.endswith(".tmp")
