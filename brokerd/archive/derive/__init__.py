@@ -1,1 +1,1 @@
-"""The tables ``deliveries`` and ``hourly``, derived from events and records."""
+"""Derives the tables ``deliveries`` and ``hourly`` from events and records."""

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_deliveries.py
-"""Maintain the table ``deliveries``: docs/archive-tables.rst.
+"""Maintains the table ``deliveries``: docs/archive-tables.rst.
 
-A run makes one commit, which raises the table's own transaction. So a stopped run is repeated from
-the end of the last one.
+A run makes one commit, which raises the table's own transaction. After a stopped run, the next run
+begins at the last commit.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 DELIVERIES_APP = "brokerd-deliveries"
 OPEN_DIRECTORY = f"{DELIVERIES.name}/_open"
-"""The directory of open attempts, below the table. Readers of Delta tables ignore its name."""
+"""The directory of open attempts, below the table. Readers of Delta tables ignore such a name."""
 CHUNK_BYTES = 8 << 20
-"""The part of a file that is in memory at once."""
+"""The bytes of a file that are in memory at once."""
 FILE_ROWS = 1_000_000
 """The approximate number of rows of a file of deliveries."""
 
@@ -40,7 +40,7 @@ _EVENT_COLUMNS = (
 
 
 def derive_deliveries(run: Run) -> StepReport:
-    """Add the outcomes of the events since the last run.
+    """Add the outcomes of the events since the last run, and return the counts.
 
     Raises JobFailed, ArchiveUnavailable, ForeignArchive, NewerFormat, TableConflict.
     """
@@ -77,7 +77,7 @@ def derive_deliveries(run: Run) -> StepReport:
 
 
 def files_since(files: pa.Table, lsn: int) -> dict[str, int]:
-    """Return the sizes, by path, of the files with rows from an LSN on."""
+    """Return the sizes in bytes, by path, of the files with rows from an LSN on."""
     rows = files.select(["path", "size", "last_lsn"]).to_pylist()
     return {row["path"]: row["size"] for row in rows if row["last_lsn"] >= lsn}
 
@@ -85,7 +85,7 @@ def files_since(files: pa.Table, lsn: int) -> dict[str, int]:
 def _stage_attempts(
     run: Run, files: Sequence[str], earlier: str | None, begin: int, end: int, directory: str
 ) -> list[StagedFile]:
-    """Stage the attempts of the new events and of the earlier open attempts."""
+    """Stage the attempts of new events and of earlier open attempts, and return the files."""
     from pyspark.sql import functions as F
 
     lsn = F.col("lsn")
@@ -98,7 +98,7 @@ def _stage_attempts(
 def _add_outcomes(
     run: Run, staged: Sequence[StagedFile], lsns: tuple[int, int], directory: str
 ) -> list[AddFile]:
-    """Write files of the attempts with an outcome between two LSNs."""
+    """Write the attempts with an outcome between two LSNs, and return the files for a commit."""
     from pyspark.sql import functions as F
 
     since, end = lsns
@@ -126,7 +126,7 @@ def _read_attempts(run: Run, staged: Sequence[StagedFile], directory: str) -> Da
 
 
 def _find_open(store: Store, lsn: int) -> str | None:
-    """Return the undamaged file of a transaction; None: there is none."""
+    """Return the path of a transaction's undamaged file, or None."""
     for name in sorted(store.names(OPEN_DIRECTORY)):
         path = f"{OPEN_DIRECTORY}/{name}"
         if name.startswith(f"{lsn:020d}-") and name == _open_name(store, lsn, path):
@@ -138,7 +138,7 @@ def _save_open(store: Store, lsn: int, path: str) -> None:
     """Copy a file durably to the name of a transaction."""
     target = f"{OPEN_DIRECTORY}/{_open_name(store, lsn, path)}"
     if store.exists(target):
-        return  # a stopped run saved it
+        return  # an earlier, stopped run saved it
     output = store.create(OPEN_DIRECTORY)
     try:
         for chunk in _chunks(store, path):

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_deliveries.py
-"""Maintain the table ``hourly``: docs/archive-tables.rst.
+"""Maintains the table ``hourly``: docs/archive-tables.rst.
 
-A run makes one commit, which raises the table's own transaction, so nothing counts twice. Records
-are counted from the footers of their files. Rows are read only if a row group has more than one
+A run makes one commit, which raises the table's own transaction, so each record counts once. The
+counts of records come from footers of files. Rows are read only if a row group has more than one
 hour or topic.
 """
 
@@ -40,21 +40,21 @@ Integers = npt.NDArray[np.int64]
 
 
 class Counts(NamedTuple):
-    """Counts of records, and of the bytes of their keys, values and metadata."""
+    """Numbers of records, and bytes of their keys, values and metadata."""
 
     numbers: dict[tuple[int, int], tuple[int, int]]
     """(records, bytes) by (start of the hour, topic id)."""
     topics: dict[int, str]
-    """Names by id."""
+    """Topic names by id."""
 
     def add(self, key: tuple[int, int], records: int, size: int) -> None:
-        """Add to the counts of an hour and topic."""
+        """Add records and bytes to the counts of an hour and topic."""
         before = self.numbers.get(key, (0, 0))
         self.numbers[key] = (before[0] + records, before[1] + size)
 
 
 def derive_hourly(run: Run) -> StepReport:
-    """Count the records and outcomes since the last run.
+    """Count the records and outcomes since the last run, and return the report.
 
     Raises JobFailed, ArchiveUnavailable, ForeignArchive, NewerFormat, TableConflict.
     """
@@ -101,7 +101,7 @@ def _files_in(files: pa.Table, starts: Collection[int], length_us: int) -> list[
 
 
 def _hours_of(run: Run, files: Collection[str], since: int, end: int) -> list[int]:
-    """Return the starts of the hours that have outcomes between two LSNs."""
+    """Return the starts, in order, of the hours that have outcomes between two LSNs."""
     from pyspark.sql import functions as F
 
     if not files:
@@ -116,7 +116,7 @@ def _hours_of(run: Run, files: Collection[str], since: int, end: int) -> list[in
 def _new_rows(
     run: Run, counts: Counts, hours: list[int], outcomes: list[str], replaced: list[str]
 ) -> DataFrame:
-    """Return the rows that replace those of some files.
+    """Return the rows that replace the rows of the files ``replaced``.
 
     :param hours: hours whose outcomes are counted again.
     :param outcomes: files with the outcomes of these hours.
@@ -184,7 +184,7 @@ def _count_files(task: _CountTask) -> Counts:
 
 
 def _count_group(file: ArchiveFile, group: int, counts: Counts) -> bool:
-    """Count a row group from the footer; return False if the footer is not enough."""
+    """Count a row group from the footer. Return False if the rows have to be read."""
     facts = file.groups[group]
     topic_id = int(facts["first"]["topic_id"])
     hour = int(facts["time_min"]) // HOUR_US
@@ -196,7 +196,7 @@ def _count_group(file: ArchiveFile, group: int, counts: Counts) -> bool:
 
 
 def _count_rows(file: ArchiveFile, group: int, task: _CountTask, counts: Counts) -> None:
-    """Count the rows of a row group, and learn the names of their topics."""
+    """Count the rows of a row group, and add the names of their topics."""
     rows = file.read_table([group], _RECORD).combine_chunks()
     topic_ids, lsns = (rows[name].chunk(0).to_numpy() for name in ("topic_id", "lsn"))
     times = rows["append_time"].chunk(0).view(pa.int64()).to_numpy()

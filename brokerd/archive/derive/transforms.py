@@ -1,10 +1,10 @@
 # Tests: tests/archive/test_transforms.py
-"""The rules of docs/archive-tables.rst as functions from data frames to data frames.
+"""Implements the rules of docs/archive-tables.rst as functions from data frames to data frames.
 
-They cover removable records, outcomes of deliveries, and hourly counts.
+The rules cover removable records, outcomes of deliveries, and hourly counts.
 
 *Records* is a frame with the columns ``topic_id``, ``partition`` and ``offset`` of the table of
-records, and columns that a function names. The functions return rows of it with all its columns.
+records, and further columns that a function names. The functions return some rows with all columns.
 *Bounds* has a row for each partition of each live topic: ``topic_id``, ``partition``, ``start``,
 ``compact_below`` (long) and ``compact`` (boolean). It is broadcast.
 """
@@ -27,7 +27,7 @@ KEY = ("key", *PARTITION)
 ATTEMPT = ("offset", *PARTITION, "group_name")
 """The key of attempts: one record in one group.
 
-Spark sorts by these columns, much faster if the first one has many values."""
+Spark sorts by these columns. This is much faster if the first column has many values."""
 
 OPEN = (
     "topic string, topic_id long, partition int, group_name string, offset long, lsn long, "
@@ -35,8 +35,8 @@ OPEN = (
 )
 """Columns of open attempts, which have no outcome yet.
 
-``lsn`` and ``seq`` are those of the newest event. ``over_lsn`` is the LSN from which on there is no
-outcome, or null. ``grants`` is null for a record that was never leased."""
+``lsn`` and ``seq`` belong to the newest event. From ``over_lsn`` on, the attempt gets no outcome;
+it may be null. ``grants`` is null for a record that was never leased."""
 
 ATTEMPTS = f"{OPEN}, outcome string, reason string, outcome_time timestamp"
 """Columns of attempts. ``outcome`` is null for open attempts."""
@@ -46,7 +46,7 @@ ATTEMPTS = f"{OPEN}, outcome string, reason string, outcome_time timestamp"
 
 
 def of_deleted(records: DataFrame, bounds: DataFrame, next_topic_id: int) -> DataFrame:
-    """Return the records of deleted topics: ids below the next one that the bounds lack."""
+    """Return the records of deleted topics: ids below ``next_topic_id`` that the bounds lack."""
     live = F.broadcast(bounds.select("topic_id").distinct())
     old = records.where(F.col("topic_id") < next_topic_id)
     return old.join(live, "topic_id", "left_anti").select(*records.columns)
@@ -64,9 +64,9 @@ def expired(records: DataFrame, bounds: DataFrame, now_us: int) -> DataFrame:
 
 
 def superseded(records: DataFrame, bounds: DataFrame) -> DataFrame:
-    """Return the compactable records whose ``key`` has a later record in ``records``.
+    """Return the compactable records whose ``key`` has a record at a later offset.
 
-    Files may overlap: a copy of a record at the same offset is not a later record.
+    Files may overlap. A copy of a record at the same offset is not later.
     """
     keyed = records.where(F.col("key").isNotNull())
     newest = F.max("offset").over(Window.partitionBy(*KEY))
@@ -77,10 +77,11 @@ def superseded(records: DataFrame, bounds: DataFrame) -> DataFrame:
 def old_tombstones(
     records: DataFrame, bounds: DataFrame, now_us: int, tombstone_seconds: int
 ) -> DataFrame:
-    """Return the compactable tombstones that are old and the only record of their key.
+    """Return the old compactable tombstones that are the only record of their key.
 
     A tombstone is old if it was appended ``tombstone_seconds`` or more before ``now_us``. Needs
-    ``key``, ``append_time`` and ``tombstone``: whether a record has a key and an empty value.
+    ``key``, ``append_time`` and ``tombstone``, which says whether a record has a key and an empty
+    value.
     """
     is_old = F.unix_micros("append_time") <= now_us - tombstone_seconds * 1_000_000
     found = _compactable(records.where(F.col("tombstone") & is_old), bounds)
@@ -100,9 +101,10 @@ def _where(records: DataFrame, bounds: DataFrame, condition: Column) -> DataFram
 
 
 def removable(reasons: Mapping[str, DataFrame]) -> DataFrame:
-    """Unite frames of removable records, each with its reason. A row may appear more than once.
+    """Unite frames of removable records, and add the reasons. A row may appear more than once.
 
-    :param reasons: at least one frame, with ``file``, and ``row``, the number of the row in it.
+    :param reasons: frames by reason, at least one. Each has ``file``, and ``row``, the number of
+        the row in the file.
     :return: ``file``, ``row``, ``offset``, ``reason``.
     """
     frames = [
@@ -116,11 +118,12 @@ def removable(reasons: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def attempts(events: DataFrame, open_before: DataFrame) -> DataFrame:
-    """Return the attempts of groups at records, each from the first lease to the outcome.
+    """Return the attempts of groups at records. An attempt lasts from first lease to outcome.
 
     :param events: rows of the table of events, in any order.
-    :param open_before: the open attempts of earlier events; columns `OPEN`.
-    :return: columns `ATTEMPTS`, without attempts that another one followed before an outcome.
+    :param open_before: the open attempts of earlier events, with the columns `OPEN`.
+    :return: attempts with the columns `ATTEMPTS`. An attempt without outcome is left out if a later
+        attempt follows.
     """
     steps = _steps(events).unionByName(open_before, allowMissingColumns=True)
     return (
@@ -167,7 +170,7 @@ def _steps(events: DataFrame) -> DataFrame:
 def _numbered(steps: DataFrame) -> DataFrame:
     """Number the attempts of each record in the column ``attempt``.
 
-    A new attempt begins after an outcome, and where grants begin at 1 again.
+    A new attempt begins after an outcome, and where grants restart at 1.
     """
     order = Window.partitionBy(*ATTEMPT).orderBy("lsn", "seq")
     before = order.rowsBetween(Window.unboundedPreceding, -1)
@@ -185,7 +188,7 @@ def _numbered(steps: DataFrame) -> DataFrame:
 
 
 def deliveries(attempted: DataFrame) -> DataFrame:
-    """Return rows of the table of deliveries: the attempts with an outcome."""
+    """Return the attempts with an outcome, as rows of the table of deliveries."""
     latency = F.unix_micros("outcome_time") - F.unix_micros("first_lease_time")
     return attempted.where(F.col("outcome").isNotNull()).select(
         *("topic", *PARTITION, "group_name", "offset", "outcome", "reason"),
@@ -200,12 +203,13 @@ def deliveries(attempted: DataFrame) -> DataFrame:
 def open_attempts(
     attempted: DataFrame, bounds: DataFrame, next_topic_id: int, bounds_lsn: int, lsn: int
 ) -> DataFrame:
-    """Return the attempts that can still get an outcome; columns `OPEN`.
+    """Return the attempts that can still get an outcome, with the columns `OPEN`.
 
-    Records of deleted topics get none. Records below ``compact_below`` were settled in every group
-    by LSN ``bounds_lsn``, so they get none once all events below that LSN are included.
+    Records of deleted topics get no outcome. Every group had settled the records below
+    ``compact_below`` at LSN ``bounds_lsn``. They get no outcome once all events below that LSN are
+    included.
 
-    :param lsn: all events below it are included.
+    :param lsn: all events below this LSN are included.
     """
     floors = F.broadcast(bounds.select(*PARTITION, "compact_below"))
     is_over = F.col("offset") < F.col("compact_below")
@@ -226,7 +230,7 @@ def open_attempts(
 
 
 def hour_of(time: str) -> Column:
-    """Return the start of the hour of a column of timestamps."""
+    """Return the column of the hours' starts for a column of timestamps."""
     micros = F.unix_micros(time)
     return F.timestamp_micros(micros - F.pmod(micros, F.lit(HOUR_US)))
 
@@ -234,7 +238,7 @@ def hour_of(time: str) -> Column:
 def hourly(records: DataFrame, outcomes: DataFrame) -> DataFrame:
     """Return rows of the table ``hourly``.
 
-    :param records: partial counts, which are added: ``hour``, ``topic``, ``topic_id``,
+    :param records: partial counts, which are summed. Columns: ``hour``, ``topic``, ``topic_id``,
         ``records``, ``bytes``.
     :param outcomes: all rows of the table of deliveries for the hours to count.
     """

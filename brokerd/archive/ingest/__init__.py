@@ -1,1 +1,1 @@
-"""Sealed segments into the tables ``records`` and ``events``."""
+"""Copies sealed segments into the tables ``records`` and ``events``."""

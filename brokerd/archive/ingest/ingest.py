@@ -1,9 +1,9 @@
 # Tests: tests/archive/test_ingest.py
-"""Ingest the log into the tables ``records`` and ``events``, one lot after the other.
+"""Ingests the log into the tables ``records`` and ``events``, one lot after the other.
 
-A lot is planned from the LSNs of the tables, written by Spark tasks, and committed to each table
-with the table's new LSN. So a stopped run continues in the next one, and no record is added twice.
-Vacuum removes files that no commit names.
+The job plans a lot from the LSNs of the tables. Spark tasks write it. The job commits it to each
+table with the table's new LSN. So the next run continues a stopped run, and no record is added
+twice. Vacuum removes files without a commit.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from brokerd.archive.parquet.writer import FileInfo
 from brokerd.archive.run import Run
 
 TRIES = 3
-"""How often a lot is planned again because the broker deleted its segments."""
+"""How often the job plans a lot again because the broker deleted its segments."""
 
 Task = TypeVar("Task")
 
 
 @dataclass
 class IngestReport:
-    """What an ingest added to the tables, and why it stopped."""
+    """The amounts that an ingest added to the tables, and the reason why it stopped."""
 
     lots: int = 0
     segments: int = 0
@@ -50,9 +50,10 @@ class IngestReport:
 def ingest_log(run: Run, wal: Path, free_bytes: Callable[[], int], report: IngestReport) -> None:
     """Ingest all sealed segments, and count in ``report``.
 
+    Commits before an error stay, and ``report`` counts them.
+
     :param free_bytes: returns the free space of the archive.
     :raises JobFailed: it cannot continue; so do ArchiveUnavailable, TableConflict and OSError.
-        Commits stay, and ``report`` counts them.
     """
     ingest = _Ingest(run, wal, free_bytes, report)
     while report.stop is None:
@@ -90,7 +91,7 @@ class _Ingest:
             delete_copies(run.store, min(report.records_lsn, report.events_lsn))
 
     def next_lot(self) -> None:
-        """Plan, write and commit a lot, or set the reason to stop."""
+        """Plan, write and commit a lot. Set ``stop`` in the report if no lot can follow."""
         try:
             lot = self._plan()
             self._run.failpoint("planned")
@@ -138,7 +139,7 @@ class _Ingest:
         )
 
     def _target(self, lot: Lot) -> Target:
-        """Return the target of the tasks. If they cannot read the journal, send copies."""
+        """Return the target of the tasks. Send copies if they cannot read the journal."""
         run = self._run
         if run.tasks_have_journal:
             return Target(run.root, run.bounds.log_id)
@@ -158,11 +159,11 @@ class _Ingest:
         return _Output(files, [one for one in results if isinstance(one, TaskProblem)])
 
     def _discard(self, layout: Layout, files: Sequence[FileInfo]) -> None:
-        """Delete files that no commit will name: the disk may be short."""
+        """Delete files that get no commit, because disk space may be short."""
         self._run.store.delete([f"{layout.name}/{info.path}" for info in files])
 
     def _handle(self, problem: TaskProblem, segments: int) -> None:
-        """Change the next plan so that it avoids a problem. Raises JobFailed if none can."""
+        """Make the next plan avoid a problem. Raises JobFailed if no plan can."""
         if problem.kind == "damaged":
             reason = (
                 f"{problem.text}; nothing after it is archived until the broker knows of the "
@@ -182,15 +183,15 @@ class _Ingest:
                 )
 
     def _uncommitted(self, layout: Layout, files: Sequence[FileInfo]) -> list[FileInfo]:
-        """Return the files that the newest version of a table does not name."""
+        """Return the files that the newest version of a table lacks."""
         named = set(self._run.tables.newest(layout).paths())
         return [info for info in files if info.path not in named]
 
     def _commit(self, layout: Layout, lot: Lot, files: Sequence[FileInfo], lsn: int) -> bool:
         """Add files to a table, and count them.
 
-        :param lsn: of the table when the lot was planned.
-        :return: False if the table held the lot already, because a run stopped between the tables.
+        :param lsn: the table's LSN when the lot was planned.
+        :return: False if the table already held the lot, because a run stopped between the tables.
         :raises TableConflict: another job was faster.
         """
         run, report = self._run, self._report

@@ -1,11 +1,11 @@
 # Tests: tests/archive/test_plan.py
-"""Plan a lot: the part of the log that is archived at once, divided into tasks. No Spark.
+"""Plans a lot: a part of the log that one commit archives, divided into tasks. No Spark.
 
-Each task writes one file. A lot lists partitions and segments; only one segment at a time is listed
-by its batches. So the memory of a plan is bounded, however much of the log is pending.
+Each task writes one file. A lot lists partitions and segments. The planner lists the batches of
+only one segment at a time, so its memory does not grow with the pending log.
 
-Batches of deleted topics, and batches wholly below the start offset of their partition, are left
-out: no client can read them, and the bounds never take that back.
+A plan leaves out batches of deleted topics, and batches wholly below the start offset of their
+partition. No client can read them, and the bounds never revoke this.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from brokerd.archive.journal.topics import new_topics
 from brokerd.walformat.index import FileIndex
 
 PIECES_MAX = 1_000_000
-"""The most pieces of a lot, apart from those of one segment. A piece takes 56 bytes."""
+"""The largest number of pieces of a lot with several segments. A piece takes 56 bytes."""
 EVENTS_LOG_BYTES = 512 << 20
-"""A file of events covers about this much of the log."""
+"""The approximate bytes of the log that a file of events covers."""
 SHARED_PART = 8
-"""A partition with less than an eighth of a file's size shares a file with others. Pieces are about
-an eighth of a file."""
+"""A partition with less than an eighth of a file's size shares a file with other partitions. Pieces
+are about an eighth of a file."""
 
 PIECE = np.dtype(
     [
@@ -53,7 +53,7 @@ PIECE = np.dtype(
     ]
 )
 """A piece: neighbouring batches of one partition in one segment. It has the offsets ``first`` to
-``end``, exclusive, ``bytes`` of bodies, and ``rows`` rows of the segment's index from ``row`` on.
+``end`` (exclusive), ``bytes`` of bodies, and ``rows`` rows of the segment's index from ``row`` on.
 ``segment`` is the number of the segment in the lot or task."""
 
 Pieces = npt.NDArray[np.void]
@@ -65,21 +65,21 @@ class RecordsSplit(NamedTuple):
     bucket: int
     segments: tuple[Segment, ...]
     pieces: Pieces
-    """By topic id, partition and offset."""
+    """Sorted by topic id, partition and offset."""
     topics: Mapping[int, str]
-    """Names by id."""
+    """Topic names by id."""
     gaps: Mapping[tuple[int, int], Sequence[tuple[int, int]]]
-    """Offsets that were lost to damage, by topic id and partition."""
+    """Ranges of offsets that damage destroyed, by topic id and partition."""
     known_damage: Damage
 
     @property
     def bytes(self) -> int:
-        """The size of the bodies."""
+        """Return the size of the bodies."""
         return int(self.pieces["bytes"].sum())
 
 
 class EventsSplit(NamedTuple):
-    """The input of a task that writes one file of events, or none if there are no events."""
+    """The input of a task that writes one file of events, or no file if it finds no events."""
 
     segments: tuple[Segment, ...]
     first_lsn: int
@@ -89,7 +89,7 @@ class EventsSplit(NamedTuple):
 
 
 class Lot(NamedTuple):
-    """A part of the log that is archived at once. Without ``segments`` there is nothing to do."""
+    """A part of the log that one commit archives. An empty ``segments`` means nothing to do."""
 
     segments: tuple[Segment, ...]
     first_lsn: int
@@ -97,11 +97,11 @@ class Lot(NamedTuple):
     records: list[RecordsSplit]
     events: list[EventsSplit]
     stop: Stop | None
-    """Set if no lot can follow it for now."""
+    """The reason why no lot can follow it for now, or None."""
 
     @property
     def bytes(self) -> int:
-        """The size of the segments."""
+        """Return the size of the segments."""
         return sum(segment.bytes for segment in self.segments)
 
 
@@ -109,7 +109,7 @@ class Lot(NamedTuple):
 
 
 class _BatchFilter:
-    """Leaves out the batches that no client can read."""
+    """Excludes the batches that no client can read."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._next_topic_id = bounds.next_topic_id
@@ -117,11 +117,11 @@ class _BatchFilter:
         self._starts = bounds.start_offsets()
 
     def mask(self, batches: Batches) -> npt.NDArray[np.bool_]:
-        """Return a mask without deleted topics and without batches below start offsets."""
+        """Return a mask that excludes deleted topics and batches below start offsets."""
         topic_id = batches.topic_id
         mask = np.isin(topic_id, self._live) | (topic_id >= self._next_topic_id)
         if self._starts:
-            # A start offset is looked up once for each partition, not for each batch.
+            # Look up a start offset once for each partition: partitions have many batches.
             heads = _heads(topic_id, batches.partition)
             keys = zip(topic_id[heads].tolist(), batches.partition[heads].tolist(), strict=True)
             starts = np.array([self._starts.get(key, 0) for key in keys], np.int64)
@@ -140,13 +140,13 @@ def _heads(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
 
 
 def _pieces(batches: Batches, mask: npt.NDArray[np.bool_], ordinal: int, size: int) -> Pieces:
-    """Group batches of a segment into pieces of at most ``size`` bytes, or of one batch."""
+    """Group batches of a segment into pieces of at most ``size`` bytes, or of one larger batch."""
     rows = np.flatnonzero(mask)
     if not len(rows):
         return np.empty(0, PIECE)
     selected = batches.select(rows)
     total = np.cumsum(selected.body_bytes)
-    # Rows that are left out come first in their partition, so the rows of a piece are neighbours.
+    # Excluded rows come first in their partition, so the rows of a piece are neighbours.
     part = _parts(selected, total, size)
     heads = _heads(selected.topic_id, selected.partition, part)
     lasts = np.append(heads[1:], len(rows)) - 1
@@ -163,7 +163,7 @@ def _pieces(batches: Batches, mask: npt.NDArray[np.bool_], ordinal: int, size: i
 
 
 def _parts(batches: Batches, total: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
-    """Return for each batch the number of its part, in parts of ``size`` bytes a partition."""
+    """Return the part number of each batch. Partitions are cut into parts of ``size`` bytes."""
     heads = _heads(batches.topic_id, batches.partition)
     lengths = np.diff(np.append(heads, len(total)))
     before = np.repeat(total[heads] - batches.body_bytes[heads], lengths)
@@ -178,11 +178,11 @@ class LotLimits(NamedTuple):
     """Limits of a lot, in bytes."""
 
     lot_bytes: int
-    """Of the log; a lot has at least one segment."""
+    """Bytes of the log. A lot has at least one segment."""
     file_bytes: int
     """The approximate size of a file."""
     free_bytes: int
-    """Free space of the archive. A file takes at most what its records take in the log."""
+    """Free space of the archive. A file takes at most the bytes of its records in the log."""
 
 
 def plan_lot(
@@ -196,13 +196,14 @@ def plan_lot(
 ) -> Lot:
     """Plan the next lot.
 
-    :param records_lsn: the table of records has the log below it.
-    :param events_lsn: the table of events has the log below it.
-    :param before: where the log must not be taken further.
-    :param names: topic names, by id, that earlier lots found in the log. This lot adds its own:
-        the broker may delete the segments that have them once they are archived.
-    :raises JobFailed: there is no space for one segment.
-    :raises FileNotFoundError: the broker deleted a segment meanwhile; so does OSError.
+    :param records_lsn: the table of records holds the log below this LSN.
+    :param events_lsn: the table of events holds the log below this LSN.
+    :param before: the lot ends before the LSN of this stop.
+    :param names: topic names, by id, that earlier lots found in the log. This lot adds names: the
+        broker may delete their segments once they are archived.
+    :raises JobFailed: the archive has no space for one segment.
+    :raises FileNotFoundError: the broker deleted a segment during the call.
+    :raises OSError: the log cannot be read.
     """
     since = min(records_lsn, events_lsn)
     topics = _TopicNames(wal, bounds, {} if names is None else names)
@@ -238,7 +239,7 @@ class _LotPlanner:
         self._bytes = self._count = 0
 
     def has_space(self, segment: Segment) -> bool:
-        """Return whether a segment fits the lot. Raises JobFailed if one alone does not fit."""
+        """Return whether a segment fits the lot. Raises JobFailed if the first does not fit."""
         lot_bytes, _, free_bytes = self._limits
         if self._segments:
             return self._bytes + segment.bytes <= min(lot_bytes, free_bytes)
@@ -250,7 +251,7 @@ class _LotPlanner:
         return True
 
     def pieces(self, segment: Segment, index: FileIndex) -> Pieces:
-        """Return the pieces of a segment; none if the table of records has them."""
+        """Return the pieces of a segment; no pieces if the table of records has them."""
         if segment.first_lsn < self._records_lsn:
             return np.empty(0, PIECE)
         batches = batches_of(index)
@@ -258,7 +259,7 @@ class _LotPlanner:
         return _pieces(batches, self._filter.mask(batches), len(self._segments), size)
 
     def add(self, segment: Segment, pieces: Pieces) -> bool:
-        """Add a segment; return False if the lot would have too many pieces."""
+        """Add a segment and return True. Return False if the lot would have too many pieces."""
         if self._segments and self._count + len(pieces) > PIECES_MAX:
             return False
         self._segments.append(segment)
@@ -268,7 +269,7 @@ class _LotPlanner:
         return True
 
     def lot(self, since: int, events_lsn: int, names: Mapping[int, str], stop: Stop | None) -> Lot:
-        """Return the lot."""
+        """Return the lot of the added segments."""
         segments = tuple(self._segments)
         splitter = _Splitter(segments, self._bounds, names)
         pieces = np.concatenate([np.empty(0, PIECE), *self._pieces])
@@ -298,7 +299,7 @@ class _Splitter:
         }
 
     def records(self, pieces: Pieces, file_bytes: int) -> list[RecordsSplit]:
-        """Divide pieces into tasks, the largest first, so that no large task runs alone last."""
+        """Divide pieces into tasks, the largest first, so that a large task does not run last."""
         topic_id = pieces["topic_id"]
         order = np.lexsort((pieces["first"], pieces["partition"], topic_id, topic_id % BUCKETS))
         pieces = pieces[order]
@@ -345,7 +346,7 @@ class _Splitter:
 
 
 def _divide(pieces: Pieces, file_bytes: int) -> Iterator[Pieces]:
-    """Divide sorted pieces into those of one file each."""
+    """Yield groups of sorted pieces. Each group becomes one file."""
     shared: list[Pieces] = []
     shared_bytes = 0
     heads = _heads(pieces["topic_id"], pieces["partition"])
@@ -371,25 +372,25 @@ def _bucket(pieces: Pieces) -> int:
 
 
 def _divide_partition(pieces: Pieces, size: int, file_bytes: int) -> Iterator[Pieces]:
-    """Divide the pieces of one partition into files of nearly equal size."""
+    """Yield groups of pieces of one partition, for files of nearly equal size."""
     target = size / -(-size // file_bytes)
     before = np.cumsum(pieces["bytes"]) - pieces["bytes"]
     yield from np.split(pieces, _heads((before // target).astype(np.int64))[1:])
 
 
 class _TopicNames:
-    """Names of topics, from the bounds and from the log after them."""
+    """Names of topics, from the bounds and the log after the bounds."""
 
     def __init__(self, wal: Path, bounds: Bounds, names: dict[int, str]) -> None:
         self._wal = wal
         self._bounds = bounds
         self._has_read = False
         self.names = names
-        """By id. It is the caller's, and grows."""
+        """Names by id: the caller's mapping, to which this object adds."""
         names |= {topic.id: topic.name for topic in bounds.topics}
 
     def look_up(self, segment: Segment, pieces: Pieces) -> Stop | None:
-        """Make sure that the topics of a segment's pieces have names; else say why to stop."""
+        """Find the names of the topics of a segment's pieces. Return a `Stop` if one is unknown."""
         if segment.end_lsn > self._bounds.lsn and not self._has_read:
             self._read()
         unknown = self._unknown(pieces)

@@ -1,10 +1,11 @@
 # Tests: tests/archive/test_tasks.py
 """The tasks of an ingest: read a part of the log, write one file and verify it.
 
-They run in Spark's workers, without Spark and the broker. A killed task leaves a file that no
-commit names. It starts again under another file name.
+They run in Spark's workers, and need neither Spark nor the broker. A killed task leaves a file
+without a commit. Its next attempt uses another file name.
 
-A task returns a :class:`TaskProblem` if a new or smaller plan can avoid it. It raises other errors.
+A task returns a :class:`TaskProblem` if a new or smaller plan can avoid the problem. It raises
+other errors.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class TaskProblem(NamedTuple):
     """The reason why a task wrote no file."""
 
     kind: Literal["damaged", "gone", "full"]
-    """Damaged: nothing from the segment at ``lsn`` on can be archived. Gone: the broker deleted a
+    """Damaged: the archive must end before the segment at ``lsn``. Gone: the broker deleted a
     segment after the plan. Full: the disk has no space."""
     text: str
     lsn: int = 0
@@ -60,13 +61,13 @@ class Target(NamedTuple):
     root: Place
     log_id: str
     copies: Mapping[bytes, SegmentCopy] | None = None
-    """By segment id; None: tasks read the journal itself."""
+    """Copies by segment id, or None if tasks read the journal itself."""
     cache_bytes: int = 0
     """The disk space that a machine may use for fetched copies."""
 
 
 class _TaskAborted(Exception):
-    """A task stops with a problem."""
+    """A task stops because of a problem."""
 
     def __init__(self, problem: TaskProblem) -> None:
         super().__init__(problem)
@@ -74,12 +75,12 @@ class _TaskAborted(Exception):
 
 
 def write_records(task: tuple[Target, RecordsSplit]) -> FileInfo | TaskProblem | None:
-    """Write and verify a file of records; None: all records were lost to known damage."""
+    """Write and verify a file of records. Return None if known damage destroyed all records."""
     return _run(_write_records, *task)
 
 
 def write_events(task: tuple[Target, EventsSplit]) -> FileInfo | TaskProblem | None:
-    """Write and verify a file of events; None: there are no events."""
+    """Write and verify a file of events. Return None if the input has no events."""
     return _run(_write_events, *task)
 
 
@@ -99,14 +100,14 @@ def _run(
 
 
 def _is_of_archive(error: OSError, root: Place) -> bool:
-    """Return whether a file of the archive has an error. Without a name it is one of these."""
+    """Return whether an error belongs to a file of the archive, or names no file."""
     name = error.filename
     return isinstance(root, Path) and (name is None or Path(name).is_relative_to(root))
 
 
 @contextmanager
 def _reading(target: Target, segment: Segment) -> Iterator[Segment]:
-    """Give a segment on a disk of this machine. If reading it fails, the task stops."""
+    """Yield a segment on a disk of this machine. If reading fails, raise _TaskAborted."""
     path = segment.path
     try:
         with _local(target, segment) as local:
@@ -171,7 +172,7 @@ def _write_records(target: Target, split: RecordsSplit) -> FileInfo | None:
 
 
 def _parts(target: Target, split: RecordsSplit) -> tuple[list[_Part], list[Batches]]:
-    """Return the batches of a task by segment, and the batches lost to known damage."""
+    """Return the batches of a task by segment, and the batches that known damage destroyed."""
     parts, lost = [], []
     for ordinal, segment in enumerate(split.segments):
         pieces = split.pieces[split.pieces["segment"] == ordinal]
@@ -192,7 +193,7 @@ def _row_numbers(pieces: Pieces) -> npt.NDArray[np.intp]:
 
 
 def _rows(target: Target, parts: Iterable[_Part], split: RecordsSplit) -> Iterator[pa.Table]:
-    """Read the records segment by segment. The records of a partition are in order."""
+    """Yield the records segment by segment. The records of a partition are in order."""
     for segment, batches in parts:
         with _reading(target, segment) as local:
             for rows in read_records(_open(local), batches, split.topics):
@@ -200,7 +201,7 @@ def _rows(target: Target, parts: Iterable[_Part], split: RecordsSplit) -> Iterat
 
 
 def _sorted(rows: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Sort rows by topic id, partition and offset."""
+    """Yield all rows sorted by topic id, partition and offset."""
     table = pa.concat_tables(rows).combine_chunks()
     order = np.lexsort([table[name].to_numpy() for name in ("offset", "partition", "topic_id")])
     for first in range(0, len(order), _SORTED_ROWS):

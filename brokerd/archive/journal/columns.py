@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_records.py, tests/archive/test_events.py
 """Decodes columns of many entry bodies at once (docs/wal-format.rst, section "Columns").
 
-Bodies lie in one array of bytes, each at a multiple of 8. Constants of a body are repeated for its
-rows, arrays are gathered; Python executes no step for a row.
+All bodies are in one array of bytes, each at a multiple of 8. numpy repeats constants for the rows
+of a body and gathers arrays. Python runs no step per row.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ ENTRY_FIELDS: dict[str, tuple[str, int]] = {
     "header_checksum": ("<u8", 32),
     "body_checksum": ("<u8", 40),
 }
-"""Type and position of each field of an entry header."""
+"""Type and position in bytes of each field of an entry header."""
 
 
 def fields(named: dict[str, tuple[str, int]], size: int) -> np.dtype[np.void]:
-    """Return a dtype of ``size`` bytes with fields of these types at these positions."""
+    """Return a dtype of ``size`` bytes, whose fields have given types and positions."""
     return np.dtype(
         {
             "names": list(named),
@@ -54,28 +54,28 @@ def padded(size: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 class Bodies:
-    """Bytes with headers and bodies in them, each at a multiple of 8."""
+    """An array of bytes that holds headers and bodies, each at a multiple of 8."""
 
     def __init__(self, data: Octets) -> None:
         self.data = data[: len(data) & ~7]
         self.view = data.data
 
     def headers(self, at: Integers, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-        """Read structures at these positions; the size of the dtype is a multiple of 8."""
+        """Return the structures at the positions ``at``. The dtype's size is a multiple of 8."""
         words = self.data.view("<u8")
         found = words[(at // 8)[:, None] + np.arange(dtype.itemsize // 8)]
         headers: npt.NDArray[np.void] = found.view(dtype)[:, 0]
         return headers
 
     def checksums(self, first: Integers, end: Integers, seeds: Iterable[int]) -> npt.NDArray[Any]:
-        """Return the checksum of the bytes from each ``first`` to each ``end``."""
+        """Return the checksums of the bytes from each ``first`` to its ``end``."""
         view = self.view
         places = zip(first.tolist(), end.tolist(), strict=True)
         pieces = [view[start:stop] for start, stop in places]
         return np.array(list(map(xxh3_64_intdigest, pieces, seeds)), np.uint64)
 
     def joined(self, first: Integers, end: Integers) -> bytes:
-        """Join the bytes from each ``first`` to each ``end``."""
+        """Join the bytes from each ``first`` to its ``end``."""
         view = self.view
         some = np.flatnonzero(end > first)
         places = zip(first[some].tolist(), end[some].tolist(), strict=True)
@@ -86,13 +86,13 @@ class ColumnStarts(NamedTuple):
     """The layout of the columns of bodies."""
 
     kinds: list[npt.NDArray[np.intp]]
-    """By column: the kind in each body."""
+    """For each column: its kind in each body."""
     starts: list[Integers]
-    """By column: where its array begins in each body, behind the validity."""
+    """For each column: the position of its array in each body, after the validity."""
     end: Integers
     """The end of the columns of each body."""
     allowed: Mask
-    """Which bodies have only allowed kinds."""
+    """Marks the bodies that have only allowed kinds."""
 
 
 def find_columns(
@@ -102,12 +102,12 @@ def find_columns(
     types: Sequence[np.dtype[Any]],
     allowed: npt.NDArray[np.bool_],
 ) -> ColumnStarts:
-    """Compute where the columns of bodies begin.
+    """Compute the positions of the columns of bodies.
 
-    :param kinds: of each body, 4 bits a column.
-    :param start: of the first column of each body.
-    :param count: the rows of each body.
-    :param allowed: a table of columns and kinds.
+    :param kinds: the kinds in each body, 4 bits per column.
+    :param start: the position of the first column of each body.
+    :param count: the number of rows of each body.
+    :param allowed: a table of columns and kinds; True marks an allowed kind.
     """
     found = ColumnStarts([], [], start, np.ones(len(count), np.bool_))
     for column, dtype in enumerate(types):
@@ -120,7 +120,7 @@ def find_columns(
 
 
 class RowColumns:
-    """Columns of several bodies with ``count`` rows each, at least one."""
+    """Columns of several bodies. Each body has ``count`` rows, at least one."""
 
     def __init__(self, bodies: Bodies, count: Integers) -> None:
         self._bodies = bodies
@@ -129,16 +129,16 @@ class RowColumns:
         self._row = np.arange(int(count.sum()), dtype=np.int64)
 
     def row_in_body(self) -> Integers:
-        """Return the number of each row in its body."""
+        """Return each row's number in its body."""
         found: Integers = self._row - self.repeat(self.first_row)
         return found
 
     def repeat(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Repeat a value of each body for its rows."""
+        """Repeat the value of each body for its rows."""
         return np.repeat(values, self.count)
 
     def fill(self, constant: npt.NDArray[Any], is_array: Mask, start: Integers) -> npt.NDArray[Any]:
-        """Return a value for each row: the constant of its body, or of the array at ``start``."""
+        """Return a value for each row: its body's constant, or from the array at ``start``."""
         width = constant.dtype.itemsize
         source = self._bodies.data.view(constant.dtype)
         shift = start // width - self.first_row
@@ -152,13 +152,13 @@ class RowColumns:
         return filled
 
     def sums(self, lengths: npt.NDArray[Any]) -> Integers:
-        """Sum the rows of each body; negative ones count as 0."""
+        """Sum the lengths of each body's rows. A negative length counts as 0."""
         found: Integers = np.add.reduceat(np.maximum(lengths, 0), self.first_row, dtype=np.int64)
         return found
 
 
 def byte_strings(lengths: npt.NDArray[Any], data: bytes, kind: pa.DataType) -> pa.Array:
-    """Build an Arrow array of (byte) strings below 2 GiB; a negative length is null."""
+    """Build an Arrow array of strings or byte strings below 2 GiB. A negative length is null."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     validity, nulls = None, 0
     absent = lengths < 0

@@ -3,8 +3,8 @@
 
 The job sends copies before tasks need them, and deletes them once both tables hold the segments
 (docs/archive-format.rst, section "Copies for readers of the archive alone"). A task downloads a
-copy, verifies its checksum, and leaves it in a cache for later tasks. The cache lies in a directory
-of Spark's, which goes with the executor.
+copy, verifies its checksum, and leaves it in a cache for later tasks. The cache is in a directory
+of Spark, which is deleted with the executor.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from brokerd.errors import BrokerdError
 WAL = "wal"
 """The directory of the copies."""
 PIECE_BYTES = 8 << 20
-"""Limits the bytes in memory."""
+"""The largest number of bytes in memory."""
 
 _NAME = re.compile(rf"{WAL}/([0-9]{{20}})-[0-9a-f]{{32}}\.(?:wal|idx)")
 _SUFFIXES = (".wal", ".idx")
 
 
 class DamagedCopy(BrokerdError):
-    """A copy has wrong bytes. It is deleted, so that the job sends it again."""
+    """A copy has wrong bytes. The reader deletes it, so that the job sends it again."""
 
 
 class SegmentCopy(NamedTuple):
     """The copy of a segment and its index."""
 
     path: str
-    """Relative to the archive, without the suffix."""
+    """The path relative to the archive, without the suffix."""
     checksums: tuple[int, int]
-    """Of the file and of its index."""
+    """The checksums of the file and of its index."""
 
 
 def send_copies(store: Store, segments: Sequence[Segment]) -> Mapping[bytes, SegmentCopy]:
-    """Copy segments, unless copies exist; returns the copies by segment id.
+    """Copy segments that have no copy, and return all copies by segment id.
 
-    :raises FileNotFoundError: a segment is gone.
+    :raises FileNotFoundError: a segment was deleted.
     :raises ArchiveUnavailable: the store reports an error.
     """
     sizes = {entry.path: entry.size for entry in store.list(WAL)}
@@ -58,7 +58,7 @@ def send_copies(store: Store, segments: Sequence[Segment]) -> Mapping[bytes, Seg
 
 
 def _send(store: Store, segment: Segment, sizes: Mapping[str, int]) -> SegmentCopy:
-    """Copy the index last: where it exists, both are complete."""
+    """Copy a segment, and its index last. An existing index proves that both are complete."""
     path = f"{WAL}/{segment.first_lsn:020d}-{segment.segment_id.hex()}"
     checksums = []
     for suffix in _SUFFIXES:
@@ -96,9 +96,11 @@ def _checksum(path: Path) -> int:
 def fetch_copy(
     root: Place, segment: Segment, copy: SegmentCopy, cache_bytes: int
 ) -> Iterator[Segment]:
-    """Download a segment to a disk of this machine, and keep it there meanwhile.
+    """Download a segment to a disk of this machine, and keep it there during the ``with`` block.
 
-    :param cache_bytes: limits the cache, without the segments in use.
+    Yields the segment with its local path.
+
+    :param cache_bytes: the size limit of the cache; segments in use stay beyond it.
     :raises DamagedCopy: the copy has wrong bytes.
     :raises FileNotFoundError: the copy was deleted.
     :raises ArchiveUnavailable: the store reports an error.
@@ -113,7 +115,7 @@ def fetch_copy(
             fcntl.flock(lock, fcntl.LOCK_SH)
             if target.with_suffix(".idx").exists():
                 break
-            fcntl.flock(lock, fcntl.LOCK_EX)  # gives up the shared lock for a moment
+            fcntl.flock(lock, fcntl.LOCK_EX)  # this frees the shared lock for a moment
             if not target.with_suffix(".idx").exists():
                 _make_room(cache, cache_bytes - segment.bytes)
                 _fetch_files(open_store(root), copy, target)
@@ -122,14 +124,14 @@ def fetch_copy(
 
 
 def _directory() -> Path:
-    """Return the directory of Spark's local files (pyspark.shuffle)."""
+    """Return the cache's directory, below that of Spark's local files (pyspark.shuffle)."""
     default = Path(tempfile.gettempdir(), f"brokerd-{os.getuid()}")
     configured = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     return Path(configured or default, "brokerd-journal")
 
 
 def _fetch_files(store: Store, copy: SegmentCopy, target: Path) -> None:
-    """Download the file and then its index; leave nothing after an error."""
+    """Download the file and then its index. Delete both after an error."""
     shutil.rmtree(target.parent, ignore_errors=True)
     target.parent.mkdir()
     try:
@@ -159,7 +161,7 @@ def _download(store: Store, copy: SegmentCopy, target: Path) -> None:
 
 
 def _make_room(cache: Path, bytes_left: int) -> None:
-    """Delete the segments used longest ago until ``bytes_left`` remain; none in use."""
+    """Delete the least recently used segments down to ``bytes_left``. Skip segments in use."""
     used = sorted(cache.glob("*.lock"), key=lambda path: path.stat().st_mtime_ns)
     sizes = {path: _size(path.with_suffix("")) for path in used}
     total = sum(sizes.values())

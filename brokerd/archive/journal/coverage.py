@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_coverage.py
-"""Computes the covered ranges of a file of records from the batches that it is made of."""
+"""Computes the covered ranges of a file of records from its batches."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.journal.sealed import Batches
 
 Gaps = Mapping[tuple[int, int], Sequence[tuple[int, int]]]
-"""Ranges of offsets, first and end (exclusive), lost to damage, by topic id and partition."""
+"""Ranges of offsets that damage destroyed, by topic id and partition: first and end (exclusive)."""
 
 
 def covered_ranges(batches: Sequence[Batches], lost: Sequence[Batches], gaps: Gaps) -> list[Range]:
-    """Compute the covered ranges of a file, sorted; they neither touch nor overlap.
+    """Compute the covered ranges of a file. They are sorted, and neither touch nor overlap.
 
-    They are the offsets of the batches, and those of gaps next to them or in place of lost batches:
-    a gap is known to hold no record.
+    They hold the offsets of the batches, and of gaps that touch a batch or replace a lost batch.
+    A gap certainly holds no record.
 
-    :param batches: do not overlap.
+    :param batches: batches that do not overlap.
     :param lost: batches that known damage made unreadable.
     """
     ranges = merge_ranges(_ranges(batches))

@@ -1,12 +1,12 @@
 # Tests: tests/archive/test_events.py
-"""Finds the entries of a sealed segment that are not batches of records.
+"""Finds the entries of a sealed segment other than batches of records.
 
-The index names every batch, so the scan reads only the gaps between them. Each byte of a gap is a
-frame header or a sound entry; anything else is damage (docs/wal-format.rst, section "Reading a log
-back"). The caller verifies bodies. A frame header is verified when an entry needs its time.
+The index lists every batch, so the scan reads only the gaps between batches. A gap holds only frame
+headers and sound entries; other bytes are damage (docs/wal-format.rst, section "Reading a log
+back"). The caller verifies bodies. The scan verifies a frame header when an entry needs its time.
 
-`brokerd.archive.journal.frame_scan` is a scan of its own: without an index it has to verify all
-bytes to find a batch.
+`brokerd.archive.journal.frame_scan` scans files without an index. There, finding a batch requires
+verification of all bytes.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from brokerd.walformat import (
 )
 
 WINDOW_BYTES = 1 << 20
-"""Limits the bytes in memory, unless one entry is larger."""
+"""The largest number of bytes in memory, unless one entry is larger."""
 _PASSED_MIN, _PASSED_MAX = 16, 4096
-"""The least and the largest number of frame headers that are checked together."""
+"""The smallest and the largest number of frame headers that are checked together."""
 CHUNK_ROWS = 1 << 16
-"""Limits the rows of a chunk, unless one entry has more."""
+"""The largest number of rows of a chunk, unless one entry has more."""
 
 
 class EntryChunk(NamedTuple):
@@ -51,9 +51,9 @@ class EntryChunk(NamedTuple):
     base: int
     """The position of ``data`` in the file, a multiple of 8."""
     positions: list[int]
-    """Of each entry's header, in the file."""
+    """The position of each entry's header in the file."""
     times_us: list[int]
-    """Broker time of each entry's frame."""
+    """The broker time of each entry's frame."""
     headers: list[EntryHeader]
 
 
@@ -63,16 +63,20 @@ class _Gaps(NamedTuple):
     first: Integers
     end: Integers
     like_headers: Integers
-    """How many gaps from here on have the length of a frame header, without known damage."""
+    """For each gap: the number of gaps from it on with the length of a frame header.
+
+    If the segment has known damage, all are 0."""
 
 
 class EntryScan:
     """One scan of a segment, which is open as ``fd``.
 
     :param wanted: selects entries by their headers.
-    :param known_damage: positions of damage that the broker knows; unreadable entries there are
-        skipped. Entries of a frame with a damaged header get the time of the frame before.
-    :raises DamagedSegment: another place is damaged; so do NewerFormat and OSError.
+    :param known_damage: positions of known damage. The scan skips unreadable entries there. Entries
+        of a frame with a damaged header get the time of the frame before.
+    :raises DamagedSegment: another place is damaged.
+    :raises NewerFormat: a later version of brokerd wrote an entry.
+    :raises OSError: the segment cannot be read.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class EntryScan:
         self._data = b""
         self._base = 0
         self._frame: tuple[int, bytes] | None = None
-        """The last frame header and its position, until an entry needs its time."""
+        """The position and bytes of the last frame header, until an entry needs its time."""
         self._time_us = 0
         self._rows = 0
         self._chunk = EntryChunk(b"", 0, [], [], [])
@@ -112,7 +116,7 @@ class EntryScan:
         yield self._chunk
 
     def _in_gap(self, position: int, end: int) -> Iterator[EntryChunk]:
-        """Scan one gap."""
+        """Scan one gap. Yield the chunks that become full."""
         while position < end:
             if not self._holds(position, min(FRAME_HEADER_BYTES, end - position)):
                 yield self._chunk
@@ -129,9 +133,10 @@ class EntryScan:
             position += size
 
     def _pass_headers(self, gaps: _Gaps, row: int) -> int:
-        """Count the gaps from a row on, in memory, that consist of a frame header.
+        """Return how many gaps in memory from a row on consist of a frame header.
 
-        With few records in a frame these are most gaps. A small number is left to `_in_gap`.
+        If frames hold few records, most gaps do. For a small number, return 0: `_in_gap` scans
+        them.
         """
         rows = min(int(gaps.like_headers[row]), _PASSED_MAX)
         if rows < _PASSED_MIN:
@@ -146,7 +151,7 @@ class EntryScan:
         return passed
 
     def _gaps(self) -> _Gaps:
-        """Compute the gaps from the index."""
+        """Compute the gaps from the index. Raises DamagedSegment."""
         batches = batches_of(self._segment.index)
         order = np.argsort(batches.position)
         position = batches.position[order]
@@ -196,9 +201,10 @@ class EntryScan:
     # -- Headers ---------------------------------------------------------------------------------
 
     def _parse(self, position: int, end: int) -> tuple[int, EntryHeader | None]:
-        """Parse the header at a position; returns the bytes to skip, and the header of an entry.
+        """Parse the header at a position.
 
         :param end: the position of the next batch.
+        :return: the bytes to skip; and the header, if it belongs to an entry.
         """
         at = position - self._base
         is_damaged = self._is_damaged(position, position + ALIGNMENT)
@@ -225,7 +231,7 @@ class EntryScan:
         return size, header
 
     def _skip_damage(self, position: int) -> int:
-        """Return the bytes to skip in a damaged place without an entry."""
+        """Return the bytes to skip in a damaged place without a readable entry."""
         at = position - self._base
         header = self._data[at : at + FRAME_HEADER_BYTES]
         try:

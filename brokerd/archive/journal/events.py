@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_events.py
 """Decodes events of consumer groups to Arrow, in the schema of the table ``events``.
 
-`brokerd.archive.journal.entry_scan` finds the entries, and many are decoded at once. Formats:
+`brokerd.archive.journal.entry_scan` finds the entries. This module decodes many at once. Formats:
 docs/archive-format.rst, section "Table ``events``"; docs/wal-format.rst, section "Group events".
 """
 
@@ -64,13 +64,15 @@ def read_events(
     names: Mapping[int, str],
     known_damage: Iterable[tuple[int, int]] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a segment, some at a time, in the order of the log.
+    """Yield the events of a segment in groups, in the order of the log.
 
-    :param names: of topics, by id; events of other topics are skipped.
-    :param known_damage: damaged places that the broker knows, first position and end; unreadable
-        events there are skipped.
-    :raises DamagedSegment: another place is damaged; NewerFormat: a later version wrote it.
-    :raises OSError: the segment cannot be read; FileNotFoundError: it is gone.
+    :param names: topic names by id. Events of other topics are skipped.
+    :param known_damage: known damaged places, first position and end. Unreadable events there are
+        skipped.
+    :raises DamagedSegment: another place is damaged.
+    :raises NewerFormat: a later version of brokerd wrote the segment.
+    :raises FileNotFoundError: the segment was deleted.
+    :raises OSError: the segment cannot be read.
     """
     known = DisjointRanges(known_damage)
 
@@ -107,7 +109,7 @@ class _Decoder:
         self._select(self._sound(sums))
 
     def _sound(self, sums: npt.NDArray[np.uint64]) -> Mask:
-        """Return a mask of the sound bodies; unsound ones have to lie in known damage."""
+        """Return a mask of the sound bodies. Raise if an unsound body is outside known damage."""
         end = self._at + self._entries[:, 3]
         found = self._bodies.checksums(self._at, end, sums[:, 0].tolist())
         sound: Mask = found == sums[:, 1]
@@ -130,7 +132,7 @@ class _Decoder:
             raise DamagedSegment(self._segment.path, position, problem)
 
     def rows(self, names: Mapping[int, str]) -> pa.RecordBatch:
-        """Return all events of the entries."""
+        """Return all events of the entries as rows."""
         schema = arrow_schema(EVENTS)
         if not len(self._at):
             return pa.RecordBatch.from_pylist([], schema=schema)
@@ -168,7 +170,7 @@ class _Decoder:
     # -- Columns ---------------------------------------------------------------------------------
 
     def _find_columns(self, end: Integers) -> Mask:
-        """Compute the starts of columns and strings; returns a mask of bodies that they fill."""
+        """Compute the starts of columns and strings. Return a mask of the bodies that they fill."""
         heads, start = self._heads, self._at + EVENTS_HEADER_BYTES
         found = find_columns(heads["kinds"], start, self._columns.count, _TYPES, _KINDS_ALLOWED)
         self._kinds, self._starts, self._lengths_start, allowed = found
@@ -184,7 +186,7 @@ class _Decoder:
         return self._columns.fill(constants, self._kinds[column] == ARRAY, self._starts[column])
 
     def _strings(self) -> pa.Array:
-        """Return the string tables of all entries, one after another."""
+        """Return the string tables of all entries, joined in order."""
         texts = RowColumns(self._bodies, self._heads["texts"].astype(np.int64))
         every = np.ones(len(self._at), bool)
         lengths = texts.fill(np.zeros(len(self._at), np.uint32), every, self._lengths_start)
@@ -201,7 +203,7 @@ class _Decoder:
         return strings
 
     def _texts(self, column: int, strings: pa.Array, first_text: Integers) -> pa.Array:
-        """Return owners or reasons: index 0 is null, others are in the entry's string table."""
+        """Return owners or reasons. Index 0 is null; others point into the entry's string table."""
         repeat = self._columns.repeat
         index = self._numbers(column).astype(np.int64)
         is_there = index < repeat(self._heads["texts"])

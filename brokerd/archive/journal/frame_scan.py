@@ -1,11 +1,11 @@
 # Tests: tests/archive/test_frame_scan.py
-"""Scans a segment file without an index: the open one, or one that was closed just now.
+"""Scans a segment file without an index: the open file, or a file that was closed just now.
 
 The scan verifies every checksum up to the last sound frame (docs/wal-format.rst, section "Reading
 a log back"). A torn or incomplete frame ends an open file. `scan_tail` syncs the file before it
-returns, so that a power loss does not take back frames that a query has seen.
+returns, so that a query never sees frames that a power loss then removes.
 
-A loop finds the frames, in some steps for each; their entries are verified together.
+A Python loop finds the frames. numpy verifies their entries together.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from brokerd.walformat import (
 )
 
 WINDOW_BYTES = 8 << 20
-"""Limits the bytes in memory, unless one frame is larger."""
+"""The largest number of bytes in memory, unless one frame is larger."""
 
 _FRAME_START = struct.Struct("<4sHHII")
 _SIZE = struct.Struct("<I")
@@ -73,7 +73,7 @@ class JournalFile(NamedTuple):
 
     @property
     def salt(self) -> int:
-        """The seed of its checksums."""
+        """Return the seed of its checksums."""
         return segment_salt(self.segment_id)
 
 
@@ -81,7 +81,7 @@ class ScannedFrames(NamedTuple):
     """The content of a part of a journal file."""
 
     batches: Batches
-    """In the order of the file."""
+    """The batches in the order of the file."""
     times_us: Integers
     """The broker time of each batch's frame."""
     frames: Integers
@@ -92,7 +92,7 @@ class ScannedFrames(NamedTuple):
 
 
 def open_journal(path: str | Path) -> tuple[int, JournalFile]:
-    """Open a journal file, and read its header block; returns the descriptor, too.
+    """Open a journal file, and read its header block. Return the descriptor and the file.
 
     Raises OSError, `DamagedSegment` and NewerFormat.
     """
@@ -108,7 +108,7 @@ def open_journal(path: str | Path) -> tuple[int, JournalFile]:
 def scan_tail(fd: int, file: JournalFile, first: int = SEGMENT_HEADER_BYTES) -> ScannedFrames:
     """Scan the open file of a log from the frame at ``first`` on, and sync it.
 
-    :raises DamagedSegment: a frame is damaged that was durable before, as later frames tell.
+    :raises DamagedSegment: a frame is damaged, and later frames say that it was durable.
     :raises NewerFormat: a later version of brokerd wrote a frame.
     :raises OSError: the file cannot be read.
     """
@@ -134,9 +134,9 @@ def _sync(fd: int, directory: Path) -> None:
 
 
 def _is_completed(fd: int, file: JournalFile, position: int) -> bool:
-    """Tell whether the writer has completed the frame at a position meanwhile.
+    """Return whether the writer has completed the frame at a position since the scan.
 
-    :raises DamagedSegment: it has not, but later frames say that this one was durable.
+    :raises DamagedSegment: the frame is damaged, but later frames say that it was durable.
     """
     claims = [header.last_synced for header in _headers(fd, file, position + ALIGNMENT)]
     if not claims:
@@ -152,7 +152,7 @@ def _is_completed(fd: int, file: JournalFile, position: int) -> bool:
 def scan_closed(
     fd: int, file: JournalFile, end: int, first: int = SEGMENT_HEADER_BYTES
 ) -> ScannedFrames:
-    """Scan a closed file from the frame at ``first`` to the one that ends at ``end``.
+    """Scan a closed file from the frame at ``first`` to the frame that ends at ``end``.
 
     Raises OSError, NewerFormat and `DamagedSegment`.
     """
@@ -177,7 +177,7 @@ def _joined(parts: list[ScannedFrames], end: int) -> ScannedFrames:
 
 
 def _headers(fd: int, file: JournalFile, position: int) -> Iterator[FrameHeader]:
-    """Yield the sound frame headers of a file from a position (a multiple of 8) on."""
+    """Yield the sound frame headers of a file from a position on, which is a multiple of 8."""
     while data := os.pread(fd, WINDOW_BYTES, position):
         at = data.find(FRAME_MAGIC)
         while at >= 0:
@@ -195,7 +195,7 @@ def _headers(fd: int, file: JournalFile, position: int) -> Iterator[FrameHeader]
 
 
 class _FrameScan:
-    """Scans a file from ``position`` on, until no sound frame begins there."""
+    """Scans a file. Moves ``position`` up to the end of the last sound frame."""
 
     def __init__(self, fd: int, file: JournalFile, position: int, end: int) -> None:
         self._fd = fd
@@ -204,10 +204,10 @@ class _FrameScan:
         self._end = end
         self.position = position
         self.problem = ""
-        """Why no frame begins at ``position``; "" at the end of the scanned part."""
+        """The reason why no frame begins at ``position``; "" at the end of the scanned part."""
 
     def parts(self) -> list[ScannedFrames]:
-        """Scan the file, one window after another."""
+        """Scan the file, and return the content of each window."""
         found = []
         length = WINDOW_BYTES
         while self.position < self._end:
@@ -230,8 +230,8 @@ class _FrameScan:
     def _verified(
         self, data: bytes, frames: list[int], entries: list[int], counts: list[int]
     ) -> tuple[ScannedFrames, int]:
-        """Verify frames; returns content and number of the sound ones before a bad one."""
-        # The window may end within a frame, so its size may be no multiple of 8.
+        """Verify frames. Return content and number of the sound frames before a bad frame."""
+        # The window may end within a frame, so its size need not be a multiple of 8.
         octets = np.frombuffer(data, np.uint8)
         bodies = Bodies(octets)
         at, entry = np.array(frames, np.int64), np.array(entries, np.int64)
@@ -298,7 +298,7 @@ class _FrameScan:
         return found
 
     def _explain(self, position: int) -> None:
-        """Set `problem` for the frame at a position. Raises NewerFormat for a later version."""
+        """Set `problem` for the frame at a position. Raises NewerFormat."""
         data = os.pread(self._fd, min(FRAME_HEADER_BYTES, self._end - position), position)
         try:
             header = parse_frame_header(data, self._salt)
@@ -319,10 +319,10 @@ def _frame_end(data: bytes, at: int) -> int:
 
 
 def _places(data: bytes) -> tuple[list[int], list[int], list[int], int]:
-    """Find adjacent frames and their entries, unverified, from the beginning of a window.
+    """Find adjacent frames and their entries from the beginning of a window. Verify nothing.
 
-    Returns the positions of frames and entries, the number of entries of each frame, and the size
-    of the next frame, which is incomplete in the window; 0: no frame follows.
+    :return: the positions of frames; the positions of entries; the number of entries of each frame;
+        and the size of the next frame, which is incomplete in the window, or 0 if no frame follows.
     """
     frames: list[int] = []
     entries: list[int] = []

@@ -18,7 +18,7 @@ from brokerd.errors import DamagedData, NewerFormat
 
 
 def read_pin(data_dir: Path) -> Pin | None:
-    """Read which archive a log relies on; None: on none. Raises DamagedData and OSError."""
+    """Read the pin of a log. Return None if it has none. Raises DamagedData and OSError."""
     path = data_dir / "state" / FILE_NAME
     try:
         return decode_pin(read_regular(path, FILE_BYTES_MAX))
@@ -29,9 +29,9 @@ def read_pin(data_dir: Path) -> Pin | None:
 
 
 def check_log(wal: Path, end_lsn: int, table: TableState, where: str) -> None:
-    """Refuse a log that is older than its archive, or has taken another course since.
+    """Refuse a log that contradicts its archive: `brokerd.archive.contract.pairing.log_problem`.
 
-    :param end_lsn: where the log ends.
+    :param end_lsn: the end of the log.
     :param where: the archive's address, for error texts.
     :raises ForeignArchive: the log and the archive do not belong together.
     :raises OSError: the log cannot be read.
@@ -42,12 +42,12 @@ def check_log(wal: Path, end_lsn: int, table: TableState, where: str) -> None:
 
 
 def _segment_at(wal: Path, lsn: int) -> SegmentEnd | None:
-    """Find the segment that holds the byte before an LSN."""
+    """Return the segment that holds the byte before an LSN, or None."""
     firsts = first_lsns(wal)
     at = bisect_left(firsts, lsn) - 1
     if at < 0:
         return None
-    # The broker may delete a segment meanwhile. A damaged one is reported when it is archived.
+    # The broker may have deleted the segment. Damage is reported when the segment is archived.
     path = wal / f"{firsts[at]:020d}.wal"
     with suppress(FileNotFoundError, DamagedSegment, NewerFormat):
         with open(open_regular(path), "rb") as file:

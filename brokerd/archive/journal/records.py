@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_records.py
 """Decodes batches of records to Arrow, without a loop over records.
 
-Thousands of batches are decoded together: their headers become a matrix, and each column is
-gathered from all of them at once. Python executes a step or two for each batch, none for a record.
+The module decodes thousands of batches together. Their headers become a matrix, and each column is
+gathered from all batches at once. Python runs a step or two per batch, and no step per record.
 Rows have the schema of the table ``records`` (docs/archive-format.rst). Every byte is verified
 before use. docs/wal-format.rst has the layout of a batch.
 """
@@ -56,8 +56,8 @@ from brokerd.walformat import (
 )
 
 READ_BYTES = 8 << 20
-"""Limits a decoding step, unless one batch is larger: bytes of the segment, and `_ROW_BYTES` for
-each record, which may be empty."""
+"""The limit of a decoding step, unless one batch is larger. It counts bytes of the segment, and
+`_ROW_BYTES` for each record, because a record may be empty."""
 _ROW_BYTES = 64
 
 _SCHEMA = arrow_schema(RECORDS)
@@ -100,12 +100,14 @@ def read_records(
     """Yield the records of batches of a segment, as rows of the table ``records``.
 
     Each step decodes about ``read_bytes`` of the segment, in its order. The rows of a step are
-    sorted by topic id, partition and offset; those of one partition are sorted across steps.
+    sorted by topic id, partition and offset. The rows of one partition are sorted across steps.
 
-    :param names: of topics, by id.
-    :raises DamagedBatch: a batch has wrong bytes; NewerFormat: a later version wrote it.
+    :param names: topic names by id.
+    :raises DamagedBatch: a batch has wrong bytes.
+    :raises NewerFormat: a later version of brokerd wrote a batch.
     :raises KeyError: a topic has no name.
-    :raises OSError: the segment cannot be read; FileNotFoundError: it is gone.
+    :raises FileNotFoundError: the segment was deleted.
+    :raises OSError: the segment cannot be read.
     """
     fd = os.open(segment.path, os.O_RDONLY)
     try:
@@ -115,7 +117,7 @@ def read_records(
 
 
 class BatchFile(Protocol):
-    """A journal file with batches: `SealedSegment`, or a file without an index."""
+    """A journal file with batches: a `SealedSegment`, or a file without an index."""
 
     @property
     def path(self) -> str: ...
@@ -125,7 +127,7 @@ class BatchFile(Protocol):
 
     @property
     def salt(self) -> int:
-        """The seed of its checksums."""
+        """Return the seed of its checksums."""
 
 
 def read_records_of(
@@ -136,7 +138,7 @@ def read_records_of(
     columns: Sequence[str] = COLUMNS,
     read_bytes: int = READ_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield records like `read_records`, from an open file, with the named columns only."""
+    """Yield records from an open file as `read_records` does, but only the named columns."""
     batches = batches.select(np.argsort(batches.position, kind="stable"))
     _check_places(file.path, batches, os.fstat(fd).st_size)
     size = batches.body_bytes + ENTRY_HEADER_BYTES
@@ -151,9 +153,9 @@ def lost_batches(
     places: Iterable[tuple[int, int]],
     read: Callable[[Batches], Iterable[pa.RecordBatch]],
 ) -> Mask:
-    """Return a mask of the batches that are unreadable in a place of known damage.
+    """Return a mask of the unreadable batches in places of known damage.
 
-    :param places: first positions and ends in the file.
+    :param places: first position and end of each place in the file.
     :param read: reads batches, and raises `DamagedBatch`.
     """
     lost = np.zeros(len(batches.position), np.bool_)
@@ -169,7 +171,7 @@ def lost_batches(
 
 
 def _check_places(path: str, batches: Batches, size: int) -> None:
-    """Raise `DamagedBatch` for a batch at an impossible place or of an impossible size."""
+    """Raise `DamagedBatch` for a batch with an impossible position or size."""
     position = batches.position
     ends = position + ENTRY_HEADER_BYTES + batches.body_bytes
     wrong = (
@@ -245,7 +247,7 @@ class _Decoder:
     # -- Verification ----------------------------------------------------------------------------
 
     def _require(self, sound: Mask) -> None:
-        """Raise for the first batch that is not sound, with its exact problem."""
+        """Raise `DamagedBatch` for the first batch that is not sound, with its exact problem."""
         if sound.all():
             return
         row = int((~sound).argmax())
@@ -263,7 +265,7 @@ class _Decoder:
         raise DamagedBatch(batch, "the index has a batch where another entry is")
 
     def _verify(self) -> None:
-        """Compare headers with the index, and verify both checksums of each entry."""
+        """Compare headers with the index, and verify both checksums of each entry; may raise."""
         batches, bodies = self._batches, self._bodies
         self._require(self._body_end <= self._end)
         heads = self._headers = bodies.headers(self._at, _HEADERS)
@@ -285,7 +287,7 @@ class _Decoder:
         self._require(heads["body_checksum"] == found)
 
     def _find_columns(self) -> None:
-        """Compute the start of each column of each batch; check that they fill the bodies."""
+        """Compute the start of each column of each batch. Check that columns fill the bodies."""
         heads, start = self._headers, self._at + _HEADERS_BYTES
         found = find_columns(heads["kinds"], start, self._batches.count, _TYPES, _KINDS_ALLOWED)
         self._kinds, self._starts, self._metadata_start, allowed = found
@@ -297,14 +299,14 @@ class _Decoder:
     # -- Columns ---------------------------------------------------------------------------------
 
     def _numbers(self, column: int) -> npt.NDArray[Any]:
-        """Return a column of numbers, with its default where it is absent."""
+        """Return a column of numbers, with its default in batches that lack it."""
         kind = self._kinds[column]
         constants = self._headers[f"constant{column}"]
         wanted = np.where(kind == CONSTANT, constants, _DEFAULTS[column]).astype(_TYPES[column])
         return self._columns.fill(wanted, kind >= ARRAY, self._starts[column])
 
     def _no_producer_time(self) -> Mask | None:
-        """Return a mask of the rows without a producer time; None: all have one."""
+        """Return a mask of the rows without a producer time, or None if all rows have one."""
         kind = self._kinds[PRODUCER_TIME]
         present = ((kind == CONSTANT) | (kind == ARRAY)).astype(np.uint8)
         starts = self._starts[PRODUCER_TIME] - padded(self._batches.count)
@@ -318,7 +320,7 @@ class _Decoder:
         return topics.take(pa.array(self._columns.repeat(where)))
 
     def _pieces(self, column: int, first: Integers, end: Integers) -> pa.Array:
-        """Return a column of byte strings, null where the length is negative."""
+        """Return a column of byte strings. A negative length gives null."""
         lengths = self._numbers(column)
         self._require(self._columns.sums(lengths) == end - first)
         return byte_strings(lengths, self._bodies.joined(first, end), pa.binary())

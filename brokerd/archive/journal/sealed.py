@@ -1,8 +1,7 @@
 # Tests: tests/archive/test_records.py
 """Opens sealed segments, and reads batches of records from them as raw bytes.
 
-A sealed segment has a sound index of its own (docs/wal-format.rst, section "Index of a sealed
-segment").
+A sealed segment has a sound index (docs/wal-format.rst, section "Index of a sealed segment").
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from brokerd.walformat import (
 from brokerd.walformat.index import FileIndex
 
 PIECE_GAP_BYTES = 64 << 10
-"""Two pieces of a file closer than this are read at once."""
+"""Two pieces of a file with a smaller gap are read at once."""
 
 
 class Batch(NamedTuple):
@@ -39,12 +38,12 @@ class Batch(NamedTuple):
 
     path: str
     position: int
-    """Of the entry's header, in bytes."""
+    """The position of the entry's header, in bytes."""
     body_bytes: int
     topic_id: int
     partition: int
     base_offset: int
-    count: int  # type: ignore[assignment]  # tuple.count() gives way to the field
+    count: int  # type: ignore[assignment]  # the field hides tuple.count()
 
 
 class DamagedBatch(DamagedData):
@@ -65,7 +64,7 @@ class DamagedBatch(DamagedData):
 
 
 class DamagedSegment(DamagedData):
-    """A segment has wrong bytes from ``position`` on, outside a batch of records."""
+    """A segment has wrong bytes at ``position``, outside batches of records."""
 
     def __init__(self, path: str, position: int, problem: str) -> None:
         super().__init__(path, position, problem)
@@ -83,9 +82,9 @@ class Batches(NamedTuple):
     topic_id: Integers
     partition: Integers
     base_offset: Integers
-    count: Integers  # type: ignore[assignment]  # tuple.count() gives way to the field
+    count: Integers  # type: ignore[assignment]  # the field hides tuple.count()
     position: Integers
-    """Of the entry's header, in bytes."""
+    """The position of each entry's header, in bytes."""
     body_bytes: Integers
 
     def select(self, rows: slice | Mask | npt.NDArray[np.intp]) -> Batches:
@@ -99,12 +98,15 @@ class Batches(NamedTuple):
 
     @property
     def records(self) -> int:
-        """The number of records in all batches."""
+        """Return the number of records in all batches."""
         return int(self.count.sum())
 
 
 def batches_of(index: FileIndex) -> Batches:
-    """Return all batches of a segment by topic id, partition, base offset: 48 bytes each."""
+    """Return all batches of a segment, sorted by topic id, partition and base offset.
+
+    A batch takes 48 bytes.
+    """
     spans = np.array([(s[0], s[1], s[5]) for s in index.spans()], np.int64).reshape(-1, 3)
     base, _, count, position, size = (np.asarray(c, np.int64) for c in index.all_rows())
     return Batches(
@@ -119,7 +121,7 @@ def batches_of(index: FileIndex) -> Batches:
 
 @dataclass(frozen=True)
 class SealedSegment:
-    """A sealed segment; ``end_lsn`` is exclusive."""
+    """A sealed segment. ``end_lsn`` is exclusive."""
 
     path: str
     segment_id: bytes
@@ -143,7 +145,7 @@ class Segment(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """The size of its file."""
+        """Return the size of its file."""
         return self.end_lsn - self.first_lsn
 
 
@@ -160,10 +162,10 @@ def read_header(fd: int, path: str | Path) -> SegmentHeader:
 def open_sealed(path: str | Path) -> SealedSegment:
     """Read the header block of a segment, and its index file.
 
-    :raises FileNotFoundError: the segment is gone, or has no index yet.
-    :raises OSError: one of them cannot be read, or is no regular file.
-    :raises DamagedSegment: one of them is damaged, or they do not belong together.
-    :raises NewerFormat: a later version of brokerd wrote one of them.
+    :raises FileNotFoundError: the segment was deleted, or has no index yet.
+    :raises OSError: a file cannot be read, or is not a regular file.
+    :raises DamagedSegment: a file is damaged, or the two do not belong together.
+    :raises NewerFormat: a later version of brokerd wrote a file.
     """
     path = Path(path)
     with open(open_regular(path), "rb") as file:
@@ -188,18 +190,18 @@ class Pieces(NamedTuple):
     """Pieces of a file in memory, each at a multiple of 8."""
 
     rows: slice
-    """Which of the requested pieces."""
+    """The row numbers of these pieces in the request."""
     data: Octets
     position: Integers
-    """Where each piece begins in ``data``."""
+    """The position of each piece in ``data``."""
     end: int
-    """The bytes of ``data`` after it were not read: the file is too short."""
+    """The end of the bytes that were read. It is below the size of ``data`` if the file ends."""
 
 
 def gather(
     fd: int, position: Integers, size: Integers, cost: Integers, cost_max: int
 ) -> Iterator[Pieces]:
-    """Read pieces of a file, at a time as many as cost about ``cost_max``, at least one.
+    """Yield pieces of a file in groups that cost about ``cost_max``, at least one piece each.
 
     Pieces are in order of position, begin at multiples of 8, and do not overlap. Neighbours are
     read at once, with the bytes between them, which cost 1 each. Raises OSError.
@@ -215,13 +217,13 @@ def gather(
 
 
 def _runs(begins: Mask) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the end of each run of rows; ``begins`` marks the first rows."""
+    """Return the first row and the end of each run of rows. ``begins`` marks the first rows."""
     firsts = np.flatnonzero(begins).tolist()
     return pairwise([*firsts, len(begins)])
 
 
 def _read(fd: int, rows: slice, position: Integers, ends: Integers, apart: Mask) -> Pieces:
-    """Read pieces; a read begins at each that is ``apart`` from the one before it."""
+    """Read pieces. A read begins at each piece that ``apart`` marks. Raises OSError."""
     apart = apart.copy()
     apart[0] = True
     runs = list(_runs(apart))

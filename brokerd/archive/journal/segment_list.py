@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_segment_list.py
-"""Lists the segments of a log from an LSN on, and says why the list ends.
+"""Lists the segments of a log from an LSN on, and gives the reason why the list ends.
 
-docs/wal-format.rst defines the files, and which of them may be absent. Deleted segments and known
-damage are skipped. Any other missing or wrong file ends the list.
+docs/wal-format.rst defines the files, and says which files may be absent. The list skips deleted
+segments and known damage. Any other missing or wrong file ends it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SEGMENT = re.compile(r"([0-9]{20})\.wal")
 _DELETED = re.compile(r"([0-9]{20})-([0-9]{20})\.deleted")
 
 Damage = Mapping[str, Sequence[tuple[int, int]]]
-"""Damaged places by the name of the segment file: first position, end."""
+"""Damaged places by the name of the segment file: first position and end."""
 
 
 class Stop(NamedTuple):
-    """Why a list of segments ends."""
+    """The end of a list of segments, and its reason."""
 
     lsn: int
     reason: str
@@ -37,7 +37,7 @@ class Stop(NamedTuple):
 
 
 def damaged_places(bounds: Bounds) -> dict[str, list[tuple[int, int]]]:
-    """Return the damage that the broker knows: positions by segment file."""
+    """Return the known damage: positions by segment file."""
     found: dict[str, list[tuple[int, int]]] = {}
     for file, position, end in bounds.damage:
         found.setdefault(file, []).append((position, end))
@@ -71,14 +71,14 @@ def _known_gaps(wal: Path, bounds: Bounds) -> DisjointRanges:
 
 
 def is_deleted(wal: Path, lsn: int) -> bool:
-    """Tell whether the broker deleted the segment that held an LSN. Raises OSError."""
+    """Return whether the broker deleted the segment that held an LSN. Raises OSError."""
     return DisjointRanges(_deleted_lsns(wal)).overlap(lsn, lsn + 1)
 
 
 def first_lsns(wal: Path) -> list[int]:
     """Return the first LSNs of all segments by their file names, in order. Raises OSError.
 
-    A pipe or a directory with such a name is ignored.
+    Ignore a pipe or a directory with the name of a segment.
     """
     with os.scandir(wal) as entries:
         names = [one.name for one in entries if _SEGMENT.fullmatch(one.name) and one.is_file()]
@@ -86,9 +86,9 @@ def first_lsns(wal: Path) -> list[int]:
 
 
 def end_of_log(wal: Path, bounds: Bounds) -> int:
-    """Return an LSN that the log has reached for certain. Raises OSError.
+    """Return an LSN that the log has certainly reached. Raises OSError.
 
-    The broker may have ended after it sealed the last segment, and before it wrote the bounds.
+    The broker may have stopped between sealing the last segment and writing the bounds.
     """
     segments = first_lsns(wal)
     if not segments:
@@ -102,7 +102,7 @@ def end_of_log(wal: Path, bounds: Bounds) -> int:
 def sealed_segments(wal: Path, bounds: Bounds, lsn: int) -> Iterator[SealedSegment | Stop]:
     """Yield the sealed segments of a log from ``lsn`` on, in order; then a `Stop`.
 
-    Raises FileNotFoundError if the broker deletes one meanwhile, and OSError.
+    Raises OSError, and FileNotFoundError if the broker deletes a segment during the iteration.
     """
     return segments_from(wal, bounds, lsn, lambda path, after: open_segment(path, after is None))
 
@@ -112,7 +112,7 @@ class OpenedSegment(Protocol):
 
     @property
     def end_lsn(self) -> int:
-        """The end of the segment, exclusive."""
+        """Return the end of the segment (exclusive)."""
 
 
 Opened = TypeVar("Opened", bound=OpenedSegment)
@@ -123,18 +123,18 @@ def segments_from(
 ) -> Iterator[Opened | Stop]:
     """Yield the segments of a log from ``lsn`` on, in order; then a `Stop`.
 
-    :param opener: opens a segment, given its path and the first LSN of the next one (None: it is
-        the last one); returns a `Stop` if the list ends before it.
+    :param opener: opens a segment, given its path and the first LSN of the next segment, or None
+        for the last segment. Returns a `Stop` if the list ends before the segment.
     :raises OSError: the directory cannot be read. The opener's exceptions pass through.
     """
     segments = first_lsns(wal)
-    gaps = _known_gaps(wal, bounds)  # afterwards: the broker records a deletion before it deletes
+    gaps = _known_gaps(wal, bounds)  # afterwards: the broker deletes only recorded files
     afters = [*segments[1:], None] if segments else []
     for first_lsn, after in zip(segments, afters, strict=True):
         if lsn < first_lsn:
             lsn = gaps.end_of(lsn)
         if lsn > first_lsn:
-            continue  # archived before, in a gap, or no segment
+            continue  # already archived, in a gap, or not a segment
         if lsn < first_lsn:
             yield _missing(lsn, first_lsn)
             return
@@ -161,7 +161,7 @@ def _missing(lsn: int, first_lsn: int) -> Stop:
 
 
 def open_segment(path: Path, is_last: bool) -> SealedSegment | Stop:
-    """Open a sealed segment. Raises FileNotFoundError if it is gone, and OSError."""
+    """Open a sealed segment, or return a `Stop`. Raises OSError; FileNotFoundError if deleted."""
     lsn = int(path.stem)
     try:
         found = open_sealed(path)

@@ -26,7 +26,7 @@ from brokerd.walformat import (
 
 
 class TopicChange(NamedTuple):
-    """A TOPIC entry: the creation, configuration or deletion of a topic, or a new start offset."""
+    """A TOPIC entry: creates, configures or deletes a topic, or sets a start offset."""
 
     lsn: int
     topic_id: int
@@ -39,9 +39,11 @@ def topic_changes(
 ) -> Iterator[TopicChange]:
     """Yield the topic changes of a segment, in order.
 
-    :param damage: damaged places of the file that the broker knows, first position and end;
-        unreadable entries there are skipped.
-    :raises DamagedSegment: another place is damaged; so do NewerFormat and OSError.
+    :param damage: known damaged places of the file, first position and end. Unreadable entries
+        there are skipped.
+    :raises DamagedSegment: another place is damaged.
+    :raises NewerFormat: a later version of brokerd wrote the segment.
+    :raises OSError: the segment cannot be read.
     """
     known = DisjointRanges(damage)
     fd = os.open(segment.path, os.O_RDONLY)
@@ -67,7 +69,7 @@ def _is_topic(header: EntryHeader) -> bool:
 def new_topics(wal: Path, bounds: Bounds) -> dict[int, str]:
     """Return the names, by id, of topics that were created after the bounds. Raises OSError.
 
-    Segments that are open or damaged are skipped: the job archives nothing of them.
+    Skip open and damaged segments, because the job does not archive them.
     """
     found: dict[int, str] = {}
     damage = damaged_places(bounds)
