@@ -1,1 +1,1 @@
-"""Compaction, retention and merging of the archive's files."""
+"""Compacts, removes and merges records in the archive's files."""

@@ -1,12 +1,12 @@
 # Tests: tests/archive/test_clean.py
-"""Remove records from the table of records, and merge its files: docs/archive-tables.rst.
+"""Removes records from the table of records, and merges its files: docs/archive-tables.rst.
 
 1. Statistics of files select the candidates (`file_stats`, `selection`).
-2. Spark examines their rows and stages the dropped ones (`retention`, `compaction`).
+2. Spark examines their rows and stages the rows to drop (`retention`, `compaction`).
 3. Tasks rewrite files without the dropped rows (`rewrite`).
 
-Each group of files is one commit, so the next run does the rest of a stopped one. It must run after
-`brokerd.archive.derive.hourly`, which counts the records first.
+Each group of files is one commit, so the next run continues a stopped run. The step runs after
+`brokerd.archive.derive.hourly`, which has to count the records first.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from brokerd.archive.parquet.writer import FileInfo
 from brokerd.archive.run import Run, StepReport, count_text
 
 SMALL_PART = 32
-"""A file below this part of a file's size is rewritten if any of its rows go."""
+"""A file below this fraction of ``file_bytes`` is rewritten if any row is removed."""
 OWN_PART = 8
-"""A partition of at least this part of a file's size gets a file of its own."""
+"""A partition of at least this fraction of ``file_bytes`` gets its own file."""
 
 _REASON_TEXTS = {
     "deleted": "of deleted topics",
@@ -68,10 +68,10 @@ _REASON_TEXTS = {
 
 
 def clean(run: Run) -> StepReport:
-    """Remove records and merge files, as the settings of the run say.
+    """Remove records and merge files by the settings of the run, and return the report.
 
     Raises JobFailed, ArchiveUnavailable, ForeignArchive, NewerFormat, TableConflict, OSError.
-    Commits stay.
+    Commits before an error stay.
     """
     totals = _Totals()
     _Cleaner(run, totals).clean()
@@ -83,7 +83,7 @@ class _Totals:
     """Totals of a step."""
 
     removed: Counter[str] = field(default_factory=Counter)
-    """Records, by reason."""
+    """The number of records by reason."""
     files_removed: int = 0
     files_added: int = 0
     bytes_removed: int = 0
@@ -112,7 +112,7 @@ class _Selection:
     """The files to examine or rewrite."""
 
     merge: list[list[RecordsFile]]
-    """Groups to merge."""
+    """Groups of files to merge."""
     extents: Mapping[Partition, PartitionExtent]
     """Extents of the partitions that can be compacted."""
     partitions: set[Partition]
@@ -125,11 +125,11 @@ class _Selection:
     """Files with records of deleted topics or below start offsets."""
 
     def examined(self) -> dict[str, RecordsFile]:
-        """Return the files whose rows are examined, by path."""
+        """Return the files to examine row by row, by path."""
         return {one.path: one for one in (*self.trim, *self.expire, *self.compact)}
 
     def exclude(self, paths: Collection[str]) -> None:
-        """Leave out damaged files, groups with them, and partitions that they hold a part of."""
+        """Remove damaged files, groups with such files, and partitions in such files."""
         unknown = {one[:2] for file in self.compact if file.path in paths for one in file.extents}
         self.partitions -= unknown
         self.merge = [unit for unit in self.merge if not any(file.path in paths for file in unit)]
@@ -153,7 +153,7 @@ class _DropFiles:
         return tuple(one.path for one in self._of(path))
 
     def rows(self, path: str) -> int:
-        """Return the number of dropped rows; a row with two reasons counts twice."""
+        """Return the number of dropped rows. A row with two reasons counts twice."""
         return sum(one.rows for one in self._of(path))
 
 
@@ -185,7 +185,7 @@ class _Cleaner:
         self._expiry = {one.name.footer_hash: one.expires_us for one in self._files.values()}
 
     def clean(self) -> None:
-        """Select, examine and rewrite files, and save the state."""
+        """Select, examine and rewrite files, and save the state. Raises as `clean` does."""
         run = self._run
         run.failpoint("clean planned")
         self._remove_whole_files()
@@ -228,23 +228,23 @@ class _Cleaner:
         return selection
 
     def _has_removable_offsets(self, file: RecordsFile) -> bool:
-        """Return whether a file may have records below ``compact_below``, by its name."""
+        """Return whether the name of a file allows records below ``compact_below``."""
         only = file.name.only
         return only is None or only.first < self._removable_below.get(only[:2], 0)
 
     def _old_us(self) -> int:
-        """Return the append time up to which tombstones are old; 0: no tombstone is."""
+        """Return the append time up to which tombstones are old; 0 if no tombstone is old."""
         bounds = self._run.bounds
         old_us = bounds.time_us - self._settings.tombstone_seconds * 1_000_000
         return old_us if bounds.time_settled else 0
 
     def _is_worth_rewriting(self, file: RecordsFile, share: float) -> bool:
-        """Return whether to rewrite a file to remove this share of it."""
+        """Return whether to rewrite a file to remove a share of its rows, from 0 to 1."""
         is_small = file.size * SMALL_PART <= self._settings.file_bytes
         return file.has_deleted or is_small or share * 100 >= self._settings.rewrite_percent
 
     def _check(self, selection: _Selection) -> list[FileCheck]:
-        """Verify the files to examine, and exclude damaged ones."""
+        """Verify the files to examine, and exclude damaged files. Return the sound files."""
         sizes = {file.path: file.size for file in selection.examined().values()}
         table = self._table.path
         checks = check_files(self._run.spark, table, sizes, "check files")
@@ -278,7 +278,7 @@ class _Cleaner:
     # -- Rewriting ---------------------------------------------------------------------------
 
     def _remove_whole_files(self) -> None:
-        """Remove the files of which all offsets are removable."""
+        """Remove the files that hold only removable offsets."""
         whole = [file for file in self._files.values() if file.removable >= 1]
         if not whole:
             return
@@ -288,7 +288,7 @@ class _Cleaner:
             self._forget(file.path)
 
     def _units(self, selection: _Selection, drops: _DropFiles) -> list[RewriteUnit]:
-        """Return the groups to merge, and the other files of which enough rows go."""
+        """Return the groups to merge, and the other files with enough dropped rows."""
         units = [self._unit(files, drops) for files in selection.merge]
         merged = {path for unit in units for path in unit.paths}
         for file in selection.examined().values():
@@ -316,7 +316,7 @@ class _Cleaner:
         )
 
     def _rewrite(self, units: Sequence[RewriteUnit]) -> set[str]:
-        """Rewrite and commit units, a lot at a time; return the paths of the removed files."""
+        """Rewrite and commit units, one lot at a time. Return the paths of the removed files."""
         rewritten: set[str] = set()
         for lot in self._lots(units):
             results = self._run.spark.map("rewrite files", rewrite, lot)
@@ -331,7 +331,7 @@ class _Cleaner:
         return rewritten
 
     def _lots(self, units: Sequence[RewriteUnit]) -> Iterator[list[RewriteUnit]]:
-        """Group units into lots of about ``lot_bytes``."""
+        """Yield units in lots of about ``lot_bytes``."""
         lot: list[RewriteUnit] = []
         total = 0
         for unit in units:

@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_clean.py
-"""Find the records of some partitions that compaction removes.
+"""Finds the records of some partitions that compaction removes.
 
 The rules are `brokerd.archive.derive.transforms.superseded` and `old_tombstones`.
 """
@@ -27,9 +27,9 @@ class Tombstones(NamedTuple):
     """The tombstones that stay in a partition for now."""
 
     young_us: int = 0
-    """The append time of the oldest one that is too young to go; 0: there is none."""
+    """The append time of the oldest tombstone that is too young to be removed; 0 if none is."""
     wait: bool = False
-    """Whether old ones wait for older records of their keys to go."""
+    """Whether old tombstones wait for the removal of older records of their keys."""
 
 
 class CompactionDrops(NamedTuple):
@@ -38,13 +38,13 @@ class CompactionDrops(NamedTuple):
     drops: list[StagedFile]
     """Dropped rows by file name: `brokerd.archive.maintain.merge_sort.read_drops`."""
     tombstones: Mapping[Partition, Tombstones] = {}
-    """Without partitions that have none."""
+    """The tombstones of each partition that has any."""
 
 
 def write_compaction_drops(
     run: Run, files: Sequence[FileCheck], partitions: Collection[Partition], directory: str
 ) -> CompactionDrops:
-    """Stage the records of some partitions that compaction removes.
+    """Stage the records of some partitions that compaction removes, and return the files.
 
     :param files: all files with records of the partitions.
     """
@@ -69,7 +69,7 @@ def write_compaction_drops(
 
 
 def _rows(run: Run, files: Sequence[FileCheck]) -> DataFrame:
-    """Read the columns that the rules need. Values are read only from files with tombstones."""
+    """Return the columns that the rules need. Read values only from files with tombstones."""
     from pyspark.sql import functions as F
 
     without = [file.path for file in files if not file.tombstones]

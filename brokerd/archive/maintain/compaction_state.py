@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_compaction_state.py
-"""The state of compaction, so that a run examines only what is new.
+"""The state of compaction, so that a run examines only new records.
 
-It is the file ``compaction`` beside the tables: docs/archive-tables.rst. It only saves work:
-without it a run examines everything, and nothing in it can remove a record.
+The state is the file ``compaction`` beside the tables: docs/archive-tables.rst. It only saves work.
+Without it a run examines all records. A wrong state cannot remove a record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAGIC = b"brokerd compaction "
 
 
 class PartitionState(NamedTuple):
-    """How far compaction has examined a partition."""
+    """The progress of compaction in a partition."""
 
     topic_id: int
     partition: int
@@ -32,9 +32,9 @@ class PartitionState(NamedTuple):
     below: int
     """Its ``compact_below``."""
     tombstone_us: int
-    """The append time of the oldest tombstone that was too young to go; 0: there was none."""
+    """The append time of the oldest tombstone that was too young to be removed; 0 if none was."""
     again: bool
-    """Whether old tombstones wait for older records of their keys, some of which went."""
+    """Whether old tombstones wait for older records of their keys, and the run removed some."""
 
 
 class CompactionState(Struct, frozen=True):
@@ -44,15 +44,15 @@ class CompactionState(Struct, frozen=True):
     version: int = 0
     """The version of the table of records."""
     expiry: dict[int, int] = {}
-    """The next expiry time of each file, by its footer's checksum; 0: no record expires."""
+    """The next expiry time of each file, by its footer's checksum; 0 if no record expires."""
     partitions: list[PartitionState] = []
 
 
 def read_state(root: Place, log_id: str, version: int) -> CompactionState:
-    """Read the file, or return an empty state if it is missing or unusable.
+    """Read the file. Return an empty state if it is missing or unusable.
 
-    :param version: of the table of records. A state of a later version is unusable: the table was
-        restored.
+    :param version: the version of the table of records. A state of a later version is unusable,
+        because the table was restored since.
     :raises ArchiveUnavailable: the archive cannot be read.
     """
     empty = CompactionState(log_id)

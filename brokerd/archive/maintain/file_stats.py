@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_clean.py
 """Statistics of the files of records, from the Delta log, file names and footers.
 
-Footers are read only for shared files and for files that no run has seen yet, in Spark tasks.
+Spark tasks read footers only for shared files and for files that are new since the last run.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from brokerd.archive.run import Run
 from brokerd.errors import NewerFormat
 
 NO_EXPIRY = 0
-"""Instead of an expiry time: no record of a file expires."""
+"""Replaces an expiry time if no record of a file expires."""
 EXPIRY_UNKNOWN = 1
-"""Instead of an expiry time: a record expires at an unknown time."""
+"""Replaces an expiry time if a record expires at an unknown time."""
 LOCAL_FILES_MAX = 32
-"""This many footers are read without Spark, which takes longer to start."""
+"""Up to this many footers are read without Spark, which takes longer to start."""
 
 
 class FileExtent(NamedTuple):
@@ -60,9 +60,9 @@ class RecordsFile:
     has_deleted: bool = False
     """Whether it holds records of a deleted topic."""
     expires_us: int = EXPIRY_UNKNOWN
-    """When the next record expires."""
+    """The time at which the next record expires."""
     extents: list[FileExtent] = field(default_factory=list)
-    """Its parts of compacted partitions."""
+    """Its extents of compacted partitions."""
 
 
 def read_file_stats(
@@ -74,8 +74,8 @@ def read_file_stats(
 ) -> tuple[dict[str, RecordsFile], dict[str, str]]:
     """Return the live files of records by path, and the problems of unreadable files by path.
 
-    :param bounds: by bucket.
-    :param compacted: the partitions to find extents of.
+    :param bounds: the retention bounds by bucket.
+    :param compacted: the partitions whose extents are needed.
     :param expiry: known expiry times, by the checksum of the file's footer.
     """
     files: dict[str, RecordsFile] = {}
@@ -170,7 +170,7 @@ def _add_ranges(
     bounds: RetentionBounds,
     compacted: Collection[tuple[int, int]],
 ) -> None:
-    """Set the statistics that follow from the ranges of a file."""
+    """Set the statistics of a file that its ranges determine."""
     offsets = sum(one.end - one.first for one in ranges)
     retained = sum(one.end - one.first for one in bounds.retained(ranges))
     file.removable = (offsets - retained) / offsets

@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_history.py
-"""Merge the files of the tables ``events`` and ``deliveries``, and remove old ones.
+"""Merges the files of the tables ``events`` and ``deliveries``, and removes old files.
 
-The rules are docs/archive-tables.rst. Each change is a commit of its own.
+docs/archive-tables.rst has the rules. Each change is a separate commit.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class HistoryFile(NamedTuple):
 
 
 def maintain_history(run: Run) -> StepReport:
-    """Remove old files and merge small ones. It does nothing if the run is limited to topics.
+    """Remove old files, merge small files, and return the report.
 
-    A failed merge leaves its files as they are, and raises JobFailed after everything else.
+    Change nothing if the run is limited to topics. A failed merge leaves its files unchanged, and
+    raises JobFailed after all other work.
 
     Raises JobFailed, ArchiveUnavailable, ForeignArchive, NewerFormat, TableConflict, OSError.
     """
@@ -79,9 +80,9 @@ def _files(table: Table) -> list[HistoryFile]:
 
 
 def _remove_old(run: Run, table: Table, used_lsn: int) -> int:
-    """Remove files whose rows are all too old, and return the number of rows.
+    """Remove files that hold only old rows, and return the number of rows.
 
-    :param used_lsn: the derived table has the rows below it.
+    :param used_lsn: the derived table includes the rows below this LSN.
     """
     days, bounds = run.settings.events_days, run.bounds
     if not (days and bounds.time_settled):
@@ -102,17 +103,17 @@ class _MergeResult(NamedTuple):
     """The result of merging several groups of files."""
 
     paths: list[str]
-    """Files that were merged."""
+    """The merged files, which are removed."""
     added: list[AddFile]
-    """Files to add instead."""
+    """The new files."""
     problems: list[str]
-    """Why other groups were not merged."""
+    """The reasons why other groups were not merged."""
 
 
 def _merge(run: Run, table: Table, problems: list[str]) -> int:
-    """Merge neighbours that are worth it, and return how many files were merged.
+    """Merge neighbours by the merge policy, and return the number of merged files.
 
-    It adds to ``problems`` why a group was not merged.
+    Add to ``problems`` the reason why a group was not merged.
     """
     files = _files(table)
     runs = neighbours_to_merge([file.size for file in files], run.settings.file_bytes)
@@ -154,7 +155,7 @@ def _merge_deliveries(run: Run, groups: Sequence[Sequence[str]]) -> _MergeResult
 
 
 def _merge_task(task: _MergeTask) -> AddFile:
-    """Write the rows of some files into one, in their order."""
+    """Write the rows of some files into one file, in their order."""
     store, table = open_store(task.root), DELIVERIES.name
     schema, statistics = arrow_schema(DELIVERIES), DELIVERIES.statistics
     with PlainFileWriter(store, table, schema, statistics) as writer:

@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_merge_policy.py
-"""The merge policy: few files, and no record written again too often.
+"""The merge policy: keep few files, but rewrite no record too often.
 
-Pure functions of file sizes and key spans. The rules are docs/archive-tables.rst, "Merging".
+Pure functions of file sizes and key spans. docs/archive-tables.rst, "Merging", has the rules.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 FILES_MAX = 64
-"""The most files of one merge, as all of them may be open together."""
+"""The largest number of files of one merge. All of them may be open together."""
 
 Span = tuple[tuple[int, int], tuple[int, int]]
 """The smallest and the largest (topic id, partition) that a shared file may hold."""
 
 
 def neighbours_to_merge(sizes: Sequence[int], limit: int) -> list[range]:
-    """Return runs of neighbours to merge into one file each, as positions, newest first.
+    """Return runs of neighbours, as positions, newest first. Each run becomes one file.
 
-    Files are visited from the newest, the last one, backwards. A file is merged with all later
-    files once these are together at least as large, up to ``limit`` bytes. Afterwards each file is
-    larger than all later ones together, up to the limit, so a second merge finds nothing.
+    ``sizes`` has the newest file last. A file is merged with all later files if these are together
+    at least as large, up to ``limit`` bytes. Afterwards each file is larger than all later files
+    together, up to the limit. So a second merge finds no run.
     """
     runs = []
     first = end = len(sizes)
@@ -37,7 +37,7 @@ def neighbours_to_merge(sizes: Sequence[int], limit: int) -> list[range]:
 
 
 def pieces(runs: Iterable[range], most: int = FILES_MAX) -> list[range]:
-    """Cut runs to ``most`` files each, and drop a rest of one file."""
+    """Cut runs to ``most`` files each, and drop a remainder of one file."""
     cut = [
         range(at, min(at + most, run.stop))
         for run in runs
@@ -47,7 +47,7 @@ def pieces(runs: Iterable[range], most: int = FILES_MAX) -> list[range]:
 
 
 def deepest(spans: Sequence[Span]) -> list[int]:
-    """Return the positions of the spans that hold the smallest key held by most spans."""
+    """Find the key that most spans hold, the smallest of several. Return these spans' positions."""
     most: list[int] = []
     for key in sorted({first for first, _ in spans}):
         holding = [at for at, (first, last) in enumerate(spans) if first <= key <= last]

@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_rewrite.py
-"""Merge the rows of several files in the table's order, without dropped rows. No Spark."""
+"""Merges the rows of several files in the table's order, without dropped rows. No Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Key = tuple[int, ...]
 # -- Dropped rows --------------------------------------------------------------------------------
 
 REASONS = ("deleted", "trimmed", "expired", "superseded", "tombstone")
-"""Why a record is removed: docs/archive-tables.rst."""
+"""The reasons to remove a record: docs/archive-tables.rst."""
 
 
 _DROPS = pa.schema([("row", pa.int64()), ("offset", pa.int64()), ("reason", pa.string())])
@@ -35,17 +35,17 @@ class DroppedRows(NamedTuple):
     """Rows of a file to drop."""
 
     rows: Integers
-    """Their numbers in the file, in order, each once."""
+    """Their numbers in the file, ascending and unique."""
     offsets: Integers
-    """Their offsets, to check that the file is the same."""
+    """Their offsets, to check that the file has not changed."""
     reasons: npt.NDArray[np.object_]
 
 
 def read_drops(store: Store, paths: Iterable[str]) -> DroppedRows:
     """Read the dropped rows of a file from files with ``row``, ``offset``, ``reason``.
 
-    A row with several reasons gets the first in the order of `REASONS`. Raises as the store does,
-    and DamagedData.
+    A row with several reasons gets the first in the order of `REASONS`. Raises the errors of the
+    store, and DamagedData.
     """
     parts = [part for path in paths for part in PlainFileReader(store, path).read(_DROPS)]
 
@@ -60,7 +60,7 @@ def read_drops(store: Store, paths: Iterable[str]) -> DroppedRows:
 
 
 class Source:
-    """A file, read row group by row group without its dropped rows."""
+    """A file that is read row group by row group, without its dropped rows."""
 
     def __init__(
         self, file: ArchiveFile, layout: Layout, drops: DroppedRows, removed: Counter[str]
@@ -72,11 +72,11 @@ class Source:
         self._group = 0
         self._row = 0
         self.rows: pa.Table | None = None
-        """Rows that were read and not taken; None: there are none."""
+        """Rows that were read and not taken yet, or None."""
         self.first = self._key("first", 0) if len(file.groups) else None
-        """The first key; None: the file has no rows."""
+        """The first key, or None if the file has no rows."""
         self.last: Key = ()
-        """The last key that was read, dropped or not."""
+        """The last key that was read. Its row may be dropped."""
 
     def _key(self, end: str, group: int) -> Key:
         key: Key = self._file.groups[end][group].item()
@@ -84,11 +84,11 @@ class Source:
 
     @property
     def is_read(self) -> bool:
-        """Whether the whole file was read."""
+        """Return whether the whole file was read."""
         return self._group == len(self._file.groups)
 
     def fill(self) -> None:
-        """Read on until there are rows to take, or the file ends."""
+        """Read row groups until rows can be taken, or the file ends. Raises DamagedData."""
         while not self.rows and not self.is_read:
             rows = self._file.read_table([self._group])
             self.last = self._key("last", self._group)
@@ -108,7 +108,7 @@ class Source:
         return mask
 
     def take(self, key: Key) -> pa.Table | None:
-        """Take the rows up to a key; None: there are none."""
+        """Take the rows up to a key (inclusive). Return None if no row is below it."""
         rows = self.rows
         if not rows:
             return None
@@ -126,7 +126,7 @@ class Source:
 def merge_sorted(sources: Sequence[Source], layout: Layout) -> Iterator[pa.Table]:
     """Yield the rows of files in the order of the table, each once.
 
-    Files may overlap. It holds a row group of each file that has the next rows.
+    Files may overlap. Memory holds a row group of each file that has the next rows.
     """
     waiting = [
         one
@@ -152,7 +152,7 @@ def merge_sorted(sources: Sequence[Source], layout: Layout) -> Iterator[pa.Table
 
 
 def _sorted(parts: Sequence[pa.Table], layout: Layout) -> pa.Table:
-    """Sort the rows of several files, and keep the first of rows with one key."""
+    """Sort the rows of several files. Of rows with equal keys keep the first."""
     if len(parts) == 1:
         return parts[0]
     rows = pa.concat_tables(parts).combine_chunks()

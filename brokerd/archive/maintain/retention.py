@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_clean.py
-"""Find the records of some files that retention removes.
+"""Finds the records of some files that retention removes.
 
 The rules are `brokerd.archive.derive.transforms.of_deleted`, `below_start` and `expired`.
 """
@@ -27,16 +27,16 @@ class RetentionDrops(NamedTuple):
     drops: list[StagedFile]
     """Dropped rows by file name: `brokerd.archive.maintain.merge_sort.read_drops`."""
     expiry: Mapping[str, int] = {}
-    """The next expiry time, by file name. A file without an entry has none.
+    """The next expiry time, by file name. Without an entry no record expires.
 
-    It is past if a record has expired and stays, at or above ``compact_below``.
+    The time is past if an expired record at or above ``compact_below`` stays.
     """
 
 
 def write_retention_drops(
     run: Run, trimmed: Sequence[str], expiring: Sequence[str], directory: str
 ) -> RetentionDrops:
-    """Stage the records of some files that retention removes.
+    """Stage the records of some files that retention removes, and return the files.
 
     :param trimmed: files with records of deleted topics or below start offsets.
     :param expiring: files with records that expire.
@@ -59,7 +59,7 @@ def write_retention_drops(
 
 
 def _next_expiry(records: DataFrame, removed: DataFrame) -> Mapping[str, int]:
-    """Return the earliest expiry time of the records of each file that are not removed."""
+    """Return the earliest expiry time of the remaining records, by file name."""
     from pyspark.sql import functions as F
 
     stay = records.where("expires_at > 0").join(removed.select(FILE, ROW), [FILE, ROW], "left_anti")

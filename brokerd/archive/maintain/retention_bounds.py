@@ -11,10 +11,10 @@ from brokerd.archive.contract.layout import BUCKETS, Range, bucket_of
 
 
 class RetentionBounds(NamedTuple):
-    """The offsets that files need not cover any more."""
+    """The offsets that files may stop covering."""
 
     next_topic_id: int = 0
-    """A smaller id that ``live`` lacks is that of a deleted topic."""
+    """A smaller id that ``live`` lacks belongs to a deleted topic."""
     live: frozenset[int] = frozenset()
     starts: Mapping[tuple[int, int], int] = {}
     """Start offsets above 0, by topic id and partition."""
@@ -44,7 +44,7 @@ class RetentionBounds(NamedTuple):
 def bounds_by_bucket(bounds: Bounds, only: Collection[int] | None = None) -> list[RetentionBounds]:
     """Return the retention bounds of each bucket's files.
 
-    :param only: ids of the topics to maintain; None: all, and deleted topics.
+    :param only: ids of the topics to maintain. None means all, and deleted topics.
     """
     live: list[set[int]] = [set() for _ in range(BUCKETS)]
     starts: list[dict[tuple[int, int], int]] = [{} for _ in range(BUCKETS)]

@@ -1,8 +1,9 @@
 # Tests: tests/archive/test_rewrite.py
-"""Rewrite files of the archive: merge them, and drop rows. No Spark.
+"""Rewrites files of the archive: merges them, and drops rows. No Spark.
 
-Rows are written in the order of the table, each once. The new files cover what the old files
-covered, except for offsets outside the retention bounds. New files are verified; old files stay.
+Rows are written in the order of the table, each once. The new files cover the offsets of the old
+files, except for offsets outside the retention bounds. A rewrite verifies new files and keeps old
+files.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ from brokerd.errors import DamagedData
 
 
 class RewriteUnit(NamedTuple):
-    """Files that are rewritten together."""
+    """Files to rewrite together."""
 
     root: Place
     """The archive."""
     table: str
     log_id: str
     paths: tuple[str, ...]
-    """Relative to the table."""
+    """Paths relative to the table."""
     drops: Mapping[str, tuple[str, ...]] = {}
-    """Files with the dropped rows of each file, by its path: `read_drops`."""
+    """Files with the dropped rows of each file, by the file's path: `read_drops`."""
     bounds: RetentionBounds = RetentionBounds()
     file_bytes: int = 1 << 62
     """The approximate size limit of a shared file."""
     own_bytes: int = 1 << 62
-    """A partition of this size or more gets a file of its own."""
+    """A partition of at least this size gets its own file."""
 
 
 class RewriteResult(NamedTuple):
@@ -54,7 +55,7 @@ class RewriteResult(NamedTuple):
     paths: tuple[str, ...]
     """Files to remove from the table."""
     added: tuple[FileInfo, ...]
-    """Files to add instead."""
+    """New files to add."""
     removed: dict[str, int]
     """The number of dropped rows, by reason."""
 
@@ -66,7 +67,7 @@ class RewriteFailure(NamedTuple):
 
 
 def rewrite(unit: RewriteUnit) -> RewriteResult | RewriteFailure:
-    """Rewrite a unit."""
+    """Rewrite a unit. Return a `RewriteFailure` if the disk is full or a file is damaged."""
     try:
         return _rewrite(unit)
     except (DamagedData, ArchiveUnavailable, OSError) as error:
@@ -100,7 +101,7 @@ def ranges_of(file: ArchiveFile) -> list[Range]:
 
 
 def plan_outputs(files: Sequence[ArchiveFile], unit: RewriteUnit) -> list[list[Range]]:
-    """Return the ranges of each new file; no file if no range must stay covered.
+    """Return the ranges of each new file. Return no file if no range must stay covered.
 
     A file of one partition has one range. A shared file has whole partitions.
     """
@@ -122,7 +123,7 @@ def plan_outputs(files: Sequence[ArchiveFile], unit: RewriteUnit) -> list[list[R
 
 
 def _bytes_by_partition(files: Sequence[ArchiveFile]) -> dict[tuple[int, int], int]:
-    """Estimate the bytes of each partition in some files from its share of their offsets."""
+    """Estimate the bytes of each partition in some files by its share of their offsets."""
     sizes: Counter[tuple[int, int]] = Counter()
     for file in files:
         ranges = ranges_of(file)
@@ -135,7 +136,7 @@ def _bytes_by_partition(files: Sequence[ArchiveFile]) -> dict[tuple[int, int], i
 class _Outputs:
     """Writes each row to the file that covers it. Without `close` it leaves no file.
 
-    A file is completed, and its memory freed, when a row above all of its ranges comes.
+    The first row above all ranges of a file completes the file and frees its memory.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class _Outputs:
             writer.abandon()
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows, which follow the last ones."""
+        """Append rows. They follow the rows of earlier calls."""
         if len(self._outputs) == 1:
             self._writer(0).write(rows)
             return
@@ -168,7 +169,7 @@ class _Outputs:
             self._writer(self._output_of[index]).write(rows.slice(first, end - first))
 
     def close(self) -> list[FileInfo]:
-        """Complete all files, also those without rows."""
+        """Complete all files, even files without rows, and return them."""
         for at in range(len(self._outputs)):
             if at not in self._done:
                 self._close(at)
@@ -184,7 +185,7 @@ class _Outputs:
         del self._writers[at]
 
     def _runs(self, rows: pa.Table) -> Iterator[tuple[int, int, int]]:
-        """Yield runs of rows of one file: the index of their last range, first row, end."""
+        """Yield a run of rows for each file: the index of its last range, first row, end."""
         topic_id, partition, offset = (
             rows[name].to_numpy() for name in ("topic_id", "partition", "offset")
         )

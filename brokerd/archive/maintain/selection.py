@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_selection.py
-"""Select the files to merge and the partitions to compact, by docs/archive-tables.rst.
+"""Selects the files to merge and the partitions to compact, by docs/archive-tables.rst.
 
-Pure functions of file statistics.
+All functions depend only on file statistics.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from brokerd.archive.maintain.file_stats import RecordsFile
 from brokerd.archive.maintain.merge_policy import FILES_MAX, deepest, neighbours_to_merge, pieces
 
 DEPTH_MAX = 8
-"""Large shared files are merged when this many hold the same partition."""
+"""Large shared files are merged when so many hold the same partition."""
 SMALL_ROWS = 8192
-"""A partition of up to this many records is compacted whenever it has new records."""
+"""A partition of at most so many records is compacted whenever it has new records."""
 
 Partition = tuple[int, int]
 """(topic id, partition)"""
@@ -31,9 +31,9 @@ Partition = tuple[int, int]
 def files_to_merge(
     files: Iterable[RecordsFile], file_bytes: int, only: Collection[int] | None = None
 ) -> list[list[RecordsFile]]:
-    """Return groups of files; each group becomes as few files as possible.
+    """Return groups of files to merge. Each group becomes as few files as possible.
 
-    :param only: ids of the topics to maintain; None: all, and shared files.
+    :param only: ids of the topics to maintain. None means all, and shared files.
     """
     units: list[list[RecordsFile]] = []
     own: dict[Partition, list[RecordsFile]] = {}
@@ -55,7 +55,7 @@ def files_to_merge(
 
 
 def _contiguous_runs(files: Iterable[RecordsFile]) -> list[list[RecordsFile]]:
-    """Return runs of a partition's files in which each file begins where the last one ends."""
+    """Return runs of a partition's files. Each file begins at the end of the file before."""
     ordered = sorted(files, key=lambda file: file.name.only or ())
     runs = [ordered[:1]]
     for before, file in pairwise(ordered):
@@ -68,13 +68,13 @@ def _contiguous_runs(files: Iterable[RecordsFile]) -> list[list[RecordsFile]]:
 
 
 def _worth_merging(run: Sequence[RecordsFile], file_bytes: int) -> list[list[RecordsFile]]:
-    """Return the parts of a run that are worth merging."""
+    """Return the parts of a run that the merge policy selects."""
     runs = neighbours_to_merge([file.size for file in run], file_bytes)
     return [[run[at] for at in piece] for piece in pieces(runs)]
 
 
 def _overlapping(files: Sequence[RecordsFile], file_bytes: int) -> list[list[RecordsFile]]:
-    """Return the large shared files of a bucket that hold the same partition, if they are many."""
+    """Return the large shared files of a bucket with the same partition, if they are many."""
     large = [file for file in files if file.size * 2 >= file_bytes]
     deep = deepest([((n[1], n[2]), (n[3], n[4])) for n in (file.name for file in large)])
     return [[large[at] for at in deep[:FILES_MAX]]] if len(deep) >= DEPTH_MAX else []
@@ -104,9 +104,9 @@ def compaction_bounds(bounds: Bounds, only: Collection[int] | None = None) -> di
 def partitions_of_unreadable(
     paths: Iterable[str], partitions: Iterable[Partition]
 ) -> set[Partition]:
-    """Return the partitions of which unreadable files may hold records, by the files' names.
+    """Return the partitions that may have records in unreadable files, by the files' names.
 
-    A tombstone in another file must not go before the older records of its key in these files.
+    A tombstone in another file must stay while these files may hold older records of its key.
     """
     names = [parse_records_name(path) for path in paths]
     owned = {name.only[:2] for name in names if name.only is not None}
@@ -117,7 +117,7 @@ def partitions_of_unreadable(
 
 
 def partition_extents(files: Iterable[RecordsFile]) -> dict[Partition, PartitionExtent]:
-    """Add up the extents of files by partition."""
+    """Return the sums of the files' extents by partition."""
     extents: dict[Partition, PartitionExtent] = {}
     for file in files:
         for topic_id, partition, first, end, rows in file.extents:
@@ -135,10 +135,10 @@ def partitions_to_compact(
     percent: int,
     old_us: int,
 ) -> set[Partition]:
-    """Return the partitions with enough new records, or with a tombstone that is due.
+    """Return the partitions with enough new records, or with a tombstone that became old.
 
-    :param below: `compaction_bounds`.
-    :param percent: the share of new records that is enough.
+    :param below: the result of `compaction_bounds`.
+    :param percent: the sufficient share of new records.
     :param old_us: a tombstone appended at this time or earlier is old.
     """
     selected = set()

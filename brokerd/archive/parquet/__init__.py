@@ -1,1 +1,1 @@
-"""Parquet files of an archive: writer, verification, reader."""
+"""Reads, writes and verifies the Parquet files of an archive."""

@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_arrow_bytes.py
-"""Implements `brokerd.values.PackedBytes` on Arrow's layout: one piece of bytes, and end positions.
+"""Implements `brokerd.values.PackedBytes` on Arrow's layout: one block of bytes, and end positions.
 
-Arrow joins them with numbers without the interpreter's lock, so other threads run meanwhile.
+Arrow joins byte strings with numbers without the interpreter's lock, so other threads can run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEAD_BYTES = 16
 
 
 class ArrowBytes(PackedBytes):
-    """Byte strings in ``data``; ``ends`` has the begin of the first one, and the end of each."""
+    """Byte strings in ``data``. ``ends`` has the first string's begin, and each string's end."""
 
     __slots__ = ("_data", "_ends")
 
@@ -78,7 +78,7 @@ class ArrowBytes(PackedBytes):
 
 
 def _numbers(numbers: Sequence[int]) -> Sequence[int] | npt.NDArray[np.int64]:
-    """Convert a range to an array, which is quicker."""
+    """Convert a range to an array, which is faster. Return other sequences unchanged."""
     if isinstance(numbers, range):
         return np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64)
     return numbers

@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_writer.py
-"""Computes a digest of rows, which does not depend on chunks, files or encodings of columns.
+"""Computes a digest of rows, independent of chunks, files and encodings of columns.
 
-It proves that a file gives back the rows that were decoded from the log. docs/archive-format.rst,
+It proves that a file holds the rows that were decoded from the log. docs/archive-format.rst,
 section "Digest of the rows", defines it.
 """
 
@@ -22,24 +22,24 @@ class RowsDigest:
         self._hash = xxh3_64()
 
     def update(self, table: pa.Table) -> None:
-        """Add a row group: a table in which each column is one chunk."""
+        """Add a row group: a table with one chunk per column."""
         for column in table.columns:
             for part in _parts(column.chunk(0)):
                 self._hash.update(xxh3_64_intdigest(part).to_bytes(8, "little"))
 
     def hexdigest(self) -> str:
-        """Return the digest: 16 hexadecimal digits."""
+        """Return the digest as 16 hexadecimal digits."""
         return self._hash.hexdigest()
 
 
 def byte_lengths(array: pa.Array) -> npt.NDArray[np.int32]:
-    """Return the length of each string or byte string of an array; undefined where null."""
+    """Return the length of each string or byte string of an array; undefined for null."""
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
     return np.diff(offsets)
 
 
 def _parts(array: pa.Array) -> list[Any]:
-    """Return the parts of a column that are hashed."""
+    """Return the buffers of a column to hash."""
     if not (pa.types.is_binary(array.type) or pa.types.is_string(array.type)):
         if pa.types.is_timestamp(array.type):
             array = array.view(pa.int64())

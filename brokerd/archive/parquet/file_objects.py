@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_plain_file.py, tests/archive/test_writer.py
-"""File objects through which Parquet reads and writes the files of a store.
+"""File objects through which pyarrow reads and writes the files of a store.
 
-pyarrow's own file systems do not serve: they know neither `OutputFile.publish` nor our checksums.
+pyarrow's file systems support neither `OutputFile.publish` nor brokerd's checksums.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brokerd.archive.storage.store import InputFile, OutputFile
 
 
 class _Reader:
-    """The part of a file object that all sources share."""
+    """The common part of readable file objects."""
 
     closed = False
 
@@ -55,9 +55,9 @@ class FileReader(_Reader):
 
 
 class PieceReader(_Reader):
-    """Reads one verified piece of a file, which is in memory. Raises ValueError before the piece.
+    """Reads one verified piece of a file from memory. Raises ValueError for earlier positions.
 
-    :param position: where the piece begins in the file.
+    :param position: the position of the piece in the file.
     """
 
     def __init__(self, data: bytes, position: int) -> None:
@@ -86,7 +86,7 @@ class FileSink:
         self.closed = False
 
     def begin(self) -> int:
-        """Begin a new checksum; returns the position."""
+        """Begin a new checksum, and return the position."""
         self._hash.reset()
         return self.position
 
@@ -95,7 +95,7 @@ class FileSink:
         return self._hash.intdigest()
 
     def write(self, data: bytes) -> int:
-        """Append bytes. Raises OSError, which names the file."""
+        """Append bytes. Raises an OSError that names the file."""
         if not self._is_discarding:
             self._hash.update(data)
             self._file.write(data)
@@ -103,7 +103,7 @@ class FileSink:
         return len(data)
 
     def ignore_writes(self) -> None:
-        """Drop all bytes from here on: Parquet writes a footer when its writer is closed."""
+        """Drop all later bytes. pyarrow writes a footer when its writer is closed."""
         self._is_discarding = True
 
     def publish(self, path: str) -> None:
@@ -117,7 +117,7 @@ class FileSink:
         self._file.discard()
 
     def flush(self) -> None:
-        """No effect: nothing is buffered."""
+        """Do nothing: the file has no buffer."""
 
     def tell(self) -> int:
         return self.position

@@ -16,7 +16,7 @@ from brokerd.errors import DamagedData, NewerFormat
 FOOTER_VERSION = 1
 METADATA_KEY = b"brokerd"
 FIRST_GROUP_POSITION = 4
-"""The position after the magic of the file."""
+"""The position after the magic bytes of the file."""
 
 KEY = ("topic_id", "partition", "offset")
 GROUP = np.dtype(
@@ -32,7 +32,7 @@ GROUP = np.dtype(
         ("content", "<i8"),
     ]
 )
-"""One row group."""
+"""The dtype of one row group."""
 Groups = npt.NDArray[np.void]
 
 _RANGE = np.dtype("<i8")
@@ -48,7 +48,7 @@ class Footer(Struct, frozen=True):
     content: int
     """Bytes of keys, values and metadata."""
     minimum: dict[str, int]
-    """The smallest values of columns; empty without rows."""
+    """The smallest values of columns; empty if the file has no rows."""
     maximum: dict[str, int]
     keyed: int
     """Rows with a key."""
@@ -56,9 +56,9 @@ class Footer(Struct, frozen=True):
     """Rows with a key and an empty value."""
     expiring: int
     digest: str
-    """Of the rows: `brokerd.archive.parquet.digest`, 16 hexadecimal digits."""
+    """The digest of the rows: `brokerd.archive.parquet.digest`, 16 hexadecimal digits."""
     ranges: bytes = field(default=b"")
-    """Of `pack_ranges`."""
+    """The result of `pack_ranges`."""
     row_groups: bytes = field(default=b"")
     """An array of `GROUP`."""
 
@@ -69,14 +69,14 @@ def pack_ranges(ranges: Sequence[Range]) -> bytes:
 
 
 def unpack_ranges(data: bytes) -> npt.NDArray[np.int64]:
-    """Decode covered ranges: a row of four numbers each. Raises DamagedData."""
+    """Decode covered ranges to rows of four numbers. Raises DamagedData."""
     if len(data) % 32:
         raise DamagedData("its covered ranges are truncated")
     return np.frombuffer(data, _RANGE).reshape(-1, 4)
 
 
 def unpack_groups(data: bytes, footer_position: int) -> Groups:
-    """Decode the row groups of a footer that begins at a position. Raises DamagedData."""
+    """Decode the row groups of a footer that begins at ``footer_position``. Raises DamagedData."""
     if len(data) % GROUP.itemsize:
         raise DamagedData("its list of row groups is truncated")
     groups: Groups = np.frombuffer(data, GROUP)

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_plain_file.py
-"""Reads and writes plain Parquet files: those of derived tables and those that a run stages.
+"""Reads and writes plain Parquet files: files of derived tables, and files that a run stages.
 
-They have no footer of brokerd's. Memory holds a row group or two. Pages carry checksums, which are
-verified on each read.
+They lack brokerd's part of the footer. Memory holds a row group or two. Pages have checksums, which
+each read verifies.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from brokerd.archive.storage.store import Store
 from brokerd.errors import DamagedData
 
 GROUP_ROWS = 128 << 10
-"""Rows of a row group."""
+"""The number of rows of a row group."""
 
 
 class PlainFileReader:
-    """Reads a file. Raises DamagedData, and as the store does."""
+    """Reads a file. Raises DamagedData and the errors of the store."""
 
     def __init__(self, store: Store, path: str) -> None:
         self.path = path
@@ -36,11 +36,11 @@ class PlainFileReader:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return int(self._file.metadata.num_rows)
 
     def read(self, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Read the columns of a schema, in its types; yields a table for each row group."""
+        """Yield a table for each row group, with the columns and types of a schema."""
         for group in range(self._file.num_row_groups):
             with _damage(self._where):
                 rows = self._file.read_row_group(group, schema.names, use_threads=False)
@@ -60,19 +60,19 @@ class PlainFileInfo(NamedTuple):
 
 
 class StagedFile(NamedTuple):
-    """A file that a step wrote for a later stage of its own."""
+    """A file that a step wrote for one of its later stages."""
 
     path: str
-    """Relative to the archive."""
+    """The path relative to the archive."""
     rows: int
     value: str = ""
-    """The value of the column by which the rows are divided into files."""
+    """The value, in all rows, of the column that divides the rows into files."""
 
 
 class PlainFileWriter:
     """Writes a file into a directory. The context manager deletes it unless `close` succeeded.
 
-    Raises as the store does.
+    Raises the errors of the store.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class PlainFileWriter:
             self._flush()
 
     def close(self, path: str) -> PlainFileInfo:
-        """Complete the file, and give it a path in its directory."""
+        """Complete the file, give it a path in its directory, and return its statistics."""
         self._flush()
         self._writer.close()
         self._sink.publish(path)
@@ -133,7 +133,7 @@ class PlainFileWriter:
 
 @contextmanager
 def _damage(where: str) -> Iterator[None]:
-    """Turn errors of Parquet into DamagedData, which names the file."""
+    """Convert errors of pyarrow to a DamagedData that names the file."""
     try:
         yield
     except FileNotFoundError:
@@ -143,6 +143,6 @@ def _damage(where: str) -> Iterator[None]:
         OSError,
         ValueError,
         KeyError,
-    ) as error:  # of a damaged footer
+    ) as error:  # a damaged footer
         text = str(error).partition("\n")[0]
         raise DamagedData(f"{where} is damaged: {text}") from error

@@ -1,9 +1,9 @@
 # Tests: tests/archive/test_writer.py, tests/archive/test_flips.py
 """Reads the files of ``records`` and ``events``, and verifies each byte before decoding it.
 
-The file's name has the footer's checksum, and the footer has those of the row groups
+The file's name has the footer's checksum, and the footer has the checksums of the row groups
 (docs/archive-format.rst, section "How a file is read"). Any number of threads may use an
-`ArchiveFile`. It keeps a local file open, and so survives the deletion of the file.
+`ArchiveFile`. It keeps a local file open, so it stays readable after the file is deleted.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from brokerd.archive.storage.store import InputFile, open_store
 from brokerd.errors import DamagedData, NewerFormat
 
 FOOTER_BYTES_MAX = 64 << 20
-"""A longer footer is damage; no memory is allocated for it."""
+"""The largest size of a footer. A larger size is damage, and no memory is allocated."""
 OFFSET_MAX = (1 << 63) - 1
 AHEAD_BYTES = 4 << 20
-"""A sequential reader fetches so much at once: a few row groups."""
+"""A sequential reader fetches so many bytes at once: a few row groups."""
 
 
 RowGroupCache = LruCache[RecordRows]
@@ -59,12 +59,13 @@ def open_file(
 ) -> ArchiveFile:
     """Open a file by its path relative to its table's directory, and verify its footer.
 
-    :param size: the expected size.
+    :param size: the expected size in bytes.
     :param ahead_bytes: for sequential reading: `brokerd.archive.storage.store.Store.open`.
-    :raises ForeignArchive: brokerd did not write a file of this name.
+    :raises ForeignArchive: brokerd does not write files of this name.
     :raises ArchiveUnavailable: the file cannot be read.
     :raises NewerFormat: a later version of brokerd wrote it.
-    :raises DamagedArchive: for the covered range in the name, or all offsets of a shared file.
+    :raises DamagedArchive: the footer is damaged. The error has the covered range in the name, or
+        all offsets for a shared file.
     """
     name = parse_records_name(path) if "/" in path else parse_events_name(path)
     only = name.only if isinstance(name, RecordsName) else None
@@ -118,7 +119,7 @@ class ArchiveFile:
         self._full_path = full_path
         self._cache = cache
         self.path = path
-        """Relative to the table's directory."""
+        """The path relative to the table's directory."""
         self.size = file.size
         try:
             self._metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
@@ -131,7 +132,7 @@ class ArchiveFile:
         self.groups: Groups = unpack_groups(self.footer.row_groups, self.size - len(footer))
         """Row groups, in order: an array of `brokerd.archive.parquet.footer.GROUP`."""
         self.memory_bytes = 12 * len(footer)
-        """Measured memory of an open file, most of it Parquet's own metadata."""
+        """Memory of an open file, by measurement. Most of it is pyarrow's metadata."""
         self._check_footer()
 
     def _check_footer(self) -> None:
@@ -158,7 +159,7 @@ class ArchiveFile:
     # -- Covered ranges --------------------------------------------------------------------------
 
     def range_of(self, topic_id: int, partition: int, offset: int) -> Range | None:
-        """Find the covered range that holds an offset; None: there is none."""
+        """Return the covered range that holds an offset, or None."""
         ranges, wanted = self.ranges, [topic_id, partition, offset]
         at = bisect_right(range(len(ranges)), wanted, key=lambda at: ranges[at, :3].tolist()) - 1
         if at < 0:
@@ -167,7 +168,7 @@ class ArchiveFile:
         return found if found[:2] == (topic_id, partition) and offset < found.end else None
 
     def covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
-        """Tell whether the file covers each offset from ``first`` to ``end``, exclusive."""
+        """Return whether the file covers each offset from ``first`` to ``end`` (exclusive)."""
         found = self.range_of(topic_id, partition, first)
         return found is not None and end <= found.end
 
@@ -184,9 +185,10 @@ class ArchiveFile:
     def read(
         self, topic_id: int, partition: int, offset: int, max_bytes: int
     ) -> ArchivedRows | None:
-        """Read from ``offset`` on, at most to the end of a row group; None: not covered.
+        """Read records from ``offset`` on, at most to the end of a row group.
 
-        :param max_bytes: of keys, values and metadata; a larger record comes alone.
+        :param max_bytes: the limit of keys, values and metadata. A larger record comes alone.
+        :return: the records, or None if the file does not cover ``offset``.
         :raises DamagedArchive: a row group has wrong bytes.
         :raises ArchiveUnavailable: the file cannot be read.
         """
@@ -209,9 +211,9 @@ class ArchiveFile:
         return ArchivedRows(offset, end, rows.offsets_of(start, stop), rows.columns(start, stop))
 
     def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
-        """Find the first offset of a record appended at or after a time; None: there is none.
+        """Return the first offset of a record appended at or after a time, or None.
 
-        Raises as `read` does.
+        Raises the errors of `read`.
         """
         for group in self.groups_of(topic_id, partition):
             if self.groups["time_max"][group] < time_us:
@@ -224,9 +226,10 @@ class ArchiveFile:
         return None
 
     def _group_at(self, key: tuple[int, int, int], covered: Range) -> tuple[int, int]:
-        """Find the last row group that begins at or below a key; -1: none.
+        """Return the last row group that begins at or below a key, or -1.
 
-        Returns the offset where the next one begins, too.
+        Return also the end of its offsets: the first offset of the next group, or the end of the
+        covered range.
         """
         firsts = self.groups["first"]
         after = bisect_right(range(len(firsts)), key, key=lambda at: firsts[at].item())
@@ -238,7 +241,7 @@ class ArchiveFile:
         return after - 1, end
 
     def _rows(self, group: int, topic_id: int, partition: int, first: int, end: int) -> RecordRows:
-        """Return a row group; ``first`` and ``end``: the partition's offsets in it."""
+        """Return a row group. ``first`` and ``end`` limit the offsets of a DamagedArchive."""
         rows = None if self._cache is None else self._cache.get((self.path, group))
         if rows is not None:
             return rows
@@ -269,9 +272,9 @@ class ArchiveFile:
     def read_table(
         self, groups: Iterable[int] | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Read row groups (None: all) with some columns (None: all).
+        """Read columns of row groups. None means all groups, or all columns.
 
-        A group has at most 8,192 rows and 8 MiB, or one row. Raises `DamagedArchive` and
+        A group has at most 8,192 rows and 8 MiB, or one larger row. Raises `DamagedArchive` and
         `ArchiveUnavailable`.
         """
         wanted = range(len(self.groups)) if groups is None else list(groups)
@@ -290,7 +293,10 @@ class ArchiveFile:
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
     def _decode(self, group: int, columns: Sequence[str] | None) -> pa.Table:
-        """Decode a row group to one chunk a column. Raises DamagedData and `ArchiveUnavailable`."""
+        """Decode a row group to a table with one chunk per column.
+
+        Raises DamagedData and `ArchiveUnavailable`.
+        """
         found = self.groups[group]
         position, size = int(found["position"]), int(found["bytes"])
         try:
@@ -304,8 +310,8 @@ class ArchiveFile:
         source = pa.PythonFile(PieceReader(data, position), mode="r")
         wanted = None if columns is None else list(columns)
         try:
-            # With pre_buffer a thread of Arrow reads, and aborts the process if it still holds
-            # Python objects when the interpreter exits.
+            # With pre_buffer, a thread of Arrow reads. It aborts the process if it holds Python
+            # objects when the interpreter exits.
             file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
             table = file.read_row_group(group, columns=wanted, use_threads=False)
         except (pa.ArrowException, OSError) as error:

@@ -1,9 +1,9 @@
 # Tests: tests/archive/test_writer.py
-"""A decoded row group of the table ``records``, from which slices of records are cut.
+"""A decoded row group of the table ``records``, and slices of it.
 
 Columns are arrays of numbers and packed byte strings. A constant or absent column takes no memory.
-Values, times and offsets stay arrays when they are read: making a Python object of each would take
-most of the time of a read.
+Values, times and offsets stay arrays in a slice: a Python object for each would take most of the
+time of a read.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ READ_COLUMNS = (
     *("offset", "append_time", "producer_time", "key", "value", "encoding", "metadata"),
     *("expires_at", "producer_format"),
 )
-"""The columns of a file of one partition."""
+"""The columns to read of a file of one partition."""
 KEY_COLUMNS = ("topic_id", "partition")
-"""The further columns of a file of several partitions."""
+"""The additional columns to read of a file of several partitions."""
 
 NO_RECORDS = RecordColumns([])
 """The columns of no record."""
 
 
 class RecordRows:
-    """Rows of the table ``records``; each column of ``table`` is one chunk."""
+    """Rows of the table ``records``. ``table`` has one chunk per column."""
 
     def __init__(self, table: pa.Table) -> None:
         column = {name: table[name].chunk(0) for name in table.column_names}
@@ -62,20 +62,20 @@ class RecordRows:
         return (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
 
     def fit(self, first: int, end: int, max_bytes: int) -> int:
-        """Return the end of the rows from ``first`` on that fit ``max_bytes``, at least one."""
+        """Return the end of the rows from ``first`` on that fit ``max_bytes``: at least one row."""
         ends = self._content_ends
         before = int(ends[first - 1]) if first else 0
         fitting = int(np.searchsorted(ends, before + max_bytes, "right"))
         return min(end, max(first + 1, fitting))
 
     def offsets_of(self, first: int, end: int) -> Sequence[int]:
-        """Return the offsets of at least one row."""
+        """Return the offsets of the rows from ``first`` to ``end``: at least one row."""
         low, high = self.offsets.item(first), self.offsets.item(end - 1)
         is_dense = high - low == end - 1 - first
         return range(low, high + 1) if is_dense else self.offsets[first:end].tolist()
 
     def columns(self, first: int, end: int) -> RecordColumns:
-        """Return the records of at least one row; the values refer to the whole row group."""
+        """Return the records of at least one row. The values refer to the whole row group."""
         rows = slice(first, end)
         expires_at = self._expires_at
         if isinstance(expires_at, int):
@@ -95,12 +95,12 @@ class RecordRows:
 
 
 def _constant(numbers: npt.NDArray[Any]) -> npt.NDArray[Any] | int:
-    """Return the number if all are equal, else the array."""
+    """Return one number if all numbers are equal, else the array."""
     return int(numbers[0]) if (numbers == numbers[0]).all() else numbers
 
 
 def _slice(numbers: npt.NDArray[Any] | int, rows: slice) -> Sequence[int] | int:
-    """Slice a column into an array, without a Python number for each row."""
+    """Return rows of a column, without a Python number for each row."""
     if isinstance(numbers, int):
         return numbers
     return array(numbers.dtype.char, numbers[rows].tobytes())
@@ -113,7 +113,7 @@ class _Optional:
         self._array = array if array.null_count < len(array) else None
 
     def slice(self, first: int, end: int) -> list[int | None] | None:
-        """Slice the column; None: all rows are null."""
+        """Return rows of the column, or None if all of them are null."""
         if self._array is None:
             return None
         part = self._array.slice(first, end - first)
@@ -133,11 +133,11 @@ class _ByteStrings:
         self.lengths = np.diff(self._ends)
 
     def packed(self, first: int, end: int) -> ArrowBytes:
-        """Slice the column without a copy; a null becomes empty."""
+        """Return rows of the column without a copy. A null becomes empty."""
         return ArrowBytes(self._ends[first : end + 1], self._data)
 
     def optional(self, first: int, end: int) -> list[bytes | None] | None:
-        """Slice the column; None: all rows of the group are null."""
+        """Return rows of the column, or None if all rows of the group are null."""
         if self._is_absent:
             return None
         pieces = list(self.packed(first, end))

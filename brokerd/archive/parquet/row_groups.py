@@ -20,7 +20,7 @@ from brokerd.archive.parquet.digest import byte_lengths
 
 GROUP_ROWS = 8192
 GROUP_BYTES = 8 << 20
-"""Limits keys, values and metadata of a row group of several rows."""
+"""The largest size of keys, values and metadata of a row group with several rows."""
 
 Integers = npt.NDArray[np.int64]
 Key = tuple[int, int, int]
@@ -28,7 +28,7 @@ Key = tuple[int, int, int]
 
 
 def content_lengths(rows: pa.Table | pa.RecordBatch) -> Integers:
-    """Return the bytes of key, value and metadata of each row; each column is one chunk."""
+    """Return the bytes of key, value and metadata of each row. Each column must be one chunk."""
     total = np.zeros(len(rows), np.int64)
     for name in ("key", "value", "metadata"):
         column = rows[name].chunk(0) if isinstance(rows, pa.Table) else rows[name]
@@ -44,7 +44,7 @@ class RowGroup(NamedTuple):
     """A complete row group."""
 
     table: pa.Table
-    """Each column is one chunk."""
+    """A table with one chunk per column."""
     content: int
     """Bytes of keys, values and metadata."""
 
@@ -60,7 +60,7 @@ class RowGroupBuilder:
         self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[RowGroup]:
-        """Add rows; yields the row groups that are complete."""
+        """Add rows, and yield the row groups that become complete."""
         sizes = content_lengths(batch) if self._has_content else np.zeros(len(batch), np.int64)
         ends = np.cumsum(sizes)
         at, before = 0, 0
@@ -78,7 +78,7 @@ class RowGroupBuilder:
             before = int(ends[at - 1])
 
     def finish(self) -> RowGroup | None:
-        """Return the last row group; None: no rows are left."""
+        """Return the last row group, or None if no rows are left."""
         return self._group() if self._rows else None
 
     def _group(self) -> RowGroup:
@@ -89,7 +89,7 @@ class RowGroupBuilder:
 
 
 class OrderChecker:
-    """Checks that rows are in order, unique, and in the covered ranges of their file."""
+    """Checks that rows are ordered, unique, and in the covered ranges of their file."""
 
     def __init__(self, ranges: Sequence[Range], layout: Layout) -> None:
         self._layout = layout
@@ -97,9 +97,9 @@ class OrderChecker:
         self._last: Key = (-1, -1, -1)
 
     def check(self, table: pa.Table) -> tuple[Key, Key]:
-        """Check the next row group; returns its first and its last key.
+        """Check the next row group, and return its first and its last key.
 
-        Raises ValueError for rows that are out of order or outside the covered ranges.
+        Raises ValueError for rows out of order or outside the covered ranges.
         """
         names = ("topic_id", "partition", "offset")
         if self._layout is not RECORDS:
@@ -115,7 +115,7 @@ class OrderChecker:
         return _key(columns, 0), _key(columns, -1)
 
     def _rises(self, columns: list[Integers]) -> bool:
-        """Tell whether each key is above the one before it."""
+        """Return whether each key is above the key before it."""
         steps = [np.diff(c, prepend=last) for c, last in zip(columns, self._last, strict=True)]
         self._last = _key(columns, -1)
         first, second, third = steps
@@ -123,7 +123,7 @@ class OrderChecker:
         return bool(above.all())
 
     def _covered(self, columns: list[Integers]) -> bool:
-        """Tell whether each row is in a range; columns: topic ids, partitions, offsets."""
+        """Return whether each row is in a range. Columns are topic ids, partitions, offsets."""
         topic_id, partition, offset = columns
         changes = np.flatnonzero((np.diff(topic_id) != 0) | (np.diff(partition) != 0)) + 1
         return all(

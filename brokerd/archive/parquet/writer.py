@@ -1,9 +1,9 @@
 # Tests: tests/archive/test_writer.py
 """Writes the files of ``records`` and ``events``, and verifies them.
 
-A file is immutable and carries its own checksums (docs/archive-format.rst, section "Files").
-`FileWriter` takes sorted rows and leaves one durable file under its final name, or none. It returns
-a `FileInfo` for the commit. `verify_written` compares the rows of the file with the input.
+A file is immutable and holds its own checksums (docs/archive-format.rst, section "Files").
+`FileWriter` takes sorted rows. It leaves one durable file under its final name, or no file. It
+returns a `FileInfo` for the commit. `verify_written` compares the rows of the file with the input.
 """
 
 from __future__ import annotations
@@ -47,38 +47,41 @@ from brokerd.errors import DamagedData
 
 
 class FileInfo(NamedTuple):
-    """A written file; can be pickled."""
+    """A written file. It can be pickled."""
 
     path: str
-    """Relative to the table's directory."""
+    """The path relative to the table's directory."""
     size: int
     rows: int
     content: int
     """Bytes of keys, values and metadata."""
     ranges: tuple[Range, ...]
     minimum: dict[str, int]
-    """The smallest value of each column with statistics, times in microseconds; empty: no rows."""
+    """The smallest value of each column with statistics; empty if the file has no rows.
+
+    Times are in microseconds."""
     maximum: dict[str, int]
     keyed: int
     tombstones: int
     expiring: int
     digest: str
-    """Of the input rows."""
+    """The digest of the input rows."""
 
     @property
     def bucket(self) -> int:
-        """The value of the partition column; meaningless for a file of events."""
+        """Return the value of the partition column; undefined for a file of events."""
         return bucket_of(self.ranges[0].topic_id)
 
 
 class FileWriter:
-    """Writes one file of a table below ``directory``, which is made if it is absent.
+    """Writes one file of a table below ``directory``, and makes the directory if it is absent.
 
     The context manager deletes the file unless `close` succeeded.
 
-    :param ranges: the covered ranges, sorted and disjoint; those of ``records`` are of one bucket.
-    :raises ValueError: there is no range, or rows are unsorted or outside the ranges.
-    :raises OSError: a write failed, as on a full disk (ENOSPC).
+    :param ranges: the covered ranges, sorted and disjoint. Ranges of ``records`` belong to one
+        bucket.
+    :raises ValueError: ``ranges`` is empty, or rows are unsorted or outside the ranges.
+    :raises OSError: a write failed, for example on a full disk (ENOSPC).
     :raises ArchiveUnavailable: a write to a bucket failed.
     """
 
@@ -122,7 +125,7 @@ class FileWriter:
                 self._write_group(group)
 
     def close(self) -> FileInfo:
-        """Complete the file: footer, final name, durable."""
+        """Write the footer, make the file durable under its final name, and return its facts."""
         group = self._rows.finish()
         if group is not None:
             self._write_group(group)
@@ -160,7 +163,7 @@ class FileWriter:
         )
 
     def abandon(self) -> None:
-        """Delete the file, unless it is complete."""
+        """Delete the file unless it is complete."""
         if not self._sink.closed:
             self._sink.ignore_writes()
             self._writer.close()
@@ -224,13 +227,13 @@ def parquet_options(layout: Layout) -> dict[str, Any]:
         },
         "write_statistics": list(layout.statistics),
         "write_page_checksum": True,
-        "write_batch_size": GROUP_ROWS,  # one page a column, which is quicker
+        "write_batch_size": GROUP_ROWS,  # one page per column, which is faster
         "store_schema": False,
     }
 
 
 def _merged(ranges: Iterable[Range], layout: Layout) -> tuple[Range, ...]:
-    """Check the covered ranges, and merge those that touch. Raises ValueError."""
+    """Check the covered ranges, and merge touching ranges. Raises ValueError."""
     found = list(ranges)
     for one in found:
         if one.first >= one.end or one.first < 0:
@@ -248,7 +251,7 @@ def _merged(ranges: Iterable[Range], layout: Layout) -> tuple[Range, ...]:
 def verify_written(directory: Place | str, info: FileInfo) -> None:
     """Read a file from the disk, and compare its rows with the input.
 
-    :raises DamagedData: they differ; the file must not be committed.
+    :raises DamagedData: the rows differ, so the file must not be committed.
     :raises ArchiveUnavailable: the file cannot be read.
     """
     store = open_store(directory)

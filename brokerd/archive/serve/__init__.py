@@ -1,1 +1,1 @@
-"""The archive as the broker reads it: implements `brokerd.archive.contract.view`."""
+"""Reads the archive for the broker: implements `brokerd.archive.contract.view`."""

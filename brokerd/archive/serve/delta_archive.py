@@ -1,12 +1,12 @@
 # Tests: tests/archive/test_delta_archive.py
 """Implements `brokerd.archive.contract.view` on the Delta tables of an archive.
 
-A refresh without a new version takes some microseconds. With one it reads the new commits, and
-makes the map of files again, in the calling thread. Every byte is verified by a checksum before
+A refresh without a new version takes some microseconds. With a new version it reads the new
+commits, and rebuilds the map of files, in the calling thread. A checksum verifies every byte before
 use, so damage causes neither wrong records nor a crash.
 
-An old version stays readable until vacuum deletes its files; then it is unavailable, and the caller
-refreshes.
+An old version stays readable until vacuum deletes its files. Then reads raise ArchiveUnavailable,
+and the caller refreshes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from brokerd.archive.storage.lru import LruCache
 class DeltaArchive:
     """Implements `brokerd.archive.contract.view.Archive`, for any number of threads.
 
-    :param root: the address of the archive, whether or not it exists yet.
+    :param root: the address of the archive, which need not exist yet.
     """
 
     def __init__(self, root: Place, log_id: str) -> None:
@@ -41,7 +41,7 @@ class DeltaArchive:
         self._records = DeltaLog(root / RECORDS.name, log_id)
         self._events = DeltaLog(root / EVENTS.name, log_id)
         self._lock = threading.Lock()
-        """Held while the Delta logs are read."""
+        """Is held during reads of the Delta logs."""
         self._seen: tuple[Snapshot, Snapshot | None] | None = None
         self._view: DeltaArchiveView | None = None
 
@@ -65,7 +65,7 @@ class DeltaArchive:
             return self._view
 
     def _read_events(self) -> Snapshot | None:
-        """Read the table ``events``; None: it is unavailable, and only records are served."""
+        """Read the table ``events``. If it is unavailable, return None, and serve only records."""
         try:
             return self._events.read()
         except ArchiveUnavailable:
@@ -91,7 +91,7 @@ class DeltaArchiveView:
     # -- `ArchiveView` -----------------------------------------------------------------------
 
     def covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
-        """Implements `ArchiveView.covers`; also checks that files exist with sound footers."""
+        """Implements `ArchiveView.covers`. Also checks that files exist with sound footers."""
         while first < end:
             piece = self._find(topic_id, partition, first)
             if piece is None:
@@ -106,7 +106,7 @@ class DeltaArchiveView:
     def read(
         self, topic_id: int, partition: int, offset: int, max_bytes: int
     ) -> ArchivedRows | None:
-        """Implements `ArchiveView.read`; reads one row group at most."""
+        """Implements `ArchiveView.read`. Reads one row group at most."""
         piece = self._find(topic_id, partition, offset)
         if piece is None:
             return None
@@ -122,14 +122,14 @@ class DeltaArchiveView:
     def offset_of_size(
         self, topic_id: int, partition: int, below: int, max_bytes: int
     ) -> int | None:
-        """Implements `ArchiveView.offset_of_size`, to the record."""
+        """Implements `ArchiveView.offset_of_size`, exact to one record."""
         return offset_of_size(self, topic_id, partition, below, max_bytes)
 
     # -- `brokerd.archive.serve.seek.Files` ----------------------------------------------------
 
     @property
     def sizes(self) -> LruCache[int]:
-        """Caches the counted bytes."""
+        """Return the cache of counted bytes."""
         return self._open_files.sizes
 
     def path(self, row: int) -> str:
@@ -141,18 +141,18 @@ class DeltaArchiveView:
         return self.map.content(row)
 
     def last_time_us(self, row: int) -> int:
-        """Return the largest append time in a file; -1: it has no rows."""
+        """Return the largest append time in a file; -1 if it has no rows."""
         return self.map.last_time_us(row)
 
     def open(self, piece: Piece) -> ArchiveFile:
-        """Open the file of a piece. Raises as `brokerd.archive.parquet.reader.open_file`."""
+        """Open a piece's file. Raises the errors of `brokerd.archive.parquet.reader.open_file`."""
         try:
             return self._open_files.open(self.map.path(piece.row), self.map.size(piece.row))
         except DamagedArchive as error:
             raise _within(error, piece) from None
 
     def pieces(self, topic_id: int, partition: int) -> Sequence[Piece]:
-        """Return the covered pieces of a partition, by offset; none lies within another."""
+        """Return the covered pieces of a partition by offset. No piece lies within another."""
         own = self.map.pieces(topic_id, partition)
         shared = self.map.shared(topic_id, partition)
         if not shared:
@@ -171,15 +171,15 @@ class DeltaArchiveView:
         return self._open_files.ranges(self.map.path(shared.row), self.map.size(shared.row))
 
     def _find(self, topic_id: int, partition: int, offset: int) -> Piece | None:
-        """Find the piece that covers an offset."""
+        """Return the piece that covers an offset, or None."""
         piece = self.map.find(topic_id, partition, offset)
         return piece or self._find_shared(topic_id, partition, offset)
 
     def _find_shared(self, topic_id: int, partition: int, offset: int) -> Piece | None:
-        """Find the piece of a shared file that covers an offset.
+        """Return the piece of a shared file that covers an offset, or None.
 
-        Files are in the order of writing, and so are a partition's offsets, unless files were
-        merged: a binary search looks into the likely half first.
+        Files are in the order of writing. A partition's offsets follow this order unless files
+        were merged. So a binary search examines the likely half first, then the other half.
         """
         candidates, passed_over = self.map.shared(topic_id, partition), list[SharedFile]()
         problem: DamagedArchive | ArchiveUnavailable | None = None
@@ -210,7 +210,7 @@ class DeltaArchiveView:
         return None
 
     def _next_known(self, topic_id: int, partition: int, offset: int) -> int:
-        """Return the next offset that a readable file covers; at least ``offset`` + 1."""
+        """Return the next offset that a readable file covers, or ``offset`` + 1."""
         found = [piece.first for piece in self.map.pieces(topic_id, partition)]
         for shared in self.map.shared(topic_id, partition):
             try:
@@ -221,6 +221,6 @@ class DeltaArchiveView:
 
 
 def _within(error: DamagedArchive, piece: Piece) -> DamagedArchive:
-    """Limit an error to the offsets of a piece."""
+    """Return an error that is limited to the offsets of a piece."""
     first, end = max(error.first, piece.first), min(error.end, piece.end)
     return DamagedArchive(str(error), first, end)

@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_delta_archive.py
 """Caches open files of the table ``records`` for the readers of an archive.
 
-Bounds: 64 open files, 32 MiB of footers, 32 MiB of decoded row groups, and 16 MiB of covered ranges
-of shared files. Objects of a bucket hold no descriptor, so their number is bounded by the footers.
+Limits: 64 open files, 32 MiB of footers, 32 MiB of decoded row groups, and 16 MiB of covered ranges
+of shared files. Objects of a bucket have no descriptor, so only the footers limit their number.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class CoveredRanges:
         columns = [array("q", column.tobytes()) for column in ranges.T]
         self._topics, self._partitions, self._first, self._end = columns
         self.size = 400 + 32 * len(self._first)
-        """Approximate bytes in memory."""
+        """The approximate number of bytes in memory."""
 
     def of(self, topic_id: int, partition: int) -> list[Range]:
         """Return the ranges of a partition, in order."""
         return [self._at(at) for at in range(*self._span(topic_id, partition))]
 
     def find(self, topic_id: int, partition: int, offset: int) -> Range | None:
-        """Find the range that holds an offset."""
+        """Return the range that holds an offset, or None."""
         low, high = self._span(topic_id, partition)
         at = bisect_right(self._first, offset, low, high) - 1
         return self._at(at) if at >= low and offset < self._end[at] else None
@@ -70,7 +70,7 @@ class CoveredRanges:
 class FileCache:
     """Opens files of one table, for any number of threads.
 
-    Raises as `brokerd.archive.parquet.reader.open_file`.
+    Raises the errors of `brokerd.archive.parquet.reader.open_file`.
     """
 
     def __init__(self, table: Place) -> None:
@@ -81,10 +81,10 @@ class FileCache:
         self._ranges: LruCache[CoveredRanges] = LruCache(RANGES_FILES_MAX, RANGES_BYTES)
         self._groups = RowGroupCache(ROW_GROUPS_MAX, ROW_GROUP_BYTES)
         self.sizes: LruCache[int] = LruCache(SIZES_MAX, SIZES_MAX)
-        """Bytes of a partition's records in a shared file, as `seek` counted them."""
+        """The bytes of a partition's records in a shared file, counted by `seek`."""
 
     def open(self, path: str, size: int) -> ArchiveFile:
-        """Return a file by its path relative to the table; ``size``: its expected bytes."""
+        """Open a file by its path relative to the table. ``size`` is the expected size in bytes."""
         return self._files.get(path) or self._open(path, size)
 
     def _open(self, path: str, size: int) -> ArchiveFile:
@@ -105,7 +105,7 @@ class FileCache:
         if self._files.get(path) is None:
             self._open(path, size)
             if not self._store.is_local:
-                return  # the request was just now
+                return  # it was requested just now
         full = self._table / path
         try:
             found = self._store.stat(path).size

@@ -1,11 +1,11 @@
 # Tests: tests/archive/test_file_map.py
 """Maps offsets to files of one version of the table ``records``.
 
-The map is made from the Delta log and opens no file; it takes about 0.3 KB a file. The name of a
-file of one partition has its covered range. A file that partitions share has its ranges in the
-footer alone, so for these the map returns candidates.
+The map is built from the Delta log without opening files. It takes about 0.3 KB per file. The name
+of a file of one partition has its covered range. A shared file has its ranges only in the footer,
+so the map returns shared files as candidates.
 
-Where two files cover an offset, both are right, and the map returns the one that ends later.
+If two files cover an offset, both are correct, and the map returns the file that ends later.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ONE_PARTITION = (
     f"^bucket=(?P<bucket>{_N})/p-(?P<topic_id>{_N})-(?P<partition>{_N})"
     f"-(?P<first>{_N})-(?P<end>{_N})-[0-9a-f]{{8}}-[0-9a-f]{{16}}\\.parquet$"
 )
-"""The pattern of `brokerd.archive.contract.layout`, for Arrow to match all names at once."""
+"""The pattern of `brokerd.archive.contract.layout`, with which Arrow matches all names at once."""
 
 
 class Piece(NamedTuple):
-    """Offsets ``first`` to ``end``, exclusive, of one partition in a file that covers them."""
+    """Offsets ``first`` to ``end`` (exclusive) of one partition, and a file that covers them."""
 
     first: int
     end: int
@@ -56,7 +56,7 @@ class FileMap:
     """The live files of one version of the table ``records``. Immutable.
 
     :param files: `brokerd.archive.delta.log_files.Snapshot.files`.
-    :raises ForeignArchive: brokerd did not write one of the files.
+    :raises ForeignArchive: a file has a name that brokerd does not write.
     """
 
     def __init__(self, files: pa.Table) -> None:
@@ -98,7 +98,7 @@ class FileMap:
         )
         wrong = (bucket != bucket_of(topic_id)) | (first >= end)
         for row in rows[wrong].tolist():
-            parse_records_name(self.path(row))  # raises
+            parse_records_name(self.path(row))  # raises ForeignArchive
         order = np.lexsort((-end, first, partition, topic_id))
         topic_id, partition, first, end = (
             column[order] for column in (topic_id, partition, first, end)
@@ -108,7 +108,7 @@ class FileMap:
         is_new = _differs(topic_id[is_needed]) | _differs(partition[is_needed])
         begins = is_new.nonzero()[0]
         self._topics = _array(topic_id[is_needed][begins])
-        """The topic ids of partitions with files of their own."""
+        """The topic ids of partitions that have unshared files."""
         self._partitions = _array(partition[is_needed][begins])
         """The numbers of these partitions in their topics."""
         self._begins = _array(np.append(begins, is_needed.sum()))
@@ -133,11 +133,11 @@ class FileMap:
         return self._content[row]
 
     def last_time_us(self, row: int) -> int:
-        """Return the largest append time in a file; -1: it has no rows."""
+        """Return the largest append time in a file; -1 if it has no rows."""
         return self._last_time_us[row]
 
     def find(self, topic_id: int, partition: int, offset: int) -> Piece | None:
-        """Find the file of this partition alone that covers an offset."""
+        """Return the unshared file of a partition that covers an offset, or None."""
         low, high = self._span(topic_id, partition)
         at = bisect_right(self._first, offset, low, high) - 1
         if at < low or offset >= self._end[at]:
@@ -145,16 +145,16 @@ class FileMap:
         return Piece(self._first[at], self._end[at], self._row[at])
 
     def pieces(self, topic_id: int, partition: int) -> Sequence[Piece]:
-        """Return the files of this partition alone, by offset; none lies within another."""
+        """Return the unshared files of a partition by offset. No file lies within another."""
         return _Pieces(self, *self._span(topic_id, partition))
 
     def shared(self, topic_id: int, partition: int) -> list[SharedFile]:
-        """Return the shared files that may cover offsets of this partition, oldest first."""
+        """Return the shared files that may cover offsets of a partition, oldest first."""
         key = topic_id, partition
         return [one for one in self._shared[bucket_of(topic_id)] if one.low <= key <= one.high]
 
     def _span(self, topic_id: int, partition: int) -> tuple[int, int]:
-        """Return the first row and the end of a partition's files."""
+        """Return the first row and the end of a partition's unshared files."""
         low = bisect_left(self._topics, topic_id)
         high = bisect_right(self._topics, topic_id, low)
         at = bisect_left(self._partitions, partition, low, high)
@@ -192,14 +192,14 @@ def _column(files: pa.Table, name: str) -> array[int]:
 
 
 def _array(numbers: Numbers) -> array[int]:
-    """Convert to the standard library's array, whose items are read faster."""
+    """Convert numbers to an array of the standard library, whose items are read faster."""
     found = array("q")
     found.frombytes(numbers.astype("int64", copy=False).tobytes())
     return found
 
 
 def _differs(numbers: Numbers) -> npt.NDArray[np.bool_]:
-    """Tell whether each number differs from the one before it; the first one does."""
+    """Return a mask of the numbers that differ from the number before; true for the first."""
     found = np.ones(len(numbers), bool)
     np.not_equal(numbers[1:], numbers[:-1], out=found[1:])
     return found
@@ -208,9 +208,9 @@ def _differs(numbers: Numbers) -> npt.NDArray[np.bool_]:
 def _not_within_earlier(
     first: Numbers, end: Numbers, is_new: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Tell whether each range ends after all earlier ranges of its partition.
+    """Return a mask of the ranges that end after all earlier ranges of their partition.
 
-    :param is_new: whether a range is the first of its partition.
+    :param is_new: marks the first range of each partition.
     """
     found = np.ones(len(first), bool)
     for begin, stop in _overlapping(first, end, is_new):
@@ -222,7 +222,7 @@ def _not_within_earlier(
 def _overlapping(
     first: Numbers, end: Numbers, is_new: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the end of each partition with overlapping ranges, which is rare."""
+    """Yield the first row and the end of each partition with overlapping ranges. These are rare."""
     overlaps = (~is_new[1:]) & (first[1:] < end[:-1])
     begins = np.append(is_new.nonzero()[0], len(first))
     numbers = np.unique(np.searchsorted(begins, overlaps.nonzero()[0], side="right") - 1)

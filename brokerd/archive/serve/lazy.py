@@ -1,7 +1,7 @@
 # Tests: tests/archive/test_lazy.py
-"""Opens an archive once it exists, so that a broker without one does not load pyarrow.
+"""Opens an archive once it exists, so that a broker without an archive does not load pyarrow.
 
-pyarrow takes 50 MB of memory and a quarter of a second.
+Loading pyarrow takes 50 MB of memory and a quarter of a second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOG_OF_RECORDS = "records/_delta_log"
 class LazyArchive:
     """Implements `brokerd.archive.contract.view.Archive` for the log ``log_id`` at ``root``.
 
-    `refresh` is for one thread at a time.
+    `refresh` serves one thread at a time.
     """
 
     def __init__(self, root: Place, log_id: str) -> None:
@@ -26,9 +26,9 @@ class LazyArchive:
         self._archive: Archive | None = None
 
     def refresh(self) -> ArchiveView | None:
-        """Return the newest version; None: there is no archive yet. See `Archive.refresh`.
+        """Return the newest version, or None before the archive exists: see `Archive.refresh`.
 
-        Raises `ArchiveUnavailable`, too, if a library is not installed.
+        Raises `ArchiveUnavailable` also if a library is not installed.
         """
         if self._archive is None:
             store = open_store(self._root)

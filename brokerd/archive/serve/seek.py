@@ -1,8 +1,8 @@
 # Tests: tests/archive/test_seek.py
 """Finds offsets of one partition by time and by size.
 
-Both searches use the map of files first. They open the file with the answer, and those that the
-partition shares with others.
+Both searches use the map of files first. They open the file with the answer, and the shared files
+of the partition.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ class Files(Protocol):
 
     @property
     def sizes(self) -> LruCache[int]:
-        """Caches the counted bytes."""
+        """Return the cache of counted bytes."""
 
     def pieces(self, topic_id: int, partition: int) -> Sequence[Piece]:
-        """Return the covered pieces of a partition, by offset; none lies within another."""
+        """Return the covered pieces of a partition by offset. No piece lies within another."""
 
     def open(self, piece: Piece) -> ArchiveFile:
         """Open the file of a piece."""
 
     def path(self, row: int) -> str:
-        """Return the path of a file, which is unique for ever."""
+        """Return the path of a file, which is never used again."""
 
     def content(self, row: int) -> int:
         """Return the bytes of keys, values and metadata in a file."""
 
     def last_time_us(self, row: int) -> int:
-        """Return the largest append time in a file; -1: it has no rows."""
+        """Return the largest append time in a file; -1 if it has no rows."""
 
 
 def offset_at_time(files: Files, topic_id: int, partition: int, time_us: int) -> int | None:
-    """Find the first offset appended at or after a time; None: there is none."""
+    """Return the first offset appended at or after a time, or None."""
     for piece in files.pieces(topic_id, partition):
         if files.last_time_us(piece.row) >= time_us:
             found = files.open(piece).offset_at_time(topic_id, partition, time_us)
@@ -56,9 +56,9 @@ def offset_at_time(files: Files, topic_id: int, partition: int, time_us: int) ->
 def offset_of_size(
     files: Files, topic_id: int, partition: int, below: int, max_bytes: int
 ) -> int | None:
-    """Find the first offset so that records from it to ``below`` take at most ``max_bytes``.
+    """Return the first offset from which records up to ``below`` take at most ``max_bytes``.
 
-    :return: ``below`` if the last record is larger; None if there is no record below it.
+    :return: the offset; ``below`` if the last record is larger; None if no record is below it.
     """
     pieces = [one for one in files.pieces(topic_id, partition) if one.first < below]
     found, left = below, max_bytes
@@ -92,9 +92,9 @@ def _size(files: Files, piece: Piece, topic_id: int, partition: int) -> int:
 
 
 def _backwards(file: ArchiveFile, span: Range, left: int) -> Iterator[tuple[int, int]]:
-    """Yield offsets and sizes of records in a part of a file, the last one first.
+    """Yield offsets and sizes of records in a part of a file, the last record first.
 
-    A row group that lies in the part and still fits ``left`` comes as one.
+    A whole row group in the part that still fits ``left`` is yielded as one item.
     """
     key = span[:2]
     for group in reversed(file.groups_of(*key)):
