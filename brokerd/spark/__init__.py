@@ -2,8 +2,8 @@
 """The log as a source of Apache Spark: docs/spark.rst.
 
 Importing this module registers the format ``brokerd`` with the active session and with sessions
-that ``SparkSession.builder.getOrCreate()`` creates later. It wraps that method, because Spark has
-no hook for new sessions. Without Spark the import does nothing.
+that ``SparkSession.builder.getOrCreate()`` creates later. The module wraps this method, because
+Spark has no hook for new sessions. Without Spark the import has no effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NoPyspark(BrokerdError):
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format ``brokerd`` with a session, as the import does for the active one.
+    """Register the format ``brokerd`` with a session. The import does it for the active session.
 
     :raises NoPyspark: pyspark is not installed.
     """
@@ -44,12 +44,12 @@ def register(spark: SparkSession) -> None:
 
 
 def explain(place: str, **options: object) -> Explanation:
-    """Plan a query and return what it reads and leaves out. It reads no record.
+    """Plan a query, and return the amounts that it reads and skips. Read no record.
 
-    :param place: the path, as for ``load``.
-    :param options: as for ``option``; pass ``from`` as ``**{"from": ...}``.
+    :param place: the path for ``load``.
+    :param options: the options for ``option``. Pass ``from`` as ``**{"from": ...}``.
     :return: an object whose ``str()`` is a table.
-    :raises BrokerdError: as the query does.
+    :raises BrokerdError: for the reasons of the query.
     """
     from brokerd.spark.explain_query import explain
 
@@ -57,10 +57,10 @@ def explain(place: str, **options: object) -> Explanation:
 
 
 def _prepare(environment: MutableMapping[str, str]) -> None:
-    """Set the Python and the Java of a Spark that starts now, as brokerd-rollup does.
+    """Set the Python and the Java of a Spark that starts later, as brokerd-rollup does.
 
-    It keeps the user's ``PYSPARK_PYTHON``, ``JAVA_HOME`` and ``PATH``. Spark itself reports a
-    missing Java.
+    The user's ``PYSPARK_PYTHON``, ``JAVA_HOME`` and ``PATH`` stay. Spark itself reports a missing
+    Java.
     """
     from brokerd.archive.cluster.session import NoSpark
     from brokerd.spark.java import find_java_home

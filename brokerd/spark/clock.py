@@ -1,5 +1,5 @@
 # Tests: tests/spark/test_source.py
-"""The wall clock. A query leaves out records that have expired by it. No pyspark."""
+"""The wall clock. A query skips records that have expired by this clock. No pyspark."""
 
 from __future__ import annotations
 

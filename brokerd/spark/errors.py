@@ -1,5 +1,5 @@
 # Tests: tests/spark/test_source.py
-"""Errors as a user of Spark sees them: one text that says what is wrong and what to do."""
+"""Shows errors to a user of Spark as one text, with the problem and its remedy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from brokerd.errors import BrokerdError
 def hide_traceback() -> Iterator[None]:
     """Make Spark show a `BrokerdError` as its text, without a traceback.
 
-    Use it only in Spark's Python workers. A worker reports one error, in the form that this
-    variable sets, and ends (pyspark.util.handle_worker_exception).
+    Only Spark's Python workers may use it. A worker reports one error and ends. The environment
+    sets the form of the error (pyspark.util.handle_worker_exception).
     """
     try:
         yield

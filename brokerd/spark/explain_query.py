@@ -1,5 +1,5 @@
 # Tests: tests/spark/test_explain_query.py
-"""Explain a query: the files and bytes that it reads, as a table. No pyspark."""
+"""Explains a query: shows the files and bytes that it reads as a table. No pyspark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Explanation(NamedTuple):
 
 
 def explain(place: str, **options: object) -> Explanation:
-    """Plan a query; see `brokerd.spark.explain`."""
+    """Plan a query, and return the amounts that it reads: see `brokerd.spark.explain`."""
     given = {name: _text(value) for name, value in options.items()}
     parsed = parse_options({**given, "path": place})
     if parsed.table != RECORDS.name:

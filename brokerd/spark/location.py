@@ -1,7 +1,7 @@
 # Tests: tests/spark/test_location.py
-"""The location that a query reads: a broker's data directory, or an archive alone.
+"""The location that a query reads: a broker's data directory, or only an archive.
 
-It checks names only and opens no file. No pyspark.
+This module examines only names, and opens no file. No pyspark.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ STATE = "state"
 
 
 class BadLocation(BrokerdError):
-    """An address is neither that of a data directory nor that of an archive."""
+    """An address holds neither a data directory nor an archive."""
 
 
 class Location(NamedTuple):
     """The location that a query reads. It is pickled."""
 
     data_dir: str | None
-    """The data directory of a broker; None: there is only an archive."""
+    """The data directory of a broker, or None for an archive without data directory."""
     archive: str
-    """The archive's address. With a data directory, the archive need not exist yet."""
+    """The archive's address. If ``data_dir`` is set, the archive need not exist yet."""
 
 
 def open_location(path: str, archive: str | None = None) -> Location:
-    """Find out whether an address is a data directory or an archive.
+    """Return the location at an address, which is a data directory or an archive.
 
-    An object store is not asked whether the archive exists.
+    For an object store, do not check that the archive exists.
 
-    :param path: a directory or a URI, as the user wrote it.
-    :param archive: the archive of the data directory; None: ``archive`` below it.
-    :raises BadLocation: it is neither; the text names the directory that is missing.
+    :param path: a directory or a URI, in the user's form.
+    :param archive: the archive of the data directory; the default is ``archive`` below it.
+    :raises BadLocation: the address is neither; the text names the missing directory.
     """
     if not path:
         raise BadLocation("load() needs a path: a broker's data directory or an archive's address")

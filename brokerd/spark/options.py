@@ -1,5 +1,5 @@
 # Tests: tests/spark/test_options.py
-"""The options of the source, as docs/spark.rst describes them: parsed and checked.
+"""Parses and checks the options of the source, which docs/spark.rst describes.
 
 Spark passes strings, and ignores the case of option names. No pyspark.
 """
@@ -35,11 +35,11 @@ EARLIEST = "earliest"
 LATEST = "latest"
 OFFSET_MAX = (1 << 63) - 1
 MAX_BYTES_MIN = 1 << 10
-"""With a smaller limit, most micro-batches would hold no record."""
+"""The smallest ``maxBytesPerTrigger``. With a smaller limit, most micro-batches would be empty."""
 
 _PATH = "path"
 _PATHS = "paths"
-"""Spark's own options: the path given to ``load``; several paths, as JSON."""
+"""Options of Spark itself: the path given to ``load``, and several paths as JSON."""
 _PAYLOADS: dict[str, Payload] = {"bytes": "bytes", "json": "json", "msgpack": "msgpack"}
 _SIZE = re.compile(r"(\d{1,19}) ?(|KiB|MiB|GiB)", re.ASCII)
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -72,11 +72,11 @@ class Options(NamedTuple):
     path: str
     archive: str | None
     table: str
-    """A table of the archive; ``records`` stands for the whole log."""
+    """A table of the archive. ``records`` stands for the whole log."""
     payload: Payload
     request: Request
     start: str | None
-    """The option ``from``, as the user wrote it."""
+    """The option ``from``, in the user's form."""
     to: str | None
     max_bytes: int | None
     """The size of a micro-batch, in bytes of the journal."""
@@ -127,7 +127,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
 
 def batch_request(options: Options) -> Request:
-    """Return the request of a batch. Raises `BadOption` for options of streams."""
+    """Return the request of a batch. Raises `BadOption` for an option of streams."""
     if options.max_bytes is not None:
         raise BadOption("maxBytesPerTrigger is for streams: leave it out, or use readStream")
     if options.start == LATEST:
@@ -143,9 +143,9 @@ def batch_request(options: Options) -> Request:
 
 
 def stream_request(options: Options) -> Request:
-    """Return the request of a stream's micro-batches, without the LSNs of one batch.
+    """Return the request of a stream's micro-batches, without the LSNs of a single batch.
 
-    :raises BadOption: for options of batches.
+    :raises BadOption: for an option of batches.
     """
     if options.table != RECORDS.name:
         raise BadOption(f"the table {options.table} cannot be streamed: use spark.read")
@@ -158,12 +158,12 @@ def stream_request(options: Options) -> Request:
 
 
 def add_start(request: Request, start: str | None) -> Request:
-    """Add a stream's ``from`` to its request. It must not be `LATEST`."""
+    """Return a stream's request with its ``from``, which must not be `LATEST`."""
     return request if start is None else request._replace(**_start_fields(parse_start(start)))
 
 
 def parse_start(text: str) -> Position:
-    """Parse a ``from``. `EARLIEST` and `LATEST` set no limit. Raises `BadOption`."""
+    """Parse the option ``from``. `EARLIEST` and `LATEST` set no limit. Raises `BadOption`."""
     return Position() if text in (EARLIEST, LATEST) else _parse_position("from", text)
 
 

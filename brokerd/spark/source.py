@@ -4,8 +4,8 @@
 Spark creates these objects in Python workers on the driver's machine, and pickles the readers for
 the executors.
 
-No reader takes filters (``pushFilters``). Spark 4.3 caches the plan that it made with the filters
-of one use of a DataFrame, and takes it for other uses too, in which rows would be missing.
+No reader accepts filters (``pushFilters``). Spark 4.3 caches the plan with the filters of one use
+of a DataFrame, and reuses it for other uses, which would then lack rows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LogReader(DataSourceReader):
 
 
 class TableReader(DataSourceReader):
-    """Reads one of the archive's other tables."""
+    """Reads an archive's table other than ``records``."""
 
     def __init__(self, options: Options, rows: RowFormat, schema: StructType) -> None:
         self._archive = _location(options).archive
@@ -86,7 +86,7 @@ class LogSource(DataSource):
             options = parse_options(self.options)
             location = _location(options)
             if options.table != RECORDS.name:
-                plan_table(location.archive, options.table, (), 1)  # raises if there is no table
+                plan_table(location.archive, options.table, (), 1)  # raises if the table is absent
             return row_format(options).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -1,12 +1,12 @@
 # Tests: tests/spark/test_streaming.py
 """The log as a stream: docs/spark.rst, section "Streams".
 
-Spark keeps offsets in the checkpoint. An offset is a JSON object: ``version`` 1, ``log_id``,
+Spark stores offsets in the checkpoint. An offset is a JSON object: ``version`` 1, ``log_id``,
 ``lsn``, and ``from`` if the stream did not begin at the first or last record. A micro-batch has the
-records from the LSN of one offset to that of the next, exclusive. Planned again, it has the same
-records, except those removed or expired since.
+records from the LSN of one offset to the LSN of the next (exclusive). A repeated plan gives the
+same records, except for records that were removed or have expired since.
 
-Spark calls one reader in one Python process for as long as the stream runs.
+Spark calls one reader in one Python process during the whole stream.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Offset(NamedTuple):
     log_id: str
     lsn: int
     start: str | None = None
-    """The option ``from`` that the stream began with, if it gives a position."""
+    """The option ``from`` of the stream's start, if it gives a position."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object for the checkpoint."""
@@ -89,7 +89,7 @@ class _StreamQuery(NamedTuple):
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a log as a stream.
 
-    It parses the options on the first call of Spark: Spark 4.3 does not report errors of the
+    It parses the options on Spark's first call, because Spark 4.3 does not report errors of the
     constructor.
     """
 
@@ -97,7 +97,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._given = dict(given)
         self._schema = schema
         self._last_lsn: int | None = None
-        """The end of the stream with `Trigger.AvailableNow`."""
+        """The end LSN of the stream with `Trigger.AvailableNow`, else None."""
 
     def initialOffset(self) -> dict[str, Any]:
         with hide_traceback():
@@ -160,7 +160,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return log_end(self._query.location, self._query.request.tail)
 
     def _check(self, offset: Offset, end: LogEnd) -> None:
-        """Raise `BadCheckpoint` if an offset is of another log, or beyond the end of this log."""
+        """Raise `BadCheckpoint` if an offset belongs to another log, or is beyond the end."""
         location = self._query.location
         where = location.data_dir or location.archive
         if offset.log_id != end.log_id:
@@ -169,7 +169,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{end.log_id}: use another checkpointLocation, or load the log it belongs to"
             )
         if offset.lsn > end.lsn and not self._query.request.tail:
-            end = log_end(location)  # the stream may have read the open file before
+            end = log_end(location)  # earlier, the stream may have read the open file
         if offset.lsn > end.lsn:
             raise BadCheckpoint(
                 f"the stream's checkpoint is at LSN {offset.lsn}, and {where} ends at LSN "
@@ -179,7 +179,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _first_lsn(plan: Plan) -> int:
-    """Return an LSN with no row below it, so that a stream begins without empty micro-batches."""
+    """Return an LSN below every row of a plan, so that a stream begins without empty batches."""
     files = [part.lsns[0] for split in plan.splits for part in split.files]
     segments = [part.lsns[0] for split in plan.splits for part in split.segments]
     return max(0, min(files + segments, default=plan.end_lsn))

@@ -1,1 +1,1 @@
-"""Plan a query: take a snapshot of the log and divide it into splits."""
+"""Plans a query: takes a snapshot of the log and divides it into splits."""

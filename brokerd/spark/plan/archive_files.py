@@ -29,9 +29,9 @@ from brokerd.archive.storage.address import Place, place_of
 from brokerd.spark.plan.predicate import INT64_MAX, Interval, Mask, Predicate
 
 SPLIT_ABOVE = 1.5
-"""A file larger than this many splits is divided."""
+"""A file of more than so many splits is divided."""
 _LOG_LOCK = threading.Lock()
-"""A `DeltaLog` may be used by one thread at a time."""
+"""Guards every `DeltaLog`, which serves one thread at a time."""
 
 
 class ArchiveVersion(NamedTuple):
@@ -40,16 +40,16 @@ class ArchiveVersion(NamedTuple):
     state: TableState
     version: int
     files: pa.Table
-    """As `brokerd.archive.delta.log_files.Snapshot.files`."""
+    """The live files: `brokerd.archive.delta.log_files.Snapshot.files`."""
 
     @property
     def records_lsn(self) -> int:
-        """It holds the log below this LSN."""
+        """Return the LSN below which the table holds the log."""
         return self.state.lsn
 
 
 def read_archive(address: str, log_id: str) -> ArchiveVersion | None:
-    """Read the newest version; None: the archive has no table yet.
+    """Read the newest version. Return None if the archive has no table yet.
 
     Raises ArchiveUnavailable, ForeignArchive and NewerFormat.
     """
@@ -62,7 +62,7 @@ def read_archive(address: str, log_id: str) -> ArchiveVersion | None:
 
 @lru_cache(maxsize=4)
 def _delta_log(address: str, log_id: str) -> DeltaLog:
-    """Return a table's Delta log, which reads only new commits each time."""
+    """Return the Delta log of an archive's table. Each read reads only new commits."""
     return DeltaLog(records_table(address), log_id)
 
 
@@ -72,7 +72,7 @@ def records_table(address: str) -> Place:
 
 
 def read_archive_log_id(address: str) -> str | None:
-    """Read the id of the log that an archive belongs to; None: there is no archive.
+    """Read the id of an archive's log. Return None if the archive does not exist.
 
     Raises ArchiveUnavailable and ForeignArchive.
     """
@@ -86,7 +86,7 @@ class FilePart(NamedTuple):
     """A file, or a range of its offsets. It is pickled."""
 
     path: str
-    """Relative to the table."""
+    """The path relative to the table."""
     size: int
     """The size of the file."""
     bytes: int
@@ -96,7 +96,7 @@ class FilePart(NamedTuple):
     topic_ids: tuple[int, int]
     """The smallest and the largest topic id that the file may hold."""
     offsets: Interval
-    """The offsets to read of a file of one partition."""
+    """The offsets to read, for a file of one partition."""
     lsns: tuple[int, int]
     """The smallest and the largest LSN of the file's rows."""
 
@@ -104,7 +104,7 @@ class FilePart(NamedTuple):
 def match_files(files: pa.Table, predicate: Predicate) -> pa.Table:
     """Return the files that may hold matching rows.
 
-    :raises ForeignArchive: a file has a name that brokerd does not give.
+    :raises ForeignArchive: a file has a name that brokerd does not write.
     """
     mask = (
         (files["rows"].to_numpy() > 0)
@@ -124,7 +124,7 @@ def _overlaps(files: pa.Table, first: str, last: str, wanted: Interval) -> Mask:
 
 
 class _NameFilter:
-    """Decides by the name of a file whether it may hold matching rows."""
+    """Decides by a file's name whether the file may hold matching rows."""
 
     def __init__(self, predicate: Predicate) -> None:
         self._predicate = predicate
@@ -155,8 +155,8 @@ class _NameFilter:
 def split_files(files: pa.Table, part_bytes: int) -> list[FilePart]:
     """Divide files into parts of about ``part_bytes`` at most, in order of topic and partition.
 
-    Only a file of one partition is divided, between offsets. So every version of the table has the
-    rows of a part, in any files.
+    Only a file of one partition is divided, between offsets. So a part's rows can be found in other
+    files of a newer version.
     """
     columns = [
         files[name].to_pylist() for name in ("path", "size", "rows", "first_lsn", "last_lsn")

@@ -1,8 +1,8 @@
 # Tests: tests/spark/test_end_proofs.py
-"""The files that prove how far a journal was: bounds, snapshots, indexes of files that are gone.
+"""The files that prove the end of a journal: bounds, snapshots, indexes of missing files.
 
-A journal that ends before has lost its end, and a query must not return less for it. The rules are
-docs/damage.rst, section "The end of the log". No pyspark.
+A journal that ends earlier has lost its end. A query must then fail, and not return fewer rows.
+docs/damage.rst, section "The end of the log", has the rules. No pyspark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from brokerd.walformat.index import INDEX_HEADER_BYTES, decode_index_header
 _SNAPSHOT = re.compile(r"([0-9]{20})\.snap")
 _INDEX = re.compile(r"([0-9]{20})\.idx")
 _MISSING_BYTES_MAX = 16 << 30
-"""An index farther away belongs to another log."""
+"""An index at a larger distance belongs to another log."""
 
 
 class SyncedBounds(Protocol):
@@ -40,11 +40,11 @@ class EndProof(NamedTuple):
     path: Path
     end_lsn: int
     first_lsn: int | None = None
-    """Of an index: the first LSN of its file, which is gone."""
+    """For an index: the first LSN of its missing file."""
 
 
 def read_end_proofs(root: Path, bounds: SyncedBounds) -> list[EndProof]:
-    """Read the proofs in a data directory, before its journal is read. Raises OSError."""
+    """Read the proofs in a data directory, before reading its journal. Raises OSError."""
     proofs = [EndProof(root / STATE / FILE_NAME, bounds.synced_lsn)]
     snapshots = [name for name in os.listdir(root / STATE) if _SNAPSHOT.fullmatch(name)]
     proofs += [EndProof(root / STATE / name, int(name[:20])) for name in snapshots]
@@ -52,12 +52,12 @@ def read_end_proofs(root: Path, bounds: SyncedBounds) -> list[EndProof]:
 
 
 def _lone_indexes(wal: Path) -> Iterator[EndProof]:
-    """Yield the sound indexes whose journal files are gone."""
+    """Yield proofs from the sound indexes of missing journal files."""
     names = set(os.listdir(wal))
     for name in names:
         if _INDEX.fullmatch(name) is None or f"{name[:20]}.wal" in names:
             continue
-        with suppress(OSError, FormatError):  # deleted meanwhile, or it proves nothing
+        with suppress(OSError, FormatError):  # deleted during the loop, or not a proof
             with open(open_regular(wal / name), "rb") as file:
                 header = decode_index_header(file.read(INDEX_HEADER_BYTES))
             if header.first_lsn == int(name[:20]):
@@ -67,10 +67,11 @@ def _lone_indexes(wal: Path) -> Iterator[EndProof]:
 def broken_proof(
     root: Path, bounds: Bounds, proofs: list[EndProof], end_lsn: int, tail: bool
 ) -> EndProof | None:
-    """Return a proof that a journal that ends at ``end_lsn`` should reach further, None if none.
+    """Return a proof that the journal reached beyond ``end_lsn``, or None.
 
     Known damage and deleted files count as read. Raises OSError.
 
+    :param end_lsn: the end of the journal that was read.
     :param tail: whether the open journal file was read.
     """
     wal = root / WAL

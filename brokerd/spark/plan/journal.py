@@ -1,7 +1,7 @@
 # Tests: tests/spark/test_journal.py
 """The journal files that a query reads, and the topic changes in them.
 
-A file without an index, such as the open one, is scanned frame by frame
+A file without an index, for example the open file, is scanned frame by frame
 (`brokerd.archive.journal.frame_scan`).
 """
 
@@ -37,7 +37,7 @@ from brokerd.walformat import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 
 
 class UnreadableJournal(BrokerdError):
-    """The journal cannot be read from some position on. The text says why and what to do."""
+    """The journal cannot be read from some position on. The text names the cause and the remedy."""
 
 
 class SegmentFile(NamedTuple):
@@ -52,12 +52,12 @@ class SegmentFile(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds no frame. A broker gives a file its name when it has one."""
+        """Return whether it holds no frame. A broker names a file once it has a frame."""
         return self.end_lsn == self.first_lsn + SEGMENT_HEADER_BYTES
 
 
 class Journal(NamedTuple):
-    """The files of a journal, and what a plan needs from them."""
+    """The files of a journal, and their content that a plan needs."""
 
     files: list[SegmentFile]
     changes: list[TopicChange]
@@ -66,11 +66,11 @@ class Journal(NamedTuple):
     scans: dict[str, ScannedFrames]
     """The frames of files without an index, by path."""
     gaps: tuple[tuple[int, int], ...]
-    """LSNs that are deleted or known to be damaged: first, end."""
+    """Ranges of deleted or damaged LSNs: first and end (exclusive)."""
 
 
 class _OpenSegment(NamedTuple):
-    """A journal file, its frames if it has no index, and its topic changes."""
+    """A journal file, its topic changes, and its frames if it has no index."""
 
     file: SegmentFile
     scan: ScannedFrames | None
@@ -84,8 +84,8 @@ class _OpenSegment(NamedTuple):
 def read_journal(wal: Path, bounds: Bounds, since: int, tail: bool) -> Journal:
     """List the files of a journal from an LSN on, and the topic changes since the bounds.
 
-    :param tail: whether to read the open file. Otherwise the journal ends before it.
-    :raises FileNotFoundError: a file was deleted meanwhile.
+    :param tail: whether to read the open file. If not, the journal ends before this file.
+    :raises FileNotFoundError: a file was deleted during the call.
     :raises BrokerdError: a file is missing or cannot be read.
     """
     opener = _SegmentOpener(bounds, tail)
@@ -112,9 +112,9 @@ def read_journal(wal: Path, bounds: Bounds, since: int, tail: bool) -> Journal:
 
 
 def _file_start(wal: Path, lsn: int) -> int:
-    """Return the first LSN of the file that holds an LSN, or the LSN itself if no file does.
+    """Return the first LSN of the file that holds an LSN, or the LSN if no file does.
 
-    The LSN of the bounds may be inside a file.
+    The LSN of the bounds may lie within a file.
     """
     first = max((first for first in first_lsns(wal) if first <= lsn), default=lsn)
     path = wal / f"{first:020d}.wal"
@@ -122,9 +122,9 @@ def _file_start(wal: Path, lsn: int) -> int:
 
 
 class _TailCache:
-    """The frames of the open file, so that a stream reads only new frames.
+    """Caches the frames of the open file, so that a stream reads only new frames.
 
-    A sound frame is on the disk and stays there: a broker that restarts begins a new file.
+    A sound frame is on the disk and stays there, because a restarted broker begins a new file.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class _TailCache:
         self._scan: ScannedFrames | None = None
 
     def scan(self, fd: int, file: JournalFile) -> ScannedFrames:
-        """Return the frames of the whole file, as `scan_tail` does."""
+        """Return the frames of the whole file. Raises the errors of `scan_tail`."""
         with self._lock:
             before = self._scan if self._file == file else None
             scan = None if before is None else _extend_scan(fd, file, before)
@@ -154,7 +154,7 @@ _TAIL_CACHE = _TailCache()
 
 
 def _extend_scan(fd: int, file: JournalFile, before: ScannedFrames) -> ScannedFrames | None:
-    """Add the new frames of a file to an earlier scan; None: the earlier frames are gone."""
+    """Return an earlier scan with the new frames of a file, or None if its frames are gone."""
     if not len(before.frames):
         return None
     last = int(before.frames[-1])
@@ -177,7 +177,7 @@ def end_of_file(path: Path) -> int:
     """Return the end LSN of the last file of a journal, which may be open.
 
     :raises FileNotFoundError: the file was deleted.
-    :raises BrokerdError: the file cannot be read; so does OSError.
+    :raises BrokerdError: the file cannot be read. Raises OSError, too.
     """
     fd, file = open_journal(path)
     try:
@@ -197,9 +197,9 @@ class _SegmentOpener:
         self._damage: Damage = damaged_places(bounds)
 
     def open(self, path: Path, next_lsn: int | None) -> _OpenSegment | Stop:
-        """Open a file, or say why the journal ends before it.
+        """Open a file. Return a `Stop` with the reason if the journal ends before it.
 
-        :param next_lsn: the first LSN of the next file; None: this is the last file.
+        :param next_lsn: the first LSN of the next file, or None for the last file.
         """
         found = open_segment(path, next_lsn is None)
         if not isinstance(found, Stop):
@@ -233,7 +233,7 @@ class _SegmentOpener:
         return _OpenSegment(file, scan, scan.changes)
 
     def _require_own(self, path: Path, segment_id: bytes) -> None:
-        """Raise UnreadableJournal if the bounds name another segment than this file."""
+        """Raise UnreadableJournal if the bounds name another segment for this file."""
         bounds = self._bounds
         known_id = bounds.segment_id if int(path.stem) == bounds.segment_lsn else ""
         if known_id and segment_id.hex() != known_id:

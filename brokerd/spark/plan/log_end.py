@@ -31,7 +31,7 @@ class LogEnd(NamedTuple):
 
 
 def log_end(location: Location, tail: bool = True) -> LogEnd:
-    """Return the end of a log. It reads less than `take_snapshot`, and raises the same.
+    """Return the end of a log. It reads less than `take_snapshot`, and raises the same errors.
 
     :param tail: whether to read the open journal file.
     """
@@ -55,7 +55,7 @@ def log_end(location: Location, tail: bool = True) -> LogEnd:
 
 
 def _journal_end(wal: Path, tail: bool) -> int:
-    """Return the end LSN of the last journal file, or its first LSN if it is open and not read."""
+    """Return the last journal file's end LSN; its first LSN if it is open and ``tail`` is false."""
     for lsn in first_lsns(wal)[-1:]:
         path = wal / f"{lsn:020d}.wal"
         if not tail and not path.with_suffix(".idx").exists():
@@ -67,7 +67,7 @@ def _journal_end(wal: Path, tail: bool) -> int:
 def batch_end(location: Location, first_lsn: int, max_bytes: int, tail: bool = True) -> LogEnd:
     """Return the end of a micro-batch of about ``max_bytes`` of the log from an LSN on.
 
-    Deleted parts of the log count as empty. It raises as `take_snapshot` does.
+    Deleted parts of the log count as empty. Raises the errors of `take_snapshot`.
     """
     snapshot = take_snapshot(location, tail)
     spans = []
@@ -87,9 +87,9 @@ def batch_end(location: Location, first_lsn: int, max_bytes: int, tail: bool = T
 def lsn_after_bytes(
     spans: Sequence[tuple[int, int, int]], first: int, end: int, max_bytes: int
 ) -> int:
-    """Return the LSN above ``first`` up to which spans hold ``max_bytes``; ``end`` at most.
+    """Return the LSN above ``first`` at which spans reach ``max_bytes``; ``end`` at most.
 
-    :param spans: smallest LSN, largest LSN and bytes, which are spread evenly between the two.
+    :param spans: smallest LSN, largest LSN, and bytes, which count as evenly spread between them.
     """
     slopes: dict[int, float] = {}
     for low, high, size in spans:

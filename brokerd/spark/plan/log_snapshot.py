@@ -1,9 +1,9 @@
 # Tests: tests/spark/test_log_snapshot.py
-"""A snapshot of a log: the archive and the journal at one moment, so that each record counts once.
+"""A snapshot of a log: archive and journal at one moment, so that each record counts once.
 
 The archive is read before the journal. Records below the LSN of the archive's version come from the
-archive, later records from the journal. If a journal file was deleted meanwhile, a newer version of
-the archive has it, or its records were removed. Then the snapshot is taken again.
+archive, later records from the journal. If the broker deletes a journal file in between, a newer
+version of the archive has the file, or its records were removed. Then the snapshot is taken again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from brokerd.spark.plan.shipped_segments import list_shipped_segments
 from brokerd.spark.plan.topic_state import TopicState
 
 TRIES = 8
-"""How often a snapshot is taken again because files were deleted meanwhile."""
+"""How often a snapshot is tried again because files were deleted during the reading."""
 
 
 class LogSnapshot(NamedTuple):
@@ -54,27 +54,27 @@ class LogSnapshot(NamedTuple):
     topics: TopicState
     archive: ArchiveVersion | None
     journal: Journal
-    """The journal from the end of the archive on, or from the LSN of the bounds if it is lower."""
+    """The journal from the end of the archive on, or from the LSN of the bounds if lower."""
     has_data_dir: bool = True
 
     @property
     def has_bounds(self) -> bool:
-        """Whether the topics are known. Otherwise rows give their names."""
+        """Return whether the topics are known. If not, the rows give their names."""
         return self.bounds.next_topic_id > 1 or self.has_data_dir
 
     @property
     def archived_lsn(self) -> int:
-        """The end LSN of the archive."""
+        """Return the end LSN of the archive."""
         return 0 if self.archive is None else self.archive.records_lsn
 
     @property
     def end_lsn(self) -> int:
-        """The end LSN of the log."""
+        """Return the end LSN of the log."""
         return max(self.archived_lsn, self.journal.end_lsn)
 
     @property
     def stable_lsn(self) -> int:
-        """The LSN below which records stay readable. Copies beside an archive may be deleted."""
+        """Return the LSN below which records stay readable. Copies beside an archive may vanish."""
         return self.end_lsn if self.has_data_dir else self.archived_lsn
 
 
@@ -124,7 +124,7 @@ def _snapshot_log(location: Location, root: Path, tail: bool) -> LogSnapshot:
 
 
 def _problem(root: Path, bounds: Bounds, journal: Journal) -> str:
-    """Return what the bounds of a journal lack; "" if they are complete."""
+    """Describe the missing part of a journal's bounds; return "" if they are complete."""
     for first, end in journal.gaps:
         if end > bounds.lsn and end_of_damage(bounds, max(first, bounds.lsn)) < end:
             return (
@@ -139,7 +139,7 @@ def _problem(root: Path, bounds: Bounds, journal: Journal) -> str:
 def _lost_end(
     root: Path, bounds: Bounds, proofs: list[EndProof], journal: Journal, tail: bool
 ) -> str:
-    """Return what is missing at the end of a journal; "" if nothing is."""
+    """Describe the lost end of a journal; return "" if the end is complete."""
     proof = broken_proof(root, bounds, proofs, journal.end_lsn, tail)
     lsn = end_of_known_gap(root / WAL, bounds, journal.end_lsn)
     last = journal.files[-1].path if journal.files else root / WAL
@@ -167,7 +167,7 @@ def files_deleted_error(location: Location) -> BrokerdError:
 
 @contextmanager
 def readable(root: Path) -> Iterator[None]:
-    """Turn an OSError into a BrokerdError that names the file and the access it needs."""
+    """Convert an OSError to a BrokerdError that names the file and the necessary access."""
     try:
         yield
     except OSError as error:
@@ -193,12 +193,12 @@ def read_bounds(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
 
 @lru_cache(maxsize=1)
 def _decode_bounds(data: bytes) -> Bounds:
-    """Decode the bounds. It is slow for many topics, and a stream reads them often."""
+    """Decode the bounds, with a cache: decoding many topics is slow, and streams decode often."""
     return decode_bounds(data)
 
 
 def _snapshot_archive(location: Location) -> LogSnapshot:
-    """Take a snapshot of an archive alone. Archives of older versions have no bounds."""
+    """Take a snapshot of an archive without a journal. Archives of older versions lack bounds."""
     bounds: Bounds | None
     root = place_of(location.archive)
     try:
@@ -226,6 +226,6 @@ def _end_lsn_max(wal: Path, bounds: Bounds) -> int:
     """Return an upper bound of the log's end LSN. Raises OSError."""
     ends = [end_of_log(wal, bounds)]
     for lsn in first_lsns(wal)[-1:]:
-        with suppress(FileNotFoundError):  # it was deleted: the bounds have its end
+        with suppress(FileNotFoundError):  # deleted: the bounds have its end
             ends.append(lsn + (wal / f"{lsn:020d}.wal").stat().st_size)
     return max(ends)

@@ -1,7 +1,7 @@
 # Tests: tests/spark/test_predicate.py
 """The predicate of a query: the topics, partitions, offsets, times and LSNs that it reads.
 
-It works on whole columns. Python runs one step for each run of rows of one partition.
+It works on whole columns. Python runs one step per run of rows of one partition.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ INT64_MAX = (1 << 63) - 1
 
 
 class Interval(NamedTuple):
-    """The integers from ``first`` to ``end``, exclusive."""
+    """The integers from ``first`` to ``end`` (exclusive)."""
 
     first: int = INT64_MIN
     end: int = INT64_MAX
 
     def overlaps(self, smallest: int, largest: int) -> bool:
-        """Return whether the interval has any integer between two, inclusive."""
+        """Return whether the interval has any integer from ``smallest`` to ``largest``."""
         return smallest < self.end and self.first <= largest
 
     def contains(self, smallest: int, largest: int) -> bool:
-        """Return whether the interval has all integers between two, inclusive."""
+        """Return whether the interval has all integers from ``smallest`` to ``largest``."""
         return self.first <= smallest and largest < self.end
 
     def mask(self, numbers: Integers) -> Mask:
-        """Return a mask of the numbers that are in the interval."""
+        """Return a mask of the numbers in the interval."""
         return (numbers >= self.first) & (numbers < self.end)
 
     def intersect(self, other: Interval) -> Interval:
-        """Return the integers that are in both intervals."""
+        """Return the integers in both intervals."""
         return Interval(max(self.first, other.first), min(self.end, other.end))
 
 
@@ -52,7 +52,7 @@ UNBOUNDED = Interval()
 
 
 class TopicNames:
-    """Topic names, or patterns with ``*``; None: all names except the broker's own."""
+    """Topic names, or patterns with ``*``. None selects all names except the broker's own."""
 
     def __init__(self, names: Iterable[str] | None) -> None:
         self._names = None if names is None else tuple(names)
@@ -63,7 +63,7 @@ class TopicNames:
         return TopicNames, (self._names,)
 
     def match(self, name: str) -> bool:
-        """Return whether a topic name is one of the names, or matches a pattern."""
+        """Return whether a topic name is in the set, or matches a pattern."""
         if self._names is None:
             return not name.startswith(RESERVED_PREFIX)
         return name in self._exact or any(_match(name, pieces) for pieces in self._patterns)
@@ -74,9 +74,9 @@ class TopicNames:
 
 
 def _match(name: str, pieces: Sequence[str]) -> bool:
-    """Return whether a name has the pieces in order. There are at least two.
+    """Return whether a name consists of at least two pieces in order, with any text between them.
 
-    It takes the first match of each piece, which leaves the most room for later pieces.
+    Take the first match of each piece, which leaves the most text for later pieces.
     """
     first, *middle, last = pieces
     at, end = len(first), len(name) - len(last)
@@ -94,9 +94,9 @@ class Predicate(NamedTuple):
     """The records that a query reads. It is pickled."""
 
     topic_ids: tuple[int, ...]
-    """In order."""
+    """The ids of selected topics, in order."""
     first_unknown_id: int
-    """A topic from this id on is selected by `topic_ids`, or else by its name."""
+    """A topic from this id on may also be selected by its name."""
     names: TopicNames
     partitions: frozenset[int] | None
     offsets: Interval
@@ -105,7 +105,7 @@ class Predicate(NamedTuple):
     times_us: Interval
     lsns: Interval
     now_us: int
-    """Records that expire at this time or earlier are left out."""
+    """Records that expire at this time or earlier are skipped."""
 
     # -- Partitions ------------------------------------------------------------------------------
 
@@ -115,9 +115,9 @@ class Predicate(NamedTuple):
         return at < len(self.topic_ids) and self.topic_ids[at] == topic_id
 
     def offsets_of(self, topic_id: int, partition: int, name: str | None = None) -> Interval | None:
-        """Return the offsets to read of a partition; None: no offsets.
+        """Return the offsets to read of a partition, or None for no offsets.
 
-        :param name: of the topic; None: a topic that its name selects counts as selected.
+        :param name: the name. If None, a topic counts as selected if its name may match.
         """
         if not self.has_topic(topic_id) and not self._may_match(topic_id, name):
             return None
@@ -126,13 +126,13 @@ class Predicate(NamedTuple):
         return self.partition_offsets.get((topic_id, partition), self.offsets)
 
     def _may_match(self, topic_id: int, name: str | None) -> bool:
-        """Return whether a topic is selected by its name, if that is given."""
+        """Return whether a topic's name selects it, or may do so if ``name`` is None."""
         if topic_id < self.first_unknown_id:
             return False
         return name is None or (not name.startswith(RESERVED_PREFIX) and self.names.match(name))
 
     def of_topics(self, low: int, high: int) -> Predicate:
-        """Return the predicate for the topic ids between two, inclusive."""
+        """Return the predicate for the topic ids from ``low`` to ``high`` (inclusive)."""
         return Narrower(self).of_topics(low, high)
 
     # -- Rows ------------------------------------------------------------------------------------
@@ -161,14 +161,14 @@ class Predicate(NamedTuple):
 
 
 class Narrower:
-    """Derives predicates for some of the topics from a predicate of many topics."""
+    """Derives predicates for some topics from a predicate for many topics."""
 
     def __init__(self, predicate: Predicate) -> None:
         self._predicate = predicate
         self._keys = sorted(predicate.partition_offsets)
 
     def of_topics(self, low: int, high: int) -> Predicate:
-        """Return the predicate for the topic ids between two, inclusive."""
+        """Return the predicate for the topic ids from ``low`` to ``high`` (inclusive)."""
         ids, keys = self._predicate.topic_ids, self._keys
         first, last = bisect_left(ids, low), bisect_right(ids, high)
         some = keys[bisect_left(keys, (low, 0)) : bisect_left(keys, (high + 1, 0))]

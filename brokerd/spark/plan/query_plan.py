@@ -32,15 +32,15 @@ from brokerd.spark.plan.topic_state import TopicState
 from brokerd.spark.request import Request
 
 PARTS_MAX = 64
-"""A task has at most this many files open."""
+"""The largest number of files that a task has open."""
 
 
 class ShortLog(BrokerdError):
-    """The log ends before the LSN that a query reads up to."""
+    """The log ends before the end LSN of a query."""
 
 
 class Count(NamedTuple):
-    """An amount that a query reads, and the amount that exists."""
+    """The amount that a query reads, and the amount that exists."""
 
     read: int = 0
     total: int = 0
@@ -52,7 +52,7 @@ class Split(NamedTuple):
     bytes: int
     """The approximate size."""
     records: int
-    """The approximate number of rows, at most."""
+    """An approximate upper bound of the number of rows."""
     location: Location
     log_id: str
     columns: tuple[str, ...]
@@ -62,7 +62,7 @@ class Split(NamedTuple):
     segments: tuple[SegmentPart, ...] = ()
     """Parts of journal files."""
     names: Mapping[int, str] = {}
-    """Names of the topics in the journal files, by id."""
+    """Topic names of the journal files, by id."""
     damage: Mapping[str, Sequence[tuple[int, int]]] = {}
     """Known damage of the journal files."""
 
@@ -73,9 +73,9 @@ class Plan(NamedTuple):
     log_id: str
     splits: tuple[Split, ...]
     end_lsn: int
-    """Rows are below it. It is the durable end of the journal, or the request's end if lower."""
+    """The end LSN of the rows: the durable end of the journal, or the request's end if lower."""
     records: int
-    """The number of rows, at most."""
+    """An upper bound of the number of rows."""
     files: Count
     """Archive files."""
     file_bytes: Count
@@ -86,10 +86,10 @@ class Plan(NamedTuple):
 
 
 def plan_query(location: Location, request: Request, now_us: int) -> Plan:
-    """Divide a query into splits.
+    """Divide a query into splits, and return the plan.
 
-    :param now_us: records that expire at this time or earlier are left out.
-    :raises BrokerdError: the log cannot be read, or the request does not fit it.
+    :param now_us: records that expire at this time or earlier are skipped.
+    :raises BrokerdError: the log cannot be read, or does not fit the request.
     """
     for _ in range(TRIES):
         snapshot = take_snapshot(location, request.tail)
@@ -128,7 +128,7 @@ class _Planner:
         self._predicate = build_predicate(request, snapshot.topics, now_us)
 
     def plan(self) -> Plan:
-        """Return the plan. Raises FileNotFoundError if a journal file was deleted since."""
+        """Return the plan. Raises FileNotFoundError if a file was deleted since the snapshot."""
         file_parts, files, file_bytes = self._archive_parts()
         segment_parts, segments, segment_bytes = self._journal_parts()
         splits = [*self._archive_splits(file_parts), *self._journal_splits(segment_parts)]
@@ -221,7 +221,7 @@ _Part = TypeVar("_Part", bound=_HasBytes)
 
 
 def pack(parts: Iterable[_Part], size: int) -> Iterator[list[_Part]]:
-    """Group neighbouring parts up to ``size`` bytes and `PARTS_MAX` parts a group."""
+    """Yield groups of neighbouring parts, up to ``size`` bytes and `PARTS_MAX` parts each."""
     group: list[_Part] = []
     total = 0
     for part in parts:

@@ -22,18 +22,18 @@ class SegmentPart(NamedTuple):
     first: int
     """The position of its first batch if the file has an index, else of its first frame."""
     end: int
-    """The end of its last matching batch if the file has an index, else the first position of the
+    """The end of its last matching batch if the file has an index. Else the first position of the
     next part, or the end of the file."""
     bytes: int
     """The size of its matching batches."""
     records: int
     """The number of records in these batches."""
     topic_ids: tuple[int, ...]
-    """The topics of these batches, in order. A split empties it: its predicate has the topics."""
+    """The topic ids of these batches, in order. Empty in a split: its predicate has the topics."""
 
     @property
     def name(self) -> str:
-        """The name of the file in the journal."""
+        """Return the name of the file in the journal."""
         return f"{self.file.first_lsn:020d}.wal"
 
     @property
@@ -57,7 +57,7 @@ def read_batches(segment: SealedSegment) -> TimedBatches:
 def match_batches(timed: TimedBatches, first_lsn: int, predicate: Predicate) -> Mask:
     """Return a mask of the batches of a file that may have matching records.
 
-    It is fast for batches that are sorted by topic and partition.
+    It is fast for batches sorted by topic and partition.
     """
     batches = timed.batches
     low, high = predicate.offset_bounds(batches.topic_id, batches.partition, lambda row: "")

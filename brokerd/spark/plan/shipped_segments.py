@@ -1,9 +1,9 @@
 # Tests: tests/spark/test_shipped_segments.py
-"""Copies of journal files below an archive, for queries that read the archive alone.
+"""Copies of journal files below an archive, for queries that have only the archive.
 
-The rollup ships them while it takes them into the tables (docs/archive-format.rst, section "Copies
-for readers of the archive alone"). In a directory they are like any journal file. From a bucket, a
-task fetches the part that it reads into an unnamed temporary file.
+The rollup ships copies and removes them after the ingest (docs/archive-format.rst, section "Copies
+for readers of the archive alone"). A query reads a copy in a directory like any journal file. From
+a bucket, a task fetches the necessary part into an unnamed temporary file.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{32})\.idx")
 
 
 def list_shipped_segments(address: str, lsn: int, end_lsn: int) -> Iterator[SegmentFile]:
-    """List the copies that follow an LSN without a gap and end at ``end_lsn`` or before.
+    """Yield the copies that follow an LSN without a gap and end at ``end_lsn`` or before.
 
-    :raises FileNotFoundError: a copy was deleted meanwhile.
+    :raises FileNotFoundError: a copy was deleted during the iteration.
     :raises ArchiveUnavailable: the archive cannot be read.
     """
     place = place_of(address)
@@ -60,9 +60,9 @@ def list_shipped_segments(address: str, lsn: int, end_lsn: int) -> Iterator[Segm
 
 
 def open_index(path: str) -> SealedSegment:
-    """Open a journal file and its index, also a copy in a bucket.
+    """Open a journal file or a copy in a bucket, and its index.
 
-    It raises as `brokerd.archive.journal.sealed.open_sealed` does, and ArchiveUnavailable.
+    Raises ArchiveUnavailable and the errors of `brokerd.archive.journal.sealed.open_sealed`.
     """
     place = place_of(path)
     if not isinstance(place, ObjectAddress):
@@ -81,10 +81,10 @@ def open_index(path: str) -> SealedSegment:
 
 
 def open_segment_part(path: str, first: int, end: int) -> tuple[int, JournalFile]:
-    """Open a journal file for reading, also a copy in a bucket.
+    """Open a journal file or a copy in a bucket for reading. Return the descriptor and the file.
 
-    Of a copy in a bucket it fetches only the bytes from ``first`` to ``end``. It raises as
-    `brokerd.archive.journal.frame_scan.open_journal` does, and ArchiveUnavailable.
+    For a copy in a bucket, fetch only the bytes from ``first`` to ``end``. Raises
+    ArchiveUnavailable and the errors of `brokerd.archive.journal.frame_scan.open_journal`.
     """
     place = place_of(path)
     if not isinstance(place, ObjectAddress):

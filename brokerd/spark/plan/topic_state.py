@@ -1,9 +1,9 @@
 # Tests: tests/spark/test_topic_state.py
 """The topics of a log and the start offsets of their partitions.
 
-The bounds give the state at one LSN (docs/archive-format.rst, section "The bounds file"). TOPIC
-entries of the journal from there on change it, as in a broker that starts (docs/wal-format.rst,
-section "TOPIC body").
+The bounds give the state at one LSN (docs/archive-format.rst, section "The bounds file"). Later
+TOPIC entries of the journal change it, as at a start of the broker (docs/wal-format.rst, section
+"TOPIC body").
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from brokerd.spark.plan.predicate import Interval, Key, TopicNames
 
 
 class Topic(NamedTuple):
-    """A topic that is not deleted."""
+    """A live topic."""
 
     name: str
     internal_of: int
-    """The id of the topic that this internal topic serves; 0: it is not internal."""
+    """The id of the topic that this internal topic serves; 0 if it is not internal."""
     partitions: int
 
 
@@ -34,7 +34,7 @@ class TopicState:
             one.id: Topic(one.name, one.internal_of, len(one.partitions)) for one in bounds.topics
         }
         self.next_topic_id = bounds.next_topic_id
-        """A smaller id that ``topics`` lacks is that of a deleted topic."""
+        """A smaller id that ``topics`` lacks belongs to a deleted topic."""
         self.starts: dict[Key, int] = bounds.start_offsets()
         """Records below these offsets are removed. A partition without an entry starts at 0."""
 
@@ -73,14 +73,14 @@ class TopicState:
         self.starts[key] = max(self.starts.get(key, 0), change.fields["offset"])
 
     def _ignored(self, change: TopicChange) -> None:
-        """Change nothing: a query needs no such operation."""
+        """Do nothing: queries do not depend on this operation."""
 
     # -- Selection -------------------------------------------------------------------------------
 
     def select(self, names: TopicNames, unknown_is_error: bool) -> tuple[int, ...]:
         """Return the ids of the topics that the names select, in order.
 
-        :raises UnknownTopic: a name that is no pattern selects nothing, and that is an error.
+        :raises UnknownTopic: a name without ``*`` selects no topic, and ``unknown_is_error``.
         """
         ids = [
             topic_id
@@ -98,9 +98,9 @@ class TopicState:
         return tuple(sorted(ids))
 
     def check_offsets(self, option: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        """Check that the partitions exist for which an option gives offsets.
+        """Check that all partitions in an option with offsets exist.
 
-        :raises UnknownTopic: one does not exist; the text names the option.
+        :raises UnknownTopic: a partition does not exist; the text names the option.
         """
         counts = {one.name: one.partitions for one in self.topics.values() if not one.internal_of}
         for name, partitions in offsets.items():
@@ -131,10 +131,10 @@ class TopicState:
         first: Mapping[str, Mapping[int, int]],
         end: Mapping[str, Mapping[int, int]],
     ) -> dict[Key, Interval]:
-        """Return the offsets to read of each partition where these are not ``everywhere``.
+        """Return the offsets to read of each partition where they differ from ``everywhere``.
 
         :param first: the first offsets to read, by topic name and partition.
-        :param end: the end offsets, likewise.
+        :param end: the end offsets, by topic name and partition.
         """
         selected = set(topic_ids)
         found = {
@@ -155,7 +155,7 @@ class TopicState:
         return found
 
     def name_of(self, topic_id: int) -> str:
-        """Return the name of a topic. Raises BrokerdError if it is unknown."""
+        """Return the name of a topic. Raises BrokerdError if the topic is unknown."""
         topic = self.topics.get(topic_id)
         if topic is None:
             raise BrokerdError(

@@ -1,1 +1,1 @@
-"""Read the splits of a plan as rows."""
+"""Reads the splits of a plan as rows."""

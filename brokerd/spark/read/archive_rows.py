@@ -1,7 +1,7 @@
 # Tests: tests/spark/test_archive_files.py
-"""Read the matching rows of the archive's files.
+"""Reads the matching rows of the archive's files.
 
-Statistics in the footer rule out row groups. The other row groups are filtered row by row.
+Statistics in the footer exclude row groups. The other row groups are filtered row by row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _SCHEMA = arrow_schema(RECORDS)
 
 
 def open_file_part(address: str, part: FilePart) -> ArchiveFile:
-    """Open a file and verify its footer. Raises as `brokerd.archive.parquet.reader.open_file`."""
+    """Open a file and verify its footer.
+
+    Raises the errors of `brokerd.archive.parquet.reader.open_file`.
+    """
     return open_file(records_table(address), part.path, part.size)
 
 
@@ -53,7 +56,7 @@ class RowChecks(NamedTuple):
 def read_rows(
     file: ArchiveFile, part: FilePart, predicate: Predicate, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Read the matching rows of a part of an open file, one row group at a time.
+    """Yield the matching rows of a part of an open file, one row group at a time.
 
     Raises DamagedArchive and ArchiveUnavailable.
     """
@@ -70,7 +73,7 @@ def read_rows(
 def _checks(
     file: ArchiveFile, group: int, part: FilePart, predicate: Predicate
 ) -> RowChecks | None:
-    """Return the checks that a row group needs; None: it has no matching row."""
+    """Return the checks that a row group needs, or None if it has no matching row."""
     facts = file.groups[group]
     first, last = facts["first"].item(), facts["last"].item()
     times = int(facts["time_min"]), int(facts["time_max"])
@@ -104,9 +107,9 @@ def _checks(
 def match_rows(
     rows: Any, predicate: Predicate, offsets: Interval, checks: RowChecks
 ) -> Mask | None:
-    """Return a mask of the matching rows; None: all rows match.
+    """Return a mask of the matching rows, or None if all rows match.
 
-    :param rows: a table or batch with the columns of ``checks``. It is fast for rows that are
+    :param rows: a table or batch with the columns of ``checks``. The function is fast for rows
         sorted by topic and partition.
     """
     masks = []
@@ -137,11 +140,11 @@ def _microseconds(times: Any) -> Integers:
 
 
 def _batches(table: pa.Table, mask: Mask | None) -> Iterator[pa.RecordBatch]:
-    """Return the masked rows of a table, with the types of the table of records."""
+    """Yield the masked rows of a table, with the types of the table of records."""
     if mask is not None:
         table = table.filter(pa.array(mask))
     schema = pa.schema([_SCHEMA.field(name) for name in table.column_names])
     if table.schema != schema:
         table = table.cast(schema)
-    table = table.replace_schema_metadata()  # the footer's metadata
+    table = table.replace_schema_metadata()  # drop the footer's metadata
     yield from (batch for batch in table.to_batches() if len(batch))

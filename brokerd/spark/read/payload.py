@@ -1,8 +1,8 @@
 # Tests: tests/spark/test_payload.py
-"""Convert values and metadata to the format of a query: docs/spark.rst, section "Payloads".
+"""Converts values and metadata to the format of a query: docs/spark.rst, section "Payloads".
 
-MessagePack becomes JSON only if it comes back unchanged, as in the admin API (docs/admin-api.rst):
-without binary, extensions, NaN, and keys other than text.
+MessagePack becomes JSON only if JSON can express it without loss, as in the admin API
+(docs/admin-api.rst): no binary, no extensions, no NaN, and only text as keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ METADATA = "metadata"
 ENCODING = "encoding"
 
 JSON_BYTES_MAX = 1 << 20
-"""Longer MessagePack becomes null: a byte of it may take 64 bytes of memory as an object."""
+"""Longer MessagePack becomes null, because one byte may take 64 bytes of memory as an object."""
 
 _to_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 _HEADER_BYTES_MAX = 5
@@ -37,7 +37,7 @@ _FIXSTR_END, _FIXSTR = 32, 0xA0
 
 
 def columns_to_read(columns: tuple[str, ...], payload: Payload) -> tuple[str, ...]:
-    """Return the columns that must be read to convert these columns."""
+    """Return the columns to read for the conversion of some columns."""
     needs_encoding = payload != "bytes" and VALUE in columns and ENCODING not in columns
     return (*columns, ENCODING) if needs_encoding else columns
 
@@ -72,7 +72,7 @@ def _as_json(values: pa.Array, encodings: pa.Array) -> pa.Array:
 
 
 def _as_text(values: pa.Array) -> pa.Array:
-    """Return UTF-8 as text, and other bytes as null."""
+    """Return UTF-8 values as text, and other values as null."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -87,14 +87,14 @@ def _text_of(value: bytes | None) -> str | None:
 
 
 def _metadata_as_json(metadata: pa.Array) -> pa.Array:
-    """Convert each distinct value once: many records have the same metadata."""
+    """Convert metadata to JSON, each distinct value once: many records have the same metadata."""
     coded = metadata.dictionary_encode()
     texts = pa.array(map(_msgpack_to_json, coded.dictionary.to_pylist()), pa.string())
     return texts.take(coded.indices)
 
 
 def _msgpack_to_json(packed: bytes) -> str | None:
-    """Convert a MessagePack object to JSON; None if JSON cannot express it."""
+    """Convert a MessagePack object to JSON. Return None if JSON cannot express it."""
     if len(packed) > JSON_BYTES_MAX:
         return None
     try:
@@ -107,14 +107,14 @@ def _msgpack_to_json(packed: bytes) -> str | None:
 
 
 def _as_msgpack(values: pa.Array, encodings: pa.Array) -> pa.Array:
-    """Return each value as one object. Bytes and text get the header of bin and str."""
+    """Return each value as one MessagePack object. Bytes get the header of bin, text of str."""
     lengths = pc.binary_length(values).to_numpy(zero_copy_only=False)
     headers = _headers(lengths.astype(np.uint32), encodings.to_numpy(zero_copy_only=False))
     return pc.binary_join_element_wise(headers, values, pa.scalar(b"", pa.binary()))
 
 
 def _headers(lengths: npt.NDArray[np.uint32], encodings: npt.NDArray[np.int8]) -> pa.Array:
-    """Return the header of each value; b"" for a value that is MessagePack already."""
+    """Return the header of each value; b"" for a value in MessagePack."""
     rows = np.zeros((len(lengths), _HEADER_BYTES_MAX), np.uint8)
     sizes = np.zeros(len(lengths), np.int32)
     big_endian = lengths.astype(">u4").view(np.uint8).reshape(-1, 4)

@@ -1,5 +1,5 @@
 # Tests: tests/spark/test_source.py
-"""The format of rows in Spark: their schema, and the payloads as the user asked for them."""
+"""The format of rows in Spark: their schema, and the payload format that the user chose."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _TYPES: dict[str, DataType] = {
 
 
 class VersionMismatch(BrokerdError):
-    """An executor has another brokerd than the driver's machine."""
+    """An executor has a different brokerd than the driver's machine."""
 
 
 class SplitPartition(InputPartition):
-    """The input of one task, pickled, because another brokerd may not be able to load it."""
+    """The input of one task. It stays pickled, because a different brokerd may fail to load it."""
 
     def __init__(self, split: Split | TableSplit) -> None:
         self.pickled = pickle.dumps(split)
@@ -55,7 +55,7 @@ class SplitPartition(InputPartition):
         """The brokerd that made the plan, on the driver's machine."""
 
     def split(self) -> Split | TableSplit:
-        """Load the split. Raises `VersionMismatch` if another brokerd runs here."""
+        """Load the split. Raises `VersionMismatch` if a different brokerd runs here."""
         if package() != self.package:
             raise VersionMismatch(
                 f"an executor has brokerd {package()}, and brokerd {self.package} planned the "
@@ -80,7 +80,7 @@ class RowFormat(NamedTuple):
         return StructType(fields)
 
     def check(self, schema: StructType) -> None:
-        """Raise `BadOption` if a user's schema is not that of the rows."""
+        """Raise `BadOption` if a user's schema differs from the schema of the rows."""
         wanted = [(field.name, field.dataType) for field in schema.fields]
         if wanted != [(field.name, field.dataType) for field in self.schema().fields]:
             raise BadOption(
@@ -89,15 +89,15 @@ class RowFormat(NamedTuple):
             )
 
     def add_columns(self, request: Request) -> Request:
-        """Return a request with the columns that must be read for this format."""
+        """Return a request with the columns that this format needs."""
         return request._replace(columns=columns_to_read(self.columns, self.payload))
 
     def read(self, partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a `SplitPartition`.
+        """Yield the rows of a `SplitPartition`.
 
-        Spark makes up a partition of its own if there is none; that has no rows.
+        For a plan without partitions, Spark passes a partition of another type. It has no rows.
 
-        :param schema: passed `check`.
+        :param schema: a schema that passed `check`.
         """
         if not isinstance(partition, SplitPartition):
             return
@@ -113,7 +113,7 @@ class RowFormat(NamedTuple):
                 yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
     def _arrow_schema(self, schema: StructType) -> pa.Schema:
-        """Return the Arrow schema. Spark compares all of it, nullability too."""
+        """Return the Arrow schema. Spark compares the whole schema, including nullability."""
         types = {field.name: field.type for field in arrow_schema(self.layout)}
         fields = []
         for field in schema.fields:
@@ -130,5 +130,5 @@ class RowFormat(NamedTuple):
 
 
 def row_format(options: Options) -> RowFormat:
-    """Return the format that a user's options ask for."""
+    """Return the format that a user's options select."""
     return RowFormat(LAYOUTS[options.table], options.request.columns, options.payload)

@@ -1,9 +1,9 @@
 # Tests: tests/spark/test_split_reader.py
-"""Read the records of a split. No pyspark.
+"""Reads the records of a split. No pyspark.
 
-All files of a split are opened before its first row is returned. A file that was deleted since the
-plan is replaced by the newest version of the archive: a part of a journal file by the same LSNs, a
-part of a file of one partition by the same offsets.
+All files of a split are opened before its first row is returned. The newest version of the archive
+replaces a file that was deleted since the plan. It replaces a part of a journal file by the same
+LSNs, and a part of a file of one partition by the same offsets.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from brokerd.spark.plan.shipped_segments import open_index, open_segment_part
 from brokerd.spark.read.archive_rows import RowChecks, match_rows, open_file_part, read_rows
 
 TRIES = 4
-"""How often a deleted file is looked up in a newer version of the archive."""
+"""How often a deleted file is replaced from a newer version of the archive."""
 WHOLE_FILE = 1 << 62
-"""A part size that divides no file."""
+"""A part size so large that no file is divided."""
 
 Reader = Callable[[], Iterator[pa.RecordBatch]]
-"""Reads the rows of an open file."""
+"""A function that reads the rows of an open file."""
 
 
 def read_split(split: Split) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a split: its columns, with the types of the table ``records``.
+    """Yield the rows of a split: its columns, with the types of the table ``records``.
 
     :raises BrokerdError: a file cannot be read, or is damaged.
     """
@@ -82,7 +82,7 @@ def _open_file(split: Split, part: FilePart, predicate: Predicate, tries: int) -
 def _open_replacement(
     split: Split, part: FilePart, predicate: Predicate, tries: int
 ) -> list[Reader]:
-    """Open the files of the newest version that hold the rows of a deleted file."""
+    """Open the files of the newest version that have the rows of a deleted file."""
     only = parse_records_name(part.path).only
     if only is None:
         raise ArchiveUnavailable(
@@ -101,7 +101,7 @@ def _open_replacement(
 
 
 def _open_archive(split: Split, predicate: Predicate, lsn: int, tries: int) -> list[Reader]:
-    """Open the matching files of the newest version, which must have the log up to an LSN."""
+    """Open the matching files of the newest version, which must hold the log up to an LSN."""
     archive = read_archive(split.location.archive, split.log_id)
     if archive is None and not lsn:
         return []
@@ -121,7 +121,7 @@ def _open_archive(split: Split, predicate: Predicate, lsn: int, tries: int) -> l
 
 
 class _OpenPart(NamedTuple):
-    """An open part of a journal file. The file is closed with its last reference."""
+    """An open part of a journal file. The file is closed when the last reference is dropped."""
 
     file: JournalFile
     descriptor: Any
@@ -154,7 +154,7 @@ def _open_segment(split: Split, part: SegmentPart) -> list[Reader]:
 
 
 def _open_part(split: Split, part: SegmentPart) -> _OpenPart | None:
-    """Open a part; None: another file has its name. Raises FileNotFoundError."""
+    """Open a part, or return None if another file has its name. Raises FileNotFoundError."""
     fd, file = open_segment_part(part.file.path, part.first, part.end)
     descriptor = os.fdopen(fd, "rb", buffering=0)
     if (file.segment_id, file.first_lsn) != part.file[1:3]:
@@ -171,7 +171,7 @@ def _open_part(split: Split, part: SegmentPart) -> _OpenPart | None:
 
 
 def _undamaged(split: Split, fd: int, file: JournalFile, name: str, batches: Batches) -> Batches:
-    """Return the batches without those lost to known damage."""
+    """Return the batches that known damage did not destroy."""
 
     def read(some: Batches) -> Iterator[pa.RecordBatch]:
         return read_records_of(fd, file, some, split.names)

@@ -1,8 +1,7 @@
 # Tests: tests/spark/test_tables.py
-"""Plan and read queries of the archive's tables ``events``, ``deliveries`` and ``hourly``.
+"""Plans and reads queries of the archive's tables ``events``, ``deliveries`` and ``hourly``.
 
-They read the files of the newest version (docs/archive-format.rst), in no particular order. No
-pyspark.
+A query reads the files of the newest version (docs/archive-format.rst) in any order. No pyspark.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ class TableSplit(NamedTuple):
     """The archive's address."""
     table: str
     files: tuple[tuple[str, int, int], ...]
-    """Path, relative to the table, size and rows."""
+    """For each file: path relative to the table, size in bytes, and number of rows."""
     columns: tuple[str, ...]
-    """In the order of the rows."""
+    """The columns in the order of the rows."""
 
 
 def plan_table(
@@ -49,7 +48,7 @@ def plan_table(
 
     :param archive: the archive's address.
     :raises NoTable: the table does not exist.
-    :raises BrokerdError: the table cannot be read, or is not brokerd's.
+    :raises BrokerdError: the table cannot be read, or another program made it.
     """
     place = place_of(archive) / table
     log_id = read_archive_log_id(archive)
@@ -71,7 +70,7 @@ def plan_table(
 
 
 def read_table(split: TableSplit) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a split, with the types of the table. It holds a row group or two in memory.
+    """Yield the rows of a split, with the types of the table. Memory holds a row group or two.
 
     :raises ArchiveUnavailable: a file cannot be read.
     :raises DamagedData: a file is damaged.
@@ -99,7 +98,7 @@ def _read_events(split: TableSplit, schema: pa.Schema, path: str, size: int) -> 
 
 
 def _read_plain(split: TableSplit, schema: pa.Schema, path: str, size: int) -> Iterator[pa.Table]:
-    """Read a file in which only pages have checksums."""
+    """Yield the rows of a file in which only pages have checksums."""
     place = place_of(split.archive) / split.table
     store = open_store(place)
     try:
