@@ -131,7 +131,7 @@ def run_job(job: Job) -> JobReport:
         only = _topic_ids(job.only, bounds)
         tables = open_paired_tables(job.data_dir, job.root, bounds)
         with archive_lock(job.root):
-            check_pairing(job.data_dir, job.root, bounds, tables)  # a job may have ended meanwhile
+            check_pairing(job.data_dir, job.root, bounds, tables)  # another job may have just ended
             run = Run(
                 root=job.root,
                 bounds=bounds,

@@ -43,7 +43,7 @@ class LogListing(NamedTuple):
 
     @property
     def checksummed(self) -> frozenset[int]:
-        """The checkpoints with a sum, which `read_checkpoint` verifies."""
+        """Return the checkpoints with a sum, which `read_checkpoint` verifies."""
         return self.checkpoints & self.sums
 
 
