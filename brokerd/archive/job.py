@@ -69,7 +69,7 @@ class Job(NamedTuple):
     free_bytes: Callable[[Path], int]
     """Returns the free space of the disk that holds an existing directory."""
     only: Sequence[str] = ()
-    """Names of the topics to clean. If empty, all topics are cleaned."""
+    """Names of the topics to clean; empty for all."""
     failpoint: Callable[[str], None] = lambda name: None
     """Is called at named points, where tests stop the process."""
     progress: Progress = NoProgress()

@@ -40,7 +40,7 @@ class Explanation(NamedTuple):
 
 
 def explain(place: str, **options: object) -> Explanation:
-    """Plan a query, and return the amounts that it reads: see `brokerd.spark.explain`."""
+    """Plan a query, and return the amounts: `brokerd.spark.explain`."""
     given = {name: _text(value) for name, value in options.items()}
     parsed = parse_options({**given, "path": place})
     if parsed.table != RECORDS.name:

@@ -33,9 +33,7 @@ class Location(NamedTuple):
 
 
 def open_location(path: str, archive: str | None = None) -> Location:
-    """Return the location at an address, which is a data directory or an archive.
-
-    For an object store, do not check that the archive exists.
+    """Return the location at an address. In an object store, the archive need not exist.
 
     :param path: a directory or a URI, in the user's form.
     :param archive: the archive of the data directory; the default is ``archive`` below it.

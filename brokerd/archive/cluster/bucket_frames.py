@@ -331,7 +331,7 @@ class _TaskFiles:
         self._stack.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Append rows to the present file, or begin a file."""
+        """Append rows."""
         rows = pa.Table.from_batches([batch])
         output = rows.select(self._schema.names).cast(self._schema)
         if not self._request.partition_by:

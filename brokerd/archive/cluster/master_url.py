@@ -127,8 +127,8 @@ def _writable_home(home: Path, directory: Path) -> Path:
 def _sockets(directory: Path) -> dict[str, str]:
     """Return settings for Unix sockets between a local Spark and its workers. Make their directory.
 
-    Over TCP each task would wait 40 ms for a delayed acknowledgement (RFC 1122, 4.2.3.2). If the
-    path is too long for a socket, return no settings, and Spark uses TCP.
+    Over TCP each task would wait 40 ms for a delayed acknowledgement (RFC 1122, 4.2.3.2). Return no
+    settings if the path is too long for a socket: Spark then uses TCP.
     """
     if len(os.fsencode(f"{directory}{_SOCKET_NAME}")) > _SOCKET_PATH_BYTES:
         return {}

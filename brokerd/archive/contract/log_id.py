@@ -19,7 +19,7 @@ _LINE = re.compile(rb"brokerd log ([0-9a-f]{32}) ([0-9a-f]{16})\n")
 
 
 def encode_log_id(text: str) -> bytes:
-    """Encode the file from 32 hexadecimal digits."""
+    """Encode the file."""
     return f"brokerd log {text} {xxh3_64_hexdigest(text.encode())}\n".encode()
 
 

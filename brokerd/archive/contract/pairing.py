@@ -44,8 +44,8 @@ class SegmentEnd(NamedTuple):
 def check_pin(pin: Pin | None, table: TableState | None, where: str) -> None:
     """Refuse an archive that lacks segments that the log has deleted.
 
-    :param pin: the pin, read before the table because the broker may raise it at any time.
-    :param table: the state of the table, or None if the table does not exist.
+    :param pin: read before the table, because the broker may raise it at any time.
+    :param table: None if the table does not exist.
     :param where: the archive's address, for error texts.
     :raises ArchiveUnavailable: the table does not exist.
     :raises ForeignArchive: the table lacks a part of the log below the pin.

@@ -111,6 +111,6 @@ class Archive(Protocol):
 
         :return: the version, or None if the address holds no archive yet.
         :raises ArchiveUnavailable: the archive cannot be reached.
-        :raises ForeignArchive: the address holds no archive, or the archive of another log.
-        :raises NewerFormat: a later version of brokerd wrote the archive.
+        :raises ForeignArchive: the address holds other files, or the archive of another log.
+        :raises NewerFormat: a later version of brokerd wrote it.
         """

@@ -35,8 +35,7 @@ _HINT = f"{COMMITS}/{LAST_CHECKPOINT}"
 def checkpoint_if_due(table: Place, newest: Snapshot, every: int = EVERY_COMMITS) -> bool:
     """Make a checkpoint of the newest version, if the last checkpoint is ``every`` commits behind.
 
-    A lock lets one process at a time make it. A bucket has no lock: two processes may make it, and
-    the last sum decides.
+    One process at a time makes it. In a bucket two processes may make it; the last sum decides.
 
     :return: True if a checkpoint was made.
     :raises OSError: a file is gone.
@@ -131,9 +130,9 @@ def _by_path(snapshot: Snapshot) -> pa.Table:
 
 
 def remove_log_before(table: Place, cutoff_ms: int) -> None:
-    """Delete the log files before the newest sound checkpoint that is older than ``cutoff_ms``.
+    """Delete log files before the newest sound checkpoint that is older than ``cutoff_ms``.
 
-    The versions of ``cutoff_ms`` and later stay readable. Raises the errors of the store.
+    Versions that were newest at ``cutoff_ms`` or later stay. Raises the errors of the store.
     """
     store = open_store(table)
     names = list_log(table)

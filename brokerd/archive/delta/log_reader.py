@@ -89,8 +89,8 @@ class DeltaLog:
 
         :return: the version, or None if the table does not exist.
         :raises ArchiveUnavailable: a file cannot be read, is missing, or is damaged.
-        :raises ForeignArchive: another program made the table, or it belongs to another log.
-        :raises NewerFormat: a later version of brokerd wrote the table.
+        :raises ForeignArchive: the table belongs to another program or another log.
+        :raises NewerFormat: a later version of brokerd wrote it.
         """
         with _unavailable(self.table):
             return self._read()

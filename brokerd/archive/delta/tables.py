@@ -37,7 +37,7 @@ def ensure_tables(root: Place, log_id: str, now_ms: int, tables: Tables | None =
     :param root: the address of the archive. An absent directory is made.
     :param tables: the result of `open_tables`, or None to open them here.
     :raises ForeignArchive: the address holds other files, or the archive of another log.
-    :raises NewerFormat: a later version of brokerd created the archive.
+    :raises NewerFormat: a later version of brokerd created it.
     :raises ArchiveUnavailable: the disk or the server reports an error.
     """
     tables = open_tables(root, log_id) if tables is None else tables

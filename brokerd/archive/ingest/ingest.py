@@ -33,7 +33,7 @@ Task = TypeVar("Task")
 
 @dataclass
 class IngestReport:
-    """The amounts that an ingest added to the tables, and the reason why it stopped."""
+    """The counts of an ingest, and the reason why it stopped."""
 
     lots: int = 0
     segments: int = 0

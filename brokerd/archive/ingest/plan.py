@@ -386,7 +386,7 @@ class _TopicNames:
         self._bounds = bounds
         self._has_read = False
         self.names = names
-        """Names by id: the caller's mapping, to which this object adds."""
+        """Names by id: the caller's mapping, which grows."""
         names |= {topic.id: topic.name for topic in bounds.topics}
 
     def look_up(self, segment: Segment, pieces: Pieces) -> Stop | None:

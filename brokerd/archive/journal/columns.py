@@ -104,10 +104,10 @@ def find_columns(
 ) -> ColumnStarts:
     """Compute the positions of the columns of bodies.
 
-    :param kinds: the kinds in each body, 4 bits per column.
-    :param start: the position of the first column of each body.
-    :param count: the number of rows of each body.
-    :param allowed: a table of columns and kinds; True marks an allowed kind.
+    :param kinds: the kinds of each body, 4 bits per column.
+    :param start: the position of each body's first column.
+    :param count: the rows of each body.
+    :param allowed: the allowed kinds of each column.
     """
     found = ColumnStarts([], [], start, np.ones(len(count), np.bool_))
     for column, dtype in enumerate(types):

@@ -96,11 +96,9 @@ def _checksum(path: Path) -> int:
 def fetch_copy(
     root: Place, segment: Segment, copy: SegmentCopy, cache_bytes: int
 ) -> Iterator[Segment]:
-    """Download a segment to a disk of this machine, and keep it there during the ``with`` block.
+    """Download a segment to this machine, and yield it. It stays there during the ``with`` block.
 
-    Yields the segment with its local path.
-
-    :param cache_bytes: the size limit of the cache; segments in use stay beyond it.
+    :param cache_bytes: the limit of the cache, without the segments in use.
     :raises DamagedCopy: the copy has wrong bytes.
     :raises FileNotFoundError: the copy was deleted.
     :raises ArchiveUnavailable: the store reports an error.

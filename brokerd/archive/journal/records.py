@@ -56,8 +56,8 @@ from brokerd.walformat import (
 )
 
 READ_BYTES = 8 << 20
-"""The limit of a decoding step, unless one batch is larger. It counts bytes of the segment, and
-`_ROW_BYTES` for each record, because a record may be empty."""
+"""The limit of a decoding step, unless one batch is larger: bytes of the segment, and `_ROW_BYTES`
+for each record, which may be empty."""
 _ROW_BYTES = 64
 
 _SCHEMA = arrow_schema(RECORDS)

@@ -185,7 +185,7 @@ class _Cleaner:
         self._expiry = {one.name.footer_hash: one.expires_us for one in self._files.values()}
 
     def clean(self) -> None:
-        """Select, examine and rewrite files, and save the state. Raises as `clean` does."""
+        """Select, examine and rewrite files, and save the state."""
         run = self._run
         run.failpoint("clean planned")
         self._remove_whole_files()

@@ -51,8 +51,8 @@ class CompactionState(Struct, frozen=True):
 def read_state(root: Place, log_id: str, version: int) -> CompactionState:
     """Read the file. Return an empty state if it is missing or unusable.
 
-    :param version: the version of the table of records. A state of a later version is unusable,
-        because the table was restored since.
+    :param version: of the table of records. A state of a later version is unusable, because the
+        table was restored.
     :raises ArchiveUnavailable: the archive cannot be read.
     """
     empty = CompactionState(log_id)

@@ -67,7 +67,7 @@ class RewriteFailure(NamedTuple):
 
 
 def rewrite(unit: RewriteUnit) -> RewriteResult | RewriteFailure:
-    """Rewrite a unit. Return a `RewriteFailure` if the disk is full or a file is damaged."""
+    """Rewrite a unit, or return the reason for a failure."""
     try:
         return _rewrite(unit)
     except (DamagedData, ArchiveUnavailable, OSError) as error:

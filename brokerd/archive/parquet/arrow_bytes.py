@@ -78,7 +78,7 @@ class ArrowBytes(PackedBytes):
 
 
 def _numbers(numbers: Sequence[int]) -> Sequence[int] | npt.NDArray[np.int64]:
-    """Convert a range to an array, which is faster. Return other sequences unchanged."""
+    """Convert a range to an array, which is faster."""
     if isinstance(numbers, range):
         return np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64)
     return numbers

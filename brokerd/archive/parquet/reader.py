@@ -40,7 +40,7 @@ from brokerd.archive.storage.store import InputFile, open_store
 from brokerd.errors import DamagedData, NewerFormat
 
 FOOTER_BYTES_MAX = 64 << 20
-"""The largest size of a footer. A larger size is damage, and no memory is allocated."""
+"""The largest size of a footer. A larger size is damage and allocates no memory."""
 OFFSET_MAX = (1 << 63) - 1
 AHEAD_BYTES = 4 << 20
 """A sequential reader fetches so many bytes at once: a few row groups."""
@@ -64,8 +64,7 @@ def open_file(
     :raises ForeignArchive: brokerd does not write files of this name.
     :raises ArchiveUnavailable: the file cannot be read.
     :raises NewerFormat: a later version of brokerd wrote it.
-    :raises DamagedArchive: the footer is damaged. The error has the covered range in the name, or
-        all offsets for a shared file.
+    :raises DamagedArchive: with the covered range in the name, or all offsets of a shared file.
     """
     name = parse_records_name(path) if "/" in path else parse_events_name(path)
     only = name.only if isinstance(name, RecordsName) else None
@@ -187,8 +186,8 @@ class ArchiveFile:
     ) -> ArchivedRows | None:
         """Read records from ``offset`` on, at most to the end of a row group.
 
-        :param max_bytes: the limit of keys, values and metadata. A larger record comes alone.
-        :return: the records, or None if the file does not cover ``offset``.
+        :param max_bytes: of keys, values and metadata; a larger record comes alone.
+        :return: None if the file does not cover ``offset``.
         :raises DamagedArchive: a row group has wrong bytes.
         :raises ArchiveUnavailable: the file cannot be read.
         """
@@ -226,11 +225,7 @@ class ArchiveFile:
         return None
 
     def _group_at(self, key: tuple[int, int, int], covered: Range) -> tuple[int, int]:
-        """Return the last row group that begins at or below a key, or -1.
-
-        Return also the end of its offsets: the first offset of the next group, or the end of the
-        covered range.
-        """
+        """Return the last row group that begins at or below a key, or -1; and its end offset."""
         firsts = self.groups["first"]
         after = bisect_right(range(len(firsts)), key, key=lambda at: firsts[at].item())
         end = covered.end

@@ -178,8 +178,8 @@ class DeltaArchiveView:
     def _find_shared(self, topic_id: int, partition: int, offset: int) -> Piece | None:
         """Return the piece of a shared file that covers an offset, or None.
 
-        Files are in the order of writing. A partition's offsets follow this order unless files
-        were merged. So a binary search examines the likely half first, then the other half.
+        Files are in the order of writing. A partition's offsets follow it unless files were merged.
+        So a binary search examines the likely half first.
         """
         candidates, passed_over = self.map.shared(topic_id, partition), list[SharedFile]()
         problem: DamagedArchive | ArchiveUnavailable | None = None

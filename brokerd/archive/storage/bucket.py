@@ -281,7 +281,7 @@ class BucketStore:
                 self._client.delete(keys)
 
     def check_writable(self, directories: Iterable[str]) -> None:
-        """Do nothing: only a write shows the permissions of a bucket."""
+        """Do nothing: only a write can tell."""
 
     @contextmanager
     def exclusive(self, directory: str) -> Iterator[bool]:

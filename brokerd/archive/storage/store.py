@@ -2,8 +2,8 @@
 """The interface to the files of an archive: in a directory or in a bucket.
 
 Paths are relative to the archive's address, with ``/`` between names. A file is complete or absent.
-It is durable when the call that writes it returns. A store cannot be pickled: pass the `Place`, and
-open the store in the process that uses it.
+It is durable when the call that writes it returns. `open_store` takes a `Place`, which can be
+pickled. Open the store in the process that uses it.
 
 Errors name the file's address and hold no credentials. Reading an absent file raises
 FileNotFoundError. Every other error of disk or server, and a late answer, raises

@@ -71,7 +71,6 @@ def broken_proof(
 
     Known damage and deleted files count as read. Raises OSError.
 
-    :param end_lsn: the end of the journal that was read.
     :param tail: whether the open journal file was read.
     """
     wal = root / WAL
