@@ -199,7 +199,7 @@ def vacuum(run: Run) -> StepReport:
 
 
 def plan_job(job: Job) -> Iterator[Lot]:
-    """Yield the planned lots of a job. Change nothing; need neither Spark nor the lock.
+    """Yield the planned lots of a job, without any change. Needs neither Spark nor the lock.
 
     :raises BrokerdError: for the reasons of `run_job`.
     """

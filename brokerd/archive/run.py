@@ -69,7 +69,7 @@ class Run:
     now_ms: Callable[[], int]
     """The wall clock in milliseconds, for the history of Delta tables only."""
     only: frozenset[int] | None = None
-    """Ids of the topics to maintain; None: all."""
+    """Ids of the topics to maintain, or None for all topics."""
     failpoint: Callable[[str], None] = lambda name: None
     """Is called at named points, where tests stop the process."""
 

@@ -82,7 +82,7 @@ class Bounds(Struct, frozen=True):
 
     @property
     def synced_lsn(self) -> int:
-        """The LSN up to which the log was synced."""
+        """Return the LSN up to which the log was synced."""
         return max(self.lsn, self.reached_lsn)
 
     def partitions(self) -> Iterator[tuple[TopicBounds, int, PartitionBounds]]:
@@ -125,7 +125,7 @@ class BoundsHead(Struct, frozen=True):
 
     @property
     def synced_lsn(self) -> int:
-        """The LSN up to which the log was synced."""
+        """Return the LSN up to which the log was synced."""
         return max(self.lsn, self.reached_lsn)
 
 

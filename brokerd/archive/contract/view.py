@@ -70,7 +70,7 @@ class ArchiveView(Protocol):
     """`brokerd.archive.contract.pin.segment_mark` of the segment that ends at ``records_lsn``; 0:
     unknown."""
     max_topic_id: int
-    """The largest topic id with records in the archive; 0: none."""
+    """The largest topic id with records in the archive; 0 if it has no records."""
     files: int
     """The number of files of the table ``records``."""
     bytes: int

@@ -47,7 +47,7 @@ def _segment_at(wal: Path, lsn: int) -> SegmentEnd | None:
     at = bisect_left(firsts, lsn) - 1
     if at < 0:
         return None
-    # The broker may have deleted the segment. Damage is reported when the segment is archived.
+    # The broker may have deleted the segment. Damage is reported when the job archives the segment.
     path = wal / f"{firsts[at]:020d}.wal"
     with suppress(FileNotFoundError, DamagedSegment, NewerFormat):
         with open(open_regular(path), "rb") as file:

@@ -131,7 +131,7 @@ class SealedSegment:
 
     @property
     def salt(self) -> int:
-        """The seed of its checksums."""
+        """Return the seed of its checksums."""
         return segment_salt(self.segment_id)
 
 

@@ -128,7 +128,8 @@ def segments_from(
     :raises OSError: the directory cannot be read. The opener's exceptions pass through.
     """
     segments = first_lsns(wal)
-    gaps = _known_gaps(wal, bounds)  # afterwards: the broker deletes only recorded files
+    # The gaps are read after the list, because the broker records a deletion before it deletes.
+    gaps = _known_gaps(wal, bounds)
     afters = [*segments[1:], None] if segments else []
     for first_lsn, after in zip(segments, afters, strict=True):
         if lsn < first_lsn:

@@ -108,7 +108,7 @@ class Source:
         return mask
 
     def take(self, key: Key) -> pa.Table | None:
-        """Take the rows up to a key (inclusive). Return None if no row is below it."""
+        """Take the rows up to a key (inclusive). Return None if no such row is left."""
         rows = self.rows
         if not rows:
             return None

@@ -216,7 +216,7 @@ class DeltaArchiveView:
             try:
                 found += [part.first for part in self._parts(shared, topic_id, partition)]
             except (DamagedArchive, ArchiveUnavailable):
-                continue  # the damaged file itself
+                continue  # the file is unreadable
         return min((first for first in found if first > offset), default=offset + 1)
 
 

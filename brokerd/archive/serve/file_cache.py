@@ -34,7 +34,7 @@ class CoveredRanges:
     """The covered ranges of one file."""
 
     def __init__(self, ranges: npt.NDArray[np.int64]) -> None:
-        """``ranges``: `brokerd.archive.parquet.reader.ArchiveFile.ranges`."""
+        """Take the ranges of `brokerd.archive.parquet.reader.ArchiveFile.ranges`."""
         columns = [array("q", column.tobytes()) for column in ranges.T]
         self._topics, self._partitions, self._first, self._end = columns
         self.size = 400 + 32 * len(self._first)

@@ -48,7 +48,7 @@ def log_end(location: Location, tail: bool = True) -> LogEnd:
             with suppress(FileNotFoundError):
                 lsn = max(archived_lsn, _journal_end(root / WAL, tail))
                 ends = [one.end_lsn for one in proofs if tail or one.first_lsn is not None]
-                if lsn < max(ends, default=0):  # known damage, or an error
+                if lsn < max(ends, default=0):  # a gap by known damage, or an error
                     lsn = take_snapshot(location, tail).end_lsn
                 return LogEnd(bounds.log_id, lsn)
     raise files_deleted_error(location)
