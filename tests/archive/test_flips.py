@@ -115,6 +115,7 @@ def look(root: Path, info: FileInfo, expected: dict[Range, Read], position: int,
                 verify_written(root, info)
 
 
+@pytest.mark.slow
 def test_a_bit_of_a_byte(root: Path, info: FileInfo, expected: dict[Range, Read]) -> None:
     """Whatever byte is damaged, the records that come are right; at most one row group is lost.
 

@@ -78,6 +78,7 @@ def files_of(directory: Path) -> set[Path]:
     return {path for path in directory.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_job_takes_the_log_and_derives(data: Data, spark: SparkSession) -> None:
     """All of it, on Spark; a second one has nothing to do, and starts none."""
     data.fill()
@@ -132,6 +133,7 @@ def test_readers_of_the_archive_alone_have_the_bounds(data: Data, spark: SparkSe
         data.fill(1)
 
 
+@pytest.mark.slow
 def test_bounds_that_cannot_be_written_end_no_more_than_the_rollup(
     data: Data, spark: SparkSession
 ) -> None:
@@ -159,6 +161,7 @@ def test_the_log_is_left_as_it_was(data: Data, spark: SparkSession) -> None:
     assert {path: path.read_bytes() for path in after} == before
 
 
+@pytest.mark.slow
 def test_a_problem_of_the_log_is_told_and_the_rest_is_done(data: Data, spark: SparkSession) -> None:
     """What comes before the damage is archived."""
     paths = data.fill(3)

@@ -246,6 +246,7 @@ def test_a_reader_follows_version_by_version(world: World) -> None:
         assert len(read_all(view, 1, 0)) == 10 * at + 10
 
 
+@pytest.mark.slow
 def test_a_checkpoint_takes_the_place_of_commits(bucket: ObjectAddress) -> None:
     """It is made, proved, and read; one that is not what its sum says is not."""
     table = ensure_tables(bucket, LOG_ID, NOW_MS)["records"]
@@ -266,6 +267,7 @@ def test_a_checkpoint_takes_the_place_of_commits(bucket: ObjectAddress) -> None:
     assert len(Table(bucket, RECORDS, LOG_ID).paths()) == EVERY_COMMITS + 1
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_another_job_took_away_fails_nothing(
     bucket: ObjectAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:

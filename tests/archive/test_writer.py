@@ -105,6 +105,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     group_rows=st.integers(1, 20),
     max_bytes=st.integers(0, 400),
 )
+@pytest.mark.slow
 def test_what_was_appended_is_read_from_the_archive(
     tmp_path_factory: pytest.TempPathFactory,
     found: list[tuple[int, int, RecordColumns]],

@@ -122,6 +122,7 @@ def test_what_is_refused_is_told_whole(client: FlyMQClient, name: str) -> None:
         assert str(refused.value).startswith(text)
 
 
+@pytest.mark.slow
 def test_a_bomb_takes_seconds_of_its_sender_and_nothing_of_others(
     client: FlyMQClient, go: GoClient, name: str
 ) -> None:

@@ -85,7 +85,13 @@ BOMBS: dict[str, tuple[Definition, bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a regular expression",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in list(BOMBS)[1:]),
+    ],
+)
 def test_a_bomb_ends_its_process_and_nothing_else(processes: CheckProcesses, name: str) -> None:
     """By the processor time that it takes, and the next question is answered."""
     one, message = BOMBS[name]

@@ -92,6 +92,7 @@ def test_before_and_after_a_rollup_and_when_the_journal_is_gone(
     assert [row for row in left if row["topic"] != "filler"] == more
 
 
+@pytest.mark.slow
 def test_formats_and_times_of_records_are_there(source: SparkSession, filled: Path) -> None:
     """Which format wrote a record, when, and when its producer says; nulls are nulls."""
     now_us = time.time_ns() // 1000
