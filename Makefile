@@ -76,11 +76,13 @@ bench: $(READY)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.archive)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.spark)
 
-# A crash point of "changes" or "archive" is a whole run. make soak runs all points and new seeds.
+# A crash point of "changes", "archive" or "requests" is a whole run. make soak runs all points and new seeds.
 sim: $(READY)
 	$(BIN)/python -m simulator --seeds 0..119 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload broker --workload log --every 2 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload changes --workload archive --every 33 $(WITH_JOBS)
+	$(BIN)/python -m simulator.crashpoints --workload rollup --every 33 $(WITH_JOBS)
+	$(BIN)/python -m simulator.crashpoints --workload bucket --workload requests --every 9 $(WITH_JOBS)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz $(WITH_JOBS) $(ARGS)

@@ -9,20 +9,38 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from brokerd.errors import BrokerdError
 from simulator.machine.crash import CrashModel
-from simulator.machine.disk import Call, SimDisk
+from simulator.machine.disk import SimDisk
 
 CHANGING = ("create", "pwrite", "sync", "truncate", "rename", "unlink", "sync_directory")
 """Calls that change the disk, or the data that survives a loss of power."""
-
+TREE_CHANGING = (*CHANGING, "mkdir", "link")
+"""The same of a disk with directories."""
 
 LOST = "LOST: "
 """First word of the text about an acknowledged loss."""
+
+
+class AnyCall(Protocol):
+    """A call of a disk, or a request to a bucket."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+
+class Hooked(Protocol):
+    """A disk or bucket that calls ``enter`` before and ``leave`` after the effect of each call."""
+
+    enter: Callable[[Any], None]
+    leave: Callable[[Any], None]
 
 
 class WorkloadFailure(BrokerdError):
@@ -65,7 +83,11 @@ class Points:
     """The crash points of one run. Counts all, and calls ``visit(point)`` at selected ones."""
 
     def __init__(
-        self, workload: str, wanted: Callable[[int], bool], visit: Callable[[Point], None]
+        self,
+        workload: str,
+        wanted: Callable[[int], bool],
+        visit: Callable[[Point], None],
+        changing: Collection[str] = CHANGING,
     ) -> None:
         self.calls: Counter[str] = Counter()
         """Number of changing calls by name; each is two points."""
@@ -73,25 +95,26 @@ class Points:
         self._workload = workload
         self._wanted = wanted
         self._visit = visit
+        self._changing = changing
 
-    def watch(self, disk: SimDisk) -> None:
-        """Count the calls of ``disk`` from now on; its hooks are still called."""
-        enter, leave = disk.enter, disk.leave
+    def watch(self, watched: Hooked) -> None:
+        """Count the calls of a disk or bucket from now on. Its hooks are called as before."""
+        enter, leave = watched.enter, watched.leave
 
-        def entered(call: Call) -> None:
+        def entered(call: AnyCall) -> None:
             enter(call)
-            if call.name in CHANGING:
+            if call.name in self._changing:
                 self.calls[call.name] += 1
                 self._pass(call, "before")
 
-        def left(call: Call) -> None:
-            if call.name in CHANGING:
+        def left(call: AnyCall) -> None:
+            if call.name in self._changing:
                 self._pass(call, "after")
             leave(call)
 
-        disk.enter, disk.leave = entered, left
+        watched.enter, watched.leave = entered, left
 
-    def _pass(self, call: Call, side: str) -> None:
+    def _pass(self, call: AnyCall, side: str) -> None:
         self.count += 1
         if self._wanted(self.count):
             name = os.path.basename(call.path)

@@ -8,22 +8,35 @@ the same to the byte.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from brokerd.errors import BrokerdError
 from simulator.crashpoints import archive, changes
+from simulator.crashpoints.bucket import BucketScript, fault_problems, requests_of
 from simulator.crashpoints.check import PROBLEMS_MAX, check_broker
 from simulator.crashpoints.expect import RecordedRun
 from simulator.crashpoints.log import LogScript, check_log
-from simulator.crashpoints.points import LOST, Point, Points
+from simulator.crashpoints.points import CHANGING, LOST, TREE_CHANGING, Hooked, Point, Points
+from simulator.crashpoints.rollup import RollupScript, SealedLog, check_rollup
 from simulator.crashpoints.runs import problems, strikes
 from simulator.crashpoints.script import Script
+from simulator.machine.bucket import CHANGING as BUCKET_CHANGING
 from simulator.machine.crash import CrashModel
+from simulator.machine.tree_disk import TreeDisk
 from simulator.plan import Plan
 
 Visit = Callable[[Point, CrashModel], list[str]]
+
+
+class Workload(Protocol):
+    """One play of a fixed workload on a simulated disk."""
+
+    def play(self) -> None: ...
+
+    def digest(self) -> str:
+        """Return a text that is the same for the same play."""
 
 
 class Finding(NamedTuple):
@@ -71,7 +84,7 @@ def _sweep_broker(wanted: Callable[[int], bool], models: tuple[CrashModel, ...])
         left = point.crashed(script.disk, model)
         return check_broker(left, point, model, expected(script.world.now_us))
 
-    return _sweep("broker", known, script, problem, _Share(wanted, models, check))
+    return _sweep("broker", known, script, problem, _Share(wanted, models, check, script.disk))
 
 
 def _sweep_log(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
@@ -81,7 +94,54 @@ def _sweep_log(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) ->
     def check(point: Point, model: CrashModel) -> list[str]:
         return check_log(point.crashed(script.disk, model), point, model, script)
 
-    return _sweep("log", known, script, problem, _Share(wanted, models, check))
+    return _sweep("log", known, script, problem, _Share(wanted, models, check, script.disk))
+
+
+def _sweep_rollup(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+    log = SealedLog()
+    known, script = RollupScript(log), RollupScript(log)
+    problem = _play(known)
+
+    def check(point: Point, model: CrashModel) -> list[str]:
+        left = point.crashed(script.disk, model)
+        assert isinstance(left, TreeDisk)
+        again = RollupScript(log, left, chance=point.chance(model))
+        return check_rollup(again, script.acknowledged)
+
+    share = _Share(wanted, models, check, script.disk, TREE_CHANGING)
+    return _sweep("rollup", known, script, problem, share)
+
+
+def _sweep_bucket(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+    """Kill the job at each request that changes the bucket. The disk loses nothing by it."""
+    log = SealedLog()
+    known, script = BucketScript(log), BucketScript(log)
+    problem = _play(known)
+
+    def check(point: Point, model: CrashModel) -> list[str]:
+        return check_rollup(script.fork(point.chance(model)), script.acknowledged)
+
+    share = _Share(wanted, models[:1], check, script.bucket, BUCKET_CHANGING)
+    return _sweep("bucket", known, script, problem, share)
+
+
+def _sweep_requests(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+    """Let one request to the bucket fail in each play. No power is lost."""
+    log = SealedLog()
+    requests = requests_of(log)
+    checks: Counter[str] = Counter()
+    findings: list[Finding] = []
+    number = 0
+    for nth, request in enumerate(requests, 1):
+        for side in ("before", "after") if request.name in BUCKET_CHANGING else ("before",):
+            number += 1
+            if wanted(number):
+                checks[request.name] += 1
+                point = Point("requests", number, side, request.name, request.path)
+                texts = fault_problems(log, nth, is_lost=side == "after")
+                findings += (Finding(point, models[0], text) for text in texts[:PROBLEMS_MAX])
+    calls = Counter(request.name for request in requests)
+    return Outcome("requests", calls, number, checks, findings)
 
 
 def _sweep_runs(
@@ -105,6 +165,9 @@ WORKLOADS: dict[str, Callable[[Callable[[int], bool], tuple[CrashModel, ...]], O
     "log": _sweep_log,
     "changes": partial(_sweep_runs, "changes", changes.PLAN),
     "archive": partial(_sweep_runs, "archive", archive.PLAN),
+    "rollup": _sweep_rollup,
+    "bucket": _sweep_bucket,
+    "requests": _sweep_requests,
 }
 
 
@@ -112,12 +175,16 @@ class _Share(NamedTuple):
     wanted: Callable[[int], bool]
     models: tuple[CrashModel, ...]
     check: Visit
+    watched: Hooked
+    """The disk or bucket whose calls are crash points."""
+    changing: Collection[str] = CHANGING
+    """The names of these calls."""
 
 
 def _sweep(
     workload: str,
-    known: Script | LogScript,
-    script: Script | LogScript,
+    known: Workload,
+    script: Workload,
     problem: str | None,
     share: _Share,
 ) -> Outcome:
@@ -129,8 +196,8 @@ def _sweep(
             checks[point.call] += 1
             findings.extend(Finding(point, model, text) for text in share.check(point, model))
 
-    points = Points(workload, share.wanted, visit)
-    points.watch(script.disk)
+    points = Points(workload, share.wanted, visit, share.changing)
+    points.watch(share.watched)
     again = _play(script)
     if problem is not None:
         findings.append(Finding(None, None, f"the workload fails: {problem}"))
@@ -139,7 +206,7 @@ def _sweep(
     return Outcome(workload, points.calls, points.count, checks, findings)
 
 
-def _play(script: Script | LogScript) -> str | None:
+def _play(script: Workload) -> str | None:
     """Play a workload to its end; return None, or the reason of its failure."""
     try:
         script.play()

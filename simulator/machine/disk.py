@@ -217,6 +217,11 @@ class SimDisk:
     def fork(self) -> SimDisk:
         """Return an independent disk in the same state, without open files and hooks."""
         twin = SimDisk(self.capacity, self._file_system)
+        self._copy_to(twin)
+        return twin
+
+    def _copy_to(self, twin: SimDisk) -> None:
+        """Give an empty disk the state of this one."""
         twin.quota = self.quota
         twin.calls = self.calls.copy()
         twin._order = self._order
@@ -230,7 +235,6 @@ class SimDisk:
         ]
         twin._junk = self._junk.copy()
         twin._failures = self._failures.copy()
-        return twin
 
     def copy(self) -> SimDisk:
         """Return another disk with the same files, all of them synced."""
