@@ -171,7 +171,7 @@ def test_a_part_that_there_is_not_is_wrong_usage(
     assert "argument --part" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_short_run_keeps_every_promise(tmp_path: Path) -> None:
     """The driver dies between two commits, the broker when it deletes, and all is there once."""
     kills = [Kill("driver", "before events commit"), Kill("broker", "deleting")]

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.spark import measure
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 
 def test_every_question_is_asked_of_the_journal_and_of_the_archive(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Congested(BrokerdError):
 
 
 class DelayedCall(Protocol):
-    """What `Clock.callLater` returns."""
+    """The result of `Clock.callLater`."""
 
     def cancel(self) -> None: ...
 

@@ -70,7 +70,7 @@ class Transaction:
         """Counted from 1 since the broker started."""
         self.state = ACTIVE
         self.why = ""
-        """Why the broker aborted it; "" if its owner did, or it is not aborted."""
+        """The broker's reason for an abort; "" if the owner aborted it, or it is not aborted."""
         self.end_seconds = 0.0
         """When the broker aborts it, by the broker's clock."""
         self.commit_waits = False

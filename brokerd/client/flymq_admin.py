@@ -53,7 +53,7 @@ class FlymqAdmin:
     """Requests that need a login, and most of them an administrator's."""
 
     def _call(self, request: Request, kind: type[Result]) -> Result:
-        """The answer to a request. Raises `FlymqError` and what the client raises."""
+        """Send a request and return its answer. Raises `FlymqError` and what the client raises."""
         raise NotImplementedError
 
     def whoami(self) -> Identity:

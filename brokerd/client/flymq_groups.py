@@ -42,7 +42,7 @@ class FlymqGroups:
     """Requests about groups, dead letters and the cluster."""
 
     def _call(self, request: Request, kind: type[Result]) -> Result:
-        """The answer to a request. Raises `FlymqError` and what the client raises."""
+        """Send a request and return its answer. Raises `FlymqError` and what the client raises."""
         raise NotImplementedError
 
     # -- groups -------------------------------------------------------------------------------

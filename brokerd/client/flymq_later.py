@@ -37,7 +37,7 @@ class FlymqLater:
     """Delayed records, records with a time to live, and transactions."""
 
     def _call(self, request: Request, kind: type[Result]) -> Result:
-        """The answer to a request. Raises `FlymqError` and what the client raises."""
+        """Send a request and return its answer. Raises `FlymqError` and what the client raises."""
         raise NotImplementedError
 
     def produce_delayed(self, topic: str, value: bytes, delay_ms: int) -> Produced:

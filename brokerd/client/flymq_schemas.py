@@ -38,7 +38,7 @@ class FlymqSchemas:
     """Whether requests are laid out as the SDKs do."""
 
     def _call(self, request: Request, kind: type[Result]) -> Result:
-        """The answer to a request. Raises `FlymqError` and what the client raises."""
+        """Send a request and return its answer. Raises `FlymqError` and what the client raises."""
         raise NotImplementedError
 
     def register_schema(self, name: str, type: str, definition: bytes | str) -> SchemaInfo:

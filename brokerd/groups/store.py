@@ -1,8 +1,8 @@
 # Tests: tests/groups/test_store.py, tests/groups/test_model.py
 """The lease store of one (topic, group, partition): values in, values and events out.
 
-Every command decides, writes what it decided as a GroupEvent to ``events``, and applies that event
-by the code that replay uses (``brokerd.groups.state``). The caller drains ``events`` into the
+Every command writes its decision as a GroupEvent to ``events``, and applies that event by the code
+that replay uses (``brokerd.groups.state``). The caller drains ``events`` into the
 journal. No clock: ``now_us`` is monotonic microseconds, ``end`` the next offset of the partition.
 docs/leases.rst is the contract.
 """

@@ -281,6 +281,7 @@ def unnamed(table: Path) -> list[Path]:
     return [path for path in found if not any(path.name in commit for commit in commits)]
 
 
+@pytest.mark.soak
 def test_whoever_is_killed_the_tables_are_the_same(tmp_path: Path, expected: Rows) -> None:
     """The driver, then one executor, a worker, and both executors in the run that follows.
 

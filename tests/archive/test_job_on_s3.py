@@ -191,6 +191,7 @@ def test_of_two_runs_at_once_one_counts(data: Data, bucket: ObjectAddress, tmp_p
     assert unnamed(bucket) == set()
 
 
+@pytest.mark.soak
 def test_on_a_cluster_nobody_but_the_driver_needs_the_journal(
     data: Data, bucket: ObjectAddress, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -3,7 +3,7 @@
 
 A web page may let its own name resolve to this machine after it was loaded (DNS rebinding). Then it
 can read the answers of the site. The header Host (RFC 9110, section 7.2) has that name. So the site
-answers only to names that nobody else can own.
+answers only to names that an attacker cannot own.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ class DamageRegistry:
 
     @property
     def reason(self) -> str:
-        """Why the broker is degraded; "" if it is healthy."""
+        """The reason why the broker is degraded; "" if it is healthy."""
         if not self.places:
             return ""
         where = [("the log", self._advice, self._in_log)]

@@ -93,7 +93,7 @@ def measure(plan: Plan, place: LoadTarget | None = None) -> Figures:
 def prepare(plan: Plan) -> LoadTarget:
     """Make a new topic for a measurement and fill it when the scenario needs that.
 
-    :raises BenchFailed: when the address is none, nobody is there, or it is no broker.
+    :raises BenchFailed: the address is invalid, nothing listens there, or no broker answers.
     """
     bench_format = FORMATS[plan.format]
     backlog = plan.backlog or default_backlog(plan)

@@ -110,11 +110,11 @@ class Decoder:
         raise RequestError(f"Unknown command: {command}")
 
     def _decode_produce(self, body: bytes) -> Produce:
-        # The remembered prefix is "map of 3, log_id, its value, payload": who has read it expects
-        # the payload's object, then one key and one object. If the rest is M, the key "metadata"
-        # and X, with M and X one object each, then reading object by object must find just
-        # these, since no MessagePack object is the beginning of another. Likewise for a map
-        # of 4 whose rest is M, "metadata", X, "key" and K.
+        # The remembered prefix is "map of 3, log_id, its value, payload". After it come the
+        # payload's object, one key and one object. If the remaining bytes are M, the key "metadata"
+        # and X, with M and X one object each, then a decoder finds the same objects, because no
+        # MessagePack object is the beginning of another. The same holds for a map of 4 whose
+        # remaining bytes are M, "metadata", X, "key" and K.
         prefix = self._produce_prefix
         if body.startswith(prefix):
             start = len(prefix)

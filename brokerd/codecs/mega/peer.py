@@ -69,7 +69,7 @@ class AnswerReader:
         self._expected: deque[Request] = deque()
         self._partial = bytearray()
         self.error: StreamError | None = None
-        """Set once the stream is out of step; whatever is fed later is dropped."""
+        """Set once the stream is out of step. Later bytes are dropped."""
 
     def expect(self, request: Request) -> None:
         """Know that this request was sent."""

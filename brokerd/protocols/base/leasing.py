@@ -31,7 +31,7 @@ Cold = tuple[GroupPartition, int]
 
 
 class NoLease(Enum):
-    """Why an acquire leased no record."""
+    """The reason why an acquire leased no record."""
 
     EMPTY = 1
     CUT_SHORT = 2

@@ -70,7 +70,7 @@ def _consume_answer(
 
 
 def fetch(connection: FetchConnection, request: Fetch, refuse: Refuse, slices: SliceQueue) -> None:
-    """FETCH and FETCH_BINARY: records from an offset on, all or those that pass a filter."""
+    """Answer FETCH and FETCH_BINARY with records from an offset on, all or filtered ones."""
     partition = existing_partition(connection.broker, request.topic, request.partition)
     most = min(request.max_messages, FETCH_RECORDS_MAX)
     if most <= 0:

@@ -112,7 +112,7 @@ def _find_errors(
 
 
 def _ask(connection: RequestConnection, begin: Callable[[Done[T]], None], done: Done[T]) -> None:
-    """Begin a validation, and notice meanwhile if the peer closes."""
+    """Begin a validation, and keep reading so that a close of the peer is noticed."""
     begin(done)
     connection.listen()
 

@@ -56,7 +56,7 @@ class TopicListQueue:
         self._waiting: deque[_TopicList] = deque()
 
     def add(self, topic_list: _TopicList) -> None:
-        """Make a list after those that wait already."""
+        """Queue a list behind the lists that wait."""
         self._waiting.append(topic_list)
         if len(self._waiting) == 1:
             self._slices.add(self._slice)
