@@ -184,7 +184,7 @@ def test_environment_text_becomes_numbers_and_truth() -> None:
         ("wal=os", "unknown key 'wal'"),
         ("durability=os", "unknown key 'durability'"),
         ("wal.durability=sometimes", 'wal.durability: expected "fsync", "os" or "interval:<ms>"'),
-        ("archive.uri=ftp://host/a", "archive.uri: 'ftp://host/a' is no local directory"),
+        ("archive.uri=ftp://host/a", "archive.uri: 'ftp://host/a' is neither a local directory"),
         ("admin.hosts=https://box", "admin.hosts: expected names of hosts, without scheme, port"),
         ("admin.hosts=box,box:80", "got 'box:80'"),
         ("groups.max_attempts=three", "groups.max_attempts: expected a whole number"),

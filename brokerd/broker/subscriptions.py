@@ -154,7 +154,7 @@ class Subscriptions:
         if len(self._known) >= self._subscriptions_max:
             raise LimitExceeded(
                 f"there are {len(self._known)} subscriptions already, the most that a broker has; "
-                "those that nobody polls will expire"
+                "subscriptions without polls will expire"
             )
         topic = self._create_topic(topic_name)
         subscription_id = self._free_id(topic)

@@ -102,7 +102,7 @@ def _named(server: str) -> Place:
     scheme, _, rest = server.rpartition("://")
     if scheme not in ("", "http", "https"):
         raise ConfigError(
-            f"--server {server!r} is no address: write http://HOST:PORT, https://HOST:PORT, "
+            f"--server {server!r} is not an address: write http://HOST:PORT, https://HOST:PORT, "
             "HOST:PORT or unix:PATH"
         )
     return Place(parse_address(rest.rstrip("/")), scheme == "https", "--server")

@@ -77,5 +77,5 @@ class AnswerReader(Generic[Asked, Frame, Told]):
 
     def _answer(self, frame: Frame) -> Told:
         if not self._expected:
-            raise NotAnAnswer("the broker sent an answer nobody asked for")
+            raise NotAnAnswer("the broker sent an answer without a request")
         return self._decode(self._expected.popleft(), frame)

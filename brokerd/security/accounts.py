@@ -156,8 +156,9 @@ def check_access_list(access_list: AccessList) -> None:
         check_account_name(access_list.topic, "topic of the access list")
     if access_list.topic.startswith(RESERVED_PREFIX):
         raise InvalidName(
-            f"topics whose names begin with {RESERVED_PREFIX!r} are the broker's own, and no "
-            "access list holds for them: the role admin reads the audit trail, nobody writes to it"
+            f"topics whose names begin with {RESERVED_PREFIX!r} are the broker's own, and "
+            "access lists do not apply to them: the role admin reads the audit trail, and only the "
+            "broker writes to it"
         )
     count = len(access_list.users) + len(access_list.roles)
     if count > GRANTS_MAX:

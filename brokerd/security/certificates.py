@@ -110,7 +110,7 @@ def _normal(subject: str) -> str:
         return Name.from_rfc4514_string(compact, types).rfc4514_string()
     except ValueError as error:
         raise ConfigError(
-            f"tls.principals: {subject!r} is no subject such as CN=orders,O=Acme: "
+            f"tls.principals: {subject!r} is not a subject such as CN=orders,O=Acme: "
             f"{str(error) or 'it cannot be read'}; `openssl x509 -noout -subject -nameopt RFC2253` "
             "shows that of a certificate"
         ) from error

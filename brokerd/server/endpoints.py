@@ -235,7 +235,7 @@ def tls_files(where: str, own: dict[str, str], tls: Tls) -> TlsFiles:
         raise ConfigError(f"{where}: clientAuth is one of {', '.join(CLIENT_AUTH)}, not {auth!r}")
     if auth != "none" and not client_ca:
         raise ConfigError(
-            f"{where}: clients are asked for certificates, and nobody is named who signs them: "
+            f"{where}: clients are asked for certificates, but no CA is given: "
             "give clientCA=FILE.pem, or tls.client_ca_file"
         )
     if auth == "none" and "clientCA" in own:

@@ -89,7 +89,7 @@ def listener_warnings(config: Config, endpoints: Mapping[str, IStreamServerEndpo
         if is_off and getattr(config, wire_format).principal:
             found.append(f'{wire_format}.principal has no effect while security.auth is "off"')
     if not is_off and config.blipmq.principal and not config.blipmq.api_keys:
-        found.append("blipmq.principal is the account of blipmq.api_keys: there is no such key")
+        found.append("blipmq.principal is the account of blipmq.api_keys, which has no key")
     if not config.tls.principals:
         return found
     if is_off:

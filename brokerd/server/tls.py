@@ -49,7 +49,7 @@ CERTIFICATE_PROBLEMS = {
     66: TOO_WEAK,
     67: TOO_WEAK,
     68: TOO_WEAK,
-    79: "is used as a CA and is not one",
+    79: "is used as a CA, but is not a CA certificate",
 }
 """OpenSSL's error number (X509_STORE_CTX_get_error) -> the fault of a certificate."""
 

@@ -107,7 +107,7 @@ def decode_group_events(body: Bytes, count: int) -> tuple[str, list[GroupEvent]]
     """Decode a body of ``count`` events as (group, events). Raises FormatError."""
     body = bytes(body)
     if len(body) < EVENTS_HEADER_BYTES or not 1 <= count <= ENTRY_EVENTS_MAX:
-        raise FormatError(f"a body of {len(body)} bytes is no entry of {count} events")
+        raise FormatError(f"a body of {len(body)} bytes is not an entry of {count} events")
     kinds, texts_count, text_bytes, _, *constants = _EVENTS.unpack_from(body)
     reader = ColumnReader(body, count, EVENTS_HEADER_BYTES)
     fields: list[Sequence[int]] = []

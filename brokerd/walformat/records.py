@@ -172,7 +172,7 @@ def decode_records(body: Bytes, count: int) -> RecordColumns:
     """Decode a body of ``count`` records. Raises FormatError."""
     body = bytes(body)
     if len(body) < RECORDS_HEADER_BYTES or not 1 <= count <= BATCH_RECORDS_MAX:
-        raise FormatError(f"a body of {len(body)} bytes is no batch of {count} records")
+        raise FormatError(f"a body of {len(body)} bytes is not a batch of {count} records")
     kinds, meta_bytes, key_bytes, value_bytes, _, *slots = _RECORDS.unpack_from(body)
     kind = [kinds >> shift & 15 for shift in range(0, 32, 4)]
     reader = ColumnReader(body, count, RECORDS_HEADER_BYTES)
@@ -211,6 +211,6 @@ def records_expire_at_us(body: Bytes) -> int:
     Raises FormatError.
     """
     if len(body) < RECORDS_HEADER_BYTES:
-        raise FormatError(f"a body of {len(body)} bytes is no batch of records")
+        raise FormatError(f"a body of {len(body)} bytes is not a batch of records")
     expires_at: int = struct.unpack_from("<q", body, 16)[0]
     return expires_at

@@ -78,7 +78,7 @@ class TreeDisk(SimDisk):
 
     def open(self, path: str, write: bool = False) -> SimFile:
         if self._is_tree(path):
-            raise OSError(errno.EINVAL, "it is no regular file", path)
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
         opened = super().open(path, write)
         assert isinstance(opened, SimFile)
         return opened

@@ -74,7 +74,7 @@ def test_a_relative_path_begins_where_that_of_the_data_begins() -> None:
 @pytest.mark.parametrize(
     ("uri", "part"),
     [
-        ("hdfs:/archive", "no local directory, and no object store"),
+        ("hdfs:/archive", "neither a local directory nor an object store"),
         ("s3:bucket/archive", "names no bucket"),
         ("s3:///archive", "names no bucket"),
         ("s3://b/archive", "names no bucket"),
@@ -83,9 +83,9 @@ def test_a_relative_path_begins_where_that_of_the_data_begins() -> None:
         ("s3://bucket/a/../b", "letters, digits"),
         ("s3://bucket/a?region=x", "letters, digits"),
         ("s3://bucket/a%20b", "letters, digits"),
-        ("file://other/archive", "no file: URI of this machine"),
-        ("file:archive", "no file: URI of this machine"),
-        ("file:///a%00b", "no file: URI of this machine"),
+        ("file://other/archive", "not a file: URI of this machine"),
+        ("file:archive", "not a file: URI of this machine"),
+        ("file:///a%00b", "not a file: URI of this machine"),
         ("/a\0b", "zero byte"),
         ("/var/lib/brokerd/wal", "belongs to the broker"),
         ("/var/lib/brokerd/state/archive", "belongs to the broker"),

@@ -328,7 +328,7 @@ def test_a_pipe_in_place_of_what_the_broker_tells_holds_nobody_up(data: Data, na
     data.publish()
     path = data.path / "state" / name
     make_no_file(path, "pipe")
-    with pytest.raises(OSError, match="no regular file") as raised:
+    with pytest.raises(OSError, match="not a regular file") as raised:
         run_job(job_of(data))
     assert raised.value.filename == str(path)
 
@@ -355,7 +355,7 @@ def test_somebody_elses_directory_is_no_archive(data: Data) -> None:
     data.publish()
     data.root.mkdir()
     (data.root / "photo.jpg").touch()
-    with pytest.raises(ForeignArchive, match=r"holds something else already, such as 'photo.jpg'"):
+    with pytest.raises(ForeignArchive, match=r"already holds other files, such as 'photo.jpg'"):
         run_job(job_of(data))
     assert files_of(data.root) == {data.root / "photo.jpg"}
 

@@ -30,6 +30,6 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     """Nobody writes to the pipe, and the device has no end."""
     path = tmp_path / "thing"
     make_no_file(path, kind)
-    with pytest.raises(OSError, match="no regular file") as raised:
+    with pytest.raises(OSError, match="not a regular file") as raised:
         read_regular(path, 1 << 20)
     assert raised.value.filename == str(path)

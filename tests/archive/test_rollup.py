@@ -180,7 +180,7 @@ def test_a_dry_run_refuses_what_a_run_does(
     photos.mkdir()
     (photos / "cat.jpg").touch()
     for arguments, line in (
-        (["--archive", str(photos)], f"{photos} holds something else already"),
+        (["--archive", str(photos)], f"{photos} already holds other files"),
         (["--archive", str(data.path / "wal")], "which belongs to the broker"),
         (["--only", "nobody"], "there is no topic 'nobody'"),
         (["--master", "nonsense"], "archive.master: 'nonsense' is not a master URL of Spark"),
@@ -322,7 +322,7 @@ def test_the_archive_may_be_elsewhere(data: Data, sparkling: Command, tmp_path: 
     assert not data.root.exists()
     said = sparkling("--archive", "ftp://host/archive")
     assert said.code == 1
-    assert "archive.uri: 'ftp://host/archive' is no local directory" in said.err
+    assert "archive.uri: 'ftp://host/archive' is neither a local directory" in said.err
     assert said.err.endswith("(--archive)\n")
 
 

@@ -186,7 +186,7 @@ def test_what_is_no_file_is_no_segment(tmp_path: Path, kind: str) -> None:
     assert stop.is_problem and "is missing, and nothing says that it was" in stop.reason
     paths[1].rename(tmp_path / "elsewhere")
     make_no_file(paths[0].with_suffix(".idx"), kind)
-    with pytest.raises(OSError, match="no regular file") as raised:
+    with pytest.raises(OSError, match="not a regular file") as raised:
         found(tmp_path)
     assert raised.value.filename == str(paths[0].with_suffix(".idx"))
 

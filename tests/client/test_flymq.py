@@ -218,7 +218,7 @@ GOOD = fm.topics(["t"])
         (fm.ok(Opcode.COMMIT), "opcode 6 was answered where 8 was asked"),
         (fm.frame(8, b"\xff\xff\xff\xff"), "LIST_TOPICS cannot be read"),
         (fm.frame(8, bytes(5)), "LIST_TOPICS has 1 bytes left over"),
-        (GOOD * 2, "nobody asked for"),
+        (GOOD * 2, "without a request"),
     ],
 )
 def test_a_peer_out_of_step_is_dropped_and_not_asked_again(peer, answer, match):

@@ -101,7 +101,7 @@ def test_an_answer_nobody_asked_for_is_out_of_step():
     """As the reference server's after 30 idle seconds."""
     reader = mega.AnswerReader()
     assert reader.feed(bytes.fromhex("00000000 00 08")) == []
-    assert "nobody asked for" in str(reader.error)
+    assert "without a request" in str(reader.error)
 
 
 def test_the_next_offset_of_the_last_offset_wraps_around():

@@ -64,7 +64,7 @@ def packed(value: Any) -> bytes:
     ],
 )
 def test_a_path_leads_through_objects_to_something(text: str, value: bytes, found: bool) -> None:
-    """Existence only: null is something. What is no JSON object has no paths."""
+    """Existence only: null is something. A value that is not a JSON object has no paths."""
     assert passes(text, value) is found
 
 

@@ -91,8 +91,8 @@ def test_with_a_list_who_is_not_on_it_is_nobody() -> None:
         (["CN=orders"], "'CN=orders' is not SUBJECT => account"),
         (["=> orders"], "'=> orders' is not SUBJECT => account"),
         (["CN=orders =>"], "'CN=orders =>' is not SUBJECT => account"),
-        (["orders => orders"], "'orders' is no subject such as CN=orders,O=Acme: it cannot be"),
-        (["C=Germany => orders"], "'C=Germany' is no subject such as CN=orders,O=Acme: Attribute"),
+        (["orders => orders"], "'orders' is not a subject such as CN=orders,O=Acme: it cannot be"),
+        (["C=Germany => orders"], "'C=Germany' is not a subject such as CN=orders,O=Acme: Attrib"),
         (["CN=a => b", "2.5.4.3=a => c"], "the subject '2.5.4.3=a' stands there twice"),
     ],
 )

@@ -27,7 +27,7 @@ def test_the_archive_of_a_data_directory_may_be_elsewhere(tmp_path: Path) -> Non
     assert open_location(str(root), elsewhere) == Location(str(root), elsewhere)
     assert open_location(str(root), "s3://bucket/a") == Location(str(root), "s3://bucket/a")
     with pytest.raises(
-        BadLocation, match=r"^the option archive: 'ftp://host/x' is no local directory"
+        BadLocation, match=r"^the option archive: 'ftp://host/x' is neither a local directory"
     ):
         open_location(str(root), "ftp://host/x")
 
@@ -51,7 +51,9 @@ def test_what_is_neither_says_what_it_lacks(tmp_path: Path) -> None:
         open_location(str(tmp_path / "file"))
     with pytest.raises(BadLocation, match="needs a path"):
         open_location("")
-    with pytest.raises(BadLocation, match=r"^load\(\): 'ftp://host/x' is no local directory"):
+    with pytest.raises(
+        BadLocation, match=r"^load\(\): 'ftp://host/x' is neither a local directory"
+    ):
         open_location("ftp://host/x")
 
 

@@ -345,7 +345,7 @@ def test_a_pipe_in_place_of_a_file_of_the_broker_is_an_error(log: Log, name: str
     """Nobody would ever write to it."""
     path = log.path / "state" / name
     make_no_file(path, "pipe")
-    with pytest.raises(BrokerdError, match=f"{path} cannot be read: it is no regular file"):
+    with pytest.raises(BrokerdError, match=f"{path} cannot be read: it is not a regular file"):
         take_snapshot(log.place)
 
 

@@ -82,7 +82,7 @@ async def query_audit(call: Call) -> AuditEvents:
     """
     query: AuditQuery = call.query
     if not call.broker.audit.enabled:
-        raise NotFound("there is no audit trail: it needs security.auth and security.audit")
+        raise NotFound("the audit trail is off: it needs security.auth and security.audit")
     _check(query)
     query_filter = AuditFilter(
         start_us=0 if query.start is None else time_us_of(query.start),
@@ -113,7 +113,7 @@ def _check(query: AuditQuery) -> None:
         if name not in TYPES:
             raise InvalidRequest(f"type: {name!r} is not one of {', '.join(TYPES)}")
     if query.result and query.result not in RESULTS:
-        raise InvalidRequest(f"result: {query.result!r} is none of {', '.join(RESULTS)}")
+        raise InvalidRequest(f"result: {query.result!r} is not one of {', '.join(RESULTS)}")
     if query.start is not None and query.end is not None and query.start >= query.end:
         raise InvalidRequest(
             f"start: {query.start.isoformat()} is not before the end, {query.end.isoformat()}"

@@ -60,8 +60,9 @@ def check_pin(pin: Pin | None, table: TableState | None, where: str) -> None:
         )
     if table.archive_id != pin.archive_id:
         raise ForeignArchive(
-            f"{where} is another archive (id {table.archive_id or '-'}) than the one that holds "
-            f"the segments that the log has deleted (id {pin.archive_id or '-'}): {RESTORE_ARCHIVE}"
+            f"{where} is another archive (id {table.archive_id or '-'}) than the archive "
+            f"with the segments that the log has deleted (id {pin.archive_id or '-'}): "
+            f"{RESTORE_ARCHIVE}"
         )
     if table.lsn < pin.lsn:
         raise ForeignArchive(

@@ -75,14 +75,14 @@ def open_tables(root: Place, log_id: str) -> Tables:
 def _check_root(store: Store) -> None:
     root = store.place
     if store.is_file(""):
-        raise ForeignArchive(f"{root} is no directory; set archive.uri to one")
+        raise ForeignArchive(f"{root} is not a directory; set archive.uri to a directory")
     names = store.names("")
     if COMMITS in names:
         raise ForeignArchive(f"{root} is a Delta table itself; set archive.uri to a directory")
     strange = sorted(names - set(LAYOUTS) - set(BESIDE_TABLES))
     if strange and not any(_is_table(store, name) for name in LAYOUTS):
         raise ForeignArchive(
-            f"{root} holds something else already, such as {strange[0]!r}; set archive.uri to an "
+            f"{root} already holds other files, such as {strange[0]!r}; set archive.uri to an "
             "empty directory, or to a new one"
         )
 
@@ -95,7 +95,7 @@ def _check_empty(store: Store, name: str) -> None:
     """Check that a table can be created. An interrupted creation leaves an empty log directory."""
     path = store.place / name
     if store.is_file(name):
-        raise ForeignArchive(f"{path} is no directory; remove it")
+        raise ForeignArchive(f"{path} is not a directory; remove it")
     strange = sorted(store.names(name) - {COMMITS})
     if strange:
         raise ForeignArchive(

@@ -184,8 +184,8 @@ def open_segment(path: Path, is_last: bool) -> SealedSegment | Stop:
     if found.first_lsn != lsn:
         return Stop(
             lsn,
-            f"{path} says that it begins at LSN {found.first_lsn}: it is another segment's file; "
-            "restore the right one",
+            f"{path} says that it begins at LSN {found.first_lsn}: the file belongs to another "
+            "segment; restore the right one",
             True,
         )
     return found

@@ -237,7 +237,7 @@ def _merged(ranges: Iterable[Range], layout: Layout) -> tuple[Range, ...]:
     found = list(ranges)
     for one in found:
         if one.first >= one.end or one.first < 0:
-            raise ValueError(f"{one} is no range")
+            raise ValueError(f"{one} is not a range")
     for before, after in pairwise(found):
         if (before[:2], before.end) > (after[:2], after.first):
             raise ValueError(f"the ranges are not sorted, or overlap: {before}, {after}")

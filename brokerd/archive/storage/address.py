@@ -92,14 +92,14 @@ def check_uri(uri: str) -> str | ObjectAddress:
         return object_address(uri)
     if scheme[0].lower() != "file:":
         raise ConfigError(
-            f"archive.uri: {uri!r} is no local directory, and no object store that brokerd "
+            f"archive.uri: {uri!r} is neither a local directory nor an object store that brokerd "
             "supports: name a path, a file: URI, or s3://BUCKET/NAME"
         )
     parts = urlsplit(uri)
     path = unquote(parts.path)
     if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
         raise ConfigError(
-            f"archive.uri: {uri!r} is no file: URI of this machine, such as file:///srv/archive"
+            f"archive.uri: {uri!r} is not a file: URI of this machine, such as file:///srv/archive"
         )
     return path
 

@@ -136,7 +136,7 @@ class ArchiveReader:
             began_seconds.append(self._clock.seconds())
             if view is None:
                 raise ArchiveUnavailable(
-                    "what is in the archive alone is out of reach: there is none"
+                    "no archive is open, so records that only the archive has cannot be read"
                 )
             return question(view)
 

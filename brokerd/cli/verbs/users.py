@@ -24,7 +24,7 @@ _ROLES = click.option(
     "roles",
     multiple=True,
     metavar="ROLE",
-    help=f"{', '.join(ROLES)}, or one that access lists name; repeatable.",
+    help=f"{', '.join(ROLES)}, or a role that access lists name; repeatable.",
 )
 _PASSWORD_FILE = click.option(
     "--new-password-file",

@@ -91,7 +91,7 @@ class AnswerReader:
         try:
             while position < len(partial):
                 if not self._expected:
-                    raise StreamError("the server sent an answer nobody asked for")
+                    raise StreamError("the server sent an answer without a request")
                 size = _size(self._expected[0], partial, position)
                 if size is None or position + size > len(partial):
                     break

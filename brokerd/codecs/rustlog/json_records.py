@@ -136,5 +136,5 @@ class RecordsParser:
             return end
         found = _COMMA.match(self._text, end)
         if found is None or found.end() == len(self._text):
-            raise ValueError(f"after record {len(self.records)} there is no comma and record")
+            raise ValueError(f"no comma and record follow record {len(self.records)}")
         return found.end()

@@ -107,7 +107,7 @@ def _parse(envelope: bytes, cut: _Cut | None) -> Any:
 
     def constant(name: str) -> _Cut:
         if name != "NaN" or not left:
-            raise ValueError(f"{name} is no JSON")
+            raise ValueError(f"{name} is not JSON")
         return left.pop()
 
     try:

@@ -238,8 +238,8 @@ class _SegmentOpener:
         known_id = bounds.segment_id if int(path.stem) == bounds.segment_lsn else ""
         if known_id and segment_id.hex() != known_id:
             raise UnreadableJournal(
-                f"{path} is another segment (id {segment_id.hex()}) than the one that the log had "
-                f"there (id {bounds.segment_id}, by state/bounds): bring the right file back; "
+                f"{path} is another segment (id {segment_id.hex()}) than the log had there "
+                f"(id {bounds.segment_id}, by state/bounds): bring the right file back; "
                 "without it, move this one away and start the broker, which finds the loss"
             )
 

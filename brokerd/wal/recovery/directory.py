@@ -322,7 +322,7 @@ def require_own_segment(disk: Disk, path: str, found: SegmentFile, known: KnownE
         remedy = f"if {name} is of another log, delete that"
     raise DamagedData(
         f"{os.path.join(path, found.name)} is another segment (id {segment_id.hex()}) than the "
-        f"one that the log had there (id {expected.hex()}, by {witness}). Nothing was changed. "
+        f"log had there (id {expected.hex()}, by {witness}). Nothing was changed. "
         "Bring the right file back; without it, move this one away, and the next start says what "
         f"is lost; {remedy}"
     )
