@@ -607,6 +607,18 @@ def test_acquire_batch_tells_all_about_its_leases() -> None:
     assert only(house, acquire_batch(10)) == mm.AcquiredBatch(())
 
 
+def test_acquire_batch_ends_when_the_answer_is_full_to_the_byte() -> None:
+    """No byte left is not the same as no limit."""
+    house = House()
+    first = bytes(5 << 20)
+    left = mm.BATCH_ROOM - mm.batch_item_length(first, 0, None, None)
+    second = bytes(left - (mm.batch_item_length(bytes(left - 100), 0, None, None) - left + 100))
+    assert mm.batch_item_length(second, 0, None, None) == left
+    produce(house, first, second, first)
+    messages = only(house, acquire_batch(10)).messages
+    assert [len(message.payload) for message in messages] == [len(first), len(second)]
+
+
 def test_acquire_batch_ends_where_the_next_message_would_not_fit() -> None:
     """No answer is longer than 10 MiB, and what did not fit is not leased."""
     house = House()

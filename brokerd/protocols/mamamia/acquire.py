@@ -53,26 +53,28 @@ Leased = tuple[GroupPartition, Grant]
 class AnswerLeaseFilter(LeaseFilter):
     """Accepts records that fit the answer."""
 
-    def __init__(self, broker: Broker, log_id: str, room: int) -> None:
+    def __init__(self, broker: Broker, topic_name: str, bytes_max: int | None) -> None:
         super().__init__(broker)
-        self._log_id = log_id
-        self._room = room
-        """Bytes left in a batch answer; 0 for the answer to ACQUIRE_NEXT."""
+        self._topic_name = topic_name
+        self._bytes_left = bytes_max
+        """Bytes left in a batch answer; None for the answer to ACQUIRE_NEXT."""
 
     def fits(self, chunk: Chunk, index: int) -> int:
         value = chunk.values[index]
         metadata = chunk.metadata[index]
         size = len(value) + (len(metadata) if metadata is not None else 0)
         if size > SURELY_FITS_BYTES and (
-            answer_length(self._log_id, value, chunk.encodings[index], metadata) > MAX_LENGTH
+            answer_length(self._topic_name, value, chunk.encodings[index], metadata) > MAX_LENGTH
         ):
             return self.refuse(chunk, index)
-        if self._room:
-            room = batch_item_length(value, chunk.encodings[index], metadata, chunk.keys[index])
-            if room > self._room:
+        if self._bytes_left is not None:
+            item_bytes = batch_item_length(
+                value, chunk.encodings[index], metadata, chunk.keys[index]
+            )
+            if item_bytes > self._bytes_left:
                 self.stopped = True
                 return STOP
-            self._room -= room
+            self._bytes_left -= item_bytes
         return TAKE
 
 
@@ -86,23 +88,23 @@ class AcquireKind:
         self,
         command: int,
         nothing: bytes,
-        room: int,
+        bytes_max: int | None,
         answer: Callable[[LeaseRequest, list[Leased], AnswerLeaseFilter], bytes],
     ) -> None:
         self.command = command
         self.nothing = nothing
-        self._room = room
+        self._bytes_max = bytes_max
         self._answer = answer
 
     def acquire(self, broker: Broker, request: LeaseRequest) -> bytes | Cold | NoLease:
         """Lease records; return the answer, a record to read first, or why there is no lease."""
         limit = request.max_messages if isinstance(request, AcquireBatch) else 1
-        log_id = request.log_id
+        topic_name = request.log_id
         duration_us = None if request.duration is None else microseconds(request.duration)
         while True:
-            record_filter = AnswerLeaseFilter(broker, log_id, self._room)
+            record_filter = AnswerLeaseFilter(broker, topic_name, self._bytes_max)
             leased = broker.leases.acquire(
-                log_id, request.group_id, request.client_id, duration_us, limit, record_filter
+                topic_name, request.group_id, request.client_id, duration_us, limit, record_filter
             )
             if leased:
                 return self._answer(request, leased, record_filter)
@@ -151,7 +153,7 @@ def answer_many(
     )
 
 
-ACQUIRE_NEXT = AcquireKind(Command.ACQUIRE_NEXT, acquired_nothing(), 0, answer_one)
+ACQUIRE_NEXT = AcquireKind(Command.ACQUIRE_NEXT, acquired_nothing(), None, answer_one)
 ACQUIRE_BATCH = AcquireKind(Command.ACQUIRE_BATCH, acquired_batch([]), BATCH_ROOM, answer_many)
 
 
