@@ -26,7 +26,7 @@ PARTITION_SHIFT = 48
 _OFFSET_MASK = (1 << PARTITION_SHIFT) - 1
 
 MAX_RECORD_BYTES = (10 << 20) - (64 << 10)
-"""Largest value, key and metadata of a record of the admin API; they fill a frame of Mamamia."""
+"""Most bytes of value, key and metadata together in the admin API; they fill a frame of Mamamia."""
 
 
 class Encoding(IntEnum):
@@ -82,7 +82,7 @@ class PackedBytes(Sequence[bytes]):
         """Return a copy in memory of its own."""
 
     @abstractmethod
-    def behind(self, numbers: Sequence[int]) -> bytes:
+    def packed_after(self, numbers: Sequence[int]) -> bytes:
         """Return the strings packed: each after its number and its length, two big-endian 64-bit
         integers.
         """

@@ -236,7 +236,7 @@ class Faults:
     def _seal(self, fault: plan.Seal) -> None:
         if self._machine.is_ready and self._machine.core is not None:
             self._say("seal the log")
-            self._machine.core.broker.archive.seal(lambda lsn, error: None)
+            self._machine.core.broker.archive_admin.seal(lambda lsn, error: None)
 
     @_happen.register
     def _archive_away(self, fault: plan.ArchiveAway) -> None:

@@ -292,7 +292,7 @@ class _Run:
         core = self._machine.core
         if not self._faults.has_rotted or self._archive is None or core is None:
             return False
-        return bool(core.broker.archive.status()["log_id"] != self._archive.log_id)
+        return bool(core.broker.archive_admin.status()["log_id"] != self._archive.log_id)
 
     def _rollup_failed(self, reason: str) -> None:
         if not self._broken_modes():
@@ -336,7 +336,7 @@ class _Run:
             status = self._machine.core.broker.status()
             for name in ("leases_granted", "settled", "failed", "expired", "reads_from_disk"):
                 self._counts[name] += status[name]
-            archived = self._machine.core.broker.archive.status()
+            archived = self._machine.core.broker.archive_admin.status()
             if archived:
                 for name in ("deleted_segments", "reads", "failed_reads", "failed_refreshes"):
                     self._counts[f"archive {name}"] += archived[name]

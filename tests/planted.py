@@ -571,7 +571,7 @@ BUGS = (
         "a cancelled message is not journaled as such",
         "broker/delayed/schedule.py",
         (
-            "        self._leases.touch_added(group_partition, before)\n        if settled:",
+            "        self._leases.add_new_events(group_partition, before)\n        if settled:",
             "        if settled:",
         ),
     ),

@@ -549,7 +549,7 @@ def test_a_core_is_degraded_without_an_archive_that_it_needs(
     """Whatever else is wrong is said, too."""
     core = make_core(CONFIG, tmp_path, reactor)
     assert core.degraded() == ""
-    monkeypatch.setattr(type(core.broker.archive), "reason", "the archive is away")
+    monkeypatch.setattr(type(core.broker.archive_admin), "reason", "the archive is away")
     assert core.degraded() == "the archive is away"
     core.broker.damage.found(Place("a.wal", 0, 1, "odd"), [])
     assert "places: 1" in core.degraded() and core.degraded().endswith("; the archive is away")

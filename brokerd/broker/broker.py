@@ -78,7 +78,7 @@ class Broker:
     audit: AuditTrail
     overview: Overview
     damage: DamageRegistry
-    archive: ArchiveAdmin
+    archive_admin: ArchiveAdmin
     archive_refresher: ArchiveRefresher
     archive_reader: ArchiveReader
     segment_cleaner: SegmentCleaner
@@ -129,7 +129,7 @@ class Broker:
         self.subscriptions.start(now_us, is_damaged)
         self.retention.start()
         self.delivery.start()
-        self.archive.start()
+        self.archive_admin.start()
         self.audit.start()
         self.ready = True
 
@@ -147,7 +147,7 @@ class Broker:
         self.overview.stop()
         self.reaper.stop()
         self.snapshotter.stop()
-        self.archive.stop()
+        self.archive_admin.stop()
         self.audit.stop()
         self.group_commit.close()
 
@@ -182,7 +182,7 @@ class Broker:
             "transactions": self.transactions.status(),
             "long_polls": self.waiters.count,
             "retention": self.retention.status(),
-            "archive": self.archive.status(),
+            "archive": self.archive_admin.status(),
             "audit": self.audit.status(),
             "snapshots_written": self.snapshotter.written,
             "snapshot_lsn": self.snapshotter.last_lsn,

@@ -148,12 +148,14 @@ class GroupCommit:
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-        self._room_waiters: deque[Callable[[], None]] = deque()
-        self._resuming = False
+        self._congested: deque[Callable[[], None]] = deque()
+        """Callers of `when_uncongested`, in the order in which they came."""
+        self._is_retrying = False
         self._turn_end_scheduled = False
         self._quiet_call: DelayedCall | None = None
         self._last_append_us = 0
-        self._marked = True
+        self._last_was_mark = True
+        """Whether the last frame held only marks."""
         self._closed = False
         wal.on_durable = self._on_durable
         wal.on_room = self._on_room
@@ -218,7 +220,7 @@ class GroupCommit:
         if partitions > 1:
             size += (partitions - 1) * BATCH_FRAME_BYTES
         if self.gathered_bytes + size > self.limit_bytes:
-            self._make_room(size)
+            self._check_room(size)
 
     def admit_events(self, size: int) -> None:
         """Check space for leases, settles and deletions, which may use the reserve of the log.
@@ -226,7 +228,7 @@ class GroupCommit:
         Uncommitted bytes do not limit them. Raises `Congested` only while log space is allocated.
         """
         if self.gathered_bytes + size > self.limit_bytes:
-            self._make_event_room(size, lambda: self._wal.reserve_room)
+            self._check_event_room(size, lambda: self._wal.reserve_room)
 
     def admit_revocation(self, size: int) -> None:
         """Check space for revocations, which may use the last part of the reserve, too.
@@ -234,13 +236,13 @@ class GroupCommit:
         An administrator can then shut out a client that has filled the log.
         """
         if self.gathered_bytes + size > self.limit_bytes:
-            self._make_event_room(size, lambda: self._wal.last_room)
+            self._check_event_room(size, lambda: self._wal.last_room)
 
-    def _make_room(self, size: int) -> None:
+    def _check_room(self, size: int) -> None:
         """Check as `admit` does, when ``size`` more bytes would exceed ``limit_bytes``."""
         self._check_open()
         size += ADMITTED_EXTRA_BYTES + self._reserved_bytes
-        if self._room_waiters and not self._resuming:
+        if self._congested and not self._is_retrying:
             self._schedule()
             raise Congested("others wait for the disk already; try again")
         if self._uncommitted_bytes and (
@@ -253,7 +255,7 @@ class GroupCommit:
         if self._wal.room < size:
             self._no_room(size, "the disk has no room for")
 
-    def _make_event_room(self, size: int, room: Callable[[], int]) -> None:
+    def _check_event_room(self, size: int, room: Callable[[], int]) -> None:
         """Check as `admit_events` does, when ``size`` more bytes would exceed ``limit_bytes``.
 
         ``room`` returns the bytes that the log has for this kind of work.
@@ -282,7 +284,7 @@ class GroupCommit:
         """Recompute ``limit_bytes``."""
         uncommitted = self._max_uncommitted_bytes - self._uncommitted_bytes
         room = min(self._frame_bytes, uncommitted, self._wal.room)
-        if self._closed or self._wal.failed or self._room_waiters:
+        if self._closed or self._wal.failed or self._congested:
             room = 0
         self.limit_bytes = room - ADMITTED_EXTRA_BYTES - self._reserved_bytes
 
@@ -303,21 +305,21 @@ class GroupCommit:
 
     def when_uncongested(self, callback: Callable[[], None]) -> None:
         """Call back once, when a request that raised `Congested` may be tried again."""
-        self._room_waiters.append(callback)
+        self._congested.append(callback)
         self._set_limit()
 
     def _on_room(self) -> None:
         self._set_limit()
-        self._unpark()
+        self._retry_congested()
 
-    def _unpark(self) -> None:
+    def _retry_congested(self) -> None:
         """Let the waiting callers try again, in the order in which they came.
 
         A caller that still finds no space stays first, and no other passes it: otherwise large
         requests would wait for ever. A caller that was served in part goes to the end.
         """
-        waiters = self._room_waiters
-        self._resuming = True
+        waiters = self._congested
+        self._is_retrying = True
         try:
             for _ in range(len(waiters)):
                 callback = waiters.popleft()
@@ -329,7 +331,7 @@ class GroupCommit:
                     waiters.rotate(1)
                     break
         finally:
-            self._resuming = False
+            self._is_retrying = False
             self._set_limit()
 
     # -- frames -------------------------------------------------------------------------------
@@ -465,7 +467,7 @@ class GroupCommit:
             entries.append(_mark(clock))
         size = sum(len(entry.body) for entry in entries)
         self._last_append_us = self._time.now_us()
-        self._marked = all(entry.kind == EntryKind.MARK for entry in entries)
+        self._last_was_mark = all(entry.kind == EntryKind.MARK for entry in entries)
         ticket = self._wal.append(entries, self.frame_time_us)
         self.frames += 1
         self._uncommitted.append((ticket, size))
@@ -484,8 +486,8 @@ class GroupCommit:
         while waiting and waiting[0][0] <= ticket:
             guarded(waiting.popleft()[1])
         self._cache.trim()
-        if self._room_waiters:
-            self._unpark()
+        if self._congested:
+            self._retry_congested()
         self._expect_quiet()
 
     # -- marks --------------------------------------------------------------------------------
@@ -502,7 +504,7 @@ class GroupCommit:
         quiet_us = self._time.now_us() - self._last_append_us
         if self.gathered_bytes:
             self._end_frame()
-        elif self._marked:
+        elif self._last_was_mark:
             return
         elif quiet_us >= self._mark_quiet_us:
             self.mark()
@@ -539,10 +541,10 @@ class GroupCommit:
             self._quiet_call = None
         if not self._wal.failed:
             self.append_frame()
-            if not self._marked and not self._wal.failed:
+            if not self._last_was_mark and not self._wal.failed:
                 self.mark()
         self._set_limit()
-        self._unpark()
+        self._retry_congested()
 
 
 def _mark(fields: dict[str, Any]) -> Entry:

@@ -277,7 +277,7 @@ class Subscriptions:
             group_partition.store.configure(settings)
             group_partition.store.seek(_floor(group_partition, floors))
             group_partition.settle_gaps()
-            self._leases.touch_added(group_partition, 0, text_bytes)
+            self._leases.add_new_events(group_partition, 0, text_bytes)
 
     def _end(self, subscription: Subscription) -> None:
         """Delete a subscription and its group in one frame. Raises `Congested`, `NoSpace`."""
@@ -293,7 +293,7 @@ class Subscriptions:
         for group_partition in group_partitions:
             before = len(group_partition.store.events)
             group_partition.store.delete()
-            self._leases.touch_added(group_partition, before)
+            self._leases.add_new_events(group_partition, before)
         if group is not None:
             self._state.remove_group(group)
         del self._known[subscription.subscription_id]

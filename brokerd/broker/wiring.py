@@ -143,7 +143,7 @@ class _Wiring:
             schemas=Schemas(self.context, self.audit, self.checker),
             overview=self.overview,
             damage=self.damage,
-            archive=ArchiveAdmin(
+            archive_admin=ArchiveAdmin(
                 self.context,
                 self.access,
                 self.archive_refresher,

@@ -495,7 +495,11 @@ class BrokerCore:
 
     def degraded(self) -> str:
         """Return why some data is not served; "" if nothing is known to be missing."""
-        reasons = (self.broker.damage.reason, self.broker.archive.reason, self.broker.time.problem)
+        reasons = (
+            self.broker.damage.reason,
+            self.broker.archive_admin.reason,
+            self.broker.time.problem,
+        )
         return "; ".join(reason for reason in reasons if reason)
 
     def status(self) -> dict[str, Any]:

@@ -57,8 +57,8 @@ def test_each_stands_behind_its_number_and_its_length(
         for number, one in zip(numbers, wanted, strict=True)
     ]
     given_numbers = numbers if is_range else list(numbers)
-    assert packed(*wanted).behind(given_numbers) == b"".join(pieces)
-    assert packed(*wanted)[2:9].behind(given_numbers[2:9]) == b"".join(pieces[2:9])
+    assert packed(*wanted).packed_after(given_numbers) == b"".join(pieces)
+    assert packed(*wanted)[2:9].packed_after(given_numbers[2:9]) == b"".join(pieces[2:9])
 
 
 def test_a_copy_holds_on_to_nothing_else() -> None:

@@ -112,7 +112,7 @@ def let_go(core: BrokerCore, data_dir: Path) -> Callable[[], bool]:
     """Whether the log has no file any more that the archive has."""
 
     def is_so() -> bool:
-        lsn = core.broker.archive.status()["records_lsn"]
+        lsn = core.broker.archive_admin.status()["records_lsn"]
         left = (data_dir / "wal").glob("*.wal")
         return lsn > 0 and all(int(path.stem) >= lsn for path in left)
 
@@ -129,7 +129,7 @@ async def test_every_offset_is_served_when_the_log_has_let_go(
     assert not (data_dir / "archive").exists()
     async with served(data_dir, bucket) as (core, address):
         await until(let_go(core, data_dir))
-        assert core.broker.archive.status()["address"] == str(bucket)
+        assert core.broker.archive_admin.status()["address"] == str(bucket)
         assert await deferToThread(read, address) == VALUES
         assert await deferToThread(read, address, 2_500) == [
             value(at) for at in range(2_500, COUNT)
@@ -148,8 +148,8 @@ async def test_a_server_that_is_down_holds_up_nothing_else(
     journal = set((data_dir / "wal").glob("*.wal"))
     with capturedLogs() as logs:
         async with served(data_dir, bucket) as (core, address):
-            await until(lambda: bool(core.broker.archive.status()["error"]))
-            error = core.broker.archive.status()["error"]
+            await until(lambda: bool(core.broker.archive_admin.status()["error"]))
+            error = core.broker.archive_admin.status()["error"]
             assert f"{bucket}/records/_delta_log cannot be read: no connection to the" in error
             assert await deferToThread(read, address) == VALUES
             assert journal <= set((data_dir / "wal").glob("*.wal"))
@@ -159,11 +159,11 @@ async def test_a_server_that_is_down_holds_up_nothing_else(
         async with served(data_dir, bucket) as (core, address):
             await until(let_go(core, data_dir))
             server.stop()
-            await until(lambda: bool(core.broker.archive.reason))
-            assert "no connection to the server" in core.broker.archive.reason
+            await until(lambda: bool(core.broker.archive_admin.reason))
+            assert "no connection to the server" in core.broker.archive_admin.reason
             server.start()
             assert await deferToThread(read, address) == VALUES
-            await until(lambda: not core.broker.archive.reason)
+            await until(lambda: not core.broker.archive_admin.reason)
     said = "\n".join(formatEvent(event) or "" for event in logs)
     assert "the archive cannot be used: s3://" in said
     assert "the archive can be used again" in said

@@ -714,7 +714,7 @@ before = len(os.listdir("/proc/self/task"))
 file = open_file(root, path)
 rows = file.read(3, 0, 0, 100)
 assert list(rows.offsets) == [0, 1, 2]
-rows.columns.values.behind(rows.offsets)
+rows.columns.values.packed_after(rows.offsets)
 with FileWriter(root, RECORDS, "0" * 32, [Range(3, 0, 0, 3)]) as writer:
     writer.write(file.read_table())
     verify_written(root, writer.close())

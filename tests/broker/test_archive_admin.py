@@ -37,14 +37,14 @@ def status(house: House) -> dict[str, Any]:
 def refresh(house: House) -> list[Exception | None]:
     """Ask, and let what follows happen."""
     answers: list[Exception | None] = []
-    house.broker.archive.refresh(answers.append)
+    house.broker.archive_admin.refresh(answers.append)
     house.run()
     return answers
 
 
 def seal(house: House) -> int:
     answers: list[tuple[int, Exception | None]] = []
-    house.broker.archive.seal(lambda *answer: answers.append(answer))
+    house.broker.archive_admin.seal(lambda *answer: answers.append(answer))
     house.pass_time(1)
     [(lsn, error)] = answers
     assert error is None
@@ -147,7 +147,7 @@ def test_an_archive_that_does_not_answer_degrades_what_needs_it(
     """Not at once, and until it answers."""
     archive_and_delete(house, archive)
     monkeypatch.setattr(house.archive_threads, "step", lambda: False)
-    house.broker.archive.refresh(lambda error: None)
+    house.broker.archive_admin.refresh(lambda error: None)
     house.pass_time(SILENT_SECONDS - 1)
     assert status(house)["degraded"] == ""
     house.pass_time(2)

@@ -100,7 +100,7 @@ def test_another_archive_is_refused(restarted: bool) -> None:
     archive.roll_up(house)
     error_of(house)
     assert segments(house)[: len(before)] == before
-    assert "cannot be read" in house.broker.archive.reason
+    assert "cannot be read" in house.broker.archive_admin.reason
     archive.versions = kept
     house.pass_time(POLL_SECONDS + 1, step=0.5)
     assert house.broker.archive_refresher.view is not None

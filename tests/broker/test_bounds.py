@@ -62,7 +62,7 @@ def found(house: House) -> Bounds:
 def asked(house: House, seconds: float = 0.1) -> Bounds:
     """What it says when it was just asked for."""
     written: list[Exception | None] = []
-    house.broker.archive.write_bounds(written.append)
+    house.broker.archive_admin.write_bounds(written.append)
     house.pass_time(seconds)
     assert written == [None]
     return found(house)
@@ -181,7 +181,7 @@ def test_only_what_is_durable_is_in_it(house: House) -> None:
     lease(house)
     settle(house, 0)
     written: list[Exception | None] = []
-    house.broker.archive.write_bounds(written.append)
+    house.broker.archive_admin.write_bounds(written.append)
     house.clock.advance(0)
     while house.snapshot_writer.step():
         house.clock.advance(0)
@@ -215,7 +215,7 @@ def test_a_sync_that_fails_ends_the_broker() -> None:
     house.append("t", b"x")
     house.disk.fail("sync")
     written: list[Exception | None] = []
-    house.broker.archive.write_bounds(written.append)
+    house.broker.archive_admin.write_bounds(written.append)
     house.pass_time(0.1)
     assert isinstance(written[0], OSError)
     assert house.failures
@@ -228,7 +228,7 @@ def test_a_topic_made_while_it_is_captured_is_not_taken_for_deleted(
     monkeypatch.setattr(bounds_writer, "STEP_PIECES", 1)
     for name in "abc":
         house.broker.topics.create(name)
-    house.broker.archive.write_bounds(lambda error: None)
+    house.broker.archive_admin.write_bounds(lambda error: None)
     house.clock.advance(0)
     house.broker.topics.create("late")
     house.broker.topics.delete("c")
@@ -291,7 +291,7 @@ def test_a_full_disk_is_told_and_tried_again(house: House) -> None:
     assert topic(asked(house)).partitions[0].next == 1
     house.disk.fail("create", error=errno.ENOSPC)
     written: list[Exception | None] = []
-    house.broker.archive.write_bounds(written.append)
+    house.broker.archive_admin.write_bounds(written.append)
     house.pass_time(0.1)
     assert [str(error) for error in written] != ["None"]
     assert "No space" in house.broker.status()["archive"]["bounds"]["error"]
@@ -307,7 +307,7 @@ def test_a_write_that_fails_is_told_once(house: House) -> None:
     with capturedLogs() as logs:
         for _ in range(3):
             house.disk.fail("create", error=errno.ENOSPC)
-            house.broker.archive.write_bounds(lambda error: None)
+            house.broker.archive_admin.write_bounds(lambda error: None)
             house.pass_time(0.1)
     assert [event["log_level"].name for event in logs if event["event_id"] == "bounds-failed"] == [
         "error"
@@ -344,7 +344,7 @@ def test_a_step_ends_when_its_time_is_over(house: House, monkeypatch: pytest.Mon
     monkeypatch.setattr(bounds_writer, "encode_topic", encode)
     for name in "abc":
         house.broker.topics.create(name)
-    house.broker.archive.write_bounds(lambda error: None)
+    house.broker.archive_admin.write_bounds(lambda error: None)
     house.clock.advance(0)
     assert [one.name for one in encoded] == ["a"]
 
@@ -514,10 +514,10 @@ def test_requests_while_one_is_on_are_for_the_next(house: House) -> None:
     def names() -> list[str]:
         return [one.name for one in found(house).topics]
 
-    house.broker.archive.write_bounds(lambda error: first.append(names()))
+    house.broker.archive_admin.write_bounds(lambda error: first.append(names()))
     house.clock.advance(0)
     house.broker.topics.create("b")
-    house.broker.archive.write_bounds(lambda error: second.append(names()))
+    house.broker.archive_admin.write_bounds(lambda error: second.append(names()))
     house.pass_time(0.5)
     assert first[0][:1] == ["a"]
     assert second == [["a", "b"]]

@@ -102,7 +102,7 @@ def test_a_reader_goes_from_record_to_record_over_holes(
     """So many records behind an offset end where the next one begins, or the chunk."""
     for chunk in chunks_of(rows):
         offset = min(chunk.base + skip, chunk.end - 1)
-        end = chunk.behind(offset, count)
+        end = chunk.end_of_run(offset, count)
         found = [one for one in rows.offsets if offset <= one < end]
         assert offset < end <= chunk.end
         assert found == [one.offset for one in chunk.records(offset, end)]

@@ -23,7 +23,7 @@ def house() -> House:
 def seal(house: House) -> Answers:
     """Ask, and do not wait."""
     answers: Answers = []
-    house.broker.archive.seal(lambda *answer: answers.append(answer))
+    house.broker.archive_admin.seal(lambda *answer: answers.append(answer))
     return answers
 
 

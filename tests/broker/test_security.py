@@ -495,7 +495,7 @@ class TestPasswords:
             OPEN, "ann", "x", (), lambda account, _: results.append(account)
         )
         assert results == []
-        group_commit._unpark()
+        group_commit._retry_congested()
         assert results == [house.broker.accounts.account("ann")]
 
 

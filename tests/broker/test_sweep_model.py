@@ -123,7 +123,7 @@ class Shrinking(RuleBasedStateMachine):
     @rule(threads=st.lists(st.integers(0, 4), max_size=30))
     def let_some_threads_work(self, threads: list[int]) -> None:
         house = self.house
-        house.broker.archive.refresh(lambda error: None)
+        house.broker.archive_admin.refresh(lambda error: None)
         every = [
             house.writer,
             house.background,

@@ -48,7 +48,7 @@ async def serve_archived(
     core = await stack.enter_async_context(opened(directory, ARCHIVED))
 
     def has_let_go() -> bool:
-        lsn = core.broker.archive.status()["records_lsn"]
+        lsn = core.broker.archive_admin.status()["records_lsn"]
         left = (directory / "wal").glob("*.wal")
         return lsn > 0 and all(int(path.stem) >= lsn for path in left)
 

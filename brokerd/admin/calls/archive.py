@@ -13,7 +13,7 @@ from brokerd.security import ADMIN, MONITOR
 
 def describe_archive(call: Call) -> ArchiveShape:
     """Describe the archive. Raises `NotFound` if the broker has none."""
-    status = call.broker.archive.status()
+    status = call.broker.archive_admin.status()
     if not status:
         raise NotFound("this broker has no archive")
     return msgspec.convert(status, ArchiveShape)
@@ -22,7 +22,7 @@ def describe_archive(call: Call) -> ArchiveShape:
 async def refresh_archive(call: Call) -> ArchiveShape:
     """Read the newest version, then describe the archive. Raises `ArchiveUnusable`."""
     refreshed: Deferred[Exception | None] = Deferred()
-    call.broker.archive.refresh(refreshed.callback)
+    call.broker.archive_admin.refresh(refreshed.callback)
     error = await refreshed
     if error is not None:
         raise ArchiveUnusable(f"the archive cannot be used: {error}")
@@ -32,7 +32,7 @@ async def refresh_archive(call: Call) -> ArchiveShape:
 async def seal_wal(call: Call) -> Sealed:
     """Seal the open segment. Raises `NoSpace`."""
     sealed: Deferred[tuple[int, Exception | None]] = Deferred()
-    call.broker.archive.seal(lambda lsn, error: sealed.callback((lsn, error)))
+    call.broker.archive_admin.seal(lambda lsn, error: sealed.callback((lsn, error)))
     lsn, error = await sealed
     if error is not None:
         raise error

@@ -67,8 +67,8 @@ def _append(call: Call, name: str, batch: Batch) -> list[Appended]:
     delayed = sum(record.delay_seconds > 0 for record, _ in batch)
     size = sum(record_frame_bytes(one.value, one.key, one.metadata) for _, one in batch)
     size += delays_frame_bytes(delayed)
-    highest_index = max(record.partition or 0 for record, _ in batch)
-    topic = broker.topic_writer.topic(call.access, name, size, highest_index=highest_index)
+    highest_partition = max(record.partition or 0 for record, _ in batch)
+    topic = broker.topic_writer.topic(call.access, name, size, highest_partition=highest_partition)
     if delayed:
         broker.group_commit.admit(size)
         broker.delayed.open(topic)

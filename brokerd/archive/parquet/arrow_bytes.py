@@ -64,7 +64,7 @@ class ArrowBytes(PackedBytes):
         ends = np.asarray(self._ends)
         return ArrowBytes(ends - ends[0], bytes(self._data[self._ends[0] : self._ends[-1]]))
 
-    def behind(self, numbers: Sequence[int]) -> bytes:
+    def packed_after(self, numbers: Sequence[int]) -> bytes:
         count = len(self)
         if not count:
             return b""

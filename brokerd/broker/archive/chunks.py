@@ -94,12 +94,12 @@ class SparseChunk(Chunk):
     def end(self) -> int:
         return self._end
 
-    def behind(self, offset: int, count: int) -> int:
+    def end_of_run(self, offset: int, count: int) -> int:
         at = bisect_left(self._offsets, offset) + count
         return self._offsets[at] if at < len(self._offsets) else self._end
 
     def hole_end(self, offset: int) -> int:
-        return self.behind(offset, 0)
+        return self.end_of_run(offset, 0)
 
     def rows(self, first: int, end: int) -> Rows:
         part = slice(bisect_left(self._offsets, first), bisect_left(self._offsets, end))

@@ -55,7 +55,7 @@ class ReadAhead:
         """Read as `ArchiveReader.read`; a sequential reader gets more than ``max_bytes``."""
         ahead = self._aheads.pop(partition, None)
         is_next = self._ends.pop(partition, -1) == offset
-        brought = partial(self._brought, partition, done, is_next)
+        brought = partial(self._read_ended, partition, done, is_next)
         if ahead is None or ahead.offset != offset:
             size = max(max_bytes, self._read_bytes) if is_next else max_bytes
             self._archive_reader.read(partition, offset, size, brought)
@@ -64,7 +64,7 @@ class ReadAhead:
         else:
             self._clock.callLater(0, brought, ahead.chunks, None)
 
-    def _brought(
+    def _read_ended(
         self,
         partition: Partition,
         done: ReadCallback,
@@ -85,9 +85,13 @@ class ReadAhead:
         ahead = self._aheads[partition] = _Ahead(offset)
         if len(self._aheads) > AHEAD_MAX:
             self._aheads.popitem(last=False)
-        self._archive_reader.read(partition, offset, self._read_bytes, partial(self._came, ahead))
+        self._archive_reader.read(
+            partition, offset, self._read_bytes, partial(self._ahead_ended, ahead)
+        )
 
-    def _came(self, ahead: _Ahead, chunks: list[Chunk] | None, error: Exception | None) -> None:
+    def _ahead_ended(
+        self, ahead: _Ahead, chunks: list[Chunk] | None, error: Exception | None
+    ) -> None:
         if ahead.done is not None:
             ahead.done(chunks, error)
         elif chunks:

@@ -50,9 +50,9 @@ class ArchiveReader:
         """Sum of the times from request to result."""
         self._is_failing = False
         """Whether the last read failed. The log has its error then."""
-        self._questions = 0
+        self._newest_question = 0
         """Number of the newest question."""
-        self._given_up = 0
+        self._failed_up_to = 0
         """Questions up to this number fail if they still wait for a thread."""
 
     def status(self) -> dict[str, Any]:
@@ -79,8 +79,8 @@ class ArchiveReader:
             if rows is None and is_needed:
                 raise ArchiveUnavailable(
                     f"version {view.version} of the archive does not hold offset {offset} of topic "
-                    f"{partition.topic.name!r} partition {index}, which the log has not any more: "
-                    "has an older one been restored?"
+                    f"{partition.topic.name!r} partition {index}, which the log has deleted; was "
+                    "an older version of the archive restored?"
                 )
             return [] if rows is None else chunks_of(rows)
 
@@ -126,12 +126,12 @@ class ArchiveReader:
         is_retry: bool,
     ) -> None:
         view = self._refresher.last_view
-        self._questions += 1
-        number = self._questions
+        self._newest_question += 1
+        number = self._newest_question
         began_seconds: list[float] = []
 
         def work() -> T:
-            if number <= self._given_up:
+            if number <= self._failed_up_to:
                 raise _NotRun("the archive does not answer")
             began_seconds.append(self._clock.seconds())
             if view is None:
@@ -146,7 +146,7 @@ class ArchiveReader:
                 done(answer, error)
                 return
             if began_seconds and self._clock.seconds() - began_seconds[0] > SLOW_SECONDS:
-                self._given_up = self._questions
+                self._failed_up_to = self._newest_question
             if is_retry or isinstance(error, _NotRun):
                 give_up(error)
             else:
@@ -174,7 +174,7 @@ class ArchiveReader:
         """Log the first failed read after a successful one."""
         if error is not None and not self._is_failing:
             self._log.error(
-                "records cannot be read: {error}; who asks for them is told to try again",
+                "records cannot be read: {error}; readers are told to try again",
                 error=error_text(error),
                 event_id="archive-read-failed",
             )

@@ -309,7 +309,7 @@ class DelayedDelivery:
         store = group_partition.store
         before = len(store.events)
         store.settle(self._time.now_us(), group_partition.partition.next_offset, offset, True)
-        self._leases.touch_added(group_partition, before)
+        self._leases.add_new_events(group_partition, before)
         self.message_settled(group_partition, offset)
 
     def _give_up(self, group_partition: GroupPartition, offset: int, problem: str) -> None:

@@ -219,7 +219,7 @@ class Schedule:
         )
         before = len(store.events)
         store.delay(self._time.now_us(), offset, delay_us)
-        self._leases.touch_added(group_partition, before)
+        self._leases.add_new_events(group_partition, before)
         self.counters.scheduled += 1
         self._on_added(group_partition)
         return offset
@@ -239,7 +239,7 @@ class Schedule:
         settled = store.settle(
             self._time.now_us(), group_partition.partition.next_offset, schedule_id, True
         )
-        self._leases.touch_added(group_partition, before)
+        self._leases.add_new_events(group_partition, before)
         if settled:
             self.counters.cancelled += 1
             self._on_cancelled(group_partition, schedule_id)

@@ -191,7 +191,7 @@ class GroupAdmin:
             before = len(group_partition.store.events)
             released += group_partition.store.release_owner(self._time.now_us(), owner, left)
             left -= len(group_partition.store.events) - before
-            self._leases.touch_added(group_partition, before)
+            self._leases.add_new_events(group_partition, before)
             self._leases.timers.schedule(group_partition)
         return released, any(
             group_partition.store.owned(owner) for group_partition in found.partitions
@@ -298,7 +298,7 @@ class GroupAdmin:
         for group_partition, runs in found:
             before = len(group_partition.store.events)
             count += take(group_partition.store, runs, wanted.reason)
-            self._leases.touch_added(group_partition, before, strings_bytes)
+            self._leases.add_new_events(group_partition, before, strings_bytes)
         return count
 
     def _before(self, before_us: int | None) -> int | None:
@@ -343,7 +343,7 @@ class GroupAdmin:
         for group_partition in group_partitions:
             before = len(group_partition.store.events)
             change(group_partition)
-            self._leases.touch_added(group_partition, before, string_bytes)
+            self._leases.add_new_events(group_partition, before, string_bytes)
 
 
 def _floor(partition: Partition, to: Target) -> int:

@@ -251,7 +251,7 @@ class LeaseService:
         )
         added = len(store.events) - before
         if added:
-            self.touch(group_partition, added * EVENT_FRAME_BYTES + 4 * len(owner))
+            self.add_to_frame(group_partition, added * EVENT_FRAME_BYTES + 4 * len(owner))
         if grants:
             due_us = group_partition.scheduled_us
             if due_us is None or now_us + duration_us < due_us:
@@ -324,7 +324,7 @@ class LeaseService:
                 dead=dead,
             )
         finally:
-            self.touch_added(group_partition, before, reason_bytes)
+            self.add_new_events(group_partition, before, reason_bytes)
         if changed:
             if success:
                 self._counters.settled += 1
@@ -350,7 +350,7 @@ class LeaseService:
         try:
             group_partition.store.settle_leased(self._time.now_us(), offset, owner, token)
         finally:
-            self.touch_added(group_partition, before)
+            self.add_new_events(group_partition, before)
         self._counters.settled += 1
 
     def extend(
@@ -374,7 +374,7 @@ class LeaseService:
                 self._time.now_us(), offset, duration_us, owner=owner, token=token
             )
         finally:
-            self.touch_added(group_partition, before)
+            self.add_new_events(group_partition, before)
         self.timers.schedule(group_partition)
         return remaining_us
 
@@ -397,7 +397,7 @@ class LeaseService:
         try:
             store.release(self._time.now_us(), offset, owner=owner, token=token, delay_us=delay_us)
         finally:
-            self.touch_added(group_partition, before)
+            self.add_new_events(group_partition, before)
         self.timers.schedule(group_partition)
 
     def dead_letter(self, group_partition: GroupPartition, offset: int, reason: str) -> bool:
@@ -411,7 +411,7 @@ class LeaseService:
         changed = group_partition.store.dead_letter(
             self._time.now_us(), group_partition.partition.next_offset, offset, reason
         )
-        self.touch_added(group_partition, before, 4 * len(reason))
+        self.add_new_events(group_partition, before, 4 * len(reason))
         return changed
 
     def dead_letters(
@@ -445,7 +445,9 @@ class LeaseService:
         known = known or self.new_group(topic, group.name)
         return known.partitions[group_partition.partition.index]
 
-    def touch(self, group_partition: GroupPartition, size: int, schedule: bool = True) -> None:
+    def add_to_frame(
+        self, group_partition: GroupPartition, size: int, schedule: bool = True
+    ) -> None:
         """Add a current group partition to the frame. Its new events take ``size`` bytes."""
         if not group_partition.dirty:
             self._group_commit.add_group_partition(group_partition, schedule)
@@ -455,7 +457,7 @@ class LeaseService:
                 self._groups_left -= 1
         self._group_commit.gathered_bytes += size
 
-    def touch_added(
+    def add_new_events(
         self, group_partition: GroupPartition, before: int, string_bytes: int = 0
     ) -> None:
         """Add a group partition to the frame, with its events from the number ``before`` on."""
@@ -465,7 +467,7 @@ class LeaseService:
             if group_partition.dirty:
                 self._group_commit.gathered_bytes += size
             else:
-                self.touch(group_partition, size)
+                self.add_to_frame(group_partition, size)
 
     def serve_changed(self, changed: ChangedPartitions) -> None:
         """Let long polls lease the records of this frame, so that one commit serves both."""
@@ -496,7 +498,7 @@ class LeaseService:
         lapsed = len(events) - before
         if lapsed:
             self._counters.expired += lapsed
-            self.touch(group_partition, lapsed * EVENT_FRAME_BYTES, schedule=False)
+            self.add_to_frame(group_partition, lapsed * EVENT_FRAME_BYTES, schedule=False)
             if self._group_commit.gathered_bytes > LAPSE_FRAME_BYTES:
                 self._group_commit.end_frame_early()  # the journal builds a frame in one step
         return ended
@@ -514,7 +516,7 @@ def _deleted(group: ConsumerGroup) -> BrokerdError:
     """Return the error for a group partition whose group or topic was deleted since."""
     topic = group.topic
     if topic.deleted:
-        return UnknownTopic(f"topic {topic.name!r} was deleted; ask for it anew")
+        return UnknownTopic(f"topic {topic.name!r} was deleted; ask for it again")
     return UnknownGroup(
-        f"group {group.name!r} of topic {topic.name!r} was deleted; ask for it anew"
+        f"group {group.name!r} of topic {topic.name!r} was deleted; ask for it again"
     )

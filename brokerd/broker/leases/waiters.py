@@ -21,7 +21,7 @@ TURN_SECONDS = 0.010
 
 
 class Waiter:
-    """A waiting acquire. ``attempt()`` tries again and returns whether it answered."""
+    """A waiting acquire. ``attempt()`` tries again and returns whether the wait is over."""
 
     __slots__ = ("_call", "_group", "_name", "_timed_out", "_waiters", "attempt")
 
@@ -83,7 +83,7 @@ class Waiters:
         attempt: Callable[[], bool],
         timed_out: Callable[[], None],
     ) -> Waiter:
-        """Wait up to ``wait_us`` for ``attempt`` to succeed, else call ``timed_out``."""
+        """Wait up to ``wait_us`` until ``attempt`` returns True, else call ``timed_out``."""
         waiter = Waiter(self, name, group, attempt, timed_out, wait_us)
         self._topics.setdefault(name, {}).setdefault(group, OrderedDict())[waiter] = None
         self.count += 1
@@ -146,9 +146,9 @@ class Waiters:
         if not queue:
             return False
         waiter = next(iter(queue))
-        answered = guarded(waiter.attempt)
-        if answered is None:
+        is_over = guarded(waiter.attempt)
+        if is_over is None:
             waiter.give_up()
-        elif answered:
+        elif is_over:
             waiter.cancel()  # the attempt may have changed which waiter is first
-        return answered is not False
+        return is_over is not False

@@ -89,7 +89,7 @@ class Chunk:
         """The first offset from ``base`` on that is not known to be on disk."""
         return self.end
 
-    def behind(self, offset: int, count: int) -> int:
+    def end_of_run(self, offset: int, count: int) -> int:
         """Return the offset after the next ``count`` records from ``offset`` on, or the end."""
         return min(offset + count, self.end)
 

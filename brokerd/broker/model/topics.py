@@ -317,7 +317,7 @@ class Topic:
         self.internal = None
 
     def _is_gone(self) -> UnknownTopic:
-        return UnknownTopic(f"topic {self.name!r} was deleted; ask for it anew")
+        return UnknownTopic(f"topic {self.name!r} was deleted; ask for it again")
 
 
 def unknown_group(topic: Topic, name: str) -> UnknownGroup:

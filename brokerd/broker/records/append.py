@@ -82,8 +82,8 @@ class RecordAppender:
         """
         topic = partition.topic
         if expires_at_us is None:
-            has_ttl = topic.settings.ttl_us or self._ttl_us
-            expires_at_us = self._default_expiry_us(topic) if has_ttl else 0
+            may_expire = topic.settings.ttl_us or self._ttl_us
+            expires_at_us = self._default_expiry_us(topic) if may_expire else 0
         offset = partition.next_offset
         chunk = partition.chunks.open
         if chunk is None or offset == partition.framed_end:

@@ -131,14 +131,14 @@ class _Fetch:
 
     def __init__(
         self,
-        fetcher: RecordReader,
+        reader: RecordReader,
         partition: Partition,
         offset: int,
         max_records: int,
         max_bytes: int,
         done: FetchCallback,
     ) -> None:
-        self._fetcher = fetcher
+        self._reader = reader
         self._partition = partition
         self._offset = offset
         self._records_left = max_records
@@ -152,7 +152,7 @@ class _Fetch:
 
     def _take(self, loaded: Chunk | None) -> None:
         """Continue as `go_on` does. ``loaded`` was just read, and may be in no cache."""
-        fetcher, partition = self._fetcher, self._partition
+        reader, partition = self._reader, self._partition
         if partition.topic.deleted:
             # A crash may undo the deletion, so the reader must not believe that it has all records.
             name = partition.topic.name
@@ -169,12 +169,12 @@ class _Fetch:
                 chunk = partition.find(self._offset)
             if chunk is None:
                 if not self._skip_gap():
-                    fetcher.load(partition, self._offset, self._loaded)
+                    reader.load(partition, self._offset, self._loaded)
                     return
                 continue
             end = min(
-                chunk.durable_end(fetcher.group_commit.durable_ticket),
-                chunk.behind(self._offset, min(to_examine, self._records_left)),
+                chunk.durable_end(reader.group_commit.durable_ticket),
+                chunk.end_of_run(self._offset, min(to_examine, self._records_left)),
             )
             if self._offset >= end:
                 break
@@ -183,7 +183,7 @@ class _Fetch:
             if self._offset < end:
                 break
             if to_examine <= 0:
-                fetcher.clock.callLater(0, self.go_on)
+                reader.clock.callLater(0, self.go_on)
                 return
         self._finish(None)
 
@@ -208,7 +208,7 @@ class _Fetch:
     def _unexpired(self, rows: Rows) -> Iterator[Rows]:
         """Yield the runs of rows that have not expired."""
         column = rows.chunk.expires_at_us
-        removal_us = 0 if column is None else self._fetcher.expiry.removal_us()
+        removal_us = 0 if column is None else self._reader.expiry.removal_us()
         if column is None or not removal_us:
             yield rows
             return

@@ -34,7 +34,7 @@ class TopicWriter:
         self,
         by: Access,
         topic_name: str,
-        index: int | None,
+        partition_index: int | None,
         value: bytes,
         encoding: int,
         key: bytes | None,
@@ -45,8 +45,8 @@ class TopicWriter:
     ) -> tuple[Partition, int]:
         """Append one record and return its partition and offset.
 
-        ``by`` is the access of the producer, for the audit event. ``index`` is the number of the
-        partition. If it is None, the topic chooses one, by the key if the record has a key.
+        ``by`` is the access of the producer, for the audit event. ``partition_index`` is the
+        number of the partition, or None for the topic to choose one, by the key if there is a key.
         ``expires_at_us`` is as in `RecordAppender.append`. A topic that does not exist is created
         with ``partitions`` partitions. Raises `NoSpace`, `Congested`, `UnknownPartition`,
         `InvalidName` or `LimitExceeded` before it changes anything.
@@ -57,31 +57,39 @@ class TopicWriter:
             check_topic_name(topic_name)  # refuse a bad name even when the log has no space
         self._group_commit.admit(size)
         if topic is None:
-            topic = self._create(by, topic_name, partitions, index or 0)
-        partition = topic.choose(key, index)
+            topic = self._create(by, topic_name, partitions, partition_index or 0)
+        partition = topic.choose(key, partition_index)
         return partition, self._records.append(
             partition, value, encoding, key, metadata, producer_format, None, expires_at_us, size
         )
 
     def topic(
-        self, by: Access, topic_name: str, size: int, partitions: int = 1, highest_index: int = 0
+        self,
+        by: Access,
+        topic_name: str,
+        size: int,
+        partitions: int = 1,
+        highest_partition: int = 0,
     ) -> Topic:
         """Return the topic of this name, and create it if it does not exist.
 
         A new topic is created only if the log has space for ``size`` bytes of records and the topic
-        will have the partition ``highest_index``. Raises as `produce`.
+        will have the partition ``highest_partition``. Raises as `produce`.
         """
         topic = self._state.by_name.get(topic_name)
         if topic is None:
             self._group_commit.admit(size)
-            topic = self._create(by, topic_name, partitions, highest_index)
+            topic = self._create(by, topic_name, partitions, highest_partition)
         return topic
 
-    def _create(self, by: Access, topic_name: str, partitions: int, highest_index: int) -> Topic:
-        if not 0 <= highest_index < partitions:
+    def _create(
+        self, by: Access, topic_name: str, partitions: int, highest_partition: int
+    ) -> Topic:
+        if not 0 <= highest_partition < partitions:
             raise UnknownPartition(
-                f"topic {topic_name!r} does not exist and has no partition {highest_index}; its "
-                f"first record would create it with {partitions}, numbered from 0: create it first"
+                f"topic {topic_name!r} does not exist and has no partition {highest_partition}; "
+                f"its first record would create it with {partitions}, numbered from 0: create it "
+                "first"
             )
         topic = self._topics.create(topic_name, partitions)
         self._audit.record(topic_auto_created(by.actor, topic_name))

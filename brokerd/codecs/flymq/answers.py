@@ -113,7 +113,8 @@ def _sdk_run(records: Columns) -> Sequence[bytes]:
     offsets, keys, values = records
     if keys is None:
         if isinstance(values, PackedBytes):
-            return (values.behind(offsets),)  # the length of no key is the upper half of a length
+            # The key length 0 is the upper half of the value's 64-bit length.
+            return (values.packed_after(offsets),)
         parts = [b""] * (2 * len(values))
         parts[::2] = map(_OFFSET_LENGTHS.pack, offsets, repeat(0), map(len, values))
         parts[1::2] = values

@@ -144,9 +144,9 @@ class Connection(Protocol):
         self._postponed: dict[QueuedAnswers, Callable[[], object]] = {}
         self._taken_bytes = 0
         self._answered_bytes = 0
-        self._reads = 0
+        self._undelayed_parts = 0
         """Number of ``answers`` that depend on no pending commit."""
-        self._parts_more = 0
+        self._extra_parts = 0
         """Number of ``answers`` minus the number of requests that they answer."""
         self._awaited_ticket = 0
         self.written_ticket = 0
@@ -190,7 +190,7 @@ class Connection(Protocol):
         value and the value itself as two parts.
         """
         self.answers += parts
-        self._parts_more += len(parts) - 1
+        self._extra_parts += len(parts) - 1
         self.count_answer_bytes(sum(map(len, parts)))
 
     def answer_read(self, *parts: bytes) -> None:
@@ -198,7 +198,7 @@ class Connection(Protocol):
 
         It is sent after the answers to earlier requests.
         """
-        self._reads += len(parts)
+        self._undelayed_parts += len(parts)
         self.answer(*parts)
 
     def answer_durable(self, make: Callable[[], bytes], count: int, size: int) -> None:
@@ -258,7 +258,7 @@ class Connection(Protocol):
         else:
             self._flush()
 
-    def guarded(self, call: Callable[..., Any], *arguments: object) -> Any:
+    def close_on_fault(self, call: Callable[..., Any], *arguments: object) -> Any:
         """Call and return the result. An exception is logged and closes this connection."""
         try:
             return call(*arguments)
@@ -342,9 +342,9 @@ class Connection(Protocol):
         if not answers:
             return
         self.answers = []
-        ticket = 0 if self._reads == len(answers) else self.group_commit.ticket()
-        count = len(answers) - self._parts_more
-        self._reads = self._parts_more = 0
+        ticket = 0 if self._undelayed_parts == len(answers) else self.group_commit.ticket()
+        count = len(answers) - self._extra_parts
+        self._undelayed_parts = self._extra_parts = 0
         self._put(QueuedAnswers(ticket, answers, count, sum(map(len, answers))))
 
     def _put(self, answers: QueuedAnswers) -> None:
@@ -396,7 +396,7 @@ class Connection(Protocol):
             if answers.make is None:
                 parts += answers.parts
             else:
-                made = self.guarded(answers.make)
+                made = self.close_on_fault(answers.make)
                 if self.gone:
                     return
                 parts.append(made)
@@ -414,7 +414,7 @@ class Connection(Protocol):
             place = queue[0] if queue[0] in postponed else next(iter(postponed))
             if not self.may_resolve(place):
                 break
-            self.guarded(postponed.pop(place))
+            self.close_on_fault(postponed.pop(place))
             if self.gone:
                 return
             self._send()
@@ -483,7 +483,7 @@ class Connection(Protocol):
 
     def identify(self) -> None:
         """Take the access of the account that a verified client certificate names, if any."""
-        self.guarded(self._become_certified)
+        self.close_on_fault(self._become_certified)
 
     def _become_certified(self) -> None:
         try:
@@ -519,7 +519,7 @@ class Connection(Protocol):
 
     def _end_waits(self) -> None:
         self.ending = True
-        self.guarded(self.end_waits)
+        self.close_on_fault(self.end_waits)
 
     def _finish_if_done(self) -> None:
         """Close when no more requests will be handled and all are answered."""

@@ -84,7 +84,9 @@ class _PendingFetch:
         connection = self._connection
         if ticket > connection.group_commit.durable_ticket:
             self._wait()
-            connection.group_commit.when_all_durable(partial(connection.guarded, read, self._done))
+            connection.group_commit.when_all_durable(
+                partial(connection.close_on_fault, read, self._done)
+            )
             return
         read(self._done)
         if not self._is_done:
@@ -100,7 +102,7 @@ class _PendingFetch:
         if self._place is None:
             connection.answer_read(*self._parts(records, next_offset, error))
         elif not connection.gone:
-            connection.guarded(self._late, self._place, records, next_offset, error)
+            connection.close_on_fault(self._late, self._place, records, next_offset, error)
 
     def _late(
         self,

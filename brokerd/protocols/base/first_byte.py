@@ -69,8 +69,8 @@ class FirstByteFactory(ConnectionFactory):
     """Connections of an endpoint that several formats share.
 
     ``formats`` are their factories. ``first_bytes`` maps the name of each format to the bytes that
-    its clients begin with, which no other format shares. Any other byte selects the last format,
-    which answers it as malformed.
+    its clients begin with. No two formats of one endpoint share one. Any other byte selects the
+    last format, which answers it as malformed.
     """
 
     def __init__(

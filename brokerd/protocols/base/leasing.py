@@ -26,8 +26,8 @@ from brokerd.broker.records.cold_reader import Unreadable
 GONE_MAX = 2_000
 """Expired records and holes that one acquire passes over in one reactor turn."""
 
-Cold = tuple[GroupPartition, int]
-"""A record that must be read from disk before it can be leased: group partition and offset."""
+RecordPlace = tuple[GroupPartition, int]
+"""The place of a record: group partition and offset."""
 
 
 class NoLease(Enum):
@@ -47,8 +47,8 @@ class LeaseFilter:
 
     group_partition: GroupPartition
     # Most acquires leave these as they are.
-    cold: Cold | None = None
-    too_large: Cold | None = None
+    cold: RecordPlace | None = None
+    too_large: RecordPlace | None = None
     stopped = False
     cut_short = False
     _removal_us = -1
@@ -113,7 +113,7 @@ class LeaseFilter:
         return expires_at_us <= self._removal_us
 
 
-def dead_letter_damaged(broker: Broker, cold: Cold, damage: Exception) -> None:
+def dead_letter_damaged(broker: Broker, cold: RecordPlace, damage: Exception) -> None:
     """Make an unreadable record a dead letter and report the damage. Raises as `dead_letter`."""
     group_partition, offset = cold
     if broker.leases.dead_letter(group_partition, offset, "damaged"):

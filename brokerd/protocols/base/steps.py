@@ -36,7 +36,7 @@ class StepsRun(Generic[T]):
     def start(self) -> None:
         """Run the first steps in a later reactor turn."""
         connection = self._connection
-        connection.factory.slices.add(partial(connection.guarded, self._run_slice))
+        connection.factory.slices.add(partial(connection.close_on_fault, self._run_slice))
 
     def _run_slice(self) -> None:
         """Run steps until the slice ends, a step waits, or the last step is done."""

@@ -286,7 +286,7 @@ class BlipmqConnection(PollConnection):
         self.hold(Hold.IN_PROGRESS)
 
         def found(floors: Floors | None, error: Exception | None) -> None:
-            self.guarded(self._looked_back, frame, floors, error)
+            self.close_on_fault(self._looked_back, frame, floors, error)
 
         broker.subscriptions.floors_at(
             topic_name, broker.time.time_us() - self._settings.look_back_us, found

@@ -20,7 +20,7 @@ from brokerd.errors import (
 )
 from brokerd.protocols.base.connection import Hold
 from brokerd.protocols.base.framing import FrameConnection, FrameOnHold
-from brokerd.protocols.base.leasing import Cold, LeaseFilter, NoLease, dead_letter_damaged
+from brokerd.protocols.base.leasing import LeaseFilter, NoLease, RecordPlace, dead_letter_damaged
 from brokerd.security import READ
 from brokerd.values import Format, message_id_of, split_message_id
 
@@ -87,10 +87,12 @@ class Polls:
         self._broker = broker
         self.skipped = 0
 
-    def next(self, subscription: Subscription, group: ConsumerGroup) -> Delivery | Cold | NoLease:
+    def next(
+        self, subscription: Subscription, group: ConsumerGroup
+    ) -> Delivery | RecordPlace | NoLease:
         """Lease the next message, or settle it if its effective QoS is 0.
 
-        Return a `Cold` record that must be read first. Raises as `Broker.leases.acquire`.
+        Return a `RecordPlace` that must be read first. Raises as `Broker.leases.acquire`.
         """
         broker = self._broker
         topic_name = group.topic.name
@@ -129,7 +131,7 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
     def __init__(self, broker: Broker, reader: LengthPrefixedReader, polls: Polls) -> None:
         super().__init__(broker, reader)
         self._polls = polls
-        self._damaged: tuple[Cold, DamagedData] | None = None
+        self._damaged: tuple[RecordPlace, DamagedData] | None = None
         """The unreadable record that the current POLL met, and its damage."""
 
     def deliver(self, correlation_id: int, subscription_id: int) -> None:
@@ -145,7 +147,7 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
         if isinstance(found, NoLease):
             if found is NoLease.CUT_SHORT:
                 self.hold(Hold.IN_PROGRESS)
-                self.factory.clock.callLater(0, self.guarded, self._go_on)
+                self.factory.clock.callLater(0, self.close_on_fault, self._go_on)
                 raise FrameOnHold
         elif isinstance(found, Delivery):
             tag, topic, message = found
@@ -177,18 +179,18 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
             self._damaged = damaged
             raise
 
-    def _load(self, cold: Cold) -> None:
+    def _load(self, cold: RecordPlace) -> None:
         """Read a record into memory; raises `FrameOnHold`."""
         self.hold(Hold.IN_PROGRESS)
         group_partition, offset = cold
 
         def loaded(_chunk: Chunk | None, failure: Exception | None) -> None:
-            self.guarded(self._loaded, cold, failure)
+            self.close_on_fault(self._loaded, cold, failure)
 
         self.broker.reader.load(group_partition.partition, offset, loaded)
         raise FrameOnHold
 
-    def _loaded(self, cold: Cold, failure: Exception | None) -> None:
+    def _loaded(self, cold: RecordPlace, failure: Exception | None) -> None:
         if self.gone:
             return
         if isinstance(failure, DamagedData):

@@ -80,7 +80,7 @@ class _Export:
         self._connection.access.require_server(ADMIN)
         self._queries_left -= 1
         self._wanted = replace(self._wanted, limit=min(self._events_left, LIMIT_MAX))
-        taken = partial(self._connection.guarded, self._take)
+        taken = partial(self._connection.close_on_fault, self._take)
         self._connection.broker.audit.query(self._wanted, taken)
 
     def _take(self, page: AuditPage | None, error: Exception | None) -> None:

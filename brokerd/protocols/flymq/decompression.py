@@ -86,7 +86,7 @@ class DecompressionQueue:
     def _go_on_later(self) -> None:
         large = next(iter(self._waiting.values()))
         assert large is not None, "a decompressed request leaves before the next begins"
-        self._slices.add(partial(large.connection.guarded, self._go_on, large))
+        self._slices.add(partial(large.connection.close_on_fault, self._go_on, large))
 
     def _go_on(self, large: _LargeRequest) -> None:
         connection = large.connection

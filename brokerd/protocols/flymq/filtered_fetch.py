@@ -79,7 +79,7 @@ class FilteredFetch:
             self._done(self._passed, self._offset if error else next_offset, None)
 
     def _go_on_later(self, steps: Iterator[None]) -> None:
-        self._slices.add(partial(self._connection.guarded, self._go_on, steps))
+        self._slices.add(partial(self._connection.close_on_fault, self._go_on, steps))
 
     def _go_on(self, steps: Iterator[None]) -> None:
         """Examine records until the slice ends or none are left."""

@@ -64,7 +64,7 @@ class TopicListQueue:
     def _slice(self) -> None:
         topic_list = self._waiting[0]
         connection = topic_list.connection
-        if connection.gone or not connection.guarded(topic_list.advance):
+        if connection.gone or not connection.close_on_fault(topic_list.advance):
             self._waiting.popleft()
         if self._waiting:
             self._slices.add(self._slice)

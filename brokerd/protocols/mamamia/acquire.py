@@ -37,7 +37,7 @@ from brokerd.errors import (
     UnknownTopic,
 )
 from brokerd.protocols.base.connection import Connection
-from brokerd.protocols.base.leasing import Cold, LeaseFilter, NoLease, dead_letter_damaged
+from brokerd.protocols.base.leasing import LeaseFilter, NoLease, RecordPlace, dead_letter_damaged
 from brokerd.security import READ
 from brokerd.values import Grant
 
@@ -96,7 +96,7 @@ class AcquireKind:
         self._bytes_max = bytes_max
         self._answer = answer
 
-    def acquire(self, broker: Broker, request: LeaseRequest) -> bytes | Cold | NoLease:
+    def acquire(self, broker: Broker, request: LeaseRequest) -> bytes | RecordPlace | NoLease:
         """Lease records; return the answer, a record to read first, or why there is no lease."""
         limit = request.max_messages if isinstance(request, AcquireBatch) else 1
         topic_name = request.log_id
@@ -188,31 +188,31 @@ class PendingAcquire:
         self._waiter: Waiter | None = None
         pending[self] = None
 
-    def begin(self, outcome: Cold | NoLease) -> None:
+    def begin(self, outcome: RecordPlace | NoLease) -> None:
         """Begin a read, a retry in another reactor turn, or a wait, as ``outcome`` needs."""
         if outcome is NoLease.EMPTY:
             self._wait()
         else:
-            self._go_on(outcome)
+            self._read_or_retry(outcome)
 
-    def _go_on(self, outcome: Cold | NoLease) -> None:
+    def _read_or_retry(self, outcome: RecordPlace | NoLease) -> None:
         """Start a read, or try again in another reactor turn."""
         if isinstance(outcome, NoLease):
             connection = self._connection
-            connection.factory.clock.callLater(0, connection.guarded, self._again)
+            connection.factory.clock.callLater(0, connection.close_on_fault, self._again)
         else:
             self._load(outcome)
 
-    def _load(self, cold: Cold) -> None:
+    def _load(self, cold: RecordPlace) -> None:
         """Read the record, and try again when the read succeeds or fails."""
         group_partition, offset = cold
 
         def loaded(_chunk: Chunk | None, failure: Exception | None) -> None:
-            self._connection.guarded(self._loaded, cold, failure)
+            self._connection.close_on_fault(self._loaded, cold, failure)
 
         self._connection.broker.reader.load(group_partition.partition, offset, loaded)
 
-    def _loaded(self, cold: Cold, failure: Exception | None) -> None:
+    def _loaded(self, cold: RecordPlace, failure: Exception | None) -> None:
         if self._connection.gone:
             return
         try:
@@ -232,7 +232,7 @@ class PendingAcquire:
     def _when_uncongested(self, call: Callable[..., None], *arguments: object) -> None:
         """Call when the log has room."""
         self._connection.group_commit.when_uncongested(
-            partial(self._connection.guarded, call, *arguments)
+            partial(self._connection.close_on_fault, call, *arguments)
         )
 
     def _wait(self) -> None:
@@ -248,14 +248,14 @@ class PendingAcquire:
 
     def _woken(self) -> bool:
         """Try again: a record may have arrived. Return True if the wait ends."""
-        if self._connection.guarded(self._try):
+        if self._connection.close_on_fault(self._try):
             return False
         self._waiter = None
         return True
 
     def _timed_out(self) -> None:
         self._waiter = None
-        self._connection.guarded(self._answer, self._kind.nothing)
+        self._connection.close_on_fault(self._answer, self._kind.nothing)
 
     def _try(self) -> bool:
         """Answer, read or postpone. Return True if there is no record and the wait goes on."""
@@ -276,7 +276,7 @@ class PendingAcquire:
         elif outcome is NoLease.EMPTY:
             return True
         else:
-            self._go_on(outcome)
+            self._read_or_retry(outcome)
         return False
 
     def _again(self) -> None:

@@ -2,7 +2,8 @@
 """Mamamia (MAB) on the wire: docs/protocols/mamamia.rst.
 
 The codec parses frames and MessagePack. The base class keeps order and durability. This module
-turns each request into calls of the broker and their results into an answer.
+turns each request into calls of the broker and their results into an answer. The format calls a
+topic a log: ``log_id`` of a request is the name of a topic.
 """
 
 from __future__ import annotations
@@ -121,16 +122,16 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
     # -- producing ----------------------------------------------------------------------------
 
     def _produce(self, request: Produce) -> None:
-        log_id, value, encoding, metadata, key, partition_index, ttl, delay = request
+        topic_name, value, encoding, metadata, key, partition_index, ttl, delay = request
         if len(value) + len(metadata or b"") > SURELY_FITS_BYTES:
-            check_size(log_id, value, encoding, metadata)
+            check_size(topic_name, value, encoding, metadata)
         expires_at_us = None if ttl is None else self._expiry_us(ttl)
         if delay:
             self._produce_later(request, expires_at_us)
             return
         partition, offset = self.broker.topic_writer.produce(
             self.access,
-            log_id,
+            topic_name,
             partition_index,
             value,
             encoding,
@@ -142,13 +143,13 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         self.answers.append(produced(message_id_of(partition.index, offset)))
 
     def _produce_later(self, request: Produce, expires_at_us: int | None) -> None:
-        log_id, value, encoding, metadata, key, partition_index, _, delay = request
+        topic_name, value, encoding, metadata, key, partition_index, _, delay = request
         delay_us = microseconds(delay or 0)
         check_delay(delay_us)
         broker = self.broker
         size = record_frame_bytes(value, key, metadata) + delays_frame_bytes(1)
         topic = broker.topic_writer.topic(
-            self.access, log_id, size, highest_index=partition_index or 0
+            self.access, topic_name, size, highest_partition=partition_index or 0
         )
         schedule_id = broker.delayed.produce(
             topic,
@@ -168,18 +169,18 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         return self.broker.records.expiry_us(max(1, microseconds(ttl))) if ttl else 0
 
     def _produce_batch(self, request: ProduceBatch) -> None:
-        log_id, messages, producer_id, sequence = request
+        topic_name, messages, producer_id, sequence = request
         size, delayed = 0, 0
         for message in messages:
             value, encoding, metadata, key, _, _, delay = message
             if len(value) + len(metadata or b"") > SURELY_FITS_BYTES:
-                check_size(log_id, value, encoding, metadata)
+                check_size(topic_name, value, encoding, metadata)
             size += record_frame_bytes(value, key, metadata)
             if delay:
                 check_delay(microseconds(delay))
                 delayed += 1
         broker = self.broker
-        topic = broker.topics.find(log_id)
+        topic = broker.topics.find(topic_name)
         if producer_id is not None and sequence is not None:
             if delayed:
                 raise InvalidRequest(
@@ -193,9 +194,9 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             size += broker.producers.entry_bytes(producer_id, len(messages), len(messages))
         size += delays_frame_bytes(delayed)
         if topic is None:
-            highest_index = max(message.partition or 0 for message in messages)
+            highest_partition = max(message.partition or 0 for message in messages)
             topic = broker.topic_writer.topic(
-                self.access, log_id, size, highest_index=highest_index
+                self.access, topic_name, size, highest_partition=highest_partition
             )
         if delayed:
             self._append_mixed(topic, messages, size)
@@ -286,11 +287,11 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
     # -- leases -------------------------------------------------------------------------------
 
     def _settle(self, request: Settle) -> None:
-        log_id, group_id, message_id, client_id, success, delay, reason, dead = request
+        topic_name, group_id, message_id, client_id, success, delay, reason, dead = request
         index, offset = split_message_id(message_id)
         broker = self.broker
         broker.leases.settle(
-            broker.leases.group_partition(log_id, group_id, index, offset),
+            broker.leases.group_partition(topic_name, group_id, index, offset),
             offset,
             success,
             owner=client_id,
@@ -301,14 +302,14 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         self.answers.append(settled())
 
     def _settle_batch(self, request: SettleBatch) -> None:
-        log_id, group_id, client_id, settles = request
+        topic_name, group_id, client_id, settles = request
         broker = self.broker
         results = self._results
         for message_id, success, token, delay, reason, dead in settles[len(results) :]:
             index, offset = split_message_id(message_id)
             try:
                 broker.leases.settle(
-                    broker.leases.group_partition(log_id, group_id, index, offset),
+                    broker.leases.group_partition(topic_name, group_id, index, offset),
                     offset,
                     success,
                     owner=client_id if token is None else None,
@@ -328,9 +329,9 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         self.count_answer_bytes(len(answer))
 
     def _extend(self, request: Extend) -> None:
-        log_id, group_id, client_id, message_id, duration = request
+        topic_name, group_id, client_id, message_id, duration = request
         index, offset = split_message_id(message_id)
-        group_partition = self.broker.leases.group_partition(log_id, group_id, index, offset)
+        group_partition = self.broker.leases.group_partition(topic_name, group_id, index, offset)
         if duration is None:
             duration_us = group_partition.store.settings.default_duration_us
         else:
@@ -341,7 +342,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         self.answers.append(extended(remaining_us / 1e6))
 
     def _release(self, request: Release) -> None:
-        log_id, group_id, client_id, message_ids = request
+        topic_name, group_id, client_id, message_ids = request
         if message_ids is None:
             count, more = self._release_some(request)
             if more:
@@ -354,7 +355,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             index, offset = split_message_id(message_id)
             try:
                 broker.leases.release(
-                    broker.leases.group_partition(log_id, group_id, index, offset),
+                    broker.leases.group_partition(topic_name, group_id, index, offset),
                     offset,
                     client_id,
                 )
@@ -371,14 +372,16 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
 
     def _release_some(self, request: Release) -> tuple[int, bool]:
         """Release some leases of a client; return their number and whether more remain."""
-        log_id, group_id, client_id, _ = request
+        topic_name, group_id, client_id, _ = request
         try:
-            return self.broker.groups.release_owner(log_id, group_id, client_id)
+            return self.broker.groups.release_owner(topic_name, group_id, client_id)
         except (UnknownTopic, UnknownGroup):
             return 0, False
 
     def _release_later(self, request: Release, place: QueuedAnswers, count: int) -> None:
-        self.factory.clock.callLater(0, self.guarded, self._release_more, request, place, count)
+        self.factory.clock.callLater(
+            0, self.close_on_fault, self._release_more, request, place, count
+        )
 
     def _release_more(self, request: Release, place: QueuedAnswers, count: int) -> None:
         if self.gone:
@@ -387,7 +390,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             more_count, more = self._release_some(request)
         except Congested:
             self.group_commit.when_uncongested(
-                partial(self.guarded, self._release_more, request, place, count)
+                partial(self.close_on_fault, self._release_more, request, place, count)
             )
         except BrokerdError as refusal:
             self.resolve(place, error(Command.RELEASE, str(refusal)))
@@ -434,9 +437,9 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
     """The permission on the log that each command needs, and its method."""
 
 
-def check_size(log_id: str, value: bytes, encoding: int, metadata: bytes | None) -> None:
+def check_size(topic_name: str, value: bytes, encoding: int, metadata: bytes | None) -> None:
     """Raise `RecordTooLarge` for a record that does not fit an answer to ACQUIRE_NEXT."""
-    length = answer_length(log_id, value, encoding, metadata)
+    length = answer_length(topic_name, value, encoding, metadata)
     if length > MAX_LENGTH:
         raise RecordTooLarge(
             f"the message is too large: its delivery would take a frame of {length} bytes, "

@@ -55,12 +55,13 @@ _CODES: dict[type[BrokerdError], Code] = {
     LimitExceeded: Code.RESOURCE_EXHAUSTED,
     NoSpace: Code.RESOURCE_EXHAUSTED,
 }
+"""Codes of the broker's refusals of a PRODUCE. All others are INTERNAL_ERROR."""
 _CODES_OF_READS: dict[type[Exception], Code] = {
     AuthenticationRequired: Code.INVALID_REQUEST,
     Denied: Code.INVALID_REQUEST,
     UnknownTopic: Code.TOPIC_NOT_FOUND,
 }
-"""Codes of the broker's refusals. All others are INTERNAL_ERROR."""
+"""The same for reads, whose codes the protocol document gives. All others are INTERNAL_ERROR."""
 
 
 class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConnection):
