@@ -1001,7 +1001,7 @@ BUGS = (
         "fetch-the-undurable",
         "a fetch shows records whose commit is under way",
         "broker/records/fetch.py",
-        ("chunk.durable_end(fetcher.group_commit.durable_ticket),", "chunk.end,"),
+        ("chunk.durable_end(reader.group_commit.durable_ticket),", "chunk.end,"),
     ),
     bug(
         "fetch-loses-the-last",

@@ -229,7 +229,7 @@ def test_what_makes_no_sense_is_refused(tls: dict[str, Any], said: str) -> None:
     ("arguments", "said"),
     [
         ("clientAuth=maybe", "clientAuth is one of none, optional, required, not 'maybe'"),
-        ("clientAuth=required", "clients are asked for certificates, and but no CA"),
+        ("clientAuth=required", "clients are asked for certificates, but no CA"),
         ("clientCA=ca.pem", "with clientCA say clientAuth=required or clientAuth=optional"),
         ("sslmethod=TLSv1_METHOD", "leave sslmethod out: TLS 1.2 and 1.3 are spoken"),
         ("dhParameters=dh.pem", "leave dhParameters out: TLS 1.2 and 1.3 are spoken"),

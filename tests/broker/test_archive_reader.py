@@ -268,7 +268,7 @@ class TestReading:
         archive.cover(KEY, 0, 5, map(record, range(5)))
         problems.append(desk.read(7))
         assert all(isinstance(problem, ArchiveUnavailable) for problem in problems)
-        assert "there is none" in str(problems[0])
+        assert "no archive is open" in str(problems[0])
         assert "no such mount" in str(problems[1])
         assert "does not hold offset 7 of topic 't' partition 0" in str(problems[2])
         archive.cover(KEY, 5, 10, map(record, range(5, 10)))
