@@ -98,10 +98,10 @@ def test_everybody_sees_a_neutral_success(user, roles):
     ("user", "roles"),
     [
         ("", ()),
-        ("b", ("admin",)),
-        ("bob", ("consumer", "producer", "")),
+        pytest.param("b", ("admin",), marks=pytest.mark.slow),
+        pytest.param("bob", ("consumer", "producer", ""), marks=pytest.mark.slow),
         ("é", ("admin",)),
-        ("a name", ()),
+        pytest.param("a name", (), marks=pytest.mark.slow),
     ],
 )
 def test_everybody_sees_a_padded_success_and_the_document_the_names_too(user, roles):

@@ -22,7 +22,7 @@ from tests.fuzz.found import Found
 from tests.fuzz.run import fuzz
 from tests.fuzz.shrink import shrink
 from tests.fuzz.sockets import fuzz_sockets
-from tests.fuzz.wire import NAMES, RUNS, Framing, Wires, wires_of
+from tests.fuzz.wire import MIXED, NAMES, RUNS, Framing, Wires, wires_of
 
 FOUND = sorted(Path(__file__).parent.joinpath("found").glob("*.txt"))
 SEED = 4
@@ -31,7 +31,13 @@ FRAMES_MIN = 1_000
 MAMAMIA = wires_of("mamamia")
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    "run",
+    [
+        run if run in ("mamamia", MIXED) else pytest.param(run, marks=pytest.mark.slow)
+        for run in RUNS
+    ],
+)
 def test_mutated_conversations_disturb_nobody(run: str) -> None:
     """No traceback, hang, wrong answer or memory that was only claimed, for this seed."""
     result = fuzz(run, wires_of(run), SEED, lambda number: number >= BROKERS)
