@@ -114,8 +114,9 @@ class RecordAppender:
 
         Raises `NoSpace` or `Congested` before it changes anything.
         """
-        self._group_commit.admit(values_frame_bytes(values))
-        return self.append_values(partition, values, producer_format)
+        size = values_frame_bytes(values)
+        self._group_commit.admit(size)
+        return self._append_values(partition, values, producer_format, size)
 
     def append_values(
         self, partition: Partition, values: Sequence[bytes], producer_format: int
@@ -124,6 +125,11 @@ class RecordAppender:
 
         It has the effect of `append` for each record, in a fraction of the time.
         """
+        return self._append_values(partition, values, producer_format, values_frame_bytes(values))
+
+    def _append_values(
+        self, partition: Partition, values: Sequence[bytes], producer_format: int, size: int
+    ) -> int:
         topic, count = partition.topic, len(values)
         base_offset = partition.next_offset
         if not count:
@@ -132,7 +138,6 @@ class RecordAppender:
         chunk = self._open_chunk(partition)
         chunk.append_values(values, producer_format, expires_at_us)
         partition.next_offset = base_offset + count
-        size = values_frame_bytes(values)
         self._group_commit.gathered_bytes += size
         if not topic.internal_of:
             self._counters.records_produced[producer_format] += count
