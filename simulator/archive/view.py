@@ -1,7 +1,7 @@
 # Tests: tests/simulator/test_archive.py
 """A simulated archive behind `brokerd.archive.contract.view`, on a disk of its own.
 
-`SimArchive` holds versions. A commit makes one durable at once, whatever happens to the machine.
+`SimArchive` holds versions. A commit makes a version durable at once: no crash takes it back.
 `OpenedArchive` is the view of one process; its reads take time.
 """
 

@@ -238,11 +238,11 @@ class RollupScript:
         view = DeltaArchive(self.archive, LOG_ID).refresh()
         end_lsn = 0 if view is None else min(view.records_lsn, view.events_lsn)
         for name in self.disk.list(JOURNAL):
-            first_lsn = int(name[:20])
-            size = len(self.disk.read(f"{JOURNAL}/{name[:20]}.wal")) if name[20:] == ".wal" else 0
-            if size and first_lsn + size <= end_lsn:
-                for suffix in (".wal", ".idx"):
-                    self.disk.unlink(f"{JOURNAL}/{name[:20]}{suffix}")
+            stem, suffix = os.path.splitext(name)
+            path = f"{JOURNAL}/{stem}"
+            if suffix == ".wal" and int(stem) + self.disk.status(f"{path}.wal").size <= end_lsn:
+                self.disk.unlink(f"{path}.wal")
+                self.disk.unlink(f"{path}.idx")
         self.disk.sync_directory(JOURNAL)
 
     # -- checkpoints ---------------------------------------------------------------------------
@@ -271,7 +271,8 @@ class RollupScript:
 
     def _put(self, path: str, data: bytes) -> None:
         # deltalake takes the first free number, and syncs nothing.
-        free = next(f"{path}#{n}" for n in count(1) if f"{path}#{n}" not in self.disk.files())
+        taken = self.disk.files()
+        free = next(name for n in count(1) if (name := f"{path}#{n}") not in taken)
         self.disk.create(free).pwrite(data, 0)
         self.disk.rename(free, path)
 

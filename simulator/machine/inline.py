@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from brokerd.worker_pool import Done, Work
+from brokerd.worker_pool import Done, Work, run_inline
 
 
 class InlinePool:
@@ -24,13 +24,7 @@ class InlinePool:
         """Run the oldest piece of work and its ``done``. Return False if none waits."""
         if not self._work:
             return False
-        work, done = self._work.popleft()
-        try:
-            result = work()
-        except Exception as error:
-            done(None, error)
-        else:
-            done(result, None)
+        run_inline(*self._work.popleft())
         return True
 
     def run(self) -> None:

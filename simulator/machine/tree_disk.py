@@ -126,7 +126,7 @@ class TreeDisk(SimDisk):
         self.leave(call)
 
     def drop_cached(self, path: str) -> None:
-        """No effect: reads show the cache, whatever is durable."""
+        """No effect: reads show the cache, durable or not."""
 
     def is_writable(self, directory: str) -> bool:
         return True

@@ -257,7 +257,7 @@ class HighLevelProducer:
 class Consumer:
     """Reads one partition; a group gives the first offset, without a group it is 0.
 
-    An empty answer does not move its position, whatever its ``next`` is.
+    An empty answer does not move its position, even if its ``next`` differs.
     """
 
     def __init__(

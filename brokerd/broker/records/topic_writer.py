@@ -1,5 +1,7 @@
 # Tests: tests/broker/test_topic_writer.py
-"""Writes a client's record in one call: space in the log, the topic, its audit event, the append.
+"""Writes a client's record in one call: space in the log, the topic, the append.
+
+The audit event of a new topic is queued: `AuditTrail.record` writes it in a later turn.
 
 A format that creates topics by writing to them calls `TopicWriter`. Formats that refuse unknown
 topics append to a partition with `RecordAppender.produce` or `RecordAppender.produce_values`.

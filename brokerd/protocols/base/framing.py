@@ -1,10 +1,10 @@
 # Tests: tests/protocols/test_connection.py, tests/protocols/test_strangers.py
 """A connection that splits its bytes into frames and handles them in order.
 
-A format implements `FrameConnection.handle`, `FrameConnection.refuse` and
-`FrameConnection.handle_stream_error`. No frame is handled while ``holds`` is set, and one reactor
-turn handles as many frames as `Connection.overtime` allows. A frame that has to wait stays first
-and is handled again.
+A format implements `FrameConnection.handle`, and `FrameConnection.refuse` for the refusals that
+``handle`` raises. It may override `FrameConnection.handle_stream_error`. No frame is handled while
+``holds`` is set, and one reactor turn handles as many frames as `Connection.overtime` allows. A
+frame that has to wait stays first and is handled again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
         raise NotImplementedError
 
     def refuse(self, frame: FrameT, refusal: BrokerdError) -> None:
-        """Answer a frame that `handle` refused, or raise ``refusal`` again if it is a fault."""
+        """Answer a frame that `handle` refused, or raise ``refusal`` again if it is a fault.
+
+        A fault is logged, and the connection is aborted without the answers of earlier frames.
+        """
         raise refusal
 
     def handle_stream_error(self, error: ErrorT) -> None:

@@ -82,7 +82,7 @@ LeaseRequest = Acquire | AcquireBatch
 
 
 class AcquireKind:
-    """One acquire command: its record limit, its encoder and its answer for no record."""
+    """One acquire command: its encoder, its bytes for records, and its answer for no record."""
 
     def __init__(
         self,

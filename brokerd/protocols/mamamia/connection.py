@@ -434,7 +434,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         Command.RELEASE: (READ, _release),
         Command.CANCEL: (WRITE, _cancel),
     }
-    """The permission on the log that each command needs, and its method."""
+    """The permission on the topic that each command needs, and its method."""
 
 
 def check_size(topic_name: str, value: bytes, encoding: int, metadata: bytes | None) -> None:
