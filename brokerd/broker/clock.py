@@ -59,6 +59,9 @@ class BrokerTime:
         """How far broker time is ahead of the wall clock."""
         self._logged_us = 0
         """The last ``ahead_us`` in the log."""
+        self._agree_from_us, self._agree_to_us, self._agree_until_us = 0, -1, 0
+        """While the wall clock is within the first two (differences to monotonic time), up to this
+        monotonic time, `time_us` has nothing to compare. No wall clock is within 0 and -1."""
 
     def now_us(self) -> int:
         """Return monotonic time, the time of leases and timers."""
@@ -75,12 +78,20 @@ class BrokerTime:
         self._logged_us = ahead_us
         if time_us and not 0 <= wall_us - (time_us - ahead_us) <= START_GAP_US:
             self._trusted_us = time_us - ahead_us - now_us
-        self.time_us()
+        self._compare(wall_us - now_us, now_us)
 
     def time_us(self) -> int:
         """Compare the clocks, and return the broker time."""
         now_us = int(self._monotonic() * 1_000_000)
         wall_us = int(self._wall() * 1_000_000) - now_us
+        offset_us = self._offset_us
+        if self._agree_from_us <= wall_us <= self._agree_to_us and now_us < self._agree_until_us:
+            self.skew_us = offset_us - wall_us
+            return offset_us + now_us
+        return self._compare(wall_us, now_us)
+
+    def _compare(self, wall_us: int, now_us: int) -> int:
+        """Return broker time at ``now_us``, when the wall clock is ``wall_us`` past it."""
         before_us, tolerance_us = self._offset_us, self._settings.tolerance_us
         if wall_us > before_us:
             self._offset_us = wall_us
@@ -92,11 +103,21 @@ class BrokerTime:
         ahead_us = self._offset_us - min(wall_us, self._trusted_us)
         was_ahead = self.ahead_us > 0
         self.ahead_us = ahead_us if ahead_us > tolerance_us else 0
+        self._expect_agreement()
         if wall_us - before_us > tolerance_us:
             self._on_jump(before_us + now_us, wall_us + now_us)
         if was_ahead != (self.ahead_us > 0):
             self._on_ahead()
         return self._offset_us + now_us
+
+    def _expect_agreement(self) -> None:
+        """Compute in which range the wall clock changes no more than ``skew_us``."""
+        tolerance_us = self._settings.tolerance_us
+        self._agree_from_us = max(self._offset_us, self._steady_us) - tolerance_us
+        self._agree_to_us = min(self._offset_us, self._steady_us + tolerance_us)
+        self._agree_until_us = self._steady_since_us + self._settings.grace_us
+        if self.ahead_us:
+            self._agree_to_us = self._agree_from_us - 1
 
     def removal_us(self) -> int:
         """Return the time by which records, tombstones and dead letters are old.
@@ -115,7 +136,7 @@ class BrokerTime:
         now_us = self.now_us()
         self._offset_us = self._wall_us() - now_us
         self._trust(self._offset_us, now_us)
-        self.time_us()
+        self._compare(self._offset_us, now_us)
         self._logged_us = 0
 
     @property
