@@ -183,8 +183,8 @@ BUGS = (
         "events that a group's piece of a snapshot holds already are applied again",
         "broker/model/snapshotter.py",
         (
-            "group_partition, self._captured_lsn, self._time.now_us(), self._time.time_us()",
-            "group_partition, self._start_lsn, self._time.now_us(), self._time.time_us()",
+            "group_partition, self._captured_lsn, self._time.monotonic_us(), self._time.time_us()",
+            "group_partition, self._start_lsn, self._time.monotonic_us(), self._time.time_us()",
         ),
         tests="broker/test_snapshotter.py",
     ),
@@ -1226,7 +1226,7 @@ SEARCHES = (
             for model in ("tear", "drop", "reorder", "keep")
         ),
         "simulator.crashpoints --only {where}",
-        re.compile(r"(?P<where>(?:broker|log|changes):\d+) \(.*?\), \w+: (?P<what>.+)"),
+        re.compile(r"(?P<where>[a-z]+:\d+) \(.*?\), \w+: (?P<what>.+)"),
     ),
     Search(
         "suite",
@@ -1336,8 +1336,11 @@ def try_out(
 ) -> Result:
     """Plant a bug in a copy of the tree and search for it.
 
-    :param first: stop after the first search that finds it.
+    :param first: stop after the first search that finds it. The tests named in the list come first:
+        they take seconds.
     """
+    if first:
+        searches = sorted(searches, key=lambda search: search.name != "suite")
     with tempfile.TemporaryDirectory(prefix="planted-") as directory:
         root, sound = Path(directory, "planted"), Path(directory, "sound")
         copy_tree(root)
