@@ -163,7 +163,7 @@ class _Phases:
         topic = broker.topics.find("leases")
         assert topic is not None
         count = topic.partition(0).next_offset
-        now_us = broker.time.now_us
+        now_us = broker.time.monotonic_us
         extending_seconds = 2.0 + count / 100_000
         due_us = now_us() + int(extending_seconds * 1e6)
 

@@ -80,7 +80,7 @@ class Phases:
     ) -> None:
         """Let leases lapse at one moment, after each was extended to it."""
         inside, broker = self._inside, self._broker
-        now_us = broker.time.now_us
+        now_us = broker.time.monotonic_us
         due_us = now_us() + 500_000 + 20 * len(group_partitions)
         expired = broker.counters.expired
 

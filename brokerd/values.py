@@ -2,7 +2,7 @@
 """Frozen values that every package may use; they have no behaviour.
 
 Times are integers in microseconds. ``*_time_us`` is broker time (microseconds since the Unix epoch,
-never going backwards). ``now_us`` arguments elsewhere are monotonic time.
+never going backwards). ``now_us`` elsewhere is monotonic time, of ``BrokerTime.monotonic_us``.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Broker:
         if self._recovery is not None:
             self.damage_report.add_replayed(self._recovery)
         self.time.resume_from(self._state.last_time_us, self._state.ahead_us)
-        now_us = self.time.now_us()
+        now_us = self.time.monotonic_us()
         self._state.dispose = self.reaper.dispose
         self.group_commit.start()
         if is_damaged:

@@ -48,7 +48,7 @@ class BrokerTime:
         self._on_jump = on_jump
         self._on_ahead = on_ahead
         self._settings = settings or ClockSettings()
-        now_us = self.now_us()
+        now_us = self.monotonic_us()
         self._offset_us = self._trusted_us = self._steady_us = self._wall_us() - now_us
         """Differences to monotonic time: of broker time, of the wall clock when it was last
         trusted, and of the wall clock after its last jump."""
@@ -63,7 +63,7 @@ class BrokerTime:
         """While the wall clock is within the first two (differences to monotonic time), up to this
         monotonic time, `time_us` has nothing to compare. No wall clock is within 0 and -1."""
 
-    def now_us(self) -> int:
+    def monotonic_us(self) -> int:
         """Return monotonic time, the time of leases and timers."""
         return int(self._monotonic() * 1_000_000)
 
@@ -72,7 +72,7 @@ class BrokerTime:
 
         :param time_us: 0 for a new log.
         """
-        now_us, wall_us = self.now_us(), self._wall_us()
+        now_us, wall_us = self.monotonic_us(), self._wall_us()
         self._offset_us = max(wall_us, time_us) - now_us
         self._trust(wall_us - now_us, now_us)
         self._logged_us = ahead_us
@@ -133,7 +133,7 @@ class BrokerTime:
 
     def set_to_wall(self) -> None:
         """Trust the wall clock and continue from it. Broker time may go back."""
-        now_us = self.now_us()
+        now_us = self.monotonic_us()
         self._offset_us = self._wall_us() - now_us
         self._trust(self._offset_us, now_us)
         self._compare(self._offset_us, now_us)

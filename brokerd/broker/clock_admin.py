@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from brokerd.broker.context import Context
-from brokerd.broker.group_commit import BATCH_FRAME_BYTES, Congested
+from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES, Congested
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.errors import NoSpace
 
@@ -26,7 +26,7 @@ class ClockAdmin:
         in a snapshot count from its time, so a new snapshot follows. Raises `Congested` and
         `NoSpace` before it changes anything.
         """
-        self._group_commit.admit_events(BATCH_FRAME_BYTES)
+        self._group_commit.admit_events(ENTRY_OVERHEAD_BYTES)
         self._group_commit.end_frame_early()
         if not self._wal.seal():
             error = self._wal.allocation_error

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgpack
 from twisted.logger import Logger
@@ -40,13 +40,13 @@ from brokerd.walformat import (
     encode_records,
 )
 
-BATCH_FRAME_BYTES = 256
+ENTRY_OVERHEAD_BYTES = 256
 """Upper bound of the headers and padding of one entry in a frame."""
 
-EVENT_FRAME_BYTES = 80
+EVENT_PAIR_BYTES = 80
 """Upper bound of two group events in their columns: the lapse of a lease, and its consequence."""
 
-GROUP_PARTITION_FRAME_BYTES = 512
+GROUP_EVENTS_OVERHEAD_BYTES = 512
 """Upper bound of an entry of group events without its events: headers, padding, group name."""
 
 ADMITTED_EXTRA_BYTES = 1024
@@ -144,7 +144,7 @@ class GroupCommit:
         self.frames = 0
         """Number of frames since the start."""
         self.frame_time_us = 0
-        """Broker time of the first change since the last frame, or of the last frame."""
+        """Broker time of the last frame."""
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
@@ -174,9 +174,9 @@ class GroupCommit:
 
     def add_partition(self, partition: Partition) -> None:
         """Note a partition before it gets its first record in this frame."""
-        self._first_change()
+        self._schedule()
         self._partitions.append(partition)
-        self.gathered_bytes += BATCH_FRAME_BYTES
+        self.gathered_bytes += ENTRY_OVERHEAD_BYTES
 
     def add_group_partition(self, group_partition: GroupPartition, schedule: bool = True) -> None:
         """Note that a group partition has events for this frame.
@@ -185,23 +185,17 @@ class GroupCommit:
         """
         group_partition.dirty = True
         if schedule:
-            self._first_change()
+            self._schedule()
         elif not self.gathered_bytes:
-            self.frame_time_us = self._time.time_us()
             self._expect_quiet()
         self._group_partitions.append(group_partition)
-        self.gathered_bytes += GROUP_PARTITION_FRAME_BYTES
+        self.gathered_bytes += GROUP_EVENTS_OVERHEAD_BYTES
 
     def add_entry(self, entry: Entry) -> None:
         """Add a control entry. It comes before all records and events of this frame."""
-        self._first_change()
-        self._entries.append(entry)
-        self.gathered_bytes += BATCH_FRAME_BYTES + len(entry.body)
-
-    def _first_change(self) -> None:
-        if not self.gathered_bytes:
-            self.frame_time_us = self._time.time_us()
         self._schedule()
+        self._entries.append(entry)
+        self.gathered_bytes += ENTRY_OVERHEAD_BYTES + len(entry.body)
 
     def _schedule(self) -> None:
         if not self._turn_end_scheduled and not self._wal.busy:
@@ -218,7 +212,7 @@ class GroupCommit:
         `ShuttingDown` and `StorageFailed` if the log accepts no more work.
         """
         if partitions > 1:
-            size += (partitions - 1) * BATCH_FRAME_BYTES
+            size += (partitions - 1) * ENTRY_OVERHEAD_BYTES
         if self.gathered_bytes + size > self.limit_bytes:
             self._check_room(size)
 
@@ -261,13 +255,13 @@ class GroupCommit:
         ``room`` returns the bytes that the log has for this kind of work.
         """
         self._check_open()
-        size += BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES + self._reserved_bytes
+        size += ENTRY_OVERHEAD_BYTES + GROUP_EVENTS_OVERHEAD_BYTES + self._reserved_bytes
         if self.gathered_bytes + size > min(self._frame_bytes, room()):
             self.end_frame_early()
         if room() < size:
             self._no_room(size, "the disk is full, and not even the reserve for settles has")
 
-    def _no_room(self, size: int, complaint: str) -> None:
+    def _no_room(self, size: int, complaint: str) -> NoReturn:
         error = self._wal.allocation_error
         if error is not None:
             raise NoSpace(f"{complaint} {size} bytes ({error}); free some space, then try again")
@@ -295,7 +289,7 @@ class GroupCommit:
         Inside the context, admissions leave this space. Right after it, the caller may append these
         records to the same frame without admission. ``size`` is as in `admit`.
         """
-        self._reserved_bytes = size + BATCH_FRAME_BYTES
+        self._reserved_bytes = size + ENTRY_OVERHEAD_BYTES
         self._set_limit()
         try:
             yield
@@ -337,7 +331,7 @@ class GroupCommit:
     # -- frames -------------------------------------------------------------------------------
 
     def ticket(self) -> int:
-        """Return the number of the frame with the newest applied change."""
+        """Return the number of the frame with the newest applied change, and schedule the frame."""
         if self.gathered_bytes:
             self._schedule()
             return self._wal.next_ticket
@@ -466,7 +460,7 @@ class GroupCommit:
         if clock:  # it fits: the log reserves space for marks
             entries.append(_mark(clock))
         size = sum(len(entry.body) for entry in entries)
-        self._last_append_us = self._time.now_us()
+        self._last_append_us = self._time.monotonic_us()
         self._last_was_mark = all(entry.kind == EntryKind.MARK for entry in entries)
         ticket = self._wal.append(entries, self.frame_time_us)
         self.frames += 1
@@ -501,7 +495,7 @@ class GroupCommit:
         self._quiet_call = None
         if self._wal.busy or self._closed:
             return
-        quiet_us = self._time.now_us() - self._last_append_us
+        quiet_us = self._time.monotonic_us() - self._last_append_us
         if self.gathered_bytes:
             self._end_frame()
         elif self._last_was_mark:
@@ -519,7 +513,7 @@ class GroupCommit:
     def mark_clock_set(self) -> None:
         """Note in the frame being gathered that an operator set broker time.
 
-        ``BATCH_FRAME_BYTES`` must be admitted.
+        ``ENTRY_OVERHEAD_BYTES`` must be admitted.
         """
         self.add_entry(_mark({"ahead_us": 0, "set": True}))
 
@@ -530,7 +524,7 @@ class GroupCommit:
         space, the note is omitted.
         """
         with suppress(NoSpace, Congested):
-            self.admit_events(BATCH_FRAME_BYTES)
+            self.admit_events(ENTRY_OVERHEAD_BYTES)
             self.add_entry(_mark({"damaged": True}))
 
     def close(self) -> None:

@@ -23,9 +23,9 @@ import msgpack
 
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import (
-    BATCH_FRAME_BYTES,
-    EVENT_FRAME_BYTES,
-    GROUP_PARTITION_FRAME_BYTES,
+    ENTRY_OVERHEAD_BYTES,
+    EVENT_PAIR_BYTES,
+    GROUP_EVENTS_OVERHEAD_BYTES,
     DelayedCall,
 )
 from brokerd.broker.leases.service import LeaseService
@@ -170,7 +170,7 @@ class Subscriptions:
             f"{GROUP_PREFIX}{subscription_id}",
             qos,
             grace_us,
-            self._time.now_us(),
+            self._time.monotonic_us(),
         )
         self._begin(topic, subscription, settings, floors or {})
         self._known[subscription_id] = subscription
@@ -186,7 +186,7 @@ class Subscriptions:
         group = self._group(subscription)
         if group is None:
             return None
-        subscription.used_us = self._time.now_us()
+        subscription.used_us = self._time.monotonic_us()
         return subscription, group
 
     def topic_name(self, subscription_id: int) -> str | None:
@@ -268,9 +268,9 @@ class Subscriptions:
             qos=subscription.qos,
             grace_us=subscription.grace_us,
         )
-        group_partition_bytes = GROUP_PARTITION_FRAME_BYTES + 2 * EVENT_FRAME_BYTES + text_bytes
+        group_partition_bytes = GROUP_EVENTS_OVERHEAD_BYTES + 2 * EVENT_PAIR_BYTES + text_bytes
         self._group_commit.admit(
-            BATCH_FRAME_BYTES + len(entry.body) + len(group.partitions) * group_partition_bytes
+            ENTRY_OVERHEAD_BYTES + len(entry.body) + len(group.partitions) * group_partition_bytes
         )
         self._group_commit.add_entry(entry)
         for group_partition in group.partitions:
@@ -285,9 +285,9 @@ class Subscriptions:
         group_partitions = group.partitions if group is not None else []
         entry = _entry(subscription.topic_id, op="over", id=subscription.subscription_id)
         self._group_commit.admit_events(
-            BATCH_FRAME_BYTES
+            ENTRY_OVERHEAD_BYTES
             + len(entry.body)
-            + len(group_partitions) * (GROUP_PARTITION_FRAME_BYTES + EVENT_FRAME_BYTES)
+            + len(group_partitions) * (GROUP_EVENTS_OVERHEAD_BYTES + EVENT_PAIR_BYTES)
         )
         self._group_commit.add_entry(entry)
         for group_partition in group_partitions:
@@ -309,7 +309,7 @@ class Subscriptions:
     def _sweep(self) -> None:
         """Examine some subscriptions, and end the unused ones."""
         self._sweep_call = None
-        now_us = self._time.now_us()
+        now_us = self._time.monotonic_us()
         if not self._to_look_at:
             self._to_look_at.extend(self._known)
         ends = 0

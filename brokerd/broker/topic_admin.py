@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from twisted.logger import Logger
 
 from brokerd.broker.context import Context
-from brokerd.broker.group_commit import BATCH_FRAME_BYTES
+from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES
 from brokerd.broker.leases.waiters import Waiters
 from brokerd.broker.model.chunks import ChunkCache
 from brokerd.broker.model.snapshotter import Snapshotter
@@ -157,7 +157,7 @@ class TopicAdmin:
         return topic
 
     def _add(self, topic: Topic) -> Topic:
-        self._group_commit.admit(len(topic_created_entry(topic).body) + BATCH_FRAME_BYTES)
+        self._group_commit.admit(len(topic_created_entry(topic).body) + ENTRY_OVERHEAD_BYTES)
         return self._add_admitted(topic)
 
     def _add_admitted(self, topic: Topic) -> Topic:
@@ -174,7 +174,7 @@ class TopicAdmin:
         topic = self._topic_to_change(name)
         check_settings(settings)
         entry = topic_configured_entry(topic, settings)
-        self._group_commit.admit(len(entry.body) + BATCH_FRAME_BYTES)
+        self._group_commit.admit(len(entry.body) + ENTRY_OVERHEAD_BYTES)
         self._configure_admitted(topic, settings)
 
     def _configure_admitted(self, topic: Topic, settings: TopicSettings) -> None:
@@ -189,7 +189,7 @@ class TopicAdmin:
         begin at 0. Raises `UnknownTopic`, `InvalidName`, `NoSpace` or `Congested`.
         """
         topic = self._topic_to_change(name)
-        self._group_commit.admit_events(2 * BATCH_FRAME_BYTES)
+        self._group_commit.admit_events(2 * ENTRY_OVERHEAD_BYTES)
         self._group_commit.end_frame_early()
         gone = [one for one in (topic, topic.internal) if one is not None]
         token_base = max(last_token(one.groups.values()) for one in gone)
@@ -234,7 +234,7 @@ class TopicAdmin:
         ]
         if not moved:
             return 0
-        self._group_commit.admit_events(2 * BATCH_FRAME_BYTES * len(moved))
+        self._group_commit.admit_events(2 * ENTRY_OVERHEAD_BYTES * len(moved))
         self._group_commit.end_frame_early()
         removed = 0
         for partition, offset in moved:
@@ -257,7 +257,7 @@ class TopicAdmin:
             if end > partition.archived_end and not partition.topic.deleted
         ]
         if news:
-            self._group_commit.admit_events(2 * BATCH_FRAME_BYTES * len(news))
+            self._group_commit.admit_events(2 * ENTRY_OVERHEAD_BYTES * len(news))
         for partition, end in news:
             self._group_commit.add_entry(topic_archived_entry(partition, end))
             self._state.archive(partition, end)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from brokerd.broker.context import Context
-from brokerd.broker.group_commit import BATCH_FRAME_BYTES, Congested, DelayedCall
+from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES, Congested, DelayedCall
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.records.size import values_frame_bytes
@@ -207,7 +207,7 @@ class Transactions:
 
     def _admit(self, parts: list[_Part], new_topics: int, partitions: int) -> None:
         """Check that the whole commit fits into one frame."""
-        size = new_topics * (OWN_TOPIC_BYTES + BATCH_FRAME_BYTES)
+        size = new_topics * (OWN_TOPIC_BYTES + ENTRY_OVERHEAD_BYTES)
         touched = 0
         for part in parts:
             count = len(part.values)

@@ -27,7 +27,7 @@ from brokerd.broker.context import Context
 from brokerd.broker.delayed.delivery import DelayedDelivery
 from brokerd.broker.delayed.prefetch import DelayedPrefetch
 from brokerd.broker.delayed.schedule import Schedule, ScheduleCounters
-from brokerd.broker.group_commit import EVENT_FRAME_BYTES, Clock, GroupCommit
+from brokerd.broker.group_commit import EVENT_PAIR_BYTES, Clock, GroupCommit
 from brokerd.broker.leases.group_admin import GroupAdmin
 from brokerd.broker.leases.reaper import GroupReaper
 from brokerd.broker.leases.service import LeaseService
@@ -258,7 +258,7 @@ class _Wiring:
 
     @cached_property
     def leases(self) -> LeaseService:
-        events_max = self.frame_bytes // (2 * EVENT_FRAME_BYTES)
+        events_max = self.frame_bytes // (2 * EVENT_PAIR_BYTES)
         return LeaseService(self.context, self.waiters, events_max, self.settings.max_groups)
 
     @cached_property

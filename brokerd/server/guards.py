@@ -55,7 +55,7 @@ def make_guard(
         broker.accounts.passwords,
         broker.accounts.throttle,
         broker.audit.record,
-        broker.time.now_us,
+        broker.time.monotonic_us,
         principals_of_listeners(config),
         certificates,
         config.blipmq.api_keys,

@@ -29,8 +29,8 @@ FIRST_BYTES = {
     "blipmq": b"\0\1",
     "rustlog": b"\0",
 }
-"""Possible first bytes of a client: FlyMQ's magic, or the high byte of a length. MEGA's can be
-any.
+"""The bytes with which a client may begin: FlyMQ's magic, or the high byte of a length. MEGA's
+clients may begin with any.
 """
 
 COUNT_MAX = 1_000_000_000

@@ -130,7 +130,7 @@ def dead_letters(broker: Broker, topic: str, group: str) -> tuple[Letter, ...]:
     """List a group's dead letters, as the JSON API does; none if the topic does not exist."""
     if broker.topics.find(topic) is None:
         return ()
-    now_us = broker.time.now_us()
+    now_us = broker.time.monotonic_us()
     return tuple(
         Letter(
             Place(partition, letter.offset),

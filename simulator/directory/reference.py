@@ -204,7 +204,7 @@ class _Writing:
     def groups_of_every_event(self) -> None:
         """Do everything that other formats and removals can do to a group."""
         topic, house = "Ereignisse/été", self.house
-        now_us = house.broker.time.now_us()
+        now_us = house.broker.time.monotonic_us()
         for group in ("readers", "sélecteurs", "gone"):
             self.lease(topic, group, "eve", 5)
         house.run()

@@ -225,7 +225,7 @@ def test_each_address_is_told_of_by_itself_in_the_audit_trail() -> None:
         accounts.passwords,
         accounts.throttle,
         audit.record,
-        house.broker.time.now_us,
+        house.broker.time.monotonic_us,
         {},
         {},
     )
@@ -256,7 +256,7 @@ def test_a_password_that_is_remembered_is_no_way_past_the_throttle() -> None:
         accounts.passwords,
         accounts.throttle,
         lambda event: None,
-        house.broker.time.now_us,
+        house.broker.time.monotonic_us,
         {},
         {},
     )

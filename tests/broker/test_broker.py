@@ -8,7 +8,7 @@ import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.broker import GONE, STOP, TAKE, Broker, BrokerSettings, Congested
-from brokerd.broker.group_commit import EVENT_FRAME_BYTES
+from brokerd.broker.group_commit import EVENT_PAIR_BYTES
 from brokerd.broker.leases.service import END_DUE_MAX
 from brokerd.errors import (
     InvalidName,
@@ -644,7 +644,7 @@ class TestManyAtOnce:
     ) -> None:
         """The log has space for the lapses or for the new leases, but not for both."""
         house = self.leased(END_DUE_MAX)
-        space = 3 * END_DUE_MAX * EVENT_FRAME_BYTES // 2
+        space = 3 * END_DUE_MAX * EVENT_PAIR_BYTES // 2
         monkeypatch.setattr(Wal, "room", 0)
         monkeypatch.setattr(Wal, "reserve_room", space)
         settle(house, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings, Congested, GroupPartition
 from brokerd.broker.calls import call_when_admitted
-from brokerd.broker.group_commit import GROUP_PARTITION_FRAME_BYTES
+from brokerd.broker.group_commit import GROUP_EVENTS_OVERHEAD_BYTES
 from brokerd.broker.leases.group_admin import RELEASE_MAX
 from brokerd.errors import (
     InvalidName,
@@ -685,7 +685,7 @@ class TestDeadLetters:
         ((_, letter),) = house.broker.leases.dead_letters("t", "g")
         assert isinstance(letter, DeadLetter)
         ago = [
-            round((house.broker.time.now_us() - time_us) / SECOND_US)
+            round((house.broker.time.monotonic_us() - time_us) / SECOND_US)
             for time_us in (letter.first_attempt_us, letter.last_attempt_us)
         ]
         assert ago == [15, 5]
@@ -767,7 +767,7 @@ def fill_the_log(house: House) -> None:
     group_commit = house.broker.group_commit
     while True:
         try:
-            group_commit.admit_events(GROUP_PARTITION_FRAME_BYTES)
+            group_commit.admit_events(GROUP_EVENTS_OVERHEAD_BYTES)
         except Congested:
             return
         group_commit.add_entry(Entry(EntryKind.MARK, 0, 0, 0, 0, b""))

@@ -40,7 +40,7 @@ class Diary:
         store = self.group_partitions[group_partition].store
         self.ends[self.group_partitions[group_partition]] += count
         end = self.ends[self.group_partitions[group_partition]]
-        store.acquire(self.time.now_us(), end, "ann", int(seconds * SECOND_US), count)
+        store.acquire(self.time.monotonic_us(), end, "ann", int(seconds * SECOND_US), count)
         self.table.schedule(self.group_partitions[group_partition])
 
 
@@ -63,7 +63,7 @@ def test_a_group_partition_that_schedules_itself_is_not_asked_again() -> None:
     diary.lease(1)
     diary.clock.pump([1] * 60)
     assert asked == diary.group_partitions
-    diary.group_partitions[0].store.end_due(diary.time.now_us())
+    diary.group_partitions[0].store.end_due(diary.time.monotonic_us())
     diary.lease(1)
     diary.clock.pump([1] * 60)
     assert asked == 2 * diary.group_partitions
@@ -105,7 +105,7 @@ def test_the_next_due_of_one_group_partition_does_not_hide_an_earlier_one_of_ano
 def test_a_settled_lease_is_looked_at_once_in_vain() -> None:
     diary = Diary()
     diary.lease(5)
-    diary.group_partitions[0].store.settle(diary.time.now_us(), 1, 0, True)
+    diary.group_partitions[0].store.settle(diary.time.monotonic_us(), 1, 0, True)
     diary.clock.advance(6)
     assert len(diary.calls) == 1
     assert diary.clock.getDelayedCalls() == []
@@ -156,7 +156,7 @@ def test_short_leases_beside_a_very_long_one_do_not_fill_memory() -> None:
     diary.lease(10_000_000)
     for _ in range(5 * SLACK):
         diary.lease(0.001)
-        diary.group_partitions[0].store.settle(diary.time.now_us(), 1 << 40, 1, True)
+        diary.group_partitions[0].store.settle(diary.time.monotonic_us(), 1 << 40, 1, True)
         diary.clock.advance(0.002)
     assert len(diary.table._heap) <= 2 * SLACK
     diary.clock.advance(10_000_001)

@@ -65,7 +65,7 @@ class GuardedHouse(FlymqHouse):
             accounts.passwords,
             accounts.throttle,
             self.broker.audit.record,
-            self.broker.time.now_us,
+            self.broker.time.monotonic_us,
             {"flymq": principal},
             {},
         )

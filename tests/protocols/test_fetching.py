@@ -28,7 +28,7 @@ class Letters(FetchConnection):
         self._requests += data
         return True
 
-    def run(self) -> None:
+    def handle_requests(self) -> None:
         while self._requests and not self.holds:
             letter, self._requests = self._requests[:1], self._requests[1:]
             if letter == b"P":

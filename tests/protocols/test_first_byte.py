@@ -20,7 +20,7 @@ class Letter(Connection):
         self.count = data.count(b"F")
         return True
 
-    def run(self) -> None:
+    def handle_requests(self) -> None:
         self.answers += [b"f"] * self.count
         self.count = 0
 

@@ -46,7 +46,7 @@ def list_leases(call: Call) -> LeaseList:
     broker, query = call.broker, call.query
     topic, group = call.path["topic"], call.path["group"]
     group_partitions = existing_group(broker, topic, group).partitions[query.partition :]
-    now_us = broker.time.now_us()
+    now_us = broker.time.monotonic_us()
     page: list[LeaseShape] = []
     examined = 0
     for index, first, end in _ranges(group_partitions, query.partition, query.offset):
@@ -166,7 +166,7 @@ def _matcher(broker: Broker, query: LetterQuery) -> Callable[[DeadLetter], bool]
 
 def _epoch_us(broker: Broker) -> int:
     """Return the broker time at which the monotonic clock of attempts was zero."""
-    return broker.time.time_us() - broker.time.now_us()
+    return broker.time.time_us() - broker.time.monotonic_us()
 
 
 async def peek_dead_letter(call: Call) -> LetterWithRecord:

@@ -24,9 +24,9 @@ from brokerd.broker.delayed.schedule import (
     group_partition_of,
 )
 from brokerd.broker.group_commit import (
-    BATCH_FRAME_BYTES,
-    EVENT_FRAME_BYTES,
-    GROUP_PARTITION_FRAME_BYTES,
+    ENTRY_OVERHEAD_BYTES,
+    EVENT_PAIR_BYTES,
+    GROUP_EVENTS_OVERHEAD_BYTES,
     Congested,
     DelayedCall,
 )
@@ -74,7 +74,7 @@ TRIM_SECONDS = 60.0
 TRIM_GROUP_PARTITIONS = 100
 """Internal topics that are trimmed in one frame."""
 
-DELIVERY_FRAME_BYTES = 2 * BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES + EVENT_FRAME_BYTES
+DELIVERY_FRAME_BYTES = 2 * ENTRY_OVERHEAD_BYTES + GROUP_EVENTS_OVERHEAD_BYTES + EVENT_PAIR_BYTES
 """More than the delivery of a message takes in a frame, besides `record_frame_bytes`."""
 
 
@@ -236,7 +236,7 @@ class DelayedDelivery:
                 self._start_read(group_partition, offset)
                 return size
             if self._expiry.is_past(message.expires_at_us):
-                self._group_commit.admit_events(EVENT_FRAME_BYTES)
+                self._group_commit.admit_events(EVENT_PAIR_BYTES)
                 self._settle(group_partition, offset)
                 self._counters.expired += 1
             else:
@@ -269,7 +269,7 @@ class DelayedDelivery:
         store, end = group_partition.store, group_partition.partition.next_offset
         offset = store.next_open(end)
         if offset < 0:
-            due_us, now_us = store.next_due_us(), self._time.now_us()
+            due_us, now_us = store.next_due_us(), self._time.monotonic_us()
             if due_us is not None and due_us <= now_us:
                 store.end_due(min(now_us, due_us + SLICE_US), END_DUE_MAX)
                 offset = store.next_open(end)
@@ -308,13 +308,13 @@ class DelayedDelivery:
         """Settle a message. The caller has had the event admitted to the log."""
         store = group_partition.store
         before = len(store.events)
-        store.settle(self._time.now_us(), group_partition.partition.next_offset, offset, True)
+        store.settle(self._time.monotonic_us(), group_partition.partition.next_offset, offset, True)
         self._leases.add_new_events(group_partition, before)
         self.message_settled(group_partition, offset)
 
     def _give_up(self, group_partition: GroupPartition, offset: int, problem: str) -> None:
         """Settle a message that can never be delivered, and log an error."""
-        self._group_commit.admit_events(EVENT_FRAME_BYTES)
+        self._group_commit.admit_events(EVENT_PAIR_BYTES)
         self._settle(group_partition, offset)
         self._counters.lost += 1
         self._log.error(

@@ -219,12 +219,12 @@ class DelayedPrefetch:
                 return
             self._call.cancel()
         self._call_us = at_us
-        seconds = max(0.0, (at_us - self._time.now_us()) / 1e6)
+        seconds = max(0.0, (at_us - self._time.monotonic_us()) / 1e6)
         self._call = self._clock.callLater(seconds, self._begin_scan)
 
     def _begin_scan(self) -> None:
         """Scan the schedule with the earliest planned time, if that time has come."""
-        now_us = self._time.now_us()
+        now_us = self._time.monotonic_us()
         while self._heap and self._heap[0][0] <= now_us:
             at_us, _, group_partition = heapq.heappop(self._heap)
             if self._planned_us.get(group_partition) != at_us:
@@ -251,7 +251,7 @@ class DelayedPrefetch:
         group_partition = scan.group_partition
         self._scan = None
         del self._planned_us[group_partition]
-        now_us = self._time.now_us()
+        now_us = self._time.monotonic_us()
         if group_partition.partition.topic.deleted:
             self._forget(group_partition)
         elif (due_us := group_partition.store.next_due_us()) is not None:

@@ -23,9 +23,9 @@ import msgpack
 
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import (
-    BATCH_FRAME_BYTES,
-    EVENT_FRAME_BYTES,
-    GROUP_PARTITION_FRAME_BYTES,
+    ENTRY_OVERHEAD_BYTES,
+    EVENT_PAIR_BYTES,
+    GROUP_EVENTS_OVERHEAD_BYTES,
 )
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.model.state import State
@@ -41,7 +41,7 @@ GROUP_NAME = "schedule"
 DELAY_MAX_US = 10 * 365 * 86_400 * 1_000_000
 """The longest delay: ten years."""
 
-DELAY_FRAME_BYTES = EVENT_FRAME_BYTES + 32
+DELAY_FRAME_BYTES = EVENT_PAIR_BYTES + 32
 """More than the delay and the envelope of one message take in a frame."""
 
 LATENESS_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
@@ -218,7 +218,7 @@ class Schedule:
             expires_at_us or 0,
         )
         before = len(store.events)
-        store.delay(self._time.now_us(), offset, delay_us)
+        store.delay(self._time.monotonic_us(), offset, delay_us)
         self._leases.add_new_events(group_partition, before)
         self.counters.scheduled += 1
         self._on_added(group_partition)
@@ -233,11 +233,11 @@ class Schedule:
         group_partition = schedule_group_partition(self._state, topic)
         if group_partition is None or not 0 <= schedule_id < group_partition.partition.next_offset:
             return False
-        self._group_commit.admit_events(EVENT_FRAME_BYTES)
+        self._group_commit.admit_events(EVENT_PAIR_BYTES)
         store = group_partition.store
         before = len(store.events)
         settled = store.settle(
-            self._time.now_us(), group_partition.partition.next_offset, schedule_id, True
+            self._time.monotonic_us(), group_partition.partition.next_offset, schedule_id, True
         )
         self._leases.add_new_events(group_partition, before)
         if settled:
@@ -257,7 +257,7 @@ class Schedule:
         if group_partition is None:
             return
         time_us = self._time.time_us()
-        ahead_us = time_us - self._time.now_us()
+        ahead_us = time_us - self._time.monotonic_us()
         partition, store = group_partition.partition, group_partition.store
         waiting = ((offset, ready_us + ahead_us) for offset, ready_us in store.delays(first_id))
         late = ((offset, None) for offset in store.open(first_id, partition.next_offset))
@@ -282,7 +282,7 @@ def delays_frame_bytes(messages: int) -> int:
     """Return the most bytes that delayed messages of one topic take besides their records."""
     if not messages:
         return 0
-    return messages * DELAY_FRAME_BYTES + BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES
+    return messages * DELAY_FRAME_BYTES + ENTRY_OVERHEAD_BYTES + GROUP_EVENTS_OVERHEAD_BYTES
 
 
 def check_delay(delay_us: int) -> None:

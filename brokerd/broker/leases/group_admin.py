@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from brokerd.broker.context import Context
-from brokerd.broker.group_commit import EVENT_FRAME_BYTES, GROUP_PARTITION_FRAME_BYTES
+from brokerd.broker.group_commit import EVENT_PAIR_BYTES, GROUP_EVENTS_OVERHEAD_BYTES
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Partition, unknown_group
 from brokerd.errors import InvalidRequest, LimitExceeded
@@ -184,12 +184,12 @@ class GroupAdmin:
         found = self._group(topic, group)
         left = min(RELEASE_MAX, self._leases.events_max)
         self._group_commit.admit_events(
-            left * EVENT_FRAME_BYTES + len(found.partitions) * GROUP_PARTITION_FRAME_BYTES
+            left * EVENT_PAIR_BYTES + len(found.partitions) * GROUP_EVENTS_OVERHEAD_BYTES
         )
         released = 0
         for group_partition in found.partitions:
             before = len(group_partition.store.events)
-            released += group_partition.store.release_owner(self._time.now_us(), owner, left)
+            released += group_partition.store.release_owner(self._time.monotonic_us(), owner, left)
             left -= len(group_partition.store.events) - before
             self._leases.add_new_events(group_partition, before)
             self._leases.timers.schedule(group_partition)
@@ -291,8 +291,8 @@ class GroupAdmin:
         strings_bytes = 4 * len(wanted.reason)
         events = sum(len(runs) for _, runs in found)
         self._group_commit.admit_events(
-            events * EVENT_FRAME_BYTES
-            + len(group_partitions) * (GROUP_PARTITION_FRAME_BYTES + strings_bytes)
+            events * EVENT_PAIR_BYTES
+            + len(group_partitions) * (GROUP_EVENTS_OVERHEAD_BYTES + strings_bytes)
         )
         count = 0
         for group_partition, runs in found:
@@ -305,7 +305,7 @@ class GroupAdmin:
         """Convert a broker time to monotonic time, the time of attempts."""
         if before_us is None:
             return None
-        return before_us - self._time.time_us() + self._time.now_us()
+        return before_us - self._time.time_us() + self._time.monotonic_us()
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -338,7 +338,7 @@ class GroupAdmin:
         """Write one or two events in each group partition, all in one frame."""
         group_partitions = group.partitions if group_partitions is None else group_partitions
         self._group_commit.admit_events(
-            len(group_partitions) * (GROUP_PARTITION_FRAME_BYTES + EVENT_FRAME_BYTES + string_bytes)
+            len(group_partitions) * (GROUP_EVENTS_OVERHEAD_BYTES + EVENT_PAIR_BYTES + string_bytes)
         )
         for group_partition in group_partitions:
             before = len(group_partition.store.events)

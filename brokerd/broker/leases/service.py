@@ -14,8 +14,8 @@ from xxhash import xxh3_64_intdigest
 
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import (
-    EVENT_FRAME_BYTES,
-    GROUP_PARTITION_FRAME_BYTES,
+    EVENT_PAIR_BYTES,
+    GROUP_EVENTS_OVERHEAD_BYTES,
     ChangedPartitions,
 )
 from brokerd.broker.leases.timers import LeaseTimers
@@ -137,7 +137,7 @@ class LeaseService:
 
         Counts are rare: after one, groups may begin up to the limit without another count.
         """
-        now_us = self._time.now_us()
+        now_us = self._time.monotonic_us()
         if now_us - self._counted_us >= COUNT_US:
             self._counted_us = now_us
             self._groups_left = self._max_groups - sum(
@@ -171,8 +171,8 @@ class LeaseService:
             duration_us = group.partitions[0].store.settings.default_duration_us
         if limit > self.events_max:
             limit = self.events_max
-        group_partition_bytes = GROUP_PARTITION_FRAME_BYTES + 4 * len(owner)
-        admitted_bytes = (limit + RANGES_MAX) * EVENT_FRAME_BYTES + (
+        group_partition_bytes = GROUP_EVENTS_OVERHEAD_BYTES + 4 * len(owner)
+        admitted_bytes = (limit + RANGES_MAX) * EVENT_PAIR_BYTES + (
             min(limit, len(group.partitions)) * group_partition_bytes
         )
         self._group_commit.admit_events(admitted_bytes)
@@ -206,7 +206,7 @@ class LeaseService:
         The next acquire begins after the partition that ended this one, or at that partition if it
         gave no record.
         """
-        now_us = self._time.now_us()
+        now_us = self._time.monotonic_us()
         partitions = group.partitions
         found: list[tuple[GroupPartition, Grant]] = []
         first = group.next_partition
@@ -251,7 +251,7 @@ class LeaseService:
         )
         added = len(store.events) - before
         if added:
-            self.add_to_frame(group_partition, added * EVENT_FRAME_BYTES + 4 * len(owner))
+            self.add_to_frame(group_partition, added * EVENT_PAIR_BYTES + 4 * len(owner))
         if grants:
             due_us = group_partition.scheduled_us
             if due_us is None or now_us + duration_us < due_us:
@@ -278,12 +278,12 @@ class LeaseService:
         Otherwise a short lease may lapse on a busy disk before its consumer gets the answer.
         """
         store, duration_us = group_partition.store, grant.duration_us
-        deadline_us = self._time.now_us() + duration_us + UNSYNCED_US
+        deadline_us = self._time.monotonic_us() + duration_us + UNSYNCED_US
         store.set_deadline(grant.offset, grant.token, deadline_us)
         self._group_commit.when_all_durable(partial(self._begin_time, group_partition, grant))
 
     def _begin_time(self, group_partition: GroupPartition, grant: Grant) -> None:
-        deadline_us = self._time.now_us() + grant.duration_us
+        deadline_us = self._time.monotonic_us() + grant.duration_us
         if not group_partition.group.deleted and group_partition.store.set_deadline(
             grant.offset, grant.token, deadline_us
         ):
@@ -308,12 +308,12 @@ class LeaseService:
         """
         group_partition = self._current(group_partition)
         reason_bytes = 4 * len(reason)
-        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + reason_bytes)
+        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_PAIR_BYTES + reason_bytes)
         store = group_partition.store
         before = len(store.events)
         try:
             changed = store.settle(
-                self._time.now_us(),
+                self._time.monotonic_us(),
                 group_partition.partition.next_offset,
                 offset,
                 success,
@@ -345,10 +345,10 @@ class LeaseService:
         Raises `NotLeaseOwner`, `LeaseLost` without such a lease, `NoSpace` or `Congested`.
         """
         group_partition = self._current(group_partition)
-        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_PAIR_BYTES)
         before = len(group_partition.store.events)
         try:
-            group_partition.store.settle_leased(self._time.now_us(), offset, owner, token)
+            group_partition.store.settle_leased(self._time.monotonic_us(), offset, owner, token)
         finally:
             self.add_new_events(group_partition, before)
         self._counters.settled += 1
@@ -366,12 +366,12 @@ class LeaseService:
         Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset`, `NoSpace` or `Congested`.
         """
         group_partition = self._current(group_partition)
-        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_PAIR_BYTES)
         store = group_partition.store
         before = len(store.events)
         try:
             remaining_us = store.extend(
-                self._time.now_us(), offset, duration_us, owner=owner, token=token
+                self._time.monotonic_us(), offset, duration_us, owner=owner, token=token
             )
         finally:
             self.add_new_events(group_partition, before)
@@ -391,11 +391,13 @@ class LeaseService:
         Raises `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
         group_partition = self._current(group_partition)
-        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_PAIR_BYTES)
         store = group_partition.store
         before = len(store.events)
         try:
-            store.release(self._time.now_us(), offset, owner=owner, token=token, delay_us=delay_us)
+            store.release(
+                self._time.monotonic_us(), offset, owner=owner, token=token, delay_us=delay_us
+            )
         finally:
             self.add_new_events(group_partition, before)
         self.timers.schedule(group_partition)
@@ -406,10 +408,10 @@ class LeaseService:
         Return False if it is settled or a dead letter already. Raises as `settle`.
         """
         group_partition = self._current(group_partition)
-        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
+        self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_PAIR_BYTES + 4 * len(reason))
         before = len(group_partition.store.events)
         changed = group_partition.store.dead_letter(
-            self._time.now_us(), group_partition.partition.next_offset, offset, reason
+            self._time.monotonic_us(), group_partition.partition.next_offset, offset, reason
         )
         self.add_new_events(group_partition, before, 4 * len(reason))
         return changed
@@ -463,7 +465,7 @@ class LeaseService:
         """Add a group partition to the frame, with its events from the number ``before`` on."""
         added = len(group_partition.store.events) - before
         if added:
-            size = added * EVENT_FRAME_BYTES + string_bytes
+            size = added * EVENT_PAIR_BYTES + string_bytes
             if group_partition.dirty:
                 self._group_commit.gathered_bytes += size
             else:
@@ -487,7 +489,7 @@ class LeaseService:
         commit.
         """
         step = min(END_DUE_MAX, self.events_max)
-        size = min(group_partition.store.leased, step) * EVENT_FRAME_BYTES
+        size = min(group_partition.store.leased, step) * EVENT_PAIR_BYTES
         try:
             self._group_commit.admit_events(admitted_bytes + size)
         except BrokerdError:
@@ -498,7 +500,7 @@ class LeaseService:
         lapsed = len(events) - before
         if lapsed:
             self._counters.expired += lapsed
-            self.add_to_frame(group_partition, lapsed * EVENT_FRAME_BYTES, schedule=False)
+            self.add_to_frame(group_partition, lapsed * EVENT_PAIR_BYTES, schedule=False)
             if self._group_commit.gathered_bytes > LAPSE_FRAME_BYTES:
                 self._group_commit.end_frame_early()  # the journal builds a frame in one step
         return ended

@@ -86,7 +86,7 @@ class LeaseTimers:
         if self._call is not None:
             self._call.cancel()
         self._call_us = due_us
-        delay = max(0.0, (due_us - self._time.now_us()) / 1e6)
+        delay = max(0.0, (due_us - self._time.monotonic_us()) / 1e6)
         self._call = self._clock.callLater(delay, self._fire)
 
     def _fire(self) -> None:
@@ -101,7 +101,7 @@ class LeaseTimers:
 
     def _handle_due(self) -> None:
         """Handle due group partitions, up to the limit of a turn of the reactor."""
-        now_us = self._time.now_us()
+        now_us = self._time.monotonic_us()
         heap = self._heap
         left = TURN_LIMIT
         while heap and heap[0][0] <= now_us and left > 0:

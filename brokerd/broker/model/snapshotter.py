@@ -118,7 +118,7 @@ class Snapshotter:
     def replay(self) -> RecoveryReport:
         """Rebuild the state from the newest usable snapshot and the frames after it."""
         start_lsn = 0
-        self._state.begin_replay(self._time.now_us(), self._time.time_us())
+        self._state.begin_replay(self._time.monotonic_us(), self._time.time_us())
         loaded = self._snapshots.load_newest(self._why_outdated, self._wal.deleted_lsn())
         if loaded is not None:
             start_lsn = loaded.start_lsn
@@ -250,7 +250,7 @@ class Snapshotter:
 
     def _copy(self, group_partition: GroupPartition) -> CapturedGroupPartition:
         return capture_group_partition(
-            group_partition, self._captured_lsn, self._time.now_us(), self._time.time_us()
+            group_partition, self._captured_lsn, self._time.monotonic_us(), self._time.time_us()
         )
 
     def _meta(self) -> Encode:

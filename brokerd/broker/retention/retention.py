@@ -241,7 +241,7 @@ class Retention:
         """
         groups = partition.topic.groups.values()
         keep_us = self._settings.dead_letter_us
-        old_us = self._time.now_us() - self._time.lead_us() - keep_us
+        old_us = self._time.monotonic_us() - self._time.lead_us() - keep_us
         most = max(1, VISIT_LETTERS_MAX // max(1, len(groups)))
         cost, more = GROUP_COST * (1 + len(groups)), False
         for group in groups if keep_us else ():

@@ -26,7 +26,7 @@ from brokerd.broker.archive.access import ArchiveSettings
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.refresher import ArchiveRefresher
 from brokerd.broker.context import Context
-from brokerd.broker.group_commit import BATCH_FRAME_BYTES
+from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.retention.archived_segment_cleaner import (
     ArchivedSegmentCleaner,
@@ -200,7 +200,7 @@ class SegmentCleaner:
         self._snapshotter.wanted = True
         if not self._group_commit.gathered_bytes:
             with suppress(BrokerdError):  # the next frame makes the boundary
-                self._group_commit.admit_events(BATCH_FRAME_BYTES)
+                self._group_commit.admit_events(ENTRY_OVERHEAD_BYTES)
                 self._group_commit.mark()
 
     def _is_worth_a_snapshot(self, waiting_bytes: int) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from brokerd.broker.context import Context
-from brokerd.broker.group_commit import BATCH_FRAME_BYTES, Congested
+from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES, Congested
 from brokerd.broker.model.map_entries import Map
 from brokerd.broker.model.topics import check_name
 from brokerd.broker.schemas.entries import (
@@ -240,7 +240,7 @@ class Schemas:
     def _change(self, by: Access, type_: EventType, fields: Map, details: dict[str, str]) -> None:
         """Apply a map to the registry and add it to the log. Raises `NoSpace` or `Congested`."""
         entry = entry_of(fields)
-        size = len(entry.body) + BATCH_FRAME_BYTES
+        size = len(entry.body) + ENTRY_OVERHEAD_BYTES
 
         def change() -> None:
             if type_ is EventType.SCHEMA_REGISTERED:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 from brokerd.broker.context import Context
-from brokerd.broker.group_commit import BATCH_FRAME_BYTES, Congested
+from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES, Congested
 from brokerd.broker.model.map_entries import Map
 from brokerd.broker.security.audit import AuditTrail
 from brokerd.broker.security.entries import (
@@ -240,7 +240,7 @@ class Accounts:
     ) -> None:
         """Call ``go_on`` if ``current`` is the client's password, before and after the check."""
         account = self.account(by.name)
-        attempt = self.throttle.begin(by.peer, by.name, self._time.now_us())
+        attempt = self.throttle.begin(by.peer, by.name, self._time.monotonic_us())
 
         def checked(is_right: bool | None, error: BrokerdError | None) -> None:
             if error is not None or is_right:
@@ -381,7 +381,7 @@ class Accounts:
         room_for = admit or self._group_commit.admit_revocation
 
         def change() -> None:
-            room_for(len(entry.body) + BATCH_FRAME_BYTES)
+            room_for(len(entry.body) + ENTRY_OVERHEAD_BYTES)
             self._group_commit.add_entry(entry)
             apply(self.directory, fields)
 

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import (
-    BATCH_FRAME_BYTES,
+    ENTRY_OVERHEAD_BYTES,
     Congested,
     DelayedCall,
 )
@@ -48,7 +48,7 @@ WAITING_MAX = 1_000
 
 RETRY_SECONDS = 1.0
 
-ADMITTED_BYTES = EVENT_BYTES_MAX + RECORD_FRAME_BYTES + BATCH_FRAME_BYTES + OWN_TOPIC_BYTES
+ADMITTED_BYTES = EVENT_BYTES_MAX + RECORD_FRAME_BYTES + ENTRY_OVERHEAD_BYTES + OWN_TOPIC_BYTES
 """Room in the log that is reserved for one event."""
 
 T = TypeVar("T")

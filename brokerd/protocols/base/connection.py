@@ -117,8 +117,8 @@ class QueuedAnswers:
 class Connection(Protocol):
     """One connection of a wire format.
 
-    A subclass implements `feed`, which takes bytes, and `run`, which handles requests and appends
-    to ``answers`` until no request is left, ``holds`` is set or `overtime` returns True.
+    A subclass implements `feed`, which takes bytes, and `handle_requests`, which appends answers
+    until no request is left, ``holds`` is set or `overtime` returns True.
     """
 
     factory: ConnectionFactory
@@ -131,6 +131,8 @@ class Connection(Protocol):
         self.access: Access = OPEN
         """The client and its permissions; set when the connection is made."""
         self.answers: list[bytes] = []
+        """Answers of this run. `answer` appends to them and counts the bytes; small answers, of a
+        few bytes each, are appended without."""
         self.holds = 0
         self.unfinished = False
         """Whether `feed` has kept part of a frame."""
@@ -165,12 +167,12 @@ class Connection(Protocol):
         """Store bytes; return True if they completed a frame. Must not handle a request."""
         raise NotImplementedError
 
-    def run(self) -> None:
+    def handle_requests(self) -> None:
         """Handle the stored requests in order while ``holds`` is 0."""
         raise NotImplementedError
 
-    def end_waits(self) -> None:
-        """Answer long polls now. The base class calls it after it sets ``ending``."""
+    def answer_long_polls(self) -> None:
+        """Answer all long polls now. The base class calls it after it sets ``ending``."""
 
     def forget(self) -> None:
         """Drop requests and long polls of a closed connection."""
@@ -184,14 +186,16 @@ class Connection(Protocol):
         self.written_ticket = self.group_commit.ticket()
 
     def answer(self, *parts: bytes) -> None:
-        """Append the answer to one request, in one part or several.
+        """Append the answer to one request, and count its bytes against ``in_flight_bytes``.
 
-        Large parts are not copied. A caller with a value of megabytes passes the bytes before the
-        value and the value itself as two parts.
+        It has one part or several. Large parts are not copied. A caller with a value of megabytes
+        passes the bytes before the value and the value itself as two parts.
         """
         self.answers += parts
         self._extra_parts += len(parts) - 1
-        self.count_answer_bytes(sum(map(len, parts)))
+        self._answered_bytes += sum(map(len, parts))
+        if self.queued_bytes + self._answered_bytes > self.factory.limits.in_flight_bytes:
+            self.hold(Hold.BACKLOG)
 
     def answer_read(self, *parts: bytes) -> None:
         """Append an answer that depends on no pending commit. ``parts`` as in `answer`.
@@ -209,12 +213,6 @@ class Connection(Protocol):
         """
         self._enqueue()
         self._put(QueuedAnswers(self.group_commit.ticket(), [], count, size, make))
-
-    def count_answer_bytes(self, answer_bytes: int) -> None:
-        """Count the bytes of an answer against ``in_flight_bytes`` while `run` is at work."""
-        self._answered_bytes += answer_bytes
-        if self.queued_bytes + self._answered_bytes > self.factory.limits.in_flight_bytes:
-            self.hold(Hold.BACKLOG)
 
     def pending(self) -> QueuedAnswers:
         """Reserve the place of one later answer for `resolve`."""
@@ -267,14 +265,15 @@ class Connection(Protocol):
             return None
 
     def congested(self) -> None:
-        """Hold the current request until the log has room, then call `run` again."""
+        """Hold the current request until the log has room, then call `handle_requests` again."""
         self.hold(Hold.CONGESTED)
         self.group_commit.when_uncongested(self._uncongested)
 
     def overtime(self, handled: int) -> bool:
-        """Return True if `run` must stop after ``handled`` requests, so that others get a share.
+        """Return True if `handle_requests` must stop after ``handled`` requests.
 
-        `run` is called again in the next reactor turn. Every eighth call reads the clock.
+        Other connections get their share, and it is called again in the next reactor turn. Every
+        eighth call reads the clock.
         """
         if handled & 7 != 7 or self.factory.clock.seconds() < self._run_ends:
             return False
@@ -297,7 +296,7 @@ class Connection(Protocol):
             self.transport.loseConnection()
             return
         self.hold(Hold.CLOSING)
-        self._end_waits()
+        self._end_requests()
         self._flush()
 
     # -- requests -----------------------------------------------------------------------------
@@ -306,14 +305,14 @@ class Connection(Protocol):
         """Store bytes and handle the requests that they complete."""
         if self.holds & Hold.CLOSING:
             return
-        now_us = self._last_data_us = self.broker.time.now_us()
+        now_us = self._last_data_us = self.broker.time.monotonic_us()
         self._taken_bytes += len(data)
         if self.feed(data) or self._unfinished_since_us is None:
             self._unfinished_since_us = now_us if self.unfinished else None
         if not self.holds:
-            self._run()
+            self._serve()
 
-    def _run(self) -> None:
+    def _serve(self) -> None:
         """Handle requests and send durable answers; repeat if the sends made room for more."""
         if self._running:
             self._run_again = True
@@ -323,7 +322,7 @@ class Connection(Protocol):
         try:
             while True:
                 self._run_again = False
-                self.run()
+                self.handle_requests()
                 self._enqueue()
                 self._send()
                 if not self._run_again or self.holds:
@@ -420,7 +419,7 @@ class Connection(Protocol):
             self._send()
         self._running = False
         if self._run_again:
-            self._run()
+            self._serve()
 
     def _check_backlog(self) -> None:
         limits = self.factory.limits
@@ -444,11 +443,11 @@ class Connection(Protocol):
             return
         self.holds &= ~reason
         if not self.holds:
-            self._last_data_us = self.broker.time.now_us()
+            self._last_data_us = self.broker.time.monotonic_us()
             if self._unfinished_since_us is not None:
                 self._unfinished_since_us = self._last_data_us
             self.transport.resumeProducing()
-            self._run()
+            self._serve()
 
     def _uncongested(self) -> None:
         self.release(Hold.CONGESTED)
@@ -472,7 +471,7 @@ class Connection(Protocol):
         """Join the factory's connections."""
         prepare(self.transport)
         self.transport.registerProducer(self, True)
-        self._last_data_us = self.broker.time.now_us()
+        self._last_data_us = self.broker.time.monotonic_us()
         self.access = self.factory.guard.begin(self.factory.name, peer_text(self.transport))
         self.factory.opened(self)
         self.identify()
@@ -511,15 +510,15 @@ class Connection(Protocol):
         if self._closing_since_us is not None:
             self.transport.loseConnection()
             return
-        self._end_waits()
+        self._end_requests()
         self._flush()
 
     def writeConnectionLost(self) -> None:
         """Note that all answers are sent and the sending side is shut."""
 
-    def _end_waits(self) -> None:
+    def _end_requests(self) -> None:
         self.ending = True
-        self.close_on_fault(self.end_waits)
+        self.close_on_fault(self.answer_long_polls)
 
     def _finish_if_done(self) -> None:
         """Close when no more requests will be handled and all are answered."""
@@ -528,7 +527,7 @@ class Connection(Protocol):
         if self.holds and not self.holds & Hold.CLOSING:
             return  # requests of the peer wait for the release of the hold
         self.holds |= Hold.CLOSING
-        self._closing_since_us = self.broker.time.now_us()
+        self._closing_since_us = self.broker.time.monotonic_us()
         self.transport.unregisterProducer()
         self.transport.resumeProducing()  # read the peer's FIN or TLS close_notify
         if not self._drains:

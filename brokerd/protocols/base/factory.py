@@ -89,7 +89,7 @@ class ConnectionFactory(Factory):
     def _sweep(self) -> None:
         """Close connections whose peers exceeded a time-out, and log refused connections."""
         self._sweep_later()
-        now_us = self.broker.time.now_us()
+        now_us = self.broker.time.monotonic_us()
         for connection in list(self.connections):
             why = connection.overdue(now_us)
             if why is not None:

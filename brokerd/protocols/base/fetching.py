@@ -47,7 +47,7 @@ class FetchConnection(Connection):
         reading = _PendingFetch(self, topic.name, answer)
         reading.begin(max(self.written_ticket, topic.ticket), read)
 
-    def answer_of(self, topic: Topic, answer: bytes) -> None:
+    def answer_existence(self, topic: Topic, answer: bytes) -> None:
         """Send an answer that shows only that a topic exists, when that is durable."""
         if topic.ticket > self.group_commit.durable_ticket:
             self.answers.append(answer)

@@ -101,7 +101,7 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
                 self.access.require_known()  # writes an audit event
             self.abort()
 
-    def run(self) -> None:
+    def handle_requests(self) -> None:
         """Handle the received frames until one has to wait."""
         frames = self.frames
         handle = self.handle

@@ -39,7 +39,7 @@ class NoLease(Enum):
 
 
 class LeaseFilter:
-    """Accepts records that are in memory and that a format's `fits` accepts.
+    """Accepts records that are in memory and that a format's `decide` accepts.
 
     After an acquire, ``taken`` holds the places of the leased records in the order of the grants.
     ``cold``, ``too_large`` or ``cut_short`` says why the acquire stopped before its limit.
@@ -59,7 +59,7 @@ class LeaseFilter:
         self._broker = broker
         self.taken: list[tuple[Chunk, int]] = []
 
-    def fits(self, chunk: Chunk, index: int) -> int:
+    def decide(self, chunk: Chunk, index: int) -> int:
         """Decide about a record that has not expired; the result is that of `accept`."""
         raise NotImplementedError
 
@@ -86,12 +86,12 @@ class LeaseFilter:
                 return self.passed_over(gone_until(chunk.hole_end(offset)))
             if self._is_expired(expires_at_us):
                 return self.passed_over()
-        answer = self.fits(chunk, index)
+        answer = self.decide(chunk, index)
         if answer == TAKE:
             self.taken.append((chunk, index))
         return answer
 
-    def refuse(self, chunk: Chunk, index: int) -> int:
+    def stop_at_too_large(self, chunk: Chunk, index: int) -> int:
         """Stop at a record that is too large to deliver."""
         self.too_large = (self.group_partition, chunk.base + index)
         self.stopped = True

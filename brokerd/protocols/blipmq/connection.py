@@ -119,9 +119,9 @@ class BlipmqConnection(PollConnection):
         if self._is_silent:
             acknowledge(self.transport)
 
-    def run(self) -> None:
+    def handle_requests(self) -> None:
         """Handle the received frames until one has to wait."""
-        super().run()
+        super().handle_requests()
         if self.answers:
             self._is_silent = False
 

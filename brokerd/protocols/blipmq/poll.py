@@ -71,11 +71,11 @@ class DeliveryLeaseFilter(LeaseFilter):
             return 1
         return 0
 
-    def fits(self, chunk: Chunk, index: int) -> int:
+    def decide(self, chunk: Chunk, index: int) -> int:
         if len(chunk.values[index]) <= self._room:
             return TAKE
         if self.effective_qos(chunk, index):
-            return self.refuse(chunk, index)
+            return self.stop_at_too_large(chunk, index)
         self.skipped += 1
         return self.passed_over()
 

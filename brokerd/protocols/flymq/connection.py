@@ -95,9 +95,9 @@ class FlymqConnection(ProduceConnection):
             self.listen()
         return completed
 
-    def run(self) -> None:
+    def handle_requests(self) -> None:
         """Handle the received frames until one has to wait."""
-        super().run()
+        super().handle_requests()
         self.queue_receipts()
         if self.pending_request is None:
             self._leave_front()

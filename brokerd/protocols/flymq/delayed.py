@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from brokerd.broker import Broker, Topic
 from brokerd.broker.delayed.schedule import delays_frame_bytes
-from brokerd.broker.group_commit import BATCH_FRAME_BYTES
+from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES
 from brokerd.broker.records.size import record_frame_bytes
 from brokerd.broker.topic_admin import OWN_TOPIC_BYTES
 from brokerd.codecs import flymq
@@ -43,7 +43,7 @@ def produce_delayed(
     name, value, delay_ms = request
     if delay_ms > most_ms:
         raise InvalidRequest(f"delay {delay_ms} ms exceeds maximum allowed delay {most_ms} ms")
-    topics_bytes = 2 * (OWN_TOPIC_BYTES + BATCH_FRAME_BYTES)
+    topics_bytes = 2 * (OWN_TOPIC_BYTES + ENTRY_OVERHEAD_BYTES)
     size = record_frame_bytes(value) + delays_frame_bytes(1) + topics_bytes
     topic = named_topic(broker, name) or broker.topic_writer.topic(access, name, size, partitions)
     delay_us = max(delay_ms * 1000, AT_ONCE_US)

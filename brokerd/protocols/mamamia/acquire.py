@@ -59,14 +59,14 @@ class AnswerLeaseFilter(LeaseFilter):
         self._bytes_left = bytes_max
         """Bytes left in a batch answer; None for the answer to ACQUIRE_NEXT."""
 
-    def fits(self, chunk: Chunk, index: int) -> int:
+    def decide(self, chunk: Chunk, index: int) -> int:
         value = chunk.values[index]
         metadata = chunk.metadata[index]
         size = len(value) + (len(metadata) if metadata is not None else 0)
         if size > SURELY_FITS_BYTES and (
             answer_length(self._topic_name, value, chunk.encodings[index], metadata) > MAX_LENGTH
         ):
-            return self.refuse(chunk, index)
+            return self.stop_at_too_large(chunk, index)
         if self._bytes_left is not None:
             item_bytes = batch_item_length(
                 value, chunk.encodings[index], metadata, chunk.keys[index]
@@ -184,7 +184,7 @@ class PendingAcquire:
         """Pending acquires of the connection. This one is a member until it is answered."""
         self._place = connection.pending()
         wait_us = min(microseconds(request.wait), WAIT_MAX_US)
-        self._deadline_us = connection.broker.time.now_us() + wait_us
+        self._deadline_us = connection.broker.time.monotonic_us() + wait_us
         self._waiter: Waiter | None = None
         pending[self] = None
 
@@ -241,7 +241,7 @@ class PendingAcquire:
         self._waiter = connection.broker.leases.wait(
             request.log_id,
             request.group_id,
-            max(0, self._deadline_us - connection.broker.time.now_us()),
+            max(0, self._deadline_us - connection.broker.time.monotonic_us()),
             self._woken,
             self._timed_out,
         )
@@ -283,7 +283,7 @@ class PendingAcquire:
         """Try now; wait on if time is left and the peer can still send."""
         connection = self._connection
         if not connection.gone and self._try():
-            if connection.ending or connection.broker.time.now_us() >= self._deadline_us:
+            if connection.ending or connection.broker.time.monotonic_us() >= self._deadline_us:
                 self._answer(self._kind.nothing)
             else:
                 self._wait()

@@ -84,9 +84,9 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         super().__init__(broker, FrameReader(min(frame_bytes, MAX_LENGTH)))
         self._decode = Decoder().decode
         self._pending_acquires: dict[PendingAcquire, None] = {}
-        self._results: list[str] = []
+        self._settled_so_far: list[str] = []
         """Results of a SETTLE_BATCH that met `Congested`. The retry begins after them."""
-        self._released: list[bool] = []
+        self._released_so_far: list[bool] = []
         """Results of a RELEASE that met `Congested`. The retry begins after them."""
 
     # -- frames -------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         command, body = frame
         request = self._decode(command, body)
         permission, carry_out = self._DISPATCH[command]
-        if not (self._results or self._released):  # a retry was permitted before
+        if not (self._settled_so_far or self._released_so_far):  # a retry was permitted before
             self.access.require(permission, request.log_id)
         carry_out(self, request)
 
@@ -107,7 +107,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         else:
             self.answers.append(error(frame[0], str(refusal)))
 
-    def end_waits(self) -> None:
+    def answer_long_polls(self) -> None:
         """Answer all long polls with nothing found."""
         for pending in list(self._pending_acquires):
             pending.give_up()
@@ -207,7 +207,10 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         self.answers.append(produced_batch(ids))
 
     def _append_all(self, topic: Topic, messages: Sequence[BatchMessage], size: int) -> list[int]:
-        """Append messages without a delay and return their ids."""
+        """Append messages without a delay and return their ids.
+
+        ``size`` is the bytes to admit for them, 0 if all but their partitions is admitted.
+        """
         broker = self.broker
         partitions = [topic.choose(message.key, message.partition) for message in messages]
         expiries = [
@@ -277,8 +280,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         """Answer an acquire now, after a read from disk, or after a long poll."""
         outcome = kind.acquire(self.broker, request)
         if isinstance(outcome, bytes):
-            self.answers.append(outcome)
-            self.count_answer_bytes(len(outcome))
+            self.answer(outcome)
         elif outcome is NoLease.EMPTY and request.wait <= 0:
             self.answers.append(kind.nothing)
         else:
@@ -304,7 +306,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
     def _settle_batch(self, request: SettleBatch) -> None:
         topic_name, group_id, client_id, settles = request
         broker = self.broker
-        results = self._results
+        results = self._settled_so_far
         for message_id, success, token, delay, reason, dead in settles[len(results) :]:
             index, offset = split_message_id(message_id)
             try:
@@ -324,9 +326,8 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             except BrokerdError as refusal:
                 results.append(str(refusal))
         answer = settled_batch(results)
-        self._results = []
-        self.answers.append(answer)
-        self.count_answer_bytes(len(answer))
+        self._settled_so_far = []
+        self.answer(answer)
 
     def _extend(self, request: Extend) -> None:
         topic_name, group_id, client_id, message_id, duration = request
@@ -350,7 +351,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             else:
                 self.answers.append(released(count))
             return
-        broker, results = self.broker, self._released
+        broker, results = self.broker, self._released_so_far
         for message_id in message_ids[len(results) :]:
             index, offset = split_message_id(message_id)
             try:
@@ -365,9 +366,9 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             except Congested:
                 raise
             except BrokerdError:  # the request ends with an error
-                self._released = []
+                self._released_so_far = []
                 raise
-        self._released = []
+        self._released_so_far = []
         self.answers.append(released(sum(results)))
 
     def _release_some(self, request: Release) -> tuple[int, bool]:

@@ -127,7 +127,7 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
         if partition is None:
             self.answers.append(refused(correlation_id, Code.TOPIC_NOT_FOUND))
         elif not 0 <= offset < partition.next_offset:
-            self.answer_of(partition.topic, refused(correlation_id, Code.INVALID_OFFSET))
+            self.answer_existence(partition.topic, refused(correlation_id, Code.INVALID_OFFSET))
         else:
             answer = partial(_consume_answer, correlation_id)
             self.fetch(partition, offset, 1, MAX_PAYLOAD_BYTES, answer)
