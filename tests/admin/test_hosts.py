@@ -34,6 +34,9 @@ def test_addresses_and_names_that_are_known_are_answered(host: str) -> None:
         *("host: evil.example\r\n", "host: evil.example:9644\r\n", "host: 127.0.0.1.nip.io\r\n"),
         *("host: x.localhost.evil.example\r\n", "host: localhost\r\nhost: evil.example\r\n"),
         "host: [evil.example]\r\n",
+        *("host: localhost:evil.example\r\n", "host: [::1].evil.example\r\n"),
+        *("host: localhost:80@evil.example\r\n", "host: 127.0.0.1:1:evil.example\r\n"),
+        *("host: localhost/evil.example\r\n", "host: [::1]evil\r\n"),
     ],
 )
 def test_a_page_whose_name_was_made_to_lead_here_reads_nothing(head: str) -> None:

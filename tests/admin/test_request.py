@@ -196,3 +196,31 @@ def test_a_body_that_was_dropped_is_never_taken_for_an_empty_one(
     door.answer()
     end(caller, channel)
     assert answer_of(wire)[0] == 503
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "transfer-encoding: identity\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n",
+        "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+        "content-length: 5\r\nTransfer-Encoding: identity\r\n",
+        "transfer-encoding: identity\r\n",
+        "transfer-encoding: chunked, identity\r\n",
+        "content-length: 5\r\ncontent-length: 5\r\n",
+    ],
+)
+def test_a_request_gives_the_length_of_its_body_once(caller: Caller, headers: str) -> None:
+    channel, wire = caller.connect()
+    head = f"POST {RECORDS} HTTP/1.1\r\nhost: here\r\n{JSON}{headers}\r\n"
+    channel.dataReceived(head.encode() + b"0\r\n\r\nGET /health/live HTTP/1.1\r\n\r\n")
+    assert wire.value().startswith(b"HTTP/1.1 400 ")
+    assert wire.value().count(b"HTTP/1.1") == 1 and wire.disconnecting
+
+
+def test_each_request_of_a_connection_has_its_own_length(caller: Caller) -> None:
+    channel, wire = caller.connect()
+    request = "POST /health/live HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n"
+    for _ in range(2):
+        channel.dataReceived(request.encode() + b"0\r\n\r\n")
+    assert wire.value().count(b"HTTP/1.1 405") == 2

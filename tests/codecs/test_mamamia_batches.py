@@ -39,7 +39,10 @@ settle_items = maps(
     success=odd,
     token=st.none() | st.integers(0, 1 << 63),
     delay=st.integers(0, 9) | st.floats(),
-    reason=st.none() | st.text(max_size=9) | st.text(min_size=250, max_size=260),
+    reason=st.none()
+    | st.sampled_from(["a\n", "\x9b"])
+    | st.text(max_size=9)
+    | st.text(min_size=250, max_size=260),
     dead=odd,
 )
 settle_bodies = maps(

@@ -569,3 +569,23 @@ def assert_small(decoder: mm.Decoder) -> None:
 def test_error_texts_never_repeat_what_was_sent():
     for _, _, text in REFUSED:
         assert re.search(r"x{9}|é", text) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "stored"),
+    [
+        ("no\nfile\x7f\x9b", "no\\x0afile\\x7f\\x9b"),
+        ("\x1b" * 255, "\\x1b" * 63 + "\\x1"),
+        ("é" * 126 + "\n", "é" * 126 + "\\x0"),
+        ("naïve", "naïve"),
+    ],
+)
+def test_a_reason_is_stored_without_control_characters(reason: str, stored: str) -> None:
+    """A settle is not refused for them, and its reason stays within the limit."""
+    decoder = mm.Decoder()
+    for _ in range(2):
+        settle = decoder.decode(3, msgpack.packb({**SETTLE, "reason": reason}))
+        assert settle.reason == stored
+    item = {**ITEM, "reason": reason}
+    batch = decoder.decode(0x84, msgpack.packb({**SETTLE_BATCH, "settles": [item]}))
+    assert batch.settles[0].reason == stored

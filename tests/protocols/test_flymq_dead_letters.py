@@ -79,6 +79,14 @@ class TestOfGroups:
             house.pass_time(1)
         assert fetched(house) == [("0:0:g", b"0", "too hot", 2)]
 
+    def test_the_control_characters_of_a_reason_are_escaped(self, house: FlymqHouse) -> None:
+        house.broker.groups.configure("t", "g", GroupSettings(max_attempts=1))
+        lease(house, "t", "g", "worker")
+        house.broker.leases.settle(
+            house.broker.leases.group_partition("t", "g", 0, 0), 0, False, reason="a\x1b[2Jb"
+        )
+        assert fetched(house) == [("0:0:g", b"0", "a\\x1b[2Jb", 1)]
+
     def test_a_lease_that_ran_out_is_an_attempt_too(self, house: FlymqHouse) -> None:
         settings = GroupSettings(max_attempts=2, attempts="grants")
         house.broker.groups.configure("t", "g", settings)

@@ -8,6 +8,7 @@ answers only to names that an attacker cannot own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from ipaddress import ip_address
 
@@ -19,6 +20,9 @@ from brokerd.admin.http.resources import json_answer, refusal
 
 SHOWN_MAX = 200
 """Characters of a name in an error text."""
+
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[\w.-]*))(?::[0-9]*)?", re.ASCII | re.I)
+"""A whole header Host: an address in brackets or a name, then a port."""
 
 
 class Hosts:
@@ -32,7 +36,12 @@ class Hosts:
 
     def has(self, header: str) -> bool:
         """Return whether a header Host, with or without a port, is accepted."""
-        name = _plain(_without_port(header.strip()))
+        found = _HOST.fullmatch(header.strip(" \t"))
+        if found is None:
+            return False
+        if found["v6"] is not None:
+            return _is_address(found["v6"])
+        name = _plain(found["name"])
         return "." not in name or name in self._names or _is_address(name)
 
     def refused(self, request: Request) -> Resource | None:
@@ -57,12 +66,6 @@ class _Refused(Resource):
             "name to admin.hosts if it belongs to this broker"
         )
         return json_answer(request, http.FORBIDDEN, refusal(said))
-
-
-def _without_port(header: str) -> str:
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0]
 
 
 def _plain(name: str) -> str:

@@ -152,12 +152,33 @@ class TimedChannel(http.HTTPChannel):
     certificate_access: Access | None = None
     """Access of the client's certificate, once it is known."""
     _deadline: IDelayedCall | None = None
+    _framing = b""
+    """The header of the current request that gives the length of its body."""
 
     def connectionMade(self) -> None:
         super().connectionMade()
         self._start_deadline()
 
+    def headerReceived(self, line: bytes) -> bool:
+        """Store a header; refuse a second one that gives the length of the body.
+
+        Twisted accepts ``Transfer-Encoding: identity`` beside another such header. A proxy may
+        disagree about the end of that request (RFC 9112, section 6.3).
+        """
+        name, _, value = line.partition(b":")
+        name = name.lower()
+        if name in (b"transfer-encoding", b"content-length"):
+            is_known = name == b"content-length" or value.strip().lower() == b"chunked"
+            if self._framing or not is_known:
+                transport: Any = self.transport
+                transport.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n")
+                transport.loseConnection()
+                return False
+            self._framing = name
+        return bool(super().headerReceived(line))
+
     def allContentReceived(self) -> None:
+        self._framing = b""
         self._stop_deadline()
         super().allContentReceived()
 

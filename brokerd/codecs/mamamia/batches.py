@@ -62,7 +62,11 @@ def plain_settle_batch(body: bytes) -> SettleBatch | None:
         reason = item.get("reason")
         if reason is None:
             reason = ""
-        elif type(reason) is not str or len(reason.encode()) > MAX_REASON_BYTES:
+        elif (
+            type(reason) is not str
+            or len(reason.encode()) > MAX_REASON_BYTES
+            or has_control_characters(reason)
+        ):
             return None
         dead = bool(item.get("dead"))
         settle = (message_id, bool(item["success"]), token, delay, reason, dead)

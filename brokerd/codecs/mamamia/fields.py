@@ -24,6 +24,7 @@ from brokerd.codecs.mamamia.values import (
     BatchSettle,
     RequestError,
 )
+from brokerd.errors import escaped
 from brokerd.values import MAX_NAME_BYTES, Encoding
 
 _BYTES, _TEXT, _MSGPACK = int(Encoding.BYTES), int(Encoding.TEXT), int(Encoding.MSGPACK)
@@ -109,7 +110,11 @@ def read_delay(fields: Fields) -> float | None:
 
 
 def read_reason(fields: Fields) -> str:
-    """Return the reason of a failure; empty if absent."""
+    """Return the reason of a failure, without control characters; empty if absent.
+
+    A reason is shown to people. A control character becomes its escape (``\\x0a``), and the result
+    is cut to the limit: a settle is never refused for it.
+    """
     field = given(fields, "reason")
     if field is None:
         return ""
@@ -118,6 +123,8 @@ def read_reason(fields: Fields) -> str:
         raise RequestError(f"reason must be a str, not {field.kind}")
     if len(reason) > MAX_REASON_BYTES or len(reason.encode()) > MAX_REASON_BYTES:
         raise RequestError(f"reason must be at most {MAX_REASON_BYTES} bytes")
+    if has_control_characters(reason):
+        return escaped(reason).encode()[:MAX_REASON_BYTES].decode(errors="ignore")
     return reason
 
 

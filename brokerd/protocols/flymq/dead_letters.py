@@ -27,7 +27,7 @@ from brokerd.codecs.flymq import (
     PurgeDlq,
     ReplayDlq,
 )
-from brokerd.errors import InvalidRequest, LimitExceeded
+from brokerd.errors import InvalidRequest, LimitExceeded, escaped
 from brokerd.protocols.base.steps import Steps
 from brokerd.protocols.flymq.dead_letter_envelope import Envelope, envelope_of
 from brokerd.protocols.flymq.produce import CONTENT_BYTES_MAX, too_large
@@ -131,7 +131,7 @@ def _of_groups(broker: Broker, topic: Topic, page: DeadLetterPage) -> Steps[None
                 envelope = Envelope(
                     f"{partition_index}:{letter.offset}:{group}",
                     record.value,
-                    letter.reason + why,
+                    escaped(letter.reason) + why,
                     max(letter.grants, letter.failures),
                 )
                 if page.take(partition, record, envelope):
