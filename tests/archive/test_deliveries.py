@@ -9,7 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -360,3 +362,7 @@ def test_a_day_is_one_file(world: World) -> None:
         hours.derive_hourly(world.run())
     assert len(world.files("hourly")) == 2
     assert sorted(row["records"] for row in world.rows("hourly")) == [1, 2]
+    added = pa.table(DeltaTable(world.root / "hourly").get_add_actions(flatten=True)).to_pylist()
+    assert {(row["min.topic"], row["max.topic"], row["null_count.topic"]) for row in added} == {
+        ("t1", "t1", 0)
+    }

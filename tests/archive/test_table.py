@@ -419,7 +419,7 @@ def test_others_may_ask_for_columns_of_which_files_tell_nothing(root: Path) -> N
     for name, one in tables.items():
         properties = DeltaTable(one.path).metadata().configuration
         named = properties["delta.dataSkippingStatsColumns"].split(",")
-        assert tuple(named) == LAYOUTS[name].statistics != ()
+        assert tuple(named) == LAYOUTS[name].skipping != ()
 
 
 def test_file_of_events_is_added_as_it_was_written(root: Path) -> None:

@@ -99,6 +99,8 @@ class _WriteRequest(Struct):
     """A column or "". Each file has the rows of one value. These rows are neighbours."""
     statistics: list[str]
     """Columns whose smallest and largest values are reported."""
+    texts: list[str]
+    """Columns of text of which the same is reported."""
     manifest: str
     """The path of the file that lists the written files."""
 
@@ -153,7 +155,14 @@ class BucketFrames:
     ) -> list[PlainFileInfo]:
         columns = [name for name in frame.columns if name != partition_by]
         files = self._write(
-            frame, staging, layout.name, prefix, columns, partition_by, layout.statistics
+            frame,
+            staging,
+            layout.name,
+            prefix,
+            columns,
+            partition_by,
+            layout.statistics,
+            layout.texts,
         )
         return [
             one.info._replace(path=one.info.path.removeprefix(f"{layout.name}/"))
@@ -170,6 +179,7 @@ class BucketFrames:
         columns: Sequence[str],
         partition_by: str,
         statistics: Sequence[str] = (),
+        texts: Sequence[str] = (),
     ) -> list[_OutputFile]:
         """Write files into a directory, and return them from a manifest in ``staging``."""
         manifest = f"{staging}/{MANIFEST}-{secrets.token_hex(8)}"
@@ -180,6 +190,7 @@ class BucketFrames:
             list(columns),
             partition_by,
             list(statistics),
+            list(texts),
             manifest,
         )
         rows = frame.sortWithinPartitions(partition_by) if partition_by else frame
@@ -358,7 +369,7 @@ class _TaskFiles:
         if self._open is None:
             request = self._request
             writer = PlainFileWriter(
-                self._store, request.directory, self._schema, request.statistics
+                self._store, request.directory, self._schema, request.statistics, request.texts
             )
             self._open = self._stack.enter_context(writer)
         return self._open

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from brokerd.archive.cluster.bucket_frames import FILE, ROW, table_ddl
 from brokerd.archive.contract.layout import Layout
+from brokerd.archive.parquet.column_facts import ColumnFacts
 from brokerd.archive.parquet.plain_file import PlainFileInfo, StagedFile
 from brokerd.archive.storage.local import sync_directory
 
@@ -103,10 +104,15 @@ class LocalFrames:
 
 def _info(file: Path, name: str, layout: Layout) -> PlainFileInfo:
     """Return size and statistics of a file that Spark wrote."""
-    minimum, maximum = _min_max(pq.read_table(file, columns=list(layout.statistics)))
-    return PlainFileInfo(
-        name, file.stat().st_size, pq.read_metadata(file).num_rows, minimum, maximum
-    )
+    parquet = pq.ParquetFile(file)
+    nullable = [column.name for column in layout.file_columns() if column.nullable]
+    facts = ColumnFacts((*layout.skipping, *nullable), layout.texts)
+    for group in range(parquet.num_row_groups):
+        facts.update(parquet.read_row_group(group, facts.nulls))
+    nulls = {column.name: facts.nulls.get(column.name, 0) for column in layout.file_columns()}
+    minimum, maximum = _min_max(parquet.read(list(layout.statistics)))
+    size, rows = file.stat().st_size, parquet.metadata.num_rows
+    return PlainFileInfo(name, size, rows, minimum, maximum, facts.texts, nulls)
 
 
 def _min_max(rows: pa.Table) -> tuple[dict[str, int], dict[str, int]]:

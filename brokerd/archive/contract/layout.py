@@ -53,13 +53,20 @@ class Layout(NamedTuple):
     partition_by: tuple[str, ...] = ()
     """Columns whose values are only in the Delta log."""
     statistics: tuple[str, ...] = ()
-    """Columns with a minimum and a maximum for each file."""
+    """Columns of numbers and times with a minimum and a maximum for each file."""
+    texts: tuple[str, ...] = ()
+    """Columns of text with a minimum and a maximum for each file, for other programs."""
     dictionary: tuple[str, ...] = ()
     """Columns with few distinct values."""
 
     def file_columns(self) -> tuple[Column, ...]:
         """Return the columns whose values are in the files."""
         return tuple(c for c in self.columns if c.name not in self.partition_by)
+
+    @property
+    def skipping(self) -> tuple[str, ...]:
+        """Return the columns by which other programs skip files and row groups."""
+        return (*self.texts, *self.statistics)
 
 
 RECORDS = Layout(
@@ -82,6 +89,7 @@ RECORDS = Layout(
     ),
     partition_by=(BUCKET,),
     statistics=("topic_id", "partition", "offset", "append_time", "lsn", "expires_at"),
+    texts=("topic",),
     dictionary=("topic", "topic_id", "partition", "encoding", "producer_format"),
 )
 
@@ -104,6 +112,7 @@ EVENTS = Layout(
         Column("reason", "string", nullable=True),
     ),
     statistics=("topic_id", "lsn", "time"),
+    texts=("topic", "group_name"),
     dictionary=("topic", "topic_id", "partition", "group_name", "kind", "owner", "reason"),
 )
 
@@ -126,6 +135,7 @@ DELIVERIES = Layout(
         Column("lsn", "long"),
     ),
     statistics=("topic_id", "outcome_time", "lsn"),
+    texts=("topic", "group_name"),
 )
 
 HOURLY = Layout(
@@ -145,6 +155,7 @@ HOURLY = Layout(
         Column("latency_max_us", "long", nullable=True),
     ),
     statistics=("hour", "topic_id"),
+    texts=("topic", "group_name"),
 )
 
 LAYOUTS = {layout.name: layout for layout in (RECORDS, EVENTS, DELIVERIES, HOURLY)}

@@ -49,6 +49,8 @@ class AddFile(NamedTuple):
     minimum: Mapping[str, int | str] = {}
     """The smallest values of some columns; times in microseconds."""
     maximum: Mapping[str, int | str] = {}
+    nulls: Mapping[str, int] = {}
+    """The number of nulls of each column. Other programs skip no file without it."""
 
 
 def add_file(file: FileInfo) -> AddFile:
@@ -65,7 +67,7 @@ def add_file(file: FileInfo) -> AddFile:
         tombstones=file.tombstones,
         expiring=file.expiring,
     )
-    return AddFile(file.path, file.size, stats, file.minimum, file.maximum)
+    return AddFile(file.path, file.size, stats, *_limits(file), file.nulls)
 
 
 def add_plain_file(file: PlainFileInfo, time: str) -> AddFile:
@@ -81,7 +83,16 @@ def add_plain_file(file: PlainFileInfo, time: str) -> AddFile:
         first_lsn=file.minimum.get("lsn", -1),
         last_lsn=file.maximum.get("lsn", -1),
     )
-    return AddFile(file.path, file.size, stats, file.minimum, file.maximum)
+    return AddFile(file.path, file.size, stats, *_limits(file), file.nulls)
+
+
+def _limits(file: FileInfo | PlainFileInfo) -> tuple[dict[str, int | str], dict[str, int | str]]:
+    """Return the smallest and the largest values of a file's columns."""
+    minimum: dict[str, int | str] = {**file.minimum}
+    maximum: dict[str, int | str] = {**file.maximum}
+    for name, (low, high) in file.texts.items():
+        minimum[name], maximum[name] = low, high
+    return minimum, maximum
 
 
 def add_action(file: AddFile, layout: Layout, now_ms: int) -> Action:
@@ -90,7 +101,7 @@ def add_action(file: AddFile, layout: Layout, now_ms: int) -> Action:
         "numRecords": file.stats.rows,
         "minValues": dict(_statistics(file.minimum, layout, 0)),
         "maxValues": dict(_statistics(file.maximum, layout, 999)),
-        "nullCount": {},
+        "nullCount": dict(file.nulls),
     }
     directories = file.path.split("/")[:-1]
     return {
@@ -155,7 +166,7 @@ def create_actions(layout: Layout, log_id: str, now_ms: int) -> list[Action]:
         "partitionColumns": list(layout.partition_by),
         "configuration": {
             **_PROPERTIES,
-            _STATISTICS_PROPERTY: ",".join(layout.statistics),
+            _STATISTICS_PROPERTY: ",".join(layout.skipping),
             LOG_ID_PROPERTY: log_id,
         },
         "createdTime": now_ms,

@@ -157,8 +157,8 @@ def _merge_deliveries(run: Run, groups: Sequence[Sequence[str]]) -> _MergeResult
 def _merge_task(task: _MergeTask) -> AddFile:
     """Write the rows of some files into one file, in their order."""
     store, table = open_store(task.root), DELIVERIES.name
-    schema, statistics = arrow_schema(DELIVERIES), DELIVERIES.statistics
-    with PlainFileWriter(store, table, schema, statistics) as writer:
+    schema, layout = arrow_schema(DELIVERIES), DELIVERIES
+    with PlainFileWriter(store, table, schema, layout.statistics, layout.texts) as writer:
         for path in task.paths:
             for rows in PlainFileReader(store, f"{table}/{path}").read(schema):
                 writer.write(rows)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from brokerd.archive.parquet.column_facts import ColumnFacts
 from brokerd.archive.parquet.file_objects import FileReader, FileSink
 from brokerd.archive.storage.store import Store
 from brokerd.errors import DamagedData
@@ -57,6 +58,10 @@ class PlainFileInfo(NamedTuple):
     minimum: dict[str, int]
     """The smallest value of each column with statistics; times in microseconds."""
     maximum: dict[str, int]
+    texts: dict[str, tuple[str, str]]
+    """The smallest and the largest value of each column of text with statistics."""
+    nulls: dict[str, int]
+    """The number of nulls of each column."""
 
 
 class StagedFile(NamedTuple):
@@ -76,7 +81,12 @@ class PlainFileWriter:
     """
 
     def __init__(
-        self, store: Store, directory: str, schema: pa.Schema, statistics: Sequence[str] = ()
+        self,
+        store: Store,
+        directory: str,
+        schema: pa.Schema,
+        statistics: Sequence[str] = (),
+        texts: Sequence[str] = (),
     ) -> None:
         self._schema = schema
         self._sink = FileSink(store.create(directory))
@@ -89,6 +99,7 @@ class PlainFileWriter:
         self._minimum: dict[str, int] = {}
         self._maximum: dict[str, int] = {}
         self._statistics = statistics
+        self._facts = ColumnFacts(schema.names, texts)
 
     def __enter__(self) -> PlainFileWriter:
         return self
@@ -115,7 +126,15 @@ class PlainFileWriter:
         self._flush()
         self._writer.close()
         self._sink.publish(path)
-        return PlainFileInfo(path, self._sink.position, self._rows, self._minimum, self._maximum)
+        return PlainFileInfo(
+            path,
+            self._sink.position,
+            self._rows,
+            self._minimum,
+            self._maximum,
+            self._facts.texts,
+            self._facts.nulls,
+        )
 
     def _flush(self) -> None:
         if not self._waiting_rows:
@@ -124,6 +143,7 @@ class PlainFileWriter:
         self._waiting, self._waiting_rows = [], 0
         self._writer.write_table(rows, row_group_size=len(rows))
         self._rows += len(rows)
+        self._facts.update(rows)
         for name in self._statistics:
             found = pc.min_max(rows[name].cast(pa.int64())).as_py()
             if found["min"] is not None:

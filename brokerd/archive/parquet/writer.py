@@ -29,6 +29,7 @@ from brokerd.archive.contract.layout import (
     records_name,
 )
 from brokerd.archive.contract.ranges import merge_ranges
+from brokerd.archive.parquet.column_facts import ColumnFacts
 from brokerd.archive.parquet.digest import RowsDigest, byte_lengths
 from brokerd.archive.parquet.file_objects import FileSink
 from brokerd.archive.parquet.footer import (
@@ -66,6 +67,10 @@ class FileInfo(NamedTuple):
     expiring: int
     digest: str
     """The digest of the input rows."""
+    texts: dict[str, tuple[str, str]]
+    """The smallest and the largest value of each column of text with statistics."""
+    nulls: dict[str, int]
+    """The number of nulls of each column."""
 
     @property
     def bucket(self) -> int:
@@ -101,6 +106,7 @@ class FileWriter:
         self._totals = dict.fromkeys(("rows", "content", "keyed", "tombstones", "expiring"), 0)
         self._minimum: dict[str, int] = {}
         self._maximum: dict[str, int] = {}
+        self._facts = ColumnFacts(self._schema.names, layout.texts)
         self._sink = FileSink(open_store(directory).create(below))
         self._writer = pq.ParquetWriter(self._sink, self._schema, **parquet_options(layout))
 
@@ -159,6 +165,8 @@ class FileWriter:
             minimum=self._minimum,
             maximum=self._maximum,
             digest=footer.digest,
+            texts=self._facts.texts,
+            nulls=self._facts.nulls,
             **self._totals,
         )
 
@@ -195,6 +203,7 @@ class FileWriter:
     def _count(self, group: RowGroup) -> None:
         """Add a row group to the totals."""
         table, totals = group.table, self._totals
+        self._facts.update(table)
         for name in self._layout.statistics:
             column = table[name].chunk(0)
             numbers = column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
@@ -225,7 +234,7 @@ def parquet_options(layout: Layout) -> dict[str, Any]:
         "column_encoding": {
             name: "DELTA_BINARY_PACKED" for name in deltas if name not in layout.dictionary
         },
-        "write_statistics": list(layout.statistics),
+        "write_statistics": list(layout.skipping),
         "write_page_checksum": True,
         "write_batch_size": GROUP_ROWS,  # one page per column, which is faster
         "store_schema": False,
