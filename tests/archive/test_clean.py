@@ -18,6 +18,7 @@ from brokerd.archive.errors import JobFailed
 from brokerd.archive.maintain.rewrite import ranges_of
 from brokerd.archive.parquet.reader import open_file
 from brokerd.archive.run import Settings
+from tests.archive.test_data_change import data_changes
 from tests.archive.world import LOG_ID, NOW_US, Record, World, record
 from tests.strategies.archive import on_spark
 
@@ -489,6 +490,28 @@ def test_many_small_files_become_few(world: World) -> None:
     assert report.numbers["files_removed"] == 24
     assert "replaced 24 by 2 files of records" in report.lines[0]
     assert covered(world) == [Range(1, 0, 0, 600), Range(17, 0, 0, 12), Range(33, 0, 0, 12)]
+
+
+def test_only_merges_with_removed_rows_change_data(world: World) -> None:
+    """They are in one lot, but not in one commit."""
+    world.topic(1, (0, 0))
+    world.topic(2, (1, 1))
+    for at in range(4):
+        roll(world, [record(at)], [record(at, topic_id=2)])
+    clean(world)
+    assert offsets(world) == [0, 1, 2, 3]
+    assert offsets(world, 2) == [1, 2, 3]
+    # The file wholly below the start offset went first.
+    assert data_changes(world, "records")[4:] == [
+        ("CLEAN", {True}),
+        ("OPTIMIZE", {False}),
+    ]
+    world.topic(2, (3, 3))
+    for at in range(4, 8):
+        roll(world, [record(at)], [record(at, topic_id=2)])
+    clean(world)
+    assert offsets(world, 2) == [3, 4, 5, 6, 7]
+    assert data_changes(world, "records")[10:] == [("OPTIMIZE", {False}), ("CLEAN", {True})]
 
 
 def test_merging_can_be_switched_off(world: World) -> None:

@@ -19,6 +19,7 @@ from brokerd.archive.delta.tables import ensure_tables
 from brokerd.archive.parquet.writer import FileInfo, FileWriter
 from brokerd.archive.run import Run, Settings
 from brokerd.walformat import EventKind
+from tests.archive.inline import InlineSpark
 from tests.archive.plain import Happened
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ Record = dict[str, Any]
 class World:
     """The archive of a log whose parts the tests make up."""
 
-    def __init__(self, directory: Path, spark: SparkSession) -> None:
+    def __init__(self, directory: Path, spark: SparkSession | None) -> None:
+        """Without a session, tasks run in this process, and other work of Spark fails."""
         self.root = directory / "archive"
         self.spark = spark
         self.tables = ensure_tables(self.root, LOG_ID, NOW_MS)
@@ -66,12 +68,13 @@ class World:
         )
 
     def run(self) -> Run:
+        session = self.spark
         return Run(
             root=self.root,
             bounds=self.bounds(),
             settings=self.settings,
             tables=self.tables,
-            spark=SparkRunner(lambda: nullcontext(self.spark)),
+            spark=InlineSpark() if session is None else SparkRunner(lambda: nullcontext(session)),
             now_ms=lambda: NOW_MS,
             failpoint=lambda point: self.stop_at(point),
         )

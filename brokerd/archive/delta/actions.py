@@ -95,8 +95,11 @@ def _limits(file: FileInfo | PlainFileInfo) -> tuple[dict[str, int | str], dict[
     return minimum, maximum
 
 
-def add_action(file: AddFile, layout: Layout, now_ms: int) -> Action:
-    """Build the action that adds a file."""
+def add_action(file: AddFile, layout: Layout, now_ms: int, *, data_change: bool = True) -> Action:
+    """Build the action that adds a file.
+
+    :param data_change: whether the commit changes the rows of the table.
+    """
     statistics = {
         "numRecords": file.stats.rows,
         "minValues": dict(_statistics(file.minimum, layout, 0)),
@@ -110,7 +113,7 @@ def add_action(file: AddFile, layout: Layout, now_ms: int) -> Action:
             "partitionValues": dict(part.split("=", 1) for part in directories if "=" in part),
             "size": file.size,
             "modificationTime": now_ms,
-            "dataChange": True,
+            "dataChange": data_change,
             "stats": msgspec.json.encode(statistics).decode(),
             "tags": {TAG: encode_stats(file.stats)},
         }
@@ -131,13 +134,13 @@ def _statistics(
             yield name, moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
-def remove_action(path: str, now_ms: int) -> Action:
-    """Build the action that removes a file."""
+def remove_action(path: str, now_ms: int, *, data_change: bool = True) -> Action:
+    """Build the action that removes a file; ``data_change`` as in `add_action`."""
     return {
         "remove": {
             "path": _quoted(path),
             "deletionTimestamp": now_ms,
-            "dataChange": True,
+            "dataChange": data_change,
             "extendedFileMetadata": False,
         }
     }

@@ -92,6 +92,7 @@ class Table:
         marks: Mapping[str, int] | None = None,
         now_ms: int,
         operation: str = "WRITE",
+        data_change: bool = True,
     ) -> bool:
         """Add files, remove files and raise app transactions in one durable commit.
 
@@ -102,6 +103,8 @@ class Table:
         :param marks: versions of further app transactions, which may also shrink.
         :param now_ms: wall clock in milliseconds, for the history of the table.
         :param operation: a name for the history of the table.
+        :param data_change: False if the added files have exactly the rows of the removed files.
+            Streams over the Delta log pass over such a commit.
         :return: False, without a change, if the table already has these or later transactions.
         :raises TableConflict: since the last read, another process raised one of the transactions,
             removed one of the files, or added one.
@@ -109,8 +112,8 @@ class Table:
         """
         transactions = transactions or {}
         actions = [
-            *(remove_action(path, now_ms) for path in removed),
-            *(add_action(file, self.layout, now_ms) for file in files),
+            *(remove_action(path, now_ms, data_change=data_change) for path in removed),
+            *(add_action(file, self.layout, now_ms, data_change=data_change) for file in files),
             *(
                 transaction_action(app, version, now_ms)
                 for app, version in {**transactions, **(marks or {})}.items()

@@ -5,7 +5,8 @@
 2. Spark examines their rows and stages the rows to drop (`retention`, `compaction`).
 3. Tasks rewrite files without the dropped rows (`rewrite`).
 
-Each group of files is one commit, so the next run continues a stopped run. The step runs after
+Each group of files is one commit, so the next run continues a stopped run. Merges that change no
+row are commits of their own, which streams over the Delta log pass over. The step runs after
 `brokerd.archive.derive.hourly`, which has to count the records first.
 """
 
@@ -323,12 +324,22 @@ class _Cleaner:
             done = [one for one in results if isinstance(one, RewriteResult)]
             self._problems += [one.text for one in results if isinstance(one, RewriteFailure)]
             removed = [path for one in done for path in one.paths]
-            if removed:
-                self._commit([info for one in done for info in one.added], removed)
+            merged = [one for one in done if self._has_same_rows(one)]
+            changed = [one for one in done if not self._has_same_rows(one)]
+            for group, data_change in ((merged, False), (changed, True)):
+                paths = [path for one in group for path in one.paths]
+                if paths:
+                    added = [info for one in group for info in one.added]
+                    self._commit(added, paths, data_change=data_change)
             for one in done:
                 self._totals.removed.update(one.removed)
             rewritten.update(removed)
         return rewritten
+
+    def _has_same_rows(self, result: RewriteResult) -> bool:
+        """Return whether the new files have all rows of the removed files."""
+        before = sum(self._files[path].rows for path in result.paths)
+        return before == sum(info.rows for info in result.added)
 
     def _lots(self, units: Sequence[RewriteUnit]) -> Iterator[list[RewriteUnit]]:
         """Yield units in lots of about ``lot_bytes``."""
@@ -344,11 +355,17 @@ class _Cleaner:
         if lot:
             yield lot
 
-    def _commit(self, infos: Sequence[FileInfo], removed: Sequence[str]) -> None:
+    def _commit(
+        self, infos: Sequence[FileInfo], removed: Sequence[str], *, data_change: bool = True
+    ) -> None:
         run, totals = self._run, self._totals
         run.failpoint("before clean commit")
         self._table.commit(
-            [add_file(info) for info in infos], removed, now_ms=run.now_ms(), operation="CLEAN"
+            [add_file(info) for info in infos],
+            removed,
+            now_ms=run.now_ms(),
+            operation="CLEAN" if data_change else "OPTIMIZE",
+            data_change=data_change,
         )
         run.failpoint("after clean commit")
         totals.files_removed += len(removed)

@@ -125,7 +125,13 @@ def _merge(run: Run, table: Table, problems: list[str]) -> int:
     problems += result.problems
     if result.paths:
         run.failpoint(f"before {table.layout.name} are merged")
-        table.commit(result.added, result.paths, now_ms=run.now_ms(), operation="OPTIMIZE")
+        table.commit(
+            result.added,
+            result.paths,
+            now_ms=run.now_ms(),
+            operation="OPTIMIZE",
+            data_change=False,
+        )
     return len(result.paths)
 
 
