@@ -43,6 +43,7 @@ from brokerd.server.memory_errors import MemoryErrorObserver
 from brokerd.server.notify import Notifier
 from brokerd.server.process_exit import ProcessExit, print_error, stderr_line
 from brokerd.server.service import BrokerdService, Core, Listener
+from brokerd.server.watch import certificate_conditions
 
 MakeCore = Callable[[Config, Path, Any], Core]
 
@@ -131,6 +132,7 @@ def assemble(
         for wire_format, text in config.listen.items()
     ]
     health = Health()
+    health.conditions.add(certificate_conditions(endpoints.values()))
     notifier = Notifier(environment, _log)
     facts = {"version": __version__, "durability": config.wal.durability}
     service = BrokerdService(

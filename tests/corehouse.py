@@ -42,6 +42,9 @@ class HandClock(Clock):
     def callFromThread(self, function: Any, *arguments: Any) -> None:
         self.callLater(0, function, *arguments)
 
+    def callWhenRunning(self, function: Any, *arguments: Any) -> None:
+        self.callLater(0, function, *arguments)
+
 
 class _Lock:
     """A lock that is always free."""
@@ -62,6 +65,8 @@ class HandHost:
         self.disk = disk
         self.at_work: list[HandThreads] = []
         self.random_bytes = counting_ids(b"")
+        self.wall_ahead_seconds = 0.0
+        """How far the wall clock is wrong."""
 
     def prepare(self) -> int:
         return 1_000_000
@@ -83,7 +88,7 @@ class HandHost:
         return threading.Lock()
 
     def wall_seconds(self) -> float:
-        return WALL_SECONDS + self.reactor.seconds()
+        return WALL_SECONDS + self.reactor.seconds() + self.wall_ahead_seconds
 
     def schema_check_runner(self) -> CheckRunner:
         return InlineCheckRunner()

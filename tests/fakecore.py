@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.protocol import Factory, Protocol
 
 from brokerd import errors
+from brokerd.admin.conditions import Condition
 from brokerd.admin.http.authentication import Authenticator
 from brokerd.admin.http.routing import Api
 from brokerd.security import OPEN_GUARD
@@ -75,8 +76,13 @@ class FakeCore:
     def status(self) -> dict[str, Any]:
         return {"topics": 2, "records_produced": {"mamamia": 7}}
 
-    def degraded(self) -> str:
-        return str(self.trouble.get("degraded", ""))
+    def conditions(self) -> list[Condition]:
+        return [Condition("log-damaged", lambda: str(self.trouble.get("degraded", "")))]
+
+    def measure(self) -> None: ...
+
+    def commit_seconds(self) -> float:
+        return float(self.trouble.get("commit_seconds", 0))
 
     def api(self) -> Api:
         nothing: Any = None

@@ -48,6 +48,8 @@ class RecordedExit(ProcessExit):
 
 
 class ToldNotifier:
+    watchdog_seconds = 0.0
+
     def __init__(self) -> None:
         self.lines: list[str] = []
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
+from typing import Any
+
+from brokerd.admin.conditions import Conditions
 
 
 class Phase(Enum):
@@ -21,30 +23,34 @@ class Health:
     """The current phase, and the reason if it is FAILED. The service sets it, the admin site reads
     it.
 
-    A *degraded* broker is ready and serves all sound data. To take it out of service would make
-    that unavailable too. So degradation changes no status code; the answer always has its reason.
+    A broker with a standing condition is *degraded*. It is ready as long as it serves clients: to
+    take it out of service would make its sound data unavailable too. The answer always has the
+    names of the conditions and their reasons.
     """
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING
         self.reason = ""
-        self.degradation: Callable[[], str] = lambda: ""
-        """Returns why the broker is degraded, "" if it is not."""
+        self.conditions = Conditions()
 
-    def describe(self) -> dict[str, str]:
-        """Return the phase and the reason for a failure or degradation."""
-        described = {"phase": self.phase.value}
-        if self.reason:
+    def describe(self, with_reasons: bool = True) -> dict[str, Any]:
+        """Return the phase, the standing conditions, and the reasons for them or for a failure.
+
+        :param with_reasons: False leaves out the reasons, which may name topics and paths.
+        """
+        described: dict[str, Any] = {"phase": self.phase.value}
+        if self.reason and with_reasons:
             described["reason"] = self.reason
-        degraded = self.degradation()
-        if degraded:
-            described["degraded"] = degraded
+        if self.conditions.standing:
+            described["conditions"] = self.conditions.standing
+            if with_reasons:
+                described["degraded"] = self.conditions.reason
         return described
 
     @property
     def ready(self) -> bool:
         """Return whether the broker serves clients."""
-        return self.phase is Phase.READY
+        return self.phase is Phase.READY and self.conditions.serves
 
     def fail(self, reason: str) -> None:
         """Enter FAILED; the first reason is kept."""

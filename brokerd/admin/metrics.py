@@ -185,13 +185,25 @@ DEFINITIONS = (
     Definition("wal.frames", "brokerd_wal_frames", C, "Frames of durable commits"),
     Definition("wal.durable_lsn", "brokerd_wal_durable_lsn", G, "Durable journal position"),
     Definition("wal.segments", "brokerd_wal_segments", G, "Segments of the journal"),
+    Definition(
+        "wal.disk_free_bytes",
+        "brokerd_disk_free_bytes",
+        G,
+        "Free bytes of the disk with the journal, some seconds ago",
+    ),
+    Definition(
+        "wal.commit_seconds",
+        "brokerd_commit_under_way_seconds",
+        G,
+        "Time for which the commit under way has waited for the disk; 0 without one",
+    ),
     Definition("wal.segments_deleted", "brokerd_segments_deleted", C, "Segments deleted"),
     Definition("wal.bytes", "brokerd_wal_bytes", G, "Bytes of the journal on disk"),
     Definition(
         "wal.room_bytes", "brokerd_wal_room_bytes", G, "Bytes allocated and not yet written"
     ),
     Definition(
-        "wal.starved", "brokerd_wal_starved", G, "1 while the broker refuses work for lack of room"
+        "wal.starved", "brokerd_wal_starved", G, "1 while the disk has no room for another segment"
     ),
     Definition(
         "archive.usable",
@@ -360,6 +372,8 @@ class StatusCollector:
             value = _at(self._status, definition.path)
             if value is not None:
                 yield _family(definition, value)
+        if "conditions" in self._status:
+            yield _conditions(self._status["conditions"])
         if "schedule" in self._status:
             yield _lateness(self._status["schedule"])
         groups = self._status.get("groups")
@@ -396,6 +410,16 @@ def _at(status: Mapping[str, Any], path: str) -> Any:
             return None
         value = value[key]
     return value
+
+
+def _conditions(reasons: Mapping[str, str]) -> Metric:
+    """One gauge for each condition, also for those that do not stand."""
+    family = GaugeMetricFamily(
+        "brokerd_condition", "1 while the condition stands, else 0", labels=["condition"]
+    )
+    for name, reason in reasons.items():
+        family.add_metric([name], int(bool(reason)))
+    return family
 
 
 def _lateness(status: Mapping[str, Any]) -> Metric:

@@ -99,10 +99,8 @@ class _Root(Branch):
         return code, self._described()
 
     def _described(self) -> Answer:
-        """Return the phase; with security on, without the reason, which may name topics."""
-        if self._guard.auth:
-            return {"phase": self._health.phase.value}
-        return self._health.describe()
+        """Return phase and conditions; with security on, without reasons, which may name topics."""
+        return self._health.describe(with_reasons=not self._guard.auth)
 
 
 class _Metrics(Resource):

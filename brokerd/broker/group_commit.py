@@ -143,6 +143,8 @@ class GroupCommit:
         self.durable_ticket = 0
         self.frames = 0
         """Number of frames since the start."""
+        self.space_refusals = 0
+        """Number of requests refused for lack of space on the disk."""
         self.frame_time_us = 0
         """Broker time of the last frame."""
         self._uncommitted: deque[tuple[int, int]] = deque()
@@ -264,6 +266,7 @@ class GroupCommit:
     def _no_room(self, size: int, complaint: str) -> NoReturn:
         error = self._wal.allocation_error
         if error is not None:
+            self.space_refusals += 1
             raise NoSpace(f"{complaint} {size} bytes ({error}); free some space, then try again")
         self._wal.request_room(size)
         raise Congested("log space is being allocated; try again")

@@ -150,6 +150,7 @@ class _Wiring:
                 self.archive_reader,
                 self.segment_cleaner,
                 self.bounds,
+                self.settings.archive,
             ),
             archive_refresher=self.archive_refresher,
             archive_reader=self.archive_reader,

@@ -7,7 +7,7 @@ take the lock, open files and start threads; the service calls them in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from brokerd.admin.api import make_api
+from brokerd.admin.conditions import Condition
 from brokerd.admin.http.authentication import Authenticator
 from brokerd.admin.http.routing import Api
 from brokerd.archive.storage.address import address
@@ -45,6 +46,7 @@ from brokerd.schemas.checker import Checker
 from brokerd.security.passwords import Passwords
 from brokerd.server.certificate_log import CertificateLog
 from brokerd.server.config import Config, parse_durability
+from brokerd.server.disk_state import DiskState
 from brokerd.server.guards import audit_keep_us, make_guard, policy, prepare_accounts
 from brokerd.server.host import Host, RealHost
 from brokerd.server.sections import FIRST_BYTES, Blipmq
@@ -147,6 +149,7 @@ def broker_settings(config: Config) -> BrokerSettings:
             poll_us=config.archive.poll_seconds * 1_000_000,
             delete_segments=config.archive.delete_segments,
             keep_wal_bytes=config.archive.keep_wal_bytes,
+            behind_us=config.archive.behind_seconds * 1_000_000,
         ),
         clock=ClockSettings(
             tolerance_us=config.clock.tolerance_seconds * 1_000_000,
@@ -265,6 +268,14 @@ class BrokerCore:
             self._archive_access(),
             Passwords(password_threads.submit, host.random_bytes),
             Checker(schema_threads.submit, self._schema_check_runner.check),
+        )
+        self._disk_state = DiskState(
+            self._wal,
+            self.broker.group_commit,
+            host.disk,
+            str(data_dir / "wal"),
+            self._background,
+            self._reactor.seconds,
         )
         self._certificate_log = CertificateLog(self._reactor.seconds)
         self.guard = make_guard(
@@ -493,14 +504,31 @@ class BrokerCore:
             Authenticator(self.guard, self._reactor.seconds, self._host.random_bytes(32)),
         )
 
-    def degraded(self) -> str:
-        """Return why some data is not served; "" if nothing is known to be missing."""
-        reasons = (
-            self.broker.damage.reason,
-            self.broker.archive_admin.reason,
-            self.broker.time.problem,
-        )
-        return "; ".join(reason for reason in reasons if reason)
+    def conditions(self) -> Iterable[Condition]:
+        """Return the conditions of disk, log, archive and clock."""
+        damage, archive = self.broker.damage, self.broker.archive_admin
+
+        def archive_unreadable() -> str:
+            damaged = damage.reason if damage.in_archive else ""
+            return "; ".join(filter(None, (archive.reason, damaged)))
+
+        return [
+            *self._disk_state.conditions(),
+            Condition("log-damaged", lambda: damage.reason if damage.in_log else ""),
+            Condition("archive-unreadable", archive_unreadable),
+            Condition("archive-behind", lambda: archive.lateness),
+            Condition("clock-ahead", lambda: self.broker.time.problem),
+        ]
+
+    def measure(self) -> None:
+        """Start the measurements that the conditions need, and compare the clocks."""
+        if self.broker.ready:
+            self._disk_state.measure()
+            self.broker.time.time_us()
+
+    def commit_seconds(self) -> float:
+        """Return the time for which the commit under way has waited for the disk; 0 without one."""
+        return self._wal.commit_seconds
 
     def status(self) -> dict[str, Any]:
         """Describe the core, in values that JSON can hold."""
@@ -522,7 +550,10 @@ class BrokerCore:
                 "segments_deleted": self._wal.deleter.segments,
                 "bytes": sum(segment.size for segment in segments),
                 "room_bytes": self._wal.room,
-                "starved": int(self._wal.allocation_error is not None),
+                "starved": int(self._wal.shortage is not None),
+                "shortage": self._wal.shortage,
+                "disk_free_bytes": self._disk_state.free_bytes,
+                "commit_seconds": round(self._wal.commit_seconds, 6),
                 "allocation_error": self._wal.allocation_error,
             }
         if self.recovery is not None:

@@ -105,6 +105,7 @@ class Archive(Struct, frozen=True):
     poll_seconds: PositiveSeconds = 5
     delete_segments: bool = True
     keep_wal_bytes: RetainedSize = GIB
+    behind_seconds: Seconds = 86_400
     master: str = "local[*]"
     driver_memory_bytes: Annotated[
         int, Meta(ge=512 * MIB, le=64 * GIB, extra={"unit": "bytes"})

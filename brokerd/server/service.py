@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ from twisted.internet.interfaces import (
 from twisted.logger import ILogObserver, Logger
 from twisted.python.failure import Failure
 
+from brokerd.admin.conditions import Condition
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.http.routing import Api
 from brokerd.errors import BrokerdError, DirectoryLocked, NewerFormat, StorageFailed
@@ -39,6 +40,7 @@ from brokerd.server.endpoints import address_text
 from brokerd.server.listeners import ADMIN, speaks_tls
 from brokerd.server.notify import Notifier
 from brokerd.server.process_exit import IN_USE, STORAGE_FAILED, USAGE, ProcessExit
+from brokerd.server.watch import Watch
 
 SPEAK_TLS = "tls"
 """Key of listeners.json with the names of the TLS listeners."""
@@ -77,8 +79,14 @@ class Core(Protocol):
     def status(self) -> dict[str, Any]:
         """Return the status for the admin site, in JSON values; valid at any time."""
 
-    def degraded(self) -> str:
-        """Return why some data is not served, "" if all is; valid at any time."""
+    def conditions(self) -> Iterable[Condition]:
+        """Return the conditions of disk, log, archive and clock; probes work at any time."""
+
+    def measure(self) -> None:
+        """Start the measurements that the conditions need; the service calls it every second."""
+
+    def commit_seconds(self) -> float:
+        """Return the time for which the commit under way has waited for the disk; 0 without one."""
 
     def api(self) -> Api:
         """Make the resource for ``/api/v1``, without the status."""
@@ -149,7 +157,8 @@ class BrokerdService(Service):
         self._admin: Listener | None = None
         self._started_at = reactor.seconds()
         self._health = health
-        self._health.degradation = core.degraded
+        health.conditions.add(core.conditions())
+        self._watch = Watch(reactor, health.conditions, core.measure, core.commit_seconds, notifier)
         self._process_exit = process_exit
         self._notifier = notifier
         self._log = log
@@ -176,6 +185,8 @@ class BrokerdService(Service):
             "phase": self._health.phase.value,
             "reason": self._health.reason,
             "ready": int(self._health.ready),
+            "conditions": dict(self._health.conditions.reasons),
+            "loop_lag_seconds": self._watch.lag.last_seconds,
             "uptime_seconds": round(self._reactor.seconds() - self._started_at, 3),
             "data_dir": str(self._data_dir),
             "listeners": self._addresses(),
@@ -200,6 +211,7 @@ class BrokerdService(Service):
     def _begin(self) -> None:
         if not self.running:
             return
+        self._watch.start()
         self._starting = Deferred.fromCoroutine(self._start())
         self._starting.addErrback(_ignore_cancelled)
 
@@ -237,6 +249,7 @@ class BrokerdService(Service):
         for listener in self._listeners:
             await self._listen(listener)
         self._write_listeners_file()
+        self._watch.check()
         self._health.phase = Phase.READY
         addresses = self._addresses()
         summary = ", ".join(f"{name} {address}" for name, address in addresses.items())
@@ -383,6 +396,7 @@ class BrokerdService(Service):
         if self._locked:
             await self._close_core()
         await self._stop_listening(ADMIN)
+        self._watch.stop()
         if self._health.phase is not Phase.FAILED:
             self._log.info("stopped", event_id="stopped")
 

@@ -94,6 +94,18 @@ class Credentials:
         self.context, self._expires_at = _read(files)
         """For new connections."""
         self._expiry_logged = False
+        self.problem = ""
+        """Why changed files are not in use; "" if all files are in use."""
+
+    @property
+    def expiry(self) -> str:
+        """When the certificate expires, if that is soon; else ""."""
+        left_seconds = self._expires_at - self._wall_seconds()
+        if left_seconds >= EXPIRES_SOON_SECONDS:
+            return ""
+        days = int(left_seconds // 86_400)
+        when = f"it expires in {days} days" if left_seconds > 0 else "it has expired"
+        return f"the certificate in {self.files.certificate} must be renewed: {when}"
 
     def refresh(self) -> None:
         """Read changed files again, and log once that the certificate expires soon."""
@@ -101,27 +113,31 @@ class Credentials:
         if seen != self._seen:
             self._seen = seen
             self._read_again()
-        left_seconds = self._expires_at - self._wall_seconds()
-        if left_seconds < EXPIRES_SOON_SECONDS and not self._expiry_logged:
+        expiry = self.expiry
+        if expiry and not self._expiry_logged:
             self._expiry_logged = True
-            days = int(left_seconds // 86_400)
             self._log.warn(
-                "the certificate in {file} must be renewed: {when}",
+                "{expiry}",
                 event_id="certificate-expires",
+                expiry=expiry,
                 file=self.files.certificate,
-                when=f"it expires in {days} days" if left_seconds > 0 else "it has expired",
+                when=expiry.partition(": ")[2],
             )
 
     def _read_again(self) -> None:
         try:
             self.context, self._expires_at = _read(self.files)
         except ConfigError as error:
+            self.problem = (
+                f"the TLS files have changed and cannot be used: {error}; the old ones stay in use"
+            )
             self._log.warn(
                 "the TLS files have changed and cannot be used: {reason}; the old ones stay in use",
                 event_id="tls-files-unusable",
                 reason=str(error),
             )
             return
+        self.problem = ""
         self._expiry_logged = False
         self._log.info(
             "the TLS files have changed and were read again: {file}",

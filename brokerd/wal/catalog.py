@@ -121,6 +121,7 @@ class Catalog:
                 segment.position if segment.sealed else segment.header.size,
                 segment.sealed and segment.memory_index is None,
                 segment.header.segment_id,
+                segment.header.created_us,
             )
             for segment in self.segments
         ]

@@ -128,7 +128,11 @@ class Wal:
         self._spare_names: dict[Segment, str] = {}
         self._first_time_us = 0
         self._queue: list[QueuedFrame] = []
-        self._is_short = False
+        self.shortage: str | None = None
+        """Why the last allocation failed, until one succeeds; unlike ``allocation_error`` it stays
+        while an allocation is tried again."""
+        self._commit_began: float | None = None
+        self._sync_began: float | None = None
         self._seal_wanted = False
         self._closed: Callable[[StorageFailed | None], None] | None = None
         self._is_closing = False
@@ -284,16 +288,15 @@ class Wal:
 
     def _report_shortage(self) -> None:
         """Log that the disk is full, once until an allocation succeeds."""
-        error = self._allocator.error
-        if error is not None and not self._is_short:
+        error, before = self._allocator.error, self.shortage
+        self.shortage = error
+        if error is not None and before is None:
             self._log.warn(
                 "no log segment can be allocated: {error}; free some space",
                 error=error,
                 event_id="allocation-failed",
             )
-            self._is_short = True
             self.on_disk_full()
-        self._is_short = error is not None
 
     # -- appending ---------------------------------------------------------------------------
 
@@ -350,8 +353,15 @@ class Wal:
 
     # -- committing --------------------------------------------------------------------------
 
+    @property
+    def commit_seconds(self) -> float:
+        """Time for which the commit or sync under way has waited for the disk; 0 without one."""
+        began = [one for one in (self._commit_began, self._sync_began) if one is not None]
+        return self._seconds() - min(began) if began else 0.0
+
     def _start_commit(self) -> None:
         self.busy = True
+        self._commit_began = self._seconds()
         frames, self._queue = self._queue, []
         sync = self.options.durability == "fsync"
         try:
@@ -385,6 +395,7 @@ class Wal:
             self.fail("writing to the log failed", error)
             return
         self.busy = False
+        self._commit_began = None
         if self.failed:
             return
         try:
@@ -430,6 +441,7 @@ class Wal:
         if lsn <= max(self._synced_lsn, active.first_lsn):
             return
         self._syncing = True
+        self._sync_began = self._seconds()
         self._writer.submit(active.file.sync, lambda _, error: self._synced(lsn, error))
 
     def when_synced(self, synced: Callable[[Exception | None], None]) -> None:
@@ -457,6 +469,7 @@ class Wal:
 
     def _synced(self, lsn: int, error: Exception | None) -> None:
         self._syncing = False
+        self._sync_began = None
         if error is not None:
             self.fail("syncing the log failed", error)
         else:

@@ -83,6 +83,8 @@ class SegmentStatus(NamedTuple):
     sealed: bool
     """The segment is trimmed and its index file is in place."""
     segment_id: bytes
+    created_us: int
+    """Broker time of its first frame."""
 
 
 def trim(disk: Disk, path: str, segment: Segment) -> None:

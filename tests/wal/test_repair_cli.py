@@ -260,7 +260,7 @@ async def test_a_broker_serves_what_is_left_of_a_real_directory(tmp_path: Path) 
 
     async with served(data_dir) as again:
         assert again.core.status()["recovery"]["damages"] == 0
-        assert again.core.degraded() == ""
+        assert again.core.broker.damage.reason == ""
         found = await again.ask(consume)
         assert len(found) == 48 and found == sorted(found)
         assert await again.ask(lambda client: client.produce("orders", b"more")) >= 50

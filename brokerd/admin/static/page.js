@@ -4,6 +4,7 @@ const EVERY_MS = 2000;
 const SHOWN_GROUPS = 50;
 const SHOWN_LOST = 5;
 let before = null;
+let shownConditions = "";
 
 const element = (id) => document.getElementById(id);
 const show = (id, text) => { element(id).textContent = text; };
@@ -27,11 +28,17 @@ function phase(name, text) {
   show("phase", text);
 }
 
+function standing(status) {
+  return Object.entries(status.conditions ?? {}).filter(([, reason]) => reason);
+}
+
 function badge(status) {
   const { phase: name, reason } = status;
   if (reason) {
     phase(name, `${name}: ${reason}`);
-  } else if (status.damage?.degraded || status.archive?.degraded) {
+  } else if (name === "ready" && !status.ready) {
+    phase("failed", "not ready");
+  } else if (standing(status).length) {
     phase(`${name} degraded`, `${name}, degraded`);
   } else {
     phase(name, name);
@@ -114,12 +121,19 @@ function offsets(range) {
   return `topic "${range.topic}" partition ${range.partition} offsets ${range.first} to ${range.last}`;
 }
 
-function damage(status) {
+function conditions(status) {
   const known = status.damage ?? {};
   const lost = (known.shown ?? []).flatMap((place) => place.lost).slice(0, SHOWN_LOST).map(offsets);
-  const reasons = [known.degraded, ...lost, status.archive?.degraded].filter(Boolean);
-  show("damage", reasons.length ? `Degraded: ${reasons.join(" · ")}` : "");
-  element("damage").hidden = reasons.length === 0;
+  const items = [...standing(status).map(([name, reason]) => `${name}: ${reason}`), ...lost];
+  const text = items.join("\n");
+  if (text === shownConditions) { return; }
+  shownConditions = text;
+  element("conditions").replaceChildren(...items.map((line) => {
+    const item = document.createElement("li");
+    item.textContent = line;
+    return item;
+  }));
+  element("damage").hidden = items.length === 0;
 }
 
 async function refresh() {
@@ -132,7 +146,7 @@ async function refresh() {
     groups(status);
     facts(status);
     archive(status);
-    damage(status);
+    conditions(status);
   } catch (error) {
     phase("gone", "no answer");
   }

@@ -19,6 +19,8 @@ class ArchiveSettings:
     poll_us: int = 5_000_000
     delete_segments: bool = True
     keep_wal_bytes: int = 1 << 30
+    behind_us: int = 86_400_000_000
+    """Age of an unarchived segment at which the archive counts as behind; 0: never."""
 
 
 class ArchiveAccess(NamedTuple):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.broker.archive.access import ArchiveAccess
+from brokerd.broker.archive.access import ArchiveAccess, ArchiveSettings
 from brokerd.broker.archive.bounds_writer import BoundsWriter
 from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.archive.refresher import ArchiveRefresher, RefreshDone
@@ -26,8 +26,11 @@ class ArchiveAdmin:
         archive_reader: ArchiveReader,
         segment_cleaner: SegmentCleaner,
         bounds: BoundsWriter | None,
+        settings: ArchiveSettings,
     ) -> None:
         self._access = access
+        self._time = context.time
+        self._settings = settings
         self._state = context.state
         self._wal = context.wal
         self._archive_refresher = archive_refresher
@@ -94,6 +97,16 @@ class ArchiveAdmin:
     @property
     def reason(self) -> str:
         """The reason why records that only the archive holds are unreadable; "" if readable."""
+        return self._unusable or self._unread
+
+    @property
+    def _unread(self) -> str:
+        """Why reads of an archive that can be used fail; "" if they succeed."""
+        problem = self._archive_reader.problem
+        return f"reads of records from the archive fail: {problem}" if problem else ""
+
+    @property
+    def _unusable(self) -> str:
         if not self._state.archived:
             return ""
         if self._archive_refresher.is_silent:
@@ -106,6 +119,25 @@ class ArchiveAdmin:
         why = status["error"] or "it does not exist"
         return f"records of the log cannot be read from the archive: {why}"
 
+    @property
+    def lateness(self) -> str:
+        """Why the archive is behind the log; "" if it is not, or if there is no archive yet."""
+        view, behind_us = self._archive_refresher.last_view, self._settings.behind_us
+        if view is None or not behind_us:
+            return ""
+        lsn = min(view.records_lsn, view.events_lsn)
+        segments = (one for one in self._wal.segments() if one.sealed and one.end_lsn > lsn)
+        oldest = next(segments, None)
+        if oldest is None or not oldest.created_us:
+            return ""
+        age_us = self._time.removal_us() - oldest.created_us
+        if age_us < behind_us:
+            return ""
+        return (
+            f"the archive lacks journal that is {age_us // 3_600_000_000} hours old, from "
+            f"{oldest.name} on; does brokerd-rollup run, and end well?"
+        )
+
     def status(self) -> dict[str, Any]:
         """Return the status of the archive as JSON values; {} if the broker has no archive."""
         if self._access is None or self._bounds is None:
@@ -117,7 +149,7 @@ class ArchiveAdmin:
         return {
             "address": self._access.place,
             "log_id": self._bounds.log_id,
-            "usable": self._archive_refresher.view is not None,
+            "usable": self._archive_refresher.view is not None and not self._unread,
             "degraded": self.reason,
             **version,
             **self._archive_reader.status(),

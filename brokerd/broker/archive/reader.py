@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 SLOW_SECONDS = 5.0
 """A read that fails after more time timed out."""
+FAILING_SECONDS = 60.0
+"""Time for which a failed read counts although others succeed."""
 
 
 class _NotRun(ArchiveUnavailable):
@@ -50,10 +52,26 @@ class ArchiveReader:
         """Sum of the times from request to result."""
         self._is_failing = False
         """Whether the last read failed. The log has its error then."""
+        self._failure = ""
+        """Error of the last failed read, which ended at ``_failed_seconds``."""
+        self._failed_seconds = 0.0
         self._newest_question = 0
         """Number of the newest question."""
         self._failed_up_to = 0
         """Questions up to this number fail if they still wait for a thread."""
+
+    @property
+    def problem(self) -> str:
+        """Why reads fail; "" if they succeed.
+
+        It stays for `FAILING_SECONDS` after a failure, because other files may be readable.
+        """
+        if not self._failure:
+            return ""
+        recent = self._clock.seconds() - self._failed_seconds < FAILING_SECONDS
+        if not (self._is_failing or recent):
+            self._failure = ""
+        return self._failure
 
     def status(self) -> dict[str, Any]:
         """Return the counts of reads, as JSON values."""
@@ -179,6 +197,8 @@ class ArchiveReader:
                 event_id="archive-read-failed",
             )
         self._is_failing = error is not None
+        if error is not None:
+            self._failure, self._failed_seconds = error_text(error), self._clock.seconds()
 
     def may_hold_below(self, partition: Partition, offset: int) -> bool:
         """Return whether records right below ``offset`` may be in the archive alone.

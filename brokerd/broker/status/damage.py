@@ -134,8 +134,10 @@ class DamageRegistry:
 
     def __init__(self, data_dir: str = "DATA_DIR") -> None:
         self._advice = f"run brokerctl --data-dir {shlex.quote(data_dir)} wal verify"
-        self._in_log = False
-        self._in_archive = False
+        self.in_log = False
+        """Whether the log is damaged."""
+        self.in_archive = False
+        """Whether the archive is damaged."""
         self.places = 0
         """Damaged places of the log and the archive."""
         self.ranges = 0
@@ -167,7 +169,7 @@ class DamageRegistry:
         ranges = list(lost)
         for one in ranges:
             self._lose(one)
-        self._in_log = True
+        self.in_log = True
         self._show(place, ranges[:SHOWN_MAX])
         self._log.error(
             "the log is damaged, and the broker does not serve this part: {place}{lost}; {advice}",
@@ -211,8 +213,8 @@ class DamageRegistry:
         if recorded is not None and recorded.contains(first, end):
             return
         if self._lose(lost):
-            self._in_archive |= in_archive
-            self._in_log |= not in_archive
+            self.in_archive |= in_archive
+            self.in_log |= not in_archive
             self._show(place, [lost])
             self._log.error(
                 "{lost} cannot be read: {place}; {advice}",
@@ -293,8 +295,8 @@ class DamageRegistry:
         """The reason why the broker is degraded; "" if it is healthy."""
         if not self.places:
             return ""
-        where = [("the log", self._advice, self._in_log)]
-        where.append(("the archive", ARCHIVE_ADVICE, self._in_archive))
+        where = [("the log", self._advice, self.in_log)]
+        where.append(("the archive", ARCHIVE_ADVICE, self.in_archive))
         what = " and ".join(name for name, _, is_damaged in where if is_damaged)
         advice = ", ".join(text for _, text, is_damaged in where if is_damaged)
         return (
