@@ -6,8 +6,10 @@ Spoken in Mamamia, because a connection needs a language.
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from itertools import chain, pairwise
+from pkgutil import walk_packages
 from types import FunctionType
 from typing import Any
 
@@ -16,14 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
+from brokerd import protocols
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import mamamia as mm
 from brokerd.protocols.base.connection import CLOSING_US, Connection, Limits
-from brokerd.protocols.blipmq.connection import BlipmqConnection
-from brokerd.protocols.flymq.connection import FlymqConnection
-from brokerd.protocols.mamamia.connection import MamamiaConnection
-from brokerd.protocols.mega.connection import MegaConnection
-from brokerd.protocols.rustlog.connection import RustlogConnection
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.protocols.base.leasing import LeaseFilter
 from brokerd.wal import WalOptions
 from simulator.machine.bare import WAL_DIR
 from simulator.machine.disk import SimDisk
@@ -108,17 +108,31 @@ def test_no_change_is_answered_before_it_is_durable(change: Any) -> None:
     assert isinstance(answer, tuple), "no error"
 
 
+def subclasses(base: type) -> Iterator[type]:
+    """Yield a class of `brokerd.protocols` and all of its subclasses there."""
+    yield base
+    for subclass in base.__subclasses__():
+        if subclass.__module__.startswith("brokerd."):
+            yield from subclasses(subclass)
+
+
+for module in walk_packages(protocols.__path__, "brokerd.protocols."):
+    import_module(module.name)
+
+
 @pytest.mark.parametrize(
     "form",
-    [BlipmqConnection, FlymqConnection, MamamiaConnection, MegaConnection, RustlogConnection],
+    dict.fromkeys(
+        form for base in (Connection, ConnectionFactory, LeaseFilter) for form in subclasses(base)
+    ),
 )
-def test_no_private_method_of_a_base_class_is_overridden(form: type[Connection]) -> None:
+def test_no_private_method_of_a_base_class_is_overridden(form: type) -> None:
     """A subclass, or an attribute, with the name of a method would replace it by accident."""
     classes = [one for one in form.__mro__ if one.__module__.startswith("brokerd.")]
     for place, one in enumerate(classes):
         above = {name for base in classes[place + 1 :] for name in vars(base)}
         private = {name for name in vars(one) if name.startswith("_") and name[1] != "_"}
-        assert not private & above, one
+        assert not private & above, f"{one.__name__} replaces a private name of its base class"
     methods = [f for one in classes for f in vars(one).values() if isinstance(f, FunctionType)]
     stored = {
         step.argval
