@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -30,6 +31,16 @@ class WorkerPool(Protocol):
 
     def submit(self, work: Work, done: Done) -> None:
         """Run ``work()``, then ``done(result, None)`` or ``done(None, error)``."""
+
+
+class CommitPool(WorkerPool, Protocol):
+    """A worker pool whose work may be so short that the reactor waits for its end."""
+
+    def wait(self, seconds: float) -> None:
+        """Block for ``seconds`` at most until the submitted work ends, then call its ``done``.
+
+        Returns at once unless exactly one piece of work has not been reported.
+        """
 
 
 class Mutex(Protocol):
@@ -84,22 +95,22 @@ class _Task:
     """Work, and the report of its end, which is made once."""
 
     def __init__(self, work: Work, done: Done) -> None:
-        self._work = work
-        self._done: Done | None = done
-        self._result: Any = None
-        self._error: Exception | None = None
+        self.work = work
+        self.done = done
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.is_awaited = False
+        """Whether the reactor blocks until ``ended`` is free, and then reports."""
+        self.ended = threading.Lock()
+        """Held until the work has ended."""
+        self.ended.acquire()
 
     def run(self) -> None:
         try:
-            self._result = self._work()
+            self.result = self.work()
         except Exception as error:
-            self._error = error
-
-    def report(self) -> None:
-        """Call ``done``. The second call does nothing."""
-        done, self._done = self._done, None
-        if done is not None:
-            done(self._result, self._error)
+            self.error = error
+        self.ended.release()
 
 
 class ThreadPool:
@@ -121,6 +132,8 @@ class ThreadPool:
         self._name = name
         self._sleep = sleep
         self._work: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._unreported: dict[_Task, None] = {}
+        """Submitted tasks whose ``done`` was not called, oldest first."""
         self._threads: list[threading.Thread] = []
         self._at_work: set[str] = set()
         """Names of the threads that run work now."""
@@ -146,22 +159,43 @@ class ThreadPool:
         return sorted(self._at_work)
 
     def submit(self, work: Work, done: Done) -> None:
-        self._work.put(_Task(work, done))
+        task = _Task(work, done)
+        self._unreported[task] = None
+        self._work.put(task)
+
+    def wait(self, seconds: float) -> None:
+        if len(self._unreported) != 1:
+            return
+        (task,) = self._unreported
+        task.is_awaited = True
+        if not task.ended.acquire(timeout=seconds):
+            task.is_awaited = False
+            # The thread may have ended just before, and does not report then.
+            if not task.ended.acquire(blocking=False):
+                return
+        self._report(task)
+
+    def _report(self, task: _Task) -> None:
+        """Call ``done`` in the reactor's thread. The second call does nothing."""
+        if task in self._unreported:
+            del self._unreported[task]
+            task.done(task.result, task.error)
 
     def _run(self) -> None:
         name = threading.current_thread().name
         while (task := self._work.get()) is not None:
             self._at_work.add(name)
             task.run()
-            self._report(task)
+            if not task.is_awaited:
+                self._report_from_thread(task)
             self._at_work.discard(name)
             del task
 
-    def _report(self, task: _Task) -> None:
+    def _report_from_thread(self, task: _Task) -> None:
         """Report until it works: the reactor waits for it. Memory may be short for a moment."""
         while True:
             try:
-                self._call_from_thread(task.report)
+                self._call_from_thread(partial(self._report, task))
             except MemoryError:
                 self._sleep(MEMORY_SECONDS)
             else:

@@ -127,3 +127,68 @@ def test_the_inline_one_runs_when_told() -> None:
     pool.drop()
     pool.run()
     assert answers == [1, ZeroDivisionError]
+
+
+class TestWait:
+    """The reactor waits for a short piece of work, and goes on without a long one."""
+
+    def pool(self) -> tuple[Reactor, ThreadPool, list[Any]]:
+        reactor = Reactor()
+        pool = ThreadPool(reactor.call_from_thread)
+        pool.start()
+        return reactor, pool, []
+
+    def test_short_work_is_reported_before_the_wait_returns(self) -> None:
+        reactor, pool, answers = self.pool()
+        go_on = threading.Event()
+        pool.submit(go_on.wait, lambda result, error: answers.append(threading.get_ident()))
+        threading.Timer(0.01, go_on.set).start()
+        pool.wait(60.0)
+        assert answers == [threading.get_ident()]
+        assert pool.stop() == [] and not reactor.calls.qsize(), "the reactor is not woken up"
+
+    def test_an_error_is_reported_too(self) -> None:
+        _, pool, answers = self.pool()
+        pool.submit(lambda: 1 // 0, lambda result, error: answers.append(type(error)))
+        pool.wait(60.0)
+        pool.stop()
+        assert answers == [ZeroDivisionError]
+
+    def test_stuck_work_is_reported_later(self) -> None:
+        reactor, pool, answers = self.pool()
+        stuck = threading.Event()
+        pool.submit(stuck.wait, lambda result, error: answers.append(result))
+        pool.wait(0.001)
+        assert not answers
+        stuck.set()
+        reactor.run(1)
+        pool.stop()
+        assert answers == [True]
+
+    def test_work_that_had_ended_is_reported_once(self) -> None:
+        reactor, pool, answers = self.pool()
+        pool.submit(lambda: 7, lambda result, error: answers.append(result))
+        pool.stop()
+        pool.wait(60.0)
+        reactor.run(1)
+        assert answers == [7]
+
+    def test_work_that_ends_as_the_wait_does_is_reported(self) -> None:
+        """At every moment: before the time is up, just then, or after it."""
+        reactor, pool, answers = self.pool()
+        for number in range(300):
+            pool.submit(lambda n=number: n, lambda result, error: answers.append(result))
+            pool.wait(number % 20 / 1_000_000)
+            while len(answers) <= number:
+                reactor.run(1)
+        pool.stop()
+        assert answers == list(range(300))
+
+    def test_reports_keep_their_order(self) -> None:
+        reactor, pool, answers = self.pool()
+        for number in range(2):
+            pool.submit(lambda n=number: n, lambda result, error: answers.append(result))
+        pool.wait(60.0)
+        reactor.run(2)
+        pool.stop()
+        assert answers == [0, 1]

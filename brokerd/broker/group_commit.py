@@ -356,6 +356,8 @@ class GroupCommit:
         self._turn_end_scheduled = False
         if not self._wal.busy:
             self._end_frame()
+            if len(self._waiting) == 1:  # one connection, which may wait for these answers to ask
+                self._wal.wait_if_quick()
 
     def _end_frame(self) -> None:
         changed, self._earlier_changes = self._earlier_changes, ChangedPartitions({}, {})

@@ -23,7 +23,7 @@ from brokerd.schemas.checker import CheckProcesses, CheckRunner
 from brokerd.server.bounded_call import bounded_call
 from brokerd.server.garbage import GarbageFreezer
 from brokerd.wal import DirectoryLock, Disk, RealDisk
-from brokerd.worker_pool import STOP_SECONDS, Mutex, ThreadPool, WorkerPool
+from brokerd.worker_pool import STOP_SECONDS, CommitPool, Mutex, ThreadPool
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 """Longest time for which a busy reactor keeps a thread with a finished sync waiting."""
@@ -34,7 +34,7 @@ RELEASE_SECONDS = 5.0
 OpenArchive = Callable[[Place, str], Archive]
 
 
-class Threads(WorkerPool, Protocol):
+class Threads(CommitPool, Protocol):
     """Threads that run submitted work, once started."""
 
     def start(self) -> None: ...

@@ -27,6 +27,9 @@ class InlinePool:
         run_inline(*self._work.popleft())
         return True
 
+    def wait(self, seconds: float) -> None:
+        """Do nothing: work ends when the caller steps."""
+
     def run(self) -> None:
         """Run all waiting work, also the work that ``done`` calls submit."""
         while self.step():

@@ -102,7 +102,7 @@ class SimHost:
         return SimLock(self._machine)
 
     def threads(self, name: str, count: int = 1) -> SimThreads:
-        return SimThreads(self._process, count, self._machine.lag_us)
+        return SimThreads(self._process, count, self._machine.lag_us, self._machine.begins_in_time)
 
     def make_lock(self) -> SimMutex:
         return SimMutex(self._process)
@@ -189,6 +189,7 @@ class Machine:
         """Called when the broker has written its bounds for the rollup."""
         self._chance = world.chance("machine")
         self._archive_chance = world.chance("archive")
+        self._wait_chance = world.chance("wait")
         self._process: Process | None = None
         self._formats = tuple(formats)
         self._factories: dict[str, ConnectionFactory] = {}
@@ -204,6 +205,10 @@ class Machine:
     def lag_us(self) -> int:
         """Draw the delay before a thread begins, or before the reactor learns of its end."""
         return self._chance.randint(1, 60)
+
+    def begins_in_time(self) -> bool:
+        """Draw whether a thread begins while the reactor waits for it for a short time."""
+        return self._wait_chance.randrange(2) == 0
 
     def archive_us(self) -> int:
         """Draw the time of a read of the archive."""

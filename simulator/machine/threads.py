@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from greenlet import getcurrent, greenlet
 
@@ -48,7 +49,7 @@ class Process:
         Raises PowerLost if the process has ended.
         """
         thread = current_thread()
-        if thread is not None and not thread.hurried:
+        if thread is not None and not thread.skips(us):
             self.call_after(us, thread.resume)
             thread.wait()
         if not self.alive:
@@ -71,12 +72,27 @@ class SimThread(greenlet):
         self._work = work
         self.hurried = False
         """Whether a caller waits for the end of this thread. Then no other event happens before."""
+        self.awaited_us = 0
+        """Time for which a caller still waits for the end of this thread."""
 
     def _run_work(self) -> None:
         try:
             self._work()
         except PowerLost:
             return
+
+    def begin(self) -> None:
+        """Begin the thread, unless it has begun."""
+        if not self:
+            self.resume()
+
+    def skips(self, us: int) -> bool:
+        """Return whether the thread goes on at once instead of a sleep: a caller waits for it."""
+        if self.awaited_us >= us:
+            self.awaited_us -= us
+            return True
+        self.awaited_us = 0
+        return self.hurried
 
     def resume(self) -> None:
         """Begin or continue the thread. Return when it waits again or has ended."""
@@ -143,12 +159,23 @@ class SimThreads:
     """A worker pool of `brokerd.server.host.Host`: threads that take jobs from one queue.
 
     ``lag_us()`` returns the delay before a job begins and before its end is reported.
+    ``begins_in_time()`` returns whether a thread begins while the reactor waits for its job.
     """
 
-    def __init__(self, process: Process, count: int, lag_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        process: Process,
+        count: int,
+        lag_us: Callable[[], int],
+        begins_in_time: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._process = process
         self._count = count
         self._lag_us = lag_us
+        self._begins_in_time = begins_in_time
+        self._unreported = 0
+        self._awaited: list[Callable[[], None]] | None = None
+        """While the reactor waits: the report of the job that has ended."""
         self._started = False
         self._work: deque[tuple[Work, Done]] = deque()
         self._busy: list[SimThread] = []
@@ -160,12 +187,26 @@ class SimThreads:
 
     def submit(self, work: Work, done: Done) -> None:
         self._work.append((work, done))
+        self._unreported += 1
         if self._started:
             self._next()
 
+    def wait(self, seconds: float) -> None:
+        """Let the only job go on for so long; if it ends, report it. No simulated time passes."""
+        thread = self._busy[0] if self._unreported == 1 and len(self._busy) == 1 else None
+        if thread is None or thread or not self._begins_in_time():
+            return
+        thread.awaited_us, self._awaited = int(seconds * 1_000_000), []
+        thread.begin()
+        thread.awaited_us = 0
+        reports, self._awaited = self._awaited, None
+        if self._process.alive:
+            for report in reports:
+                report()
+
     def _next(self) -> None:
         if self._work and len(self._busy) < self._count:
-            self._process.call_after(self._lag_us(), self._new_thread().resume)
+            self._process.call_after(self._lag_us(), self._new_thread().begin)
 
     def _new_thread(self) -> SimThread:
         thread = self._process.add_thread(lambda: self._run(thread))
@@ -184,7 +225,14 @@ class SimThreads:
         self._busy.remove(thread)
 
     def _tell(self, done: Done, result: object, error: Exception | None) -> None:
-        self._process.call_after(self._lag_us(), done, result, error)
+        if self._awaited is not None:
+            self._awaited.append(partial(self._report, done, result, error))
+        else:
+            self._process.call_after(self._lag_us(), self._report, done, result, error)
+
+    def _report(self, done: Done, result: object, error: Exception | None) -> None:
+        self._unreported -= 1
+        done(result, error)
 
     def stop(self, seconds: float = STOP_SECONDS) -> list[str]:
         """Finish all submitted jobs. The caller waits, so no other event happens before the end.

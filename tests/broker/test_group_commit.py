@@ -623,3 +623,28 @@ def test_a_frame_that_cannot_be_made_stops_the_broker_and_answers_nobody(
     house.run()
     assert client.answers() == []
     assert ask(house.crash(), GroupInfo("t", "g"))[0].next == 0
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_the_reactor_waits_for_a_commit_if_only_one_connection_does(
+    clients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other connections would wait for their requests to be read meanwhile."""
+    house = House()
+    produce(house, "t", b"x")
+    house.run()
+    waits: list[bool] = []
+
+    def wait() -> None:
+        waits.append(house.wal.busy)
+        house.writer.step()
+
+    monkeypatch.setattr(house.wal, "wait_if_quick", wait)
+    connected = [house.connect() for _ in range(clients)]
+    for client in connected:
+        client.send(Produce("t", b"y"))
+    house.turn()
+    assert waits == [True] * (clients == 1)
+    assert [len(client.answers()) for client in connected] == [clients == 1] * clients
+    house.run()
+    assert clients == 1 or [len(client.answers()) for client in connected] == [1, 1]

@@ -186,3 +186,48 @@ def test_stop_waits_for_threads_that_wait_for_a_lock() -> None:
         desk.world.step()
     threads.stop()
     assert desk.notes.count("x begins") == 2
+
+
+def test_the_reactor_waits_for_a_job_that_is_short() -> None:
+    """It learns of the end before anything else happens, once."""
+    desk = Desk()
+    threads = desk.threads()
+    threads.submit(desk.work("a", 100, 100), desk.done)
+    threads.wait(0.000_2)
+    assert desk.notes == ["a begins", "a at 0", "a at 0", "told a"]
+    threads.submit(desk.work("b", 100), desk.done)
+    assert desk.run()[4:] == ["b begins", "b at 101", "told b"]
+
+
+def test_the_reactor_does_not_wait_for_a_job_that_is_long() -> None:
+    """The job takes its time from the call that is too long, and is reported as any other."""
+    desk = Desk()
+    threads = desk.threads()
+    threads.submit(desk.work("a", 100, 101, 1), desk.done)
+    threads.wait(0.000_2)
+    assert desk.notes == ["a begins", "a at 0"]
+    assert desk.run()[2:] == ["a at 101", "a at 102", "told a"]
+
+
+def test_the_reactor_does_not_wait_for_one_of_two_jobs() -> None:
+    """Their ends are told in order."""
+    desk = Desk()
+    threads = desk.threads()
+    threads.submit(desk.work("a"), desk.done)
+    threads.submit(desk.work("b"), desk.done)
+    threads.wait(0.000_2)
+    assert desk.run() == ["a begins", "b begins", "told a", "told b"]
+
+
+def test_a_process_may_end_in_a_job_that_the_reactor_waits_for() -> None:
+    """Nobody is told."""
+    desk = Desk()
+    threads = desk.threads()
+
+    def ends() -> None:
+        desk.process.end()
+        desk.process.sleep(0)
+
+    threads.submit(ends, desk.done)
+    threads.wait(0.000_2)
+    assert desk.run() == []

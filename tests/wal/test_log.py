@@ -6,6 +6,7 @@ import errno
 import os
 import queue
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,11 @@ from twisted.logger import capturedLogs
 
 from brokerd.errors import NoSpace, StorageFailed
 from brokerd.wal import Frame, RealDisk, Wal, WalOptions
+from brokerd.wal.log import QUICK_COMMITS, QUICK_SECONDS, WAIT_SECONDS
 from brokerd.walformat import FRAME_BYTES_MAX, frame_size
 from brokerd.worker_pool import ThreadPool
 from simulator.machine.disk import Call, SimDisk
+from simulator.machine.inline import InlinePool
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 
@@ -39,6 +42,107 @@ def no_space_for_indexes(rig: Rig) -> Iterator[None]:
 
 def fail(*_: object) -> None:
     raise MemoryError
+
+
+class QuickRig(Rig):
+    """A log whose commits each take `commit_seconds`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.commit_seconds = QUICK_SECONDS / 2
+        self.waits: list[float] = []
+        self.disk.enter = self._pass_time
+        self.wal._seconds = lambda: self.now
+        self.wal._wait = self._wait
+
+    def _pass_time(self, call: Call) -> None:
+        if call.name == "sync":
+            self.now += self.commit_seconds
+
+    def _wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        if self.commit_seconds <= seconds:
+            self.commits.step()
+
+    def commit(self, offset: int) -> bool:
+        """Append a frame and wait for it. Return whether the wait made it durable."""
+        ticket = self.wal.append([records(offset)], 1)
+        self.wal.wait_if_quick()
+        waited = self.wal.durable_ticket == ticket
+        self.run()
+        return waited
+
+
+class TestWaitIfQuick:
+    def test_the_reactor_waits_for_a_commit_after_enough_quick_ones(self) -> None:
+        rig = QuickRig()
+        rig.put(records(0))
+        waited = [rig.commit(offset) for offset in range(1, QUICK_COMMITS + 5)]
+        assert waited == [False] * (QUICK_COMMITS - 1) + [True] * 5
+        assert rig.waits == [WAIT_SECONDS] * 5
+        assert rig.durable == list(range(1, QUICK_COMMITS + 6))
+
+    def test_it_does_not_wait_while_commits_are_slow(self) -> None:
+        rig = QuickRig()
+        rig.commit_seconds = QUICK_SECONDS
+        assert not any(rig.commit(offset) for offset in range(3 * QUICK_COMMITS))
+        assert not rig.waits
+
+    @pytest.mark.parametrize("seconds", [QUICK_SECONDS, 60.0])
+    def test_one_slow_commit_ends_it(self, seconds: float) -> None:
+        """Whether it is just too slow, or stuck so that the wait is in vain."""
+        rig = QuickRig()
+        for offset in range(QUICK_COMMITS + 3):
+            rig.commit(offset)
+        rig.commit_seconds = seconds
+        assert rig.commit(20) == (seconds < WAIT_SECONDS)
+        rig.commit_seconds = QUICK_SECONDS / 2
+        waited = [rig.commit(offset) for offset in range(21, 21 + QUICK_COMMITS + 1)]
+        assert waited == [False] * QUICK_COMMITS + [True]
+
+    def test_nothing_is_awaited_without_a_commit(self) -> None:
+        rig = QuickRig()
+        for offset in range(QUICK_COMMITS + 3):
+            rig.commit(offset)
+        rig.waits.clear()
+        rig.wal.wait_if_quick()
+        assert not rig.waits
+
+    def test_a_stuck_sync_does_not_stop_the_reactor(self) -> None:
+        """With a real thread: the wait returns while the sync still hangs."""
+        disk, stuck, asked = SimDisk(), threading.Event(), queue.SimpleQueue[Callable[[], None]]()
+        commits = ThreadPool(asked.put)
+        commits.start()
+        wal = Wal(disk, PATH, SMALL, commits, InlinePool(), random.Random(1).randbytes, lambda: 0.0)
+        wal.open(0, lambda frame: None)
+        for offset in range(QUICK_COMMITS):
+            wal.append([records(offset)], 1)
+            asked.get(timeout=10)()
+
+        def enter(call: Call) -> None:
+            if call.name == "sync":
+                stuck.wait()
+
+        disk.enter = enter
+        ticket = wal.append([records(QUICK_COMMITS)], 1)
+        wal.wait_if_quick()
+        assert wal.busy and wal.durable_ticket == ticket - 1 and not asked.qsize()
+        wal.wait_if_quick()
+        stuck.set()
+        asked.get(timeout=10)()
+        assert wal.durable_ticket == ticket and not wal.busy
+        assert commits.stop() == []
+
+    def test_a_sync_that_fails_meanwhile_is_fatal(self) -> None:
+        rig = QuickRig()
+        for offset in range(QUICK_COMMITS + 3):
+            rig.commit(offset)
+        durable = list(rig.durable)
+        rig.disk.fail("sync")
+        rig.wal.append([records(20)], 1)
+        rig.wal.wait_if_quick()
+        assert len(rig.fatal) == 1 and rig.durable == durable
 
 
 class TestGroupCommit:

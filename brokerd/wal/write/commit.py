@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from brokerd.wal.disk import Disk, File
@@ -62,12 +62,15 @@ def encode_frames(frames: list[QueuedFrame], last_synced: int) -> list[bytes]:
     return parts
 
 
-def write_all(disk: Disk, path: str, writes: list[SegmentWrite], sync: bool) -> None:
-    """Write one commit: one write a segment, one sync. Runs in the writer's thread.
+def write_all(
+    disk: Disk, path: str, writes: list[SegmentWrite], sync: bool, seconds: Callable[[], float]
+) -> float:
+    """Write one commit: one write a segment, one sync. Return how many ``seconds`` it took.
 
-    A segment is synced before the next one gets its name. The header and first frames of a segment
-    are synced before its name is. Raises OSError.
+    Runs in the writer's thread. A segment is synced before the next one gets its name. The header
+    and first frames of a segment are synced before its name is. Raises OSError.
     """
+    began = seconds()
     for write in writes:
         if write.before is not None:
             write.before.sync()
@@ -77,3 +80,4 @@ def write_all(disk: Disk, path: str, writes: list[SegmentWrite], sync: bool) -> 
         if write.spare is not None:
             disk.rename(os.path.join(path, write.spare), os.path.join(path, write.name))
             disk.sync_directory(path)
+    return seconds() - began
