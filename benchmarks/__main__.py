@@ -24,7 +24,7 @@ from brokerd.cli.bench.formats import FORMATS, BenchFailed
 from brokerd.cli.bench.machine import describe
 from brokerd.cli.bench.measure import Plan, measure, prepare
 
-from . import holes, key_order, memory, schedule, size, stalls, suite
+from . import bytecodes, holes, key_order, memory, schedule, size, stalls, suite
 from .admin import AdminFailed, fetch_status
 from .children import ChildFailed
 from .process import BrokerFailed, BrokerProcess, interrupt_on_signals
@@ -62,6 +62,9 @@ def _bench(directory: Path, options: argparse.Namespace, show: Callable[[str], N
     show(_machine_text(report["machine"]))
     if not options.no_rates:
         report |= _rates(directory, options, show)
+        report["bytecodes"] = counts = bytecodes.show_counts(show, options.format)
+        for line in bytecodes.compare(counts, bytecodes.committed()):
+            show(line)
     if not options.no_memory:
         report |= _memory(directory, options, show)
     if not options.no_size:

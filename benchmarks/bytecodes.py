@@ -1,0 +1,364 @@
+# Tests: tests/test_bytecodes.py
+"""Count the bytecode instructions that the broker executes for each message.
+
+The count does not depend on the load of the machine: the whole core runs in this process on a
+simulated disk, without threads, and its clock stands still. A reactor of its own serves clients of
+the load generator over socket pairs, so the count includes Twisted's share. A trace function counts
+each instruction of brokerd and of the libraries in Python. Work in C is not counted.
+
+``bytecodes.json`` holds the committed counts. `compare` returns the scenarios whose count grew by
+more than `MARGIN`. Counts of another version of Python, or of compiled modules, are not comparable.
+``python -m benchmarks.bytecodes`` prints all counts, ``--record`` writes the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import Deferred
+from twisted.internet.epollreactor import EPollReactor
+
+from brokerd.archive.contract.view import Archive
+from brokerd.cli.bench.formats import FORMATS, LoadSpec
+from brokerd.cli.bench.formats.mamamia import produce_frame
+from brokerd.cli.bench.scenarios import Role
+from brokerd.codecs import blipmq
+from brokerd.codecs.rustlog import CODECS, CreateTopic, Dialect
+from brokerd.schemas.checker import CheckRunner, InlineCheckRunner
+from brokerd.server.assembly import BrokerCore
+from brokerd.server.config import Config
+from brokerd.server.sections import Wal
+from brokerd.worker_pool import STOP_SECONDS
+from simulator.machine.bare import DATA_DIR, MONOTONIC_SECONDS, WALL_SECONDS, counting_ids
+from simulator.machine.disk import SimDisk
+from simulator.machine.inline import InlinePool
+
+MARGIN = 0.04
+"""Growth of a count that `compare` allows."""
+COUNTS_FILE = Path(__file__).with_name("bytecodes.json")
+_NOT_COUNTED = tuple(f"/{name}/" for name in ("benchmarks", "simulator"))
+_READ_BYTES = 1 << 20
+_SEGMENT_BYTES = 4 << 20
+_WARM_UP_ROUNDS = 3
+_PAYLOAD_BYTES = 100
+
+
+class Shape(NamedTuple):
+    """One scenario of the load generator."""
+
+    format: str
+    scenario: str
+    connections: int
+    window: int
+    """Requests in flight on each connection."""
+    rounds: int
+    """Number of counted rounds. In a round each connection gets all answers that are due."""
+    batch: int = 1
+
+    @property
+    def name(self) -> str:
+        batch = f" x {self.batch}" if self.batch > 1 else ""
+        return f"{self.format} {self.scenario} {self.connections} x {self.window}{batch}"
+
+
+SHAPES = (
+    Shape("mamamia", "produce", 1, 1, 20),
+    Shape("mamamia", "produce", 64, 1, 2),
+    Shape("mamamia", "produce", 4, 64, 2),
+    Shape("mamamia", "acquire-settle", 1, 1, 20),
+    Shape("mamamia", "acquire-settle", 4, 64, 2),
+    Shape("mamamia", "produce-batch", 2, 2, 2, 100),
+    Shape("mamamia", "acquire-settle-batch", 2, 2, 2, 100),
+    Shape("rustlog", "produce-batch", 2, 2, 2, 100),
+    Shape("flymq", "produce", 4, 64, 2),
+    Shape("blipmq", "produce", 4, 64, 2),
+    Shape("mega", "produce", 4, 64, 2),
+)
+
+
+class _Reactor(EPollReactor):
+    """A reactor whose time stands still, and whose turns the counter makes."""
+
+    def seconds(self) -> float:
+        return MONOTONIC_SECONDS
+
+    def turn(self) -> None:
+        """Run the due calls, then serve the ready sockets."""
+        self.runUntilCurrent()
+        self.doIteration(0)
+
+
+class _Threads(InlinePool):
+    """A pool whose work is done between two turns."""
+
+    def start(self) -> None: ...
+
+    def wait(self, seconds: float) -> None:
+        if len(self) == 1:
+            self.step()
+
+    def stop(self, seconds: float = STOP_SECONDS) -> list[str]:
+        self.run()
+        return []
+
+
+class _Lock:
+    """A lock that is always free."""
+
+    def acquire(self, file_system: str = "", allow_network: bool = False) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class _Host:
+    """A `brokerd.server.host.Host` without threads, on a simulated disk."""
+
+    open_archive: Callable[..., Archive] | None = None
+
+    def __init__(self) -> None:
+        self.reactor = _Reactor()
+        self.disk = SimDisk()
+        self.pools: list[_Threads] = []
+        self.random_bytes = counting_ids(b"")
+
+    def prepare(self) -> int:
+        return 1_000_000
+
+    def begin_replay(self) -> None: ...
+
+    def begin_serving(self) -> None: ...
+
+    def end_serving(self) -> None: ...
+
+    def lock(self, data_dir: Path) -> _Lock:
+        return _Lock()
+
+    def threads(self, name: str, count: int = 1) -> _Threads:
+        self.pools.append(_Threads())
+        return self.pools[-1]
+
+    def make_lock(self) -> threading.Lock:
+        return threading.Lock()
+
+    def wall_seconds(self) -> float:
+        return WALL_SECONDS
+
+    def schema_check_runner(self) -> CheckRunner:
+        return InlineCheckRunner()
+
+    def run(self) -> None:
+        """Make turns, and do the work of all threads, until no work is left for now."""
+        for _ in range(2):
+            self.reactor.turn()
+            while any([pool.step() for pool in self.pools]):
+                self.reactor.turn()
+
+
+class _Counter:
+    """A trace function that counts instructions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def call(self, frame: FrameType, event: str, argument: object) -> Any:
+        if any(part in frame.f_code.co_filename for part in _NOT_COUNTED):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "opcode":
+            self.count += 1
+        return self._step
+
+
+class _Client:
+    """One connection of the load generator; it does not block."""
+
+    def __init__(self, host: _Host, core: BrokerCore, wire_format: str, role: Role) -> None:
+        self.role = role
+        self._inbox = b""
+        self._socket, served = socket.socketpair()
+        self._socket.setblocking(False)
+        served.setblocking(False)
+        for end in (self._socket, served):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _READ_BYTES)
+        with served:
+            host.reactor.adoptStreamConnection(
+                served.fileno(), socket.AF_UNIX, core.factory(wire_format)
+            )
+
+    def send(self, data: bytes | memoryview) -> None:
+        assert self._socket.send(data) == len(data), "the socket has space for a window"
+
+    def receive(self) -> bytes | memoryview:
+        """Return the requests that follow the answers so far."""
+        try:
+            self._inbox += self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return b""
+        step = self.role.answers(self._inbox)
+        self._inbox = self._inbox[step.consumed :]
+        return step.reply
+
+    def exchange(self, host: _Host, data: bytes) -> None:
+        """Send bytes, and drop the answer."""
+        self.send(data)
+        host.run()
+        self._socket.recv(_READ_BYTES)
+
+    def messages(self) -> int:
+        """Return the messages so far: a settled message counts, and its lease does not."""
+        tally = self.role.tally
+        assert not tally.errors, tally.example
+        return tally.produced + tally.settled
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def count(shape: Shape) -> float:
+    """Return the bytecode instructions for each message of a scenario."""
+    host = _Host()
+    core = BrokerCore(Config(wal=Wal(segment_bytes=_SEGMENT_BYTES)), Path(DATA_DIR), host)
+    core.lock()
+    opened: list[object] = []
+    opening: Deferred[Any] = core.open()
+    opening.addBoth(opened.append)
+    host.run()
+    assert opened == [None], opened
+    spec = LoadSpec(
+        shape.scenario, "", shape.connections, shape.window, _PAYLOAD_BYTES, 1.0, "bench", "bench",
+        "0", shape.batch, format=shape.format,
+    )  # fmt: skip
+    clients = [
+        _Client(host, core, shape.format, FORMATS[shape.format].role(spec, number))
+        for number in range(shape.connections)
+    ]
+    counter = _Counter()
+    collects, before = gc.isenabled(), sys.gettrace()
+    gc.disable()  # a pass may run finalizers in Python
+    try:
+        _make_topic(host, core, shape)
+        if shape.format == "blipmq":
+            greeting = blipmq.encode(blipmq.Hello(1, blipmq.VERSION))
+            greeting += blipmq.encode(blipmq.Auth(2, "any key"))
+            for client in clients:
+                client.exchange(host, greeting)
+        waiting = [client.role.first()[0] for client in clients]
+        for number in range(_WARM_UP_ROUNDS + shape.rounds):
+            if number == _WARM_UP_ROUNDS:
+                counter.count = 0
+                messages = sum(client.messages() for client in clients)
+            for client, data in zip(clients, waiting, strict=True):
+                client.send(data)
+            sys.settrace(counter.call)
+            host.run()
+            sys.settrace(before)
+            waiting = [client.receive() for client in clients]
+            assert all(waiting), f"{shape.name}: a connection got no answer"
+        messages = sum(client.messages() for client in clients) - messages
+    finally:
+        sys.settrace(before)
+        if collects:
+            gc.enable()
+        for client in clients:
+            client.close()
+        host.run()
+        host.reactor.removeAll()
+    return round(counter.count / messages, 1)
+
+
+def _make_topic(host: _Host, core: BrokerCore, shape: Shape) -> None:
+    """Create the topic with one record, and the backlog of a consumer."""
+    rustlog = CODECS[Dialect.BINARY].encode_request(CreateTopic("bench", 1))
+    setup = [("rustlog", rustlog)]
+    if FORMATS[shape.format].consumes(shape.scenario):
+        requests = shape.connections * shape.window * (_WARM_UP_ROUNDS + shape.rounds)
+        setup += [("mamamia", produce_frame("bench", _PAYLOAD_BYTES, 100))] * (
+            requests * shape.batch // 100 + 1
+        )
+    for wire_format, data in setup:
+        spec = LoadSpec("produce", "", 1, 1, _PAYLOAD_BYTES, 1.0, "bench", "bench", "0")
+        client = _Client(host, core, wire_format, FORMATS[wire_format].role(spec, 0))
+        client.exchange(host, data)
+        client.close()
+        host.run()
+
+
+def python_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def is_compiled() -> bool:
+    """Return whether some modules of brokerd are compiled, so that they execute no bytecode."""
+    files = [
+        getattr(module, "__file__", None)
+        for name, module in sys.modules.items()
+        if name.startswith("brokerd.")
+    ]
+    return not all(file is None or file.endswith(".py") for file in files)
+
+
+def committed() -> dict[str, float]:
+    """Return the committed counts by scenario; none for another Python or compiled modules."""
+    if not COUNTS_FILE.exists():
+        return {}
+    found = json.loads(COUNTS_FILE.read_text())
+    if is_compiled() or found["python"] != python_version():
+        return {}
+    counts: dict[str, float] = found["instructions"]
+    return counts
+
+
+def compare(counts: dict[str, float], known: dict[str, float]) -> list[str]:
+    """Return a line for each scenario that executes more instructions than ``known`` allows."""
+    return [
+        f"{name}: {counts[name]:,.1f} bytecode instructions a message, {known[name]:,.1f} committed"
+        for name in counts
+        if name in known and counts[name] > known[name] * (1 + MARGIN)
+    ]
+
+
+def show_counts(show: Callable[[str], None], formats: Sequence[str]) -> dict[str, float]:
+    """Count the scenarios of these formats, and show each beside its committed count."""
+    known = committed()
+    show(f"{'bytecode instructions a message':<44}{'now':>10}{'committed':>12}")
+    counts = {}
+    for shape in SHAPES:
+        if shape.format in formats:
+            counts[shape.name] = count(shape)
+            beside = f"{known[shape.name]:,.1f}" if shape.name in known else "-"
+            show(f"{shape.name:<44}{counts[shape.name]:>10,.1f}{beside:>12}")
+    return counts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Exit code 1: a count grew."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bytecodes", description=(__doc__ or "").partition("\n\n")[0]
+    )
+    parser.add_argument("--record", action="store_true", help="write the counts to the file")
+    options = parser.parse_args(arguments)
+    counts = show_counts(print, tuple(FORMATS))
+    if options.record:
+        found = {"python": python_version(), "instructions": counts}
+        COUNTS_FILE.write_text(json.dumps(found, indent=2) + "\n")
+        return 0
+    grown = compare(counts, committed())
+    for line in grown:
+        print(line)
+    return 1 if grown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
