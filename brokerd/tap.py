@@ -8,7 +8,6 @@ paths absolute. The service opens lock, threads, files and sockets when it start
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 import time
@@ -17,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from twisted.logger import ILogObserver, LegacyLogObserverWrapper, Logger, globalLogPublisher
+from twisted.logger import LegacyLogObserverWrapper, Logger, globalLogPublisher
 from twisted.python import usage
 from twisted.python.logfile import LogFile
 
@@ -38,10 +37,11 @@ from brokerd.server.config import (
 )
 from brokerd.server.journald import WARNING
 from brokerd.server.listeners import ADMIN, endpoints_of, insecure_listeners, is_open
-from brokerd.server.logs import at_level, make_observer
+from brokerd.server.logs import OperatorLog, file_observer
 from brokerd.server.memory_errors import MemoryErrorObserver
 from brokerd.server.notify import Notifier
 from brokerd.server.process_exit import ProcessExit, print_error, stderr_line
+from brokerd.server.reload import Reload, handle_signals, ignore_signals
 from brokerd.server.service import BrokerdService, Core, Listener
 from brokerd.server.watch import certificate_conditions
 
@@ -139,15 +139,16 @@ def assemble(
         reactor, data_dir, core, listeners, health, process_exit, notifier, _log, facts
     )
     if config.admin.endpoint != "none":
-        hosts = Hosts([socket.gethostname(), *config.admin.hosts]) if checks_host(config) else None
+        is_checked = checks_host(config, endpoints[ADMIN])
+        hosts = Hosts([socket.gethostname(), *config.admin.hosts]) if is_checked else None
         site = make_site(service.status, core.api(), health, metrics, reactor, _log, hosts)
         service.attach_admin(listener(ADMIN, config.admin.endpoint, lambda: site))
     return service
 
 
-def checks_host(config: Config) -> bool:
+def checks_host(config: Config, endpoint: Any = None) -> bool:
     """Return whether the admin site has no login and must check the header Host."""
-    return config.security.auth == "off" and not is_open(config.admin.endpoint)
+    return config.security.auth == "off" and not is_open(config.admin.endpoint, endpoint)
 
 
 def makeService(options: Options) -> BrokerdService:
@@ -158,6 +159,8 @@ def makeService(options: Options) -> BrokerdService:
     from brokerd.server.assembly import make_core
 
     try:
+        if options["config"] is not None:  # a daemon changes its directory
+            options["config"] = os.path.abspath(options["config"])
         loaded = load_options(options, os.environ)
         config = with_secrets(loaded.config)
         warnings = (*loaded.warnings, *secret_warnings(config))
@@ -167,7 +170,17 @@ def makeService(options: Options) -> BrokerdService:
     except BrokerdError as error:
         raise SystemExit(stderr_line(str(error))) from error
     parent: Mapping[str, Any] = options.parent or {}
-    service.log_observer = make_log_observer(config.log, parent, reactor)
+    operator_log = make_operator_log(config.log, parent)
+    service.log_observer = operator_log.observer
+    reload = Reload(
+        config,
+        lambda: with_secrets(load_options(options, os.environ).config),
+        service.reconfigure,
+        operator_log,
+        service.credentials(),
+    )
+    ignore_signals()
+    reactor.callWhenRunning(handle_signals, reactor, reload, operator_log)
     if not (parent.get("nodaemon") or parent.get("debug")):
         process_exit.follow_daemon(reactor)
     reactor.callWhenRunning(announce, config, warnings)
@@ -202,8 +215,8 @@ def announce(config: Config, warnings: Sequence[str] = ()) -> None:
     _log.warn("{line}", event_id="durability-reduced", line=line)
 
 
-def make_log_observer(config: Log, parent: Mapping[str, Any], reactor: Any) -> ILogObserver:
-    """Make the log observer for the destination in ``twistd``'s options: syslog, file or stdout.
+def make_operator_log(config: Log, parent: Mapping[str, Any]) -> OperatorLog:
+    """Make the log for the destination in ``twistd``'s options: syslog, file or stdout.
 
     :param parent: the options of ``twistd`` itself.
     """
@@ -211,10 +224,9 @@ def make_log_observer(config: Log, parent: Mapping[str, Any], reactor: Any) -> I
         from twisted.python.syslog import SyslogObserver
 
         syslog: Any = SyslogObserver(parent.get("prefix", "brokerd"))
-        return at_level(LegacyLogObserverWrapper(syslog.emit), config.level)
+        return OperatorLog(LegacyLogObserverWrapper(syslog.emit), config)
     name = parent.get("logfile")
     if name == "-" or (parent.get("nodaemon") and not name):
-        return make_observer(sys.stdout, config.format, config.level, os.environ)
+        return OperatorLog(file_observer(sys.stdout, config.format, os.environ), config)
     file = LogFile.fromFullPath(os.path.abspath(name or "twistd.log"))
-    signal.signal(signal.SIGUSR1, lambda number, frame: reactor.callFromThread(file.rotate))
-    return make_observer(file, config.format, config.level)
+    return OperatorLog(file_observer(file, config.format), config, file)

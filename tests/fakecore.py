@@ -81,6 +81,9 @@ class FakeCore:
 
     def measure(self) -> None: ...
 
+    def reconfigure(self, config: Config) -> None:
+        self.calls.append("reconfigure")
+
     def commit_seconds(self) -> float:
         return float(self.trouble.get("commit_seconds", 0))
 

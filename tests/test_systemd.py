@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import tomllib
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
+from brokerd.server.disk_state import STALLED_SECONDS
 from brokerd.server.process_exit import IN_USE, STORAGE_FAILED, USAGE
+from brokerd.server.sections import DEFAULT_LISTENERS
 from brokerd.tap import Options
 
 ETC = Path(__file__).resolve().parent.parent / "etc"
@@ -73,11 +77,12 @@ def test_the_user_of_the_unit_is_made_by_sysusers(service: dict[str, str]) -> No
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 @pytest.mark.parametrize(
-    "name", ["brokerd.service", "brokerd-rollup.service", "brokerd-rollup.timer"]
+    "name",
+    ["brokerd.service", "brokerd.socket", "brokerd-rollup.service", "brokerd-rollup.timer"],
 )
 def test_systemd_understands_each_unit(name: str, tmp_path: Path) -> None:
     """No unknown key and no value that it ignores; the programs are not installed here."""
-    for unit in DIRECTORY.glob("brokerd*.[st]*[er]"):
+    for unit in DIRECTORY.glob("brokerd*.[st]*[ert]"):
         text = re.sub(
             r"^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text(), flags=re.MULTILINE
         )
@@ -114,6 +119,77 @@ def test_the_broker_goes_before_the_rollup(service: dict[str, str], rollup: dict
     assert int(rollup["OOMScoreAdjust"]) > int(service["OOMScoreAdjust"])
     assert int(rollup["Nice"]) > 0
     assert "MemoryMax" in rollup
+
+
+def test_the_machine_goes_before_the_broker(service: dict[str, str]) -> None:
+    """Its memory is bounded, and the kernel does not end everybody else in its place."""
+    assert service["MemoryMax"] == "75%"
+    assert int(service["OOMScoreAdjust"]) >= 0
+
+
+def test_a_reload_is_the_signal_that_reloads(service: dict[str, str]) -> None:
+    assert shlex.split(service["ExecReload"]) == ["/bin/kill", "-HUP", "$MAINPID"]
+
+
+def test_the_watchdog_waits_longer_than_a_slow_disk(service: dict[str, str]) -> None:
+    """Health says disk-stalled long before systemd ends the broker."""
+    assert int(service["WatchdogSec"]) >= 10 * STALLED_SECONDS
+
+
+def test_the_sockets_are_the_listeners_that_their_unit_names() -> None:
+    """The table of the comment has an index for each socket, on its default port."""
+    text = (DIRECTORY / "brokerd.socket").read_text()
+    table = re.sub(
+        r"^# ?", "", text[text.index("#   [listen]") :].partition("\n#\n")[0], flags=re.M
+    )
+    listen = tomllib.loads(table)["listen"]
+    ports = re.findall(r"^ListenStream=127\.0\.0\.1:(\d+)$", text, re.M)
+    assert list(listen.values()) == [
+        f"systemd:domain=INET:index={number}" for number in range(len(ports))
+    ]
+    assert {name: f"tcp:{port}" for name, port in zip(listen, ports, strict=True)} == (
+        DEFAULT_LISTENERS
+    )
+
+
+@pytest.mark.skipif(shutil.which("logrotate") is None, reason="there is no logrotate here")
+def test_logrotate_understands_its_file(tmp_path: Path) -> None:
+    """Without the user of the unit, who does not exist here."""
+    text = (ETC / "logrotate.d" / "brokerd").read_text()
+    text = re.sub(r"^    (su|create) .*\n", "", text, flags=re.M)
+    file = tmp_path / "brokerd"
+    file.write_text(text.replace("/var/log/brokerd", str(tmp_path)))
+    file.chmod(0o644)
+    checked = subprocess.run(
+        ["logrotate", "--debug", "--state", tmp_path / "state", file],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert checked.returncode == 0, checked.stderr
+    assert "error" not in checked.stderr
+
+
+def test_logrotate_signals_only_a_broker(tmp_path: Path) -> None:
+    """The lock of a stopped broker may name another process by now."""
+    text = (ETC / "logrotate.d" / "brokerd").read_text()
+    script = text.partition("    postrotate\n")[2].partition("    endscript")[0]
+    script = script.replace("/var/lib/brokerd/lock", str(tmp_path / "lock"))
+
+    other = subprocess.Popen(["sleep", "60"])
+    (tmp_path / "lock").write_text(f"{other.pid}\n")
+    subprocess.run(["/bin/sh", "-e", "-c", script], timeout=60, check=True)
+    assert other.poll() is None
+    other.kill()
+    assert other.wait(60) == -signal.SIGKILL
+    link = tmp_path / "brokerd-sleep"
+    link.symlink_to(shutil.which("sleep") or "/bin/sleep")
+    process = subprocess.Popen([link, "60"])
+    (tmp_path / "lock").write_text(f"{process.pid}\n")
+    subprocess.run(["/bin/sh", "-e", "-c", script], timeout=60, check=True)
+    assert process.wait(60) == -signal.SIGHUP
+    (tmp_path / "lock").unlink()
+    subprocess.run(["/bin/sh", "-e", "-c", script], timeout=60, check=True)
 
 
 def test_the_timer_starts_the_rollup() -> None:

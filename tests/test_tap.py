@@ -19,7 +19,7 @@ from brokerd.tap import (
     Options,
     assemble,
     load_options,
-    make_log_observer,
+    make_operator_log,
     makeService,
     use_monotonic_clock,
 )
@@ -175,8 +175,7 @@ def test_foreground_logs_to_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
     for parent in ({"nodaemon": 1, "logfile": None}, {"nodaemon": 1, "logfile": "-"}):
         out = io.StringIO()
         monkeypatch.setattr("sys.stdout", out)
-        observer = make_log_observer(config.log, parent, MemoryReactorClock())
-        observer(_event())
+        make_operator_log(config.log, parent).observer(_event())
         assert out.getvalue().startswith('{"time": "1970-01-01T00:00:00.000Z"')
 
 

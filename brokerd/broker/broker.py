@@ -164,6 +164,17 @@ class Broker:
         bounds = [] if self.bounds is None else [self.bounds.last_write()]
         return [*bounds, self.snapshotter.write_last]
 
+    def change_limits(self, settings: BrokerSettings) -> None:
+        """Use other limits on topics, partitions, groups, producers and subscriptions.
+
+        What exists beyond a lower limit stays, except producers, which are forgotten.
+        """
+        self.topics.max_topics = settings.max_topics
+        self.topics.max_partitions = settings.max_partitions
+        self.leases.limit_groups(settings.max_groups)
+        self.producers.producers_max = settings.max_producers
+        self.subscriptions.subscriptions_max = settings.max_subscriptions
+
     # -- status -------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:

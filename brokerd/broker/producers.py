@@ -54,7 +54,7 @@ class Producers:
 
     def __init__(self, context: Context, producers_max: int) -> None:
         self._group_commit = context.group_commit
-        self._producers_max = producers_max
+        self.producers_max = producers_max
         self._known: OrderedDict[Known, bytes] = OrderedDict()
         self._bytes = 0
         self._fresh_from = 0
@@ -108,7 +108,7 @@ class Producers:
     def _keep(self, key: Known, batches: bytes) -> None:
         self._known[key] = batches
         self._bytes += _cost(key, batches)
-        while len(self._known) > self._producers_max or self._bytes > BYTES_MAX:
+        while len(self._known) > self.producers_max or self._bytes > BYTES_MAX:
             self._bytes -= _cost(*self._known.popitem(last=False))
 
     # -- what survives a restart --------------------------------------------------------------

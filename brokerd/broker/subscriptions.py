@@ -101,7 +101,7 @@ class Subscriptions:
         self._time = context.time
         self._create_topic = create_topic
         self._offset_at_time = offset_at_time
-        self._subscriptions_max = subscriptions_max
+        self.subscriptions_max = subscriptions_max
         self._known: dict[int, Subscription] = {}
         self._next_id = 1
         self._to_look_at: deque[int] = deque()
@@ -151,7 +151,7 @@ class Subscriptions:
         ``lease_us`` and double. Raises `InvalidName`, `LimitExceeded`, `NoSpace`, `Congested`. Then
         nothing is changed, but the topic may be created.
         """
-        if len(self._known) >= self._subscriptions_max:
+        if len(self._known) >= self.subscriptions_max:
             raise LimitExceeded(
                 f"there are {len(self._known)} subscriptions already, the most that a broker has; "
                 "subscriptions without polls will expire"

@@ -71,8 +71,8 @@ class TopicAdmin:
         self._tail = tail
         self._cold = cold
         self._counters = context.counters
-        self._max_topics = max_topics
-        self._max_partitions = max_partitions
+        self.max_topics = max_topics
+        self.max_partitions = max_partitions
         self._configured = configured
 
     def find(self, name: str) -> Topic | None:
@@ -113,16 +113,16 @@ class TopicAdmin:
         ``before`` is the number of topics that the caller creates before this one.
         """
         check_topic_name(name)
-        if not 1 <= partitions <= self._max_partitions:
+        if not 1 <= partitions <= self.max_partitions:
             raise LimitExceeded(
-                f"a topic has 1 to {self._max_partitions} partitions, not {partitions}; "
+                f"a topic has 1 to {self.max_partitions} partitions, not {partitions}; "
                 "limits.partitions says how many"
             )
-        if len(self._state.by_name) + before >= self._max_topics:
+        if len(self._state.by_name) + before >= self.max_topics:
             others = f", and {before} more are to be made before {name!r}" if before else ""
             raise LimitExceeded(
                 f"there are {len(self._state.by_name)} topics already{others}, and "
-                f"limits.max_topics is {self._max_topics}; raise it"
+                f"limits.max_topics is {self.max_topics}; raise it"
             )
 
     def create_admitted(self, name: str, partitions: int) -> Topic:

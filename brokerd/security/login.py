@@ -60,7 +60,10 @@ class AccountGuard(Guard):
         self._log_certificate = log_certificate
         self._principals = principals
         self._certificates = certificates
-        self._blipmq_digests = [digest_of(key) for key in blipmq_keys]
+        self.accept_blipmq_keys(blipmq_keys)
+
+    def accept_blipmq_keys(self, keys: Iterable[str]) -> None:
+        self._blipmq_digests = [digest_of(key) for key in keys]
 
     @property
     def version(self) -> int:

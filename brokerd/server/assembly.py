@@ -282,6 +282,7 @@ class BrokerCore:
             config, self.broker, lambda: self.recovery is not None, self._certificate_log
         )
         """Authenticates connections."""
+        self._descriptors: int | None = None
         self._limits = connection_limits(config)
         """As configured; `lock` lowers them to the limit on open files."""
         self._factories: dict[str, ConnectionFactory] = {}
@@ -308,7 +309,7 @@ class BrokerCore:
 
     def lock(self) -> None:
         """Take the data directory, or raise DirectoryLocked or UnsafeFileSystem."""
-        descriptors = self._host.prepare()
+        self._descriptors = descriptors = self._host.prepare()
         self._limits = connection_limits(self._config, descriptors)
         if self._limits.connections < self._config.limits.connections:
             self._log.warn(
@@ -386,6 +387,17 @@ class BrokerCore:
         self._factories[wire_format] = factory
         factory.count_open = self._count_open
         return factory
+
+    def reconfigure(self, config: Config) -> None:
+        """Use the options of ``config`` that can change at run time: limits and BlipMQ's keys."""
+        self._config = config
+        self._limits = connection_limits(config, self._descriptors)
+        for factory in self._factories.values():
+            factory.limits = self._limits
+            if isinstance(factory, BlipmqFactory):
+                factory.accept_keys(config.blipmq.api_keys)
+        self.guard.accept_blipmq_keys(config.blipmq.api_keys)
+        self.broker.change_limits(broker_settings(config))
 
     def _count_open(self) -> int:
         """Return the number of connections at all listeners."""

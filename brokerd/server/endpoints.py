@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import serverFromString
+from twisted.internet.endpoints import AdoptedStreamServerEndpoint, serverFromString
 from twisted.internet.interfaces import (
     IAddress,
     IListeningPort,
@@ -113,6 +114,8 @@ class Endpoints:
                 endpoint = ProxyEndpoint(endpoint)
         except Exception as error:  # endpoint plugins may raise any exception
             reason = " ".join(str(error).split()) or type(error).__name__
+            if isinstance(error, IndexError | KeyError) and description.startswith("systemd:"):
+                reason = "systemd passed no such socket; start brokerd.socket first"
             raise ConfigError(
                 f"{name}: {description!r} is not a server endpoint such as tcp:9000 "
                 f"or unix:/run/brokerd.sock: {reason}"
@@ -281,6 +284,22 @@ def interface_of(description: str) -> str | None:
             return _unescaped(part.removeprefix("interface="))
     by_position = [part for part in parts if not re.match(r"[A-Za-z]+=", part)]
     return _unescaped("".join(by_position[_INTERFACE_POSITION[kind] :][:1]))
+
+
+def inherited_interface(endpoint: Any) -> str:
+    """Return the interface of a ``systemd:`` endpoint, whose socket is open already; "" if unknown.
+
+    Twisted removes the variables of sd_listen_fds(3), so the endpoint has to tell.
+    """
+    adopted = getattr(endpoint, "plain", endpoint)
+    if not isinstance(adopted, AdoptedStreamServerEndpoint):
+        return ""
+    try:
+        with socket.socket(fileno=os.dup(adopted.fileno)) as inherited:
+            address = inherited.getsockname()
+    except OSError:  # there is no such socket; the endpoint says so when it opens
+        return ""
+    return str(address[0]) if isinstance(address, tuple) else ""
 
 
 def _unescaped(text: str) -> str:

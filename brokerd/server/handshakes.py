@@ -211,7 +211,7 @@ class TlsEndpoint:
     ) -> None:
         self.credentials = credentials
         self._name = name
-        self._endpoint = endpoint
+        self.plain = endpoint
         self._factory: TlsFactory | None = None
         self._handshake_seconds = handshake_seconds
         self._clock = clock
@@ -221,7 +221,7 @@ class TlsEndpoint:
         self._factory = TlsFactory(
             self._name, protocolFactory, self.credentials, self._handshake_seconds, self._clock
         )
-        listening: Deferred[IListeningPort] = self._endpoint.listen(self._factory)
+        listening: Deferred[IListeningPort] = self.plain.listen(self._factory)
         return listening
 
     @property

@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IStreamServerEndpoint
 
 from brokerd.errors import ConfigError
 from brokerd.security.certificates import read_principals
-from brokerd.server.endpoints import Endpoints, interface_of, is_behind_proxy
+from brokerd.server.endpoints import Endpoints, inherited_interface, interface_of, is_behind_proxy
 from brokerd.server.sections import FORMATS, Config
 
 ADMIN = "admin"
@@ -70,7 +70,7 @@ def insecure_listeners(
     """Return open listener -> its missing protection; safe listeners are left out."""
     found = {}
     for name, description in descriptions(config).items():
-        if not is_open(description):
+        if not is_open(description, endpoints[name]):
             continue
         client_auth = _client_auth(endpoints[name])
         lacks = [] if client_auth else ["TLS"]
@@ -108,9 +108,11 @@ def listener_warnings(config: Config, endpoints: Mapping[str, IStreamServerEndpo
     return found
 
 
-def is_open(description: str) -> bool:
+def is_open(description: str, endpoint: Any = None) -> bool:
     """Return whether other machines may reach an endpoint; True if unknown."""
     interface = interface_of(description)
+    if interface == "":
+        interface = inherited_interface(endpoint)
     if interface is None:
         return False
     try:

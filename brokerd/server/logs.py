@@ -19,12 +19,15 @@ from twisted.logger import (
     FilteringLogObserver,
     ILogObserver,
     LogEvent,
+    Logger,
     LogLevel,
     LogLevelFilterPredicate,
     formatEvent,
 )
+from twisted.python.logfile import LogFile
 
 from brokerd.server.journald import is_journal, journald_lines
+from brokerd.server.sections import Log
 
 _FACTS = (str, int, float, bool, type(None))
 
@@ -39,17 +42,63 @@ def make_observer(
     :param log_format: ``text`` or ``json``.
     :param environment: tells whether journald reads the file; see `is_journal`.
     """
+    predicate = LogLevelFilterPredicate(LogLevel.levelWithName(level))
+    return FilteringLogObserver(file_observer(file, log_format, environment), [predicate])
+
+
+def file_observer(
+    file: TextIO, log_format: str, environment: Mapping[str, str] = NO_ENVIRONMENT
+) -> ILogObserver:
+    """Make the observer that writes events of all levels to the file, as `make_observer`."""
     formats: dict[str, Callable[[LogEvent], str]] = {"text": text_line, "json": json_line}
     lines = formats[log_format]
     if is_journal(file, environment):
         lines = journald_lines(lines)
-    return at_level(FileLogObserver(file, lines), level)
+    return FileLogObserver(file, lines)
 
 
-def at_level(observer: ILogObserver, level: str) -> ILogObserver:
-    """Let only events of at least this level through to an observer."""
-    predicate = LogLevelFilterPredicate(LogLevel.levelWithName(level))
-    return FilteringLogObserver(observer, [predicate])
+class OperatorLog:
+    """The observer of the operator's log, whose level can change, and its file.
+
+    :param observer: writes events of all levels.
+    :param file: the log file, None for stdout and syslog.
+    """
+
+    _log = Logger(namespace="brokerd")
+
+    def __init__(self, observer: ILogObserver, config: Log, file: LogFile | None = None) -> None:
+        self._predicate = LogLevelFilterPredicate()
+        self._file = file
+        self.observer: ILogObserver = FilteringLogObserver(observer, [self._predicate])
+        self.configure(config)
+
+    def configure(self, config: Log) -> None:
+        """Use another level, and another size of the log file."""
+        self._predicate.defaultLogLevel = LogLevel.levelWithName(config.level)
+        self._predicate.clearLogLevels()
+        if self._file is not None:
+            self._file.rotateLength = config.rotate_bytes
+
+    def reopen(self) -> None:
+        """Open the log file again, because another program may have moved it."""
+        if self._file is None:
+            return
+        try:
+            with open(self._file.path, "ab"):
+                pass  # without the file, the earlier one stays open
+            self._file.reopen()
+        except OSError as error:
+            self._log.error(
+                "cannot open the log file {path} again: {reason}",
+                event_id="log-not-reopened",
+                path=self._file.path,
+                reason=error.strerror,
+            )
+
+    def rotate(self) -> None:
+        """Begin a new log file; the present one gets a number."""
+        if self._file is not None:
+            self._file.rotate()
 
 
 def text_line(event: LogEvent) -> str:

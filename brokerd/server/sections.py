@@ -190,6 +190,7 @@ class Log(Struct, frozen=True):
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warn", "error", "critical"] = "info"
+    rotate_bytes: Size = 1_000_000
 
 
 class Admin(Struct, frozen=True):

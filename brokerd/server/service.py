@@ -36,6 +36,7 @@ from brokerd.admin.health import Health, Phase
 from brokerd.admin.http.routing import Api
 from brokerd.errors import BrokerdError, DirectoryLocked, NewerFormat, StorageFailed
 from brokerd.server.bounded_call import bounded_call
+from brokerd.server.config import Config
 from brokerd.server.endpoints import address_text
 from brokerd.server.listeners import ADMIN, speaks_tls
 from brokerd.server.notify import Notifier
@@ -84,6 +85,9 @@ class Core(Protocol):
 
     def measure(self) -> None:
         """Start the measurements that the conditions need; the service calls it every second."""
+
+    def reconfigure(self, config: Config) -> None:
+        """Use the options of ``config`` that can change at run time."""
 
     def commit_seconds(self) -> float:
         """Return the time for which the commit under way has waited for the disk; 0 without one."""
@@ -174,6 +178,16 @@ class BrokerdService(Service):
         super().setServiceParent(parent)
         if self.log_observer is not None:
             parent.setComponent(ILogObserver, self.log_observer)
+
+    def reconfigure(self, config: Config) -> None:
+        """Use the options of ``config`` that can change at run time."""
+        self._core.reconfigure(config)
+
+    def credentials(self) -> list[Any]:
+        """Return the TLS files of all listeners, each once."""
+        everybody = [*self._listeners, *([] if self._admin is None else [self._admin])]
+        found = (getattr(one.endpoint, "credentials", None) for one in everybody)
+        return list(dict.fromkeys(one for one in found if one is not None))
 
     def attach_admin(self, admin: Listener) -> None:
         """Add the admin site, which opens before the replay, so that health checks work."""

@@ -89,6 +89,11 @@ class LeaseService:
         self._counted_us = -COUNT_US
         self.timers = LeaseTimers(context.clock, context.time, self._on_due)
 
+    def limit_groups(self, max_groups: int) -> None:
+        """Allow this many groups from now on; the next new group counts all."""
+        self._max_groups = max_groups
+        self._groups_left, self._counted_us = 0, -COUNT_US
+
     def start(self, now_us: int) -> None:
         """Give each lease its full duration again, and start the timer."""
         for group_partition in self._state.group_partitions():
