@@ -28,6 +28,7 @@ NAMES = (
     "partitionBytes",
     "tail",
     "maxBytesPerTrigger",
+    "failOnDataLoss",
     "table",
 )
 _OF_ALL_TABLES = ("table", "columns", "archive", "partitionBytes")
@@ -80,6 +81,8 @@ class Options(NamedTuple):
     to: str | None
     max_bytes: int | None
     """The size of a micro-batch, in bytes of the journal."""
+    fail_on_data_loss: bool | None = None
+    """Whether a stream fails if records were removed before it read them. None: not given."""
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -118,6 +121,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
         start=values.get("from"),
         to=values.get("to"),
         max_bytes=max_bytes,
+        fail_on_data_loss=(
+            _boolean(values, "failOnDataLoss", True) if "failOnDataLoss" in values else None
+        ),
     )
     if options.start is not None:
         parse_start(options.start)
@@ -130,6 +136,8 @@ def batch_request(options: Options) -> Request:
     """Return the request of a batch. Raises `BadOption` for an option of streams."""
     if options.max_bytes is not None:
         raise BadOption("maxBytesPerTrigger is for streams: leave it out, or use readStream")
+    if options.fail_on_data_loss is not None:
+        raise BadOption("failOnDataLoss is for streams: leave it out, or use readStream")
     if options.start == LATEST:
         raise BadOption(
             "from=latest is for streams: a batch ends at the end of the log, so it would have "

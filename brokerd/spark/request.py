@@ -36,5 +36,9 @@ class Request(NamedTuple):
     """The approximate size of a split."""
     tail: bool = True
     """Whether to read the open journal file."""
+    only_ids: frozenset[int] | None = None
+    """Ids of the topics to read among those that ``topics`` selects. None means all of them."""
+    unread: Mapping[tuple[int, int], int] = {}
+    """The first offsets to read, by topic id and partition. Other partitions are read whole."""
     unknown_topics: bool = False
     """Whether to accept unknown topics, which count as empty. If not, they are an error."""

@@ -1,10 +1,10 @@
 # Tests: tests/spark/test_streaming.py
 """The log as a stream: docs/spark.rst, section "Streams".
 
-Spark stores offsets in the checkpoint. An offset is a JSON object: ``version`` 1, ``log_id``,
-``lsn``, and ``from`` if the stream did not begin at the first or last record. A micro-batch has the
-records from the LSN of one offset to the LSN of the next (exclusive). A repeated plan gives the
-same records, except for records that were removed or have expired since.
+Spark stores offsets in the checkpoint. An offset is a JSON object, which docs/spark.rst describes.
+A micro-batch has the records from the LSN of one offset to the LSN of the next (exclusive), and the
+earlier records of topics that the first offset lacks. A repeated plan gives the same records,
+except for records that were removed or have expired since.
 
 Spark calls one reader in one Python process during the whole stream.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,13 +24,29 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, escaped
 from brokerd.spark.clock import now_us
 from brokerd.spark.errors import hide_traceback
-from brokerd.spark.location import Location, open_location
+from brokerd.spark.location import WAL, Location, open_location
 from brokerd.spark.options import EARLIEST, LATEST, add_start, parse_options, stream_request
 from brokerd.spark.plan.log_end import LogEnd, batch_end, log_end
-from brokerd.spark.plan.query_plan import Plan, plan_query
+from brokerd.spark.plan.log_snapshot import (
+    TRIES,
+    LogSnapshot,
+    files_deleted_error,
+    readable,
+    take_snapshot,
+)
+from brokerd.spark.plan.positions import (
+    Positions,
+    Removed,
+    SegmentMark,
+    read_positions,
+    removed_offsets,
+    segment_before,
+)
+from brokerd.spark.plan.predicate import Interval, Key
+from brokerd.spark.plan.query_plan import Plan, build_predicate, plan_query
 from brokerd.spark.read.row_format import RowFormat, SplitPartition, row_format
 from brokerd.spark.request import Request
 
@@ -37,7 +54,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-VERSION = 1
+VERSION = 2
+_WITHOUT_POSITIONS = 1
+"""The version of offsets that lack the positions of partitions."""
+
+
+class DataLost(BrokerdError):
+    """Records were removed before a stream read them."""
 
 
 class BadCheckpoint(BrokerdError):
@@ -51,11 +74,47 @@ class Offset(NamedTuple):
     lsn: int
     start: str | None = None
     """The option ``from`` of the stream's start, if it gives a position."""
+    first_lsn: int = 0
+    """The LSN at which the stream began."""
+    segment: SegmentMark | None = None
+    """The segment with the byte before ``lsn``, if the journal had it."""
+    positions: Positions | None = None
+    """The positions of all partitions that the stream reads; None if they are not known."""
+    left: Mapping[Key, int] = {}
+    """The positions of partitions that the stream has read and reads no more."""
+    lost: int = 0
+    """The number of records that were removed before the stream read them."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object for the checkpoint."""
-        fields = {"version": VERSION, "log_id": self.log_id, "lsn": self.lsn}
-        return fields if self.start is None else {**fields, "from": self.start}
+        fields: dict[str, Any] = {"version": VERSION, "log_id": self.log_id, "lsn": self.lsn}
+        if self.start is not None:
+            fields["from"] = self.start
+        fields["first_lsn"] = self.first_lsn
+        if self.segment is not None:
+            fields["segment"] = list(self.segment)
+        if self.positions is not None:
+            fields["next"] = _nested(self.positions)
+        if self.left:
+            fields["left"] = _nested(self.left)
+        fields["lost"] = self.lost
+        return fields
+
+
+def _nested(positions: Positions) -> dict[str, list[int]]:
+    """Return positions as JSON: an array by topic id. Partitions have numbers without a gap."""
+    found: dict[str, list[int]] = {}
+    for (topic_id, _), position in sorted(positions.items()):
+        found.setdefault(str(topic_id), []).append(position)
+    return found
+
+
+def _flat(nested: Mapping[str, list[int]]) -> dict[Key, int]:
+    return {
+        (int(topic_id), partition): int(position)
+        for topic_id, positions in nested.items()
+        for partition, position in enumerate(positions)
+    }
 
 
 def parse_offset(fields: Mapping[str, Any]) -> Offset:
@@ -68,12 +127,27 @@ def parse_offset(fields: Mapping[str, Any]) -> Offset:
         )
     log_id, lsn, start = fields.get("log_id"), fields.get("lsn"), fields.get("from")
     is_valid = isinstance(log_id, str) and isinstance(lsn, int) and lsn >= 0
-    if version != VERSION or not is_valid or not isinstance(start, str | None):
+    offset = None
+    if version in (VERSION, _WITHOUT_POSITIONS) and is_valid and isinstance(start, str | None):
+        offset = Offset(str(log_id), int(str(lsn)), start)
+    try:
+        if offset is not None and version == VERSION:
+            segment = fields.get("segment")
+            offset = offset._replace(
+                first_lsn=int(fields["first_lsn"]),
+                segment=None if segment is None else SegmentMark(int(segment[0]), str(segment[1])),
+                positions=_flat(fields["next"]) if "next" in fields else None,
+                left=_flat(fields.get("left", {})),
+                lost=int(fields["lost"]),
+            )
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        offset = None
+    if offset is None:
         raise BadCheckpoint(
             f"the stream's checkpoint has an offset that brokerd did not write: {dict(fields)!r}; "
             "use another checkpointLocation"
         )
-    return Offset(str(log_id), int(str(lsn)), start)
+    return offset
 
 
 class _StreamQuery(NamedTuple):
@@ -84,6 +158,8 @@ class _StreamQuery(NamedTuple):
     rows: RowFormat
     start: str | None
     max_bytes: int | None
+    fails: bool
+    """Whether the stream fails if records were removed before it read them."""
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -98,15 +174,23 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._last_lsn: int | None = None
         """The end LSN of the stream with `Trigger.AvailableNow`, else None."""
+        self._uncounted = 0
+        """Records of the last micro-batch that were removed after its end was chosen."""
+        self._is_first = True
+        """Whether the topics of the checkpoint were not yet compared with the options."""
 
     def initialOffset(self) -> dict[str, Any]:
         with hide_traceback():
             query = self._query
             if query.start == LATEST:
-                return Offset(*self._end()).as_json()
-            start = None if query.start == EARLIEST else query.start
-            plan = plan_query(query.location, add_start(query.request, start), now_us())
-            return Offset(plan.log_id, _first_lsn(plan), start).as_json()
+                offset = Offset(*self._end())
+            else:
+                start = None if query.start == EARLIEST else query.start
+                plan = plan_query(query.location, add_start(query.request, start), now_us())
+                offset = Offset(plan.log_id, _first_lsn(plan), start)
+            segment = self._segment_before(offset.lsn)
+            offset = offset._replace(first_lsn=offset.lsn, segment=segment, positions={})
+            return offset.as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         with hide_traceback():
@@ -126,7 +210,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 location, request = self._query.location, self._query.request
                 end = batch_end(location, offset.lsn, limit.max_bytes, request.tail)
             lsn = end.lsn if self._last_lsn is None else min(end.lsn, self._last_lsn)
-            return offset._replace(lsn=max(offset.lsn, lsn)).as_json()
+            return self._advance(offset, max(offset.lsn, lsn)).as_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         with hide_traceback():
@@ -136,13 +220,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with hide_traceback():
             first, last = parse_offset(start), parse_offset(end)
             self._check(last, self._end())
-            if first.lsn >= last.lsn:
+            if first == last:
                 return []
             query = self._query
+            self._check_batch(first, last)
             request = query.rows.add_columns(add_start(query.request, last.start))
             request = request._replace(first_lsn=first.lsn, end_lsn=last.lsn, tail=True)
-            plan = plan_query(query.location, request, now_us())
-            return [SplitPartition(split) for split in plan.splits]
+            requests = [request]
+            new = self._new_topics(first, last)
+            if new and first.lsn > first.first_lsn:
+                left = {key: position for key, position in first.left.items() if key[0] in new}
+                earlier = request._replace(first_lsn=first.first_lsn, end_lsn=first.lsn)
+                requests.append(earlier._replace(only_ids=new, unread=left))
+            plans = [plan_query(query.location, one, now_us()) for one in requests]
+            return [SplitPartition(split) for plan in plans for split in plan.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._query.rows.read(partition, self._schema)
@@ -154,10 +245,99 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows.check(self._schema)
         location = open_location(options.path, options.archive)
         request = stream_request(options)
-        return _StreamQuery(location, request, rows, options.start, options.max_bytes)
+        fails = options.fail_on_data_loss is not False
+        return _StreamQuery(location, request, rows, options.start, options.max_bytes, fails)
 
     def _end(self) -> LogEnd:
         return log_end(self._query.location, self._query.request.tail)
+
+    # -- Positions -------------------------------------------------------------------------------
+
+    def _advance(self, offset: Offset, lsn: int) -> Offset:
+        """Return the offset at an LSN, with the positions of all partitions there.
+
+        :raises DataLost: records were removed before the stream read them, and the query fails.
+        """
+        if lsn == offset.lsn and not self._is_first:
+            return offset
+        location = self._query.location
+        for _ in range(TRIES):
+            snapshot = take_snapshot(location)
+            if not snapshot.has_bounds:
+                return offset._replace(lsn=lsn, positions=None)
+            try:
+                positions = self._positions(offset, lsn, snapshot)
+            except FileNotFoundError:
+                continue
+            before = offset.positions or {}
+            removed = removed_offsets(snapshot, {k: v for k, v in before.items() if k in positions})
+            if removed and self._query.fails:
+                raise _lost_error(snapshot, removed)
+            left = {**offset.left, **before}
+            left = {
+                key: position
+                for key, position in left.items()
+                if key not in positions and key[0] in snapshot.topics.topics
+            }
+            uncounted, self._uncounted = self._uncounted, 0
+            self._is_first = False
+            return offset._replace(
+                lsn=lsn,
+                segment=self._segment_before(lsn),
+                positions=positions,
+                left=left,
+                lost=offset.lost + sum(one.records for one in removed) + uncounted,
+            )
+        raise files_deleted_error(location)
+
+    def _positions(self, offset: Offset, lsn: int, snapshot: LogSnapshot) -> dict[Key, int]:
+        """Return the positions at an LSN. Raises FileNotFoundError."""
+        location, request = self._query.location, self._query.request
+        before = offset.positions
+        predicate = build_predicate(request, snapshot.topics, now_us())
+        known = {key[0] for key in before or {}}
+        old = tuple(one for one in predicate.topic_ids if one in known)
+        new = tuple(one for one in predicate.topic_ids if one not in known)
+        read = {**offset.left, **(before or {})}
+        first = 0 if before is None else offset.first_lsn
+        found: dict[Key, int] = {}
+        for topic_ids, from_lsn in ((old, offset.lsn), (new, first)):
+            if topic_ids:
+                some = predicate._replace(topic_ids=topic_ids, lsns=Interval(from_lsn, lsn))
+                found |= read_positions(location.archive, snapshot, some, read)
+        return found
+
+    def _new_topics(self, first: Offset, last: Offset) -> frozenset[int]:
+        """Return the topics that a micro-batch reads from the beginning of the stream on."""
+        if first.positions is None or last.positions is None:
+            return frozenset()
+        return frozenset({key[0] for key in last.positions} - {key[0] for key in first.positions})
+
+    def _check_batch(self, first: Offset, last: Offset) -> None:
+        """Count records of a micro-batch that were removed after its end was chosen.
+
+        :raises DataLost: there are some, and the query fails.
+        """
+        if first.positions is None or last.positions is None:
+            return
+        snapshot = take_snapshot(self._query.location)
+        removed = removed_offsets(snapshot, first.positions, last.positions)
+        surplus = sum(one.records for one in removed) - (last.lost - first.lost)
+        if surplus > 0 and self._query.fails:
+            raise _lost_error(snapshot, removed)
+        self._uncounted = max(0, surplus)
+
+    def _segment_before(self, lsn: int) -> SegmentMark | None:
+        data_dir = self._query.location.data_dir
+        if data_dir is None:
+            return None
+        for _ in range(TRIES):
+            with readable(Path(data_dir)):
+                try:
+                    return segment_before(Path(data_dir, WAL), lsn)
+                except FileNotFoundError:
+                    continue
+        return None
 
     def _check(self, offset: Offset, end: LogEnd) -> None:
         """Raise `BadCheckpoint` if an offset belongs to another log, or is beyond the end."""
@@ -176,6 +356,27 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{end.lsn}: it is an older copy of the log, or an archive that is behind it; "
                 "load the log that the stream read, or use another checkpointLocation"
             )
+        found = None if offset.segment is None else self._segment_before(offset.lsn)
+        if found is not None and found != offset.segment:
+            raise BadCheckpoint(
+                f"the stream's checkpoint is at LSN {offset.lsn}, where {where} has another "
+                "segment than the stream read: an older copy of the log was restored and has "
+                "grown past it, so records are missing or differ; use another checkpointLocation"
+            )
+
+
+def _lost_error(snapshot: LogSnapshot, removed: list[Removed]) -> DataLost:
+    """Return the error for records that were removed before a stream read them."""
+    (topic_id, partition), first, end = max(removed, key=lambda one: one.records)
+    name = snapshot.topics.topics[topic_id].name
+    more = f", and of {len(removed) - 1} more partitions" if len(removed) > 1 else ""
+    total = sum(one.records for one in removed)
+    return DataLost(
+        f"{total} records were trimmed before the stream read them: offsets {first} to {end - 1} "
+        f"of partition {partition} of topic {escaped(name)!r}{more}. Set failOnDataLoss to false "
+        "to go on without them, and the topic's retention longer than the longest stop of the "
+        "stream"
+    )
 
 
 def _first_lsn(plan: Plan) -> int:

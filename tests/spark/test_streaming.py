@@ -19,7 +19,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from brokerd.spark.options import parse_options
 from brokerd.spark.read.row_format import row_format
-from brokerd.spark.streaming import BadCheckpoint, LogStreamReader
+from brokerd.spark.streaming import BadCheckpoint, DataLost, LogStreamReader
+from tests.archive import making
 from tests.archive.test_with_broker import brokerctl
 from tests.cross.rolling import roll_up_all
 from tests.spark.brokers import append, serving, wait_until
@@ -101,7 +102,7 @@ def test_each_record_comes_once_wherever_it_stands_by_then(log: Log, stream: Str
     log.delete_archived()
     assert stream.run() == new(log, count)
     assert stream.offset is not None
-    assert sorted(stream.offset) == ["log_id", "lsn", "version"]
+    assert sorted(stream.offset) == ["first_lsn", "log_id", "lost", "lsn", "next", "version"]
 
 
 STEPS = st.lists(
@@ -149,7 +150,9 @@ def test_a_query_that_takes_what_is_there_now_ends(log: Log, stream: Stream) -> 
     [
         ({"log_id": "f" * 32}, f"is of the log {'f' * 32}, and "),
         ({"lsn": 1 << 40}, "it is an older copy of the log"),
-        ({"version": 2}, "upgrade the package brokerd"),
+        ({"version": 3}, "upgrade the package brokerd"),
+        ({"next": {"1": ["many"]}}, "use another checkpointLocation"),
+        ({"first_lsn": None}, "use another checkpointLocation"),
         ({"version": None}, "brokerd did not write"),
         ({"lsn": "far"}, "use another checkpointLocation"),
         ({"lsn": -1}, "use another checkpointLocation"),
@@ -245,13 +248,153 @@ def test_a_stream_that_begins_late_has_no_micro_batches_before(
     assert stream.batches <= 5
 
 
-def test_deleted_and_trimmed_records_that_were_not_read_are_gone(log: Log, stream: Stream) -> None:
+# -- Records that are gone -----------------------------------------------------------------------
+
+
+def trimmed(log: Log, stream: Stream) -> None:
+    """Let a stream read, and then remove three records before it reads them."""
     stream.run()
-    log.append(1, 0, b"trimmed", b"kept")
-    log.append(2, 0, b"deleted")
-    log.trim(1, 0, 3)
+    log.append(1, 0, b"trimmed", b"too", b"kept")
+    log.append(1, 1, b"trimmed")
+    log.append(2, 0, b"deleted with its topic")
+    log.trim(1, 0, 4)
+    log.trim(1, 1, 2)
     log.delete(2)
-    assert [value[3] for value in stream.run()] == [b"kept"]
+
+
+def test_stream_fails_when_records_were_trimmed_before_it_read_them(
+    log: Log, stream: Stream
+) -> None:
+    trimmed(log, stream)
+    with pytest.raises(
+        DataLost, match=r"^3 records .*: offsets 2 to 3 of partition 0 of topic"
+    ) as e:
+        stream.run()
+    assert "failOnDataLoss" in str(e.value)
+    assert "one" in str(e.value)
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_trimmed_records_are_counted_if_the_stream_goes_on(
+    log: Log, stream: Stream, archived: bool
+) -> None:
+    """Each once, also when journal and archive have nothing of them any more."""
+    trimmed(log, stream)
+    if archived:
+        log.seal()
+        log.publish()
+        log.roll_up()
+        log.delete_archived()
+    assert [value[3] for value in stream.run(failOnDataLoss="false")] == [b"kept"]
+    assert stream.offset is not None
+    assert stream.offset["lost"] == 3
+    log.append(1, 0, b"later")
+    assert [value[3] for value in stream.run()] == [b"later"]
+    assert stream.offset["lost"] == 3
+
+
+def test_records_that_a_stream_has_read_may_be_trimmed(log: Log, stream: Stream) -> None:
+    """In the archive, too, and with micro-batches that end within its files."""
+    for number in range(10):
+        log.append(1, 0, b"%d" % number * 300)
+    log.seal()
+    log.publish()
+    log.roll_up()
+    reader = stream.reader(maxBytesPerTrigger="1KiB")
+    first = again(reader.initialOffset())
+    limit = reader.getDefaultReadLimit()
+    end = first
+    while end["next"].get("1", [0])[0] < 6:
+        assert again(reader.latestOffset(end, limit)) != end
+        end = again(reader.latestOffset(end, limit))
+    position = end["next"]["1"][0]
+    assert position < 12, "the end of the micro-batch is within the file"
+    log.trim(1, 0, position)
+    assert reader.latestOffset(end, limit)["lost"] == 0
+    log.trim(1, 0, position + 1)
+    with pytest.raises(DataLost, match=r"^1 records"):
+        reader.latestOffset(end, limit)
+
+
+def test_records_trimmed_before_the_stream_began_are_not_lost(log: Log, stream: Stream) -> None:
+    log.trim(1, 0, 1)
+    assert len(stream.run()) == len(log.rows) - 1
+
+
+def test_micro_batch_that_is_done_again_fails_without_its_records(log: Log, stream: Stream) -> None:
+    """They were trimmed while the stream was stopped in the middle of the batch."""
+    stream.run()
+    log.append(1, 0, b"x", b"y", b"z")
+    reader = stream.reader()
+    assert stream.offset is not None
+    end = again(reader.latestOffset(stream.offset, ReadAllAvailable()))
+    log.trim(1, 0, 4)
+    with pytest.raises(DataLost, match=r"^2 records"):
+        stream.reader().partitions(stream.offset, end)
+    going_on = stream.reader(failOnDataLoss="false")
+    assert len(going_on.partitions(stream.offset, end)) == 1
+    log.append(1, 0, b"later")
+    assert going_on.latestOffset(end, ReadAllAvailable())["lost"] == 2
+
+
+# -- Other topics --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_more_topics_over_a_checkpoint_bring_their_earlier_records(
+    log: Log, stream: Stream, archived: bool
+) -> None:
+    """Also if nothing is new; each record once, though the selection shrinks between."""
+    assert {value[0] for value in stream.run(topics="one")} == {"one"}
+    if archived:
+        log.seal()
+        log.publish()
+        log.roll_up()
+        log.delete_archived()
+    found = stream.run(topics="one,two")
+    assert found == [value for value in new(log) if value[0] == "two"]
+    log.append(2, 0, b"not read for now")
+    log.append(1, 0, b"read")
+    assert [value[3] for value in stream.run(topics="one")] == [b"read"]
+    assert [value[3] for value in stream.run(topics="one,two")] == [b"not read for now"]
+    assert {value[0] for value in stream.run()} == {"three"}
+
+
+def test_more_topics_of_a_stream_that_began_late_begin_there_too(log: Log, stream: Stream) -> None:
+    assert stream.run(topics="one", **{"from": "latest"}) == []
+    log.append(2, 0, b"since then")
+    assert stream.run(topics="one") == []
+    assert [value[3] for value in stream.run(topics="*")] == [b"since then"]
+
+
+def test_a_checkpoint_of_an_older_version_goes_on(log: Log, stream: Stream) -> None:
+    stream.run()
+    assert stream.offset is not None
+    stream.offset = {"version": 1, "log_id": stream.offset["log_id"], "lsn": stream.offset["lsn"]}
+    log.append(1, 0, b"new")
+    assert [value[3] for value in stream.run()] == [b"new"]
+    log.trim(1, 1, 1)
+    log.append(1, 0, b"newer")
+    assert [value[3] for value in stream.run()] == [b"newer"]
+    log.append(1, 0, b"lost", b"kept")
+    log.trim(1, 0, 5)
+    with pytest.raises(DataLost, match=r"^1 records"):
+        stream.run()
+
+
+# -- Restored logs -------------------------------------------------------------------------------
+
+
+def test_restored_log_that_has_grown_past_a_checkpoint_is_refused(
+    log: Log, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.seal()
+    log.append(1, 0, b"after the backup")
+    stream.run()
+    monkeypatch.setattr(making, "segment_id_of", lambda first_lsn: bytes(16))
+    log.append(1, 0, b"of the restored log")
+    with pytest.raises(BadCheckpoint, match="an older copy of the log was restored and has grown"):
+        stream.run()
 
 
 def test_without_the_tail_records_come_when_their_file_is_closed(log: Log, stream: Stream) -> None:

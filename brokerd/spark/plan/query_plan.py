@@ -238,19 +238,27 @@ def build_predicate(request: Request, topics: TopicState, now_us: int) -> Predic
     """Return the predicate of a request. Raises UnknownTopic."""
     names = TopicNames(request.topics)
     topic_ids = topics.select(names, not request.unknown_topics)
+    first_unknown_id = topics.next_topic_id
+    if request.only_ids is not None:
+        topic_ids = tuple(one for one in topic_ids if one in request.only_ids)
+        first_unknown_id = INT64_MAX
     if not request.unknown_topics:
         topics.check_offsets("from", request.from_offsets)
         topics.check_offsets("to", request.to_offsets)
     offsets = Interval(0).intersect(_interval(request.from_offset, request.to_offset))
+    partition_offsets = topics.partition_offsets(
+        topic_ids, offsets, request.from_offsets, request.to_offsets
+    )
+    for key, first in request.unread.items():
+        known = partition_offsets.get(key, offsets)
+        partition_offsets[key] = known.intersect(Interval(first=first))
     return Predicate(
         topic_ids=topic_ids,
-        first_unknown_id=topics.next_topic_id,
+        first_unknown_id=first_unknown_id,
         names=names,
         partitions=None,
         offsets=offsets,
-        partition_offsets=topics.partition_offsets(
-            topic_ids, offsets, request.from_offsets, request.to_offsets
-        ),
+        partition_offsets=partition_offsets,
         times_us=_interval(request.from_time_us, request.to_time_us),
         lsns=_interval(request.first_lsn, request.end_lsn),
         now_us=now_us,
