@@ -41,6 +41,24 @@ MAX_BYTES_MIN = 1 << 10
 _PATH = "path"
 _PATHS = "paths"
 """Options of Spark itself: the path given to ``load``, and several paths as JSON."""
+_LOCATION = "location"
+"""The property of a table of Spark's catalog that has its path."""
+_PROVIDER = "provider"
+_OF_CATALOG = frozenset(
+    {
+        "collation",
+        "comment",
+        "external",
+        "is_managed_location",
+        _LOCATION,
+        "owner",
+        _PROVIDER,
+        "table_type",
+    }
+)
+"""Properties that Spark reserves (TableCatalog). It passes them when a table is created."""
+_CATALOG_PREFIX = "option."
+"""Begins further names of the options when a table is created: Spark passes both names."""
 _PAYLOADS: dict[str, Payload] = {"bytes": "bytes", "json": "json", "msgpack": "msgpack"}
 _SIZE = re.compile(r"(\d{1,19}) ?(|KiB|MiB|GiB)", re.ASCII)
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -85,6 +103,11 @@ class Options(NamedTuple):
     """Whether a stream fails if records were removed before it read them. None: not given."""
 
 
+def is_of_catalog(given: Mapping[str, str]) -> bool:
+    """Return whether Spark passes the properties of a table that it is creating."""
+    return any(name.lower() == _PROVIDER for name in given)
+
+
 def parse_options(given: Mapping[str, str]) -> Options:
     """Parse and check the options of a batch or of a stream.
 
@@ -94,8 +117,13 @@ def parse_options(given: Mapping[str, str]) -> Options:
     values = {name.lower(): value for name, value in given.items()}
     if _PATHS in values:
         raise BadOption("load() takes one path: load each path alone, and union the results")
-    path = values.pop(_PATH, "")
+    path = values.pop(_PATH, "") or values.get(_LOCATION, "")
     known = {name.lower(): name for name in NAMES}
+    values = {
+        name: value
+        for name, value in values.items()
+        if name not in _OF_CATALOG and not name.startswith(_CATALOG_PREFIX)
+    }
     for name in values:
         if name not in known:
             raise BadOption(f"unknown option {_quoted(name)}; the options are {', '.join(NAMES)}")

@@ -20,9 +20,9 @@ from brokerd.archive.contract.layout import RECORDS
 from brokerd.spark.clock import now_us
 from brokerd.spark.errors import hide_traceback
 from brokerd.spark.location import Location, open_location
-from brokerd.spark.options import BadOption, Options, batch_request, parse_options
+from brokerd.spark.options import BadOption, Options, batch_request, is_of_catalog, parse_options
 from brokerd.spark.plan.query_plan import plan_query
-from brokerd.spark.read.row_format import RowFormat, SplitPartition, row_format
+from brokerd.spark.read.row_format import RowFormat, SplitPartition, row_format, table_options
 from brokerd.spark.read.tables import plan_table
 from brokerd.spark.request import Request
 
@@ -87,11 +87,12 @@ class LogSource(DataSource):
             location = _location(options)
             if options.table != RECORDS.name:
                 plan_table(location.archive, options.table, (), 1)  # raises if the table is absent
-            return row_format(options).schema()
+            rows = row_format(options)
+            return rows.table_schema(self.options) if is_of_catalog(self.options) else rows.schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with hide_traceback():
-            options = parse_options(self.options)
+            options = parse_options(table_options(schema, self.options))
             rows = row_format(options)
             rows.check(schema)
             if options.table != RECORDS.name:
@@ -106,7 +107,7 @@ class LogSource(DataSource):
                 f"streams of brokerd need Spark 4.2 or later, and this is {spark_version}: "
                 "upgrade pyspark, or use spark.read"
             ) from error
-        return LogStreamReader(self.options, schema)
+        return LogStreamReader(table_options(schema, self.options), schema)
 
 
 def _location(options: Options) -> Location:

@@ -138,6 +138,14 @@ def test_what_is_for_streams_or_batches_alone_is_refused_by_the_other() -> None:
     assert batch(**{"from": "earliest"}) == Request()
 
 
+def test_properties_that_spark_reserves_are_no_options() -> None:
+    """Spark passes them, and each option twice, when a table of its catalog is created."""
+    given = {"owner": "x", "provider": "brokerd", "external": "true", "location": "file:/data"}
+    options = parse_options({**given, "topics": "a", "option.topics": "a"})
+    assert (options.path, options.request.topics) == ("file:/data", ("a",))
+    assert parse_options({**given, "path": "/data"}).path == "/data"
+
+
 WORDS: Any = st.one_of(
     st.text(max_size=30),
     st.sampled_from(["latest", "[", "{}", "1e5", "٣", "0x1", "2026-13-01", '{"a": {"0": null}}']),

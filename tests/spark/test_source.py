@@ -67,6 +67,29 @@ def test_what_is_wrong_is_said_when_a_place_is_loaded(
     assert len(str(refused.value).strip().splitlines()) <= 2
 
 
+def test_tables_of_the_catalog_keep_their_options(source: SparkSession, log: Log) -> None:
+    """Also when the table is streamed, though Spark passes no options then."""
+    rows = len(log.rows)
+    try:
+        source.sql(f"CREATE TABLE whole USING brokerd LOCATION '{log.path}'")
+        source.sql(
+            f"CREATE TABLE part USING brokerd OPTIONS (path '{log.path}', topics 'one,two', "
+            "columns 'topic,value', payload 'json')"
+        )
+        source.catalog.createTable("made", str(log.path), "brokerd", topics="three")
+        assert source.table("whole").count() == rows
+        found = source.sql("SELECT DISTINCT topic, value FROM part").collect()
+        assert sorted(found)[0] == ("one", "a of one")
+        assert {row.topic for row in found} == {"one", "two"}
+        assert {row.topic for row in source.table("made").collect()} == {"three"}
+        stream = source.readStream.table("made").writeStream.format("memory").queryName("seen")
+        stream.trigger(availableNow=True).start().awaitTermination()
+        assert source.table("seen").count() == 3
+    finally:
+        for name in ("whole", "part", "made"):
+            source.sql(f"DROP TABLE IF EXISTS {name}")
+
+
 def test_a_place_that_is_none_is_refused_with_what_it_lacks(
     source: SparkSession, tmp_path: Path
 ) -> None:

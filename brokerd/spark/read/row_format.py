@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -32,6 +32,8 @@ from brokerd.spark.read.split_reader import read_split
 from brokerd.spark.read.tables import TableSplit, read_table
 from brokerd.spark.request import Request
 
+_OPTIONS = "brokerd"
+"""The key of the options in the metadata of the first column."""
 _TYPES: dict[str, DataType] = {
     "byte": ByteType(),
     "integer": IntegerType(),
@@ -79,13 +81,22 @@ class RowFormat(NamedTuple):
             fields.append(StructField(column.name, _TYPES[column.type], column.nullable))
         return StructType(fields)
 
+    def table_schema(self, given: Mapping[str, str]) -> StructType:
+        """Return the schema for a table of Spark's catalog, with the user's options in it.
+
+        Spark 4.3 keeps the schema of such a table, and passes no options when the table is read.
+        """
+        schema = self.schema()
+        schema.fields[0].metadata = {_OPTIONS: dict(given)}
+        return schema
+
     def check(self, schema: StructType) -> None:
         """Raise `BadOption` if a user's schema differs from the schema of the rows."""
         wanted = [(field.name, field.dataType) for field in schema.fields]
         if wanted != [(field.name, field.dataType) for field in self.schema().fields]:
             raise BadOption(
                 f"schema({schema.simpleString()}) differs from the schema of the rows: leave it "
-                "out, and select columns with the option columns"
+                "out, also in CREATE TABLE, and select columns with the option columns"
             )
 
     def add_columns(self, request: Request) -> Request:
@@ -127,6 +138,12 @@ class RowFormat(NamedTuple):
             return Column(name, "string", nullable=True)
         (column,) = (one for one in self.layout.columns if one.name == name)
         return column
+
+
+def table_options(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a query, with those that `RowFormat.table_schema` put in a schema."""
+    kept = [field.metadata.get(_OPTIONS) for field in schema.fields[:1] if field.metadata]
+    return {**(kept[0] or {} if kept else {}), **given}
 
 
 def row_format(options: Options) -> RowFormat:
