@@ -3,7 +3,7 @@
 
 The count does not depend on the load of the machine: the whole core runs in this process on a
 simulated disk, without threads, and its clock stands still. A reactor of its own serves clients of
-the load generator over socket pairs, so the count includes Twisted's share. A trace function counts
+the load generator over TCP, so the count includes Twisted's share. A trace function counts
 each instruction of brokerd and of the libraries in Python. Work in C is not counted.
 
 ``bytecodes.json`` holds the committed counts. `compare` returns the scenarios whose count grew by
@@ -14,11 +14,15 @@ more than `MARGIN`. Counts of another version of Python, or of compiled modules,
 from __future__ import annotations
 
 import argparse
+import array
+import fcntl
 import gc
 import json
 import socket
 import sys
+import termios
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -33,6 +37,7 @@ from brokerd.cli.bench.formats.mamamia import produce_frame
 from brokerd.cli.bench.scenarios import Role
 from brokerd.codecs import blipmq
 from brokerd.codecs.rustlog import CODECS, CreateTopic, Dialect
+from brokerd.protocols.base.transport import read_directly
 from brokerd.schemas.checker import CheckRunner, InlineCheckRunner
 from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Config
@@ -48,6 +53,7 @@ COUNTS_FILE = Path(__file__).with_name("bytecodes.json")
 _NOT_COUNTED = tuple(f"/{name}/" for name in ("benchmarks", "simulator"))
 _READ_BYTES = 1 << 20
 _SEGMENT_BYTES = 4 << 20
+_SECONDS_MAX = 10.0
 _WARM_UP_ROUNDS = 3
 _PAYLOAD_BYTES = 100
 
@@ -135,7 +141,8 @@ class _Host:
 
     def begin_replay(self) -> None: ...
 
-    def begin_serving(self) -> None: ...
+    def begin_serving(self) -> None:
+        read_directly(self.reactor)
 
     def end_serving(self) -> None: ...
 
@@ -186,29 +193,32 @@ class _Client:
 
     def __init__(self, host: _Host, core: BrokerCore, wire_format: str, role: Role) -> None:
         self.role = role
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            self._socket = socket.create_connection(listening.getsockname(), _SECONDS_MAX)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._served, _ = listening.accept()
         self._inbox = b""
-        self._socket, served = socket.socketpair()
-        self._socket.setblocking(False)
-        served.setblocking(False)
-        for end in (self._socket, served):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _READ_BYTES)
-        with served:
-            host.reactor.adoptStreamConnection(
-                served.fileno(), socket.AF_UNIX, core.factory(wire_format)
-            )
+        host.reactor.adoptStreamConnection(
+            self._served.fileno(), socket.AF_INET, core.factory(wire_format)
+        )
 
     def send(self, data: bytes | memoryview) -> None:
-        assert self._socket.send(data) == len(data), "the socket has space for a window"
+        """Send bytes, and wait until the broker's end has all of them."""
+        self._socket.sendall(data)
+        deadline = time.monotonic() + _SECONDS_MAX
+        while _unread_bytes(self._served) < len(data):
+            assert time.monotonic() < deadline, "the bytes do not arrive"
 
-    def receive(self) -> bytes | memoryview:
-        """Return the requests that follow the answers so far."""
-        try:
+    def receive(self, answers: int) -> bytes | memoryview:
+        """Return the requests that follow as many answers."""
+        replies, reply = 0, b""
+        while replies < answers:
             self._inbox += self._socket.recv(_READ_BYTES)
-        except BlockingIOError:
-            return b""
-        step = self.role.answers(self._inbox)
-        self._inbox = self._inbox[step.consumed :]
-        return step.reply
+            step = self.role.answers(self._inbox)
+            self._inbox = self._inbox[step.consumed :]
+            replies, reply = replies + step.replies, reply + step.reply
+        assert replies == answers, "each answer is due once"
+        return reply
 
     def exchange(self, host: _Host, data: bytes) -> None:
         """Send bytes, and drop the answer."""
@@ -224,6 +234,13 @@ class _Client:
 
     def close(self) -> None:
         self._socket.close()
+        self._served.close()
+
+
+def _unread_bytes(end: socket.socket) -> int:
+    found = array.array("i", [0])
+    fcntl.ioctl(end, termios.FIONREAD, found)
+    return found[0]
 
 
 def count(shape: Shape) -> float:
@@ -264,8 +281,7 @@ def count(shape: Shape) -> float:
             sys.settrace(counter.call)
             host.run()
             sys.settrace(before)
-            waiting = [client.receive() for client in clients]
-            assert all(waiting), f"{shape.name}: a connection got no answer"
+            waiting = [client.receive(shape.window) for client in clients]
         messages = sum(client.messages() for client in clients) - messages
     finally:
         sys.settrace(before)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from brokerd.archive.contract.view import Archive
 from brokerd.archive.serve.lazy import LazyArchive
 from brokerd.archive.storage.address import Place
+from brokerd.protocols.base.transport import read_directly
 from brokerd.schemas.checker import CheckProcesses, CheckRunner
 from brokerd.server.bounded_call import bounded_call
 from brokerd.server.garbage import GarbageFreezer
@@ -112,6 +113,7 @@ class RealHost:
         self.reactor = reactor
         self.disk: Disk = RealDisk()
         self._garbage = GarbageFreezer()
+        self._undo_reads: Callable[[], None] = lambda: None
 
     def prepare(self) -> int:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
@@ -122,9 +124,11 @@ class RealHost:
 
     def begin_serving(self) -> None:
         self._garbage.begin()
+        self._undo_reads = read_directly(self.reactor)
 
     def end_serving(self) -> None:
         self._garbage.end()
+        self._undo_reads()
 
     def lock(self, data_dir: Path) -> Lock:
         return BoundedLock(str(data_dir))

@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 from twisted.internet import tcp, unix
+from twisted.internet.epollreactor import EPollReactor
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import ITCPTransport
-from twisted.internet.protocol import Protocol
+from twisted.internet.posixbase import _DisconnectSelectableMixin
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.protocols.tls import TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from brokerd.protocols.base.transport import (
@@ -19,6 +25,7 @@ from brokerd.protocols.base.transport import (
     acknowledge,
     lose_sending,
     prepare,
+    read_directly,
     send,
     send_all,
 )
@@ -349,3 +356,111 @@ def test_other_transports_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     plain.transport.socket.close()
     acknowledge(plain.transport)
     plain.close()
+
+
+class Echo(Protocol):
+    """Answers what it reads; fails for a question mark."""
+
+    def __init__(self) -> None:
+        self.lost: list[type[BaseException]] = []
+
+    def dataReceived(self, data: bytes) -> None:
+        if data == b"?":
+            raise ValueError("a fault of the protocol")
+        assert self.transport is not None
+        self.transport.write(data)
+
+    def connectionLost(self, reason: Any = None) -> None:
+        self.lost.append(reason.type)
+
+
+class Loop:
+    """An epoll reactor that the test turns, and an accepted connection."""
+
+    def __init__(self) -> None:
+        self.reactor = EPollReactor()
+        self.undo = read_directly(self.reactor)
+        self.usual = 0
+        usual = self.reactor._doReadOrWrite
+
+        def counted(*arguments: Any) -> None:
+            self.usual += 1
+            usual(*arguments)
+
+        self.reactor._doReadOrWrite = counted
+        self.protocol = Echo()
+        factory = Factory()
+        factory.buildProtocol = lambda _: self.protocol  # type: ignore[assignment]
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            self.peer = socket.create_connection(listening.getsockname(), 10)
+            with listening.accept()[0] as mine:
+                self.reactor.adoptStreamConnection(mine.fileno(), socket.AF_INET, factory)
+
+    def turn(self) -> None:
+        """Wait for an event, and let the reactor handle it."""
+        self.reactor.doIteration(10)
+
+    def close(self) -> None:
+        self.peer.close()
+        for reader in self.reactor.removeAll():
+            reader.connectionLost(Failure(ConnectionDone()))
+        self.reactor._poller.close()
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+class TestReadDirectly:
+    def test_a_readable_connection_gets_its_bytes(self, loop: Loop) -> None:
+        """And one that is also writable goes the usual way."""
+        loop.peer.sendall(b"hello")
+        loop.turn()
+        assert not loop.usual
+        loop.turn()
+        assert loop.usual == 1 and loop.peer.recv(100) == b"hello"
+
+    def test_the_end_of_a_connection_is_told_once(self, loop: Loop) -> None:
+        loop.peer.close()
+        loop.turn()
+        assert loop.protocol.lost == [ConnectionDone]
+
+    def test_a_fault_is_logged_and_closes_the_connection(self, loop: Loop) -> None:
+        loop.peer.sendall(b"?")
+        with capturedLogs() as logs:
+            loop.turn()
+        assert [event["failure"].type for event in logs if "failure" in event] == [ValueError]
+        assert loop.protocol.lost == [ValueError]
+        assert loop.peer.recv(1) == b""
+
+    def test_a_turn_without_events_ends(self, loop: Loop) -> None:
+        loop.reactor.doIteration(0)
+        loop.reactor.callFromThread(lambda: None)
+        loop.reactor.doIteration(None)
+
+    def test_it_can_be_undone(self, loop: Loop) -> None:
+        loop.undo()
+        loop.undo()
+        loop.peer.sendall(b"hello")
+        loop.turn()
+        assert loop.usual == 1
+
+    def test_other_reactors_are_left_alone(self) -> None:
+        class Other(EPollReactor):
+            def doIteration(self, timeout: float | None) -> None: ...
+
+        for reactor in (Clock(), SelectReactor(), Other()):
+            before = dict(reactor.__dict__)
+            read_directly(reactor)()
+            assert reactor.__dict__ == before
+
+    def test_a_reactor_without_the_expected_parts_is_left_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delattr(_DisconnectSelectableMixin, "_disconnectSelectable")
+        reactor = EPollReactor()
+        read_directly(reactor)
+        assert "doIteration" not in reactor.__dict__
