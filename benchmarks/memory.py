@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from brokerd.cli.bench.formats import BenchFailed, LoadTarget
 from brokerd.cli.bench.formats.base import connect
 from brokerd.cli.bench.formats.mamamia import fill
-from brokerd.cli.bench.measure import Plan, measure, new_log
+from brokerd.cli.bench.measure import Plan, measure, new_topic
 from brokerd.server.config import load as load_config
 
 from .admin import fetch_status
@@ -60,7 +60,7 @@ def idle_connections(broker: BrokerProcess, count: int) -> Idle:
 
     :raises BenchFailed: the broker counts fewer connections.
     """
-    produce: dict[str, object] = {"log_id": new_log(), "payload": b"", "metadata": None}
+    produce: dict[str, object] = {"log_id": new_topic(), "payload": b"", "metadata": None}
     with Wire(broker.address) as first:
         first.ask(PRODUCE, produce)
     time.sleep(_SETTLE_SECONDS)
@@ -98,7 +98,7 @@ def million_records(
         ("in batches of 100", 100, "acquire-settle-batch", 4),
         ("one by one", 1, "acquire-settle", 64),
     ):
-        log = new_log()
+        log = new_topic()
         began = time.monotonic()
         fill(broker.address, log, records, _SIZE, batch)
         note(f"{records:,} produced {name}", began)

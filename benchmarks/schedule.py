@@ -33,7 +33,7 @@ from twisted.internet.threads import deferToThread
 from brokerd.broker import Partition
 from brokerd.cli.bench.formats import LoadTarget
 from brokerd.cli.bench.machine import describe, sync_rate
-from brokerd.cli.bench.measure import Figures, Plan, new_log
+from brokerd.cli.bench.measure import Figures, Plan, new_topic
 from brokerd.cli.bench.measure import measure as measure_load
 from brokerd.values import Record
 
@@ -122,7 +122,7 @@ async def _schedule(inside: Inside, times: Sequence[int]) -> None:
 
 def _moderate_load(address: str, seconds: float) -> Figures:
     plan = Plan("mixed", address, connections=4, window=4, seconds=seconds, warm_up_seconds=0.2)
-    found = measure_load(plan, LoadTarget(new_log()))
+    found = measure_load(plan, LoadTarget(new_topic()))
     if found.errors:
         raise ChildFailed(f"the load met {found.errors} errors, such as {found.first_error}")
     return found

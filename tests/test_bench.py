@@ -26,7 +26,7 @@ from brokerd.cli.bench import load, machine
 from brokerd.cli.bench.command import bench_command, commit_bytes, find_listeners
 from brokerd.cli.bench.formats import FORMATS, BenchFailed, LoadSpec, LoadTarget, base
 from brokerd.cli.bench.formats.mamamia import fill, probe, produce_frame
-from brokerd.cli.bench.measure import Plan, default_backlog, measure, new_log, worker_specs
+from brokerd.cli.bench.measure import Plan, default_backlog, measure, new_topic, worker_specs
 from brokerd.cli.bench.scenarios import (
     ACQUIRE,
     ACQUIRE_BATCH,
@@ -442,7 +442,7 @@ class TestBroker:
         """What was filled in is what comes out, once."""
         with BrokerProcess(tmp_path / "data", tmp_path / "log") as broker:
             broker.start()
-            log = new_log()
+            log = new_topic()
             fill(broker.address, log, 1000, 10)
             fill(broker.address, log, 1000, 10, batch=100)
             plan = Plan("acquire-settle", broker.address, 3, 7, seconds=30, warm_up_seconds=0)

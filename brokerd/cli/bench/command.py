@@ -232,7 +232,7 @@ def bench_command(
         click.echo(json.dumps(report))
     else:
         _print_report(report)
-        click.echo(f"  topic {place.log} stays in the broker")
+        click.echo(f"  topic {place.topic} stays in the broker")
     if not found.messages or found.errors:
         context.exit(1)
 

@@ -98,12 +98,12 @@ def prepare(plan: Plan) -> LoadTarget:
     bench_format = FORMATS[plan.format]
     backlog = plan.backlog or default_backlog(plan)
     target = TargetSpec(
-        plan.scenario, plan.address, new_log(), plan.size, plan.batch, backlog, plan.connection
+        plan.scenario, plan.address, new_topic(), plan.size, plan.batch, backlog, plan.connection
     )
     return bench_format.prepare(target)
 
 
-def new_log() -> str:
+def new_topic() -> str:
     """Return a new topic name."""
     return f"bench-{uuid.uuid4().hex[:12]}"
 
@@ -126,7 +126,7 @@ def worker_specs(plan: Plan, place: LoadTarget) -> list[LoadSpec]:
             window=plan.window,
             size=plan.size,
             seconds=plan.seconds,
-            log=place.log,
+            topic=place.topic,
             group=place.group,
             worker=str(number),
             batch=plan.batch,

@@ -199,7 +199,7 @@ class Consumer(_LeaseRole):
 
     def __init__(
         self,
-        log: str,
+        topic: str,
         group: str,
         client: str,
         window: int,
@@ -208,7 +208,7 @@ class Consumer(_LeaseRole):
     ) -> None:
         self._polls = wait_seconds > 0
         acquire: dict[str, object] = {
-            "log_id": log,
+            "log_id": topic,
             "group_id": group,
             "client_id": client,
             "duration": lease_seconds,
@@ -217,7 +217,7 @@ class Consumer(_LeaseRole):
             acquire["wait"] = wait_seconds
         super().__init__(request(ACQUIRE, acquire), window)
         before = b"\x85" + b"".join(
-            map(msgpack.packb, ("log_id", log, "group_id", group, "message_id"))
+            map(msgpack.packb, ("log_id", topic, "group_id", group, "message_id"))
         )
         self._after = b"".join(map(msgpack.packb, ("client_id", client, "success", True)))
         whole = {size: frame(SETTLE, before + bytes(size) + self._after) for size in _ID_SIZES}
@@ -243,9 +243,9 @@ class BatchConsumer(_LeaseRole):
     """As `Consumer`, with batch commands: ACQUIRE_BATCH, then one SETTLE_BATCH with its tokens."""
 
     def __init__(
-        self, log: str, group: str, client: str, window: int, lease_seconds: float, batch: int
+        self, topic: str, group: str, client: str, window: int, lease_seconds: float, batch: int
     ) -> None:
-        self._who: dict[str, object] = {"log_id": log, "group_id": group, "client_id": client}
+        self._who: dict[str, object] = {"log_id": topic, "group_id": group, "client_id": client}
         acquire = {**self._who, "duration": lease_seconds, "max": batch, "wait": 0}
         super().__init__(request(ACQUIRE_BATCH, acquire), window)
 

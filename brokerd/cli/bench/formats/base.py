@@ -38,7 +38,7 @@ class LoadSpec:
     size: int
     """Payload bytes."""
     seconds: float
-    log: str
+    topic: str
     group: str
     """The consumer group, or BlipMQ's subscription id."""
     worker: str
@@ -57,7 +57,7 @@ class TargetSpec(NamedTuple):
 
     scenario: str
     address: str
-    log: str
+    topic: str
     """The topic's name."""
     size: int
     batch: int
@@ -69,7 +69,7 @@ class TargetSpec(NamedTuple):
 class LoadTarget(NamedTuple):
     """The prepared topic; fields as of `LoadSpec`."""
 
-    log: str
+    topic: str
     group: str = "bench"
     records: int = 0
 

@@ -64,13 +64,13 @@ class BlipmqFormat:
             with BlipmqClient(
                 target.address, api_key=key, timeout=PROBE_SECONDS, **options
             ) as client:
-                subscription_id = client.subscribe(target.log)
+                subscription_id = client.subscribe(target.topic)
         except (BrokerdError, OSError) as error:
             raise BenchFailed(f"{target.address}: {error}; is it a BlipMQ listener?") from error
         if self.consumes(target.scenario):
-            role = PublishRole(target.log, target.size, _FILL_BATCH, FILL_WINDOW // 64)
+            role = PublishRole(target.topic, target.size, _FILL_BATCH, FILL_WINDOW // 64)
             pump(target, self.open, role)
-        return LoadTarget(target.log, group=str(subscription_id))
+        return LoadTarget(target.topic, group=str(subscription_id))
 
     def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """Send HELLO and AUTH and check their answers."""
@@ -90,7 +90,7 @@ class BlipmqFormat:
         if self.consumes(spec.scenario):
             return PollRole(int(spec.group), spec.window)
         batch = spec.batch if spec.scenario == "produce-batch" else 1
-        return PublishRole(spec.log, spec.size, batch, spec.window)
+        return PublishRole(spec.topic, spec.size, batch, spec.window)
 
 
 def _key(credentials: Credentials) -> str:

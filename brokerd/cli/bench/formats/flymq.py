@@ -57,15 +57,15 @@ class FlymqFormat:
             if login.password:
                 options |= {"user": login.user, "password": login.password}
             with FlymqClient(target.address, timeout=PROBE_SECONDS, delays=(), **options) as client:
-                client.create_topic(target.log)
+                client.create_topic(target.topic)
         except (BrokerdError, OSError) as error:
             raise BenchFailed(f"{target.address}: {error}; is it a FlyMQ listener?") from error
         if not self.consumes(target.scenario):
-            return LoadTarget(target.log)
+            return LoadTarget(target.topic)
         role = RepeatRole(
-            _produce(target.log, target.size), fill_window(target.backlog), parse_produced
+            _produce(target.topic, target.size), fill_window(target.backlog), parse_produced
         )
-        return LoadTarget(target.log, records=pump(target, self.open, role))
+        return LoadTarget(target.topic, records=pump(target, self.open, role))
 
     def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """Send AUTH and check its answer, if there is a password."""
@@ -87,20 +87,20 @@ class FlymqFormat:
 
     def role(self, spec: LoadSpec, number: int) -> Role:
         if not self.consumes(spec.scenario):
-            return RepeatRole(_produce(spec.log, spec.size), spec.window, parse_produced)
+            return RepeatRole(_produce(spec.topic, spec.size), spec.window, parse_produced)
         starts = spread(number, spec.connections, spec.window, spec.records)
 
         def fetch(offset: int) -> bytes:
             return before + offset.to_bytes(8, "big") + after
 
-        last = encode_request(Fetch(spec.log, 0, (1 << 64) - 1, spec.batch, sdk=True))
+        last = encode_request(Fetch(spec.topic, 0, (1 << 64) - 1, spec.batch, sdk=True))
         at = last.rindex(b"\xff" * 8)
         before, after = last[:at], last[at + 8 :]
         return FollowRole(fetch, starts, spec.records, parse_fetched)
 
 
-def _produce(log: str, size: int) -> bytes:
-    return encode_request(Produce(log, None, b"x" * size))
+def _produce(topic: str, size: int) -> bytes:
+    return encode_request(Produce(topic, None, b"x" * size))
 
 
 def parse_produced(data: bytes, at: int) -> ParsedAnswer | None:

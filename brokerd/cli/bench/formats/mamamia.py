@@ -59,12 +59,12 @@ class MamamiaFormat:
         if self.consumes(target.scenario):
             fill(
                 target.address,
-                target.log,
+                target.topic,
                 target.backlog,
                 target.size,
                 connection=target.connection,
             )
-        return LoadTarget(target.log)
+        return LoadTarget(target.topic)
 
     def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """Do nothing: the format has no greeting."""
@@ -75,28 +75,28 @@ class MamamiaFormat:
         if scenario == "mixed":
             scenario = "produce" if number % 2 == 0 else "acquire-settle"
         if scenario == "produce":
-            return Repeater(produce_frame(spec.log, spec.size), spec.window)
+            return Repeater(produce_frame(spec.topic, spec.size), spec.window)
         if scenario == "produce-batch":
-            frame = produce_frame(spec.log, spec.size, spec.batch)
+            frame = produce_frame(spec.topic, spec.size, spec.batch)
             return Repeater(frame, spec.window, spec.batch)
         if scenario == "acquire-settle":
             wait_seconds = _MIXED_WAIT_SECONDS if spec.scenario == "mixed" else 0.0
             return Consumer(
-                spec.log, spec.group, client, spec.window, spec.lease_seconds, wait_seconds
+                spec.topic, spec.group, client, spec.window, spec.lease_seconds, wait_seconds
             )
         return BatchConsumer(
-            spec.log, spec.group, client, spec.window, spec.lease_seconds, spec.batch
+            spec.topic, spec.group, client, spec.window, spec.lease_seconds, spec.batch
         )
 
 
-def produce_frame(log: str, size: int, batch: int = 1) -> bytes:
+def produce_frame(topic: str, size: int, batch: int = 1) -> bytes:
     """Encode a PRODUCE with a payload of ``size`` bytes, or a PRODUCE_BATCH of ``batch``
     payloads.
     """
     message: dict[str, object] = {"payload": b"x" * size, "metadata": None}
     if batch == 1:
-        return request(PRODUCE, {"log_id": log, **message})
-    return request(PRODUCE_BATCH, {"log_id": log, "messages": [message] * batch})
+        return request(PRODUCE, {"log_id": topic, **message})
+    return request(PRODUCE_BATCH, {"log_id": topic, "messages": [message] * batch})
 
 
 def probe(address: str, seconds: float = PROBE_SECONDS, connection: ConnectOptions = PLAIN) -> None:
@@ -131,7 +131,7 @@ def probe(address: str, seconds: float = PROBE_SECONDS, connection: ConnectOptio
 
 def fill(
     address: str,
-    log: str,
+    topic: str,
     messages: int,
     size: int,
     batch: int = 1,
@@ -142,7 +142,7 @@ def fill(
     :param batch: messages in a request; 1 uses PRODUCE.
     :raises BenchFailed: when no broker answers, or the broker refuses.
     """
-    frame = produce_frame(log, size, batch)
+    frame = produce_frame(topic, size, batch)
     window = max(1, FILL_WINDOW // batch)
     role = Repeater(frame, window, batch)
     requests = -(-messages // batch)

@@ -51,34 +51,34 @@ class MegaFormat:
         try:
             options = target.connection.client_options(target.address)
             with MegaClient(target.address, timeout=PROBE_SECONDS, **options) as client:
-                client.create_topic(target.log)
+                client.create_topic(target.topic)
         except (BrokerdError, OSError) as error:
             raise BenchFailed(f"{target.address}: {error}; is it a MEGA listener?") from error
         if not self.consumes(target.scenario):
-            return LoadTarget(target.log)
+            return LoadTarget(target.topic)
         role = RepeatRole(
-            _produce(target.log, target.size), fill_window(target.backlog), parse_produced
+            _produce(target.topic, target.size), fill_window(target.backlog), parse_produced
         )
-        return LoadTarget(target.log, records=pump(target, self.open, role))
+        return LoadTarget(target.topic, records=pump(target, self.open, role))
 
     def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """Do nothing: the format has no greeting."""
 
     def role(self, spec: LoadSpec, number: int) -> Role:
         if not self.consumes(spec.scenario):
-            return RepeatRole(_produce(spec.log, spec.size), spec.window, parse_produced)
+            return RepeatRole(_produce(spec.topic, spec.size), spec.window, parse_produced)
         starts = spread(number, spec.connections, spec.window, spec.records)
 
         def consume(offset: int) -> bytes:
             return before + offset.to_bytes(4, "big") + after
 
-        whole = encode_request(Consume(1, spec.log, 0, 0))
+        whole = encode_request(Consume(1, spec.topic, 0, 0))
         before, after = whole[:-8], whole[-4:]
         return FollowRole(consume, starts, spec.records, parse_consumed)
 
 
-def _produce(log: str, size: int) -> bytes:
-    return encode_request(Produce(1, log, 0, b"x" * size))
+def _produce(topic: str, size: int) -> bytes:
+    return encode_request(Produce(1, topic, 0, b"x" * size))
 
 
 def parse_produced(data: bytes, at: int) -> ParsedAnswer | None:

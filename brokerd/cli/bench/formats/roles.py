@@ -1,5 +1,5 @@
 # Tests: tests/test_bench_formats.py
-"""Roles that several formats share: repeat one request, and read a log by offset.
+"""Roles that several formats share: repeat one request, and read a topic by offset.
 
 A format parses its answers with a `ParseAnswer`.
 """

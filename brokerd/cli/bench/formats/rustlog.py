@@ -56,16 +56,16 @@ class RustlogFormat:
         try:
             options = target.connection.client_options(target.address)
             with RustlogClient(target.address, timeout=PROBE_SECONDS, **options) as client:
-                client.create_topic(target.log)
+                client.create_topic(target.topic)
         except (BrokerdError, OSError) as error:
             raise BenchFailed(f"{target.address}: {error}; is it a RustLog listener?") from error
         if not self.consumes(target.scenario):
-            return LoadTarget(target.log)
-        template = _produce(target.log, target.size, _FILL_BATCH)
+            return LoadTarget(target.topic)
+        template = _produce(target.topic, target.size, _FILL_BATCH)
         role = RepeatRole(
             template, fill_window(target.backlog, _FILL_BATCH), parse_produced(_FILL_BATCH)
         )
-        return LoadTarget(target.log, records=pump(target, self.open, role))
+        return LoadTarget(target.topic, records=pump(target, self.open, role))
 
     def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """Do nothing: the format has no greeting."""
@@ -73,20 +73,20 @@ class RustlogFormat:
     def role(self, spec: LoadSpec, number: int) -> Role:
         if not self.consumes(spec.scenario):
             batch = spec.batch if spec.scenario == "produce-batch" else 1
-            template = _produce(spec.log, spec.size, batch)
+            template = _produce(spec.topic, spec.size, batch)
             return RepeatRole(template, spec.window, parse_produced(batch))
         starts = spread(number, spec.connections, spec.window, spec.records)
 
         def fetch(offset: int) -> bytes:
             return before + offset.to_bytes(8, "big") + after
 
-        whole = _ENCODE(Fetch(spec.log, 0, 0, FETCH_BYTES))
+        whole = _ENCODE(Fetch(spec.topic, 0, 0, FETCH_BYTES))
         before, after = whole[:-12], whole[-4:]
         return FollowRole(fetch, starts, spec.records, parse_fetched)
 
 
-def _produce(log: str, size: int, batch: int) -> bytes:
-    return _ENCODE(Produce(log, 0, [b"x" * size] * batch))
+def _produce(topic: str, size: int, batch: int) -> bytes:
+    return _ENCODE(Produce(topic, 0, [b"x" * size] * batch))
 
 
 def parse_produced(batch: int) -> ParseAnswer:
