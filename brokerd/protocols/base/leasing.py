@@ -42,13 +42,13 @@ class LeaseFilter:
     """Accepts records that are in memory and that a format's `decide` accepts.
 
     After an acquire, ``taken`` holds the places of the leased records in the order of the grants.
-    ``cold``, ``too_large`` or ``cut_short`` says why the acquire stopped before its limit.
+    ``cold_place``, ``too_large_place`` or ``cut_short`` says why the acquire stopped before its limit.
     """
 
     group_partition: GroupPartition
     # Most acquires leave these as they are.
-    cold: RecordPlace | None = None
-    too_large: RecordPlace | None = None
+    cold_place: RecordPlace | None = None
+    too_large_place: RecordPlace | None = None
     stopped = False
     cut_short = False
     _removal_us = -1
@@ -67,7 +67,7 @@ class LeaseFilter:
         """Return the hash of the record's key. Expired records count in key order too."""
         chunk = self.group_partition.partition.find(offset)
         if chunk is None:
-            self.cold = (self.group_partition, offset)
+            self.cold_place = (self.group_partition, offset)
             self.stopped = True
             return UNKNOWN
         return key_hash(chunk.keys[offset - chunk.base])
@@ -76,7 +76,7 @@ class LeaseFilter:
         """Decide about the record at ``offset``; the result is that of `RecordFilter.accept`."""
         chunk = self.group_partition.partition.find(offset)
         if chunk is None:
-            self.cold = (self.group_partition, offset)
+            self.cold_place = (self.group_partition, offset)
             self.stopped = True
             return STOP
         index = offset - chunk.base
@@ -93,7 +93,7 @@ class LeaseFilter:
 
     def stop_at_too_large(self, chunk: Chunk, index: int) -> int:
         """Stop at a record that is too large to deliver."""
-        self.too_large = (self.group_partition, chunk.base + index)
+        self.too_large_place = (self.group_partition, chunk.base + index)
         self.stopped = True
         return STOP
 
@@ -113,9 +113,9 @@ class LeaseFilter:
         return expires_at_us <= self._removal_us
 
 
-def dead_letter_damaged(broker: Broker, cold: RecordPlace, damage: Exception) -> None:
+def dead_letter_damaged(broker: Broker, place: RecordPlace, damage: Exception) -> None:
     """Make an unreadable record a dead letter and report the damage. Raises as `dead_letter`."""
-    group_partition, offset = cold
+    group_partition, offset = place
     if broker.leases.dead_letter(group_partition, offset, "damaged"):
         first, end = offset, offset + 1
         if isinstance(damage, Unreadable):

@@ -105,11 +105,11 @@ class Polls:
             self.skipped += record_filter.skipped
             if leased:
                 break
-            if record_filter.cold is not None:
-                return record_filter.cold
-            if record_filter.too_large is None:
+            if record_filter.cold_place is not None:
+                return record_filter.cold_place
+            if record_filter.too_large_place is None:
                 return NoLease.CUT_SHORT if record_filter.cut_short else NoLease.EMPTY
-            broker.leases.dead_letter(*record_filter.too_large, "too_large")
+            broker.leases.dead_letter(*record_filter.too_large_place, "too_large")
         group_partition, grant = leased[0]
         chunk, index = record_filter.taken[0]
         tag = 0
@@ -179,22 +179,22 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
             self._damaged = damaged
             raise
 
-    def _load(self, cold: RecordPlace) -> None:
+    def _load(self, place: RecordPlace) -> None:
         """Read a record into memory; raises `FrameOnHold`."""
         self.hold(Hold.IN_PROGRESS)
-        group_partition, offset = cold
+        group_partition, offset = place
 
         def loaded(_chunk: Chunk | None, failure: Exception | None) -> None:
-            self.close_on_fault(self._loaded, cold, failure)
+            self.close_on_fault(self._loaded, place, failure)
 
         self.broker.reader.load(group_partition.partition, offset, loaded)
         raise FrameOnHold
 
-    def _loaded(self, cold: RecordPlace, failure: Exception | None) -> None:
+    def _loaded(self, place: RecordPlace, failure: Exception | None) -> None:
         if self.gone:
             return
         if isinstance(failure, DamagedData):
-            self._damaged = cold, failure
+            self._damaged = place, failure
         elif failure is not None and not isinstance(failure, RecordRemoved):
             self.frames.pop(0)  # the disk may give it another time, to another POLL
         self.release(Hold.IN_PROGRESS)

@@ -108,11 +108,11 @@ class AcquireKind:
             )
             if leased:
                 return self._answer(request, leased, record_filter)
-            if record_filter.cold is not None:
-                return record_filter.cold
-            if record_filter.too_large is None:
+            if record_filter.cold_place is not None:
+                return record_filter.cold_place
+            if record_filter.too_large_place is None:
                 return NoLease.CUT_SHORT if record_filter.cut_short else NoLease.EMPTY
-            broker.leases.dead_letter(*record_filter.too_large, "too_large")
+            broker.leases.dead_letter(*record_filter.too_large_place, "too_large")
 
 
 def answer_one(
@@ -203,25 +203,25 @@ class PendingAcquire:
         else:
             self._load(outcome)
 
-    def _load(self, cold: RecordPlace) -> None:
+    def _load(self, place: RecordPlace) -> None:
         """Read the record, and try again when the read succeeds or fails."""
-        group_partition, offset = cold
+        group_partition, offset = place
 
         def loaded(_chunk: Chunk | None, failure: Exception | None) -> None:
-            self._connection.close_on_fault(self._loaded, cold, failure)
+            self._connection.close_on_fault(self._loaded, place, failure)
 
         self._connection.broker.reader.load(group_partition.partition, offset, loaded)
 
-    def _loaded(self, cold: RecordPlace, failure: Exception | None) -> None:
+    def _loaded(self, place: RecordPlace, failure: Exception | None) -> None:
         if self._connection.gone:
             return
         try:
             if isinstance(failure, DamagedData):
-                dead_letter_damaged(self._connection.broker, cold, failure)
+                dead_letter_damaged(self._connection.broker, place, failure)
             elif failure is not None and not isinstance(failure, RecordRemoved):
                 raise StorageFailed(f"cannot read the log: {failure}; try again")
         except Congested:
-            self._when_uncongested(self._loaded, cold, failure)
+            self._when_uncongested(self._loaded, place, failure)
         except (UnknownTopic, UnknownGroup):
             self._again()  # deleted while the record was read
         except BrokerdError as refusal:
