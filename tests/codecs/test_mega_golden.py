@@ -11,7 +11,7 @@ from brokerd.codecs.mega import Code, Consume, Created, CreateTopic, Dialect, Pr
 from tests.golden import golden
 
 T = 1_700_000_000_000
-DOCUMENT, REFERENCE = Dialect.SEED, Dialect.REFERENCE
+DOCUMENT, REFERENCE = Dialect.DOCUMENT, Dialect.REFERENCE
 TOO_LARGE = mega.MAX_PAYLOAD_BYTES + 1
 
 

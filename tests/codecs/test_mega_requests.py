@@ -12,7 +12,7 @@ from tests.strategies.mega import conversations, correlation_ids, dialects, requ
 
 KIB = 1024
 T = 1_700_000_000_000
-DOCUMENT, REFERENCE = mega.Dialect.SEED, mega.Dialect.REFERENCE
+DOCUMENT, REFERENCE = mega.Dialect.DOCUMENT, mega.Dialect.REFERENCE
 
 
 def read(pieces: list[bytes], reader: mega.RequestReader | None = None) -> list[object]:

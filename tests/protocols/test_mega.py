@@ -27,7 +27,7 @@ from tests.strategies import mega as strategies
 KIB = 1024
 MIB = 1024 * KIB
 T = 1_700_000_000_000
-DOCUMENT, REFERENCE = Dialect.SEED, Dialect.REFERENCE
+DOCUMENT, REFERENCE = Dialect.DOCUMENT, Dialect.REFERENCE
 COLD = BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0)
 """Every record is read from disk."""
 

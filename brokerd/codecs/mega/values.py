@@ -45,8 +45,10 @@ class Code(IntEnum):
 class Dialect(Enum):
     """The dialect of a client's requests; servers accept both."""
 
-    SEED = "seed"
+    DOCUMENT = "seed"
     """The document's."""
+    SEED = DOCUMENT
+    """The same under its first name."""
     REFERENCE = "reference"
     """The reference server's: CREATE_TOPIC and CONSUME end with an empty payload's length."""
 
