@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_cold.py
-"""Reads the archive, and reads ahead for sequential readers.
+"""Reads the archive through `ArchiveReader`, ahead of sequential readers.
 
 A reader that continues at the end of its last read gets larger reads. The next read runs while the
 broker serves the last one: decompression runs in a thread. Errors of a read-ahead are dropped,
@@ -42,7 +42,7 @@ class _Ahead:
 
 
 class ReadAhead:
-    """Reads the archive. ``cache_bytes`` is the limit of the cache that takes the results."""
+    """Reads through `ArchiveReader`, and ahead. ``cache_bytes`` is the limit of the cache that takes the results."""
 
     def __init__(self, archive_reader: ArchiveReader, clock: Clock, cache_bytes: int) -> None:
         self._archive_reader = archive_reader

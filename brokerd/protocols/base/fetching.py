@@ -21,7 +21,7 @@ Large answers are returned in parts: see `Connection.answer`.
 
 
 class FetchConnection(Connection):
-    """Adds `fetch` for `run` to call."""
+    """Adds `fetch`, which `handle_requests` calls to answer with records read by offset."""
 
     def fetch(
         self,
