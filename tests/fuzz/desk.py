@@ -17,7 +17,7 @@ from tests.fuzz.brokers import SETUPS, FuzzedHouse
 from tests.fuzz.case import Case, Delivery
 from tests.fuzz.found import Found, faults_are_found, no_more_memory_than_due
 from tests.fuzz.judge import judge
-from tests.fuzz.wire import Ask, WireFormat, Wires
+from tests.fuzz.wire import Ask, FuzzedFormat, Wires
 from tests.house import Client
 
 SLOW_MS = 250.0
@@ -51,7 +51,7 @@ class Counts:
 class _Talk:
     """One open connection."""
 
-    def __init__(self, wire: WireFormat, client: Client, delivery: Delivery) -> None:
+    def __init__(self, wire: FuzzedFormat, client: Client, delivery: Delivery) -> None:
         self.wire = wire
         self.client = client
         self.delivery = delivery

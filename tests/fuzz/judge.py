@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.fuzz.found import Found
-from tests.fuzz.wire import WireFormat
+from tests.fuzz.wire import FuzzedFormat
 
 
 class Judged(NamedTuple):
@@ -15,7 +15,9 @@ class Judged(NamedTuple):
     answers: int
 
 
-def judge(wire: WireFormat, frame_bytes: int, taken: bytes, received: bytes, ending: str) -> Judged:
+def judge(
+    wire: FuzzedFormat, frame_bytes: int, taken: bytes, received: bytes, ending: str
+) -> Judged:
     """Judge the answers to the bytes that the broker took.
 
     :param frame_bytes: the broker's limit on a frame.
@@ -33,7 +35,7 @@ def judge(wire: WireFormat, frame_bytes: int, taken: bytes, received: bytes, end
     return Judged(len(requests), answers)
 
 
-def _judge_missing(wire: WireFormat, answers: int, requests: list[bytes]) -> None:
+def _judge_missing(wire: FuzzedFormat, answers: int, requests: list[bytes]) -> None:
     """Check that all requests before the first one that may end the connection are answered."""
     owed = 0
     for request in requests:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from random import Random
 
-from tests.fuzz.wire import Framing, WireFormat
+from tests.fuzz.wire import Framing, FuzzedFormat
 
 FRAMES_MAX = 40
 FRAME_BYTES_MAX = 200_000
@@ -49,10 +49,10 @@ _DECIMALS = (
     b"[]",
     b"{}",
 )
-Mutation = Callable[[Random, WireFormat, bytes], bytes]
+Mutation = Callable[[Random, FuzzedFormat, bytes], bytes]
 
 
-def conversation(rng: Random, wire: WireFormat) -> list[bytes]:
+def conversation(rng: Random, wire: FuzzedFormat) -> list[bytes]:
     """Return the frames of one connection, some of them mutated."""
     if rng.random() < 0.02:
         return [rng.randbytes(rng.randrange(1, NOISE_BYTES_MAX))]
@@ -76,7 +76,7 @@ def conversation(rng: Random, wire: WireFormat) -> list[bytes]:
     return frames
 
 
-def _valid(rng: Random, wire: WireFormat) -> list[bytes]:
+def _valid(rng: Random, wire: FuzzedFormat) -> list[bytes]:
     """Return new valid requests, or a piece of the golden file."""
     golden = wire.golden()
     if golden and rng.random() < 0.3:
@@ -85,7 +85,7 @@ def _valid(rng: Random, wire: WireFormat) -> list[bytes]:
     return wire.requests(rng)
 
 
-def _long_unfinished(rng: Random, wire: WireFormat, frame: bytes) -> bytes:
+def _long_unfinished(rng: Random, wire: FuzzedFormat, frame: bytes) -> bytes:
     """Return the head of a frame that claims to be long, and much of its body."""
     claimed = rng.choice((LONG_BYTES + 1, wire.frame_bytes_max, 1 << 31, (1 << 32) - 1))
     if wire.framing is None:
@@ -117,7 +117,7 @@ def _change_order(rng: Random, frames: list[bytes]) -> None:
         frames[one], frames[other] = frames[other], frames[one]
 
 
-def _mutated(rng: Random, wire: WireFormat, frames: Sequence[bytes], index: int) -> bytes:
+def _mutated(rng: Random, wire: FuzzedFormat, frames: Sequence[bytes], index: int) -> bytes:
     frame = frames[index]
     if rng.random() < 0.1:
         donor = rng.choice(frames)
@@ -133,7 +133,7 @@ def _mutated(rng: Random, wire: WireFormat, frames: Sequence[bytes], index: int)
 # -- one frame --------------------------------------------------------------------------------
 
 
-def _flip_bits(rng: Random, _wire: WireFormat, frame: bytes) -> bytes:
+def _flip_bits(rng: Random, _wire: FuzzedFormat, frame: bytes) -> bytes:
     changed = bytearray(frame)
     for _ in range(rng.choice((1, 1, 1, 2, 8))):
         if changed:
@@ -141,7 +141,7 @@ def _flip_bits(rng: Random, _wire: WireFormat, frame: bytes) -> bytes:
     return bytes(changed)
 
 
-def _set_byte(rng: Random, _: WireFormat, frame: bytes) -> bytes:
+def _set_byte(rng: Random, _: FuzzedFormat, frame: bytes) -> bytes:
     if not frame:
         return frame
     at = rng.randrange(min(len(frame), 16)) if rng.random() < 0.5 else rng.randrange(len(frame))
@@ -149,12 +149,12 @@ def _set_byte(rng: Random, _: WireFormat, frame: bytes) -> bytes:
     return frame[:at] + bytes([value]) + frame[at + 1 :]
 
 
-def _insert(rng: Random, _: WireFormat, frame: bytes) -> bytes:
+def _insert(rng: Random, _: FuzzedFormat, frame: bytes) -> bytes:
     at = rng.randrange(len(frame) + 1)
     return frame[:at] + rng.randbytes(rng.choice((1, 1, 2, 4, 30))) + frame[at:]
 
 
-def _insert_token(rng: Random, wire: WireFormat, frame: bytes) -> bytes:
+def _insert_token(rng: Random, wire: FuzzedFormat, frame: bytes) -> bytes:
     """Insert a token between two bytes, or overwrite as many bytes with it."""
     if not wire.tokens:
         return _insert(rng, wire, frame)
@@ -163,22 +163,22 @@ def _insert_token(rng: Random, wire: WireFormat, frame: bytes) -> bytes:
     return frame[:at] + token + frame[at + rng.choice((0, 0, 1, len(token))) :]
 
 
-def _delete(rng: Random, _: WireFormat, frame: bytes) -> bytes:
+def _delete(rng: Random, _: FuzzedFormat, frame: bytes) -> bytes:
     at = rng.randrange(len(frame) + 1)
     return frame[:at] + frame[at + rng.choice((1, 1, 2, 4, 20)) :]
 
 
-def _truncate(rng: Random, _: WireFormat, frame: bytes) -> bytes:
+def _truncate(rng: Random, _: FuzzedFormat, frame: bytes) -> bytes:
     return frame[: rng.randrange(len(frame) + 1)]
 
 
-def _repeat(rng: Random, _: WireFormat, frame: bytes) -> bytes:
+def _repeat(rng: Random, _: FuzzedFormat, frame: bytes) -> bytes:
     at = rng.randrange(len(frame) + 1)
     piece = frame[at : at + rng.choice((1, 2, 4, 16, 64))]
     return frame[:at] + piece * rng.choice((2, 2, 3, 50, 1000)) + frame[at + len(piece) :]
 
 
-def _swap_fields(rng: Random, _: WireFormat, frame: bytes) -> bytes:
+def _swap_fields(rng: Random, _: FuzzedFormat, frame: bytes) -> bytes:
     size = rng.choice((1, 2, 4, 4, 8))
     if len(frame) < 2 * size:
         return frame
@@ -195,7 +195,7 @@ def _swap_fields(rng: Random, _: WireFormat, frame: bytes) -> bytes:
     )
 
 
-def _edge_field(rng: Random, wire: WireFormat, frame: bytes) -> bytes:
+def _edge_field(rng: Random, wire: FuzzedFormat, frame: bytes) -> bytes:
     """Set a count, length, offset or similar field to an edge value."""
     numbers = list(_NUMBER.finditer(frame)) if wire.text else []
     if numbers and rng.random() < 0.7:

@@ -8,7 +8,7 @@ from brokerd.broker import Broker, Clock
 from brokerd.codecs import blipmq as bm
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
-from tests.fuzz.wire import Ask, Framing, WireFormat
+from tests.fuzz.wire import Ask, Framing, FuzzedFormat
 
 TOPICS = ("demo", "orders", "t", "é", "n" * 255, "n" * 256, "__brokerd.x", "t" * 65_000)
 KEY = "bench-key"
@@ -149,7 +149,7 @@ def _factory(broker: Broker, clock: Clock, limits: Limits, other: bool) -> Blipm
     return BlipmqFactory(broker, clock, limits, settings)
 
 
-FORMAT = WireFormat(
+FORMAT = FuzzedFormat(
     name="blipmq",
     factory=_factory,
     topics=TOPICS[:2],

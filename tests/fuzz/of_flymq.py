@@ -10,7 +10,7 @@ from brokerd.broker import Broker, Clock
 from brokerd.codecs import flymq as fm
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
-from tests.fuzz.wire import Ask, Framing, Split, WireFormat
+from tests.fuzz.wire import Ask, Framing, Split, FuzzedFormat
 
 TOPICS = ("test", "t", "orders", "é", "", "../x", "__brokerd.x", "n" * 255, "n" * 256)
 GROUPS = ("g", "h", "", "é" * 128)
@@ -309,7 +309,7 @@ def _factory(broker: Broker, clock: Clock, limits: Limits, other: bool) -> Flymq
     return FlymqFactory(broker, clock, limits, settings)
 
 
-FORMAT = WireFormat(
+FORMAT = FuzzedFormat(
     name="flymq",
     factory=_factory,
     topics=("test", "orders", "t"),

@@ -11,7 +11,7 @@ from brokerd.broker import Broker, Clock
 from brokerd.codecs import mamamia as mm
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.mamamia.connection import MamamiaFactory
-from tests.fuzz.wire import Ask, Framing, WireFormat
+from tests.fuzz.wire import Ask, Framing, FuzzedFormat
 
 LOGS = ("orders", "p", "", "é", "o" * 255, "one", "two")
 _FRAMING = Framing(length_at=0, uncounted=4, length_min=2)
@@ -168,7 +168,7 @@ def _factory(broker: Broker, clock: Clock, limits: Limits, _: bool) -> MamamiaFa
     return MamamiaFactory(broker, clock, limits)
 
 
-FORMAT = WireFormat(
+FORMAT = FuzzedFormat(
     name="mamamia",
     factory=_factory,
     topics=("orders", "p", "one"),

@@ -8,7 +8,7 @@ from brokerd.broker import Broker, Clock
 from brokerd.codecs import rustlog as rl
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
-from tests.fuzz.wire import Ask, Framing, WireFormat
+from tests.fuzz.wire import Ask, Framing, FuzzedFormat
 
 TOPICS = ("demo", "orders", "t", "é", "", "n" * 255, "n" * 256, "__brokerd.x")
 GROUPS = ("g1", "p", "", "é" * 128)
@@ -172,7 +172,7 @@ def _factory(broker: Broker, clock: Clock, limits: Limits, other: bool) -> Rustl
     return RustlogFactory(broker, clock, limits, settings)
 
 
-FORMAT = WireFormat(
+FORMAT = FuzzedFormat(
     name="rustlog",
     factory=_factory,
     topics=TOPICS[:2],

@@ -22,7 +22,7 @@ from tests.fuzz.desk import Counts
 from tests.fuzz.found import Found
 from tests.fuzz.judge import judge
 from tests.fuzz.run import Failure, draw
-from tests.fuzz.wire import Ask, WireFormat, Wires, wires_of
+from tests.fuzz.wire import Ask, FuzzedFormat, Wires, wires_of
 
 FRAME_BYTES = 64 << 10
 SETTINGS = (
@@ -126,7 +126,7 @@ def _go_on(talk: _Talk, ready: int) -> bool:
 class _Beside:
     """The witness's connection."""
 
-    def __init__(self, wire: WireFormat, address: Address) -> None:
+    def __init__(self, wire: FuzzedFormat, address: Address) -> None:
         self._wire = wire
         self._socket = socket.create_connection(address, SECONDS_MAX)
         if wire.greeting:

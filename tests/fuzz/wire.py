@@ -1,6 +1,6 @@
 """The fuzzer's view of a wire format: how to serve, speak, break and check it.
 
-A format is one module, ``tests/fuzz/of_NAME.py``, with a `WireFormat` of the name ``FORMAT``.
+A format is one module, ``tests/fuzz/of_NAME.py``, with a `FuzzedFormat` of the name ``FORMAT``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Witness(Protocol):
 
 
 @dataclass(frozen=True)
-class WireFormat:
+class FuzzedFormat:
     """One wire format; sizes in bytes."""
 
     name: str
@@ -134,7 +134,7 @@ def _golden(name: str) -> tuple[bytes, ...]:
     return tuple(data for (_, way), data in golden(name).items() if way == ">")
 
 
-Wires = Mapping[str, WireFormat]
+Wires = Mapping[str, FuzzedFormat]
 """The formats of a run, by name."""
 
 
@@ -151,6 +151,6 @@ def wires_of(run: str) -> Wires:
     return {run: _format(run)}
 
 
-def _format(name: str) -> WireFormat:
-    found: WireFormat = importlib.import_module(f"tests.fuzz.of_{name}").FORMAT
+def _format(name: str) -> FuzzedFormat:
+    found: FuzzedFormat = importlib.import_module(f"tests.fuzz.of_{name}").FORMAT
     return found
