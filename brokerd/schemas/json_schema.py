@@ -1,7 +1,7 @@
 # Tests: tests/schemas/test_json_schema.py
 """JSON Schema (https://json-schema.org/), read by the package jsonschema.
 
-Texts of faults are those of the FlyMQ reference where it has some (flymq-payloads, 6.5). References
+Texts of faults are those of the FlyMQ reference where it has some. References
 lead into the schema itself or to a published meta-schema. The broker fetches no URL.
 """
 

@@ -1,4 +1,4 @@
-"""AUTH and WHOAMI, read as each kind of client reads them (payload facts, 5.70 and 5.72)."""
+"""AUTH and WHOAMI, read as each kind of client reads them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Further calls of FlyMQ's SDKs, in their layouts: all but records, subscriptions and logins.
 
-From the payload facts, sections 5 and 8. pyflymq reads few answers; the calls here read the same
+pyflymq reads few answers; the calls here read the same
 parts. `GoCalls` and `JavaCalls` have the calls whose layout differs in these clients.
 """
 

@@ -1,4 +1,4 @@
-"""FlyMQ's Python and Go clients, as the payload facts describe them, against a real broker."""
+"""FlyMQ's Python and Go clients, rewritten from their documents, against a real broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.reference.pyflymq import (
 
 UNKNOWN_OPCODE = 0x16
 FNV_OF_6 = {b"user-123": 5, b"a": 4, b"b": 1, b"key": 4, b"hello": 3}
-"""Keys and their partitions of six, from the payload facts."""
+"""Keys and their partitions of six, as the clients choose them."""
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """FlyMQ's Python and Go clients log in to a real broker, in each layout of AUTH.
 
 No client reads the default, which is the document's layout; an operator who has such clients
-chooses another (payload facts, 5.70).
+chooses another (docs/protocols/flymq.rst, AUTH).
 """
 
 from __future__ import annotations

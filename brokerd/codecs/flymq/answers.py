@@ -22,7 +22,7 @@ RECORD_BYTES = 16
 LARGE_BYTES = 64 * 1024
 """A value of this size or more is a part of its own in `fetched_parts`."""
 ERROR_BYTES_MAX = 8_000
-"""Longest text of an ERROR frame; clients misread 8,224 bytes and more (payload facts, 3)."""
+"""Longest text of an ERROR frame; clients misread 8,224 bytes and more (page, Refusals)."""
 SPACES = "   "
 """Padding with which SDKs show the text of the document's layout in full."""
 _NOT_LEADER = re.compile("not leader", re.IGNORECASE)
@@ -142,7 +142,7 @@ def topics(names: Sequence[str]) -> bytes:
 
 
 def topic_metadata(topic: str, partitions: Sequence[PartitionOffsets]) -> bytes:
-    """The answer to METADATA, in the layout of the Go client's codec (payload facts, 5.4)."""
+    """The answer to METADATA, in the layout of the Go client's codec (page, METADATA)."""
     parts = [pack_text(topic), _U32.pack(len(partitions))]
     parts += [_PARTITION_OFFSETS.pack(*one) for one in partitions]
     return frame(Opcode.METADATA, b"".join(parts))

@@ -2,7 +2,7 @@
 """Encodes and decodes AUDIT_QUERY and AUDIT_EXPORT with both opcodes, requests and answers.
 
 The Go client has 0x80 and 0x81; the Python and Java SDKs have 0xA0 and 0xA1, which count some lists
-in two bytes and do not frame events (page, section AUDIT_QUERY; payload facts, 5.80).
+in two bytes and do not frame events (page, AUDIT_QUERY).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Encodes and decodes FETCH_DLQ, REPLAY_DLQ and PURGE_DLQ (page, 0x20 to 0x22).
 
 The answer to PURGE_DLQ, and to REPLAY_DLQ with an id, is OKMSG. The answer to REPLAY_DLQ with an
-offset has a longer length field (payload facts, 5.21).
+offset has a longer length field.
 """
 
 from __future__ import annotations

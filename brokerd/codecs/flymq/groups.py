@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_flymq_group_requests.py
 """LIST_GROUPS, DESCRIBE_GROUP, DELETE_GROUP and SEEK_TO_TIMESTAMP, both ways (page, 0x62 to 0x66).
 
-The Java SDK names a group without its topic. The answer to it has another layout (payload facts,
-5.62). The answer to DELETE_GROUP is OKMSG; that to SEEK_TO_TIMESTAMP is like that to GET_OFFSET.
+The Java SDK names a group without its topic. The answer to it has another layout. The
+answer to DELETE_GROUP is OKMSG; that to SEEK_TO_TIMESTAMP is like that to GET_OFFSET.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # Tests: tests/codecs/test_flymq_logins.py
-"""Answers to AUTH and WHOAMI, whose layout differs by client (page, AUTH; payload facts, 5.70).
+"""Answers to AUTH and WHOAMI, whose layout differs by client (page, AUTH and WHOAMI).
 
 The document's reader, pyflymq and the Go client, and the Java SDK each have a layout of AUTH. With
 zeros after one layout, the other clients accept it too. The number of zeros is found by a walk of

@@ -196,7 +196,7 @@ def decode_answer(request: Request, opcode: int, payload: bytes) -> Answer:
 
 
 def error_text(payload: bytes) -> str:
-    """Return the text of an ERROR's payload in any of its four layouts (payload facts, 3)."""
+    """Return the text of an ERROR's payload in any of its four layouts (page, Refusals)."""
     return _error_data(payload).decode("utf-8", "replace").removeprefix(SPACES)
 
 

@@ -40,7 +40,7 @@ def _register(fields: Fields) -> RegisterSchema:
 
 
 def _produce(fields: Fields) -> ProduceWithSchema:
-    """Decode value and schema in the order that fits exactly (page; payload facts, 5.14)."""
+    """Decode value and schema in the order that fits exactly (page, PRODUCE_WITH_SCHEMA)."""
     topic = fields.text("topic")
     rest = fields.rest()
     value_first, schema_first = _value_first(rest), _schema_first(rest)

@@ -38,7 +38,7 @@ def _produce_with_ttl(fields: Fields) -> ProduceWithTtl:
 def _cancel_delayed(fields: Fields) -> CancelDelayed:
     """Decode one of three layouts, which differ in length, or for eight bytes in their digits.
 
-    Page, section CANCEL_DELAYED; payload facts, 5.31.
+    See the page, CANCEL_DELAYED.
     """
     first = fields.text("topic or number")
     if not fields.left:

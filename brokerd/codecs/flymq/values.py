@@ -26,7 +26,7 @@ MAX_LENGTH: Final = 33_554_432
 FLAG_BINARY: Final = 0x01
 COMPRESSION_MASK: Final = 0x0E
 GZIP: Final = 0x02
-"""The only supported compression (payload facts, 2.2)."""
+"""The only supported compression (page, Compression)."""
 MAX_OFFSET: Final = (1 << 63) - 1
 """Largest offset of a commit."""
 
@@ -97,7 +97,7 @@ class Opcode(IntEnum):
 class FrameError(BrokerdError):
     """The rest of the byte stream is unreadable: close the connection.
 
-    ``answer`` is True if an ERROR frame with this text is sent before (payload facts, 2.1).
+    ``answer`` is True if an ERROR frame with this text is sent before (page, Bad input).
     """
 
     def __init__(self, text: str, answer: bool) -> None:
@@ -175,7 +175,7 @@ class Fetch(NamedTuple):
 
     @property
     def answer_is_sdk(self) -> bool:
-        """Return whether the answer has the SDKs' layout (payload facts, 5.7)."""
+        """Return whether the answer has the SDKs' layout (page, FETCH)."""
         return self.sdk or self.opcode == Opcode.FETCH_BINARY
 
 

@@ -1,8 +1,7 @@
 # Tests: tests/codecs/test_mamamia_answers.py
 """Encodes answers, on the server. Every function returns one complete frame.
 
-Key order is that of the reference server (notes section 2). These functions do not check the frame
-limit: use `answer_length` before a record is stored or leased, and `BATCH_ROOM` with
+Keys have the order of the reference server. These functions do not check the frame limit: use `answer_length` before a record is stored or leased, and `BATCH_ROOM` with
 `batch_item_length` while a batch is gathered.
 """
 
@@ -123,7 +122,7 @@ def error(command: int, text: str) -> bytes:
 def answer_length(log_id: str, value: bytes, encoding: int, metadata: bytes | None) -> int:
     """Return the length field of this record's ACQUIRE_NEXT answer with the largest id.
 
-    The caller refuses a PRODUCE if it is over MAX_LENGTH (notes section 7).
+    The caller refuses a PRODUCE if it is over MAX_LENGTH (page, Sizes).
     """
     name_bytes = len(log_id.encode())
     return (

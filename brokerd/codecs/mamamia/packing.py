@@ -216,7 +216,7 @@ def has_control_characters(text: str) -> bool:
 
 
 def pack(value: object) -> bytes:
-    """One object in the profile of this format (notes section 2)."""
+    """Return one object in the profile of this format (page, MessagePack profile)."""
     packed: bytes = packb(value)
     return packed
 

@@ -105,7 +105,7 @@ class Decoder:
         decode = _EXTENSIONS.get(command)
         if decode is not None:
             return decode(body)
-        with suppress(RequestError):  # a body that cannot be decoded is worse (notes section 6)
+        with suppress(RequestError):  # a body that cannot be decoded is worse (page, Bad input)
             walk(body)
         raise RequestError(f"Unknown command: {command}")
 

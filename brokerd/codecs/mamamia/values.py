@@ -14,9 +14,9 @@ from brokerd.errors import BrokerdError
 from brokerd.values import Encoding
 
 MAX_LENGTH: Final = 10_485_760
-"""Largest value of a frame's length field, which counts version, command and body (notes 1)."""
+"""Largest value of a frame's length field, which counts version, command and body (page, Frames)."""
 DEFAULT_DURATION: Final = 30.0
-"""Lease seconds when a request has no duration (notes section 3)."""
+"""Lease seconds when a request has no duration (page, Leases)."""
 SECONDS_MAX: Final = 3_155_760_000.0
 """100 years. Longer times are cut to this."""
 MAX_BATCH: Final = 10_000
@@ -43,11 +43,11 @@ class Command(IntEnum):
 
 
 class BodyError(BrokerdError):
-    """A frame's body is not one MessagePack object: close the connection (notes section 6)."""
+    """A frame's body is not one MessagePack object: close the connection (page, Bad input)."""
 
 
 class RequestError(BrokerdError):
-    """A body with wrong values: answer ``{"error": text}`` and stay open (notes 5)."""
+    """A body with wrong values: answer ``{"error": text}`` and stay open."""
 
 
 class Produce(NamedTuple):

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 from brokerd.errors import BrokerdError
 
 MAX_PAYLOAD_BYTES: Final = 1_048_576
-"""Largest payload (notes section 1)."""
+"""Largest payload (page, Sizes and durability)."""
 MAX_SKIPPED_BYTES: Final = 64 << 20
 """Largest payload that is skipped, so that the connection stays open."""
 MAX_TOPIC_BYTES: Final = 65_535
-"""Largest topic of a request (notes section 7); a new topic has at most 255 bytes."""
+"""Largest topic of a request (page, Sizes and durability); a new topic has at most 255 bytes."""
 MAX_OFFSET: Final = (1 << 31) - 1
 
 

@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_rustlog_json.py
 """Decodes requests of the JSON dialect, on the server.
 
-It accepts what serde accepts for the seed's types (notes section 5; page, section "Parsing of J"):
+It accepts what serde accepts for the reference's types (page, Parsing of J):
 strict about types, members and trailing text, tolerant about order, blanks and unknown members. The
 records of a Produce are cut out first (`json_records`). The small rest is parsed by the standard
 library, which reports repeated members.

@@ -1,7 +1,7 @@
 # Tests: tests/protocols/test_flymq_accounts.py
 """FlyMQ's logins, users, access lists and roles (docs/protocols/flymq.rst, 0x70 to 0x7D).
 
-Texts of refusals are those of flymq-payloads, 5.70 to 5.7C. A permission is checked before the
+Texts of refusals are those of the page. A permission is checked before the
 existence of the named object.
 """
 

@@ -1,5 +1,5 @@
 # Tests: tests/protocols/test_flymq_dead_letter_envelope.py
-"""Records of a dead-letter topic (flymq-payloads, 6.3): JSON envelopes, or any bytes.
+"""Records of a dead-letter topic: JSON envelopes, or any bytes.
 
 FlyMQ's clients write JSON objects with the record's value in base64, its original topic and the
 reason. Any other value is a dead letter without these.

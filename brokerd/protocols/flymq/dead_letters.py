@@ -1,5 +1,5 @@
 # Tests: tests/protocols/test_flymq_dead_letters.py
-"""FlyMQ's dead letters (docs/protocols/flymq.rst, 0x20 to 0x22; flymq-payloads, 5.20 and 6.3).
+"""FlyMQ's dead letters (docs/protocols/flymq.rst, 0x20 to 0x22).
 
 A topic has two kinds of dead letters: those of its groups, from leases of other formats, and the
 records of its dead-letter topic ``NAME.dlq``, which FlyMQ's clients write. A replay returns the

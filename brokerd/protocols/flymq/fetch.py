@@ -1,5 +1,5 @@
 # Tests: tests/protocols/test_flymq_fetch.py
-"""FlyMQ's reads: CONSUME, FETCH and their binary variants (flymq-payloads, 5.2, 5.7, 5.9a).
+"""FlyMQ's reads: CONSUME, FETCH and their binary variants (docs/protocols/flymq.rst).
 
 They return durable records, and wait for earlier produces of their own connection. An answer is at
 most as large as a frame, and holds at least one record.

@@ -1,9 +1,9 @@
 # Tests: tests/protocols/test_flymq_filter.py
 """FlyMQ's filters of a FETCH (docs/protocols/flymq.rst, FETCH).
 
-A record passes by one of three rules (flymq-payloads, 5.7): a path exists in its JSON object, a
-text occurs in any case, or a regular expression matches. Filters come from clients and values have
-any size, so the work is cut into steps of a few milliseconds at most:
+A record passes by one of three rules: a path exists in its JSON object, a text occurs in any case,
+or a regular expression matches. Filters come from clients and values have any size, so the work is
+cut into steps of a few milliseconds at most:
 
 * A value larger than a *window* is searched window by window. Windows overlap, so that every text
   is found. A match of a regular expression is found if it is no longer than half a window.

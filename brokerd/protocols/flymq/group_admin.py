@@ -2,7 +2,7 @@
 """Administration of FlyMQ's groups: list, describe, delete (0x62, 0x63, 0x65).
 
 A group belongs to a topic. A request without a topic means all groups of that name, and needs ADMIN
-by role (flymq-payloads, 5.62 to 5.65).
+by role.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # Tests: tests/protocols/test_flymq_members.py
 """Group members: the open FlyMQ connections that subscribed to a group.
 
-Members have no assigned partitions and are not durable (flymq-payloads, 6.2).
+Members have no assigned partitions and are not durable (docs/protocols/flymq.rst, SUBSCRIBE).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # Tests: tests/protocols/test_flymq_topics.py
 """FlyMQ's topics: names, lookups, creation, deletion, METADATA and CLUSTER_METADATA.
 
-Texts of refusals are those of flymq-payloads, section 7; names follow its section 6.1.
+Texts of refusals and rules of names: docs/protocols/flymq.rst, Names and Bad input.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ PLACES_MAX = 20_000
 def checked_name(name: str, what: str) -> str:
     """Return ``name`` if it may name a topic or group, else raise `InvalidName`.
 
-    Patterns of clients split names at slashes (flymq-payloads, 6.1), so the levels of a name must
-    not be ``.`` or ``..`` either: 5.1 has ``../x`` refused.
+    Patterns of clients split names at slashes, so the levels of a name must not be ``.`` or ``..``
+    either.
     """
     if name in NO_NAMES or not NO_LEVELS.isdisjoint(name.split("/")):
         raise InvalidName(

@@ -1,7 +1,7 @@
 # Tests: tests/protocols/test_flymq_transactions.py
 """The transactions of one FlyMQ connection (docs/protocols/flymq.rst, 0x40 to 0x43).
 
-Texts of refusals are those of flymq-payloads, 5.40. An id contains the time at which the
+Texts of refusals are those of the page. An id contains the time at which the
 transaction began and is never used again, so a client that reconnects cannot name another's
 transaction.
 """
