@@ -10,7 +10,7 @@ from brokerd.broker import Broker, Clock
 from brokerd.codecs import flymq as fm
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
-from tests.fuzz.wire import Ask, Framing, Split, FuzzedFormat
+from tests.fuzz.wire import Ask, Framing, FuzzedFormat, Split
 
 TOPICS = ("test", "t", "orders", "é", "", "../x", "__brokerd.x", "n" * 255, "n" * 256)
 GROUPS = ("g", "h", "", "é" * 128)

@@ -9,7 +9,7 @@ from brokerd.broker import Broker, Clock
 from brokerd.codecs import mega
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.mega.connection import MegaFactory
-from tests.fuzz.wire import Ask, Split, FuzzedFormat
+from tests.fuzz.wire import Ask, FuzzedFormat, Split
 
 TOPICS = ("test-topic", "orders", "A.b_c-9", "x" * 255, "x" * 256, "", "é", "__brokerd.x")
 IDS = (0, 1, 2, 0x01000000, 0x02000000, 0x03000000, -1)

@@ -1,8 +1,8 @@
 """Stand-in for pyflymq's transactions, delayed records and records with a TTL.
 
-Layouts and the handling of answers are pyflymq's. Of the answers to TXN_* only the id is read. The place of a record is read in each answer that has one. The
-context manager commits at the end of its block, and rolls back after any error, an error of the
-commit included.
+Layouts and the handling of answers are pyflymq's. Of the answers to TXN_* only the id is read. The
+place of a record is read in each answer that has one. The context manager commits at the end of its
+block, and rolls back after any error, an error of the commit included.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Stand-in for pyflymq's schemas, and for Go's where its layout of a request differs.
 
-Layouts and the handling of answers are pyflymq's. The answer to REGISTER_SCHEMA is ignored. The answer to GET_SCHEMA is read like one to LIST_SCHEMAS. Of the answer
-to VALIDATE_SCHEMA pyflymq reads one byte; Go reads the list.
+Layouts and the handling of answers are pyflymq's. The answer to REGISTER_SCHEMA is ignored. The
+answer to GET_SCHEMA is read like one to LIST_SCHEMAS. Of the answer to VALIDATE_SCHEMA pyflymq
+reads one byte; Go reads the list.
 """
 
 from __future__ import annotations

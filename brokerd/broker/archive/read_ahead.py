@@ -42,7 +42,10 @@ class _Ahead:
 
 
 class ReadAhead:
-    """Reads through `ArchiveReader`, and ahead. ``cache_bytes`` is the limit of the cache that takes the results."""
+    """Reads through `ArchiveReader`, ahead of sequential readers.
+
+    ``cache_bytes`` is the limit of the cache that takes the results.
+    """
 
     def __init__(self, archive_reader: ArchiveReader, clock: Clock, cache_bytes: int) -> None:
         self._archive_reader = archive_reader

@@ -1,8 +1,9 @@
 # Tests: tests/codecs/test_mamamia_answers.py
 """Encodes answers, on the server. Every function returns one complete frame.
 
-Keys have the order of the reference server. These functions do not check the frame limit: use `answer_length` before a record is stored or leased, and `BATCH_ROOM` with
-`batch_item_length` while a batch is gathered.
+Keys have the order of the reference server. These functions do not check the frame limit: use
+`answer_length` before a record is stored or leased, and `BATCH_ROOM` with `batch_item_length` while
+a batch is gathered.
 """
 
 from __future__ import annotations

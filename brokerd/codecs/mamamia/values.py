@@ -14,7 +14,7 @@ from brokerd.errors import BrokerdError
 from brokerd.values import Encoding
 
 MAX_LENGTH: Final = 10_485_760
-"""Largest value of a frame's length field, which counts version, command and body (page, Frames)."""
+"""Largest value of a frame's length field, which counts version, command and body."""
 DEFAULT_DURATION: Final = 30.0
 """Lease seconds when a request has no duration (page, Leases)."""
 SECONDS_MAX: Final = 3_155_760_000.0

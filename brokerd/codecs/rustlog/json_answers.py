@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_rustlog_json.py
 """Encodes answers of the JSON dialect, on the server.
 
-The JSON is compact UTF-8 with few escapes and members in the order of the reference's types, like the
-output of serde_json.
+The JSON is compact UTF-8 with few escapes and members in the order of the reference's types, like
+the output of serde_json.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class LeaseFilter:
     """Accepts records that are in memory and that a format's `decide` accepts.
 
     After an acquire, ``taken`` holds the places of the leased records in the order of the grants.
-    ``cold_place``, ``too_large_place`` or ``cut_short`` says why the acquire stopped before its limit.
+    ``cold_place``, ``too_large_place`` or ``cut_short`` says why the acquire stopped early.
     """
 
     group_partition: GroupPartition
