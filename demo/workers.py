@@ -23,7 +23,7 @@ TOPIC = "flights"
 
 
 def writer_of(row: int) -> str:
-    """Return the format that writes a row; each format writes every fifth."""
+    """Return the format that writes a row; the formats take turns."""
     return FORMATS[row % len(FORMATS)]
 
 

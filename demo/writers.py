@@ -1,5 +1,5 @@
 # Tests: tests/test_demo.py
-"""The writers of the demo: one for each wire format, each with a fifth of the rows.
+"""The writers of the demo: one for each wire format, each with an equal share of the rows.
 
 A `FormatWriter` encodes rows as requests and extracts offsets from answers. A `Writer` sends a
 window of rows at a time and resends the rows that were not answered.
