@@ -86,12 +86,12 @@ def named_formats(text: str) -> set[str]:
 
 def test_a_file_that_names_all_other_formats_names_each() -> None:
     """A page, table or test with a row for each format needs a row for a new one, too."""
-    wrong = {}
+    wrong = []
     for path in chain.from_iterable(map(ROOT.glob, TEXTS)):
         name = path.relative_to(ROOT).as_posix()
         if not name.startswith(HISTORY):
             lacks = {*FORMATS} - named_formats(path.read_text())
             may_lack = MAY_LACK.get(name, set())
             if len(lacks - may_lack) == 1 or not may_lack <= lacks:
-                wrong[name] = lacks
-    assert not wrong, "name the format there, or correct MAY_LACK"
+                wrong.append(f"{name} lacks {sorted(lacks)}")
+    assert not wrong, "\n".join(["name the format there, or correct MAY_LACK:", *sorted(wrong)])
