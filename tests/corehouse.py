@@ -71,6 +71,11 @@ class HandHost:
     def prepare(self) -> int:
         return 1_000_000
 
+    def memory_bytes(self) -> int:
+        return 4 << 30
+
+    def trim_memory(self) -> None: ...
+
     def begin_replay(self) -> None: ...
 
     def begin_serving(self) -> None: ...

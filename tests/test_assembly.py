@@ -31,7 +31,12 @@ from brokerd.client.mamamia import ConnectionLost, MamamiaClient
 from brokerd.client.mamamia_async import connect
 from brokerd.codecs import mamamia as mm
 from brokerd.errors import DamagedData, StorageFailed
-from brokerd.server.assembly import BrokerCore, connection_limits, make_core
+from brokerd.server.assembly import (
+    BrokerCore,
+    connection_limits,
+    make_core,
+    memory_budget_bytes,
+)
 from brokerd.server.config import Config, Limits, Wal
 from brokerd.server.endpoints import address_text, parse
 from tests.certificates import tls
@@ -518,6 +523,26 @@ def test_connections_leave_the_log_some_descriptors() -> None:
     assert connection_limits(CONFIG, 1024).connections == 1024 - 128
     assert connection_limits(CONFIG, 65536).connections == CONFIG.limits.connections
     assert connection_limits(CONFIG, 64).connections == 1
+
+
+@pytest.mark.parametrize(
+    ("memory", "budget"),
+    [(128 << 20, 64 << 20), (2 << 30, 256 << 20), (64 << 30, 1 << 30)],
+)
+def test_peers_may_claim_an_eighth_of_the_memory_up_to_a_gigabyte(memory: int, budget: int) -> None:
+    assert memory_budget_bytes(CONFIG, memory) == budget
+    config = Config(limits=Limits(memory=80 << 20))
+    assert memory_budget_bytes(config, memory) == 80 << 20
+
+
+def test_one_budget_serves_all_listeners_and_leaves_transactions_their_part() -> None:
+    config = Config(limits=Limits(memory=256 << 20))
+    core = make_core(config, Path("/nowhere"), reactor)  # opens nothing
+    assert core.memory.total_bytes == 192 << 20
+    assert core.broker.settings.max_transaction_bytes == 64 << 20
+    shared = core.factory("flymq+rustlog")
+    assert shared.memory is core.factory("mega").memory is core.memory
+    assert core.status()["memory"]["limit_bytes"] == 192 << 20
 
 
 def test_limits_reach_the_listeners_in_their_units() -> None:

@@ -430,6 +430,14 @@ def test_every_number_has_bounds_and_the_broker_takes_both(name: str, tmp_path: 
             load(assignments=[f"{name}={beyond}"])
 
 
+def test_the_memory_budget_has_a_least_size() -> None:
+    """Below it, the largest frames and answers of some formats would never find room."""
+    assert load(assignments=["limits.memory=0"]).config.limits.memory == 0
+    assert load(assignments=["limits.memory=64MiB"]).config.limits.memory == 64 << 20
+    with pytest.raises(ConfigError, match=r"limits.memory: expected 0 or 67108864 bytes and more"):
+        load(assignments=["limits.memory=63MiB"])
+
+
 def test_the_defaults_are_those_of_the_parts() -> None:
     """A part used alone, in a test or a program, behaves like a broker out of the box."""
     assert broker_settings(Config()) == BrokerSettings()

@@ -49,6 +49,14 @@ DEFINITIONS = (
         "Connections closed at once because limits.connections was reached",
         "format",
     ),
+    Definition(
+        "memory.limit_bytes", "brokerd_memory_limit_bytes", G, "Memory that peers may claim"
+    ),
+    Definition(
+        "memory.claimed_bytes", "brokerd_memory_claimed_bytes", G, "Memory that peers claim", "kind"
+    ),
+    Definition("memory.waiting", "brokerd_memory_waiting", G, "Connections that wait for memory"),
+    Definition("memory.cut", "brokerd_memory_cut", C, "Connections closed for their claims"),
     Definition("records_produced", "brokerd_records_produced", C, "Records appended", "format"),
     Definition("bytes_produced", "brokerd_produced_bytes", C, "Bytes of values appended"),
     Definition("leases_granted", "brokerd_leases_granted", C, "Leases granted"),

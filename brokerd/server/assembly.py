@@ -37,6 +37,7 @@ from brokerd.groups import GroupSettings
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.first_byte import FirstByteFactory
+from brokerd.protocols.base.memory import MemoryBudget
 from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
 from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
 from brokerd.protocols.mamamia.connection import MamamiaFactory
@@ -49,7 +50,7 @@ from brokerd.server.config import Config, parse_durability
 from brokerd.server.disk_state import DiskState
 from brokerd.server.guards import audit_keep_us, make_guard, policy, prepare_accounts
 from brokerd.server.host import Host, RealHost
-from brokerd.server.sections import FIRST_BYTES, Blipmq
+from brokerd.server.sections import FIRST_BYTES, GIB, MEMORY_BYTES_MIN, Blipmq
 from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 from brokerd.worker_pool import WorkerPool
 
@@ -71,11 +72,24 @@ TICK_SECONDS = 1.0
 allocation.
 """
 
+MEMORY_SHARE = 8
+"""Without ``limits.memory``, peers may claim the process's memory divided by this."""
+TRANSACTION_SHARE = 4
+"""Open transactions may take the budget of memory divided by this."""
+TRIM_SECONDS = 1.0
+"""Time from a fall of the claims to the return of memory to the system."""
+
 RESERVED_DESCRIPTORS = 128
 """File descriptors reserved for segments, indexes, snapshots and the admin site.
 
 Otherwise a broker with too many clients could not begin a segment and would have to stop.
 """
+
+
+def memory_budget_bytes(config: Config, memory_bytes: int) -> int:
+    """Return ``limits.memory``, or its default for a process that may use ``memory_bytes``."""
+    default = min(GIB, max(MEMORY_BYTES_MIN, memory_bytes // MEMORY_SHARE))
+    return config.limits.memory or default
 
 
 class FactoryContext(NamedTuple):
@@ -114,8 +128,14 @@ def make_core(config: Config, data_dir: Path, reactor: Any) -> BrokerCore:
     return BrokerCore(config, data_dir, RealHost(reactor))
 
 
-def broker_settings(config: Config) -> BrokerSettings:
-    """Convert the configuration into the broker's settings."""
+def broker_settings(config: Config, transaction_bytes_max: int | None = None) -> BrokerSettings:
+    """Convert the configuration into the broker's settings.
+
+    ``transaction_bytes_max`` limits the memory of open transactions besides their own option.
+    """
+    transaction_bytes = config.limits.transaction_bytes
+    if transaction_bytes_max is not None:
+        transaction_bytes = min(transaction_bytes, transaction_bytes_max)
     return BrokerSettings(
         tail_cache_bytes=config.broker.tail_cache_bytes,
         read_cache_bytes=config.broker.read_cache_bytes,
@@ -128,7 +148,7 @@ def broker_settings(config: Config) -> BrokerSettings:
         max_groups=config.limits.groups,
         max_producers=config.limits.producers,
         max_subscriptions=config.limits.subscriptions,
-        max_transaction_bytes=config.limits.transaction_bytes,
+        max_transaction_bytes=transaction_bytes,
         transaction_us=config.limits.transaction_seconds * 1_000_000,
         groups=GroupSettings(
             max_attempts=config.groups.max_attempts,
@@ -251,6 +271,12 @@ class BrokerCore:
             host.make_lock,
         )
         self._wal.on_fatal = self._failed
+        budget_bytes = memory_budget_bytes(config, host.memory_bytes())
+        settings = broker_settings(config, budget_bytes // TRANSACTION_SHARE)
+        self.memory = MemoryBudget(budget_bytes - settings.max_transaction_bytes, host.reactor)
+        """The memory that peers claim besides transactions."""
+        self.memory.on_freed = self._trim_later
+        self._trim_call: Any = None
         self.broker = build_broker(
             self._wal,
             Snapshots(
@@ -263,7 +289,7 @@ class BrokerCore:
             self._snapshot_writer,
             self._reactor,
             host.wall_seconds,
-            broker_settings(config),
+            settings,
             str(data_dir),
             self._archive_access(),
             Passwords(password_threads.submit, host.random_bytes),
@@ -384,6 +410,7 @@ class BrokerCore:
                 FactoryContext(self.broker, self._reactor, self._limits, self._config)
             )
         factory.guard = self.guard
+        factory.memory = self.memory
         self._factories[wire_format] = factory
         factory.count_open = self._count_open
         return factory
@@ -398,6 +425,15 @@ class BrokerCore:
                 factory.accept_keys(config.blipmq.api_keys)
         self.guard.accept_blipmq_keys(config.blipmq.api_keys)
         self.broker.change_limits(broker_settings(config))
+
+    def _trim_later(self) -> None:
+        """Return memory to the system in a moment, when the freed buffers are gone."""
+        if self._trim_call is None:
+            self._trim_call = self._reactor.callLater(TRIM_SECONDS, self._trim)
+
+    def _trim(self) -> None:
+        self._trim_call = None
+        self._host.trim_memory()
 
     def _count_open(self) -> int:
         """Return the number of connections at all listeners."""
@@ -506,6 +542,9 @@ class BrokerCore:
         for loop in self._loops:
             if loop.running:
                 loop.stop()
+        if self._trim_call is not None:
+            self._trim_call.cancel()
+            self._trim_call = None
 
     # -- status --------------------------------------------------------------------------------
 
@@ -548,6 +587,7 @@ class BrokerCore:
             "durability": self._config.wal.durability,
             "connections": {name: len(f.connections) for name, f in self._factories.items()},
             "connections_refused": {name: f.refused for name, f in self._factories.items()},
+            "memory": self.memory.status(),
             "formats": {name: f.counters() for name, f in self._factories.items()},
             "certificates_refused": self._certificate_log.count,
         }

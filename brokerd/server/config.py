@@ -34,6 +34,7 @@ from brokerd.server.sections import (
     FORMATS,
     GIB,
     KIB,
+    MEMORY_BYTES_MIN,
     MIB,
     SECRETS,
     SECTIONS,
@@ -442,6 +443,11 @@ def _check(setting: Setting, value: Any) -> None:
             parse_durability(value)
         except ConfigError as error:
             raise ConfigError(f"{setting.name}: {error} ({setting.source})") from None
+    if setting.name == "limits.memory" and 0 < value < MEMORY_BYTES_MIN:
+        raise ConfigError(
+            f"{setting.name}: expected 0 or {MEMORY_BYTES_MIN} bytes and more, got {value} "
+            f"({setting.source})"
+        )
     if setting.name == "admin.hosts":
         for host in value:
             if not re.fullmatch(r"[\w.-]+", host):

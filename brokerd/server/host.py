@@ -23,6 +23,7 @@ from brokerd.protocols.base.transport import read_directly
 from brokerd.schemas.checker import CheckProcesses, CheckRunner
 from brokerd.server.bounded_call import bounded_call
 from brokerd.server.garbage import GarbageFreezer
+from brokerd.server.machine_memory import fix_mmap_threshold, memory_bytes, trim_heap
 from brokerd.wal import DirectoryLock, Disk, RealDisk
 from brokerd.worker_pool import STOP_SECONDS, CommitPool, Mutex, ThreadPool
 
@@ -68,6 +69,12 @@ class Host(Protocol):
 
     def prepare(self) -> int:
         """Prepare the process; return its limit on open files."""
+
+    def memory_bytes(self) -> int:
+        """Return the memory that the process may use."""
+
+    def trim_memory(self) -> None:
+        """Return memory that is free in the process to the system."""
 
     def begin_replay(self) -> None:
         """Prepare for the replay."""
@@ -117,7 +124,14 @@ class RealHost:
 
     def prepare(self) -> int:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        fix_mmap_threshold()
         return raise_descriptor_limit()
+
+    def memory_bytes(self) -> int:
+        return memory_bytes()
+
+    def trim_memory(self) -> None:
+        trim_heap()
 
     def begin_replay(self) -> None:
         self._garbage.pause()

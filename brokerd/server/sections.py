@@ -123,9 +123,14 @@ class Archive(Struct, frozen=True):
     events_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
 
 
+MEMORY_BYTES_MIN = 64 * MIB
+"""The least ``limits.memory``, besides 0."""
+
+
 class Limits(Struct, frozen=True):
     """Limits of one client and of all clients together."""
 
+    memory: Size = 0
     connections: Positive = 10_000
     frame_bytes: Annotated[int, Meta(ge=KIB, le=GIB, extra={"unit": "bytes"})] = 32 * MIB
     idle_seconds: Seconds = 0

@@ -37,6 +37,8 @@ from simulator.plan import DiskTimes
 
 MAMAMIA = "mamamia"
 FILES_MAX = 1_000_000
+MEMORY_BYTES = 4 << 30
+"""Memory of the simulated computer."""
 SYNCS = ("sync", "sync_directory")
 BOUNDS = f"{STATE_DIR}/{BOUNDS_NAME}"
 ARCHIVE_US = 3_000
@@ -112,6 +114,12 @@ class SimHost:
 
     def wall_seconds(self) -> float:
         return self._machine.wall_seconds()
+
+    def memory_bytes(self) -> int:
+        return MEMORY_BYTES
+
+    def trim_memory(self) -> None:
+        """Do nothing: the memory is that of this process."""
 
     @property
     def open_archive(self) -> OpenArchive | None:

@@ -35,6 +35,15 @@ from zope.interface import implementer
 
 from brokerd.broker import Broker
 from brokerd.errors import LoginFailed, LoginThrottled
+from brokerd.protocols.base.memory import (
+    ANSWERS,
+    FURTHER_ANSWERS,
+    OWN_BYTES,
+    PLACE_BYTES,
+    REQUESTS,
+    WAITS,
+    AwaitMemory,
+)
 from brokerd.protocols.base.transport import (
     lose_at_once,
     lose_sending,
@@ -73,6 +82,8 @@ class Hold:
     """A request is in progress, such as a read of records. Later requests wait for its answer."""
     OVERTIME: Final = 32
     """`RUN_SECONDS` are used up; the next reactor turn goes on."""
+    MEMORY: Final = 64
+    """The connections together hold too much memory."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +152,14 @@ class Connection(Protocol):
         """The peer sends no more requests; long polls end at once."""
         self.queued_bytes = 0
         """Bytes of requests and answers in the queue."""
+        self.received_bytes = 0
+        """Bytes of received frames that are unfinished or not handled yet."""
+        self._expected_bytes = 0
+        """Bytes of the answer that a read in progress may give."""
+        self._unsent_bytes = 0
+        """Bytes that were written since the peer stopped reading; an upper bound."""
+        self._has_claim = False
+        """Whether the memory budget has a claim of this connection."""
         self._queued_requests = 0
         self._queue: deque[QueuedAnswers] = deque()
         self._postponed: dict[QueuedAnswers, Callable[[], object]] = {}
@@ -226,10 +245,16 @@ class Connection(Protocol):
     def may_resolve(self, place: QueuedAnswers) -> bool:
         """Return whether the answer for this place may be made now; if not, call `postpone`.
 
-        The first answer of the queue may be made unless the peer does not read.
+        The first answer of the queue may be made unless the peer does not read, or memory for
+        answers is short.
         """
         if self.holds & Hold.SLOW_READER:
             return False
+        if self.factory.memory.full[FURTHER_ANSWERS]:
+            lacking = self.lacking_memory()
+            if lacking is not None:
+                self.factory.memory.wait(self, lacking)
+                return False
         return self._queue[0] is place or self.queued_bytes <= self.factory.limits.in_flight_bytes
 
     def postpone(self, place: QueuedAnswers, resume: Callable[[], object]) -> None:
@@ -253,6 +278,7 @@ class Connection(Protocol):
         self.queued_bytes += place.size
         if place.ticket > self.group_commit.durable_ticket:
             self._await(place.ticket)
+            self._charge()
         else:
             self._flush()
 
@@ -268,6 +294,74 @@ class Connection(Protocol):
         """Hold the current request until the log has room, then call `handle_requests` again."""
         self.hold(Hold.CONGESTED)
         self.group_commit.when_uncongested(self._uncongested)
+
+    # -- memory -------------------------------------------------------------------------------
+
+    def await_room(self) -> None:
+        """Raise `AwaitMemory` if the answer to a read has to wait for memory.
+
+        The handler of a read calls it before any change. Requests with short answers never wait.
+        """
+        if self.factory.memory.full[FURTHER_ANSWERS] and self.lacking_memory() is not None:
+            raise AwaitMemory
+
+    def lacking_memory(self) -> int | None:
+        """Return the kind of memory that an answer has to wait for, or None."""
+        full = self.factory.memory.full
+        if full[ANSWERS]:
+            return ANSWERS
+        held = self.queued_bytes + self._answered_bytes + self._unsent_bytes
+        return FURTHER_ANSWERS if full[FURTHER_ANSWERS] and held > OWN_BYTES else None
+
+    def expect_answer(self, size: int) -> None:
+        """Claim memory for the answer of a read in progress; 0 ends the claim.
+
+        The claim is at most a part of the budget, so that a few such reads always find room.
+        """
+        self._expected_bytes = min(size, self.factory.memory.expected_bytes_max)
+        if size:
+            self._charge()
+
+    def wait_for_memory(self, kind: int) -> None:
+        """Hold the connection until the memory budget has room for this kind."""
+        self.hold(Hold.MEMORY)
+        self.factory.memory.wait(self, kind)
+
+    def memory_freed(self) -> None:
+        """Go on after `wait_for_memory`, and make postponed answers."""
+        if self.gone:
+            return
+        self.release(Hold.MEMORY)
+        if self._postponed:
+            self._flush()
+
+    def cut_for_memory(self) -> None:
+        """Close now: others need the memory."""
+        self.abort()
+
+    def peer_name(self) -> str:
+        """Return listener and address of the peer, for the log."""
+        return f"{self.factory.name} {peer_text(self.transport)}"
+
+    def _charge(self) -> None:
+        """Report the memory that this connection holds; wait if there is no room for it."""
+        if self.gone:
+            return
+        requests = self.received_bytes
+        answers = self.queued_bytes + self._unsent_bytes + self._expected_bytes
+        waits = PLACE_BYTES * len(self._queue)
+        if not self._has_claim and requests + answers + waits <= OWN_BYTES:
+            return
+        memory = self.factory.memory
+        self._has_claim = memory.charge(self, requests, answers, waits)
+        if not self._has_claim:
+            return
+        if memory.full[REQUESTS] and requests > OWN_BYTES:
+            self.wait_for_memory(REQUESTS)
+        elif memory.full[WAITS] and waits > OWN_BYTES:
+            self.wait_for_memory(WAITS)
+
+    # -- a run ends ---------------------------------------------------------------------------
 
     def overtime(self, handled: int) -> bool:
         """Return True if `handle_requests` must stop after ``handled`` requests.
@@ -311,6 +405,8 @@ class Connection(Protocol):
             self._unfinished_since_us = now_us if self.unfinished else None
         if not self.holds:
             self._serve()
+        else:
+            self._charge()
 
     def _serve(self) -> None:
         """Handle requests and send durable answers; repeat if the sends made room for more."""
@@ -334,6 +430,7 @@ class Connection(Protocol):
             self._check_in_flight()
         elif self.ending:
             self._finish_if_done()
+        self._charge()
 
     def _enqueue(self) -> None:
         """Queue the answers of this run with the ticket that they depend on."""
@@ -379,6 +476,8 @@ class Connection(Protocol):
             self._resume_postponed()
         if self.ending:
             self._finish_if_done()
+        if self._has_claim:
+            self._charge()
 
     def _send(self) -> None:
         """Send the durable answers at the head of the queue, in one write."""
@@ -401,6 +500,8 @@ class Connection(Protocol):
                 parts.append(made)
         if parts:
             send_all(self.transport, parts)
+            if self.holds & Hold.SLOW_READER:
+                self._unsent_bytes += sum(map(len, parts))
             if self.holds & Hold.BACKLOG:
                 self._check_backlog()
 
@@ -458,9 +559,12 @@ class Connection(Protocol):
 
     def resumeProducing(self) -> None:
         """Release the connection: the write buffer is empty."""
-        self.release(Hold.SLOW_READER)
+        self._unsent_bytes = 0
+        self.release(Hold.SLOW_READER | Hold.MEMORY)
         if self._postponed:
             self._flush()
+        if self._has_claim:
+            self._charge()
 
     def stopProducing(self) -> None:
         """Do nothing: `connectionLost` follows."""
@@ -585,6 +689,7 @@ class Connection(Protocol):
         self._queue.clear()
         self._postponed.clear()
         self.answers = []
+        self.factory.memory.forget(self)
         self.forget()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:

@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from brokerd.broker import Broker, Clock, DelayedCall
 from brokerd.protocols.base.connection import Connection, Limits
+from brokerd.protocols.base.memory import UNLIMITED, MemoryBudget
 from brokerd.protocols.base.slices import SliceQueue
 from brokerd.security import OPEN_GUARD, Guard
 
@@ -29,6 +30,8 @@ class ConnectionFactory(Factory):
         self.clock = clock
         self.slices = SliceQueue(clock)
         """Long work of all connections: one slice per reactor turn."""
+        self.memory = MemoryBudget(UNLIMITED, clock)
+        """The memory of peers, over all listeners that share it."""
         self.connections: dict[Connection, None] = {}
         """Open connections, oldest first."""
         self.count_open: Callable[[], int] = lambda: len(self.connections)

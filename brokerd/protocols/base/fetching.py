@@ -12,6 +12,9 @@ from brokerd.protocols.base.connection import Connection, Hold, QueuedAnswers
 from brokerd.security import READ
 from brokerd.values import Record
 
+EXPECTED_BYTES = 256 << 10
+"""The least memory that a read from disk claims: a chunk of records."""
+
 MakeAnswer = Callable[[Sequence[Record], int, Exception | None], bytes | tuple[bytes, ...]]
 """Makes the answer to a fetch of ``(records, next_offset, error)``; see `Broker.reader.fetch`.
 
@@ -37,14 +40,24 @@ class FetchConnection(Connection):
         and returns the bytes of the answer. Until then a hold is set and later requests wait: a
         connection reads for one answer at a time.
 
-        Raises `InvalidRequest`. ``answer`` must not raise it.
+        Raises `InvalidRequest`, which ``answer`` must not raise, and `AwaitMemory`.
         """
         read = partial(self.broker.reader.fetch, partition, offset, max_records, max_bytes)
-        self.read(partition.topic, read, answer)
+        self.read(partition.topic, read, answer, max(max_bytes, EXPECTED_BYTES))
 
-    def read(self, topic: Topic, read: Callable[[FetchCallback], None], answer: MakeAnswer) -> None:
-        """Like `fetch`; ``read`` finds the records and passes them to its argument."""
-        reading = _PendingFetch(self, topic.name, answer)
+    def read(
+        self,
+        topic: Topic,
+        read: Callable[[FetchCallback], None],
+        answer: MakeAnswer,
+        expected_bytes: int,
+    ) -> None:
+        """Like `fetch`; ``read`` finds the records and passes them to its argument.
+
+        A read from disk claims ``expected_bytes`` of memory until its answer is made.
+        """
+        self.await_room()
+        reading = _PendingFetch(self, topic.name, answer, expected_bytes)
         reading.begin(max(self.written_ticket, topic.ticket), read)
 
     def answer_existence(self, topic: Topic, answer: bytes) -> None:
@@ -70,12 +83,26 @@ class FetchConnection(Connection):
 class _PendingFetch:
     """One fetch of a connection in progress. It holds no reference to its reader."""
 
-    __slots__ = ("_answer", "_connection", "_is_done", "_place", "_topic_name")
+    __slots__ = (
+        "_answer",
+        "_connection",
+        "_expected_bytes",
+        "_is_done",
+        "_place",
+        "_topic_name",
+    )
 
-    def __init__(self, connection: Connection, topic_name: str, answer: MakeAnswer) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        topic_name: str,
+        answer: MakeAnswer,
+        expected_bytes: int,
+    ) -> None:
         self._connection = connection
         self._topic_name = topic_name
         self._answer = answer
+        self._expected_bytes = expected_bytes
         self._place: QueuedAnswers | None = None
         self._is_done = False
 
@@ -85,12 +112,17 @@ class _PendingFetch:
         if ticket > connection.group_commit.durable_ticket:
             self._wait()
             connection.group_commit.when_all_durable(
-                partial(connection.close_on_fault, read, self._done)
+                partial(connection.close_on_fault, self._read, read)
             )
             return
+        self._read(read)
+
+    def _read(self, read: Callable[[FetchCallback], None]) -> None:
         read(self._done)
         if not self._is_done:
-            self._wait()
+            if self._place is None:
+                self._wait()
+            self._connection.expect_answer(self._expected_bytes)
 
     def _wait(self) -> None:
         self._connection.hold(Hold.IN_PROGRESS)
@@ -117,6 +149,7 @@ class _PendingFetch:
                 connection.access.require(READ, self._topic_name)
             except BrokerdError as refusal:
                 records, error = (), without_frames(refusal)
+        connection.expect_answer(0)
         connection.resolve(place, *self._parts(records, next_offset, error), is_read=True)
         connection.release(Hold.IN_PROGRESS)
 

@@ -15,6 +15,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from brokerd.broker import Broker, Congested
 from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
 from brokerd.protocols.base.connection import Connection
+from brokerd.protocols.base.memory import ANSWERS, AwaitMemory
 
 STRANGER_BYTES_MAX: Final = 128 << 10
 """Largest unfinished frame of a client without permissions: many times the size of a login.
@@ -90,6 +91,7 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
         self.frames += frames
         partial_bytes = reader.partial_bytes
         self.unfinished = partial_bytes > 0
+        self.received_bytes += len(data)
         if partial_bytes > STRANGER_BYTES_MAX and not (self.frames or self.holds):
             self._check_stranger()
         return bool(frames)
@@ -111,11 +113,15 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
                 break
             try:
                 handle(frame)
-            except Congested:
+            except Congested as wait:
                 if self.gone:  # the log failed meanwhile, and `forget` dropped the frames
                     return
                 frames[handled] = self.frame_to_retry(frame)
-                self.congested()
+                if isinstance(wait, AwaitMemory):
+                    lacking = self.lacking_memory()
+                    self.wait_for_memory(ANSWERS if lacking is None else lacking)
+                else:
+                    self.congested()
                 break
             except FrameOnHold:
                 break
@@ -123,6 +129,10 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
                 self.refuse(frame, refusal)
                 without_frames(refusal)
             handled += 1
+        if handled < len(frames):
+            self.received_bytes -= self.received_bytes * handled // len(frames)
+        else:  # none is left; `close_here` drops the rest itself
+            self.received_bytes = self._reader.partial_bytes
         del frames[:handled]
         broken = self._reader.error
         if broken is not None and not frames:

@@ -137,8 +137,9 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
     def deliver(self, correlation_id: int, subscription_id: int) -> None:
         """Answer a POLL with the next message, or nothing if there is none.
 
-        Raises `FrameOnHold`, and as `Broker.leases.acquire`.
+        Raises `FrameOnHold`, `AwaitMemory`, and as `Broker.leases.acquire`.
         """
+        self.await_room()
         self._dead_letter_unreadable()
         used = self._use(subscription_id)
         if used is None:

@@ -99,7 +99,7 @@ class FlymqConnection(ProduceConnection):
         """Handle the received frames until one has to wait."""
         super().handle_requests()
         self.queue_receipts()
-        if self.pending_request is None:
+        if self.pending_request is None or self.holds & Hold.MEMORY:
             self._leave_front()
 
     def handle(self, frame: Frame) -> None:

@@ -64,7 +64,7 @@ Take = Callable[[Partition, Record], bool]
 
 def fetch(connection: RequestConnection, request: FetchDlq) -> bytes:
     """FETCH_DLQ: dead letters of the groups, by name, then those of the dead-letter topic."""
-    letters = connection.run_steps(request, partial(_collect, connection, request))
+    letters = connection.run_steps(request, partial(_collect, connection, request), ANSWER_BYTES)
     return flymq.fetched_dlq(letters)
 
 

@@ -80,7 +80,7 @@ def fetch(connection: FetchConnection, request: Fetch, refuse: Refuse, slices: S
     if request.filter:
         chosen = compile_filter(request.filter)
         filtered = FilteredFetch(connection, slices, partition, request.offset, most, room, chosen)
-        connection.read(partition.topic, filtered, answer)
+        connection.read(partition.topic, filtered, answer, room)
     else:
         connection.fetch(partition, request.offset, most, room, answer)
 

@@ -54,15 +54,23 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
         result: T = given
         return result
 
-    def run_steps(self, request: object, make: Callable[[], Steps[T]]) -> T:
+    def run_steps(
+        self, request: object, make: Callable[[], Steps[T]], expected_bytes: int = 0
+    ) -> T:
         """Run the steps that ``make`` returns once, and return their result.
 
         They begin when all earlier writes of the connection are durable, so that they can read
-        them. Raises `FrameOnHold` as `await_result` does, and the refusal of the steps.
+        them. Steps with a large result claim ``expected_bytes`` of memory.
+
+        Raises `FrameOnHold` as `await_result` does, `AwaitMemory`, and the refusal of the steps.
         """
+
+        if expected_bytes and (self._outcome is None or self._outcome[0] is not request):
+            self.await_room()
 
         def ask(done: Done[T]) -> None:
             run = StepsRun(self, make(), done)
+            self.expect_answer(expected_bytes)
             if self.written_ticket > self.group_commit.durable_ticket:
                 self.group_commit.when_all_durable(run.start)
             else:
@@ -86,6 +94,7 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
     def _take_outcome(self, request: object, given: object, error: Exception | None) -> None:
         if not self.gone:
             self._outcome = request, given, error
+            self.expect_answer(0)
             self.release(Hold.IN_PROGRESS)
 
     def forget(self) -> None:

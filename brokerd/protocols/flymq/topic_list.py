@@ -28,8 +28,9 @@ def known_topics(
     """Return the topics on which the client has any of these permissions.
 
     Omits topics of the broker's own and names that this format cannot use.
-    Raises `FrameOnHold`, `AuthenticationRequired` and `Denied`.
+    Raises `FrameOnHold`, `AwaitMemory`, `AuthenticationRequired` and `Denied`.
     """
+    connection.await_room()
 
     def ask(done: Done[list[Topic]]) -> None:
         connection.access.require_known()

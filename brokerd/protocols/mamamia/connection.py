@@ -278,6 +278,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
 
     def _lease(self, request: LeaseRequest, kind: AcquireKind) -> None:
         """Answer an acquire now, after a read from disk, or after a long poll."""
+        self.await_room()
         outcome = kind.acquire(self.broker, request)
         if isinstance(outcome, bytes):
             self.answer(outcome)

@@ -272,6 +272,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
         self._answer(TopicCreated())
 
     def _list_topics(self, request: ListTopics) -> None:
+        self.await_room()
         self._run_steps(list_topics(self.broker, CODECS[self._dialect], self.access))
 
     def _describe_topic(self, request: DescribeTopic) -> None:

@@ -1,0 +1,362 @@
+"""The memory that peers claim: who waits, who is closed, and who goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+
+from brokerd.codecs import mamamia as mm
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.base.memory import (
+    ANSWERS,
+    FURTHER_ANSWERS,
+    OWN_BYTES,
+    PATIENCE_SECONDS,
+    REQUESTS,
+    SWEEP_SECONDS,
+    WAITS,
+    MemoryBudget,
+)
+from tests.house import Client, House, ask
+
+MIB = 1 << 20
+TOTAL = 16 * MIB
+"""4 MiB belong to requests, 4 to answers, 1 to waits; 7 are common."""
+
+
+class Peer:
+    """A connection with a claim."""
+
+    def __init__(self, budget: MemoryBudget, name: str = "peer") -> None:
+        self._budget = budget
+        self._name = name
+        self.freed = 0
+        self.closed = False
+        self.on_freed: Callable[[], None] = lambda: None
+
+    def holds(self, requests: int = 0, answers: int = 0, waits: int = 0) -> bool:
+        return self._budget.charge(self, requests, answers, waits)
+
+    def memory_freed(self) -> None:
+        self.freed += 1
+        self.on_freed()
+
+    def cut_for_memory(self) -> None:
+        self.closed = True
+        self._budget.forget(self)
+
+    def peer_name(self) -> str:
+        return self._name
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def budget(clock: Clock) -> MemoryBudget:
+    return MemoryBudget(TOTAL, clock)
+
+
+def test_what_each_connection_may_always_hold_is_no_claim(budget: MemoryBudget) -> None:
+    peers = [Peer(budget) for _ in range(1_000)]
+    assert not any(peer.holds(OWN_BYTES // 2, OWN_BYTES // 2) for peer in peers)
+    assert budget.used == [0, 0, 0]
+    assert peers[0].holds(OWN_BYTES, 1)
+    assert budget.used == [OWN_BYTES, 1, 0]
+    assert not peers[0].holds(OWN_BYTES)
+    assert budget.used == [0, 0, 0]
+
+
+def test_a_kind_is_full_when_its_share_and_the_common_part_are_used(budget: MemoryBudget) -> None:
+    peer = Peer(budget)
+    peer.holds(answers=11 * MIB - 1)
+    assert budget.full == [False, False, False, True]
+    peer.holds(answers=11 * MIB)
+    assert budget.full == [False, True, False, True]
+    other = Peer(budget)
+    other.holds(requests=4 * MIB)
+    assert budget.full[REQUESTS], "the common part is used"
+    other.holds(requests=4 * MIB - 1)
+    assert not budget.full[REQUESTS], "the share of requests is their own"
+    assert not budget.full[WAITS]
+
+
+def test_further_answers_wait_before_first_ones(budget: MemoryBudget) -> None:
+    peer = Peer(budget)
+    peer.holds(answers=4 * MIB + 7 * MIB // 2 - 1)
+    assert not budget.full[FURTHER_ANSWERS]
+    peer.holds(answers=4 * MIB + 7 * MIB // 2)
+    assert budget.full[FURTHER_ANSWERS] and not budget.full[ANSWERS]
+
+
+def test_waiting_connections_go_on_in_their_order_while_there_is_room(
+    budget: MemoryBudget, clock: Clock
+) -> None:
+    holder, order = Peer(budget), list[str]()
+    holder.holds(answers=11 * MIB)
+    waiting = [Peer(budget, name) for name in "abc"]
+    for peer in waiting:
+        budget.wait(peer, ANSWERS)
+
+        def take(peer: Peer = peer) -> None:
+            order.append(peer.peer_name())
+            peer.holds(answers=MIB)
+
+        peer.on_freed = take
+    clock.advance(0)
+    assert order == [] and budget.waiting == 3
+    holder.holds(answers=9 * MIB)
+    clock.advance(0)
+    assert order == ["a", "b"], "two fill it again"
+    budget.forget(holder)
+    clock.advance(0)
+    assert order == ["a", "b", "c"] and budget.waiting == 0
+
+
+def test_a_closed_connection_no_longer_waits(budget: MemoryBudget, clock: Clock) -> None:
+    holder, gone = Peer(budget), Peer(budget)
+    holder.holds(answers=11 * MIB)
+    budget.wait(gone, ANSWERS)
+    budget.forget(gone)
+    budget.forget(holder)
+    clock.advance(1)
+    assert gone.freed == 0
+
+
+def pass_seconds(clock: Clock, seconds: float) -> None:
+    for _ in range(round(seconds / SWEEP_SECONDS)):
+        clock.advance(SWEEP_SECONDS)
+
+
+def test_the_worst_claims_are_cut_when_one_waits_too_long(
+    budget: MemoryBudget, clock: Clock
+) -> None:
+    """The worst has the most bytes times the time without progress. A quarter is freed."""
+    small, old, large = (Peer(budget, name) for name in ("small", "old", "large"))
+    old.holds(answers=3 * MIB)
+    clock.advance(10)
+    large.holds(answers=5 * MIB)
+    small.holds(answers=3 * MIB)
+    late = Peer(budget)
+    with capturedLogs() as events:
+        budget.wait(late, ANSWERS)
+        pass_seconds(clock, PATIENCE_SECONDS - SWEEP_SECONDS)
+        assert not old.closed
+        pass_seconds(clock, 2 * SWEEP_SECONDS)
+    assert [peer.closed for peer in (old, large, small)] == [True, False, False]
+    assert late.freed == 1 and budget.cut == 1
+    [event] = [event for event in events if event.get("event_id") == "memory-cut"]
+    assert (event["count"], event["size"], event["kind"]) == (1, 3 * MIB, "answers")
+    assert event["worst"] == "old"
+
+
+def test_a_claim_that_makes_progress_is_not_cut(budget: MemoryBudget, clock: Clock) -> None:
+    reader, late = Peer(budget), Peer(budget)
+    reader.holds(answers=14 * MIB)
+    budget.wait(late, ANSWERS)
+    for size in range(14 * MIB - 1, 14 * MIB - 20, -1):
+        reader.holds(answers=size)
+        pass_seconds(clock, SWEEP_SECONDS)
+    assert not reader.closed
+    pass_seconds(clock, PATIENCE_SECONDS + SWEEP_SECONDS)
+    assert reader.closed
+
+
+def test_no_claim_is_cut_while_nobody_waits(budget: MemoryBudget, clock: Clock) -> None:
+    peer = Peer(budget)
+    peer.holds(requests=TOTAL)
+    pass_seconds(clock, 100)
+    assert not peer.closed
+    assert not clock.getDelayedCalls(), "no timer without a need"
+
+
+def test_claims_of_other_kinds_are_not_cut(budget: MemoryBudget, clock: Clock) -> None:
+    reader, sender, late = Peer(budget), Peer(budget), Peer(budget)
+    reader.holds(answers=11 * MIB)
+    sender.holds(requests=3 * MIB)
+    budget.wait(late, ANSWERS)
+    pass_seconds(clock, PATIENCE_SECONDS + SWEEP_SECONDS)
+    assert reader.closed and not sender.closed
+
+
+def test_freed_memory_is_reported_once_most_of_it_is_free(budget: MemoryBudget) -> None:
+    calls = list[int]()
+    budget.on_freed = lambda: calls.append(budget.used[ANSWERS])
+    peer = Peer(budget)
+    peer.holds(answers=8 * MIB)
+    peer.holds(answers=3 * MIB)
+    assert calls == []
+    peer.holds(answers=MIB)
+    peer.holds(answers=0)
+    assert calls == [MIB]
+
+
+def test_the_status_shows_limit_claims_and_waits(budget: MemoryBudget) -> None:
+    peer = Peer(budget)
+    peer.holds(1, 2 * MIB, 3)
+    budget.wait(peer, ANSWERS)
+    assert budget.status() == {
+        "limit_bytes": TOTAL,
+        "claimed_bytes": {"requests": 1, "answers": 2 * MIB, "waits": 3},
+        "waiting": 1,
+        "cut": 0,
+    }
+
+
+# -- connections ----------------------------------------------------------------------------------
+
+
+RECORD = MIB // 4
+
+
+class Crowd:
+    """A broker with a small budget, some records of 256 KiB, and clients."""
+
+    def __init__(self, records: int = 4, total: int = TOTAL // 4) -> None:
+        self.house = House(limits=Limits(sweep_seconds=1e6))
+        for _ in range(records):
+            ask(self.house, mm.Produce("orders", b"x" * RECORD))
+        self.budget = MemoryBudget(total, self.house.clock)
+        self.house.factory.memory = self.budget
+
+    def readers(self, count: int, asked: int = 1) -> list[Client]:
+        """Return clients that lease records and read no answer, each with its own group."""
+        clients = []
+        for number in range(count):
+            client = self.house.connect()
+            client.transport.peer_reads = False
+            client.send(*[mm.Acquire("orders", f"g{number}", "c", 600.0)] * asked)
+            clients.append(client)
+        self.house.run()
+        return clients
+
+    def held(self) -> int:
+        """Bytes of all answers that peers have not read."""
+        return sum(
+            len(one.transport.buffered) + one.queued_bytes for one in self.house.factory.connections
+        )
+
+
+def test_unread_answers_stay_within_the_budget() -> None:
+    """Each connection could have 4 MiB of them by its own limit."""
+    crowd = Crowd()
+    crowd.readers(60, asked=4)
+    assert 7 * RECORD < crowd.held() < (11 + 2) * RECORD
+    assert crowd.budget.waiting > 50, "those with an answer wait for their peers to read"
+
+
+def test_a_connection_without_room_answers_when_others_have_read() -> None:
+    crowd = Crowd()
+    clients = crowd.readers(30)
+    waiting = [client for client in clients if not client.transport.buffered]
+    assert waiting
+    for client in clients:
+        client.transport.read_on()
+    crowd.house.run()
+    for client in clients:
+        client.transport.read_on()
+    crowd.house.run()
+    assert all(len(client.answers()) == 1 for client in clients)
+    assert crowd.budget.used == [0, 0, 0] and crowd.budget.waiting == 0
+
+
+def test_settles_and_produces_go_on_while_answers_have_no_room() -> None:
+    crowd = Crowd()
+    worker = crowd.house.connect()
+    worker.send(mm.Acquire("orders", "work", "w"))
+    crowd.house.run()
+    [leased] = worker.answers()
+    crowd.readers(60)
+    assert crowd.budget.full[ANSWERS]
+    worker.send(mm.Settle("orders", "work", leased.message.id, "w", True), mm.Produce("p", b"x"))
+    crowd.house.run()
+    assert worker.answers() == [mm.Settled(), mm.Produced(0)]
+
+
+def test_a_reader_gets_its_record_after_the_worst_were_cut() -> None:
+    crowd = Crowd()
+    crowd.readers(60)
+    reader = crowd.house.connect()
+    reader.send(mm.Acquire("orders", "work", "w"))
+    crowd.house.run()
+    assert reader.answers() == []
+    for _ in range(40):
+        crowd.house.clock.advance(SWEEP_SECONDS)
+        crowd.house.run()
+        answers = reader.answers()
+        if answers:
+            break
+    assert len(answers[0].message.payload) == RECORD
+    assert crowd.budget.cut > 0
+
+
+def test_a_woken_long_poll_waits_for_room() -> None:
+    crowd = Crowd()
+    poller = crowd.house.connect()
+    poller.send(mm.Acquire("later", "g", "c", 600.0, 60.0))
+    crowd.house.run()
+    clients = crowd.readers(60)
+    ask(crowd.house, mm.Produce("later", b"y"))
+    assert poller.answers() == []
+    for client in clients:
+        client.transport.read_on()
+    crowd.house.run()
+    assert [one.message.payload for one in poller.answers()] == [b"y"]
+
+
+def test_unfinished_frames_stay_within_the_budget_and_go_on_later() -> None:
+    crowd = Crowd(records=0)
+    frame = mm.encode_request(mm.Produce("orders", b"z" * RECORD))
+    clients = [crowd.house.connect() for _ in range(40)]
+    left = dict.fromkeys(clients, frame)
+
+    def send() -> None:
+        for client, rest in left.items():
+            if not client.transport.paused and rest:
+                client.send_bytes(rest[:OWN_BYTES])
+                left[client] = rest[OWN_BYTES:]
+        crowd.house.turn()
+
+    for _ in range(10):
+        send()
+    assert any(client.transport.paused for client in clients)
+    for _ in range(20):
+        send()
+        assert crowd.budget.used[REQUESTS] <= 11 * RECORD + len(clients) * 2 * OWN_BYTES
+    crowd.house.run()
+    assert crowd.budget.used[REQUESTS] > 10 * RECORD
+    held = [client for client in clients if left[client]]
+    for _ in range(200):
+        crowd.house.clock.advance(SWEEP_SECONDS)
+        send()
+        crowd.house.run()
+        if not any(left[client] for client in held if client.transport.connected):
+            break
+    done = [client for client in clients if client.transport.connected]
+    assert done and all(len(client.answers()) == 1 for client in done)
+    assert crowd.budget.used == [0, 0, 0]
+
+
+def test_many_long_polls_of_one_connection_are_a_claim() -> None:
+    crowd = Crowd(records=0, total=MIB)
+    client = crowd.house.connect()
+    client.send(*[mm.Acquire("later", "g", "c", 600.0, 60.0)] * 3_000)
+    crowd.house.run()
+    assert crowd.budget.full[WAITS] and client.transport.paused
+    other = crowd.house.connect()
+    other.send(mm.Acquire("later", "h", "c", 600.0, 60.0), mm.Produce("p", b"x"))
+    crowd.house.run()
+    assert not other.transport.paused
+
+
+def test_a_closed_connection_has_no_claim() -> None:
+    crowd = Crowd()
+    for client in crowd.readers(5, asked=4):
+        client.disconnect()
+    crowd.house.run()
+    assert crowd.budget.used == [0, 0, 0] and crowd.budget.waiting == 0
