@@ -40,7 +40,9 @@ RECORDS = 24
 ASKED = 20
 """Requests of each connection."""
 FRAME_BYTES = 3_000_000
-SETTLE_SECONDS = 4.0
+LEAVE_SECONDS = 20.0
+"""Longest time until the broker has noticed that all clients left; paused ones wait for a cut."""
+SETTLE_SECONDS = 2.0
 _POLL_SECONDS = 0.02
 
 
@@ -193,7 +195,7 @@ def run_case(
             time.sleep(_POLL_SECONDS)
         memory = fetch_status(broker.admin).get("memory", {})
         peers.close()
-        time.sleep(SETTLE_SECONDS)
+        _await_end(broker)
         left = broker.memory_bytes()
         probe.over.set()
         probe.join(130)
@@ -210,6 +212,14 @@ def run_case(
         len(probe.seconds),
         round(max(probe.seconds, default=seconds), 3),
     )
+
+
+def _await_end(broker: BrokerProcess) -> None:
+    """Wait until the broker serves the probe alone, and then for the return of its memory."""
+    end = time.monotonic() + LEAVE_SECONDS
+    while time.monotonic() < end and sum(fetch_status(broker.admin)["connections"].values()) > 1:
+        time.sleep(0.2)
+    time.sleep(SETTLE_SECONDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
