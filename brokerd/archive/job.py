@@ -188,12 +188,17 @@ def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
 
 
 def vacuum(run: Run) -> StepReport:
-    """Delete the files that no recent version of the tables needs. Return the counts."""
+    """Delete the files that no recent version of the tables needs. Return the counts.
+
+    The present time is the wall clock's, but never later than the broker's time for removal, which
+    does not follow a clock that jumped.
+    """
     files, hours = 0, run.settings.vacuum_hours
+    now_ms = min(run.now_ms(), run.bounds.time_us // 1000)
     for layout in LAYOUTS.values():
         run.failpoint(f"before vacuum of {layout.name}")
-        files += len(run.tables[layout.name].vacuum(hours, run.now_ms()))
-    remove_temporaries(run.root, hours, run.now_ms())
+        files += len(run.tables[layout.name].vacuum(hours, now_ms))
+    remove_temporaries(run.root, hours, now_ms)
     lines = [f"deleted {count_text(files, 'file')} that no version needs"] if files else []
     return StepReport("vacuum", {"files": files}, lines)
 

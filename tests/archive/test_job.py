@@ -369,17 +369,20 @@ def test_only_names_topics_that_there_are(data: Data) -> None:
     assert not data.root.exists()
 
 
-def test_what_nobody_committed_is_deleted_when_it_is_old(data: Data, spark: SparkSession) -> None:
-    """Vacuum goes by the wall clock; what the tables need stays."""
+@pytest.mark.parametrize("jumped", ["wall clock", "broker"])
+def test_what_nobody_committed_is_deleted_when_it_is_old(data: Data, jumped: str) -> None:
+    """By the wall clock and by the broker's time; a clock that jumped deletes nothing early."""
     data.fill()
-    run(data, spark)
+    data.roll_up()
     orphan = data.root / "records" / "bucket=1" / "p-1-0-0-9-00000000-0000000000000000.parquet"
     orphan.touch()
     touched_ms = int(orphan.stat().st_mtime * 1000)
     only = TAKE_ONLY._replace(vacuum=True, vacuum_hours=24)
     for hours, lines in ((23, []), (25, ["deleted 1 file that no version needs"])):
-        now_ms = touched_ms + hours * 3_600_000
-        report = run(data, settings=only, now_ms=lambda now_ms=now_ms: now_ms)
+        now_ms, jumped_ms = (touched_ms + some * 3_600_000 for some in (hours, 10_000))
+        data.log.time_us = 1000 * (now_ms if jumped == "wall clock" else jumped_ms)
+        wall_ms = now_ms if jumped == "broker" else jumped_ms
+        report = run(data, settings=only, now_ms=lambda wall_ms=wall_ms: wall_ms)
         assert [line for step in report.steps for line in step.lines] == lines
     assert not orphan.exists()
     data.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -215,6 +216,51 @@ def test_a_cluster_that_does_not_answer_is_one_line(
     ):
         pass
     assert len(stopped) == 1
+
+
+class DeadJava:
+    """A gateway to a Java that has ended."""
+
+    class proc:  # the name of pyspark
+        stdin = io.BytesIO()
+
+        @staticmethod
+        def wait(seconds: float) -> int:
+            return -9
+
+    def shutdown(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("place", ["_context", "_session"])
+@pytest.mark.parametrize("error", [TypeError("'JavaPackage' object is not callable"), EOFError()])
+def test_a_java_that_dies_early_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception
+) -> None:
+    """Whatever pyspark raises then."""
+
+    class Context:
+        def stop(self) -> None:
+            pass
+
+    def start_java(conf: object, directory: Path, environment: object) -> DeadJava:
+        module.log_path(directory).write_text("OpenJDK warning: no memory\n\tat x.y.Z\n")
+        return DeadJava()
+
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(module, "_start_java", start_java)
+    monkeypatch.setattr(module, "_context", lambda *arguments: Context())
+    monkeypatch.setattr(module, place, fail)
+    with (
+        pytest.raises(NoSpark) as told,
+        module.spark_session("test", module.SparkOptions("local[1]"), tmp_path / "work", {}),
+    ):
+        pass
+    assert "Java ended with signal 9 while Spark started: OpenJDK warning: no memory (see" in str(
+        told.value
+    )
 
 
 def run_session(directory: Path, options: str, inside: str, environment: str) -> str:

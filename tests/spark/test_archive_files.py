@@ -13,6 +13,8 @@ from brokerd.archive.contract.view import DamagedArchive
 from brokerd.archive.parquet.reader import ArchiveFile
 from brokerd.spark.plan.archive_files import match_files, read_archive, split_files
 from brokerd.spark.plan.predicate import Interval, Predicate
+from brokerd.spark.request import PARTITION_BYTES
+from tests.archive.adding import files_of, records_file
 from tests.archive.making import LOG_ID, damage
 from tests.spark.logs import NOW_US, Log, batches_of, make_predicate
 
@@ -70,6 +72,15 @@ def test_a_large_file_is_cut_between_offsets(log: Log) -> None:
     assert parts[0].offsets.first == 6 and parts[-1].offsets.end == 906
     assert all(a.offsets.end == b.offsets.first for a, b in pairwise(parts))
     assert log.read(partition_bytes=1000) == log.expected()
+
+
+def test_a_file_of_many_rows_is_cut_however_well_it_is_compressed() -> None:
+    """A million of small records are a few megabytes on the disk."""
+    rows = 1_400_000
+    file = records_file(1, 0, rows, content=100 * rows)._replace(size=7 << 20)
+    parts = split_files(files_of([file]), PARTITION_BYTES)
+    assert len(parts) == 4
+    assert sum(part.bytes for part in parts) == pytest.approx(164 * rows)
 
 
 def test_rows_that_are_not_wanted_are_left_out_whatever_says_so(log: Log) -> None:

@@ -41,6 +41,8 @@ JAVA_VERSION_MIN = 17
 _VECTOR = "--add-modules=jdk.incubator.vector"
 """An option that Spark passes to Java. A Java without this module refuses it."""
 _ANSWER_SECONDS = 60.0
+_DEATH_SECONDS = 2.0
+"""How long a Java may take to end after an error."""
 _SMALL_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Options for a faster start and less memory: runs are short and mostly Python.
 ``spark.driver.extraJavaOptions`` comes after them."""
@@ -197,12 +199,14 @@ def spark_session(
             gateway = own_java = _start_java(conf, directory, environment)
             conf.setAll(list(_secrets(options.master).items()))
         conf.setAppName(app).setAll(list(_FIXED_SETTINGS.items()))
-        context = _context(conf, gateway, directory, environment)
+        with _telling_of_dead_java(own_java, directory):
+            context = _context(conf, gateway, directory, environment)
         session = None
         try:
-            session = _session(context, directory)
-            if is_submitted or not is_local(options.master):
-                ship(context, directory)
+            with _telling_of_dead_java(own_java, directory):
+                session = _session(context, directory)
+                if is_submitted or not is_local(options.master):
+                    ship(context, directory)
             yield session
         finally:
             _stop(session or context)
@@ -258,6 +262,7 @@ def _submitted_gateway() -> Any:
 
 def _start_java(conf: SparkConf, directory: Path, environment: Mapping[str, str]) -> Any:
     """Start Java, and return the gateway to it."""
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkRuntimeError
     from pyspark.find_spark_home import _find_spark_home
     from pyspark.java_gateway import launch_gateway
@@ -271,8 +276,31 @@ def _start_java(conf: SparkConf, directory: Path, environment: Mapping[str, str]
         try:
             launch: Callable[..., Any] = launch_gateway
             return launch(conf, {"stdout": output, "stderr": output})
-        except PySparkRuntimeError:
+        except (PySparkRuntimeError, Py4JError, ConnectionError):
             raise NoSpark(f"Java did not start: {_last_line(log)} (see {log})") from None
+
+
+@contextmanager
+def _telling_of_dead_java(gateway: Any, directory: Path) -> Iterator[None]:
+    """Convert any error to a `NoSpark` if this process's Java has ended.
+
+    pyspark raises errors of many types then.
+    """
+    try:
+        yield
+    except Exception as error:
+        code = None
+        if gateway is not None:
+            with suppress(subprocess.TimeoutExpired):  # the connection may break before Java ends
+                code = gateway.proc.wait(_DEATH_SECONDS)
+        if code is None:
+            raise
+        log = log_path(directory)
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise NoSpark(
+            f"Java ended with {how} while Spark started: {_last_line(log)} (see {log}); if it "
+            "ran out of memory, raise archive.driver_memory_bytes"
+        ) from error
 
 
 def _context(
@@ -365,7 +393,7 @@ def _last_error(log: Path) -> str:
     """Return the last error in a log."""
     text = log.read_text(errors="replace") if log.exists() else ""
     errors = re.findall(r" ERROR [^:]+: (.+)", text)
-    return str(errors[-1]) if errors else "the cluster does not respond"
+    return str(errors[-1]) if errors else "it does not respond"
 
 
 def _last_line(log: Path) -> str:

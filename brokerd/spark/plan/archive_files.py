@@ -30,6 +30,8 @@ from brokerd.spark.plan.predicate import INT64_MAX, Interval, Mask, Predicate
 
 SPLIT_ABOVE = 1.5
 """A file of more than so many splits is divided."""
+ROW_BYTES = 64
+"""The size of a row in memory, besides its keys, values and metadata."""
 _LOG_LOCK = threading.Lock()
 """Guards every `DeltaLog`, which serves one thread at a time."""
 
@@ -90,7 +92,7 @@ class FilePart(NamedTuple):
     size: int
     """The size of the file."""
     bytes: int
-    """The approximate size of the part."""
+    """The approximate size of the part's rows in memory."""
     records: int
     """The approximate number of its rows."""
     topic_ids: tuple[int, int]
@@ -155,26 +157,30 @@ class _NameFilter:
 def split_files(files: pa.Table, part_bytes: int) -> list[FilePart]:
     """Divide files into parts of about ``part_bytes`` at most, in order of topic and partition.
 
+    The size is that of the rows in memory, as in the journal: files are compressed.
+
     Only a file of one partition is divided, between offsets. So a part's rows can be found in other
     files of a newer version.
     """
     columns = [
-        files[name].to_pylist() for name in ("path", "size", "rows", "first_lsn", "last_lsn")
+        files[name].to_pylist()
+        for name in ("path", "size", "rows", "content", "first_lsn", "last_lsn")
     ]
     parts: list[tuple[tuple[int, ...], FilePart]] = []
-    for path, size, rows, first_lsn, last_lsn in zip(*columns, strict=True):
+    for path, size, rows, content, first_lsn, last_lsn in zip(*columns, strict=True):
+        weight = max(size, content + ROW_BYTES * rows)
         name = parse_records_name(path)
         key = name.bucket, name.first_topic_id, name.first_partition, first_lsn
         ids = name.first_topic_id, name.last_topic_id
         ranges = [Interval(0, INT64_MAX)]
         if name.only is not None:
-            count = 1 if size <= SPLIT_ABOVE * part_bytes else -(-size // part_bytes)
+            count = 1 if weight <= SPLIT_ABOVE * part_bytes else -(-weight // part_bytes)
             ranges = _divide(name.only.first, name.only.end, count)
         for offsets in ranges:
             part = FilePart(
                 path,
                 size,
-                size // len(ranges),
+                weight // len(ranges),
                 -(-rows // len(ranges)),
                 ids,
                 offsets,
