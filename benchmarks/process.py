@@ -180,6 +180,11 @@ class BrokerProcess:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def reactor_seconds(self) -> float:
+        """Return the processor time of the main thread, in which the reactor runs."""
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/schedstat")
+        return int(path.read_text().split()[0]) / 1e9
+
     def log_tail(self) -> str:
         """Return the last lines of the broker's output."""
         try:

@@ -784,15 +784,15 @@ BUGS = (
         "bound-above-dead-letters",
         "records may be compacted that are dead letters",
         "broker/archive/bounds.py",
-        ("    if not store.dead:\n", "    if store.floor >= 0:\n"),
+        ("    if not position.dead:\n", "    if position.floor >= 0:\n"),
     ),
     bug(
         "bound-of-one-group",
         "of the groups of a topic the last one says what may be compacted",
         "broker/archive/bounds.py",
         (
-            "bound = min(bound, first_to_do(group.partitions[partition.index], commit_place))",
-            "bound = first_to_do(group.partitions[partition.index], commit_place)",
+            "bounds[index] = min(bounds[index], offset)",
+            "bounds[index] = offset",
         ),
     ),
     bug(

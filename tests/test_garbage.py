@@ -16,6 +16,7 @@ from twisted.internet.threads import deferToThread
 
 from brokerd.broker import ConsumerGroup, GroupSettings, Topic
 from brokerd.broker.leases.reaper import GroupReaper
+from brokerd.broker.model.group_stores import GroupStores
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.codecs.mamamia import AcquireBatch, encode_request
 from brokerd.server.garbage import LONG_SECONDS, THRESHOLDS, GarbageFreezer, Phase
@@ -198,13 +199,16 @@ class TestRemains:
         """A turn ends after a few milliseconds; all groups go in the end, and no timer is left."""
         clock = Watch()
         topic = Topic(1, "t", 1)
-        groups = [ConsumerGroup(topic, f"g{number}", GroupSettings()) for number in range(1000)]
+        groups = [
+            ConsumerGroup(topic, f"g{number}", GroupStores(GroupSettings()))
+            for number in range(1000)
+        ]
         remains = GroupReaper(clock)
         remains.dispose(groups)
         after_one_turn = sum(group.deleted for group in groups)
         assert 0 < after_one_turn < 1000
         clock.pump([0.001] * 100)
-        assert all(group.deleted and not group.partitions for group in groups)
+        assert all(group.deleted and not group.kept for group in groups)
         assert clock.getDelayedCalls() == []
 
     def test_a_stop_leaves_the_others(self) -> None:
@@ -212,7 +216,8 @@ class TestRemains:
         clock = Watch()
         topic = Topic(1, "t", 1)
         remains = GroupReaper(clock)
-        remains.dispose([ConsumerGroup(topic, str(n), GroupSettings()) for n in range(1000)])
+        stores = GroupStores(GroupSettings())
+        remains.dispose([ConsumerGroup(topic, str(n), stores) for n in range(1000)])
         remains.stop()
         assert clock.getDelayedCalls() == []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from twisted.internet.task import Clock
 
-from benchmarks import holes, schedule, size
+from benchmarks import group_state, holes, schedule, size
 from benchmarks.children import ChildFailed, run_child
 from benchmarks.stall_probe import StallProbe
 
@@ -115,6 +115,22 @@ class TestSize:
         spec = {"step": "start", "data_dir": str(tmp_path / "data"), "state": "holes", "scale": 1}
         with pytest.raises(ChildFailed, match="Not a directory"):
             run_child("benchmarks.size", spec, 60)
+
+
+class TestGroupState:
+    @pytest.mark.slow
+    def test_groups_are_measured_before_and_after_a_kill_and_a_stop(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        options = ["--json", "--groups=3", "--partitions=20", f"--directory={tmp_path}"]
+        code = group_state.main(options)
+        out = capsys.readouterr()
+        assert code == 0, out.err
+        found = json.loads(out.out)
+        assert 0 < found["acquire_median_ms"] <= found["acquire_max_ms"]
+        assert min(found[key] for key in ("rss_bytes", "started_bytes", "again_bytes")) > 0
+        assert min(found[key] for key in ("start_seconds", "stop_seconds", "subscribe_ms")) > 0
+        assert list(tmp_path.iterdir()) == []
 
 
 class TestHoles:

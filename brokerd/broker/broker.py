@@ -139,7 +139,7 @@ class Broker:
         The caller then closes the log, and may call `write_last_snapshot` after that.
         """
         self.ready = False
-        self.leases.timers.stop()
+        self.leases.stop()
         self.subscriptions.stop()
         self.transactions.stop()
         self.delivery.stop()

@@ -403,7 +403,6 @@ class GroupCommit:
         for partition in self._partitions:
             self._add_records(entries, partition, ticket)
         for group_partition in self._group_partitions:
-            group_partition.dirty = False
             events = group_partition.store.events
             if events:
                 body = encode_group_events(group_partition.group.name, events)
@@ -418,6 +417,7 @@ class GroupCommit:
                     )
                 )
                 events.clear()
+            group_partition.events_framed()
         self._entries = []
         self._partitions = []
         self._group_partitions = []

@@ -24,7 +24,7 @@ class BrokerSettings:
     snapshot_interval_bytes: int = 256 << 20
     max_topics: int = 100_000
     max_partitions: int = 1_000
-    """The most partitions of a topic. Each group has state for each partition."""
+    """The most partitions of a topic. A change of a whole group writes events in each."""
     max_groups: int = 200_000
     max_producers: int = 100_000
     max_subscriptions: int = 100_000

@@ -282,7 +282,7 @@ class Subscriptions:
     def _end(self, subscription: Subscription) -> None:
         """Delete a subscription and its group in one frame. Raises `Congested`, `NoSpace`."""
         group = self._group(subscription)
-        group_partitions = group.partitions if group is not None else []
+        group_partitions = group.used() if group is not None else []
         entry = _entry(subscription.topic_id, op="over", id=subscription.subscription_id)
         self._group_commit.admit_events(
             ENTRY_OVERHEAD_BYTES

@@ -70,6 +70,11 @@ class KeyOrder:
         self._limit = SLACK
         """Number of entries at which more than half may be stale."""
 
+    @property
+    def size(self) -> int:
+        """Number of leased, returned and held records with a known key."""
+        return len(self.keys) + len(self.held)
+
     def is_busy(self, key: int) -> bool:
         """Return whether a record of ``key`` is leased, returned or held."""
         return key in self._front

@@ -140,10 +140,7 @@ class _Decoder:
             self._read_settings(payload[fields.size :])
 
     def _read_settings(self, text: bytes) -> None:
-        try:
-            self.state.settings = _settings(text.decode())
-        except (InvalidRequest, UnicodeDecodeError) as error:
-            raise DamagedData(f"group snapshot: {error}") from None
+        self.state.settings = settings_of_text(text)
         self.state.configured = True
 
     def read_reasons(self, payload: bytes) -> None:
@@ -193,8 +190,12 @@ _READERS: dict[int, Callable[[_Decoder, bytes], None]] = {
 
 
 @lru_cache(SETTINGS_KEPT)
-def _settings(text: str) -> GroupSettings:
-    return GroupSettings.from_json(text)
+def settings_of_text(text: bytes) -> GroupSettings:
+    """Return the settings in a header. Raises DamagedData."""
+    try:
+        return GroupSettings.from_json(text.decode())
+    except (InvalidRequest, UnicodeDecodeError) as error:
+        raise DamagedData(f"group snapshot: {error}") from None
 
 
 def _split(data: bytes | Iterable[bytes]) -> Iterator[tuple[int, bytes]]:

@@ -36,6 +36,19 @@ from brokerd.groups.tables import Table
 NO_OFFSET = -1
 END_OF_OFFSETS = 1 << 63
 
+STORE_MEMORY = 2_600
+"""Memory of an empty store."""
+WORD_MEMORY = 260
+RUN_MEMORY = 200
+BLOCK_MEMORY = 260
+RETURNED_MEMORY = 24
+DELAYED_BLOCK_MEMORY = 400
+DELAYED_MEMORY = 8
+DEAD_MEMORY = 28
+LEASE_MEMORY = 350
+KEY_MEMORY = 130
+"""Memory of the parts of a store: docs/leases.rst, section "Cost"."""
+
 
 class GroupView:
     """Leases, attempts, floor, dead letters and committed offset of one group and partition."""
@@ -82,6 +95,46 @@ class GroupView:
         self._order: KeyOrder | None = None
 
     # Queries
+
+    @property
+    def entries(self) -> int:
+        """Number of words, ranges, blocks and leases in memory."""
+        return (
+            len(self._settled.words)
+            + len(self._settled.runs)
+            + len(self._touched.words)
+            + len(self._touched.runs)
+            + len(self._returned.blocks)
+            + len(self._delays.rows.blocks)
+            + len(self._dead.blocks)
+            + len(self._leases)
+            + (len(self._returned.former) if self._returned.former is not None else 0)
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """About the most memory of this store, by the formula of docs/leases.rst."""
+        return (
+            STORE_MEMORY
+            + WORD_MEMORY * (len(self._settled.words) + len(self._touched.words))
+            + RUN_MEMORY * (len(self._settled.runs) + len(self._touched.runs))
+            + BLOCK_MEMORY * (len(self._returned.blocks) + len(self._dead.blocks))
+            + RETURNED_MEMORY * self._returned.count
+            + DELAYED_BLOCK_MEMORY * len(self._delays.rows.blocks)
+            + DELAYED_MEMORY * self._delays.count
+            + DEAD_MEMORY * self._dead.count
+            + LEASE_MEMORY * len(self._leases)
+            + (0 if self._order is None else KEY_MEMORY * self._order.size)
+        )
+
+    @property
+    def settled_above(self) -> int:
+        """Number of settled and dead records above the floor."""
+        return self._settled.above
+
+    def knows(self, offset: int) -> bool:
+        """Return whether a record was leased or settled, or failed without a lease."""
+        return offset in self._touched
 
     @property
     def floor(self) -> int:

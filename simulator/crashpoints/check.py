@@ -218,7 +218,7 @@ def _broker_group_partitions(
 ) -> list[BrokerGroupPartition]:
     topic = house.broker.topics.find(group_partition.topic)
     group = topic.groups.get(group_partition.group) if topic is not None else None
-    return group.partitions if group is not None else []
+    return list(group.partitions) if group is not None else []
 
 
 class RecordView:

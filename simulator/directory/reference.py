@@ -208,12 +208,12 @@ class _Writing:
         for group in ("readers", "sélecteurs", "gone"):
             self.lease(topic, group, "eve", 5)
         house.run()
-        group_partitions = self.events.groups["readers"].partitions
+        group_partitions = list(self.events.groups["readers"].partitions)
         group_partitions[0].store.release(now_us, 0, owner="eve", delay_us=60 * SECOND_US)
         group_partitions[0].store.release(now_us, 1, owner="eve")
         group_partitions[1].store.settle_range(0, 2)
         group_partitions[2].store.commit_offset(3)
-        odd = self.events.groups["sélecteurs"].partitions
+        odd = list(self.events.groups["sélecteurs"].partitions)
         odd[0].store.configure(GroupSettings(max_attempts=5))
         odd[1].store.seek(2)
         for offset in range(2):
@@ -222,9 +222,10 @@ class _Writing:
         odd[2].store.purge_dead(1, 2)
         group_partitions[2].store.pause()
         group_partitions[2].store.unpause()
-        gone = self.events.groups["gone"].partitions
+        gone = list(self.events.groups["gone"].partitions)
         gone[0].store.delete()
         for group_partition in (*group_partitions, *odd, gone[0]):
+            group_partition.keep()
             house.broker.group_commit.add_group_partition(group_partition)
         house.run()
 

@@ -13,6 +13,7 @@ from brokerd.broker.leases.timers import (
     TURN_LIMIT,
     LeaseTimers,
 )
+from brokerd.broker.model.group_stores import GroupStores
 from brokerd.groups import GroupSettings
 from tests.broker.desk import SECOND_US
 
@@ -24,7 +25,9 @@ class Diary:
         self.clock = Clock()
         self.time = BrokerTime(lambda: 1.7e9, self.clock.seconds, lambda *jump: None)
         topic = Topic(1, "t", group_partitions)
-        self.group_partitions = ConsumerGroup(topic, "g", GroupSettings()).partitions
+        self.group_partitions = [
+            *ConsumerGroup(topic, "g", GroupStores(GroupSettings())).partitions
+        ]
         self.ends: dict[GroupPartition, int] = dict.fromkeys(self.group_partitions, 0)
         self.calls: list[tuple[float, int]] = []
         self.has_room = True

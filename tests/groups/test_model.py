@@ -28,6 +28,7 @@ from brokerd.groups import (
     store,
     tables,
 )
+from brokerd.groups import packed as packing
 from brokerd.values import Grant
 from brokerd.walformat import GroupEvent
 from tests.groups.model import Model
@@ -449,6 +450,31 @@ class LeaseStoreMachine(RuleBasedStateMachine):
             rebuilt.end_due(self.now)
             rebuilt.events.clear()
             assert seen(rebuilt, self.end) == expected(self.model, self.now), rebuild.__name__
+
+    @rule()
+    def pack(self) -> None:
+        """A packed and opened store goes on as if it had stayed open."""
+        packed = packing.pack(self.store)
+        if packed is not None:
+            self.store = LeaseStore.decode(packed, 0, self.first_settings)
+
+    @invariant()
+    def packed_bytes_tell_what_the_store_tells(self) -> None:
+        packed = packing.pack(self.store)
+        if packed is None:
+            return
+        assert packing.can_stay_packed(packed)
+        assert packing.position(packed) == packing.position_of(self.store)
+        assert packing.last_token(packed) == self.store.last_token
+        assert packing.lowest_open(packed) <= next(self.store.open(0, 1 << 62))
+        own = self.store.settings if self.store.configured else None
+        assert packing.settings(packed) == own
+        again, due_us = packing.restart(packed, 0, self.now, 7)
+        restarted = LeaseStore.decode(packed, 0, self.first_settings)
+        restarted.resume(self.now, 7)
+        assert due_us == restarted.next_due_us()
+        opened = LeaseStore.decode(again, self.now, self.first_settings)
+        assert seen(opened, self.end) == seen(restarted, self.end)
 
     def teardown(self) -> None:
         """In the end everything that is left can be leased, once, lowest offset first."""

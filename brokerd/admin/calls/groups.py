@@ -33,6 +33,7 @@ from brokerd.admin.shapes.groups import (
 from brokerd.broker import Broker, ConsumerGroup, GroupPartition, GroupSettings, Partition
 from brokerd.broker.model.topics import unknown_group
 from brokerd.errors import BrokerdError, InvalidRequest, UnknownTopic
+from brokerd.groups.packed import Position
 from brokerd.security import ADMIN, READ
 from brokerd.security.audit import EventType
 
@@ -67,25 +68,22 @@ def list_groups(call: Call) -> GroupList:
 
 
 def _brief(broker: Broker, group: ConsumerGroup) -> GroupBrief:
-    group_partitions = group.partitions
-    committed = [
-        one
-        for group_partition in group_partitions
-        if (one := _committed(group_partition)) is not None
-    ]
+    group_partitions = list(group.partitions)
+    positions = [group_partition.position for group_partition in group_partitions]
+    committed = [one for position in positions if (one := _committed(position)) is not None]
     return GroupBrief(
         group=group.name,
-        paused=group_partitions[0].store.paused,
-        lag=sum(map(broker.overview.lag, group_partitions)),
-        leased=sum(group_partition.store.leased for group_partition in group_partitions),
-        delayed=sum(group_partition.store.delayed for group_partition in group_partitions),
-        dead=sum(group_partition.store.dead for group_partition in group_partitions),
+        paused=positions[0].paused,
+        lag=sum(map(broker.overview.lag, group_partitions, positions)),
+        leased=sum(position.leased for position in positions),
+        delayed=sum(position.delayed for position in positions),
+        dead=sum(position.dead for position in positions),
         committed=sum(committed) if committed else None,
     )
 
 
-def _committed(group_partition: GroupPartition) -> int | None:
-    return group_partition.store.committed if group_partition.store.committed >= 0 else None
+def _committed(position: Position) -> int | None:
+    return position.committed if position.committed >= 0 else None
 
 
 def describe_group(call: Call) -> GroupShape:
@@ -93,11 +91,10 @@ def describe_group(call: Call) -> GroupShape:
     topic, name = call.path["topic"], call.path["group"]
     group = existing_group(call.broker, topic, name)
     info = call.broker.overview.group_info(topic, name)
-    store = group.partitions[0].store
     return GroupShape(
         topic=topic,
         group=name,
-        paused=store.paused,
+        paused=group.partitions[0].position.paused,
         partitions=info.partitions,
         floor=info.floor,
         next=info.next,
@@ -108,7 +105,7 @@ def describe_group(call: Call) -> GroupShape:
         dead=info.dead,
         committed=info.committed,
         oldest_age_seconds=None if info.oldest_age_us is None else seconds_of(info.oldest_age_us),
-        settings=_settings(store.settings),
+        settings=_settings(group.settings),
         by_partition=[
             _group_partition(call.broker, group_partition)
             for group_partition in group.partitions[:GROUP_PARTITIONS_MAX]
@@ -138,7 +135,7 @@ async def configure_group(call: Call) -> GroupShape:
         check_group(call, call.body.create)
         found = broker.topics.existing(topic).groups.get(group)
         defaults = broker.settings.groups
-        settings = found.partitions[0].store.settings if found is not None else defaults
+        settings = found.settings if found is not None else defaults
         broker.groups.configure(topic, group, with_changes(settings, defaults, call.body))
 
     return await _carry_out(call, EventType.GROUP_CONFIGURED, configure)
@@ -247,17 +244,17 @@ def _settings(settings: GroupSettings) -> GroupSettingsShape:
 
 
 def _group_partition(broker: Broker, group_partition: GroupPartition) -> GroupPartitionShape:
-    store = group_partition.store
+    position = group_partition.position
     return GroupPartitionShape(
         partition=group_partition.partition.index,
-        floor=store.floor,
+        floor=position.floor,
         next=group_partition.partition.next_offset,
-        lag=broker.overview.lag(group_partition),
-        leased=store.leased,
-        delayed=store.delayed,
-        dead=store.dead,
-        committed=_committed(group_partition),
-        lag_by_commit=broker.overview.commit_place(group_partition) is not None,
+        lag=broker.overview.lag(group_partition, position),
+        leased=position.leased,
+        delayed=position.delayed,
+        dead=position.dead,
+        committed=_committed(position),
+        lag_by_commit=broker.overview.commit_place(group_partition, position) is not None,
     )
 
 

@@ -67,6 +67,8 @@ def _ranges(
     """Yield (partition, first, end) of ranges with at most `EXAMINED_MAX` leases each."""
     for group_partition in group_partitions:
         index, end = group_partition.partition.index, group_partition.partition.next_offset
+        if not group_partition.position.leased:
+            continue
         first = max(offset if index == partition else 0, group_partition.store.floor)
         while first < end and group_partition.store.leased:
             stop = (

@@ -303,9 +303,11 @@ def group_partition_of(state: State, internal: Topic) -> GroupPartition:
     """Return the group partition of an internal topic. Creates its group if need be."""
     group = internal.groups.get(GROUP_NAME)
     if group is None:
-        group = internal.groups[GROUP_NAME] = state.new_group(internal, GROUP_NAME)
-        group.partitions[0].settle_gaps()
-    return group.partitions[0]
+        group = state.new_group(internal, GROUP_NAME)
+        group.enlist()
+    group_partition = group.partitions[0]
+    group_partition.keep()
+    return group_partition
 
 
 def decode_envelope(metadata: bytes | None) -> Envelope:

@@ -79,7 +79,7 @@ class GroupAdmin:
 
     def settings(self, topic: str, group: str) -> GroupSettings:
         """Return the settings of a group. Raises `UnknownGroup`."""
-        return self._group(topic, group).partitions[0].store.settings
+        return self._group(topic, group).settings
 
     def pause(self, topic: str, group: str) -> None:
         """Grant the group no leases until `resume`. Creates the group if it does not exist.
@@ -92,7 +92,11 @@ class GroupAdmin:
     def resume(self, topic: str, group: str) -> None:
         """Grant leases to a paused group again. Raises `UnknownGroup`."""
         found = self._group(topic, group)
-        self._change(found, lambda group_partition: group_partition.store.unpause())
+        self._change(
+            found,
+            lambda group_partition: group_partition.store.unpause(),
+            group_partitions=found.used(),
+        )
 
     def seek(
         self,
@@ -137,7 +141,11 @@ class GroupAdmin:
         if self._end_subscription(topic, group):
             return
         found = self._group(topic, group)
-        self._change(found, lambda group_partition: group_partition.store.delete())
+        self._change(
+            found,
+            lambda group_partition: group_partition.store.delete(),
+            group_partitions=found.used(),
+        )
         self._state.remove_group(found)
 
     # -- committed offsets -----------------------------------------------------------------------
@@ -170,7 +178,7 @@ class GroupAdmin:
         Raises `UnknownGroup` and `UnknownPartition`.
         """
         found = self._group(topic, group)
-        committed = found.partitions[found.topic.partition(partition).index].store.committed
+        committed = found.partitions[found.topic.partition(partition).index].position.committed
         return None if committed == NO_OFFSET else committed
 
     # -- leases ----------------------------------------------------------------------------------
@@ -183,19 +191,20 @@ class GroupAdmin:
         """
         found = self._group(topic, group)
         left = min(RELEASE_MAX, self._leases.events_max)
+        leasing = [
+            group_partition for group_partition in found.used() if group_partition.position.leased
+        ]
         self._group_commit.admit_events(
-            left * EVENT_PAIR_BYTES + len(found.partitions) * GROUP_EVENTS_OVERHEAD_BYTES
+            left * EVENT_PAIR_BYTES + len(leasing) * GROUP_EVENTS_OVERHEAD_BYTES
         )
         released = 0
-        for group_partition in found.partitions:
+        for group_partition in leasing:
             before = len(group_partition.store.events)
             released += group_partition.store.release_owner(self._time.monotonic_us(), owner, left)
             left -= len(group_partition.store.events) - before
             self._leases.add_new_events(group_partition, before)
             self._leases.timers.schedule(group_partition)
-        return released, any(
-            group_partition.store.owned(owner) for group_partition in found.partitions
-        )
+        return released, any(group_partition.store.owned(owner) for group_partition in leasing)
 
     def leases(
         self, topic: str, group: str, partition: int = 0, offset: int = 0
@@ -204,8 +213,10 @@ class GroupAdmin:
 
         The first step raises `UnknownGroup`.
         """
-        for group_partition in self._group(topic, group).partitions[partition:]:
+        for group_partition in self._group(topic, group).used():
             index = group_partition.partition.index
+            if index < partition or not group_partition.position.leased:
+                continue
             first = offset if index == partition else 0
             for lease in group_partition.store.leases(first):
                 yield index, lease
@@ -273,7 +284,7 @@ class GroupAdmin:
     ) -> int:
         """Replay or purge in all group partitions, in one frame and one turn of the reactor."""
         group_partitions = [
-            group_partition for group_partition in group_partitions if group_partition.store.dead
+            group_partition for group_partition in group_partitions if group_partition.position.dead
         ]
         budget = DEAD_LETTER_COST_MAX
         found = []
@@ -314,7 +325,7 @@ class GroupAdmin:
     ) -> list[GroupPartition]:
         found = self._group(topic, group)
         if partition is None:
-            return found.partitions
+            return found.used()
         return [found.partitions[found.topic.partition(partition).index]]
 
     def _group(self, topic: str, group: str) -> ConsumerGroup:
@@ -336,7 +347,7 @@ class GroupAdmin:
         group_partitions: list[GroupPartition] | None = None,
     ) -> None:
         """Write one or two events in each group partition, all in one frame."""
-        group_partitions = group.partitions if group_partitions is None else group_partitions
+        group_partitions = [*group.partitions] if group_partitions is None else group_partitions
         self._group_commit.admit_events(
             len(group_partitions) * (GROUP_EVENTS_OVERHEAD_BYTES + EVENT_PAIR_BYTES + string_bytes)
         )

@@ -17,6 +17,7 @@ from brokerd.broker.group_commit import (
     EVENT_PAIR_BYTES,
     GROUP_EVENTS_OVERHEAD_BYTES,
     ChangedPartitions,
+    DelayedCall,
 )
 from brokerd.broker.leases.timers import LeaseTimers
 from brokerd.broker.leases.waiters import Waiter, Waiters
@@ -30,6 +31,9 @@ LAPSE_AND_CHANGE = 2
 
 END_DUE_MAX = 1024
 """Leases and delays of a group partition that one step ends. The reactor runs between steps."""
+
+PACKS_MAX = 100
+"""Lease stores that one turn of the reactor packs, in some milliseconds."""
 
 COUNT_US = 1_000_000
 """The shortest time between two counts of all groups."""
@@ -88,6 +92,8 @@ class LeaseService:
         """New groups that may begin before the next count."""
         self._counted_us = -COUNT_US
         self.timers = LeaseTimers(context.clock, context.time, self._on_due)
+        self._clock = context.clock
+        self._trim_call: DelayedCall | None = None
 
     def limit_groups(self, max_groups: int) -> None:
         """Allow this many groups from now on; the next new group counts all."""
@@ -97,11 +103,30 @@ class LeaseService:
     def start(self, now_us: int) -> None:
         """Give each lease its full duration again, and start the timer."""
         for group_partition in self._state.group_partitions():
-            group_partition.settle_gaps()
-            group_partition.store.resume(now_us, self._state.behind_us)
+            due_us = group_partition.resume(now_us, self._state.behind_us)
             # `DelayedDelivery` times the delays of internal topics.
-            if not group_partition.group.topic.internal_of:
-                self.timers.schedule(group_partition)
+            if due_us is not None and not group_partition.group.topic.internal_of:
+                self.timers.schedule_at(group_partition, due_us)
+            self._state.stores.trim()
+        self._state.stores.crowded = self._trim_later
+
+    def stop(self) -> None:
+        """Start no more timers and pack no more stores."""
+        self.timers.stop()
+        self._state.stores.crowded = lambda: None
+        if self._trim_call is not None:
+            self._trim_call.cancel()
+            self._trim_call = None
+
+    def _trim_later(self) -> None:
+        if self._trim_call is None:
+            self._trim_call = self._clock.callLater(0, self._trim)
+
+    def _trim(self) -> None:
+        """Pack some idle stores, in a turn of the reactor in which no caller holds a store."""
+        self._trim_call = None
+        if self._state.stores.trim(PACKS_MAX):
+            self._trim_later()
 
     def group_partition(
         self, topic_name: str, group_name: str, index: int, offset: int
@@ -132,10 +157,7 @@ class LeaseService:
         check_name(name, "group name")
         if self._groups_left <= 0:
             self._count_groups()
-        group = self._state.new_group(topic, name)
-        for group_partition in group.partitions:
-            group_partition.settle_gaps()
-        return group
+        return self._state.new_group(topic, name)
 
     def _count_groups(self) -> None:
         """Count all groups. Raises `LimitExceeded`.
@@ -173,7 +195,7 @@ class LeaseService:
         if group is None:
             return []
         if duration_us is None:
-            duration_us = group.partitions[0].store.settings.default_duration_us
+            duration_us = group.settings.default_duration_us
         if limit > self.events_max:
             limit = self.events_max
         group_partition_bytes = GROUP_EVENTS_OVERHEAD_BYTES + 4 * len(owner)
@@ -212,14 +234,21 @@ class LeaseService:
         gave no record.
         """
         now_us = self._time.monotonic_us()
-        partitions = group.partitions
+        kept, partitions = group.kept, group.topic.partitions
         found: list[tuple[GroupPartition, Grant]] = []
         first = group.next_partition
         for step in range(len(partitions)):
-            group_partition = partitions[(first + step) % len(partitions)]
+            partition = partitions[(first + step) % len(partitions)]
+            group_partition = kept.get(partition.index)
+            if group_partition is None:
+                if partition.start_offset >= partition.next_offset:
+                    continue
+                group_partition = GroupPartition(group, partition)
             due_us = group_partition.scheduled_us
             if due_us is not None and due_us <= now_us:
                 self._end_due(group_partition, now_us, admitted_bytes)
+            if group_partition.is_exhausted():
+                continue
             grants = self._acquire_from(
                 group_partition, now_us, owner, duration_us, limit - len(found), record_filter
             )
@@ -257,6 +286,8 @@ class LeaseService:
         added = len(store.events) - before
         if added:
             self.add_to_frame(group_partition, added * EVENT_PAIR_BYTES + 4 * len(owner))
+        else:
+            group_partition.discard_store()
         if grants:
             due_us = group_partition.scheduled_us
             if due_us is None or now_us + duration_us < due_us:
@@ -429,8 +460,10 @@ class LeaseService:
         An unknown group has none. Raises `UnknownTopic`.
         """
         group = self._state.existing_topic(topic_name).groups.get(group_name)
-        for group_partition in group.partitions[partition:] if group is not None else ():
+        for group_partition in group.used() if group is not None else ():
             index = group_partition.partition.index
+            if index < partition or not group_partition.position.dead:
+                continue
             for letter in group_partition.store.dead_letters(offset if index == partition else 0):
                 yield index, letter
 
@@ -444,7 +477,7 @@ class LeaseService:
         topic = group.topic
         known = topic.groups.get(group.name)
         if known is group:
-            return group_partition
+            return group.kept.get(group_partition.partition.index, group_partition)
         if group.deleted:
             raise _deleted(group)
         # This group never had an event. Another client may have created the group: then use that
@@ -458,10 +491,11 @@ class LeaseService:
         """Add a current group partition to the frame. Its new events take ``size`` bytes."""
         if not group_partition.dirty:
             self._group_commit.add_group_partition(group_partition, schedule)
-            groups = group_partition.group.topic.groups
-            if group_partition.group.name not in groups:
-                groups[group_partition.group.name] = group_partition.group
+            group = group_partition.group
+            if group.name not in group.topic.groups:
+                group.enlist()
                 self._groups_left -= 1
+            group_partition.keep()
         self._group_commit.gathered_bytes += size
 
     def add_new_events(

@@ -190,7 +190,8 @@ class DamageRecovery:
         self._state.token_base += max(0, end_lsn - max(lsn, self._replay.groups_known_at))
         for group_partition, known_at in self._replay.token_known_at.items():
             size = end_lsn - max(lsn, known_at)
-            group_partition.store.skip_tokens(group_partition.store.last_token + size)
+            group_partition.store.skip_tokens(group_partition.last_token + size)
+            self._state.stores.trim()
 
     def _begin_tokens(self) -> None:
         """After damage, let groups with unknown tokens begin above all tokens that may be lost."""
@@ -198,12 +199,11 @@ class DamageRecovery:
         for group_partition in group_partitions:
             if group_partition.group.topic in self._replay.nameless:
                 # A topic that gets its lost name may get groups of these names.
-                self._state.token_base = max(
-                    self._state.token_base, group_partition.store.last_token
-                )
+                self._state.token_base = max(self._state.token_base, group_partition.last_token)
         for group_partition in group_partitions:
             if group_partition not in self._replay.token_known_at:
                 group_partition.store.skip_tokens(self._state.token_base)
+                self._state.stores.trim()
 
     def _skip_offsets(self, damage: Damage) -> list[tuple[Partition, tuple[int, int]]]:
         """Never assign again what damaged bytes may have assigned; returns the new gaps."""

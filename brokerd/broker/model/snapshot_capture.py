@@ -33,14 +33,15 @@ SHARED_BYTES = 1 << 18
 
 
 class CapturedGroupPartition(NamedTuple):
-    """A group partition as it was at an LSN and broker time."""
+    """A group partition as it was at an LSN. Its times are relative to a broker time."""
 
     lsn: int
     topic_id: int
     partition: int
     group: str
     time_us: int
-    store: FrozenGroup
+    store: FrozenGroup | bytes
+    """A copy to encode, or the encoding."""
 
 
 class CapturedTopic:
@@ -86,13 +87,14 @@ def capture_group_partition(
 ) -> CapturedGroupPartition:
     """Copy a group partition at monotonic ``now_us`` and broker time ``time_us``."""
     partition = group_partition.partition
+    store, at_us = group_partition.capture(now_us)
     return CapturedGroupPartition(
         lsn,
         partition.topic.topic_id,
         partition.index,
         group_partition.group.name,
-        time_us,
-        group_partition.store.freeze(now_us),
+        time_us + at_us - now_us,
+        store,
     )
 
 
@@ -105,7 +107,8 @@ def encode_group_partitions(
     for group_partition in group_partitions:
         begun: list[bytes] = []
         begun_bytes = 0
-        pieces = group_partition.store.encode()
+        store = group_partition.store
+        pieces = iter([store]) if isinstance(store, bytes) else store.encode()
         for piece in pieces:
             begun.append(piece)
             begun_bytes += len(piece)

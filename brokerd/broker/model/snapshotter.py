@@ -171,6 +171,7 @@ class Snapshotter:
         self.wanted = False
         self._start_lsn = self._captured_lsn = self._wal.appended_lsn
         self._captured = _Captured([self._meta()])
+        self._state.stores.snapshots += 1
         topics = list(self._state.by_id.values())
         self._captured.topics = {topic.topic_id: CapturedTopic() for topic in topics}
         self._todo = self._parts(topics)
@@ -184,11 +185,16 @@ class Snapshotter:
         self.wanted = True
 
     def _parts(self, topics: list[Topic]) -> Iterator[Topic | GroupPartition | Capture]:
-        """Yield all parts to capture. Parts created later are in the log after the beginning."""
+        """Yield all parts to capture. Parts created later are in the log after the beginning.
+
+        A group that was deleted and made again since must not be captured: replay would apply the
+        events of the first one to partitions without events in the second one.
+        """
         yield from topics
         for topic in topics:
             for group in list(topic.groups.values()):
-                yield from group.partitions
+                if group.began < self._state.stores.snapshots:
+                    yield from group.used()
         yield from self._state.captures
 
     def topic_deleted(self, topic: Topic) -> None:
@@ -312,7 +318,7 @@ class Snapshotter:
             group_partitions = (
                 group_partition
                 for group in topic.groups.values()
-                for group_partition in group.partitions
+                for group_partition in group.used()
             )
             yield from encode_group_partitions(map(self._copy, group_partitions))
         for capture in self._state.captures:

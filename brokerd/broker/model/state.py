@@ -18,6 +18,7 @@ from typing import Any
 import msgpack
 
 from brokerd.broker.model.damage_recovery import DamageRecovery, Replay
+from brokerd.broker.model.group_stores import GroupStores
 from brokerd.broker.model.topics import (
     ConsumerGroup,
     GroupPartition,
@@ -44,7 +45,6 @@ SNAPSHOT_DELETED_TOPIC = 4
 SNAPSHOT_GROUP_PARTITIONS = 6
 
 _DELETED = int(EventKind.DELETED)
-_PURGED = int(EventKind.PURGED)
 
 _MALFORMED = (
     ValueError,
@@ -97,7 +97,7 @@ class State:
     """
 
     def __init__(self, group_settings: GroupSettings) -> None:
-        self._group_settings = group_settings
+        self.stores = GroupStores(group_settings)
         self.by_id: dict[int, Topic] = {}
         self.by_name: dict[str, Topic] = {}
         self.starts: dict[tuple[int, int], int] = {}
@@ -116,8 +116,6 @@ class State:
         """The damaged places that affected this state."""
         self.behind_us = 0
         """How far the wall clock was behind the log when replay began."""
-        self.token_base = 0
-        """Groups that are deleted or lost may have granted tokens up to this one."""
         self.recorded: dict[tuple[str, int, int], Damage] = {}
         """Damaged places that repairs recorded in the log, by file, position and end."""
         self.new_gaps: dict[Partition, list[tuple[int, int]]] = {}
@@ -182,13 +180,18 @@ class State:
         group.topic.groups.pop(group.name, None)
         group.dispose()
 
+    @property
+    def token_base(self) -> int:
+        """`GroupStores.token_base`."""
+        return self.stores.token_base
+
+    @token_base.setter
+    def token_base(self, token: int) -> None:
+        self.stores.token_base = token
+
     def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
         """Return a group without history, which is not yet added to ``topic``."""
-        group = ConsumerGroup(topic, name, self._group_settings)
-        for group_partition in group.partitions:
-            group_partition.store.settle_gap(0, group_partition.partition.start_offset)
-            group_partition.store.skip_tokens(self.token_base)
-        return group
+        return ConsumerGroup(topic, name, self.stores)
 
     def move_start(self, partition: Partition, offset: int) -> int:
         """Remove the records below ``offset``, and return how many dead letters they were."""
@@ -196,13 +199,10 @@ class State:
         self.starts[partition.topic.topic_id, partition.index] = partition.start_offset
         letters = 0
         for group in partition.topic.groups.values():
-            store = group.partitions[partition.index].store
-            if store.floor < partition.start_offset:
-                store.settle_gap(0, partition.start_offset)
-            if store.dead:
-                letters += store.dead
-                store.apply((_PURGED, 0, partition.start_offset, 0, 0, "", ""), 0)
-                letters -= store.dead
+            group_partition = group.kept.get(partition.index)
+            if group_partition is not None:
+                letters += group_partition.settle_removed()
+                self.stores.trim()
         return letters
 
     def archive(self, partition: Partition, offset: int) -> None:
@@ -229,9 +229,10 @@ class State:
         return topic
 
     def group_partitions(self) -> Iterator[GroupPartition]:
+        """Yield the group partitions with events, of all groups."""
         for topic in self.by_id.values():
             for group in topic.groups.values():
-                yield from group.partitions
+                yield from group.used()
 
     # -- from the log -------------------------------------------------------------------------
 
@@ -255,6 +256,7 @@ class State:
                 ) from error
         for lost in frame.lost:
             self._apply_lost(frame.lsn, lost)
+        self.stores.trim()
 
     def _apply_loss(self, entry: Entry) -> None:
         self._replay.losses.append(entry)
@@ -293,20 +295,22 @@ class State:
             return
         name, events = decode_group_events(entry.body, entry.count)
         group = self._group(self._topic(entry), name)
-        group_partition = group.partitions[entry.partition]
+        group_partition = _kept(group, entry.partition)
         if frame.lsn >= self._replay.fresh_from.get(group_partition, 0):
             now_us = frame.time_us + self._replay.shift_us
-            last_token = group_partition.store.last_token
+            store = group_partition.store
+            last_token = store.last_token
             for event in events:
                 try:
-                    group_partition.store.apply(event, now_us)
+                    store.apply(event, now_us)
                 except DamagedData as error:
                     self._replay.passed_over.setdefault(group_partition, []).append(
                         f"topic id {entry.topic_id} partition {entry.partition} group {name!r}: "
                         f"{error}"
                     )
-            if group_partition.store.last_token != last_token:
+            if store.last_token != last_token:
                 self._replay.token_known_at[group_partition] = frame.lsn
+            group_partition.events_framed()
             if events[-1][0] == _DELETED:
                 self._forget_group(group)
                 self.remove_group(group)
@@ -382,7 +386,7 @@ class State:
         self.remove_topic(topic)
 
     def _forget_group(self, group: ConsumerGroup) -> None:
-        for group_partition in group.partitions:
+        for group_partition in group.kept.values():
             self._replay.fresh_from.pop(group_partition, None)
             self._replay.token_known_at.pop(group_partition, None)
             self._replay.passed_over.pop(group_partition, None)
@@ -390,7 +394,8 @@ class State:
     def _group(self, topic: Topic, name: str) -> ConsumerGroup:
         group = topic.groups.get(name)
         if group is None:
-            group = topic.groups[name] = self.new_group(topic, name)
+            group = self.new_group(topic, name)
+            group.enlist()
         return group
 
     def _topic(self, entry: Entry) -> Topic:
@@ -402,8 +407,6 @@ class State:
             self._replay.nameless.add(topic)
         if topic in self._replay.nameless and entry.partition >= len(topic.partitions):
             topic.grow(entry.partition + 1)
-            for group in topic.groups.values():
-                group.grow(self._group_settings)
         return topic
 
     # -- from a snapshot ----------------------------------------------------------------------
@@ -492,7 +495,8 @@ class State:
         store: bytes | Iterable[bytes],
     ) -> None:
         group_partition = self._group(topic, group).partitions[partition]
-        group_partition.store.load(store, time_us + self._replay.shift_us)
+        group_partition.load(store, time_us + self._replay.shift_us)
+        self.stores.trim()
         self._replay.fresh_from[group_partition] = self._replay.token_known_at[group_partition] = (
             lsn
         )
@@ -557,10 +561,13 @@ def _bodies(left: Iterator[SnapshotChunk]) -> Iterator[bytes]:
 def last_token(groups: Iterable[ConsumerGroup]) -> int:
     """Return the highest token that any of these groups granted; 0 if none did."""
     return max(
-        (
-            group_partition.store.last_token
-            for group in groups
-            for group_partition in group.partitions
-        ),
+        (group_partition.last_token for group in groups for group_partition in group.kept.values()),
         default=0,
     )
+
+
+def _kept(group: ConsumerGroup, index: int) -> GroupPartition:
+    """Return the group partition of an event. The group keeps it from now on."""
+    group_partition = group.partitions[index]
+    group_partition.keep()
+    return group_partition

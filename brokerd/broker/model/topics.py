@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any
+from typing import Any, overload
 
 from brokerd.broker.model.chunks import Chunk, ChunkList
+from brokerd.broker.model.group_stores import GROUP_MEMORY, PACKED_MEMORY, GroupStores
 from brokerd.errors import (
     InvalidName,
     InvalidRequest,
@@ -18,15 +19,33 @@ from brokerd.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from brokerd.groups import GroupSettings, LeaseStore
+from brokerd.groups import FrozenGroup, GroupSettings, LeaseStore
+from brokerd.groups.packed import (
+    Position,
+    can_stay_packed,
+    floor,
+    is_plain,
+    last_token,
+    lowest_open,
+    pack,
+    position,
+    position_of,
+    raise_floor,
+    restart,
+)
+from brokerd.groups.packed import settings as packed_settings
 from brokerd.groups.settings import MAX_DURATION_US
+from brokerd.groups.view import NO_OFFSET
 from brokerd.values import MAX_NAME_BYTES
 from brokerd.values import RESERVED_PREFIX as RESERVED_PREFIX
+from brokerd.walformat import EventKind
 
 BYTES_MAX = 1 << 60
 
 _LIMITS = {"retention_us": MAX_DURATION_US, "retention_bytes": BYTES_MAX, "ttl_us": MAX_DURATION_US}
 """The largest value of each setting that is a number."""
+
+_PURGED = int(EventKind.PURGED)
 
 NEAR_MAX = 500
 """The most groups that the search for a similar name compares. It takes milliseconds."""
@@ -182,59 +201,330 @@ class Partition:
 
 
 class GroupPartition:
-    """The state of a group in one partition: its lease store, and times of the broker."""
+    """The state of a group in one partition: its lease store, and times of the broker.
 
-    __slots__ = ("dirty", "group", "partition", "scheduled_us", "store")
+    Its group keeps it from its first event on. Before that, the group partition is as any new one,
+    and `ConsumerGroup.partitions` makes it again for each access.
+    """
 
-    def __init__(self, group: ConsumerGroup, partition: Partition, store: LeaseStore) -> None:
+    __slots__ = (
+        "_counted",
+        "_lowest",
+        "_packed",
+        "_packed_at_us",
+        "_store",
+        "dirty",
+        "group",
+        "is_recent",
+        "partition",
+        "scheduled_us",
+    )
+
+    def __init__(self, group: ConsumerGroup, partition: Partition) -> None:
         self.group = group
         self.partition = partition
-        self.store = store
         self.dirty = False
         """Whether the journal knows of events that wait for the next frame."""
+        self.is_recent = False
+        """Whether the store had events since `GroupStores.trim` last examined it."""
         self.scheduled_us: int | None = None
         """When the broker's timer handles this group partition next."""
+        self._store: LeaseStore | None = None
+        self._packed: bytes | None = None
+        """The packed store; None if it is open, or has no event yet."""
+        self._packed_at_us = 0
+        """The time to which times in the packed store are relative."""
+        self._lowest = 0
+        """No record below this offset is eligible while the store is packed."""
+        self._counted = 0
+        """Memory of the open store that `GroupStores.memory_bytes` counts."""
+
+    @property
+    def store(self) -> LeaseStore:
+        """The lease store. It is opened if need be. Use it in this turn of the reactor only."""
+        store = self._store
+        return self._open() if store is None else store
+
+    def _open(self) -> LeaseStore:
+        stores = self.group.stores
+        store = LeaseStore(stores.settings)
+        if self._packed is not None:
+            store.load(self._packed, self._packed_at_us)
+            stores.memory_bytes -= PACKED_MEMORY + len(self._packed)
+            self._packed = None
+        else:
+            self._settle_gaps(store)
+            store.skip_tokens(stores.token_base)
+        self._store = store
+        if self.is_kept:
+            self._note_open(store)
+        return store
+
+    def _note_open(self, store: LeaseStore) -> None:
+        self._counted = store.memory_bytes
+        self.group.stores.memory_bytes += self._counted
+        self.group.stores.opened(self)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the group keeps this group partition: it had an event."""
+        return self.group.kept.get(self.partition.index) is self
+
+    def keep(self) -> None:
+        """Let the group keep this group partition, before its first event is logged."""
+        kept = self.group.kept.get(self.partition.index)
+        assert kept is None or kept is self, "another object has the events of this partition"
+        if kept is None:
+            self.group.kept[self.partition.index] = self
+            if self._store is not None:
+                self._note_open(self._store)
+
+    def pack(self) -> bool:
+        """Pack the store; return False if it has to stay open."""
+        store = self._store
+        if store is None or self.dirty or store.events or not self.is_kept:
+            return False
+        packed = pack(store)
+        if packed is None:
+            return False
+        self._hold(packed, 0)
+        store.dispose()
+        self._store = None
+        self.group.stores.memory_bytes -= self._counted
+        self._counted = 0
+        return True
+
+    def _hold(self, packed: bytes, at_us: int) -> None:
+        self._packed, self._packed_at_us = packed, at_us
+        self._lowest = lowest_open(packed)
+        self.group.stores.memory_bytes += PACKED_MEMORY + len(packed)
+
+    def load(self, encoded: bytes | Iterable[bytes], at_us: int) -> None:
+        """Load the store of a snapshot, with times relative to ``at_us``. Stays packed if small.
+
+        Raises `DamagedData` and `NewerFormat`.
+        """
+        if isinstance(encoded, bytes) and can_stay_packed(encoded):
+            self.keep()
+            self._hold(encoded, at_us)
+        else:
+            self.store.load(encoded, at_us)
+            self.keep()
+
+    def capture(self, now_us: int) -> tuple[FrozenGroup | bytes, int]:
+        """Return an immutable copy for a snapshot, and the time to which its times are relative."""
+        if self._packed is not None:
+            return self._packed, self._packed_at_us
+        return self.store.freeze(now_us), now_us
+
+    def events_framed(self) -> None:
+        """Note that the events of the store are in a frame."""
+        self.dirty = False
+        self.is_recent = True
+        if self._store is not None and self.is_kept:
+            counted = self._store.memory_bytes
+            self.group.stores.memory_bytes += counted - self._counted
+            self._counted = counted
+
+    def expect_bytes(self, size: int) -> None:
+        """Count memory for new leases now. The next frame counts what the store takes."""
+        self._counted += size
+        self.group.stores.memory_bytes += size
+
+    def dispose(self) -> None:
+        """Drop references of a deleted group partition, so that its memory is freed."""
+        stores = self.group.stores
+        self.scheduled_us = None
+        if self._store is not None:
+            self._store.dispose()
+            stores.memory_bytes -= self._counted
+            self._counted = 0
+            stores.closed(self)
+        elif self._packed is not None:
+            stores.memory_bytes -= PACKED_MEMORY + len(self._packed)
+            self._packed = None
+
+    def discard_store(self) -> None:
+        """Drop the store of a group partition without events."""
+        if self._store is not None and not self.is_kept:
+            self._store.dispose()
+            self._store = None
+
+    # -- without opening ----------------------------------------------------------------------
+
+    @property
+    def position(self) -> Position:
+        """Floor and counts. A packed store stays packed."""
+        if self._store is not None:
+            return position_of(self._store)
+        if self._packed is not None:
+            return position(self._packed)
+        if not self.partition.gaps:
+            start, token = self.partition.start_offset, self.group.stores.token_base
+            return Position(start, 0, 0, 0, 0, 0, NO_OFFSET, token, False)
+        found = position_of(self.store)
+        self.discard_store()
+        return found
+
+    @property
+    def settings(self) -> GroupSettings:
+        """The settings of the group. A packed store stays packed."""
+        if self._store is not None:
+            return self._store.settings
+        own = None if self._packed is None else packed_settings(self._packed)
+        return own or self.group.stores.settings
+
+    @property
+    def last_token(self) -> int:
+        """Token of the latest grant. A packed store stays packed."""
+        if self._store is not None:
+            return self._store.last_token
+        return self.group.stores.token_base if self._packed is None else last_token(self._packed)
+
+    def is_exhausted(self) -> bool:
+        """Return True if no record is eligible, as far as is known without opening the store."""
+        if self._store is not None:
+            return False
+        end = self.partition.next_offset
+        if self._packed is None:
+            return self.partition.start_offset >= end
+        return self._lowest >= end
+
+    def settle_removed(self) -> int:
+        """Settle the records below the start offset; return how many dead letters they were."""
+        start = self.partition.start_offset
+        if self._packed is not None and is_plain(self._packed):
+            self._packed = raise_floor(self._packed, start)
+            self._lowest = max(self._lowest, start)
+            return 0
+        store = self.store
+        if store.floor < start:
+            store.settle_gap(0, start)
+        letters = store.dead
+        if letters:
+            store.apply((_PURGED, 0, start, 0, 0, "", ""), 0)
+            letters -= store.dead
+        return letters
+
+    def resume(self, now_us: int, behind_us: int) -> int | None:
+        """Settle the gaps and restart the leases after a replay. Return when the first one ends.
+
+        Delays count, too. Arguments as of `LeaseStore.resume`. A packed store stays packed.
+        """
+        if self._packed is not None and not self.partition.gaps:
+            if is_plain(self._packed):
+                self.settle_removed()
+            packed = self._packed
+            if floor(packed) >= self.partition.start_offset:
+                at_us, self._packed_at_us = self._packed_at_us, now_us
+                self._packed, due_us = restart(packed, at_us, now_us, behind_us)
+                return due_us
+        store = self.store
+        self._settle_gaps(store)
+        store.resume(now_us, behind_us)
+        return store.next_due_us()
 
     def settle_gaps(self) -> None:
         """Settle the offsets that have no record, or whose record is removed."""
-        self.store.settle_gap(0, self.partition.start_offset)
+        self._settle_gaps(self.store)
+
+    def _settle_gaps(self, store: LeaseStore) -> None:
+        store.settle_gap(0, self.partition.start_offset)
         for first, end in self.partition.gaps:
-            self.store.settle_gap(first, end)
+            store.settle_gap(first, end)
+
+
+class GroupPartitions(Sequence[GroupPartition]):
+    """The group partitions of a group, one for each partition of its topic."""
+
+    __slots__ = ("_group",)
+
+    def __init__(self, group: ConsumerGroup) -> None:
+        self._group = group
+
+    def __len__(self) -> int:
+        return len(self._group.topic.partitions)
+
+    @overload
+    def __getitem__(self, index: int) -> GroupPartition: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[GroupPartition]: ...
+
+    def __getitem__(self, index: int | slice) -> GroupPartition | list[GroupPartition]:
+        group = self._group
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        partition = group.topic.partitions[index]
+        return group.kept.get(partition.index) or GroupPartition(group, partition)
+
+    def __iter__(self) -> Iterator[GroupPartition]:
+        group, kept = self._group, self._group.kept
+        for partition in group.topic.partitions:
+            yield kept.get(partition.index) or GroupPartition(group, partition)
 
 
 class ConsumerGroup:
-    """A consumer group of a topic. It has a group partition for each partition."""
+    """A consumer group of a topic. It keeps the group partitions that had an event."""
 
-    __slots__ = ("_deleted", "members", "name", "next_partition", "partitions", "topic")
+    __slots__ = (
+        "_deleted",
+        "began",
+        "kept",
+        "members",
+        "name",
+        "next_partition",
+        "stores",
+        "topic",
+    )
 
-    def __init__(self, topic: Topic, name: str, settings: GroupSettings) -> None:
+    def __init__(self, topic: Topic, name: str, stores: GroupStores) -> None:
         self.topic = topic
         self.name = name
-        self.partitions: list[GroupPartition] = []
+        self.stores = stores
+        self.kept: dict[int, GroupPartition] = {}
+        """Group partitions with events, by partition."""
+        self.began = stores.snapshots
+        """Number of snapshots that were begun before this group."""
         self._deleted = False
         self.next_partition = 0
         """The index of the group partition at which the next acquire begins."""
         self.members: dict[object, str] | None = None
         """The names of subscribers that read by offset; None: the group has none."""
-        self.grow(settings)
 
-    def grow(self, settings: GroupSettings) -> None:
-        """Add a group partition for each new partition of the topic."""
-        for partition in self.topic.partitions[len(self.partitions) :]:
-            self.partitions.append(GroupPartition(self, partition, LeaseStore(settings)))
+    @property
+    def partitions(self) -> GroupPartitions:
+        """A group partition for each partition of the topic; those without events are new ones."""
+        return GroupPartitions(self)
+
+    def used(self) -> list[GroupPartition]:
+        """Return the group partitions with events, in order."""
+        return [self.kept[index] for index in sorted(self.kept)]
+
+    @property
+    def settings(self) -> GroupSettings:
+        """The settings of the group."""
+        return self.partitions[0].settings if self.topic.partitions else self.stores.settings
 
     @property
     def deleted(self) -> bool:
         """Whether this group is deleted. A holder must check this in each turn of the reactor."""
         return self._deleted or self.topic.deleted
 
+    def enlist(self) -> None:
+        """Add this group to its topic, before its first event is logged."""
+        self.topic.groups[self.name] = self
+        self.stores.memory_bytes += GROUP_MEMORY
+
     def dispose(self) -> None:
         """Drop references to other objects, so that memory is freed when the last user lets go."""
+        if self._deleted:
+            return
         self._deleted = True
-        for group_partition in self.partitions:
-            group_partition.scheduled_us = None
-            group_partition.store.dispose()
-        self.partitions = []
+        self.stores.memory_bytes -= GROUP_MEMORY
+        for group_partition in self.kept.values():
+            group_partition.dispose()
+        self.kept = {}
 
 
 class Topic:

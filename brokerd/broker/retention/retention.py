@@ -245,7 +245,10 @@ class Retention:
         most = max(1, VISIT_LETTERS_MAX // max(1, len(groups)))
         cost, more = GROUP_COST * (1 + len(groups)), False
         for group in groups if keep_us else ():
-            letters = group.partitions[partition.index].store.dead_letters(0, start)
+            group_partition = group.kept.get(partition.index)
+            if group_partition is None or not group_partition.position.dead:
+                continue
+            letters = group_partition.store.dead_letters(0, start)
             for count, letter in enumerate(letters):
                 cost += 1
                 is_old = letter.last_attempt_us <= old_us

@@ -84,8 +84,10 @@ class GroupListing:
     def _group_partitions(self) -> Iterator[GroupPartition]:
         return (
             group_partition
-            for group_partition in self._state.group_partitions()
-            if not group_partition.group.topic.internal_of
+            for topic in self._state.by_id.values()
+            if not topic.internal_of
+            for group in topic.groups.values()
+            for group_partition in group.partitions
         )
 
     def _go_on_later(self) -> None:
@@ -110,7 +112,7 @@ class GroupListing:
         for topic in list(self._state.by_id.values()):
             yield
             for group in () if topic.internal_of else list(topic.groups.values()):
-                for group_partition in group.partitions:
+                for group_partition in list(group.partitions):
                     count += 1
                     entry = (self._lag(group_partition), -count, group_partition)
                     if len(largest) < MAX_GROUPS:
@@ -120,8 +122,11 @@ class GroupListing:
                     yield
         rows = []
         for _, _, group_partition in sorted(largest, reverse=True):
-            if not group_partition.group.deleted:
-                rows.append(self._describe(group_partition))
+            group = group_partition.group
+            if not group.deleted:
+                # It may have got its first event since.
+                current = group.kept.get(group_partition.partition.index, group_partition)
+                rows.append(self._describe(current))
             yield
         self._rows, self._omitted = rows, count - len(rows)
         self._ended_at = self._clock.seconds()

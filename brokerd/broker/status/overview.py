@@ -14,6 +14,7 @@ from brokerd.broker.context import Context
 from brokerd.broker.model.topics import GroupPartition
 from brokerd.broker.status.group_listing import GroupListing
 from brokerd.errors import DamagedData
+from brokerd.groups.packed import Position
 from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET
 from brokerd.values import Format
 
@@ -69,21 +70,21 @@ class Overview:
         }
 
     def _group_partition(self, group_partition: GroupPartition) -> dict[str, Any]:
-        store = group_partition.store
+        position = group_partition.position
         age_us = self._oldest_age_us(group_partition)
         return {
             "topic": group_partition.partition.topic.name,
             "group": group_partition.group.name,
             "partition": group_partition.partition.index,
             "start": group_partition.partition.start_offset,
-            "floor": store.floor,
+            "floor": position.floor,
             "lag": self.lag(group_partition),
-            "leased": store.leased,
-            "delayed": store.delayed,
-            "dead": store.dead,
-            "committed": store.committed if store.committed != NO_OFFSET else None,
-            "paused": store.paused,
-            "key_ordered": store.settings.key_ordered,
+            "leased": position.leased,
+            "delayed": position.delayed,
+            "dead": position.dead,
+            "committed": position.committed if position.committed != NO_OFFSET else None,
+            "paused": position.paused,
+            "key_ordered": group_partition.settings.key_ordered,
             "oldest_age_seconds": None if age_us is None else age_us / 1e6,
         }
 
@@ -91,71 +92,72 @@ class Overview:
         """Return the position of a group in a topic; an unknown group counts as empty."""
         topic = self._state.by_name.get(topic_name)
         group = topic.groups.get(group_name) if topic is not None else None
-        group_partitions = group.partitions if group is not None else []
+        group_partitions = list(group.partitions) if group is not None else []
+        positions = [group_partition.position for group_partition in group_partitions]
         partitions = topic.partitions if topic is not None else []
         starts = sum(partition.start_offset for partition in partitions)
         ends = sum(partition.next_offset for partition in partitions)
-        committed = [
-            group_partition.store.committed
-            for group_partition in group_partitions
-            if group_partition.store.committed != NO_OFFSET
-        ]
+        committed = [one.committed for one in positions if one.committed != NO_OFFSET]
         ages = [
             age
-            for group_partition in group_partitions
-            if (age := self._oldest_age_us(group_partition)) is not None
+            for group_partition, position in zip(group_partitions, positions, strict=True)
+            if (age := self._oldest_age_us(group_partition, position)) is not None
         ]
-        lag = sum(map(self.lag, group_partitions)) if group_partitions else ends - starts
-        leased = sum(group_partition.store.leased for group_partition in group_partitions)
-        delayed = sum(group_partition.store.delayed for group_partition in group_partitions)
+        lag = sum(map(self.lag, group_partitions, positions)) if group_partitions else ends - starts
+        leased = sum(position.leased for position in positions)
+        delayed = sum(position.delayed for position in positions)
         return GroupInfo(
-            floor=sum(group_partition.store.floor for group_partition in group_partitions)
-            if group_partitions
-            else starts,
+            floor=sum(position.floor for position in positions) if group_partitions else starts,
             next=ends,
             lag=lag,
             leased=leased,
             ready=lag - leased - delayed,
             delayed=delayed,
-            dead=sum(group_partition.store.dead for group_partition in group_partitions),
+            dead=sum(position.dead for position in positions),
             committed=min(sum(committed), END_OF_OFFSETS - 1) if committed else None,
             oldest_age_us=max(ages, default=None),
-            max_attempts=group_partitions[0].store.settings.max_attempts
-            if group_partitions
-            else self._max_attempts,
+            max_attempts=self._max_attempts if group is None else group.settings.max_attempts,
             partitions=len(partitions),
         )
 
-    def commit_place(self, group_partition: GroupPartition) -> int | None:
+    def commit_place(
+        self, group_partition: GroupPartition, position: Position | None = None
+    ) -> int | None:
         """Return the position of a group partition that commits and never leased; else None.
 
         The position is the committed offset, or the partition's start offset if that is higher. A
         group partition never leased if its last token is not above the token base, which is above
-        all tokens of deleted groups.
+        all tokens of deleted groups. ``position`` is that of the group partition, if known.
         """
-        store = group_partition.store
-        if store.committed == NO_OFFSET or store.last_token > self._state.token_base:
+        found = position or group_partition.position
+        if found.committed == NO_OFFSET or found.last_token > self._state.token_base:
             return None
-        if store.leased or store.ready or store.delayed or store.dead:
+        if found.leased or found.ready or found.delayed or found.dead:
             return None
-        return max(store.committed, group_partition.partition.start_offset)
+        return max(found.committed, group_partition.partition.start_offset)
 
-    def lag(self, group_partition: GroupPartition) -> int:
+    def lag(self, group_partition: GroupPartition, position: Position | None = None) -> int:
         """Return how many records of a group partition are unsettled, or follow its commit."""
-        end, place = group_partition.partition.next_offset, self.commit_place(group_partition)
-        return group_partition.store.lag(end) if place is None else max(end - place, 0)
+        found = position or group_partition.position
+        end, place = (
+            group_partition.partition.next_offset,
+            self.commit_place(group_partition, found),
+        )
+        return found.lag(end) if place is None else max(end - place, 0)
 
-    def _oldest(self, group_partition: GroupPartition) -> int | None:
+    def _oldest(self, group_partition: GroupPartition, position: Position) -> int | None:
         """Return the first offset of a group partition's lag; None without lag."""
-        end, place = group_partition.partition.next_offset, self.commit_place(group_partition)
-        if place is None:
-            return group_partition.store.oldest_unsettled(end)
-        return place if place < end else None
+        end = group_partition.partition.next_offset
+        place = self.commit_place(group_partition, position)
+        first = position.floor if place is None else place
+        return first if first < end else None
 
-    def _oldest_age_us(self, group_partition: GroupPartition) -> int | None:
+    def _oldest_age_us(
+        self, group_partition: GroupPartition, position: Position | None = None
+    ) -> int | None:
         """Return the age of the oldest record of a group partition's lag; None if unknown."""
         partition = group_partition.partition
-        offset = self._oldest(group_partition)
+        offset = self._oldest(group_partition, position or group_partition.position)
         if offset is None:
             return None
         now_us = self._time.time_us()

@@ -287,7 +287,7 @@ def _purge_all(connection: RequestConnection, name: str) -> Steps[None]:
     groups = sorted(topic.groups.values(), key=lambda one: one.name) if topic is not None else []
     for group in groups:
         if not group.deleted and any(
-            group_partition.store.dead for group_partition in group.partitions
+            group_partition.position.dead for group_partition in group.used()
         ):
             _purge_group(connection, name, group.name)
         yield None

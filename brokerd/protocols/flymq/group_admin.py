@@ -130,8 +130,8 @@ def _groups_of_name(broker: Broker, topic_name: str | None, name: str) -> Iterat
 
 def _group(group: ConsumerGroup) -> Group:
     committed = [
-        (group_partition.partition.index, group_partition.store.committed)
-        for group_partition in group.partitions
+        (group_partition.partition.index, group_partition.position.committed)
+        for group_partition in group.used()
     ]
     offsets = [GroupOffset(*one) for one in committed if one[1] >= 0]
     return Group(group.topic.name, group.name, len(group.members or ()), tuple(offsets))

@@ -335,7 +335,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         index, offset = split_message_id(message_id)
         group_partition = self.broker.leases.group_partition(topic_name, group_id, index, offset)
         if duration is None:
-            duration_us = group_partition.store.settings.default_duration_us
+            duration_us = group_partition.settings.default_duration_us
         else:
             duration_us = microseconds(duration)
         remaining_us = self.broker.leases.extend(

@@ -1,0 +1,208 @@
+# Tests: brokerd/broker/model/group_stores.py, brokerd/broker/model/topics.py
+"""Groups cost what they use: nothing for partitions without events, some bytes for idle stores."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.broker import ConsumerGroup
+from brokerd.broker.model.group_stores import OPEN_MAX
+from tests.broker.desk import lease, produce, settle
+from tests.house import House
+
+RESTARTS = ("not", "stop", "crash")
+
+
+def restarted(house: House, how: str) -> House:
+    house.run()
+    if how == "not":
+        return house
+    if how == "crash":
+        return house.crash()
+    house.stop()
+    return house.again()
+
+
+def wide(partitions: int = 100, records: int = 1) -> House:
+    """A house with a topic of many partitions, and a record in each."""
+    house = House()
+    house.broker.topics.create("t", partitions)
+    for index in range(partitions):
+        produce(house, "t", *[b"%d" % index] * records, index=index)
+    house.run()
+    return house
+
+
+def group(house: House, name: str = "g") -> ConsumerGroup:
+    return house.broker.topics.existing("t").groups[name]
+
+
+def lease_all(house: House, name: str = "g") -> list[bytes]:
+    """Lease all records, also those that must be read first."""
+    found = []
+    while more := lease(house, group=name, limit=200):
+        found += [value for _, value in more]
+    return found
+
+
+def pack_all(house: House) -> None:
+    """Pack every store that may be packed, as if many others had been opened since."""
+    house.run()
+    stores = house.broker.leases._state.stores
+    stores._open_max = 0
+    for _ in range(2 + stores.open // 16):
+        stores.trim()
+    stores._open_max = OPEN_MAX
+
+
+@pytest.mark.parametrize("how", RESTARTS)
+def test_a_group_keeps_only_the_partitions_that_it_leased_from(how: str) -> None:
+    house = wide()
+    assert lease(house, limit=3) == [(0, b"0"), (0, b"1"), (0, b"2")]
+    house = restarted(house, how)
+    assert sorted(group(house).kept) == [0, 1, 2]
+    assert len(group(house).partitions) == 100
+    info = house.broker.overview.group_info("t", "g")
+    assert (info.lag, info.leased, info.ready) == (100, 3, 97)
+    assert len(lease_all(house)) == 97
+
+
+def test_an_acquire_that_leases_nothing_keeps_nothing() -> None:
+    house = wide(10)
+    lease(house, limit=1)
+    house.broker.groups.pause("t", "other")
+    lease(house, group="other", limit=10)
+    assert sorted(group(house).kept) == [0]
+    assert len(lease(house, group="third", limit=9)) == 9
+    assert len(group(house, "third").kept) == 9
+
+
+@pytest.mark.parametrize("how", RESTARTS)
+def test_a_packed_lease_is_the_lease_that_it_was(how: str) -> None:
+    house = wide(3)
+    lease(house, limit=3, seconds=10.0)
+    assert settle(house, 0, index=1)
+    pack_all(house)
+    assert house.broker.leases._state.stores.open == 0
+    house = restarted(house, how)
+    assert house.broker.overview.group_info("t", "g").leased == 2
+    assert lease(house, limit=9) == []
+    house.pass_time(11)
+    assert sorted(lease_all(house)) == [b"0", b"2"]
+
+
+def test_a_packed_lease_lapses_at_its_time() -> None:
+    house = wide(1)
+    lease(house, seconds=10.0)
+    pack_all(house)
+    house.pass_time(9.9)
+    assert group(house).partitions[0].position.leased == 1
+    house.pass_time(0.2)
+    assert group(house).partitions[0].position.leased == 0
+    assert lease(house) == [(0, b"0")]
+
+
+def test_a_packed_delay_goes_on_after_a_start() -> None:
+    house = wide(1)
+    lease(house)
+    settle(house, 0, success=False, delay_seconds=20)
+    pack_all(house)
+    house = restarted(house, "stop")
+    house.pass_time(15)
+    assert lease(house) == []
+    house.pass_time(6)
+    assert lease(house) == [(0, b"0")]
+
+
+def test_new_records_reach_a_packed_group() -> None:
+    house = wide(1)
+    lease(house)
+    settle(house, 0)
+    pack_all(house)
+    assert lease(house) == []
+    assert house.broker.leases._state.stores.open == 0, "a poll without records opens nothing"
+    produce(house, "t", b"new")
+    assert lease(house) == [(1, b"new")]
+
+
+@pytest.mark.parametrize("how", RESTARTS)
+def test_a_trim_moves_packed_floors(how: str) -> None:
+    house = wide(1, records=5)
+    lease(house)
+    settle(house, 0)
+    lease(house, group="letters", limit=2)
+    broker = house.broker
+    broker.leases.dead_letter(group(house, "letters").partitions[0], 0, "bad")
+    house.run()
+    pack_all(house)
+    broker.topics.trim("t", 0, 4)
+    house = restarted(house, how)
+    for name in ("g", "letters"):
+        found = group(house, name).partitions[0].position
+        assert (found.floor, found.dead, found.leased) == (4, 0, 0)
+    assert lease(house, limit=9) == [(4, b"0")]
+
+
+def test_a_group_made_again_while_a_snapshot_is_taken_is_not_mixed_with_the_first() -> None:
+    """The events of the first one must not change partitions that the second one never used."""
+    house = wide(3)
+    lease(house, limit=3)
+    house.run()
+    snapshotter = house.broker.snapshotter
+    snapshotter.begin()
+    snapshotter._captured.topics[group(house).topic.topic_id].group_partitions.clear()
+    house.broker.groups.delete("t", "g")
+    assert len(lease(house, limit=1)) == 1
+    house.run()
+    house = house.crash()
+    found = group(house)
+    assert sorted(found.kept) == [0]
+    assert found.partitions[0].position.leased == 1
+
+
+def test_tokens_of_an_unused_partition_are_above_those_of_a_deleted_group() -> None:
+    house = wide(2)
+    for _ in range(3):
+        lease(house, limit=2, seconds=0)
+    house.broker.groups.delete("t", "g")
+    lease(house, limit=1)
+    pack_all(house)
+    house = restarted(house, "stop")
+    lease(house, limit=1)
+    assert all(one.position.last_token > 3 for one in group(house).partitions)
+
+
+def test_memory_is_counted_and_given_back() -> None:
+    house = wide(50)
+    stores = house.broker.leases._state.stores
+    empty = stores.memory_bytes
+    for number in range(20):
+        lease(house, group=f"g{number}", limit=50)
+    house.run()
+    full = stores.memory_bytes
+    assert full > 1000 * 2_900
+    pack_all(house)
+    packed = stores.memory_bytes
+    assert 1000 * 300 < packed - empty < full // 4
+    for number in range(20):
+        assert len(lease(house, group=f"g{number}", limit=50)) == 0
+        house.broker.groups.delete("t", f"g{number}")
+    house.run()
+    assert stores.memory_bytes == empty
+    assert stores.open == 0
+
+
+def test_stores_are_packed_beyond_the_limit_of_open_ones() -> None:
+    house = wide(20)
+    stores = house.broker.leases._state.stores
+    stores._open_max = 5
+    for number in range(4):
+        lease(house, group=f"g{number}", limit=20, seconds=100.0)
+        house.run()
+    house.pass_time(1)
+    lease(house, group="last")
+    house.run()
+    house.pass_time(1)
+    assert stores.open <= 6
+    house.pass_time(200, step=5)
+    assert len(lease(house, group="g2", limit=99)) == 20

@@ -1,0 +1,85 @@
+# Tests: brokerd/groups/packed.py
+"""Packed stores: small ones only, with the bytes of a snapshot. tests/groups/test_model.py compares
+what the bytes tell with the store, in all states."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.errors import DamagedData
+from brokerd.groups import GroupSettings, LeaseStore
+from brokerd.groups.packed import (
+    PACKED_BYTES_MAX,
+    PACKED_ENTRIES_MAX,
+    can_stay_packed,
+    is_plain,
+    pack,
+    position,
+    position_of,
+    raise_floor,
+)
+
+
+def settled_up_to(offset: int) -> LeaseStore:
+    store = LeaseStore(GroupSettings())
+    store.settle_range(0, offset)
+    store.events.clear()
+    return store
+
+
+def packed_of(store: LeaseStore) -> bytes:
+    packed = pack(store)
+    assert packed is not None
+    return packed
+
+
+def test_a_store_whose_records_are_all_settled_takes_some_bytes() -> None:
+    packed = packed_of(settled_up_to(1_000_000))
+    assert is_plain(packed)
+    assert len(packed) < 64
+
+
+def test_a_large_store_is_not_packed() -> None:
+    leased = LeaseStore(GroupSettings())
+    leased.acquire(0, 1000, "ann", 10, limit=PACKED_ENTRIES_MAX + 1)
+    assert pack(leased) is None
+    letters = LeaseStore(GroupSettings())
+    for offset in range(256):
+        letters.dead_letter(0, 1000, offset, "bad")
+    assert letters.entries < PACKED_ENTRIES_MAX
+    assert pack(letters) is None
+    assert not can_stay_packed(b"".join(letters.freeze().encode()))
+    assert len(b"".join(letters.freeze().encode())) > PACKED_BYTES_MAX
+
+
+def test_a_store_that_holds_records_for_a_busy_key_is_not_packed() -> None:
+    store = LeaseStore(GroupSettings(key_ordered=True))
+    store.acquire(0, 2, "ann", 10, limit=2, key_of=lambda offset: 7)
+    assert store.held == 1
+    assert pack(store) is None
+
+
+def test_the_floor_of_a_plain_store_moves_without_opening_it() -> None:
+    store = settled_up_to(10)
+    packed = packed_of(store)
+    store.settle_gap(0, 50)
+    assert position(raise_floor(packed, 50)) == position_of(store)
+    assert raise_floor(packed, 10) == raise_floor(packed, 9) == packed
+
+
+def test_bytes_of_an_older_version_must_be_decoded() -> None:
+    packed = packed_of(settled_up_to(10))
+    assert can_stay_packed(packed)
+    assert not can_stay_packed(packed[:5] + b"\3\0" + packed[7:])
+    assert not can_stay_packed(packed[:5] + b"\5\0" + packed[7:])
+    assert not can_stay_packed(b"")
+
+
+def test_sections_that_do_not_fit_are_damage_or_left_to_the_decoder() -> None:
+    packed = packed_of(settled_up_to(10))
+    assert not can_stay_packed(packed[:-4] + b"\2\0\0\0")
+    assert not can_stay_packed(packed[:-9] + packed)
+    leased = settled_up_to(10)
+    leased.acquire(0, 11, "ann", 10)
+    with pytest.raises(DamagedData, match="needs 4 bytes, 2 are left"):
+        can_stay_packed(packed_of(leased)[:-2])
