@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from brokerd.broker import Congested, Partition, Topic
+from brokerd.broker.model.group_stores import OPEN_MAX
 from simulator.machine.bare import AcceptAll
 
 from .inside import Inside
@@ -169,7 +170,9 @@ def _leases_bytes(scale: float) -> float:
 
 
 def _groups_bytes(scale: float) -> float:
-    return (2_900 + 350 + 700) * GROUPS * scale
+    count = GROUPS * scale
+    open_stores = min(count, OPEN_MAX)
+    return (900 + 300 + 135 + 150) * count + (2_900 + 350 + 700) * open_stores
 
 
 def _topics_bytes(scale: float) -> float:

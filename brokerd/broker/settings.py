@@ -26,6 +26,8 @@ class BrokerSettings:
     max_partitions: int = 1_000
     """The most partitions of a topic. A change of a whole group writes events in each."""
     max_groups: int = 200_000
+    max_group_state_bytes: int = 1 << 30
+    """The most memory of the state of all groups; beyond it only changes that need none succeed."""
     max_producers: int = 100_000
     max_subscriptions: int = 100_000
     max_transaction_bytes: int = 192 << 20

@@ -29,6 +29,7 @@ from brokerd.broker.group_commit import (
     DelayedCall,
 )
 from brokerd.broker.leases.service import LeaseService
+from brokerd.broker.model.group_stores import NEW_STATE_MEMORY
 from brokerd.broker.model.state import Encode
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Partition, Topic
 from brokerd.errors import BrokerdError, LimitExceeded, NewerFormat
@@ -259,6 +260,7 @@ class Subscriptions:
     ) -> None:
         """Write a subscription and the beginning of its group in one frame."""
         group = self._leases.new_group(topic, subscription.group_name)
+        self._state.stores.check_room(len(group.partitions) * NEW_STATE_MEMORY)
         text_bytes = 4 * len(settings.to_json())
         entry = _entry(
             topic.topic_id,

@@ -110,7 +110,7 @@ class _Wiring:
     checker: Checker
 
     def __post_init__(self) -> None:
-        self.state = State(self.settings.groups)
+        self.state = State(self.settings.groups, self.settings.max_group_state_bytes)
         self.counters = Counters()
         self.damage = DamageRegistry(self.data_dir)
         self.damage_report = DamageReport(self.state, self.damage)

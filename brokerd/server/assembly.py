@@ -146,6 +146,7 @@ def broker_settings(config: Config, transaction_bytes_max: int | None = None) ->
         max_topics=config.limits.max_topics,
         max_partitions=config.limits.partitions,
         max_groups=config.limits.groups,
+        max_group_state_bytes=config.limits.group_state_bytes,
         max_producers=config.limits.producers,
         max_subscriptions=config.limits.subscriptions,
         max_transaction_bytes=transaction_bytes,

@@ -143,6 +143,7 @@ class Limits(Struct, frozen=True):
     max_topics: Positive = 100_000
     partitions: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)] = 1_000
     groups: Positive = 200_000
+    group_state_bytes: Annotated[int, Meta(ge=MIB, le=TIB, extra={"unit": "bytes"})] = GIB
     producers: Positive = 100_000
     subscriptions: Positive = 100_000
     transaction_bytes: Annotated[int, Meta(ge=MIB, le=TIB, extra={"unit": "bytes"})] = 192 * MIB

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.broker import ConsumerGroup
+from brokerd.broker import BrokerSettings, ConsumerGroup
 from brokerd.broker.model.group_stores import OPEN_MAX
-from tests.broker.desk import lease, produce, settle
+from brokerd.errors import LimitExceeded
+from tests.broker.desk import SECOND_US, lease, produce, settle
 from tests.house import House
 
 RESTARTS = ("not", "stop", "crash")
@@ -206,3 +207,66 @@ def test_stores_are_packed_beyond_the_limit_of_open_ones() -> None:
     assert stores.open <= 6
     house.pass_time(200, step=5)
     assert len(lease(house, group="g2", limit=99)) == 20
+
+
+class TestLimit:
+    """`limits.group_state_bytes` refuses what needs new state; all else goes on."""
+
+    def full(self) -> House:
+        """A house with one group, whose state takes nearly all memory that it may take."""
+        house = House(settings=BrokerSettings(max_group_state_bytes=50_000))
+        house.broker.topics.create("t", 3)
+        for index in range(2):
+            produce(house, "t", *[b"x"] * 500, index=index)
+        house.run()
+        while True:
+            try:
+                assert lease(house, limit=10)
+            except LimitExceeded:
+                return house
+            house.run()
+
+    def test_the_limit_is_not_reached(self) -> None:
+        house = self.full()
+        stores = house.broker.leases._state.stores
+        house.run()
+        assert 47_000 < stores.memory_bytes < 50_000
+        assert house.broker.overview.group_info("t", "g").leased > 90
+
+    def test_all_that_begins_state_is_refused_and_changes_nothing(self) -> None:
+        house = self.full()
+        broker = house.broker
+        for begin in (
+            lambda: lease(house),
+            lambda: lease(house, group="other"),
+            lambda: broker.groups.commit_offset("t", "other", 0, 1),
+            lambda: broker.groups.commit_offset("t", "g", 2, 1),
+            lambda: broker.groups.pause("t", "other"),
+            lambda: broker.subscriptions.subscribe("t", 1, 3, SECOND_US, SECOND_US),
+            lambda: settle(house, 400, owner=None, success=False),
+            lambda: broker.delayed.produce(broker.topics.existing("t"), b"x", delay_us=SECOND_US),
+        ):
+            with pytest.raises(LimitExceeded, match=r"limits\.group_state_bytes"):
+                begin()
+        assert list(broker.topics.existing("t").groups) == ["g"]
+
+    def test_settles_commits_seeks_and_deletions_go_on_and_make_room(self) -> None:
+        house = self.full()
+        broker = house.broker
+        assert settle(house, 0)
+        assert settle(house, 1, success=False)
+        broker.groups.commit_offset("t", "g", 0, 7)
+        broker.groups.seek("t", "g", "end", partition=0)
+        house.run()
+        assert len(lease(house, limit=10)) > 0
+        broker.groups.delete("t", "g")
+        house.run()
+        broker.groups.commit_offset("t", "other", 0, 1)
+
+    def test_a_start_takes_what_there_is(self) -> None:
+        house = self.full()
+        before = group(house).partitions[0].position
+        house = restarted(house, "crash")
+        assert group(house).partitions[0].position == before
+        with pytest.raises(LimitExceeded):
+            lease(house, group="other")

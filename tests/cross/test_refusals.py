@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.broker import BrokerSettings
+from brokerd.codecs import flymq
+from brokerd.codecs.rustlog import OffsetCommit, binary_peer, json_peer
 from brokerd.protocols.base.connection import Limits
 from brokerd.security import READ
 from simulator.machine.bare import FORGETFUL, WAL_DIR
@@ -83,6 +85,20 @@ def too_many_topics(talk: Talk) -> list[Reply]:
     talk.house.broker.topics.create("the only one")
     talk.house.run()
     return talk.say(talk.client.make(TOPIC) or talk.client.write(TOPIC, b"x"))
+
+
+def too_much_group_state(talk: Talk) -> list[Reply]:
+    talk.begin(House(settings=BrokerSettings(max_group_state_bytes=1)))
+    talk.house.append(TOPIC, b"x")
+    commit = {
+        "FlyMQ": lambda: flymq.encode_request(flymq.Commit(TOPIC, "g", 0, 1)),
+        "RustLog JSON": lambda: json_peer.encode_request(OffsetCommit(TOPIC, 0, "g", 1)),
+        "RustLog binary": lambda: binary_peer.encode_request(OffsetCommit(TOPIC, 0, "g", 1)),
+    }.get(talk.client.name)
+    told = talk.say(commit() if commit else talk.client.make(TOPIC) or talk.client.read(TOPIC))
+    topic = talk.house.broker.topics.existing(TOPIC)
+    assert not topic.groups
+    return told
 
 
 def behind_the_end(talk: Talk) -> list[Reply]:
@@ -207,6 +223,9 @@ PROVOKE: dict[str, Callable[[Talk], list[Reply]]] = {
     "Topic name with a control character": control_character,
     "Empty topic name": empty_name,
     "More topics than ``limits.max_topics``": too_many_topics,
+    "A lease, commit or subscription that needs more than ``limits.group_state_bytes``": (
+        too_much_group_state
+    ),
     "Offset behind the end, read from": behind_the_end,
     "Damaged record, read": damaged_record,
     "Record damaged in the archive, read": damaged_in_the_archive,

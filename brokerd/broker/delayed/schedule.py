@@ -162,7 +162,7 @@ class Schedule:
         Without ``partition_index`` the delivery chooses a partition by key. The message expires at
         broker time ``expires_at_us``; 0 means never, None applies the TTL of the topic from the
         delivery on. Raises `InvalidRequest` for a delay below 1 us or above ten years,
-        `UnknownPartition`, `NoSpace` or `Congested`.
+        `UnknownPartition`, `LimitExceeded`, `NoSpace` or `Congested`.
         """
         check_delay(delay_us)
         if partition_index is not None:
@@ -182,7 +182,11 @@ class Schedule:
         )
 
     def open(self, topic: Topic) -> None:
-        """Create the internal topic of a topic if need be. Raises `NoSpace` or `Congested`."""
+        """Create the internal topic of a topic if need be. Raises `NoSpace` or `Congested`.
+
+        Raises `LimitExceeded` if the state of groups has no memory for delayed messages.
+        """
+        self._state.stores.check_room()
         self._open_internal(topic)
 
     def append(

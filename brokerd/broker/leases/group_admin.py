@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import EVENT_PAIR_BYTES, GROUP_EVENTS_OVERHEAD_BYTES
 from brokerd.broker.leases.service import LeaseService
+from brokerd.broker.model.group_stores import NEW_STATE_MEMORY
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Partition, unknown_group
 from brokerd.errors import InvalidRequest, LimitExceeded
 from brokerd.groups import GroupSettings, Lease, LeaseStore
@@ -42,7 +43,8 @@ class DeadLetterFilter(NamedTuple):
 
 
 class GroupAdmin:
-    """Changes of groups. All raise `UnknownTopic`, `NoSpace` and `Congested`.
+    """Changes of groups. All raise `UnknownTopic`, `NoSpace` and `Congested`. A change that begins
+    state in a partition raises `LimitExceeded` if the state of groups has no memory for it.
 
     ``moved_back()`` is called when a group may lease records again that it had settled.
     ``end_subscription(topic, group)`` ends the subscription that owns a group, in the frame that
@@ -348,6 +350,9 @@ class GroupAdmin:
     ) -> None:
         """Write one or two events in each group partition, all in one frame."""
         group_partitions = [*group.partitions] if group_partitions is None else group_partitions
+        new = sum(not group_partition.is_kept for group_partition in group_partitions)
+        if new:
+            self._state.stores.check_room(new * NEW_STATE_MEMORY)
         self._group_commit.admit_events(
             len(group_partitions) * (GROUP_EVENTS_OVERHEAD_BYTES + EVENT_PAIR_BYTES + string_bytes)
         )

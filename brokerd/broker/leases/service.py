@@ -21,9 +21,11 @@ from brokerd.broker.group_commit import (
 )
 from brokerd.broker.leases.timers import LeaseTimers
 from brokerd.broker.leases.waiters import Waiter, Waiters
+from brokerd.broker.model.group_stores import GROUP_MEMORY, NEW_STATE_MEMORY
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Topic, check_name
 from brokerd.errors import BrokerdError, LimitExceeded, UnknownGroup, UnknownOffset, UnknownTopic
 from brokerd.groups import NO_KEY, RANGES_MAX, DeadLetter
+from brokerd.groups.view import LEASE_MEMORY
 from brokerd.values import Grant
 
 LAPSE_AND_CHANGE = 2
@@ -152,9 +154,11 @@ class LeaseService:
     def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
         """Return a new group. Its topic does not list it until its first event.
 
-        Raises `InvalidName`, and `LimitExceeded` if the limit of groups is reached.
+        Raises `InvalidName`, and `LimitExceeded` if the limit of groups or of their memory is
+        reached.
         """
         check_name(name, "group name")
+        self._state.stores.check_room(GROUP_MEMORY + NEW_STATE_MEMORY)
         if self._groups_left <= 0:
             self._count_groups()
         return self._state.new_group(topic, name)
@@ -189,11 +193,16 @@ class LeaseService:
         Each acquire begins at the next partition in rotation. Without ``duration_us`` the group's
         own duration holds. Return an empty list if no record is eligible or the topic does not
         exist. The first event creates the group. A very large ``limit`` is cut to the events of one
-        frame. Raises `InvalidName`, `NoSpace` or `Congested`.
+        frame. Raises `InvalidName`, `NoSpace` or `Congested`, and `LimitExceeded` if the state of
+        groups has no memory for a lease.
         """
         group = self._find_group(topic_name, group_name)
         if group is None:
             return []
+        stores = self._state.stores
+        if stores.room_bytes < limit * NEW_STATE_MEMORY:
+            stores.check_room()
+            limit = stores.room_bytes // NEW_STATE_MEMORY
         if duration_us is None:
             duration_us = group.settings.default_duration_us
         if limit > self.events_max:
@@ -286,6 +295,7 @@ class LeaseService:
         added = len(store.events) - before
         if added:
             self.add_to_frame(group_partition, added * EVENT_PAIR_BYTES + 4 * len(owner))
+            group_partition.expect_bytes(len(grants) * LEASE_MEMORY)
         else:
             group_partition.discard_store()
         if grants:
@@ -340,9 +350,13 @@ class LeaseService:
 
         A failure may have a ``reason``; with ``dead`` it makes the record a dead letter.
 
-        Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
+        Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`, and
+        `LimitExceeded` for a record that was never leased if the state of groups has no memory.
         """
         group_partition = self._current(group_partition)
+        stores = self._state.stores
+        if stores.room_bytes < NEW_STATE_MEMORY and not group_partition.store.knows(offset):
+            stores.check_room()
         reason_bytes = 4 * len(reason)
         self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_PAIR_BYTES + reason_bytes)
         store = group_partition.store

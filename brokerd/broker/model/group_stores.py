@@ -11,7 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from brokerd.errors import LimitExceeded
 from brokerd.groups import GroupSettings
+from brokerd.groups.view import LEASE_MEMORY, STORE_MEMORY
 
 if TYPE_CHECKING:
     from brokerd.broker.model.topics import GroupPartition
@@ -31,6 +33,10 @@ GROUP_MEMORY = 900
 """Memory of a group besides its group partitions, with a name of average length."""
 
 
+NEW_STATE_MEMORY = STORE_MEMORY + LEASE_MEMORY
+"""The most memory that a lease, a commit or a delayed message adds."""
+
+
 def _nothing() -> None:
     """Stands for a call that is not set."""
 
@@ -38,7 +44,9 @@ def _nothing() -> None:
 class GroupStores:
     """Opens, packs and counts the lease stores of all groups."""
 
-    def __init__(self, settings: GroupSettings, open_max: int = OPEN_MAX) -> None:
+    def __init__(
+        self, settings: GroupSettings, memory_max: int = ALL, open_max: int = OPEN_MAX
+    ) -> None:
         self.settings = settings
         """Settings of groups without settings of their own."""
         self.token_base = 0
@@ -49,8 +57,22 @@ class GroupStores:
         """About the memory of all groups."""
         self.crowded: Callable[[], None] = _nothing
         """Called when more than ``open_max`` stores are open. It causes a later `trim`."""
+        self._memory_max = memory_max
         self._open_max = open_max
         self._open: OrderedDict[GroupPartition, None] = OrderedDict()
+
+    @property
+    def room_bytes(self) -> int:
+        """Memory that new state may take."""
+        return max(0, self._memory_max - self.memory_bytes)
+
+    def check_room(self, size: int = NEW_STATE_MEMORY) -> None:
+        """Check that there is memory for ``size`` bytes of new state. Raises `LimitExceeded`."""
+        if size > self.room_bytes:
+            raise LimitExceeded(
+                f"the state of all groups takes {self.memory_bytes} of {self._memory_max} bytes; "
+                "settle records, delete groups, or raise limits.group_state_bytes"
+            )
 
     @property
     def open(self) -> int:

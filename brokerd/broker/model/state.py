@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 
 from brokerd.broker.model.damage_recovery import DamageRecovery, Replay
-from brokerd.broker.model.group_stores import GroupStores
+from brokerd.broker.model.group_stores import ALL, GroupStores
 from brokerd.broker.model.topics import (
     ConsumerGroup,
     GroupPartition,
@@ -96,8 +96,8 @@ class State:
     that LSN, so an applier skips the frames that its chunk holds.
     """
 
-    def __init__(self, group_settings: GroupSettings) -> None:
-        self.stores = GroupStores(group_settings)
+    def __init__(self, group_settings: GroupSettings, group_state_max: int = ALL) -> None:
+        self.stores = GroupStores(group_settings, group_state_max)
         self.by_id: dict[int, Topic] = {}
         self.by_name: dict[str, Topic] = {}
         self.starts: dict[tuple[int, int], int] = {}
