@@ -442,8 +442,8 @@ BUGS = (
         "at a start, what failed before does not wait any longer",
         "broker/model/state.py",
         (
-            "                    group_partition.store.apply(event, now_us)",
-            "                    group_partition.store.apply(event, 0)",
+            "                    store.apply(event, now_us)",
+            "                    store.apply(event, 0)",
         ),
     ),
     bug(
@@ -466,8 +466,8 @@ BUGS = (
         "after the wall clock was set back and a start, what failed waits too long",
         "broker/leases/service.py",
         (
-            "            group_partition.store.resume(now_us, self._state.behind_us)",
-            "            group_partition.store.resume(now_us)",
+            "group_partition.resume(now_us, self._state.behind_us)",
+            "group_partition.resume(now_us, 0)",
         ),
     ),
     bug(
@@ -800,13 +800,13 @@ BUGS = (
         "the commit of a group that has leased records says what may be compacted",
         "broker/status/overview.py",
         (
-            "        if store.leased or store.ready or store.delayed or store.dead:\n"
+            "        if found.leased or found.ready or found.delayed or found.dead:\n"
             "            return None\n",
             "",
         ),
         (
-            " or store.last_token > self._state.token_base:",
-            " or store.last_token < 0:",
+            " or found.last_token > self._state.token_base:",
+            " or found.last_token < 0:",
         ),
         tests="broker/test_bounds.py",
     ),
@@ -857,15 +857,8 @@ BUGS = (
         "a group that comes later begins with records that were removed",
         (
             Edit(
-                "brokerd/broker/model/state.py",
-                "            group_partition.store.settle_gap(0, "
-                "group_partition.partition.start_offset)\n"
-                "            group_partition.store.skip_tokens(self.token_base)",
-                "            group_partition.store.skip_tokens(self.token_base)",
-            ),
-            Edit(
                 "brokerd/broker/model/topics.py",
-                "        self.store.settle_gap(0, self.partition.start_offset)\n",
+                "        store.settle_gap(0, self.partition.start_offset)\n",
                 "",
             ),
         ),

@@ -30,6 +30,7 @@ from brokerd.groups import (
     Lease,
     gone_until,
 )
+from brokerd.groups.packed import Position
 
 __all__ = [
     "ArchiveAccess",
@@ -47,6 +48,7 @@ __all__ = [
     "GONE",
     "GroupInfo",
     "GroupSettings",
+    "Position",
     "GroupCommit",
     "GroupPartition",
     "Lease",

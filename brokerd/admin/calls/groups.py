@@ -30,10 +30,16 @@ from brokerd.admin.shapes.groups import (
     Pause,
     Seek,
 )
-from brokerd.broker import Broker, ConsumerGroup, GroupPartition, GroupSettings, Partition
+from brokerd.broker import (
+    Broker,
+    ConsumerGroup,
+    GroupPartition,
+    GroupSettings,
+    Partition,
+    Position,
+)
 from brokerd.broker.model.topics import unknown_group
 from brokerd.errors import BrokerdError, InvalidRequest, UnknownTopic
-from brokerd.groups.packed import Position
 from brokerd.security import ADMIN, READ
 from brokerd.security.audit import EventType
 
