@@ -130,6 +130,11 @@ class Transport:
         self._producer: Any = None
         self._producer_paused = False
 
+    @property
+    def dataBuffer(self) -> bytes:
+        """The unread bytes, under the name that Twisted's transports have for them."""
+        return bytes(self.buffered)
+
     def write(self, data: bytes) -> None:
         assert isinstance(data, bytes)
         if not self.connected:

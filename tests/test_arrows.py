@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 VALUES = {"values", "errors"}
-WAIST = VALUES | {"worker_pool"}
+WAIST = VALUES | {"worker_pool", "histogram"}
 WIRING = {"tap", "rollup", "server"}
 """The rooms that see every other room. Nobody below sees them."""
 
@@ -42,6 +42,7 @@ ARROWS: dict[str, set[str]] = {
     "values": set(),
     "errors": set(),
     "worker_pool": set(),
+    "histogram": set(),
     "walformat": set(),
     "codecs": VALUES,
     "groups": VALUES | {"walformat"},
@@ -102,6 +103,7 @@ TWISTED: dict[str, set[str]] = {
     "values": set(),
     "errors": set(),
     "worker_pool": set(),
+    "histogram": set(),
     "walformat": set(),
     "codecs": set(),
     "groups": set(),

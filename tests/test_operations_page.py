@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily
 
-from brokerd.admin.metrics import DEFINITIONS, GROUP_DEFINITIONS
+from brokerd.admin.metrics import DEFINITIONS, GROUP_DEFINITIONS, HISTOGRAMS, TOPIC_METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "monitoring.rst").read_text()
@@ -33,7 +33,11 @@ def test_every_event_is_on_the_page_and_no_other() -> None:
 def test_every_metric_is_on_the_page_and_no_other() -> None:
     """So are metrics, under the names that a scrape shows."""
     used = {
+        "brokerd_build_info",
         "brokerd_condition",
+        "brokerd_refusals_total",
+        *(one.name for one in HISTOGRAMS),
+        *(f"{name}_total" for name, _ in TOPIC_METRICS),
         "brokerd_group_series_omitted",
         "brokerd_schedule_lateness_seconds",
     }

@@ -22,6 +22,7 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import LogEvent, Logger, capturedLogs
 from twisted.web.resource import Resource
 
+from brokerd import __version__
 from brokerd.admin.health import Health
 from brokerd.admin.site import make_site
 from brokerd.archive.contract.view import Archive
@@ -104,7 +105,7 @@ class Watched:
             ProcessExit(at_exit=lambda leave: None),
             Notifier({}, log),
             log,
-            {},
+            {"version": __version__},
         )
         self.site = make_site(
             self.service.status, self.core.api(), self.health, Printed, self.clock, log

@@ -7,6 +7,7 @@ which another thread can format without a lock.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from prometheus_client.core import (
 )
 
 from brokerd.broker.delayed.schedule import LATENESS_SECONDS
+from brokerd.histogram import BOUNDS_SECONDS
 
 GROUP_LABELS = ("topic", "group", "partition")
 
@@ -36,12 +38,63 @@ class Definition(NamedTuple):
     """If given, the value is a map, and its keys are the values of this label."""
 
 
+class HistogramDefinition(NamedTuple):
+    """One histogram of durations: its key in the status, name and help text."""
+
+    path: str
+    name: str
+    meaning: str
+
+
+HISTOGRAMS = (
+    HistogramDefinition(
+        "loop_lag", "brokerd_loop_lag_seconds", "Delay of a timer of the event loop"
+    ),
+    HistogramDefinition(
+        "wal.commit_times",
+        "brokerd_wal_commit_seconds",
+        "Time of a commit until its answers may leave",
+    ),
+    HistogramDefinition(
+        "wal.write_times",
+        "brokerd_wal_write_seconds",
+        "Time of write and sync of a commit in the writer's thread",
+    ),
+)
+TOPIC_METRICS = (
+    ("brokerd_topic_written_records", "Records written to the journal"),
+    ("brokerd_topic_written_bytes", "Bytes of batches written to the journal"),
+    ("brokerd_topic_read_records", "Records fetched or leased"),
+    ("brokerd_topic_read_bytes", "Bytes of records fetched or leased"),
+)
+"""Counters by topic, in the order of the status."""
+
 C, G = CounterMetricFamily, GaugeMetricFamily
 DEFINITIONS = (
     Definition("ready", "brokerd_ready", G, "1 while the broker serves clients, else 0"),
     Definition("uptime_seconds", "brokerd_uptime_seconds", G, "Time since the service started"),
     Definition("topics", "brokerd_topics", G, "Topics that exist"),
     Definition("connections", "brokerd_connections", G, "Open client connections", "format"),
+    Definition(
+        "unread_bytes",
+        "brokerd_unread_bytes",
+        G,
+        "Bytes of answers that peers have not read, and of requests in progress",
+        "format",
+    ),
+    Definition(
+        "slow_readers",
+        "brokerd_slow_readers",
+        G,
+        "Connections whose peers do not read their answers",
+        "format",
+    ),
+    Definition(
+        "schema_checks.waiting", "brokerd_schema_checks_waiting", G, "Schema checks that wait"
+    ),
+    Definition(
+        "schema_checks.outcomes", "brokerd_schema_checks", C, "Ended schema checks", "outcome"
+    ),
     Definition(
         "connections_refused",
         "brokerd_connections_refused",
@@ -359,6 +412,7 @@ GROUP_DEFINITIONS = (
     Definition("leased", "brokerd_group_leased_records", G, "Records under a live lease"),
     Definition("delayed", "brokerd_group_delayed_records", G, "Records that wait for a back-off"),
     Definition("dead", "brokerd_group_dead_letters", G, "Dead letters"),
+    Definition("paused", "brokerd_group_paused", G, "1 while the group is paused, else 0"),
     Definition(
         "oldest_age_seconds",
         "brokerd_group_oldest_unsettled_seconds",
@@ -380,6 +434,16 @@ class StatusCollector:
             value = _at(self._status, definition.path)
             if value is not None:
                 yield _family(definition, value)
+        if "version" in self._status:
+            yield _build_info(self._status["version"])
+        for histogram in HISTOGRAMS:
+            value = _at(self._status, histogram.path)
+            if value is not None:
+                yield _histogram(histogram, value)
+        if "refusals" in self._status:
+            yield _refusals(self._status["refusals"])
+        if "traffic" in self._status:
+            yield from _topics(self._status["traffic"])
         if "conditions" in self._status:
             yield _conditions(self._status["conditions"])
         if "schedule" in self._status:
@@ -418,6 +482,42 @@ def _at(status: Mapping[str, Any], path: str) -> Any:
             return None
         value = value[key]
     return value
+
+
+def _build_info(version: str) -> Metric:
+    family = GaugeMetricFamily(
+        "brokerd_build_info", "1, labelled with versions", labels=["version", "python"]
+    )
+    family.add_metric([version, platform.python_version()], 1)
+    return family
+
+
+def _histogram(definition: HistogramDefinition, status: Mapping[str, Any]) -> Metric:
+    bounds = [*map(str, BOUNDS_SECONDS), "+Inf"]
+    return HistogramMetricFamily(
+        definition.name,
+        definition.meaning,
+        buckets=list(zip(bounds, accumulate(status["counts"]), strict=True)),
+        sum_value=status["sum"],
+    )
+
+
+def _refusals(refusals: list[Mapping[str, Any]]) -> Metric:
+    family = CounterMetricFamily(
+        "brokerd_refusals", "Refused requests", labels=["format", "reason"]
+    )
+    for one in refusals:
+        family.add_metric([one["format"], one["reason"]], one["count"])
+    return family
+
+
+def _topics(traffic: Mapping[str, list[int]]) -> Iterator[Metric]:
+    """Yield the counters by topic."""
+    for at, (name, meaning) in enumerate(TOPIC_METRICS):
+        family = CounterMetricFamily(name, meaning, labels=["topic"])
+        for topic, counts in traffic.items():
+            family.add_metric([topic], counts[at])
+        yield family
 
 
 def _conditions(reasons: Mapping[str, str]) -> Metric:

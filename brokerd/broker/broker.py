@@ -195,6 +195,7 @@ class Broker:
             "retention": self.retention.status(),
             "archive": self.archive_admin.status(),
             "audit": self.audit.status(),
+            "schema_checks": self.schemas.check_status(),
             "snapshots_written": self.snapshotter.written,
             "snapshot_lsn": self.snapshotter.last_lsn,
             "snapshot_error": self.snapshotter.last_error,

@@ -29,6 +29,7 @@ from brokerd.broker.model.chunks import (
     ChunkCache,
 )
 from brokerd.broker.model.topics import GroupPartition, Partition
+from brokerd.broker.model.traffic import Traffic
 from brokerd.errors import BrokerdError, NoSpace, ShuttingDown, StorageFailed
 from brokerd.wal import Wal
 from brokerd.walformat import (
@@ -119,7 +120,9 @@ class GroupCommit:
         mark_quiet_us: int,
         before_frame: Callable[[ChangedPartitions], None],
         after_frame: Callable[[], None],
+        traffic: Traffic,
     ) -> None:
+        self._traffic = traffic
         self._wal = wal
         self._clock = clock
         self._time = time
@@ -433,6 +436,9 @@ class GroupCommit:
         count = len(chunk.values) - first
         columns = chunk.columns(first, self.frame_time_us)
         body = encode_records(columns)
+        traffic = partition.topic.traffic or self._traffic.of(partition.topic)
+        traffic.written_records += count
+        traffic.written_bytes += len(body)
         if count <= len(body):
             entries.append(_batch(partition, partition.framed_end, count, body))
         else:

@@ -198,6 +198,7 @@ class _Wiring:
             mark_quiet_us=self.settings.mark_quiet_us,
             before_frame=lambda changed: self.leases.serve_changed(changed),
             after_frame=self.snapshotter.step,
+            traffic=self.counters.traffic,
         )
 
     @cached_property

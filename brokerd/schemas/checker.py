@@ -42,6 +42,8 @@ OWN_WAITING_MAX = 16
 """Most waiting checks of one requester, of `WAITING_MAX`."""
 OWN_WAITING_BYTES_MAX = 16 << 20
 """Most waiting bytes of one requester, of `WAITING_BYTES_MAX`; a first check may be larger."""
+OUTCOMES = ("valid", "invalid", "failed", "dropped")
+"""Outcomes of checks: sound; unsound; no answer, for example out of time; its sender has gone."""
 CHECK_SECONDS = 5.0
 """Longest wall clock time of a check."""
 
@@ -92,6 +94,11 @@ class Checker:
         self._submit = submit
         self._run_check = check
         self._pending: set[_PendingCheck] = set()
+        self._outcomes = dict.fromkeys(OUTCOMES, 0)
+
+    def status(self) -> dict[str, Any]:
+        """Return the number of waiting checks, and the counts of ended ones by outcome."""
+        return {"waiting": len(self._pending), "outcomes": dict(self._outcomes)}
 
     def registration(
         self,
@@ -143,16 +150,23 @@ class Checker:
         return None if check.requester.is_gone() else self._run_check(check.request)
 
     def _finish(self, check: _PendingCheck, answer: Any, error: Exception | None) -> None:
+        is_first = check in self._pending  # a dropped check ends again in its thread
         self._pending.discard(check)
+        outcome = "failed"
         if answer is None and error is None:
+            outcome = "dropped"
             error = SchemaCheckFailed("the schema check was given up: its sender has gone")
         if error is not None and not isinstance(error, BrokerdError):
+            self._outcomes[outcome] += is_first
             check.done(None, SchemaCheckFailed(f"the schema check was given up: {error!r}"))
             raise error
         try:
             texts = None if error is not None else checks.texts_of(answer)
         except BrokerdError as refusal:
             texts, error = None, without_frames(refusal)
+        if texts is not None:
+            outcome = "invalid" if texts else "valid"
+        self._outcomes[outcome] += is_first
         check.done(texts, error)
 
 

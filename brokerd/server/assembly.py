@@ -587,6 +587,8 @@ class BrokerCore:
         status: dict[str, Any] = {
             "durability": self._config.wal.durability,
             "connections": {name: len(f.connections) for name, f in self._factories.items()},
+            "unread_bytes": {name: f.unread_bytes() for name, f in self._factories.items()},
+            "slow_readers": {name: f.slow_readers() for name, f in self._factories.items()},
             "connections_refused": {name: f.refused for name, f in self._factories.items()},
             "memory": self.memory.status(),
             "formats": {name: f.counters() for name, f in self._factories.items()},
@@ -598,6 +600,8 @@ class BrokerCore:
             status["wal"] = {
                 "frames": self._wal.durable_ticket,
                 "commits": self._wal.commits,
+                "commit_times": self._wal.commit_times.status(),
+                "write_times": self._wal.write_times.status(),
                 "durable_lsn": self._wal.durable_lsn,
                 "segments": len(segments),
                 "segments_deleted": self._wal.deleter.segments,

@@ -200,7 +200,7 @@ class BrokerdService(Service):
             "reason": self._health.reason,
             "ready": int(self._health.ready),
             "conditions": dict(self._health.conditions.reasons),
-            "loop_lag_seconds": self._watch.lag.last_seconds,
+            "loop_lag": self._watch.lag.times.status(),
             "uptime_seconds": round(self._reactor.seconds() - self._started_at, 3),
             "data_dir": str(self._data_dir),
             "listeners": self._addresses(),

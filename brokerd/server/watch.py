@@ -12,6 +12,7 @@ from typing import Any
 
 from brokerd.admin.conditions import Condition, Conditions
 from brokerd.broker.callbacks import guarded
+from brokerd.histogram import Histogram
 from brokerd.server.notify import Notifier
 
 SAMPLE_SECONDS = 0.25
@@ -29,14 +30,15 @@ class LoopLag:
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
-        self.last_seconds = 0.0
-        """The last measured lag."""
+        self.times = Histogram()
+        """All measured lags."""
         self._stall_seconds = 0.0
         self._stalled_at = 0.0
 
     def add(self, lag_seconds: float) -> None:
         """Note the lag of one timer."""
-        self.last_seconds = lag_seconds = max(0.0, lag_seconds)
+        lag_seconds = max(0.0, lag_seconds)
+        self.times.observe(lag_seconds)
         if lag_seconds >= max(STALL_SECONDS, self._recent_seconds):
             self._stall_seconds, self._stalled_at = lag_seconds, self._seconds()
 

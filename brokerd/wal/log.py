@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from twisted.logger import Logger
 
 from brokerd.errors import NoSpace, StorageFailed, error_text
+from brokerd.histogram import Histogram
 from brokerd.wal.catalog import Catalog
 from brokerd.wal.deletion.deleted_ranges import deleted_ranges
 from brokerd.wal.deletion.segment_deleter import SegmentDeleter
@@ -141,6 +142,10 @@ class Wal:
         self.shortage: str | None = None
         """Why the last allocation failed, until one succeeds; unlike ``allocation_error`` it stays
         while an allocation is tried again."""
+        self.commit_times = Histogram()
+        """Times of commits, from their start to their end in the reactor."""
+        self.write_times = Histogram()
+        """Times of their writes and syncs in the writer's thread."""
         self._commit_began: float | None = None
         self._sync_began: float | None = None
         self._seal_wanted = False
@@ -420,7 +425,10 @@ class Wal:
             return
         self._quick_commits = self._quick_commits + 1 if seconds < QUICK_SECONDS else 0
         self.busy = False
-        self._commit_began = None
+        self.write_times.observe(seconds)
+        if self._commit_began is not None:
+            self.commit_times.observe(self._seconds() - self._commit_began)
+            self._commit_began = None
         if self.failed:
             return
         try:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from prometheus_client import generate_latest
 
 from brokerd.admin.metrics import DEFINITIONS, make_registry
+from brokerd.codecs.mamamia import Acquire, Produce
+from brokerd.histogram import Histogram
 from tests.broker.fakearchive import FakeArchive
-from tests.house import House
+from tests.house import House, ask
 
 
 def scraped(status: dict[str, Any]) -> list[str]:
@@ -130,3 +133,68 @@ def test_the_figures_of_the_archive_are_those_of_the_broker() -> None:
     names = [one.name for one in DEFINITIONS if one.path.startswith("archive.")]
     assert len(names) > 15
     assert [name for name in names if not any(line.startswith(name) for line in lines)] == []
+
+
+def test_refusals_are_counted_by_format_and_reason() -> None:
+    """The reason is the name of the error, so texts of clients make no series."""
+    house = House()
+    ask(house, Produce("a\n", b"x"), Produce("b\n", b"x"), Produce("t", b"x"))
+    lines = scraped(house.broker.status())
+    assert 'brokerd_refusals_total{format="mamamia",reason="RequestError"} 2.0' in lines
+    assert len([line for line in lines if line.startswith("brokerd_refusals_total")]) == 1
+
+
+def test_histograms_count_up_to_each_bound() -> None:
+    """Prometheus wants the counts of all smaller buckets in each."""
+    histogram = Histogram()
+    for seconds in (0.0001, 0.3, 99):
+        histogram.observe(seconds)
+    lines = scraped({"loop_lag": histogram.status()})
+    assert 'brokerd_loop_lag_seconds_bucket{le="0.0005"} 1.0' in lines
+    assert 'brokerd_loop_lag_seconds_bucket{le="0.5"} 2.0' in lines
+    assert 'brokerd_loop_lag_seconds_bucket{le="+Inf"} 3.0' in lines
+    assert "brokerd_loop_lag_seconds_count 3.0" in lines
+
+
+def test_schema_checks_are_counted_by_outcome() -> None:
+    """Sound, unsound, and those that gave no answer."""
+    lines = scraped({"schema_checks": House().broker.schemas.check_status()})
+    for outcome in ("valid", "invalid", "failed", "dropped"):
+        assert f'brokerd_schema_checks_total{{outcome="{outcome}"}} 0.0' in lines
+    assert "brokerd_schema_checks_waiting 0.0" in lines
+
+
+def test_commits_and_their_writes_are_timed() -> None:
+    """By the clock of the log: a commit that waits for its thread takes longer than its write."""
+    house = House()
+    client = house.connect()
+    client.send(Produce("t", b"x"))
+    house.turn()
+    house.clock.advance(0.3)
+    house.run()
+    assert house.wal.commit_times.sum_seconds == pytest.approx(0.3)
+    assert house.wal.write_times.sum_seconds == 0
+    assert sum(house.wal.commit_times.counts) == house.wal.commits
+
+
+def test_a_paused_group_is_seen() -> None:
+    """Its lag is no alarm then."""
+    house = House()
+    ask(house, Produce("t", b"x"), Acquire("t", "g", "c"))
+    house.broker.groups.pause("t", "g")
+    lines = scraped(house.broker.status())
+    assert 'brokerd_group_paused{group="g",partition="0",topic="t"} 1.0' in lines
+
+
+def test_a_peer_that_does_not_read_is_counted() -> None:
+    """By its format, until it reads on."""
+    house = House()
+    client = house.connect()
+    client.stop_reading()
+    house.append("t", b"x" * 100_000)
+    client.send(*(Acquire("t", f"g{number}", "c") for number in range(3)))
+    house.run()
+    assert (house.factory.slow_readers(), house.factory.unread_bytes() > 0) == (1, True)
+    client.read_on()
+    house.run()
+    assert (house.factory.slow_readers(), house.factory.unread_bytes()) == (0, 0)

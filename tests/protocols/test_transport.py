@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from brokerd.protocols.base.transport import (
     read_directly,
     send,
     send_all,
+    unsent_bytes,
 )
 
 KIB = 1024
@@ -464,3 +466,10 @@ class TestReadDirectly:
         reactor = EPollReactor()
         read_directly(reactor)
         assert "doIteration" not in reactor.__dict__
+
+
+def test_unsent_bytes_are_those_that_the_kernel_has_not_taken() -> None:
+    """Both buffers of a transport of Twisted count; an unknown transport has none."""
+    transport = SimpleNamespace(dataBuffer=b"abc", offset=1, _tempDataLen=5)
+    assert unsent_bytes(transport) == 7
+    assert unsent_bytes(object()) == 0

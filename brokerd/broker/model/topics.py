@@ -541,6 +541,7 @@ class Topic:
         "settings",
         "ticket",
         "topic_id",
+        "traffic",
     )
 
     def __init__(
@@ -562,6 +563,8 @@ class Topic:
         """Whether this topic is deleted. A holder must check this in each turn of the reactor."""
         self.ticket = 0
         """The ticket of the frame that creates the topic."""
+        self.traffic: Any = None
+        """Its `TopicTraffic`, once it has any."""
         self.partitions: list[Partition] = []
         self.groups: dict[str, ConsumerGroup] = {}
         self._next_partition = 0

@@ -65,6 +65,7 @@ class RecordReader:
         self.group_commit = context.group_commit
         self.clock = context.clock
         self.expiry = expiry
+        self.traffic = context.counters.traffic
         self._wal = context.wal
         self._cold = cold
         self._pool = pool
@@ -109,6 +110,9 @@ class RecordReader:
             )
         rows = self._in_memory(partition, offset) if max_records == 1 else None
         if rows is not None:
+            traffic = partition.topic.traffic or self.traffic.of(partition.topic)
+            traffic.read_records += 1
+            traffic.read_bytes += rows.size()
             done(FetchedRecords(rows), offset + 1, None)
             return
         _Fetch(self, partition, offset, max_records, max_bytes, done).go_on()
@@ -142,7 +146,7 @@ class _Fetch:
         self._partition = partition
         self._offset = offset
         self._records_left = max_records
-        self._bytes_left = max_bytes
+        self._bytes_left = self._max_bytes = max_bytes
         self._done = done
         self._records = FetchedRecords()
 
@@ -260,4 +264,8 @@ class _Fetch:
             self._finish(error)
 
     def _finish(self, error: Exception | None) -> None:
+        if self._records:
+            traffic = self._reader.traffic.of(self._partition.topic)
+            traffic.read_records += len(self._records)
+            traffic.read_bytes += self._max_bytes - self._bytes_left
         self._done(self._records, self._offset, error)

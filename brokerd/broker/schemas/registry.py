@@ -56,6 +56,7 @@ class Schemas:
     """The schemas of the broker."""
 
     def __init__(self, context: Context, audit: AuditTrail, checker: Checker) -> None:
+        self.check_status = checker.status
         self._registry = SchemaRegistry()
         self._group_commit = context.group_commit
         self._time = context.time

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from brokerd.broker.model.traffic import Traffic
 from brokerd.values import Format
 
 REMOVALS = ("trimmed", "retention_time", "retention_bytes", "fired")
@@ -25,3 +26,12 @@ class Counters:
     records_removed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REMOVALS, 0))
     """Records below the start offsets, by the reason why the start offset moved."""
     dead_letters_removed: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
+    """Records and bytes by topic."""
+    refusals: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Refused requests by format and by the name of the error."""
+
+    def count_refusal(self, wire_format: str, error: Exception) -> None:
+        """Count a refused request."""
+        key = wire_format, type(error).__name__
+        self.refusals[key] = self.refusals.get(key, 0) + 1

@@ -67,6 +67,19 @@ class Overview:
             "expired": counters.expired,
             "records_removed": dict(counters.records_removed),
             "dead_letters_removed": counters.dead_letters_removed,
+            "refusals": [
+                {"format": wire_format, "reason": reason, "count": count}
+                for (wire_format, reason), count in counters.refusals.items()
+            ],
+            "traffic": {
+                name: [
+                    one.written_records,
+                    one.written_bytes,
+                    one.read_records,
+                    one.read_bytes,
+                ]
+                for name, one in counters.traffic.by_name.items()
+            },
         }
 
     def _group_partition(self, group_partition: GroupPartition) -> dict[str, Any]:

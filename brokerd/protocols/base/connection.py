@@ -282,6 +282,10 @@ class Connection(Protocol):
         else:
             self._flush()
 
+    def count_refusal(self, error: Exception) -> None:
+        """Count a refused request for the metrics."""
+        self.broker.counters.count_refusal(self.factory.name, error)
+
     def close_on_fault(self, call: Callable[..., Any], *arguments: object) -> Any:
         """Call and return the result. An exception is logged and closes this connection."""
         try:

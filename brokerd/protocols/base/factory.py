@@ -11,9 +11,10 @@ from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
 from brokerd.broker import Broker, Clock, DelayedCall
-from brokerd.protocols.base.connection import Connection, Limits
+from brokerd.protocols.base.connection import Connection, Hold, Limits
 from brokerd.protocols.base.memory import UNLIMITED, MemoryBudget
 from brokerd.protocols.base.slices import SliceQueue
+from brokerd.protocols.base.transport import unsent_bytes
 from brokerd.security import OPEN_GUARD, Guard
 
 
@@ -51,6 +52,14 @@ class ConnectionFactory(Factory):
     def counters(self) -> dict[str, int]:
         """Return the counters of this format besides connections, by name."""
         return {}
+
+    def unread_bytes(self) -> int:
+        """Return the bytes of answers that peers have not read yet, and of their requests."""
+        return sum(one.queued_bytes + unsent_bytes(one.transport) for one in self.connections)
+
+    def slow_readers(self) -> int:
+        """Return the number of connections whose peers do not read their answers."""
+        return sum(bool(one.holds & Hold.SLOW_READER) for one in self.connections)
 
     def buildProtocol(self, addr: object) -> Any:
         """Return a connection, or None when the limit is reached."""

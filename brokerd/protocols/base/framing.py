@@ -126,6 +126,7 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
             except FrameOnHold:
                 break
             except BrokerdError as refusal:
+                self.count_refusal(refusal)
                 self.refuse(frame, refusal)
                 without_frames(refusal)
             handled += 1

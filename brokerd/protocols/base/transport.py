@@ -124,6 +124,14 @@ def acknowledge(transport: Any) -> None:
         transport.socket.setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)
 
 
+def unsent_bytes(transport: Any) -> int:
+    """Return the bytes that were written and that the kernel has not taken; 0 if unknown."""
+    if isinstance(transport, TLSMemoryBIOProtocol):
+        transport = transport.transport
+    data_bytes = len(getattr(transport, "dataBuffer", b"")) - getattr(transport, "offset", 0)
+    return int(data_bytes + getattr(transport, "_tempDataLen", 0))
+
+
 def prepare(transport: Any) -> None:
     """Switch on TCP_NODELAY and keep-alive where the transport is TCP."""
     # Older releases of Twisted give Unix sockets the methods of TCP and log that they fail.

@@ -112,6 +112,7 @@ class Polls:
             broker.leases.dead_letter(*record_filter.too_large_place, "too_large")
         group_partition, grant = leased[0]
         chunk, index = record_filter.taken[0]
+        broker.counters.traffic.count_leased(group.topic, record_filter.taken)
         tag = 0
         if record_filter.effective_qos(chunk, index):
             tag = tag_of(group_partition.partition.index, grant.offset)

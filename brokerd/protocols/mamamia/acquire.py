@@ -107,6 +107,8 @@ class AcquireKind:
                 topic_name, request.group_id, request.client_id, duration_us, limit, record_filter
             )
             if leased:
+                topic = leased[0][0].partition.topic
+                broker.counters.traffic.count_leased(topic, record_filter.taken)
                 return self._answer(request, leased, record_filter)
             if record_filter.cold_place is not None:
                 return record_filter.cold_place

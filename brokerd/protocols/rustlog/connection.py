@@ -105,6 +105,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
             request = CODECS[dialect].decode_request(frame)
             self._DISPATCH[type(request)](self, request)
         except _REFUSED as problem:
+            self.count_refusal(problem)
             self.answers.append(_refused(problem, dialect))
 
     def handle_stream_error(self, error: FrameLengthError) -> None:

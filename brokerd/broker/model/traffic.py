@@ -1,0 +1,73 @@
+# Tests: tests/broker/test_traffic.py
+"""Counts records and bytes by topic for the metrics.
+
+At most `TOPICS_MAX` topics have counters of their own, those that are used first. All later ones
+share the counters of `OTHERS`, so a client that makes topics cannot make series without end. A
+topic that is deleted and created again goes on with its counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from brokerd.broker.model.chunks import Chunk
+from brokerd.broker.model.topics import Topic
+from brokerd.values import total_bytes
+
+TOPICS_MAX = 500
+OTHERS = ""
+"""Name of the counters that further topics share. No topic has it."""
+
+
+class TopicTraffic:
+    """Records and bytes of one topic since the start."""
+
+    __slots__ = ("read_bytes", "read_records", "written_bytes", "written_records")
+
+    def __init__(self) -> None:
+        self.written_records = 0
+        self.written_bytes = 0
+        """Bytes of batches in the journal."""
+        self.read_records = 0
+        self.read_bytes = 0
+        """Bytes of keys, values and metadata; of leased records the values only."""
+
+
+class Traffic:
+    """The counters of all topics."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, TopicTraffic] = {}
+
+    def of(self, topic: Topic) -> TopicTraffic:
+        """Return the counters of a topic."""
+        found: TopicTraffic | None = topic.traffic
+        if found is None:
+            found = topic.traffic = self._begin(topic)
+        return found
+
+    def _begin(self, topic: Topic) -> TopicTraffic:
+        found = self.by_name.get(topic.name)
+        if found is not None:
+            return found
+        name = topic.name
+        if topic.internal_of or len(self.by_name) >= TOPICS_MAX:
+            name = OTHERS
+        return self.by_name.setdefault(name, TopicTraffic())
+
+    def count_leased(self, topic: Topic, taken: Sequence[tuple[Chunk, int]]) -> None:
+        """Count the records of an acquire, at least one; those of one run need no loop."""
+        traffic = topic.traffic or self.of(topic)
+        chunk, first = taken[0]
+        count = len(taken)
+        traffic.read_records += count
+        if count == 1:
+            traffic.read_bytes += len(chunk.values[first])
+            return
+        last_chunk, last = taken[-1]
+        if chunk is last_chunk and last - first == count - 1:
+            values: Any = chunk.values
+            traffic.read_bytes += total_bytes(values[first : last + 1])
+        else:
+            traffic.read_bytes += sum(len(one.values[index]) for one, index in taken)
