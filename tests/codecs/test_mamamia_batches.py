@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.codecs.mamamia import BodyError, RequestError, requests
+from brokerd.codecs.mamamia import BodyError, RequestError, batches, requests
 from brokerd.codecs.mamamia.batches import plain_produce_batch, plain_settle_batch
 from tests.strategies.mamamia import keys, names, payloads
 
@@ -58,9 +58,15 @@ produce_items = maps(
     partition=st.none() | st.integers(-1, 32_767),
 )
 late_items = maps(payload=payloads, ttl=st.floats() | st.integers(-1, 9), delay=st.floats())
+bare_items = st.one_of(
+    st.fixed_dictionaries({"payload": st.binary(max_size=300)}),
+    st.fixed_dictionaries({"payload": st.binary(max_size=300), "metadata": st.none()}),
+    st.fixed_dictionaries({"payload": payloads, "metadata": st.none() | odd}),
+)
 produce_bodies = maps(
     log_id=names,
-    messages=st.lists(produce_items | late_items | odd, max_size=4),
+    messages=st.lists(produce_items | late_items | odd, max_size=4)
+    | st.lists(bare_items, max_size=4),
     producer_id=st.none() | st.text(max_size=9) | st.text(min_size=250, max_size=260),
     sequence=st.none() | st.integers(-1, 1 << 63),
 )
@@ -103,6 +109,10 @@ def test_the_usual_shapes_take_the_short_way(count: int) -> None:
     settled = plain_settle_batch(msgpack.packb({**names, "settles": [settle] * count}))
     assert settled is not None
     assert len(settled.settles) == count
+    for extra in {}, {"metadata": None}:
+        bare = [{"payload": b"%d" % number, **extra} for number in range(count)]
+        values = batches._bare_values(bare)
+        assert values == [message["payload"] for message in bare]
     message = {"payload": b"x", "metadata": None, "key": "k"}
     produced = plain_produce_batch(msgpack.packb({"log_id": "l", "messages": [message] * count}))
     assert produced is not None

@@ -569,6 +569,29 @@ def test_a_batch_is_produced_as_one() -> None:
     assert house.broker.group_commit.frames == frames_before + 1
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("last", [mm.BatchMessage(b"c"), mm.BatchMessage(b"c", key=b"k")])
+def test_a_batch_of_bytes_alone_is_stored_as_any_other(
+    partitions: int, last: mm.BatchMessage
+) -> None:
+    """It is appended in one step if all messages are bytes alone, for one partition."""
+    house = House()
+    topic = house.broker.topics.create("orders", partitions)
+    messages = (mm.BatchMessage(b"a"), mm.BatchMessage(b""), last)
+    for _ in range(2):
+        ids = only(house, mm.ProduceBatch("orders", messages)).message_ids
+        records = []
+        for index, offset in map(mm.split_message_id, ids):
+            chunk = topic.partition(index).find(offset)
+            assert chunk is not None
+            records.append(chunk.record(offset - chunk.base))
+        assert [(r.value, r.key, r.encoding, r.producer_format) for r in records] == [
+            (m.value, m.key, Encoding.BYTES, Format.MAMAMIA) for m in messages
+        ]
+    if partitions == 1:
+        assert ids == (3, 4, 5)
+
+
 @pytest.mark.parametrize("commits", [0, 1])
 def test_a_batch_is_whole_or_absent_after_a_crash(commits: int) -> None:
     """Whatever was synced when the power went, no part of a batch is there alone."""
