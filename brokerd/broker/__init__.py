@@ -6,7 +6,7 @@ from brokerd.broker.clock import ClockSettings
 from brokerd.broker.group_commit import Clock, Congested, DelayedCall, GroupCommit
 from brokerd.broker.leases.service import key_hash
 from brokerd.broker.leases.waiters import Waiter
-from brokerd.broker.model.chunks import Chunk
+from brokerd.broker.model.chunks import Chunk, DenseChunk
 from brokerd.broker.model.topics import (
     ConsumerGroup,
     GroupPartition,
@@ -41,6 +41,7 @@ __all__ = [
     "Clock",
     "ClockSettings",
     "Congested",
+    "DenseChunk",
     "ConsumerGroup",
     "DeadLetter",
     "DelayedCall",

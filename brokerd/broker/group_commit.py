@@ -221,6 +221,10 @@ class GroupCommit:
         if self.gathered_bytes + size > self.limit_bytes:
             self._check_room(size)
 
+    def has_room(self, size: int) -> bool:
+        """Return whether `admit` and `admit_events` surely accept ``size`` bytes."""
+        return self.gathered_bytes + size <= self.limit_bytes
+
     def admit_events(self, size: int) -> None:
         """Check space for leases, settles and deletions, which may use the reserve of the log.
 

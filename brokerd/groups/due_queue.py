@@ -59,6 +59,15 @@ class DueQueue:
         if len(heap) > self._limit:
             self._tidy()
 
+    def push_run(self, due_us: int, first: int, count: int) -> None:
+        """Add ``count`` offsets from ``first`` on, as `push` does."""
+        heap = self.heap
+        for offset in range(first, first + count):
+            heappush(heap, due_us << OFFSET_BITS | offset)
+            if len(heap) > self._limit:
+                self._tidy()
+                heap = self.heap
+
     def pop_before(self, bound_us: int) -> int:
         """Remove and return an offset due before ``bound_us``; -1 if there is none.
 

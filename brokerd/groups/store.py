@@ -9,7 +9,7 @@ docs/leases.rst is the contract.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
@@ -67,6 +67,7 @@ class LeaseStore(GroupOperations):
         accept: Accept | None = None,
         end_due_first: bool = True,
         key_of: KeyOf | None = None,
+        accept_run: Callable[[int, int], int] | None = None,
     ) -> list[Grant]:
         """Lease up to ``limit`` eligible records below ``end`` to ``owner``, lowest offset first.
 
@@ -75,8 +76,10 @@ class LeaseStore(GroupOperations):
         is GONE for all records below ``end``.
         ``key_of(offset)``, which a key-ordered group needs, returns the 64-bit hash of the record's
         key, NO_KEY for a record without a key or a gone one, or UNKNOWN for a record that is not in
-        memory, which ends the call. `cut_short` is True afterwards if EXAMINED_MAX records or
-        RANGES_MAX ranges were passed over; then more records may be eligible.
+        memory, which ends the call. ``accept_run(first, count)`` returns how many of ``count``
+        records that were never leased are taken at once; ``accept`` is not called for these.
+        `cut_short` is True afterwards if EXAMINED_MAX records or RANGES_MAX ranges were passed
+        over; then more records may be eligible.
 
         A lease with a duration of zero or less lapses at once. With ``lease_doubling`` the duration
         is that of a record's first lease. ``end_due_first`` is False if the caller has called
@@ -101,9 +104,19 @@ class LeaseStore(GroupOperations):
             self._grant(search, now_us, owner, duration_us, limit, granted)
             return granted
         touched, ready = self._touched, self._ready
+        leases, first = self._leases, touched.floor
+        if (
+            accept_run is not None
+            and type(leases) is dict
+            and first < end
+            and not (ready.count or touched.above)
+        ):
+            count = accept_run(first, min(limit, end - first))
+            if count:
+                granted = self._lease_run(leases, first, count, now_us, owner, duration_us)
         add_event, apply_leased = self.events.append, self._apply_leased
         token = self._token
-        for _ in range(limit):
+        for _ in range(limit - len(granted)):
             offset = touched.floor
             grants, failures, lasts_us = 1, 0, duration_us
             if ready.count and (lowest := ready.lowest()) < offset:
@@ -124,6 +137,33 @@ class LeaseStore(GroupOperations):
             add_event(event)
             apply_leased(event, now_us)
             granted.append(_new_tuple(Grant, (offset, token, grants, failures, lasts_us)))
+        return granted
+
+    def _lease_run(
+        self,
+        leases: dict[int, LeaseRow],
+        first: int,
+        count: int,
+        now_us: int,
+        owner: str,
+        duration_us: int,
+    ) -> list[Grant]:
+        """Lease ``count`` records from ``first`` on, of which none was ever leased.
+
+        It has the effect of the loop of `acquire`, in a fraction of the time.
+        """
+        events, token = self.events, self._token + 1
+        deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
+        granted: list[Grant] = []
+        for offset in range(first, first + count):
+            events.append((_LEASED, offset, duration_us, token, 1, owner, ""))
+            leases[offset] = (deadline_us, owner, token, 1, 0, duration_us, None)
+            granted.append(_new_tuple(Grant, (offset, token, 1, 0, duration_us)))
+            token += 1
+        self._touched.add_range(first, first + count)
+        self._owners.setdefault(owner, set()).update(range(first, first + count))
+        self._deadlines.push_run(deadline_us, first, count)
+        self._token = token - 1
         return granted
 
     def settle(
@@ -164,6 +204,39 @@ class LeaseStore(GroupOperations):
         else:
             self._fail(now_us, offset, lease[3], lease[4], (delay_us, reason, dead))
         return True
+
+    def settle_run(
+        self, now_us: int, offsets: Sequence[int], owner: str | None, tokens: Sequence[int | None]
+    ) -> int:
+        """Settle records as done, each during its live lease; return how many.
+
+        An ``owner`` or a token of None is not checked. Ends before the first record without such a
+        lease. It has the effect of `settle` for each, in a fraction of the time. Settles
+        nothing in a key-ordered or a very large group.
+        """
+        leases = self._leases
+        if type(leases) is not dict or self._order is not None:
+            return 0
+        owners, add_event, add_settled = self._owners, self.events.append, self._settled.add
+        settled = 0
+        for offset, token in zip(offsets, tokens, strict=True):
+            lease = leases.get(offset)
+            if (
+                lease is None
+                or lease[0] < now_us
+                or (owner is not None and owner != lease[1])
+                or (token is not None and token != lease[2])
+            ):
+                break
+            del leases[offset]
+            held = owners[lease[1]]
+            held.discard(offset)
+            if not held:
+                del owners[lease[1]]
+            add_settled(offset)
+            add_event((_SETTLED, offset, 0, 0, 0, "", ""))
+            settled += 1
+        return settled
 
     def settle_leased(
         self, now_us: int, offset: int, owner: str | None = None, token: int | None = None

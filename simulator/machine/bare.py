@@ -226,6 +226,9 @@ class AcceptAll:
     def accept(self, offset: int) -> int:
         return TAKE
 
+    def accept_run(self, first: int, count: int) -> int:
+        return 0
+
     def key_of(self, offset: int) -> int:
         return NO_KEY
 
@@ -250,6 +253,9 @@ class _AcceptInMemory:
             return gone_until(max(chunk.hole_end(offset), offset + 1))
         self.records.append(chunk.record(offset - chunk.base))
         return TAKE
+
+    def accept_run(self, first: int, count: int) -> int:
+        return 0
 
     def key_of(self, offset: int) -> int:
         chunk = self._find(offset)

@@ -31,6 +31,9 @@ class TakeAll:
         self.values.append(chunk.values[offset - chunk.base])
         return TAKE
 
+    def accept_run(self, first: int, count: int) -> int:
+        return 0
+
     def key_of(self, offset: int) -> int:
         chunk = self._find(offset)
         return UNKNOWN if chunk is None else key_hash(chunk.keys[offset - chunk.base])

@@ -74,6 +74,31 @@ def test_no_batch_item_is_longer_than_announced(mid, value, metadata, key, token
     )
 
 
+@given(
+    st.lists(
+        st.tuples(
+            some.message_ids,
+            st.binary(max_size=300) | st.integers(0, 70_000).map(bytes),
+            st.none() | st.binary(max_size=300),
+            st.integers(0, (1 << 64) - 1),
+            st.integers(0, 1 << 32),
+            st.floats(0, 1e9),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_items_of_bytes_are_written_in_one_call_as_one_by_one(rows):
+    """And none is longer than the sum of its value, its key and the bound of the rest."""
+    items = [
+        mm.batch_item(mid, value, 0, None, key, token, grants, left)
+        for mid, value, key, token, grants, left in rows
+    ]
+    assert mm.acquired_bytes(iter(rows)) == mm.acquired_batch(items)
+    for item, row in zip(items, rows, strict=True):
+        assert len(item) <= len(row[1]) + len(row[2] or b"") + mm.ITEM_BYTES_MAX
+
+
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 10_000])
 def test_a_batch_holds_its_items(count):
     item = mm.batch_item(0, b"x", 0, None, None, 1, 1, 1.0)

@@ -45,11 +45,18 @@ settle_items = maps(
     | st.text(min_size=250, max_size=260),
     dead=odd,
 )
+bare_settles = st.fixed_dictionaries(
+    {
+        "token": st.integers(0, 1 << 63) | odd,
+        "success": st.booleans() | odd,
+        "message_id": st.integers(0, 1 << 63) | odd,
+    }
+)
 settle_bodies = maps(
     log_id=names | st.text(min_size=250, max_size=260),
     group_id=names,
     client_id=names,
-    settles=st.lists(settle_items | odd, max_size=4),
+    settles=st.lists(settle_items | odd, max_size=4) | st.lists(bare_settles, max_size=4),
 )
 produce_items = maps(
     payload=payloads,
@@ -113,6 +120,7 @@ def test_the_usual_shapes_take_the_short_way(count: int) -> None:
         bare = [{"payload": b"%d" % number, **extra} for number in range(count)]
         values = batches._bare_values(bare)
         assert values == [message["payload"] for message in bare]
+    assert batches._bare_settles([settle] * count) == settled.settles
     message = {"payload": b"x", "metadata": None, "key": "k"}
     produced = plain_produce_batch(msgpack.packb({"log_id": "l", "messages": [message] * count}))
     assert produced is not None

@@ -233,6 +233,10 @@ class LeaseStoreMachine(RuleBasedStateMachine):
                 return gone_until(hole.stop)
             return GONE if offset in gone else STOP if offset == stop else TAKE
 
+        def accept_run(first: int, count: int) -> int:
+            takes = [accept(offset) == TAKE for offset in range(first, first + count)]
+            return [*takes, False].index(False)
+
         def acquire() -> list[Grant]:
             """Ask until it was not for a bound that it gave no more."""
             granted: list[Grant] = []
@@ -247,6 +251,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
                     accept,
                     end_due_first=first,
                     key_of=some.key_of,
+                    accept_run=accept_run if self.end & 1 else None,
                 )
                 first = False
                 if not self.store.cut_short:
@@ -297,6 +302,34 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(leases), unique=True), label="settled")
         for lease in chosen:
             self.settle_at(lease.offset, success, lease.owner, lease.token, None, "")
+
+    @precondition(lambda self: self.model.leases())
+    @rule(data=st.data(), with_owner=st.booleans())
+    def settle_run(self, data: st.DataObject, with_owner: bool) -> None:
+        """A worker settles a batch; the store ends at the first one that is not a live lease."""
+        leases = self.model.leases()[:40]
+        chosen = data.draw(st.lists(st.sampled_from(leases), min_size=1), label="settled")
+        owner = chosen[0].owner if with_owner else None
+        offsets = [lease.offset for lease in chosen]
+        tokens: list[int | None] = [
+            data.draw(st.sampled_from([lease.token, lease.token, None, lease.token + 1]))
+            for lease in chosen
+        ]
+        settled = self.store.settle_run(self.now, offsets, owner, tokens)
+        self.drain()
+        for offset, token in list(zip(offsets, tokens, strict=True))[:settled]:
+            assert self.model.settle(self.now, offset, True, owner, token, None, "")
+        if settled < len(offsets) and self.store._order is None and not self.is_large():
+            record, token = self.model.records[offsets[settled]], tokens[settled]
+            assert not (
+                record.state == "leased"
+                and record.deadline_us >= self.now
+                and owner in (None, record.owner)
+                and token in (None, record.token)
+            )
+
+    def is_large(self) -> bool:
+        return type(self.store._leases) is not dict
 
     @precondition(lambda self: self.model.delayed(self.now))
     @rule(data=st.data(), success=st.booleans())

@@ -6,7 +6,7 @@ The lease store (`brokerd.groups`) decides. This module writes its events to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -53,6 +53,8 @@ class RecordFilter(Protocol):
     The lease service sets ``group_partition`` before it searches that partition. It calls
     ``accept(offset)`` before each lease. TAKE leases the record, STOP ends the search of the
     partition, GONE settles the record, and ``gone_until(end)`` settles all records up to an offset.
+    ``accept_run(first, count)`` may accept the first of ``count`` records in one step: it returns
+    how many, 0 to be asked for each.
     ``key_of(offset)`` returns the hash of the record's key in a key-ordered group. ``stopped`` ends
     the whole acquire. ``cut_short`` is set when many records were passed over and the reactor turn
     has to end; more records may follow.
@@ -63,6 +65,8 @@ class RecordFilter(Protocol):
     cut_short: bool
 
     def accept(self, offset: int) -> int: ...
+
+    def accept_run(self, first: int, count: int) -> int: ...
 
     def key_of(self, offset: int) -> int: ...
 
@@ -291,6 +295,7 @@ class LeaseService:
             record_filter.accept,
             False,
             record_filter.key_of,
+            record_filter.accept_run if limit > 1 else None,
         )
         added = len(store.events) - before
         if added:
@@ -382,6 +387,30 @@ class LeaseService:
                 self._counters.failed += 1
                 self.timers.schedule(group_partition)
         return changed
+
+    def settle_run(
+        self,
+        group_partition: GroupPartition,
+        offsets: Sequence[int],
+        owner: str | None,
+        tokens: Sequence[int | None],
+    ) -> int:
+        """Settle records as processed, each under its live lease; return how many.
+
+        Ends before the first record that `settle` has to handle: one without such a lease. Settles
+        nothing if the events do not fit the frame at once. Raises `UnknownTopic` or `UnknownGroup`.
+        """
+        group_partition = self._current(group_partition)
+        events = group_partition.store.events
+        before = len(events)
+        if not self._group_commit.has_room(len(offsets) * LAPSE_AND_CHANGE * EVENT_PAIR_BYTES):
+            return 0
+        settled = group_partition.store.settle_run(
+            self._time.monotonic_us(), offsets, owner, tokens
+        )
+        self.add_new_events(group_partition, before)
+        self._counters.settled += settled
+        return settled
 
     def settle_leased(
         self,

@@ -9,9 +9,11 @@ A server reads with `FrameReader` and a `Decoder` per connection, and writes wit
 from brokerd.codecs.length_prefixed import FrameLengthError
 from brokerd.codecs.mamamia.answers import (
     BATCH_ROOM,
+    ITEM_BYTES_MAX,
     SETTLED,
     acquired,
     acquired_batch,
+    acquired_bytes,
     acquired_nothing,
     answer_length,
     batch_item,
@@ -77,6 +79,7 @@ from brokerd.values import message_id_of, split_message_id
 
 __all__ = [
     "BATCH_ROOM",
+    "ITEM_BYTES_MAX",
     "COMMANDS",
     "DEFAULT_DURATION",
     "MAX_BATCH",
@@ -120,6 +123,7 @@ __all__ = [
     "SettledBatch",
     "acquired",
     "acquired_batch",
+    "acquired_bytes",
     "acquired_nothing",
     "answer_length",
     "batch_item",

@@ -8,7 +8,7 @@ a batch is gathered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
 
 from brokerd.codecs.mamamia.frames import frame
@@ -53,6 +53,8 @@ _MESSAGES = b"\x81\xa8messages"
 _ARRAY_BYTES_MAX = 3  # an array of up to MAX_BATCH items
 BATCH_ROOM = MAX_LENGTH - 2 - len(_MESSAGES) - _ARRAY_BYTES_MAX
 """Largest size of all items of one ACQUIRE_BATCH answer, in bytes."""
+ITEM_BYTES_MAX = 128
+"""Upper bound of the bytes of an item besides value, metadata and key."""
 
 
 def _unsigned(number: int) -> bytes:
@@ -238,6 +240,29 @@ def acquired_batch(items: Sequence[bytes]) -> bytes:
     return frame(
         Command.ACQUIRE_BATCH, b"".join((_MESSAGES, pack_array_header(len(items)), *items))
     )
+
+
+def acquired_bytes(
+    rows: Iterable[tuple[int, bytes, bytes | None, int, int, float]],
+) -> bytes:
+    """The answer to ACQUIRE_BATCH for values of bytes without metadata.
+
+    A row is (message_id, value, key, token, grants, remaining), as in `batch_item`. The answer is
+    that of `acquired_batch`, made in one call. All rows with all their fields fit into BATCH_ROOM.
+    """
+    items = [
+        {
+            "id": message_id,
+            "payload": value,
+            "metadata": None,
+            "key": key,
+            "token": token,
+            "grants": grants,
+            "remaining": remaining,
+        }
+        for message_id, value, key, token, grants, remaining in rows
+    ]
+    return frame(Command.ACQUIRE_BATCH, _MESSAGES + pack(items))
 
 
 def settled_batch(results: Sequence[str]) -> bytes:

@@ -33,12 +33,11 @@ PLAIN_BYTES = 256 * 1024
 """Longer bodies are walked, which builds no objects from a false length."""
 
 _UNUSUAL = frozenset(("ttl", "delay"))
-_BARE = {("payload",)}
-_WITH_METADATA = {("payload", "metadata")}
-"""The keys of the messages of the usual clients, in their order."""
-_PAYLOAD_OF = itemgetter("payload")
-_METADATA_OF = itemgetter("metadata")
+_BARE = frozenset(("payload",))
+_WITH_METADATA = frozenset(("payload", "metadata"))
+_SETTLE_KEYS = frozenset(("message_id", "success", "token"))
 _new = tuple.__new__  # half the cost of calling a NamedTuple
+_new_settle: Callable[[tuple[Any, ...]], BatchSettle] = partial(_new, BatchSettle)
 _new_message: Callable[[tuple[Any, ...]], BatchMessage] = partial(_new, BatchMessage)
 
 
@@ -51,6 +50,9 @@ def plain_settle_batch(body: bytes) -> SettleBatch | None:
     settles = _plain_items(fields, "settles")
     if settles is None or not (_is_name(log_id) and _is_name(group_id) and _is_name(client_id)):
         return None
+    bare = _bare_settles(settles)
+    if bare is not None:
+        return SettleBatch(log_id, group_id, client_id, bare)
     read = []
     for item in settles:
         if type(item) is not dict or "success" not in item:
@@ -140,16 +142,43 @@ def _bare_values(messages: list[Any]) -> list[bytes] | None:
 
     Each step is one call for all messages. Returns None for any other messages.
     """
-    if set(map(type, messages)) != {dict}:
-        return None
-    shapes = set(map(tuple, messages))
-    if shapes == _WITH_METADATA:
-        if list(map(_METADATA_OF, messages)).count(None) < len(messages):
+    shape = _shape(messages)
+    if shape == _WITH_METADATA:
+        if list(map(itemgetter("metadata"), messages)).count(None) < len(messages):
             return None
-    elif shapes != _BARE:
+    elif shape != _BARE:
         return None
-    values = list(map(_PAYLOAD_OF, messages))
+    values = list(map(itemgetter("payload"), messages))
     return values if set(map(type, values)) == {bytes} else None
+
+
+def _shape(items: list[Any]) -> frozenset[Any] | None:
+    """Return the keys of items that are maps with the same keys in the same order, else None."""
+    if set(map(type, items)) != {dict}:
+        return None
+    shapes = set(map(tuple, items))
+    return frozenset(shapes.pop()) if len(shapes) == 1 else None
+
+
+def _bare_settles(settles: list[Any]) -> tuple[BatchSettle, ...] | None:
+    """Return settles that have a message id, success and a token, and no other field.
+
+    Each step is one call for all settles. Returns None for any other settles.
+    """
+    if _shape(settles) != _SETTLE_KEYS:
+        return None
+    ids = list(map(itemgetter("message_id"), settles))
+    successes = list(map(itemgetter("success"), settles))
+    tokens = list(map(itemgetter("token"), settles))
+    if (
+        set(map(type, ids)) != {int}
+        or set(map(type, tokens)) != {int}
+        or set(map(type, successes)) != {bool}
+        or not 0 <= min(ids) <= max(ids) <= MAX_MESSAGE_ID
+    ):
+        return None
+    rows = zip(ids, successes, tokens, repeat(None), repeat(""), repeat(False))
+    return tuple(map(_new_settle, rows))
 
 
 def _plain_map(body: bytes) -> dict[Any, Any] | None:

@@ -63,6 +63,10 @@ class LeaseFilter:
         """Decide about a record that has not expired; the result is that of `accept`."""
         raise NotImplementedError
 
+    def accept_run(self, first: int, count: int) -> int:
+        """Accept the first of ``count`` records in one step, as `RecordFilter.accept_run` does."""
+        return 0
+
     def key_of(self, offset: int) -> int:
         """Return the hash of the record's key. Expired records count in key order too."""
         chunk = self.group_partition.partition.find(offset)

@@ -11,16 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import repeat
 
-from brokerd.broker import STOP, TAKE, Broker, Chunk, Congested, GroupPartition, Waiter
+from brokerd.broker import (
+    STOP,
+    TAKE,
+    Broker,
+    Chunk,
+    Congested,
+    DenseChunk,
+    GroupPartition,
+    Waiter,
+)
 from brokerd.codecs.mamamia import (
     BATCH_ROOM,
+    ITEM_BYTES_MAX,
     MAX_LENGTH,
     Acquire,
     AcquireBatch,
     Command,
     acquired,
     acquired_batch,
+    acquired_bytes,
     acquired_nothing,
     answer_length,
     batch_item,
@@ -39,7 +51,7 @@ from brokerd.errors import (
 from brokerd.protocols.base.connection import Connection
 from brokerd.protocols.base.leasing import LeaseFilter, NoLease, RecordPlace, dead_letter_damaged
 from brokerd.security import READ
-from brokerd.values import Grant
+from brokerd.values import Encoding, Grant, total_bytes
 
 WAIT_MAX_US = 3_600_000_000
 """Longest wait. A dead peer whose backlog is full of long polls is noticed after this time."""
@@ -53,11 +65,19 @@ Leased = tuple[GroupPartition, Grant]
 class AnswerLeaseFilter(LeaseFilter):
     """Accepts records that fit the answer."""
 
+    is_bytes = True
+    """Whether the records are bytes without metadata, and surely fit with all their fields."""
+    _surely_left = 0
+    """Bytes left in a batch answer if each item had its largest size; -1 when items are counted
+    exactly."""
+
     def __init__(self, broker: Broker, topic_name: str, bytes_max: int | None) -> None:
         super().__init__(broker)
         self._topic_name = topic_name
         self._bytes_left = bytes_max
         """Bytes left in a batch answer; None for the answer to ACQUIRE_NEXT."""
+        if bytes_max is not None:
+            self._surely_left = bytes_max
 
     def decide(self, chunk: Chunk, index: int) -> int:
         value = chunk.values[index]
@@ -68,6 +88,15 @@ class AnswerLeaseFilter(LeaseFilter):
         ):
             return self.stop_at_too_large(chunk, index)
         if self._bytes_left is not None:
+            key = chunk.keys[index]
+            if metadata is not None or chunk.encodings[index]:
+                self.is_bytes = False
+            size += ITEM_BYTES_MAX + (len(key) if key is not None else 0)
+            if size <= self._surely_left:
+                self._surely_left -= size
+                return TAKE
+            if self._surely_left >= 0:
+                self._count_exactly()
             item_bytes = batch_item_length(
                 value, chunk.encodings[index], metadata, chunk.keys[index]
             )
@@ -76,6 +105,39 @@ class AnswerLeaseFilter(LeaseFilter):
                 return STOP
             self._bytes_left -= item_bytes
         return TAKE
+
+    def accept_run(self, first: int, count: int) -> int:
+        """Accept records of one chunk that surely fit the answer and do not expire."""
+        chunk = self.group_partition.partition.find(first)
+        if not isinstance(chunk, DenseChunk) or chunk.expires_at_us is not None:
+            return 0
+        start = first - chunk.base
+        stop = min(start + count, len(chunk.values))
+        count = stop - start
+        metadata, encodings = chunk.metadata[start:stop], chunk.encodings[start:stop]
+        size = count * ITEM_BYTES_MAX + total_bytes(chunk.values[start:stop])
+        for column in (chunk.keys[start:stop], metadata):
+            if column.count(None) < count:
+                size += sum(map(len, filter(None, column)))
+        if size > min(self._surely_left, SURELY_FITS_BYTES):
+            return 0
+        self._surely_left -= size
+        if metadata.count(None) < count or encodings.count(Encoding.BYTES) < count:
+            self.is_bytes = False
+        self.taken += zip(repeat(chunk), range(start, stop), strict=False)
+        return count
+
+    def _count_exactly(self) -> None:
+        """Subtract the items so far from the bytes left. Later items are subtracted one by one."""
+        assert self._bytes_left is not None
+        self._surely_left, self.is_bytes = -1, False
+        for chunk, index in self.taken:
+            self._bytes_left -= batch_item_length(
+                chunk.values[index],
+                chunk.encodings[index],
+                chunk.metadata[index],
+                chunk.keys[index],
+            )
 
 
 LeaseRequest = Acquire | AcquireBatch
@@ -136,6 +198,20 @@ def answer_many(
     request: LeaseRequest, leased: list[Leased], record_filter: AnswerLeaseFilter
 ) -> bytes:
     """Return the answer to ACQUIRE_BATCH."""
+    if record_filter.is_bytes:
+        return acquired_bytes(
+            (
+                message_id_of(group_partition.partition.index, grant.offset),
+                chunk.values[index],
+                chunk.keys[index],
+                grant.token,
+                grant.grants,
+                grant.duration_us / 1e6,
+            )
+            for (group_partition, grant), (chunk, index) in zip(
+                leased, record_filter.taken, strict=True
+            )
+        )
     return acquired_batch(
         [
             batch_item(

@@ -9,6 +9,7 @@ topic a log: ``log_id`` of a request is the name of a topic.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -316,6 +317,8 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         topic_name, group_id, client_id, settles = request
         broker = self.broker
         results = self._settled_so_far
+        if not results:
+            results += [SETTLED] * self._settle_run(request)
         for message_id, success, token, delay, reason, dead in settles[len(results) :]:
             index, offset = split_message_id(message_id)
             try:
@@ -337,6 +340,28 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         answer = settled_batch(results)
         self._settled_so_far = []
         self.answer(answer)
+
+    def _settle_run(self, request: SettleBatch) -> int:
+        """Settle the first records of a batch in one step; return how many.
+
+        The records are of one partition, and their settles report success.
+        """
+        topic_name, group_id, client_id, settles = request
+        ids, successes, tokens, *_ = zip(*settles, strict=True)
+        indexes, offsets = zip(*map(split_message_id, ids), strict=True)
+        no_tokens = tokens.count(None)
+        if (
+            indexes.count(indexes[0]) < len(ids)
+            or not all(successes)
+            or 0 < no_tokens < len(tokens)
+        ):
+            return 0
+        owner = client_id if no_tokens else None
+        leases = self.broker.leases
+        with suppress(BrokerdError):  # the first settle finds the error again
+            group_partition = leases.group_partition(topic_name, group_id, indexes[0], max(offsets))
+            return leases.settle_run(group_partition, offsets, owner, tokens)
+        return 0
 
     def _extend(self, request: Extend) -> None:
         topic_name, group_id, client_id, message_id, duration = request
