@@ -58,7 +58,6 @@ MAY_LACK = {
     "simulator/draw/formats.py": {"mamamia"},
     "tests/cross/test_permissions.py": {"flymq"},
     "tests/cross/test_random.py": {"blipmq"},
-    "tests/protocols/test_strangers.py": {"mega"},
     "tests/simulator/test_format_clients.py": {"mamamia"},
     "tests/test_assembly.py": {"blipmq"},
     "tests/test_guards.py": {"rustlog"},

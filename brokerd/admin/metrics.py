@@ -99,7 +99,7 @@ DEFINITIONS = (
         "connections_refused",
         "brokerd_connections_refused",
         C,
-        "Connections closed at once because limits.connections was reached",
+        "Connections closed at once for lack of a place",
         "format",
     ),
     Definition(

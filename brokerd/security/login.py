@@ -7,20 +7,21 @@ is hashed for every name, and only the right password gets the answer that the a
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from hmac import compare_digest
 
 from brokerd.errors import BrokerdError, LoginFailed, LoginThrottled, ShuttingDown
 from brokerd.security.access import Access
 from brokerd.security.accounts import PASSWORD_BYTES_MAX, Account
-from brokerd.security.audit import Actor, logged_in, login_failed
+from brokerd.security.audit import Actor, logged_in, login_failed, network_of
 from brokerd.security.certificates import mapping_problem, principal_of
 from brokerd.security.directory import Directory
 from brokerd.security.guard import Guard, LoginDone
 from brokerd.security.keys import digest_of, find_key, key_id_of
 from brokerd.security.passwords import Passwords
 from brokerd.security.principal import Principal, Record
-from brokerd.security.throttle import Attempt, Throttle
+from brokerd.security.throttle import BUCKETS_MAX, Attempt, Throttle
 
 
 class AccountGuard(Guard):
@@ -60,6 +61,8 @@ class AccountGuard(Guard):
         self._log_certificate = log_certificate
         self._principals = principals
         self._certificates = certificates
+        self._networks: OrderedDict[str, None] = OrderedDict()
+        """Networks with a successful login, latest last."""
         self.accept_blipmq_keys(blipmq_keys)
 
     def accept_blipmq_keys(self, keys: Iterable[str]) -> None:
@@ -84,7 +87,7 @@ class AccountGuard(Guard):
             return self.begin(wire_format, peer)
         access = self._principal(name, wire_format, peer)
         if access.is_known:
-            self._record(logged_in(access.actor, "certificate"))
+            self._accept(access, "certificate")
         else:
             is_there = name in self._directory.accounts
             reason = (
@@ -117,6 +120,8 @@ class AccountGuard(Guard):
                 account.password if account is not None else "",
                 "" if is_long else password,
                 checked,
+                network_of(peer),
+                self._throttle.is_known(attempt),
             )
         except LoginThrottled as error:
             self._throttle.give_back(attempt)
@@ -199,7 +204,15 @@ class AccountGuard(Guard):
 
     def _accept(self, access: Access, action: str) -> Access:
         self._record(logged_in(access.actor, action, access.key_id))
+        network = network_of(access.actor.client_ip)
+        self._networks[network] = None
+        self._networks.move_to_end(network)
+        if len(self._networks) > BUCKETS_MAX:
+            self._networks.popitem(last=False)
         return access
+
+    def knows(self, network: str) -> bool:
+        return network in self._networks
 
     def _failed(
         self, wire_format: str, peer: str, name: str, action: str, reason: str, key_id: str = ""

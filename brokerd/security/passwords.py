@@ -2,15 +2,20 @@
 """Hashes and checks passwords in threads.
 
 Argon2id (RFC 9106) with the parameters of the OWASP Password Storage Cheat Sheet: 19 MiB, two
-passes, one lane. A hash takes about 20 ms of a core, so it runs through ``submit``. At most
-`WAITING_MAX` wait; further ones are refused.
+passes, one lane. A hash takes about 20 ms of a core, so it runs through ``submit``, `RUNNING_MAX`
+at a time. Others wait in a queue for each source, such as the network of the client. The sources
+take turns, so that a source with many wrong passwords does not keep the right ones of others out.
+Clients that have logged in before come first. At most `WAITING_MAX` wait, and `SOURCE_MAX` of one
+source. When the queues are full, the newest of the longest queue is refused.
 """
 
 from __future__ import annotations
 
 import os
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from argon2.exceptions import Argon2Error, VerifyMismatchError
 from argon2.low_level import Type, hash_secret, verify_secret
@@ -24,8 +29,15 @@ LANES: Final = 1
 HASH_BYTES: Final = 32
 SALT_BYTES: Final = 16
 
-WAITING_MAX: Final = 64
-"""Most waiting hashes: about a second of one core."""
+RUNNING_MAX: Final = 2
+"""Hashes that run at once: the cores that logins may use."""
+WAITING_MAX: Final = 512
+"""Most waiting hashes: about five seconds of two cores."""
+SOURCE_MAX: Final = 64
+"""Most waiting hashes of one source."""
+KNOWN: Final = ""
+"""The source of hashes that come first: of known sources, and for new passwords."""
+TOO_MANY: Final = "too many logins at once; try again in a second"
 
 
 def hash_password(password: str, salt: bytes) -> str:
@@ -48,8 +60,18 @@ NOBODYS_HASH: Final = (
 """A hash that no password matches; checking against it takes the usual time."""
 
 
+HashDone = Callable[[Any, BrokerdError | None], None]
+
+
+class _Hash(NamedTuple):
+    """A hash that waits."""
+
+    work: Callable[[], Any]
+    done: HashDone
+
+
 class Passwords:
-    """Hashes and checks passwords, as many at a time as ``submit`` runs.
+    """Hashes and checks passwords.
 
     ``random_bytes`` makes salts. ``done`` gets the result, or `LimitExceeded` without enough
     memory. Both methods raise `LoginThrottled` when too many wait.
@@ -58,40 +80,81 @@ class Passwords:
     def __init__(self, submit: Submit, random_bytes: Callable[[int], bytes]) -> None:
         self._submit = submit
         self.random_bytes = random_bytes
+        self._running = 0
         self._waiting = 0
+        self._queues: OrderedDict[str, deque[_Hash]] = OrderedDict()
+        """Waiting hashes by source; the source that is next stands first."""
 
     def hash(self, password: str, done: Callable[[str | None, BrokerdError | None], None]) -> None:
         """Call ``done`` with the hash, later."""
         salt = self.random_bytes(SALT_BYTES)
-        self._run(lambda: hash_password(password, salt), done)
+        self._run(lambda: hash_password(password, salt), done, KNOWN)
 
     def check(
         self,
         password_hash: str,
         password: str,
         done: Callable[[bool | None, BrokerdError | None], None],
+        source: str = "unknown",
+        is_known: bool = False,
     ) -> None:
-        """Call ``done`` later with whether a password is right; for an empty hash it never is."""
+        """Call ``done`` later with whether a password is right; for an empty hash it never is.
+
+        ``source`` is the network of the client. ``is_known`` tells that it has logged in before.
+        """
         known = password_hash or NOBODYS_HASH
-        self._run(lambda: verify_password(known, password), done)
+        self._run(lambda: verify_password(known, password), done, KNOWN if is_known else source)
 
-    def _run(
-        self, work: Callable[[], Any], done: Callable[[Any, BrokerdError | None], None]
-    ) -> None:
-        if self._waiting >= WAITING_MAX:
-            raise LoginThrottled("too many logins at once; try again in a second")
+    def _run(self, work: Callable[[], Any], done: HashDone, source: str) -> None:
+        """Queue a hash. Raises `LoginThrottled` if there is no room for it."""
+        own = len(self._queues.get(source, ()))
+        if own >= SOURCE_MAX:
+            raise LoginThrottled(TOO_MANY)
+        refused = self._make_room(source, own) if self._waiting >= WAITING_MAX else None
+        queue = self._queues.setdefault(source, deque())
+        if source == KNOWN:
+            self._queues.move_to_end(KNOWN, last=False)
+        queue.append(_Hash(work, done))
         self._waiting += 1
+        self._start()
+        if refused is not None:
+            refused.done(None, LoginThrottled(TOO_MANY))
 
-        def ran(result: Any, error: Exception | None) -> None:
+    def _make_room(self, source: str, own: int) -> _Hash:
+        """Remove the newest hash of the longest queue; raise `LoginThrottled` if that is ours."""
+        longest = max(self._queues, key=lambda one: len(self._queues[one]) if one != KNOWN else 0)
+        if longest == KNOWN or (source != KNOWN and len(self._queues[longest]) <= own + 1):
+            raise LoginThrottled(TOO_MANY)
+        removed = self._queues[longest].pop()
+        if not self._queues[longest]:
+            del self._queues[longest]
+        self._waiting -= 1
+        return removed
+
+    def _start(self) -> None:
+        """Run the next hashes, of each source in turn."""
+        while self._running < RUNNING_MAX and self._queues:
+            source, queue = next(iter(self._queues.items()))
+            work, done = queue.popleft()
             self._waiting -= 1
+            if not queue:
+                del self._queues[source]
+            elif source != KNOWN:
+                self._queues.move_to_end(source)
+            self._running += 1
+            self._submit(work, partial(self._ran, done))
+
+    def _ran(self, done: HashDone, result: Any, error: Exception | None) -> None:
+        self._running -= 1
+        try:
             if error is None:
                 done(result, None)
             elif isinstance(error, Argon2Error):
                 done(None, LimitExceeded(f"passwords cannot be checked now: {error}; try again"))
             else:
                 raise error
-
-        self._submit(work, ran)
+        finally:
+            self._start()
 
 
 def inline_passwords() -> Passwords:

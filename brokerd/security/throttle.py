@@ -103,6 +103,10 @@ class Throttle:
         """Raise as `begin` if this address has to wait; count nothing."""
         _check([(self._peers, _short(network_of(peer)))], now_us)
 
+    def is_known(self, attempt: Attempt) -> bool:
+        """Return whether its address has logged in with its name before."""
+        return attempt.pair in self._known
+
     def give_back(self, attempt: Attempt) -> None:
         """Undo an attempt that was not checked."""
         for buckets, key in attempt.taken:

@@ -38,6 +38,7 @@ from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.first_byte import FirstByteFactory
 from brokerd.protocols.base.memory import MemoryBudget
+from brokerd.protocols.base.places import Places
 from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
 from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
 from brokerd.protocols.mamamia.connection import MamamiaFactory
@@ -203,6 +204,9 @@ def connection_limits(config: Config, descriptors: int | None = None) -> Limits:
         connections = max(1, min(connections, descriptors - RESERVED_DESCRIPTORS))
     return Limits(
         connections=connections,
+        connections_per_address=config.limits.connections_per_address or max(1, connections // 2),
+        first_byte_us=config.limits.first_byte_seconds * 1_000_000,
+        login_us=config.limits.login_seconds * 1_000_000,
         frame_bytes=config.limits.frame_bytes,
         in_flight_requests=config.limits.in_flight_requests,
         in_flight_bytes=config.limits.in_flight_bytes,
@@ -313,6 +317,7 @@ class BrokerCore:
         self._limits = connection_limits(config)
         """As configured; `lock` lowers them to the limit on open files."""
         self._factories: dict[str, ConnectionFactory] = {}
+        self._places = Places()
         self._loops: list[LoopingCall] = []
         self.recovery: RecoveryReport | None = None
         """Report of the replay, once it is done."""
@@ -412,6 +417,7 @@ class BrokerCore:
             )
         factory.guard = self.guard
         factory.memory = self.memory
+        factory.places = self._places
         self._factories[wire_format] = factory
         factory.count_open = self._count_open
         return factory

@@ -135,6 +135,9 @@ class Limits(Struct, frozen=True):
 
     memory: Size = 0
     connections: Positive = 10_000
+    connections_per_address: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
+    first_byte_seconds: Seconds = 120
+    login_seconds: Seconds = 60
     frame_bytes: Annotated[int, Meta(ge=KIB, le=GIB, extra={"unit": "bytes"})] = 32 * MIB
     idle_seconds: Seconds = 0
     unfinished_frame_seconds: Seconds = 60

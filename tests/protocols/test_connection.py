@@ -988,11 +988,24 @@ def test_a_silent_connection_is_closed_when_the_operator_wants_that() -> None:
     assert busy.is_open
 
 
-def test_a_silent_connection_lives_by_default() -> None:
+def test_a_connection_that_falls_silent_lives_by_default() -> None:
     house = listening(Limits())
     silent = house.connect()
+    silent.send(mm.GroupInfo("orders", "g"))
     house.pass_time(7200, step=600)
     assert silent.is_open
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_a_connection_has_a_deadline_for_its_first_byte(seconds: int) -> None:
+    house = listening(Limits(first_byte_us=seconds * 1_000_000, sweep_seconds=5))
+    silent, slow = house.connect(), house.connect()
+    slow.send(mm.GroupInfo("orders", "g"))
+    house.pass_time(50, step=5)
+    assert silent.is_open
+    house.pass_time(20, step=5)
+    assert silent.transport.connected == (seconds == 0)
+    assert slow.is_open
 
 
 def test_a_long_poll_is_not_silence() -> None:

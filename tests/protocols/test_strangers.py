@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.framing import STRANGER_BYTES_MAX
 from brokerd.security import OPEN, Access
 from brokerd.security.directory import Policy
@@ -59,3 +60,25 @@ def test_an_account_that_is_disabled_is_a_stranger() -> None:
     ann = hall.somebody("ann")
     hall.add("ann", enabled=False)
     assert taken("flymq", ann, 4 << 20) < 1 << 20
+
+
+@pytest.mark.parametrize("form", ["mamamia", "flymq", "blipmq", "rustlog", "mega"])
+def test_a_client_without_permissions_has_a_deadline_for_its_login(form: str) -> None:
+    """Bytes do not move it, as those of the requests that it may make."""
+    hall = Hall()
+    hall.add("ann")
+    house = House(limits=Limits(login_us=60_000_000, first_byte_us=0, sweep_seconds=5))
+    factory: Any = FACTORIES[form](
+        FactoryContext(house.broker, house.clock, house.limits, Config())
+    )
+    factory.startFactory()
+    factory.guard = GuardOf(hall.somebody())
+    stranger = Wire(factory, house.clock)
+    factory.guard = GuardOf(hall.somebody("ann"))
+    known = Wire(factory, house.clock)
+    house.pass_time(50, step=5)
+    assert stranger.transport.connected
+    house.pass_time(20, step=5)
+    assert not stranger.transport.connected
+    assert known.transport.connected
+    factory.stopFactory()

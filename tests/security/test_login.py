@@ -12,7 +12,7 @@ from brokerd.security.access import READ, Access
 from brokerd.security.directory import Policy
 from brokerd.security.keys import new_key
 from brokerd.security.login import AccountGuard
-from brokerd.security.passwords import WAITING_MAX, Passwords, hash_password
+from brokerd.security.passwords import RUNNING_MAX, SOURCE_MAX, Passwords, hash_password
 from brokerd.security.throttle import Rate, Throttle
 from tests.security.hall import Hall
 from tests.security.test_passwords import Elsewhere
@@ -171,13 +171,37 @@ def test_success_is_not_throttled_and_time_heals() -> None:
 
 
 def test_a_flood_of_logins_is_refused_and_none_of_it_counts_as_a_failure() -> None:
-    door = Door(throttle=Throttle(Rate(WAITING_MAX + 1, SECOND_US), Rate(1000, SECOND_US)))
+    most = RUNNING_MAX + SOURCE_MAX
+    door = Door(throttle=Throttle(Rate(most + 1, SECOND_US), Rate(1000, SECOND_US)))
     door.add("ann", password=HASH)
     told: list[BrokerdError | None] = []
-    for _ in range(WAITING_MAX + 5):
+    for _ in range(most + 5):
         door.guard.log_in("flymq", PEER, "ann", "right", lambda _, error: told.append(error))
     assert [str(error) for error in told] == ["too many logins at once; try again in a second"] * 5
     assert all(isinstance(error, LoginThrottled) for error in told)
+
+
+def test_the_networks_of_successful_logins_are_known() -> None:
+    door = Door()
+    door.add("ann", "consumer", password=HASH)
+    assert isinstance(door.log_in("ann", "wrong", "192.0.2.1"), LoginFailed)
+    assert isinstance(door.log_in("ann", "right", "2001:db8::1"), Access)
+    assert not door.guard.knows("192.0.2.1") and door.guard.knows("2001:db8::/64")
+    assert door.guard.log_in_with_key("admin", "192.0.2.3", door.key("ann")).name == "ann"
+    assert door.guard.knows("192.0.2.3")
+
+
+def test_an_address_that_has_logged_in_does_not_wait_behind_a_flood() -> None:
+    door = Door()
+    door.add("ann", password=HASH)
+    assert isinstance(door.log_in("ann", "right"), Access)
+    order: list[str] = []
+    for number in range(100):
+        peer = f"198.51.100.{number}"
+        door.guard.log_in("flymq", peer, f"n{number}", "x", lambda *_: order.append("flood"))
+    door.guard.log_in("flymq", PEER, "ann", "right", lambda *_: order.append("ann"))
+    door.check()
+    assert len(order) == 101 and order.index("ann") == RUNNING_MAX
 
 
 def test_a_key_is_its_owner_until_it_is_revoked_or_the_owner_is_not_let_in() -> None:

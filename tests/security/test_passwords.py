@@ -13,6 +13,8 @@ from argon2.exceptions import HashingError
 from brokerd.errors import BrokerdError, LimitExceeded, LoginThrottled
 from brokerd.security.passwords import (
     NOBODYS_HASH,
+    RUNNING_MAX,
+    SOURCE_MAX,
     WAITING_MAX,
     Passwords,
     hash_password,
@@ -76,16 +78,79 @@ def test_only_so_many_wait_and_the_next_is_told_at_once() -> None:
     elsewhere = Elsewhere()
     passwords = Passwords(elsewhere.submit, os.urandom)
     told: list[object] = []
-    for _ in range(WAITING_MAX):
+    for _ in range(RUNNING_MAX + SOURCE_MAX):
         passwords.check("", "x", lambda *result: told.append(result))
     with pytest.raises(LoginThrottled):
         passwords.check("", "x", lambda *result: told.append(result))
-    with pytest.raises(LoginThrottled):
-        passwords.hash("x", lambda *result: told.append(result))
+    assert len(elsewhere.work) == RUNNING_MAX
     work, done = elsewhere.work.pop()
     done(work(), None)
     assert told == [(False, None)]
+    assert len(elsewhere.work) == RUNNING_MAX
     passwords.check("", "x", lambda *result: told.append(result))
+
+
+class Queue:
+    """Passwords whose checks run one by one, and tell their source."""
+
+    def __init__(self) -> None:
+        self._elsewhere = Elsewhere()
+        self.passwords = Passwords(self._elsewhere.submit, os.urandom)
+        self.checked: list[str] = []
+        self.refused: list[str] = []
+
+    def check(self, source: str, is_known: bool = False) -> None:
+        def done(is_right: bool | None, error: BrokerdError | None) -> None:
+            (self.refused if error is not None else self.checked).append(source)
+
+        self.passwords.check("", "x", done, source, is_known)
+
+    def run(self, count: int) -> None:
+        for _ in range(count):
+            _, done = self._elsewhere.work.pop(0)
+            done(False, None)
+
+
+def test_sources_take_turns() -> None:
+    """A right login waits for one of each flooding source, not for all."""
+    queue = Queue()
+    for source in "aaaaaaaabbbbbbbbc":
+        queue.check(source)
+    queue.run(8)
+    assert queue.checked[:RUNNING_MAX] == ["a"] * RUNNING_MAX
+    assert sorted(queue.checked[RUNNING_MAX : RUNNING_MAX + 3]) == ["a", "b", "c"]
+
+
+def test_known_clients_come_first() -> None:
+    queue = Queue()
+    for source in "aabb":
+        queue.check(source)
+    queue.check("k", is_known=True)
+    queue.run(3)
+    assert queue.checked == ["a", "a", "k"]
+
+
+def test_a_full_queue_refuses_the_newest_of_the_source_with_the_most() -> None:
+    queue = Queue()
+    for number in range(WAITING_MAX // SOURCE_MAX):
+        for _ in range(SOURCE_MAX + (RUNNING_MAX if number == 0 else 0)):
+            queue.check(f"flood {number}")
+    queue.check("right")
+    assert len(queue.refused) == 1 and queue.refused[0].startswith("flood")
+    queue.check("new", is_known=True)
+    assert len(queue.refused) == 2
+    queue.run(RUNNING_MAX + 1 + WAITING_MAX // SOURCE_MAX + 1)
+    assert {"right", "new"} <= {*queue.checked}
+
+
+def test_a_full_queue_refuses_a_source_that_has_as_many_as_any() -> None:
+    queue = Queue()
+    for number in range(WAITING_MAX + RUNNING_MAX):
+        queue.check(f"{number}")
+    with pytest.raises(LoginThrottled):
+        queue.check("another")
+    queue.check("known", is_known=True)
+    assert len(queue.refused) == 1
 
 
 def test_a_lack_of_memory_is_told_to_who_asked() -> None:

@@ -91,6 +91,8 @@ class Limits:
     """Limits of one listener; 0 switches a time-out off."""
 
     connections: int = 10_000
+    connections_per_address: int = 5_000
+    """Connections of one IPv4 address, or of one /64 of IPv6."""
     frame_bytes: int = 32 << 20
     """Largest request frame, in formats whose limit can be set."""
     in_flight_requests: int = 10_000
@@ -99,6 +101,10 @@ class Limits:
     """Bytes of unanswered requests and queued answers; one request or answer may exceed it."""
     idle_us: int = 0
     unfinished_frame_us: int = 60_000_000
+    first_byte_us: int = 120_000_000
+    """Time to the first byte of a connection."""
+    login_us: int = 60_000_000
+    """Time to the login of a client that has no permission without one."""
     sweep_seconds: float = 5.0
 
 
@@ -175,6 +181,7 @@ class Connection(Protocol):
         self._running = False
         self._run_again = False
         self._run_ends = 0.0
+        self._made_us = 0
         self._last_data_us = 0
         self._unfinished_since_us: int | None = None
         self._closing_since_us: int | None = None
@@ -579,7 +586,8 @@ class Connection(Protocol):
         """Join the factory's connections."""
         prepare(self.transport)
         self.transport.registerProducer(self, True)
-        self._last_data_us = self.broker.time.monotonic_us()
+        self._made_us = self.broker.time.monotonic_us()
+        self._last_data_us = self._made_us - 1  # none has come
         self.access = self.factory.guard.begin(self.factory.name, peer_text(self.transport))
         self.factory.opened(self)
         self.identify()
@@ -649,6 +657,12 @@ class Connection(Protocol):
         if self._closing_since_us is not None:
             late = now_us - self._closing_since_us > CLOSING_US
             return "its last answers were not read" if late else None
+        open_us = now_us - self._made_us
+        if limits.login_us and open_us > limits.login_us and self.access.is_stranger:
+            return "a login was not made"
+        is_silent = self._last_data_us < self._made_us
+        if limits.first_byte_us and is_silent and open_us > limits.first_byte_us:
+            return "the first byte was not sent"
         if self.holds:
             if self.ending and self.holds & Hold.SLOW_READER:
                 late = now_us - self._last_data_us > CLOSING_US

@@ -13,8 +13,9 @@ from twisted.logger import Logger
 from brokerd.broker import Broker, Clock, DelayedCall
 from brokerd.protocols.base.connection import Connection, Hold, Limits
 from brokerd.protocols.base.memory import UNLIMITED, MemoryBudget
+from brokerd.protocols.base.places import KEPT_PART, Places, counted_network
 from brokerd.protocols.base.slices import SliceQueue
-from brokerd.protocols.base.transport import unsent_bytes
+from brokerd.protocols.base.transport import peer_text, unsent_bytes
 from brokerd.security import OPEN_GUARD, Guard
 
 
@@ -33,8 +34,10 @@ class ConnectionFactory(Factory):
         """Long work of all connections: one slice per reactor turn."""
         self.memory = MemoryBudget(UNLIMITED, clock)
         """The memory of peers, over all listeners that share it."""
-        self.connections: dict[Connection, None] = {}
-        """Open connections, oldest first."""
+        self.places = Places()
+        """The connections of each network, over all listeners that share them."""
+        self.connections: dict[Connection, str] = {}
+        """Open connections, oldest first, and their networks as `counted_network` has them."""
         self.count_open: Callable[[], int] = lambda: len(self.connections)
         """Returns the number that counts against the limit, over all listeners that share it."""
         self.guard: Guard = OPEN_GUARD
@@ -42,6 +45,8 @@ class ConnectionFactory(Factory):
         self.accepted = 0
         self.refused = 0
         self._refused_logged = 0
+        self._refused_networks = 0
+        """Refused connections since the last log line, for which there were places."""
         self._sweep_call: DelayedCall | None = None
         self._empty: list[Deferred[None]] = []
 
@@ -62,11 +67,28 @@ class ConnectionFactory(Factory):
         return sum(bool(one.holds & Hold.SLOW_READER) for one in self.connections)
 
     def buildProtocol(self, addr: object) -> Any:
-        """Return a connection, or None when the limit is reached."""
-        if self.count_open() >= self.limits.connections:
+        """Return a connection, or None when there is no place for it."""
+        if not self._has_place(getattr(addr, "host", None)):
             self.refused += 1
             return None
         return self.adopt()
+
+    def _has_place(self, host: str | None) -> bool:
+        """Return whether a connection of this address gets a place."""
+        limits = self.limits
+        count = self.count_open()
+        if count >= limits.connections:
+            return False
+        network = counted_network(host)
+        if not network:
+            return True
+        is_kept = count >= limits.connections - limits.connections // KEPT_PART
+        if self.places.count(network) >= limits.connections_per_address or (
+            is_kept and not self.guard.knows(network)
+        ):
+            self._refused_networks += 1
+            return False
+        return True
 
     def adopt(self) -> Connection:
         """Return a connection for a peer that this or another listener accepted."""
@@ -76,10 +98,12 @@ class ConnectionFactory(Factory):
         return connection
 
     def opened(self, connection: Connection) -> None:
-        self.connections[connection] = None
+        network = counted_network(peer_text(connection.transport))
+        self.connections[connection] = network
+        self.places.add(network)
 
     def closed(self, connection: Connection) -> None:
-        self.connections.pop(connection, None)
+        self.places.remove(self.connections.pop(connection, ""))
         if not self.connections:
             waiting, self._empty = self._empty, []
             for empty in waiting:
@@ -116,7 +140,19 @@ class ConnectionFactory(Factory):
         self._log_refused()
 
     def _log_refused(self) -> None:
-        """Write one log line for all connections refused since the last sweep."""
+        """Write one log line for all connections refused since the last sweep, by reason."""
+        networks, self._refused_networks = self._refused_networks, 0
+        if networks:
+            self._refused_logged += networks
+            self._log.warn(
+                "{listener}: {count} connections refused, because their address had {limit} "
+                "(limits.connections_per_address), or because the last places are kept for "
+                "addresses that have logged in before",
+                listener=self.name,
+                count=networks,
+                limit=self.limits.connections_per_address,
+                event_id="addresses-refused",
+            )
         count = self.refused - self._refused_logged
         if count:
             self._refused_logged = self.refused
