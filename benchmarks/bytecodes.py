@@ -53,6 +53,8 @@ COUNTS_FILE = Path(__file__).with_name("bytecodes.json")
 _NOT_COUNTED = tuple(f"/{name}/" for name in ("benchmarks", "simulator"))
 _READ_BYTES = 1 << 20
 _SEGMENT_BYTES = 4 << 20
+_MEMORY_BYTES = 8 << 30
+"""Memory of the simulated machine."""
 _SECONDS_MAX = 10.0
 _WARM_UP_ROUNDS = 3
 _PAYLOAD_BYTES = 100
@@ -138,6 +140,11 @@ class _Host:
 
     def prepare(self) -> int:
         return 1_000_000
+
+    def memory_bytes(self) -> int:
+        return _MEMORY_BYTES
+
+    def trim_memory(self) -> None: ...
 
     def begin_replay(self) -> None: ...
 
