@@ -581,7 +581,7 @@ BUGS = (
         "protocols/mamamia/connection.py",
         (
             "        self.answers.append(cancelled(was_cancelled))",
-            "        self.answer_read(cancelled(was_cancelled))",
+            "        self.answer_at_once(cancelled(was_cancelled))",
         ),
         tests="protocols/test_connection.py",
     ),
@@ -1048,13 +1048,13 @@ BUGS = (
         "mega-early-answer",
         "a PRODUCE is answered before it is durable",
         "protocols/mega/connection.py",
-        ("self.answers.append(produced(", "self.answer_read(produced("),
+        ("self.answers.append(produced(", "self.answer_at_once(produced("),
     ),
     bug(
         "flymq-early-commit",
         "a COMMIT is answered before it is durable",
         "protocols/flymq/connection.py",
-        ("self.answers.append(groups.commit(", "self.answer_read(groups.commit("),
+        ("self.answers.append(groups.commit(", "self.answer_at_once(groups.commit("),
     ),
     bug(
         "transaction-topic-by-topic",
@@ -1099,7 +1099,7 @@ BUGS = (
         "blipmq-early-pong",
         "a PONG leaves before what was published is durable",
         "protocols/blipmq/connection.py",
-        ("self._answer(encode(Pong(", "self.answer_read(encode(Pong("),
+        ("self._answer(encode(Pong(", "self.answer_at_once(encode(Pong("),
     ),
     bug(
         "blipmq-early-delivery",
@@ -1107,7 +1107,7 @@ BUGS = (
         "protocols/blipmq/poll.py",
         (
             "            self.answer(head, message)\n",
-            "            self.answer_read(head, message)\n",
+            "            self.answer_at_once(head, message)\n",
         ),
     ),
     bug(

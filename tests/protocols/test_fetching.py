@@ -39,9 +39,9 @@ class Letters(FetchConnection):
             elif letter == b"F":
                 self.fetch(self._partition(), 0, 1000, self.fetch_bytes, self._fetched)
             elif letter == b"4":
-                self.answer_read(b"4", b"4", b"4", b"4,")
+                self.answer_at_once(b"4", b"4", b"4", b"4,")
             else:
-                self.answer_read(b"p,")
+                self.answer_at_once(b"p,")
 
     def _partition(self) -> Partition:
         topic = self.broker.topics.find("t") or self.broker.topics.create("t")

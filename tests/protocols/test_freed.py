@@ -79,7 +79,7 @@ async def held_and_closed(
     await until(lambda: sum(one.unfinished for one in factory.connections) == len(peers))
     connections = list(factory.connections)
     for connection in connections:
-        connection.resolve(connection.pending(), bytes(UNREAD_BYTES), is_read=True)
+        connection.resolve(connection.pending(), bytes(UNREAD_BYTES), at_once=True)
     for peer in peers:
         peer.close()
     transports = [connection.transport for connection in connections]

@@ -223,7 +223,7 @@ class Connection(Protocol):
         if self.queued_bytes + self._answered_bytes > self.factory.limits.in_flight_bytes:
             self.hold(Hold.BACKLOG)
 
-    def answer_read(self, *parts: bytes) -> None:
+    def answer_at_once(self, *parts: bytes) -> None:
         """Append an answer that depends on no pending commit. ``parts`` as in `answer`.
 
         It is sent after the answers to earlier requests.
@@ -231,7 +231,7 @@ class Connection(Protocol):
         self._undelayed_parts += len(parts)
         self.answer(*parts)
 
-    def answer_durable(self, make: Callable[[], bytes], count: int, size: int) -> None:
+    def answer_when_durable(self, make: Callable[[], bytes], count: int, size: int) -> None:
         """Answer ``count`` requests with the result of ``make``, about ``size`` bytes.
 
         ``make`` is called at the time of sending, when every change applied before is durable. Its
@@ -272,16 +272,16 @@ class Connection(Protocol):
         """Undo `postpone`; return False if the place was not postponed."""
         return self._postponed.pop(place, None) is not None
 
-    def resolve(self, place: QueuedAnswers, *parts: bytes, is_read: bool = False) -> None:
+    def resolve(self, place: QueuedAnswers, *parts: bytes, at_once: bool = False) -> None:
         """Fill the place of a `pending` answer; ``parts`` as in `answer`.
 
-        The answer waits for the commit of all changes applied so far, unless ``is_read`` is True.
+        The answer waits for the commit of all changes applied so far, unless ``at_once`` is True.
         """
         if self.gone:
             return
         place.parts = [*parts]
         place.size = sum(map(len, parts))
-        place.ticket = 0 if is_read else self.group_commit.ticket()
+        place.ticket = 0 if at_once else self.group_commit.ticket()
         self.queued_bytes += place.size
         if place.ticket > self.group_commit.durable_ticket:
             self._await(place.ticket)
@@ -684,7 +684,7 @@ class Connection(Protocol):
         if not answer:
             self.abort()
             return
-        self.answer_read(answer)
+        self.answer_at_once(answer)
         self._enqueue()
         self.close_after_answers()
 

@@ -65,7 +65,7 @@ class FetchConnection(Connection):
         if topic.ticket > self.group_commit.durable_ticket:
             self.answers.append(answer)
         else:
-            self.answer_read(answer)
+            self.answer_at_once(answer)
 
     def listen(self) -> None:
         """Read the socket while only an `IN_PROGRESS` hold is set, to notice a peer that closes.
@@ -132,7 +132,7 @@ class _PendingFetch:
         self._is_done = True
         connection = self._connection
         if self._place is None:
-            connection.answer_read(*self._parts(records, next_offset, error))
+            connection.answer_at_once(*self._parts(records, next_offset, error))
         elif not connection.gone:
             connection.close_on_fault(self._late, self._place, records, next_offset, error)
 
@@ -150,7 +150,7 @@ class _PendingFetch:
             except BrokerdError as refusal:
                 records, error = (), without_frames(refusal)
         connection.expect_answer(0)
-        connection.resolve(place, *self._parts(records, next_offset, error), is_read=True)
+        connection.resolve(place, *self._parts(records, next_offset, error), at_once=True)
         connection.release(Hold.IN_PROGRESS)
 
     def _parts(

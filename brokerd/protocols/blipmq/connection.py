@@ -154,7 +154,7 @@ class BlipmqConnection(PollConnection):
         if self.written_ticket > self.group_commit.durable_ticket:
             self.answers.append(answer)
         else:
-            self.answer_read(answer)
+            self.answer_at_once(answer)
 
     def _nack(self, frame: bytes, code: int, text: str) -> None:
         if self._is_unread:

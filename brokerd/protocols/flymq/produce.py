@@ -183,7 +183,7 @@ class ProduceConnection(RequestConnection):
             self._receipts = []
             self.wrote()
             size = len(stored) * PRODUCED_BYTES + sum(len(one[0]) for one in stored)
-            self.answer_durable(partial(_produce_answers, stored), len(stored), size)
+            self.answer_when_durable(partial(_produce_answers, stored), len(stored), size)
 
 
 def too_large(size: int) -> RecordTooLarge:

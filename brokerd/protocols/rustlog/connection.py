@@ -298,7 +298,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
         self._answer(Metrics(self.factory.metrics()))
 
     def _ping(self, request: Ping) -> None:
-        self.answer_read(CODECS[self._dialect].encode_answer(Pong()))
+        self.answer_at_once(CODECS[self._dialect].encode_answer(Pong()))
 
     _DISPATCH: ClassVar[dict[type, Callable[[RustlogConnection, Any], None]]] = {
         Produce: _produce,
