@@ -35,6 +35,7 @@ from brokerd.server.config import (
     secret_warnings,
     with_secrets,
 )
+from brokerd.server.descriptors import descriptors_left
 from brokerd.server.journald import WARNING
 from brokerd.server.listeners import ADMIN, endpoints_of, insecure_listeners, is_open
 from brokerd.server.logs import OperatorLog, file_observer
@@ -142,6 +143,7 @@ def assemble(
         is_checked = checks_host(config, endpoints[ADMIN])
         hosts = Hosts([socket.gethostname(), *config.admin.hosts]) if is_checked else None
         site = make_site(service.status, core.api(), health, metrics, reactor, _log, hosts)
+        site.descriptors_left = descriptors_left
         service.attach_admin(listener(ADMIN, config.admin.endpoint, lambda: site))
     return service
 

@@ -76,6 +76,9 @@ class HandHost:
 
     def trim_memory(self) -> None: ...
 
+    def descriptors_left(self) -> int:
+        return 1_000_000
+
     def begin_replay(self) -> None: ...
 
     def begin_serving(self) -> None: ...

@@ -30,6 +30,8 @@ from brokerd.security import MONITOR
 
 IDLE_SECONDS = 30
 MAX_CONNECTIONS = 100
+KEPT_DESCRIPTORS = 32
+"""File descriptors that the connections of the site leave to the broker."""
 CONTENT_SECURITY_POLICY = b"default-src 'self'; frame-ancestors 'none'"
 """Content-Security-Policy: the page loads only its own files, and no page may frame it."""
 
@@ -152,12 +154,14 @@ class AdminSite(Site):
         self._hosts = hosts
         self._access_log = AccessLog(log, reactor)
         self._open: set[TimedChannel] = set()
+        self.descriptors_left: Callable[[], int] = lambda: KEPT_DESCRIPTORS
+        """Returns how many more files the process may open."""
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         """Accept a connection; if there are too many, close one without a request, else return
         None.
         """
-        if len(self._open) >= MAX_CONNECTIONS:
+        if len(self._open) >= MAX_CONNECTIONS or self.descriptors_left() < KEPT_DESCRIPTORS:
             if not self.waiting:
                 return None
             oldest = next(iter(self.waiting))

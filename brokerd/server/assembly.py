@@ -418,6 +418,7 @@ class BrokerCore:
         factory.guard = self.guard
         factory.memory = self.memory
         factory.places = self._places
+        factory.descriptors_left = self._host.descriptors_left
         self._factories[wire_format] = factory
         factory.count_open = self._count_open
         return factory

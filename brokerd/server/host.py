@@ -22,6 +22,7 @@ from brokerd.archive.storage.address import Place
 from brokerd.protocols.base.transport import read_directly
 from brokerd.schemas.checker import CheckProcesses, CheckRunner
 from brokerd.server.bounded_call import bounded_call
+from brokerd.server.descriptors import descriptors_left
 from brokerd.server.garbage import GarbageFreezer
 from brokerd.server.machine_memory import fix_mmap_threshold, memory_bytes, trim_heap
 from brokerd.wal import DirectoryLock, Disk, RealDisk
@@ -75,6 +76,9 @@ class Host(Protocol):
 
     def trim_memory(self) -> None:
         """Return memory that is free in the process to the system."""
+
+    def descriptors_left(self) -> int:
+        """Return how many more files the process may open."""
 
     def begin_replay(self) -> None:
         """Prepare for the replay."""
@@ -132,6 +136,9 @@ class RealHost:
 
     def trim_memory(self) -> None:
         trim_heap()
+
+    def descriptors_left(self) -> int:
+        return descriptors_left()
 
     def begin_replay(self) -> None:
         self._garbage.pause()

@@ -121,6 +121,9 @@ class SimHost:
     def trim_memory(self) -> None:
         """Do nothing: the memory is that of this process."""
 
+    def descriptors_left(self) -> int:
+        return FILES_MAX
+
     @property
     def open_archive(self) -> OpenArchive | None:
         archive = self._machine.archive

@@ -21,7 +21,7 @@ from brokerd.admin.conditions import Condition
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.http.authentication import Authenticator
 from brokerd.admin.http.request import REQUEST_SECONDS
-from brokerd.admin.site import IDLE_SECONDS, MAX_CONNECTIONS, make_site
+from brokerd.admin.site import IDLE_SECONDS, KEPT_DESCRIPTORS, MAX_CONNECTIONS, make_site
 from brokerd.codecs.mamamia import Acquire, Produce
 from brokerd.security import OPEN_GUARD
 from tests.broker.fakearchive import FakeArchive
@@ -242,6 +242,19 @@ def test_connections_are_bounded_and_given_back(browser: Browser) -> None:
     assert browser.connect() is None
     assert connections[0] is not None
     connections[0][0].connectionLost(connectionDone)
+    assert browser.connect() is not None
+
+
+def test_connections_leave_the_broker_some_descriptors(browser: Browser) -> None:
+    browser.slow = True
+    first = browser.connect()
+    assert first is not None
+    left = [KEPT_DESCRIPTORS - 1]
+    browser.site.descriptors_left = lambda: left[0]
+    assert browser.connect() is not None and first[1].aborted, "it makes room"
+    browser.site.waiting.clear()
+    assert browser.connect() is None
+    left[0] += 1
     assert browser.connect() is not None
 
 

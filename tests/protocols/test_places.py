@@ -9,6 +9,7 @@ from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.logger import capturedLogs
 
 from brokerd.protocols.base.connection import Connection, Limits
+from brokerd.protocols.base.factory import KEPT_DESCRIPTORS
 from brokerd.protocols.base.places import Places, counted_network
 from brokerd.protocols.mamamia.connection import MamamiaFactory
 from brokerd.security import Guard
@@ -125,6 +126,22 @@ def test_the_last_places_are_kept_for_addresses_that_have_logged_in() -> None:
     assert hosts.connect("198.51.100.99") is None
     assert hosts.connect("192.0.2.1") and hosts.connect("127.0.0.1")
     assert hosts.connect("192.0.2.1") is None, "all places are taken"
+
+
+def test_connections_are_refused_while_few_descriptors_are_left() -> None:
+    """The log needs the rest: a segment that it cannot open would end the broker."""
+    hosts = Hosts(Limits())
+    left = [KEPT_DESCRIPTORS - 1]
+    hosts.factories[0].descriptors_left = lambda: left[0]
+    with capturedLogs() as events:
+        assert hosts.connect("127.0.0.1") is None and hosts.connect("192.0.2.1") is None
+        hosts.factories[0].startFactory()
+        hosts.house.pass_time(6, step=1)
+        hosts.factories[0].stopFactory()
+    [event] = [one for one in events if one.get("log_level") and one["log_level"].name == "warn"]
+    assert (event["event_id"], event["count"]) == ("descriptors-short", 2)
+    left[0] += 1
+    assert hosts.connect("127.0.0.1")
 
 
 def test_without_security_no_place_is_kept() -> None:

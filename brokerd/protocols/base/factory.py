@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory
@@ -17,6 +17,9 @@ from brokerd.protocols.base.places import KEPT_PART, Places, counted_network
 from brokerd.protocols.base.slices import SliceQueue
 from brokerd.protocols.base.transport import peer_text, unsent_bytes
 from brokerd.security import OPEN_GUARD, Guard
+
+KEPT_DESCRIPTORS: Final = 48
+"""File descriptors that connections leave to the log, however many others are in use."""
 
 
 class ConnectionFactory(Factory):
@@ -42,11 +45,15 @@ class ConnectionFactory(Factory):
         """Returns the number that counts against the limit, over all listeners that share it."""
         self.guard: Guard = OPEN_GUARD
         """Authenticates clients."""
+        self.descriptors_left: Callable[[], int] = lambda: KEPT_DESCRIPTORS
+        """Returns how many more files the process may open."""
         self.accepted = 0
         self.refused = 0
         self._refused_logged = 0
         self._refused_networks = 0
         """Refused connections since the last log line, for which there were places."""
+        self._refused_descriptors = 0
+        """Refused connections since the last log line, for lack of descriptors."""
         self._sweep_call: DelayedCall | None = None
         self._empty: list[Deferred[None]] = []
 
@@ -78,6 +85,9 @@ class ConnectionFactory(Factory):
         limits = self.limits
         count = self.count_open()
         if count >= limits.connections:
+            return False
+        if self.descriptors_left() < KEPT_DESCRIPTORS:
+            self._refused_descriptors += 1
             return False
         network = counted_network(host)
         if not network:
@@ -141,6 +151,17 @@ class ConnectionFactory(Factory):
 
     def _log_refused(self) -> None:
         """Write one log line for all connections refused since the last sweep, by reason."""
+        short, self._refused_descriptors = self._refused_descriptors, 0
+        if short:
+            self._refused_logged += short
+            self._log.warn(
+                "{listener}: {count} connections refused, because the process may open fewer than "
+                "{kept} further files; raise the limit on open files (ulimit -n)",
+                listener=self.name,
+                count=short,
+                kept=KEPT_DESCRIPTORS,
+                event_id="descriptors-short",
+            )
         networks, self._refused_networks = self._refused_networks, 0
         if networks:
             self._refused_logged += networks
