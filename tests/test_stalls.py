@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import key_order, stalls
+from benchmarks import key_order, neighbours, stalls
 from benchmarks.children import ChildFailed
 
 
@@ -33,6 +33,20 @@ def test_every_phase_of_much_at_once_has_figures(
     ]
     assert all({"seconds", "longest_ms", "busiest_ms"} <= phase.keys() for phase in phases)
     assert max(phase["longest_ms"] for phase in phases) > 0  # a short one may be rounded to 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_small_produce_beside_heavy_requests_has_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--json", "--seconds=0.5", "--only=idle", "--only=leases", "--only=records"]
+    code = neighbours.main([*options, f"--directory={tmp_path}"])
+    out = capsys.readouterr()
+    assert code == 0, out.err
+    cases = json.loads(out.out)["cases"]
+    assert [case["case"] for case in cases] == ["idle", "leases", "records"]
+    assert all(case["produces"] and case["processor_longest_ms"] > 0 for case in cases)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,6 +16,7 @@ from brokerd.admin.calls import (
     effective_access,
     groups,
     leases,
+    quotas,
     records,
     schemas,
     security,
@@ -36,6 +37,7 @@ ROUTES = [
     *clock.ROUTES,
     *security.ROUTES,
     *effective_access.ROUTES,
+    *quotas.ROUTES,
     *schemas.ROUTES,
     *audit.ROUTES,
 ]

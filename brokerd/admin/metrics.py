@@ -8,7 +8,7 @@ which another thread can format without a lock.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -422,6 +422,19 @@ GROUP_DEFINITIONS = (
 )
 
 
+QUOTA_LABELS = ("kind", "name")
+QUOTA_SERIES_MAX = 100
+"""Most quotas with series of their own; the others are summed up."""
+QUOTA_DEFINITIONS = (
+    Definition("requests", "brokerd_quota_requests", C, "Produces and reads counted by a quota"),
+    Definition("bytes_in", "brokerd_quota_bytes_in", C, "Bytes of produces counted by a quota"),
+    Definition("bytes_out", "brokerd_quota_bytes_out", C, "Bytes of answers counted by a quota"),
+    Definition("waits", "brokerd_quota_waits", C, "Requests that waited for a quota"),
+    Definition("refused", "brokerd_quota_refused", C, "Connections refused by a quota"),
+    Definition("connections", "brokerd_quota_connections", G, "Open connections of a quota"),
+)
+
+
 class StatusCollector:
     """Makes metric families from a status; skips keys that the status lacks."""
 
@@ -448,9 +461,21 @@ class StatusCollector:
             yield _conditions(self._status["conditions"])
         if "schedule" in self._status:
             yield _lateness(self._status["schedule"])
+        yield from self._quota_families(self._status.get("quotas", ()))
         groups = self._status.get("groups")
         if groups is not None:
             yield from self._group_families(groups)
+
+    def _quota_families(self, quotas: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+        shown, others = quotas[:QUOTA_SERIES_MAX], quotas[QUOTA_SERIES_MAX:]
+        for definition in QUOTA_DEFINITIONS if quotas else ():
+            family = definition.kind(definition.name, definition.meaning, labels=QUOTA_LABELS)
+            for quota in shown:
+                family.add_metric([quota["kind"], quota["name"]], quota[definition.path])
+            if others:
+                total = sum(quota[definition.path] for quota in others)
+                family.add_metric(["others", ""], total)
+            yield family
 
     def _group_families(self, groups: list[Mapping[str, Any]]) -> Iterator[Metric]:
         for definition in GROUP_DEFINITIONS:

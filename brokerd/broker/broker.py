@@ -38,7 +38,9 @@ from brokerd.broker.retention.segment_cleaner import SegmentCleaner
 from brokerd.broker.schemas.registry import Schemas
 from brokerd.broker.security.accounts import Accounts
 from brokerd.broker.security.audit import AuditTrail
+from brokerd.broker.security.quotas import Quotas
 from brokerd.broker.settings import BrokerSettings
+from brokerd.broker.slices import SliceQueue
 from brokerd.broker.status.damage import DamageRegistry
 from brokerd.broker.status.damage_report import DamageReport
 from brokerd.broker.status.overview import Overview
@@ -100,6 +102,9 @@ class Broker:
     def __post_init__(self) -> None:
         self.time = self.context.time
         self.counters = self.context.counters
+        self.slices = SliceQueue(self.context.clock)
+        """Long work of all connections: some milliseconds in each reactor turn."""
+        self.quotas = Quotas(self.accounts.directory, self.accounts.change_quota)
         self._state = self.context.state
         self._recovery: RecoveryReport | None = None
         self.ready = False
@@ -205,6 +210,7 @@ class Broker:
                 "indexes": self.context.wal.bad_indexes,
                 "snapshots": self.snapshotter.damaged,
             },
+            "quotas": self.quotas.status(),
             "groups": groups,
             "groups_omitted": omitted,
         }

@@ -34,6 +34,7 @@ VERBS = {
     "key": "brokerd.cli.verbs.keys:key_group",
     "lease": "brokerd.cli.verbs.leases:lease_group",
     "produce": "brokerd.cli.verbs.produce:produce_command",
+    "quota": "brokerd.cli.verbs.quotas:quota_group",
     "schedule": "brokerd.cli.verbs.schedules:schedule_group",
     "schema": "brokerd.cli.verbs.schemas:schema_group",
     "tail": "brokerd.cli.verbs.tail:tail_command",

@@ -142,6 +142,9 @@ class Server:
     def patch(self, *parts: str | int, **body: Any) -> Answer:
         return self._exchange("PATCH", _path(parts), body)
 
+    def put(self, *parts: str | int, **body: Any) -> Answer:
+        return self._exchange("PUT", _path(parts), body)
+
     def delete(self, *parts: str | int) -> Answer:
         return self._exchange("DELETE", _path(parts), {})
 

@@ -81,6 +81,8 @@ class EventType(StrEnum):
     KEY_CREATED = "key.create"
     KEY_DELETED = "key.delete"
     CLOCK_SET = "clock.set"
+    QUOTA_SET = "quota.set"
+    QUOTA_DELETED = "quota.delete"
 
 
 class Result(StrEnum):

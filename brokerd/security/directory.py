@@ -13,6 +13,7 @@ from typing import Final
 from brokerd.security.access import ADMIN, READ, WRITE
 from brokerd.security.accounts import AccessList, Account, ApiKey
 from brokerd.security.prefixes import Prefixes
+from brokerd.security.quotas import Quota
 from brokerd.values import MAX_NAME_BYTES, RESERVED_PREFIX
 
 CACHE_MAX: Final = 10_000
@@ -41,6 +42,10 @@ class Directory:
         """`AccessList.key` -> access list."""
         self.keys: dict[str, ApiKey] = {}
         """Key id -> key, oldest first."""
+        self.quotas: dict[tuple[str, str], Quota] = {}
+        """`Quota.key` -> quota."""
+        self.quotas_version = 0
+        """Grows with each change of a quota."""
         self.next_account_id = 1
         self._prefixes = Prefixes()
         """The prefixes that have lists."""
@@ -85,6 +90,16 @@ class Directory:
         """Remove a key, if it exists."""
         self.keys.pop(key_id, None)
         self._changed()
+
+    def put_quota(self, quota: Quota) -> None:
+        """Add a quota or replace it."""
+        self.quotas[quota.key] = quota
+        self.quotas_version += 1
+
+    def remove_quota(self, kind: str, name: str) -> None:
+        """Remove a quota, if it exists."""
+        self.quotas.pop((kind, name), None)
+        self.quotas_version += 1
 
     def _changed(self) -> None:
         self.version += 1

@@ -14,7 +14,7 @@ from brokerd.cli.main import cli
 ROOT = Path(__file__).resolve().parent.parent.parent
 ASKING = (
     *("topic", "group", "lease", "dlq", "schedule", "produce", "tail", "archive", "clock"),
-    *("user", "acl", "key", "audit", "whoami", "schema"),
+    *("user", "acl", "key", "audit", "whoami", "schema", "quota"),
 )
 """The verbs that docs/cli.rst is about."""
 PAGES = (

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.codecs.mamamia import BodyError, RequestError, batches, requests
+from brokerd.codecs.mamamia import BodyError, Decoder, RequestError, batches
 from brokerd.codecs.mamamia.batches import plain_produce_batch, plain_settle_batch
+from brokerd.codecs.mamamia.walk_steps import finish
 from tests.strategies.mamamia import keys, names, payloads
 
 odd = st.one_of(
@@ -79,6 +80,14 @@ produce_bodies = maps(
 )
 
 
+def walk_settle_batch(body: bytes) -> Any:
+    return finish(Decoder().decode_steps(0x84, body))
+
+
+def walk_produce_batch(body: bytes) -> Any:
+    return finish(Decoder().decode_steps(0x82, body))
+
+
 def outcome(read: Callable[[bytes], Any], body: bytes) -> Any:
     try:
         return read(body)
@@ -90,14 +99,14 @@ def outcome(read: Callable[[bytes], Any], body: bytes) -> Any:
 def test_a_settle_batch_is_read_as_walking_reads_it(body: Any) -> None:
     packed = msgpack.packb(body)
     plain = plain_settle_batch(packed)
-    assert plain is None or plain == outcome(requests._walk_settle_batch, packed)
+    assert plain is None or plain == outcome(walk_settle_batch, packed)
 
 
 @given(produce_bodies)
 def test_a_produce_batch_is_read_as_walking_reads_it(body: Any) -> None:
     packed = msgpack.packb(body)
     plain = plain_produce_batch(packed)
-    assert plain is None or plain == outcome(requests._walk_produce_batch, packed)
+    assert plain is None or plain == outcome(walk_produce_batch, packed)
 
 
 @given(settle_bodies, st.data())
@@ -105,7 +114,7 @@ def test_damaged_bodies_are_judged_by_walking(body: Any, data: st.DataObject) ->
     packed = bytearray(msgpack.packb(body))
     packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
     plain = plain_settle_batch(bytes(packed))
-    assert plain is None or plain == outcome(requests._walk_settle_batch, bytes(packed))
+    assert plain is None or plain == outcome(walk_settle_batch, bytes(packed))
 
 
 @pytest.mark.parametrize("count", [1, 100])
@@ -132,5 +141,5 @@ def test_a_settle_that_gives_up_is_read_either_way() -> None:
     packed = msgpack.packb({"log_id": "l", "group_id": "g", "client_id": "c", "settles": [settle]})
     plain = plain_settle_batch(packed)
     assert plain is not None
-    assert plain == requests._walk_settle_batch(packed)
+    assert plain == walk_settle_batch(packed)
     assert plain.settles[0][4:] == ("no such customer", True)

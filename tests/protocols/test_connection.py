@@ -1086,18 +1086,21 @@ def test_who_asks_for_much_leaves_others_their_turn(monkeypatch: pytest.MonkeyPa
     house = House()
     busy, other = house.connect(), house.connect()
     group_info = house.broker.overview.group_info
+    groups: list[str] = []
 
     def slow(*names: str) -> Any:
         house.clock.rightNow += 0.004
+        groups.append(names[1])
         return group_info(*names)
 
     monkeypatch.setattr(house.broker.overview, "group_info", slow)
     busy.send(*[mm.GroupInfo("orders", "g")] * 30)
     first = len(busy.answers())
     assert 0 < first < 10
-    other.send(mm.GroupInfo("orders", "g"))
-    assert len(other.answers()) == 1
+    other.send(mm.GroupInfo("orders", "light"))
     house.run()
+    assert groups.index("light") <= first + 1, "it goes before the requests that wait"
+    assert len(other.answers()) == 1
     assert first + len(busy.answers()) == 30
     busy.send(mm.Produce("orders", b"x"))
     house.run()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from brokerd.broker import BrokerSettings
+from brokerd.broker.slices import SLICE_SECONDS
 from brokerd.codecs import flymq
 from brokerd.protocols.base.framing import STRANGER_BYTES_MAX
-from brokerd.protocols.base.slices import SLICE_SECONDS
 from brokerd.protocols.flymq import connection as flymq_protocol
 from brokerd.protocols.flymq.decompression import AT_ONCE_BYTES, SLICE_STEPS
 from brokerd.security import ADMIN, WRITE

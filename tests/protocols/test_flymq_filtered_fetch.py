@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from brokerd.broker import BrokerSettings
+from brokerd.broker.slices import SLICE_SECONDS
 from brokerd.codecs import flymq
-from brokerd.protocols.base.slices import SLICE_SECONDS
 from brokerd.protocols.flymq.filtered_fetch import CONTENT_READS, READ_RECORDS
 from brokerd.security import READ
 from tests.guards import Given, GuardOf
@@ -125,6 +125,7 @@ def test_of_many_scans_one_slice_runs_at_a_time_and_all_in_turn() -> None:
     for client in clients:
         client.send(scan())
     assert len(house.steps.waiting) == 1
+    house.steps.look_seconds = SLICE_SECONDS / 40
     done: list[int] = []
     while house.steps.waiting:
         house.steps.step()

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from brokerd.broker import BrokerSettings, Congested
+from brokerd.broker.slices import SLICE_SECONDS, SliceQueue
 from brokerd.codecs import rustlog as rl
 from brokerd.codecs.rustlog import Dialect
 from brokerd.protocols.base.connection import Limits
-from brokerd.protocols.base.slices import SLICE_SECONDS, SliceQueue
 from brokerd.protocols.rustlog import topic_list
 from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
 from brokerd.values import Encoding, Format
@@ -416,7 +416,7 @@ def test_long_produces_of_many_clients_have_one_slice_a_turn_between_them() -> N
     while turns.waiting:
         at_most = max(at_most, turns.waiting)
         turns.turn()
-    house.run()
+        house.run()
     assert at_most == 1
     assert sorted(desk.answers() for desk in desks) == [[rl.Produced(at, 1)] for at in range(8)]
 
@@ -476,8 +476,7 @@ def test_a_connection_may_end_during_a_long_produce(ends: str) -> None:
         else:
             desk.wire.send_no_more()
         while turns.turn():
-            pass
-        house.run()
+            house.run()
     stored = house.broker.topics.existing("t").partitions[0].next_offset
     assert stored == (0 if ends == "vanishes" else 4)
     if ends != "vanishes":

@@ -31,6 +31,7 @@ from brokerd.broker.security.entries import (
     key_revoked_map,
     list_deleted_map,
     put_map,
+    quota_deleted_map,
 )
 from brokerd.errors import (
     AccountExists,
@@ -57,6 +58,7 @@ from brokerd.security.audit import EventType, Result, event
 from brokerd.security.directory import Directory, Policy
 from brokerd.security.keys import new_key
 from brokerd.security.passwords import Passwords
+from brokerd.security.quotas import Quota
 from brokerd.security.throttle import Throttle
 
 EACH_MAX = 100_000
@@ -336,6 +338,14 @@ class Accounts:
         self._check_administrator_left(by, key.owner, self.account(key.owner), key_id)
         details = {"owner": key.owner, "label": key.label}
         self._change(by, EventType.KEY_DELETED, key_id, key_revoked_map(key_id), details)
+
+    # -- quotas -------------------------------------------------------------------------------
+
+    def change_quota(self, by: Access, kind: EventType, quota: Quota, is_set: bool) -> None:
+        """Set or delete a quota, as `Quotas` asks. Raises `NoSpace` or `Congested`."""
+        fields = put_map(quota) if is_set else quota_deleted_map(quota)
+        limits = {what: str(limit) for what, limit in quota.limits().items()}
+        self._change(by, kind, f"{quota.kind}/{quota.name}", fields, limits if is_set else None)
 
     # -- checks and changes -------------------------------------------------------------------
 

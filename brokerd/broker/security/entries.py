@@ -14,6 +14,7 @@ from brokerd.broker.model.map_entries import Map, MapLayout, MapReplay
 from brokerd.broker.model.state import Encode, State
 from brokerd.security.accounts import AccessList, Account, ApiKey
 from brokerd.security.directory import Directory
+from brokerd.security.quotas import Quota
 from brokerd.wal import SnapshotChunk
 from brokerd.walformat import Entry, EntryKind
 
@@ -22,14 +23,21 @@ CHUNK_MAPS = 200
 """Accounts, lists and keys in one chunk of a snapshot: at most 50 MiB."""
 
 LAYOUT = MapLayout(EntryKind.SECURITY, SNAPSHOT_SECURITY, "security", "security")
-Value = Account | AccessList | ApiKey
+Value = Account | AccessList | ApiKey | Quota
 
 
 def put_map(value: Value) -> Map:
     """Return the map that creates or replaces a value."""
     if isinstance(value, Account):
         return _account_map(value)
+    if isinstance(value, Quota):
+        return {"op": "quota", "kind": value.kind, "name": value.name, **value.limits()}
     return _list_map(value) if isinstance(value, AccessList) else _key_map(value)
+
+
+def quota_deleted_map(quota: Quota) -> Map:
+    """Return the map that deletes a quota."""
+    return {"op": "quota_deleted", "kind": quota.kind, "name": quota.name}
 
 
 def _account_map(account: Account) -> Map:
@@ -134,6 +142,19 @@ _CHANGES: dict[str, Callable[[Directory, Map], object]] = {
         fields["topic"], fields["prefix"]
     ),
     "key": _put_key,
+    "quota": lambda directory, fields: directory.put_quota(
+        Quota(
+            fields["kind"],
+            fields["name"],
+            fields["requests"],
+            fields["bytes_in"],
+            fields["bytes_out"],
+            fields["connections"],
+        )
+    ),
+    "quota_deleted": lambda directory, fields: directory.remove_quota(
+        fields["kind"], fields["name"]
+    ),
     "key_revoked": lambda directory, fields: directory.remove_key(fields["id"]),
 }
 
@@ -153,6 +174,7 @@ class SecurityReplay(MapReplay):
             *directory.accounts.values(),
             *directory.lists.values(),
             *directory.keys.values(),
+            *directory.quotas.values(),
         ]
         firsts = range(0, len(values), CHUNK_MAPS)
         return [partial(_chunk, lsn, first, values) for first in firsts]

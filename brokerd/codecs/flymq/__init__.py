@@ -40,6 +40,7 @@ from brokerd.codecs.flymq.account_values import (
 from brokerd.codecs.flymq.answers import (
     FETCHED_BYTES,
     RECORD_BYTES,
+    all_topics,
     cluster_metadata,
     consumed_parts,
     error,
@@ -49,6 +50,7 @@ from brokerd.codecs.flymq.answers import (
     ok,
     position,
     produced,
+    some_topics,
     topic_metadata,
     topics,
 )
@@ -341,6 +343,8 @@ __all__ = [
     "schema_text",
     "schemas",
     "topic_metadata",
+    "all_topics",
+    "some_topics",
     "topics",
     "transaction_answer",
     "user",

@@ -141,6 +141,16 @@ def topics(names: Sequence[str]) -> bytes:
     return frame(Opcode.LIST_TOPICS, pack_texts(names))
 
 
+def some_topics(names: Sequence[str]) -> bytes:
+    """A part of the answer to LIST_TOPICS, for `all_topics`."""
+    return b"".join(map(pack_text, names))
+
+
+def all_topics(count: int, parts: Sequence[bytes]) -> bytes:
+    """The answer to LIST_TOPICS of these parts, which have ``count`` names together."""
+    return frame(Opcode.LIST_TOPICS, b"".join((_U32.pack(count), *parts)))
+
+
 def topic_metadata(topic: str, partitions: Sequence[PartitionOffsets]) -> bytes:
     """The answer to METADATA, in the layout of the Go client's codec (page, METADATA)."""
     parts = [pack_text(topic), _U32.pack(len(partitions))]

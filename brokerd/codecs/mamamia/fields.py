@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from math import isfinite
 from typing import TypeVar
 
@@ -30,6 +30,9 @@ from brokerd.values import MAX_NAME_BYTES, Encoding
 _BYTES, _TEXT, _MSGPACK = int(Encoding.BYTES), int(Encoding.TEXT), int(Encoding.MSGPACK)
 
 Item = TypeVar("Item")
+
+_STEP_ITEMS = 64
+"""Items of an array that one step reads."""
 
 
 def required(fields: Fields, key: str) -> Field:
@@ -223,10 +226,14 @@ def batch_settle(fields: Fields) -> BatchSettle:
     return BatchSettle(message_id, success, token, read_delay(fields), reason, dead)
 
 
-def read_items(fields: Fields, key: str, decode: Callable[[Fields], Item]) -> tuple[Item, ...]:
-    """Return the decoded items of an array of maps. An error names the index of the item."""
+def read_items(
+    fields: Fields, key: str, decode: Callable[[Fields], Item]
+) -> Generator[None, None, tuple[Item, ...]]:
+    """Return in steps the decoded items of an array of maps. An error names the item's index."""
     decoded = []
     for index, item in enumerate(_walked(fields, key)):
+        if index % _STEP_ITEMS == _STEP_ITEMS - 1:
+            yield
         if isinstance(item, Field):
             raise RequestError(f"{key}[{index}] must be a map, not {item.kind}")
         try:
@@ -236,12 +243,14 @@ def read_items(fields: Fields, key: str, decode: Callable[[Fields], Item]) -> tu
     return tuple(decoded)
 
 
-def read_ids(fields: Fields, key: str) -> tuple[int, ...] | None:
-    """Return the ids of an array; None if absent. An error names the index of the item."""
+def read_ids(fields: Fields, key: str) -> Generator[None, None, tuple[int, ...] | None]:
+    """Return in steps the ids of an array; None if absent. An error names the item's index."""
     if given(fields, key) is None:
         return None
     ids = []
     for index, item in enumerate(_walked(fields, key)):
+        if index % _STEP_ITEMS == _STEP_ITEMS - 1:
+            yield
         if not isinstance(item, Field):
             raise RequestError(f"{key}[{index}] must be an int, not a map")
         ids.append(_id(item, f"{key}[{index}]"))

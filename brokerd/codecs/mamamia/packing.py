@@ -29,10 +29,10 @@ _WHOLE_BYTES = 65_536
 """Larger values are decoded with hooks that drop their inner objects."""
 # An answer nests a payload deeper than its request did. A decode below eight arrays makes sure
 # that the clients that receive the payload can decode it too.
-_DEPTH_GUARD = b"\x91" * 8
+DEPTH_GUARD = b"\x91" * 8
 
-_ARRAY = [None]
-_MAP: dict[str, Any] = {"": None}
+ARRAY = [None]
+MAP: dict[str, Any] = {"": None}
 """Placeholders of an array and a map too large to keep as objects; true, like these."""
 
 
@@ -79,8 +79,8 @@ def _kinds() -> list[str]:
 
 KINDS = _kinds()
 """The name of an object's type by its first byte (MessagePack specification, Formats)."""
-_KEY_FIRST_BYTES = frozenset(n for n in range(256) if KINDS[n] in ("a str", "a bin"))
-_CONTAINER_FIRST_BYTES = frozenset(n for n in range(256) if KINDS[n] in ("a map", "an array"))
+KEY_FIRST_BYTES = frozenset(n for n in range(256) if KINDS[n] in ("a str", "a bin"))
+CONTAINER_FIRST_BYTES = frozenset(n for n in range(256) if KINDS[n] in ("a map", "an array"))
 _BYTES, _TEXT, _MSGPACK = int(Encoding.BYTES), int(Encoding.TEXT), int(Encoding.MSGPACK)
 _new = tuple.__new__  # half the cost of calling a NamedTuple
 
@@ -102,7 +102,18 @@ class Field(NamedTuple):
 
 
 Fields = dict[Key, Field]
-"""The values of a map. The last value of a repeated key counts."""
+"""The values of a map at `FIELD_KEYS`. The last value of a repeated key counts."""
+
+FIELD_KEYS: frozenset[object] = frozenset(
+    (
+        *("log_id", "payload", "metadata", "key", "partition", "ttl", "delay", "messages"),
+        *("producer_id", "sequence", "group_id", "client_id", "duration", "wait", "max"),
+        *("message_id", "success", "reason", "dead", "token", "settles", "message_ids"),
+        "schedule_id",
+    )
+)
+"""The keys of all requests. Values at other keys are checked and dropped: millions of them may
+stand in one body."""
 
 
 def checked(raw: bytes) -> Any:
@@ -114,17 +125,17 @@ def checked(raw: bytes) -> Any:
         if len(raw) <= SHALLOW_BYTES:
             return unpackb(raw, ext_hook=any_extension)
         if len(raw) <= _WHOLE_BYTES:
-            unpackb(_DEPTH_GUARD + raw, ext_hook=any_extension)
+            unpackb(DEPTH_GUARD + raw, ext_hook=any_extension)
         else:
             unpackb(
-                _DEPTH_GUARD + raw,
+                DEPTH_GUARD + raw,
                 ext_hook=any_extension,
                 object_hook=_drop_map,
                 list_hook=_drop_array,
             )
     except UNDECODABLE as error:
         raise BodyError(f"the body is not MessagePack of this format: {error}") from error
-    return _MAP if KINDS[raw[0]] == "a map" else _ARRAY
+    return MAP if KINDS[raw[0]] == "a map" else ARRAY
 
 
 def walk(body: bytes, array_key: str | None = None) -> Fields:
@@ -137,7 +148,7 @@ def walk(body: bytes, array_key: str | None = None) -> Fields:
     unpacker.feed(body)
     try:
         if KINDS[body[0]] == "a map":
-            fields = _walk_map(unpacker, body, array_key)
+            fields = walk_map(unpacker, body, array_key)
         else:
             _walk_value(unpacker, body, 0)
             fields = None
@@ -152,31 +163,34 @@ def walk(body: bytes, array_key: str | None = None) -> Fields:
     return fields
 
 
-def _walk_map(unpacker: Unpacker, body: bytes, array_key: str | None) -> Fields:
+def walk_map(unpacker: Unpacker, body: bytes, array_key: str | None) -> Fields:
     fields: Fields = {}
     unpack, tell = unpacker.unpack, unpacker.tell
     count = unpacker.read_map_header()
     start = tell()
     for _ in range(count):
-        if body[start] not in _KEY_FIRST_BYTES:
+        if body[start] not in KEY_FIRST_BYTES:
             raise BodyError("a map key is neither str nor bin")
         key = unpack()
         start = tell()
         items = _walk_items(unpacker, body, start) if key == array_key else None
         if items is not None:
-            fields[key] = Field(body[start : start + 1], _ARRAY, start, items)
-        elif body[start] in _CONTAINER_FIRST_BYTES:
-            fields[key] = _walk_value(unpacker, body, start)
+            fields[key] = Field(body[start : start + 1], ARRAY, start, items)
+        elif body[start] in CONTAINER_FIRST_BYTES:
+            field = _walk_value(unpacker, body, start)
+            if key in FIELD_KEYS:
+                fields[key] = field
         else:  # as _walk_value would, without its call
             value = unpack()
-            fields[key] = _new(Field, (body[start : tell()], value, start, None))
+            if key in FIELD_KEYS:
+                fields[key] = _new(Field, (body[start : tell()], value, start, None))
         start = tell()
     return fields
 
 
 def _walk_value(unpacker: Unpacker, body: bytes, start: int) -> Field:
     """Return the checked object at `start`."""
-    if body[start] in _CONTAINER_FIRST_BYTES:
+    if body[start] in CONTAINER_FIRST_BYTES:
         unpacker.skip()
         raw = body[start : unpacker.tell()]
         return Field(raw, checked(raw), start)
@@ -186,19 +200,19 @@ def _walk_value(unpacker: Unpacker, body: bytes, start: int) -> Field:
 
 def _walk_items(unpacker: Unpacker, body: bytes, start: int) -> list[Fields | Field] | None:
     """Return the items of an array; None for another type or a longer array than MAX_BATCH."""
-    if not 0 < _array_size(body, start) <= MAX_BATCH:
+    if not 0 < array_size(body, start) <= MAX_BATCH:
         return None
     items: list[Fields | Field] = []
     for _ in range(unpacker.read_array_header()):
         item_start = unpacker.tell()
         if KINDS[body[item_start]] == "a map":
-            items.append(_walk_map(unpacker, body, None))
+            items.append(walk_map(unpacker, body, None))
         else:
             items.append(_walk_value(unpacker, body, item_start))
     return items
 
 
-def _array_size(body: bytes, start: int) -> int:
+def array_size(body: bytes, start: int) -> int:
     """Return the declared number of items of the array at `start`; 0 for another type."""
     first = body[start]
     if first & 0xF0 == 0x90:

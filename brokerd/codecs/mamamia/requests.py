@@ -35,7 +35,7 @@ from brokerd.codecs.mamamia.fields import (
     required,
     stored,
 )
-from brokerd.codecs.mamamia.packing import KINDS, SHALLOW_BYTES, UNDECODABLE, walk
+from brokerd.codecs.mamamia.packing import KINDS, SHALLOW_BYTES, UNDECODABLE, Fields, walk
 from brokerd.codecs.mamamia.values import (
     MAX_BATCH,
     MAX_MESSAGE_ID,
@@ -53,6 +53,7 @@ from brokerd.codecs.mamamia.values import (
     Settle,
     SettleBatch,
 )
+from brokerd.codecs.mamamia.walk_steps import Steps, finish, walk_steps
 
 _METADATA_KEY = b"\xa8metadata"
 _KEY_KEY = b"\xa3key"
@@ -62,6 +63,12 @@ _REMEMBERED_BYTES = 2_048
 """Longest remembered part of a body, so that an idle connection stays small."""
 _NEVER: Final = ()
 """An argument of ``startswith`` that never matches."""
+LARGE_BODY_BYTES: Final = 16_384
+"""Longer bodies may take more than some milliseconds."""
+_STEPS_BYTES: dict[int, int] = {Command.RELEASE: 2_048}
+"""The same for commands whose items are very short."""
+_LENGTH_BYTES = {0xC5: 2, 0xC6: 4, 0xDA: 2, 0xDB: 4}
+"""Bytes of the length after the first byte of a long bin or str."""
 _new = tuple.__new__  # half the cost of calling a NamedTuple
 
 
@@ -99,15 +106,48 @@ class Decoder:
         if command == 2:
             if body == self._acquire_body:
                 return self._acquire
-            return self._decode_acquire(body)
+            return self._read_acquire(walk(body), body)
         if command == 3:
             return self._decode_settle(body)
-        decode = _EXTENSIONS.get(command)
-        if decode is not None:
-            return decode(body)
+        if command in _READERS:
+            array_key, read = _READERS[command]
+            plain = _PLAIN.get(command)
+            return (plain and plain(body)) or finish(read(walk(body, array_key)))
         with suppress(RequestError):  # a body that cannot be decoded is worse (page, Bad input)
             walk(body)
         raise RequestError(f"Unknown command: {command}")
+
+    def takes_steps(self, command: int, body: bytes) -> bool:
+        """Return whether `decode` may take long, so that `decode_steps` is better."""
+        size = len(body)
+        if size <= _STEPS_BYTES.get(command, LARGE_BODY_BYTES):
+            return False
+        prefix = self._produce_prefix
+        if command == 1 and body.startswith(prefix):
+            start = len(prefix)
+            width = _LENGTH_BYTES.get(body[start], 0)
+            value_bytes = int.from_bytes(body[start + 1 : start + 1 + width], "big")
+            return size - start - value_bytes > SHALLOW_BYTES
+        return True
+
+    def decode_steps(self, command: int, body: bytes) -> Steps[Request]:
+        """Return in steps what `decode` returns, and raise its errors."""
+        array_key, read = _READERS.get(command, ("", None))
+        try:
+            fields = yield from walk_steps(body, array_key)
+        except RequestError:
+            if command in _READERS or command <= 3:
+                raise
+            fields = {}
+        if command == 1:
+            return self._read_produce(fields, body)
+        if command == 2:
+            return self._read_acquire(fields, body)
+        if command == 3:
+            return self._read_settle(fields, body)
+        if read is None:
+            raise RequestError(f"Unknown command: {command}")
+        return (yield from read(fields))
 
     def _decode_produce(self, body: bytes) -> Produce:
         # The remembered prefix is "map of 3, log_id, its value, payload". After it come the
@@ -133,7 +173,7 @@ class Decoder:
             produce = self._split_produce(body, start)
             if produce is not None:
                 return produce
-        return self._walk_produce(body)
+        return self._read_produce(walk(body), body)
 
     def _split_produce(self, body: bytes, start: int) -> Produce | None:
         """Return the request of a body with the remembered prefix; None: walk it."""
@@ -165,8 +205,7 @@ class Decoder:
             Produce, (self._produce_log_id, value, encoding, metadata, key, None, None, None)
         )
 
-    def _walk_produce(self, body: bytes) -> Produce:
-        fields = walk(body)
+    def _read_produce(self, fields: Fields, body: bytes) -> Produce:
         log_id = read_name(fields, "log_id")
         produce = Produce(log_id, *read_message(fields))
         prefix = body[:1] + b"\xa6log_id" + fields["log_id"].raw + b"\xa7payload"
@@ -175,8 +214,7 @@ class Decoder:
             self._produce_log_id = log_id
         return produce
 
-    def _decode_acquire(self, body: bytes) -> Acquire:
-        fields = walk(body)
+    def _read_acquire(self, fields: Fields, body: bytes) -> Acquire:
         acquire = Acquire(
             read_name(fields, "log_id"),
             read_name(fields, "group_id"),
@@ -208,10 +246,9 @@ class Decoder:
                         Settle,
                         (log_id, group_id, message_id, client_id, success, delay, reason, dead),
                     )
-        return self._walk_settle(body)
+        return self._read_settle(walk(body), body)
 
-    def _walk_settle(self, body: bytes) -> Settle:
-        fields = walk(body)
+    def _read_settle(self, fields: Fields, body: bytes) -> Settle:
         settle = Settle(
             read_name(fields, "log_id"),
             read_name(fields, "group_id"),
@@ -239,8 +276,8 @@ class Decoder:
         self._settles[suffix] = settle
 
 
-def _decode_extend(body: bytes) -> Extend:
-    fields = walk(body)
+def _read_extend(fields: Fields) -> Steps[Extend]:
+    yield from ()
     return Extend(
         read_name(fields, "log_id"),
         read_name(fields, "group_id"),
@@ -250,19 +287,14 @@ def _decode_extend(body: bytes) -> Extend:
     )
 
 
-def _decode_produce_batch(body: bytes) -> ProduceBatch:
-    return plain_produce_batch(body) or _walk_produce_batch(body)
-
-
-def _walk_produce_batch(body: bytes) -> ProduceBatch:
-    fields = walk(body, "messages")
+def _read_produce_batch(fields: Fields) -> Steps[ProduceBatch]:
     log_id = read_name(fields, "log_id")
-    messages = read_items(fields, "messages", batch_message)
+    messages = yield from read_items(fields, "messages", batch_message)
     return ProduceBatch(log_id, messages, *read_producer(fields))
 
 
-def _decode_acquire_batch(body: bytes) -> AcquireBatch:
-    fields = walk(body)
+def _read_acquire_batch(fields: Fields) -> Steps[AcquireBatch]:
+    yield from ()
     log_id, group_id = read_name(fields, "log_id"), read_name(fields, "group_id")
     client_id = read_name(fields, "client_id")
     most = integer(required(fields, "max"), "max")
@@ -273,46 +305,40 @@ def _decode_acquire_batch(body: bytes) -> AcquireBatch:
     )
 
 
-def _decode_settle_batch(body: bytes) -> SettleBatch:
-    return plain_settle_batch(body) or _walk_settle_batch(body)
+def _read_settle_batch(fields: Fields) -> Steps[SettleBatch]:
+    log_id, group_id = read_name(fields, "log_id"), read_name(fields, "group_id")
+    client_id = read_name(fields, "client_id")
+    settles = yield from read_items(fields, "settles", batch_settle)
+    return SettleBatch(log_id, group_id, client_id, settles)
 
 
-def _walk_settle_batch(body: bytes) -> SettleBatch:
-    fields = walk(body, "settles")
-    return SettleBatch(
-        read_name(fields, "log_id"),
-        read_name(fields, "group_id"),
-        read_name(fields, "client_id"),
-        read_items(fields, "settles", batch_settle),
-    )
-
-
-def _decode_group_info(body: bytes) -> GroupInfo:
-    fields = walk(body)
+def _read_group_info(fields: Fields) -> Steps[GroupInfo]:
+    yield from ()
     return GroupInfo(read_name(fields, "log_id"), read_name(fields, "group_id"))
 
 
-def _decode_release(body: bytes) -> Release:
-    fields = walk(body, "message_ids")
-    return Release(
-        read_name(fields, "log_id"),
-        read_name(fields, "group_id"),
-        read_name(fields, "client_id"),
-        read_ids(fields, "message_ids"),
-    )
+def _read_release(fields: Fields) -> Steps[Release]:
+    log_id, group_id = read_name(fields, "log_id"), read_name(fields, "group_id")
+    client_id = read_name(fields, "client_id")
+    return Release(log_id, group_id, client_id, (yield from read_ids(fields, "message_ids")))
 
 
-def _decode_cancel(body: bytes) -> Cancel:
-    fields = walk(body)
+def _read_cancel(fields: Fields) -> Steps[Cancel]:
+    yield from ()
     return Cancel(read_name(fields, "log_id"), read_id(fields, "schedule_id"))
 
 
-_EXTENSIONS: dict[int, Callable[[bytes], Request]] = {
-    Command.EXTEND: _decode_extend,
-    Command.PRODUCE_BATCH: _decode_produce_batch,
-    Command.ACQUIRE_BATCH: _decode_acquire_batch,
-    Command.SETTLE_BATCH: _decode_settle_batch,
-    Command.GROUP_INFO: _decode_group_info,
-    Command.RELEASE: _decode_release,
-    Command.CANCEL: _decode_cancel,
+_READERS: dict[int, tuple[str | None, Callable[[Fields], Steps[Request]]]] = {
+    Command.EXTEND: (None, _read_extend),
+    Command.PRODUCE_BATCH: ("messages", _read_produce_batch),
+    Command.ACQUIRE_BATCH: (None, _read_acquire_batch),
+    Command.SETTLE_BATCH: ("settles", _read_settle_batch),
+    Command.GROUP_INFO: (None, _read_group_info),
+    Command.RELEASE: ("message_ids", _read_release),
+    Command.CANCEL: (None, _read_cancel),
+}
+"""Command -> the array whose items are walked too, and the function that reads the fields."""
+_PLAIN: dict[int, Callable[[bytes], Request | None]] = {
+    Command.PRODUCE_BATCH: plain_produce_batch,
+    Command.SETTLE_BATCH: plain_settle_batch,
 }

@@ -34,6 +34,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from brokerd.broker import Broker
+from brokerd.broker.slices import CHARGED_SECONDS, SLICE_SECONDS, SliceOwner
 from brokerd.errors import LoginFailed, LoginThrottled
 from brokerd.protocols.base.memory import (
     ANSWERS,
@@ -53,6 +54,7 @@ from brokerd.protocols.base.transport import (
 )
 from brokerd.security import OPEN, Access
 from brokerd.security.certificates import peer_subject
+from brokerd.security.quotas import Meter, Use
 
 if TYPE_CHECKING:
     from brokerd.protocols.base.factory import ConnectionFactory
@@ -60,9 +62,12 @@ if TYPE_CHECKING:
 CLOSING_US = 60_000_000
 """Time in which a peer has to read its last answers and close its side."""
 
+RUN_SECONDS = SLICE_SECONDS
+"""Time that one connection may spend on its requests at once."""
 
-RUN_SECONDS = 0.010
-"""Time that one connection may spend on its requests in one reactor turn."""
+
+QUOTA_SECONDS_MAX = 1.0
+"""A request that waits for its quotas looks at them again after this time at the latest."""
 
 
 class Hold:
@@ -81,9 +86,12 @@ class Hold:
     IN_PROGRESS: Final = 16
     """A request is in progress, such as a read of records. Later requests wait for its answer."""
     OVERTIME: Final = 32
-    """`RUN_SECONDS` are used up; the next reactor turn goes on."""
+    """`RUN_SECONDS` are used up, or the time of all connections in this reactor turn
+    (`SliceQueue.is_full`). A later turn goes on."""
     MEMORY: Final = 64
     """The connections together hold too much memory."""
+    QUOTA: Final = 128
+    """The next request waits for its quotas."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +190,15 @@ class Connection(Protocol):
         self._run_again = False
         self._run_ends = 0.0
         self._made_us = 0
+        self._slice_owner: SliceOwner | None = None
+        self._slice_owner_name = ""
+        self.quotas = broker.quotas.table
+        """All quotas; while it is empty the connection is not metered."""
+        self._meters: tuple[Meter, ...] = ()
+        self._metered: tuple[int, Access] | None = None
+        """The version of the quotas, and the access, that the meters belong to."""
+        self._has_quota = False
+        """Whether the first request is counted: it does not wait for its quotas again."""
         self._last_data_us = 0
         self._unfinished_since_us: int | None = None
         self._closing_since_us: int | None = None
@@ -293,6 +310,57 @@ class Connection(Protocol):
         """Count a refused request for the metrics."""
         self.broker.counters.count_refusal(self.factory.name, error)
 
+    # -- quotas -------------------------------------------------------------------------------
+
+    def waits_for_quota(self, use: int, size: int) -> bool:
+        """Count the next request, of ``size`` bytes, or hold it and return True."""
+        if self._has_quota or use == Use.FREE:
+            return False
+        meters = self._current_meters()
+        if self.gone:
+            return True
+        now_seconds = self.factory.clock.seconds()
+        wait_seconds = max([one.wait_seconds(use, now_seconds) for one in meters], default=0.0)
+        if wait_seconds > 0:
+            for meter in meters:
+                meter.waits += meter.wait_seconds(use, now_seconds) > 0
+            self.hold(Hold.QUOTA)
+            self.factory.clock.callLater(min(wait_seconds, QUOTA_SECONDS_MAX), self._end_quota)
+            return True
+        for meter in meters:
+            meter.take(use, size, now_seconds)
+        self._has_quota = True
+        return False
+
+    def used_quota(self) -> None:
+        """Note that the first request is handled."""
+        self._has_quota = False
+
+    def _end_quota(self) -> None:
+        if not self.gone:
+            self.release(Hold.QUOTA)
+
+    def _current_meters(self) -> tuple[Meter, ...]:
+        """Return the meters of this client. A login may find no place, and close the connection."""
+        quotas = self.broker.quotas
+        known = self._metered
+        if known is None or known[0] != quotas.version or known[1] is not self.access:
+            is_new = known is None or known[1] is not self.access
+            self._metered = (quotas.version, self.access)
+            before = self._meters
+            found = quotas.meters_of(self.factory.name, peer_text(self.transport), self.access.name)
+            for meter in before:
+                meter.connections -= 1
+            full = [one for one in found if is_new and one not in before and one.is_full]
+            self._meters = () if full else found
+            for meter in self._meters:
+                meter.connections += 1
+            if full:
+                for meter in full:
+                    meter.refused += 1
+                self.abort()
+        return self._meters
+
     def close_on_fault(self, call: Callable[..., Any], *arguments: object) -> Any:
         """Call and return the result. An exception is logged and closes this connection."""
         try:
@@ -377,18 +445,35 @@ class Connection(Protocol):
     def overtime(self, handled: int) -> bool:
         """Return True if `handle_requests` must stop after ``handled`` requests.
 
-        Other connections get their share, and it is called again in the next reactor turn. Every
+        Other connections get their share, and it is called again in a later reactor turn. Every
         eighth call reads the clock.
         """
         if handled & 7 != 7 or self.factory.clock.seconds() < self._run_ends:
             return False
-        self.hold(Hold.OVERTIME)
-        self.factory.clock.callLater(0, self._end_overtime)
+        self._wait_for_turn()
         return True
+
+    def _wait_for_turn(self) -> None:
+        """Go on in the queue of the long work, when it is this connection's turn."""
+        self.hold(Hold.OVERTIME)
+        self.factory.slices.add(self._end_overtime, self.slice_owner())
 
     def _end_overtime(self) -> None:
         if not self.gone:
             self.release(Hold.OVERTIME)
+
+    def slice_owner(self) -> SliceOwner:
+        """Return the owner of this connection's long work: its account, or itself without one."""
+        name = self.access.name
+        owner = self._slice_owner
+        if owner is None or name != self._slice_owner_name:
+            self._slice_owner_name = name
+            owner = self.factory.slices.account(name) if name else SliceOwner()
+            self._slice_owner = owner
+        return owner
+
+    def listen(self) -> None:
+        """Notice a peer that closes while a request is in progress. The base class does not."""
 
     def close_after_answers(self, drain: bool = True) -> None:
         """Handle no more requests, and close when the earlier ones are answered.
@@ -424,8 +509,13 @@ class Connection(Protocol):
         if self._running:
             self._run_again = True
             return
+        factory = self.factory
+        if factory.slices.is_full:
+            self._wait_for_turn()
+            return
         self._running = True
-        self._run_ends = self.factory.clock.seconds() + RUN_SECONDS
+        began_seconds = factory.clock.seconds()
+        self._run_ends = began_seconds + RUN_SECONDS
         try:
             while True:
                 self._run_again = False
@@ -437,6 +527,8 @@ class Connection(Protocol):
         except Exception:
             self._fault()
         self._running = False
+        if factory.clock.seconds() - began_seconds > CHARGED_SECONDS:
+            factory.slices.charge(self.slice_owner(), factory.clock.seconds() - began_seconds)
         if self._queue:
             self._check_in_flight()
         elif self.ending:
@@ -510,11 +602,18 @@ class Connection(Protocol):
                     return
                 parts.append(made)
         if parts:
+            if self._meters:
+                self._count_sent(parts)
             send_all(self.transport, parts)
             if self.holds & Hold.SLOW_READER:
                 self._unsent_bytes += sum(map(len, parts))
             if self.holds & Hold.BACKLOG:
                 self._check_backlog()
+
+    def _count_sent(self, parts: list[bytes]) -> None:
+        size, now_seconds = sum(map(len, parts)), self.factory.clock.seconds()
+        for meter in self._meters:
+            meter.sent(size, now_seconds)
 
     def _resume_postponed(self) -> None:
         """Make postponed answers while `may_resolve` allows, the first of the queue first."""
@@ -591,6 +690,8 @@ class Connection(Protocol):
         self.access = self.factory.guard.begin(self.factory.name, peer_text(self.transport))
         self.factory.opened(self)
         self.identify()
+        if self.quotas and not self.gone:
+            self._current_meters()
 
     def handshakeCompleted(self) -> None:
         """Identify the client by its certificate after the TLS handshake."""
@@ -706,6 +807,9 @@ class Connection(Protocol):
         self.holds |= Hold.CLOSING
         self._queue.clear()
         self._postponed.clear()
+        for meter in self._meters:
+            meter.connections -= 1
+        self._meters = ()
         self.answers = []
         self.factory.memory.forget(self)
         self.forget()

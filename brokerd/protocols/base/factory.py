@@ -11,10 +11,10 @@ from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
 from brokerd.broker import Broker, Clock, DelayedCall
+from brokerd.broker.slices import SliceQueue
 from brokerd.protocols.base.connection import Connection, Hold, Limits
 from brokerd.protocols.base.memory import UNLIMITED, MemoryBudget
 from brokerd.protocols.base.places import KEPT_PART, Places, counted_network
-from brokerd.protocols.base.slices import SliceQueue
 from brokerd.protocols.base.transport import peer_text, unsent_bytes
 from brokerd.security import OPEN_GUARD, Guard
 
@@ -33,8 +33,8 @@ class ConnectionFactory(Factory):
         self.broker = broker
         self.limits = limits
         self.clock = clock
-        self.slices = SliceQueue(clock)
-        """Long work of all connections: one slice per reactor turn."""
+        self.slices = broker.slices if broker.slices.clock is clock else SliceQueue(clock)
+        """Long work of all connections of all listeners on this clock."""
         self.memory = MemoryBudget(UNLIMITED, clock)
         """The memory of peers, over all listeners that share it."""
         self.places = Places()

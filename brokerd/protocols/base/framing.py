@@ -73,6 +73,10 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
         """Answer bytes that are no frame and close. All frames before them are handled."""
         self.close_after_answers()
 
+    def quota_use(self, frame: FrameT) -> tuple[int, int]:
+        """Return how a frame counts against quotas: its `Use`, and its bytes."""
+        raise NotImplementedError
+
     def frame_to_retry(self, frame: FrameT) -> FrameT:
         """Return the part of a frame to keep after `Congested`."""
         return frame
@@ -106,7 +110,7 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
     def handle_requests(self) -> None:
         """Handle the received frames until one has to wait."""
         frames = self.frames
-        handle = self.handle
+        handle = self._handle_within_quotas if self.quotas else self.handle
         handled = 0
         for frame in frames:
             if self.holds or self.overtime(handled):
@@ -138,6 +142,19 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
         broken = self._reader.error
         if broken is not None and not frames:
             self.handle_stream_error(broken)
+
+    def _handle_within_quotas(self, frame: FrameT) -> None:
+        """Count a frame against the quotas of the client and carry it out, or let it wait."""
+        if self.waits_for_quota(*self.quota_use(frame)):
+            raise FrameOnHold
+        try:
+            self.handle(frame)
+        except (Congested, FrameOnHold):
+            raise  # it is counted already when it is handled again
+        except BrokerdError:
+            self.used_quota()
+            raise
+        self.used_quota()
 
     def forget(self) -> None:
         """Drop the frames of a closed connection."""

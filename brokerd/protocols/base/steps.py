@@ -13,9 +13,9 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from brokerd.broker.slices import SLICE_SECONDS
 from brokerd.errors import BrokerdError
-from brokerd.protocols.base.fetching import FetchConnection
-from brokerd.protocols.base.slices import SLICE_SECONDS
+from brokerd.protocols.base.connection import Connection
 
 T = TypeVar("T")
 Done = Callable[[T | None, Exception | None], None]
@@ -27,7 +27,7 @@ Steps = Generator[Wait | None, Any, T]
 class StepsRun(Generic[T]):
     """Steps in progress. They end early when their connection closes."""
 
-    def __init__(self, connection: FetchConnection, steps: Steps[T], done: Done[T]) -> None:
+    def __init__(self, connection: Connection, steps: Steps[T], done: Done[T]) -> None:
         self._connection = connection
         self._steps = steps
         self._done = done
@@ -36,7 +36,9 @@ class StepsRun(Generic[T]):
     def start(self) -> None:
         """Run the first steps in a later reactor turn."""
         connection = self._connection
-        connection.factory.slices.add(partial(connection.close_on_fault, self._run_slice))
+        connection.factory.slices.add(
+            partial(connection.close_on_fault, self._run_slice), connection.slice_owner()
+        )
 
     def _run_slice(self) -> None:
         """Run steps until the slice ends, a step waits, or the last step is done."""

@@ -62,6 +62,7 @@ from brokerd.protocols.base.transport import acknowledge, peer_text
 from brokerd.protocols.blipmq.poll import QOS_0, PollConnection, Polls, split_tag
 from brokerd.security import ADMIN, READ, WRITE, Access
 from brokerd.security.audit import topic_auto_created
+from brokerd.security.quotas import Use
 from brokerd.values import Encoding, Format
 
 
@@ -82,6 +83,12 @@ class BlipmqSettings:
 _HANDSHAKE = frozenset((FrameType.HELLO, FrameType.AUTH))
 _ANSWERED_BY_NACKS = frozenset((FrameType.PUBLISH, FrameType.ACK, FrameType.NACK, FrameType.PONG))
 """Frames without an answer, unless they fail: then it is a NACK."""
+_USES: dict[int, int] = {
+    FrameType.PUBLISH: Use.PRODUCE,
+    FrameType.SUBSCRIBE: Use.READ,
+    FrameType.POLL: Use.READ,
+}
+"""Frames that count against quotas."""
 _RETRYABLE = frozenset((Code.FAILED, Code.UNAUTHORIZED))
 """Codes of messages that can be published later or by another client."""
 
@@ -135,6 +142,10 @@ class BlipmqConnection(PollConnection):
             self._DISPATCH[frame_type](self, frame)
         else:
             self._nack(frame, Code.UNAUTHORIZED, UNAUTHENTICATED)
+
+    def quota_use(self, frame: bytes) -> tuple[int, int]:
+        """Return how a frame counts against quotas. Only PUBLISH, SUBSCRIBE and POLL count."""
+        return _USES.get(frame[0], Use.FREE), len(frame)
 
     def refuse(self, frame: bytes, refusal: BrokerdError) -> None:
         """Answer NACK, or close if the frame type is unknown."""

@@ -8,6 +8,7 @@ dispatches each request to a module of its subject, which calls the broker and m
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from brokerd.broker import Broker, Clock, Congested
@@ -67,9 +68,26 @@ from brokerd.protocols.flymq.members import Memberships, address_text
 from brokerd.protocols.flymq.produce import CONTENT_BYTES_MAX as CONTENT_BYTES_MAX
 from brokerd.protocols.flymq.produce import PRODUCE, ProduceConnection
 from brokerd.protocols.flymq.produce import FlymqSettings as FlymqSettings
-from brokerd.protocols.flymq.topic_list import TopicListQueue, known_topics
+from brokerd.protocols.flymq.topic_list import TopicListQueue, answer_topics
 from brokerd.protocols.flymq.transactions import ConnectionTransactions
 from brokerd.security import ADMIN, ANY, READ, WRITE
+from brokerd.security.quotas import Use
+
+_PRODUCES = frozenset(
+    (
+        *(Opcode.PRODUCE, Opcode.PRODUCE_WITH_SCHEMA, Opcode.PRODUCE_DELAYED),
+        *(Opcode.PRODUCE_WITH_TTL, Opcode.TXN_PRODUCE),
+    )
+)
+_FREE = frozenset(
+    (
+        *(Opcode.COMMIT, Opcode.RESET_OFFSET, Opcode.SEEK_TO_TIMESTAMP, Opcode.CANCEL_DELAYED),
+        *(Opcode.DELETE_TOPIC, Opcode.DELETE_GROUP, Opcode.DELETE_SCHEMA, Opcode.PURGE_DLQ),
+        *(Opcode.TXN_COMMIT, Opcode.TXN_ROLLBACK, Opcode.AUTH, Opcode.USER_DELETE),
+        *(Opcode.USER_UPDATE, Opcode.ACL_SET, Opcode.ACL_DELETE, Opcode.PASSWORD_CHANGE),
+    )
+)
+"""Requests that no quota holds back."""
 
 
 class FlymqConnection(ProduceConnection):
@@ -123,6 +141,13 @@ class FlymqConnection(ProduceConnection):
         except Congested:
             self.pending_request = request
             raise
+
+    def quota_use(self, frame: Frame) -> tuple[int, int]:
+        """Return how a request counts against quotas. A compressed one counts compressed."""
+        opcode, _, payload = frame
+        if opcode in _PRODUCES:
+            return Use.PRODUCE, len(payload)
+        return (Use.FREE if opcode in _FREE else Use.READ), len(payload)
 
     def frame_to_retry(self, frame: Frame) -> Frame:
         """Return the frame without its payload: the decoded request is kept."""
@@ -236,20 +261,21 @@ class FlymqConnection(ProduceConnection):
         self.answers.append(flymq_topics.delete_topic(self.broker, self.access, request))
 
     def _list_topics(self, request: ListTopics) -> None:
-        topics = known_topics(self, self.factory.topic_lists, request, ANY)
-        self.answers.append(flymq_topics.list_topics(topics))
+        encode = partial(flymq_topics.list_topics, self.broker)
+        self.answer(answer_topics(self, self.factory.topic_lists, request, ANY, encode))
 
     def _metadata(self, request: Metadata) -> None:
         self.answers.append(flymq_topics.metadata(self.broker, request))
 
     def _cluster_metadata(self, request: ClusterMetadata) -> None:
+        name, address = self.settings.cluster_id, self._address()
         if request.topic:
             self.access.require(READ, request.topic)
             topics = [flymq_topics.existing_topic(self.broker, request.topic)]
+            self.answers.append(flymq_topics.cluster_metadata(topics, name, address))
         else:
-            topics = known_topics(self, self.factory.topic_lists, request, READ)
-        name = self.settings.cluster_id
-        self.answers.append(flymq_topics.cluster_metadata(topics, name, self._address()))
+            encode = partial(flymq_topics.all_metadata, self.broker, name, address)
+            self.answer(answer_topics(self, self.factory.topic_lists, request, READ, encode))
 
     def _subscribe(self, request: Subscribe) -> None:
         self._shows(request.sdk)

@@ -14,10 +14,10 @@ from functools import partial
 from typing import NamedTuple
 
 from brokerd.broker import Clock
+from brokerd.broker.slices import SLICE_SECONDS, SliceQueue
 from brokerd.codecs.flymq import CompressedRequest, Request, RequestError
 from brokerd.errors import without_frames
 from brokerd.protocols.base.connection import Connection
-from brokerd.protocols.base.slices import SLICE_SECONDS, SliceQueue
 
 AT_ONCE_BYTES = 131_072
 """Bytes that all connections may decompress at once in one reactor turn, plus one step."""
@@ -86,7 +86,10 @@ class DecompressionQueue:
     def _go_on_later(self) -> None:
         large = next(iter(self._waiting.values()))
         assert large is not None, "a decompressed request leaves before the next begins"
-        self._slices.add(partial(large.connection.close_on_fault, self._go_on, large))
+        connection = large.connection
+        self._slices.add(
+            partial(connection.close_on_fault, self._go_on, large), connection.slice_owner()
+        )
 
     def _go_on(self, large: _LargeRequest) -> None:
         connection = large.connection

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from brokerd.broker.records.cold_reader import Unreadable
+from brokerd.broker.slices import SliceQueue
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import FETCHED_BYTES, MAX_LENGTH, RECORD_BYTES, Consume, Fetch
 from brokerd.errors import (
@@ -21,7 +22,6 @@ from brokerd.errors import (
     UnknownTopic,
 )
 from brokerd.protocols.base.fetching import FetchConnection
-from brokerd.protocols.base.slices import SliceQueue
 from brokerd.protocols.flymq.filter import compile_filter
 from brokerd.protocols.flymq.filtered_fetch import FilteredFetch
 from brokerd.protocols.flymq.topics import existing_partition, existing_topic

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from brokerd.broker import Clock, FetchCallback, Partition
+from brokerd.broker.slices import SLICE_SECONDS, SliceQueue
 from brokerd.errors import BrokerdError, without_frames
 from brokerd.protocols.base.fetching import FetchConnection
-from brokerd.protocols.base.slices import SLICE_SECONDS, SliceQueue
 from brokerd.protocols.flymq.filter import Filter
 from brokerd.security import READ
 from brokerd.values import Record
@@ -79,7 +79,10 @@ class FilteredFetch:
             self._done(self._passed, self._offset if error else next_offset, None)
 
     def _go_on_later(self, steps: Iterator[None]) -> None:
-        self._slices.add(partial(self._connection.close_on_fault, self._go_on, steps))
+        connection = self._connection
+        self._slices.add(
+            partial(connection.close_on_fault, self._go_on, steps), connection.slice_owner()
+        )
 
     def _go_on(self, steps: Iterator[None]) -> None:
         """Examine records until the slice ends or none are left."""

@@ -34,6 +34,10 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
         self._outcome: tuple[object, Any, Exception | None] | None = None
         """A request with its result or error."""
 
+    def awaits(self, request: object) -> bool:
+        """Return whether `await_result` has a result for this request."""
+        return self._outcome is not None and self._outcome[0] is request
+
     def await_result(self, request: object, ask: Callable[[Done[T]], None]) -> T:
         """Return the result that ``ask`` passes to its argument, now or later.
 

@@ -27,6 +27,7 @@ from brokerd.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from brokerd.protocols.base.steps import Steps
 from brokerd.security import Access
 from brokerd.security.audit import EventType
 
@@ -39,6 +40,8 @@ LEADER = 0
 """Leader of every partition in METADATA."""
 EPOCH = 1
 ONLINE = "online"
+STEP_TOPICS = 500
+"""Names of topics that one step of a list takes; it takes half a millisecond."""
 PLACES_MAX = 20_000
 """Largest number of partitions in an answer to CLUSTER_METADATA: it is made in one turn."""
 
@@ -111,10 +114,20 @@ def delete_topic(broker: Broker, access: Access, request: DeleteTopic) -> bytes:
     return flymq.ok(Opcode.DELETE_TOPIC)
 
 
-def list_topics(topics: Sequence[Topic]) -> bytes:
-    """LIST_TOPICS: sorted names, without those that begin with ``__``."""
-    names = sorted([one.name for one in topics if not one.name.startswith(HIDDEN_PREFIX)])
-    return fitting(flymq.topics(names), "the list of all topics")
+def list_topics(broker: Broker, topics: Sequence[Topic]) -> Steps[bytes]:
+    """LIST_TOPICS: sorted names of existing topics, without those that begin with ``__``."""
+    names: list[str] = []
+    find = broker.topics.find
+    for first in range(0, len(topics), STEP_TOPICS):
+        step = [one.name for one in topics[first : first + STEP_TOPICS] if find(one.name) is one]
+        names += sorted([name for name in step if not name.startswith(HIDDEN_PREFIX)])
+        yield None
+    names.sort()  # sorted runs, which takes a fraction of the time
+    parts = []
+    for first in range(0, len(names), STEP_TOPICS):
+        parts.append(flymq.some_topics(names[first : first + STEP_TOPICS]))
+        yield None
+    return fitting(flymq.all_topics(len(names), parts), "the list of all topics")
 
 
 def metadata(broker: Broker, request: Metadata) -> bytes:
@@ -127,6 +140,15 @@ def metadata(broker: Broker, request: Metadata) -> bytes:
             for one in topic.partitions
         ],
     )
+
+
+def all_metadata(
+    broker: Broker, cluster_id: str, address: str, topics: Sequence[Topic]
+) -> Steps[bytes]:
+    """CLUSTER_METADATA of all topics."""
+    yield from ()
+    there = [topic for topic in topics if broker.topics.find(topic.name) is topic]
+    return cluster_metadata(there, cluster_id, address)
 
 
 def cluster_metadata(topics: Sequence[Topic], cluster_id: str, address: str) -> bytes:

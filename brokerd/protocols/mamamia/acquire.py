@@ -59,6 +59,9 @@ WAIT_MAX_US = 3_600_000_000
 SURELY_FITS_BYTES = MAX_LENGTH - 1024
 """A value and metadata of this size fit any answer, whatever the names."""
 
+LEASES_MAX = 1_000
+"""Most messages that one ACQUIRE_BATCH leases: some milliseconds of the reactor."""
+
 Leased = tuple[GroupPartition, Grant]
 
 
@@ -160,7 +163,7 @@ class AcquireKind:
 
     def acquire(self, broker: Broker, request: LeaseRequest) -> bytes | RecordPlace | NoLease:
         """Lease records; return the answer, a record to read first, or why there is no lease."""
-        limit = request.max_messages if isinstance(request, AcquireBatch) else 1
+        limit = min(request.max_messages, LEASES_MAX) if isinstance(request, AcquireBatch) else 1
         topic_name = request.log_id
         duration_us = None if request.duration is None else microseconds(request.duration)
         while True:

@@ -22,6 +22,7 @@ from brokerd.codecs.mamamia import (
     Acquire,
     AcquireBatch,
     BatchMessage,
+    BatchSettle,
     BodyError,
     Cancel,
     Command,
@@ -35,6 +36,7 @@ from brokerd.codecs.mamamia import (
     Produce,
     ProduceBatch,
     Release,
+    Request,
     Settle,
     SettleBatch,
     answer_length,
@@ -60,11 +62,13 @@ from brokerd.errors import (
     UnknownGroup,
     UnknownOffset,
     UnknownTopic,
+    without_frames,
 )
-from brokerd.protocols.base.connection import Limits, QueuedAnswers
+from brokerd.protocols.base.connection import Hold, Limits, QueuedAnswers
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.protocols.base.framing import FrameConnection
+from brokerd.protocols.base.framing import FrameConnection, FrameOnHold
 from brokerd.protocols.base.leasing import NoLease
+from brokerd.protocols.base.steps import Steps, StepsRun
 from brokerd.protocols.mamamia.acquire import (
     ACQUIRE_BATCH,
     ACQUIRE_NEXT,
@@ -75,7 +79,26 @@ from brokerd.protocols.mamamia.acquire import (
     microseconds,
 )
 from brokerd.security import READ, WRITE
+from brokerd.security.quotas import Use
 from brokerd.values import Encoding, Format
+
+SMALL_BODY_BYTES = 2_048
+"""A request with a body of this size is decoded and carried out at once."""
+
+_PRODUCES = frozenset((Command.PRODUCE, Command.PRODUCE_BATCH))
+_FREE = frozenset(
+    (
+        *(Command.SETTLE, Command.SETTLE_BATCH, Command.EXTEND, Command.RELEASE),
+        Command.CANCEL,
+    )
+)
+"""Commands that no quota holds back."""
+
+STEP_ITEMS = 32
+"""Records that one step of a slice releases."""
+
+STEP_SETTLES = 128
+"""Records that one step of a slice settles."""
 
 
 class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
@@ -83,7 +106,10 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
 
     def __init__(self, broker: Broker, frame_bytes: int) -> None:
         super().__init__(broker, FrameReader(min(frame_bytes, MAX_LENGTH)))
-        self._decode = Decoder().decode
+        self._decoder = Decoder()
+        self._decode = self._decoder.decode
+        self._decoded: Request | BrokerdError | None = None
+        """The request of the first frame, or its refusal, if it was decoded in slices."""
         self._pending_acquires: dict[PendingAcquire, None] = {}
         self._settled_so_far: list[str] = []
         """Results of a SETTLE_BATCH that met `Congested`. The retry begins after them."""
@@ -95,11 +121,21 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
     def handle(self, frame: Frame) -> None:
         """Carry out a request."""
         command, body = frame
+        if len(body) > SMALL_BODY_BYTES:
+            self._handle_large(frame)
+            return
         request = self._decode(command, body)
         permission, carry_out = self._DISPATCH[command]
         if not (self._settled_so_far or self._released_so_far):  # a retry was permitted before
             self.access.require(permission, request.log_id)
         carry_out(self, request)
+
+    def quota_use(self, frame: Frame) -> tuple[int, int]:
+        """Return how a request counts against quotas."""
+        command, body = frame
+        if command in _PRODUCES:
+            return Use.PRODUCE, len(body)
+        return (Use.FREE if command in _FREE else Use.READ), len(body)
 
     def refuse(self, frame: Frame, refusal: BrokerdError) -> None:
         """Answer with the error text, or close if the body is not MessagePack."""
@@ -107,6 +143,54 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             self.close_here()
         else:
             self.answers.append(error(frame[0], str(refusal)))
+
+    # -- requests that may take long ----------------------------------------------------------
+
+    def _handle_large(self, frame: Frame) -> None:
+        """Carry out a request that may take long to decode: in slices, while later ones wait."""
+        command, body = frame
+        request, self._decoded = self._decoded, None
+        if isinstance(request, BrokerdError):
+            raise request
+        in_steps = self._IN_STEPS.get(command)
+        if request is None:
+            in_steps = None
+            if self._decoder.takes_steps(command, body):
+                self.hold(Hold.IN_PROGRESS)
+                StepsRun(self, self._decoder.decode_steps(command, body), self._on_decoded).start()
+                raise FrameOnHold
+            request = self._decode(command, body)
+        permission, carry_out = self._DISPATCH[command]
+        self.access.require(permission, request.log_id)
+        if in_steps is not None:
+            self._answer_in_steps(command, in_steps(self, request))
+            return
+        try:
+            carry_out(self, request)
+        except Congested:
+            self._decoded = request
+            raise
+
+    def _on_decoded(self, request: Request | None, refusal: Exception | None) -> None:
+        """Handle the first frame again, whose body is decoded."""
+        if isinstance(refusal, BrokerdError):
+            self._decoded = without_frames(refusal)
+        else:
+            self._decoded = request
+        self.release(Hold.IN_PROGRESS)
+
+    def _answer_in_steps(self, command: int, steps: Steps[bytes]) -> None:
+        """Answer with the result of ``steps``, or with their refusal. Later requests wait."""
+        place = self.pending()
+        self.hold(Hold.IN_PROGRESS)
+
+        def done(answer: bytes | None, refusal: Exception | None) -> None:
+            if refusal is not None:
+                self.count_refusal(refusal)
+            self.resolve(place, error(command, str(refusal)) if answer is None else answer)
+            self.release(Hold.IN_PROGRESS)
+
+        StepsRun(self, steps, done).start()
 
     def answer_long_polls(self) -> None:
         """Answer all long polls with nothing found."""
@@ -119,6 +203,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         for pending in self._pending_acquires:
             pending.cancel()
         self._pending_acquires.clear()
+        self._decoded = None
 
     # -- producing ----------------------------------------------------------------------------
 
@@ -314,29 +399,11 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         self.answers.append(settled())
 
     def _settle_batch(self, request: SettleBatch) -> None:
-        topic_name, group_id, client_id, settles = request
-        broker = self.broker
         results = self._settled_so_far
         if not results:
             results += [SETTLED] * self._settle_run(request)
-        for message_id, success, token, delay, reason, dead in settles[len(results) :]:
-            index, offset = split_message_id(message_id)
-            try:
-                broker.leases.settle(
-                    broker.leases.group_partition(topic_name, group_id, index, offset),
-                    offset,
-                    success,
-                    owner=client_id if token is None else None,
-                    token=token,
-                    delay_us=None if delay is None else microseconds(delay),
-                    reason=reason,
-                    dead=dead,
-                )
-                results.append(SETTLED)
-            except Congested:
-                raise
-            except BrokerdError as refusal:
-                results.append(str(refusal))
+        for settle in request.settles[len(results) :]:
+            results.append(self._settle_one(request, settle))
         answer = settled_batch(results)
         self._settled_so_far = []
         self.answer(answer)
@@ -363,6 +430,45 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             return leases.settle_run(group_partition, offsets, owner, tokens)
         return 0
 
+    def _settle_steps(self, request: SettleBatch) -> Steps[bytes]:
+        """Settle some records in each step; the settles of a batch do not depend on each other."""
+        results: list[str] = []
+        for first in range(0, len(request.settles), STEP_SETTLES):
+            yield None
+            part = request._replace(settles=request.settles[first : first + STEP_SETTLES])
+            results += [SETTLED] * self._settle_run(part)
+            for settle in part.settles[len(results) - first :]:
+                while True:
+                    try:
+                        results.append(self._settle_one(request, settle))
+                        break
+                    except Congested:
+                        yield self.group_commit.when_uncongested
+        return settled_batch(results)
+
+    def _settle_one(self, request: SettleBatch, settle: BatchSettle) -> str:
+        """Return ``settled`` or the text of the refusal. Raises `Congested`."""
+        topic_name, group_id, client_id, _ = request
+        message_id, success, token, delay, reason, dead = settle
+        index, offset = split_message_id(message_id)
+        leases = self.broker.leases
+        try:
+            leases.settle(
+                leases.group_partition(topic_name, group_id, index, offset),
+                offset,
+                success,
+                owner=client_id if token is None else None,
+                token=token,
+                delay_us=None if delay is None else microseconds(delay),
+                reason=reason,
+                dead=dead,
+            )
+        except Congested:
+            raise
+        except BrokerdError as refusal:
+            return str(refusal)
+        return SETTLED
+
     def _extend(self, request: Extend) -> None:
         topic_name, group_id, client_id, message_id, duration = request
         index, offset = split_message_id(message_id)
@@ -377,7 +483,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         self.answers.append(extended(remaining_us / 1e6))
 
     def _release(self, request: Release) -> None:
-        topic_name, group_id, client_id, message_ids = request
+        message_ids = request.message_ids
         if message_ids is None:
             count, more = self._release_some(request)
             if more:
@@ -385,18 +491,10 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             else:
                 self.answers.append(released(count))
             return
-        broker, results = self.broker, self._released_so_far
+        results = self._released_so_far
         for message_id in message_ids[len(results) :]:
-            index, offset = split_message_id(message_id)
             try:
-                broker.leases.release(
-                    broker.leases.group_partition(topic_name, group_id, index, offset),
-                    offset,
-                    client_id,
-                )
-                results.append(True)
-            except (UnknownOffset, NotLeaseOwner, LeaseLost):  # the client has no such lease
-                results.append(False)
+                results.append(self._release_one(request, message_id))
             except Congested:
                 raise
             except BrokerdError:  # the request ends with an error
@@ -404,6 +502,41 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
                 raise
         self._released_so_far = []
         self.answers.append(released(sum(results)))
+
+    def _release_steps(self, request: Release) -> Steps[bytes]:
+        """Release some of the leases in each step."""
+        count = 0
+        more = request.message_ids is None
+        while more:
+            yield None
+            try:
+                released_now, more = self._release_some(request)
+                count += released_now
+            except Congested:
+                yield self.group_commit.when_uncongested
+        for number, message_id in enumerate(request.message_ids or ()):
+            if number % STEP_ITEMS == 0:
+                yield None
+            while True:
+                try:
+                    count += self._release_one(request, message_id)
+                    break
+                except Congested:
+                    yield self.group_commit.when_uncongested
+        return released(count)
+
+    def _release_one(self, request: Release, message_id: int) -> bool:
+        """Return whether the client had the lease, which ends. Raises `Congested`."""
+        topic_name, group_id, client_id, _ = request
+        index, offset = split_message_id(message_id)
+        leases = self.broker.leases
+        try:
+            leases.release(
+                leases.group_partition(topic_name, group_id, index, offset), offset, client_id
+            )
+        except (UnknownOffset, NotLeaseOwner, LeaseLost):
+            return False
+        return True
 
     def _release_some(self, request: Release) -> tuple[int, bool]:
         """Release some leases of a client; return their number and whether more remain."""
@@ -469,6 +602,11 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         Command.RELEASE: (READ, _release),
         Command.CANCEL: (WRITE, _cancel),
     }
+    _IN_STEPS: ClassVar[dict[int, Callable[[MamamiaConnection, Any], Steps[bytes]]]] = {
+        Command.SETTLE_BATCH: _settle_steps,
+        Command.RELEASE: _release_steps,
+    }
+    """Commands that are carried out in slices if their body is large."""
     """The permission on the topic that each command needs, and its method."""
 
 

@@ -44,6 +44,7 @@ from brokerd.protocols.base.fetching import FetchConnection
 from brokerd.protocols.base.framing import FrameConnection
 from brokerd.security import ADMIN, READ, WRITE
 from brokerd.security.audit import EventType
+from brokerd.security.quotas import Use
 from brokerd.values import Encoding, Format, Record
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
@@ -75,6 +76,12 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
     def handle(self, frame: Request | Refused) -> None:
         """Carry out a request."""
         self._DISPATCH[type(frame)](self, frame)
+
+    def quota_use(self, frame: Request | Refused) -> tuple[int, int]:
+        """Return how a request counts against quotas."""
+        if isinstance(frame, Produce):
+            return Use.PRODUCE, len(frame.payload)
+        return Use.READ, 0
 
     def refuse(self, frame: Request | Refused, refusal: BrokerdError) -> None:
         """Answer with the code of the refusal."""

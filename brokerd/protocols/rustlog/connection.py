@@ -8,6 +8,7 @@ dialect.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -71,6 +72,7 @@ from brokerd.protocols.rustlog.refusals import (
 from brokerd.protocols.rustlog.topic_list import list_topics
 from brokerd.security import ADMIN, MONITOR, READ, WRITE
 from brokerd.security.audit import EventType
+from brokerd.security.quotas import Use
 from brokerd.values import Format, Record
 
 PARTITIONS_MAX = 1_000
@@ -107,6 +109,15 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
         except _REFUSED as problem:
             self.count_refusal(problem)
             self.answers.append(_refused(problem, dialect))
+
+    def quota_use(self, frame: bytes) -> tuple[int, int]:
+        """Return how a request counts against quotas, by its first bytes."""
+        if dialect_of(frame) is Dialect.BINARY:
+            use = _BINARY_USES.get(frame[0], Use.READ)
+        else:
+            found = _JSON_NAME.match(frame)
+            use = _JSON_USES.get(found[1], Use.PRODUCE) if found else Use.PRODUCE
+        return use, len(frame)
 
     def handle_stream_error(self, error: FrameLengthError) -> None:
         """Answer a wrong length in the dialect of the request before it."""
@@ -315,6 +326,19 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
     }
 
 
+_BINARY_USES = {1: Use.PRODUCE, 3: Use.FREE}
+_JSON_NAME = re.compile(rb'\s*\{?\s*"(\w+)"')
+_JSON_USES = {
+    b"OffsetCommit": Use.FREE,
+    **dict.fromkeys(
+        (
+            *(b"Fetch", b"OffsetFetch", b"CreateTopic", b"DescribeTopic", b"DescribePartition"),
+            *(b"ListTopics", b"MetricsFetch", b"Ping"),
+        ),
+        Use.READ,
+    ),
+}
+"""Requests by their names. Any other text counts as a Produce, whose name may have escapes."""
 _REFUSED = (RequestError, Refusal, Denied, AuthenticationRequired)
 """Exceptions whose text is answered in the words of each dialect."""
 

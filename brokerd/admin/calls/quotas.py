@@ -1,0 +1,75 @@
+# Tests: tests/admin/test_quota_calls.py
+"""The API's calls about quotas (docs/security.rst, Quotas)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from msgspec import structs
+
+from brokerd.admin.http.routing import Call, NotFound, Route
+from brokerd.admin.shapes.common import Deleted, Page
+from brokerd.admin.shapes.quotas import QuotaLimits, QuotaList, QuotaShape, QuotaUse
+from brokerd.broker.calls import call_when_admitted
+from brokerd.security import ADMIN
+from brokerd.security.quotas import Quota
+
+QUOTA = "/quotas/{kind}/{name}"
+
+
+def list_quotas(call: Call) -> QuotaList:
+    """Return a page of quotas with their use."""
+    query: Page = call.query
+    page, following = query.select(call.broker.quotas.quotas(), 1)
+    return QuotaList([_shape(call, one) for one in page], following)
+
+
+def describe_quota(call: Call) -> QuotaShape:
+    """Return a quota with its use. Raises `NotFound`."""
+    kind, name = call.path["kind"], call.path["name"]
+    quota = call.broker.quotas.table.get((kind, name))
+    if quota is None:
+        raise NotFound(f"there is no quota of {kind} {name!r}")
+    return _shape(call, quota)
+
+
+async def set_quota(call: Call) -> QuotaShape:
+    """Set a quota. Raises as `Quotas.put`."""
+    limits: QuotaLimits = call.body
+    quota = Quota(call.path["kind"], call.path["name"], **structs.asdict(limits))
+    put = partial(call.broker.quotas.put, call.access, quota)
+    return _shape(call, await call_when_admitted(call.broker, put))
+
+
+async def delete_quota(call: Call) -> Deleted:
+    """Delete a quota, if it exists."""
+    kind, name = call.path["kind"], call.path["name"]
+    await call_when_admitted(
+        call.broker, partial(call.broker.quotas.delete, call.access, kind, name)
+    )
+    return Deleted(name)
+
+
+def _shape(call: Call, quota: Quota) -> QuotaShape:
+    return QuotaShape(
+        quota.kind,  # type: ignore[arg-type]  # check_quota has checked it
+        quota.name,
+        QuotaLimits(**quota.limits()),
+        QuotaUse(**call.broker.quotas.meter(quota).counts()),
+    )
+
+
+ROUTES = [
+    Route(
+        "GET",
+        "/quotas",
+        ADMIN,
+        "List quotas with their use, by kind and name",
+        list_quotas,
+        QuotaList,
+        query=Page,
+    ),
+    Route("GET", QUOTA, ADMIN, "Show a quota with its use", describe_quota, QuotaShape),
+    Route("PUT", QUOTA, ADMIN, "Set a quota", set_quota, QuotaShape, body=QuotaLimits),
+    Route("DELETE", QUOTA, ADMIN, "Delete a quota, if there is one", delete_quota, Deleted),
+]

@@ -1,0 +1,56 @@
+# Tests: tests/admin/test_quota_calls.py
+"""Requests and answers about quotas."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from brokerd.security.quotas import RATE_MAX
+
+QuotaKind = Literal["default", "listener", "address", "account"]
+Limit = Annotated[int, Meta(ge=0, le=RATE_MAX)]
+
+
+class QuotaLimits(Struct, forbid_unknown_fields=True):
+    """The limits of a quota; 0 or left out is no limit."""
+
+    requests: Limit = 0
+    """Produces and reads a second."""
+    bytes_in: Limit = 0
+    """Bytes of produces a second."""
+    bytes_out: Limit = 0
+    """Bytes of answers a second."""
+    connections: Limit = 0
+
+
+class QuotaUse(Struct):
+    """The use of a quota since the broker started or the quota was set."""
+
+    requests: int
+    bytes_in: int
+    bytes_out: int
+    waits: int
+    """Requests that waited."""
+    connections: int
+    """Open connections."""
+    refused: int
+    """Connections refused."""
+
+
+class QuotaShape(Struct):
+    """A quota with its use."""
+
+    kind: QuotaKind
+    name: str
+    limits: QuotaLimits
+    use: QuotaUse
+
+
+class QuotaList(Struct):
+    """A page of quotas, by kind and name."""
+
+    quotas: list[QuotaShape]
+    next: int | None
+    """``first`` of the next page."""

@@ -1,0 +1,157 @@
+# Tests: tests/protocols/test_quotas.py, tests/admin/test_quota_calls.py
+"""The quotas of the broker: kept in the journal with the accounts, and metered by connection.
+
+A connection belongs to up to three meters: of its account (of its address, without one), of its
+address if that has a quota, and of its listener. An account or address without a quota of its own
+has the default's limits, each for itself.
+
+Only quotas have lasting meters, and there are at most `QUOTAS_MAX`; a meter by default lives as
+long as its connections. So memory and metrics are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from weakref import WeakValueDictionary
+
+from brokerd.errors import LimitExceeded
+from brokerd.security import ADMIN, Access
+from brokerd.security.audit import EventType
+from brokerd.security.directory import Directory
+from brokerd.security.quotas import (
+    ACCOUNT,
+    ADDRESS,
+    DEFAULT,
+    DEFAULT_NAME,
+    LISTENER,
+    Meter,
+    Quota,
+    address_quota,
+    check_quota,
+)
+from brokerd.values import Format
+
+QUOTAS_MAX = 1_000
+LISTENERS = tuple(one.name.lower() for one in Format if one is not Format.UNKNOWN)
+
+Key = tuple[str, str]
+
+
+class Quotas:
+    """All quotas and their meters.
+
+    ``table`` is empty while there is no quota; then connections are not metered. ``change`` applies
+    a change of the quotas durably: see `Accounts.change_quota`.
+    """
+
+    def __init__(
+        self, directory: Directory, change: Callable[[Access, EventType, Quota, bool], None]
+    ) -> None:
+        self._directory = directory
+        self._change = change
+        self.table: dict[Key, Quota] = directory.quotas
+        self._meters: dict[Key, Meter] = {}
+        """Meters of the quotas, except that of the default."""
+        self._by_default: WeakValueDictionary[Key, Meter] = WeakValueDictionary()
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of a quota."""
+        return self._directory.quotas_version
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def quotas(self) -> list[Quota]:
+        """Return all quotas, sorted."""
+        return [self.table[key] for key in sorted(self.table)]
+
+    def put(self, by: Access, quota: Quota) -> Quota:
+        """Set a quota, and return it as it is stored.
+
+        Raises `InvalidName`, `InvalidRequest`, `LimitExceeded`, `NoSpace` or `Congested`.
+        """
+        by.require_server(ADMIN)
+        quota = check_quota(quota, LISTENERS)
+        if quota.key not in self.table and len(self.table) >= QUOTAS_MAX:
+            raise LimitExceeded(f"there are {QUOTAS_MAX} quotas already, which is the limit")
+        self._change(by, EventType.QUOTA_SET, quota, True)
+        return quota
+
+    def delete(self, by: Access, kind: str, name: str) -> bool:
+        """Delete a quota and return whether it existed. Raises `NoSpace` or `Congested`."""
+        by.require_server(ADMIN)
+        quota = self.table.get((kind, name))
+        if quota is None:
+            return False
+        self._change(by, EventType.QUOTA_DELETED, quota, False)
+        return True
+
+    # -- meters -------------------------------------------------------------------------------
+
+    def meters_of(self, wire_format: str, address: str, account: str) -> tuple[Meter, ...]:
+        """Return the meters of a connection."""
+        self._follow()
+        table = self.table
+        by_address = address_quota(
+            [quota for quota in table.values() if quota.kind == ADDRESS], address
+        )
+        own = table.get((ACCOUNT, account)) if account else by_address
+        found = [quota for quota in (own, table.get((LISTENER, wire_format))) if quota is not None]
+        if account and by_address is not None:
+            found.append(by_address)
+        meters = [self.meter(quota) for quota in found]
+        default = table.get((DEFAULT, DEFAULT_NAME))
+        if own is None and default is not None:
+            meters.append(self._default_meter(default, account, address))
+        return tuple(meters)
+
+    def meter(self, quota: Quota) -> Meter:
+        """Return the meter of a quota; of the default quota the sum of its present meters."""
+        self._follow()
+        if quota.kind == DEFAULT:
+            return self._default_sum(quota)
+        meter = self._meters.get(quota.key)
+        if meter is None:
+            meter = self._meters[quota.key] = Meter(quota, quota.name)
+        return meter
+
+    def _default_meter(self, default: Quota, account: str, address: str) -> Meter:
+        key = (ACCOUNT, account) if account else (ADDRESS, address)
+        meter = self._by_default.get(key)
+        if meter is None:
+            meter = self._by_default[key] = Meter(default, key[1])
+        return meter
+
+    def _default_sum(self, quota: Quota) -> Meter:
+        total = Meter(quota, quota.name)
+        for meter in self._by_default.values():
+            total.add(meter)
+        return total
+
+    def _follow(self) -> None:
+        """Let the meters follow changes of their quotas."""
+        if self._version == self.version:
+            return
+        self._version = self.version
+        for key, meter in list(self._meters.items()):
+            if key in self.table:
+                meter.change(self.table[key])
+            else:
+                del self._meters[key]
+        default = self.table.get((DEFAULT, DEFAULT_NAME))
+        for meter in self._by_default.values():
+            meter.change(default or replace(meter.quota, requests=0, bytes_in=0, bytes_out=0))
+
+    def status(self) -> list[dict[str, object]]:
+        """Return limits and use of each quota."""
+        return [
+            {
+                "kind": quota.kind,
+                "name": quota.name,
+                "limits": quota.limits(),
+                **self.meter(quota).counts(),
+            }
+            for quota in self.quotas()
+        ]

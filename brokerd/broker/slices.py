@@ -1,0 +1,159 @@
+# Tests: tests/broker/test_slices.py
+"""The share of a reactor turn for long work: cooperative slices, by deficit round-robin.
+
+Long work is cut into slices of a few milliseconds. All connections of all listeners share one
+`SliceQueue`. In a turn it runs slices until `SLICE_SECONDS` are used. Each *owner*, an account or a
+connection, gets the same time: it pays for its slices by their measured cost, and waits while the
+others catch up. An owner that comes with little work goes first (RFC 8290, "new" and "old" queues),
+so a light request waits for one slice of others at most.
+
+The queue also limits the requests that connections handle as they arrive: `charge` adds the cost
+of a long run, and while `is_full`, connections that have requests wait in the queue. Short runs are
+not charged, so many light connections take no detour.
+
+Costs come from the clock that is given. A clock that stands still makes every slice free.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakValueDictionary
+
+from brokerd.broker.group_commit import Clock
+
+SLICE_SECONDS: Final = 0.003
+"""Length of a slice. It ends after the step of work during which this time runs out. Also the time
+in which a turn begins slices, and the time that each owner gets in a round."""
+
+TURN_SECONDS: Final = 0.005
+"""Time of long runs of requests in one turn, of all connections."""
+
+CHARGED_SECONDS: Final = 0.0015
+"""Shorter runs of requests are not charged."""
+
+
+class SliceOwner:
+    """The work of one account or connection, and its credit. It holds no connection itself."""
+
+    __slots__ = ("__weakref__", "credit_seconds", "idle_since_seconds", "is_queued", "works")
+
+    def __init__(self) -> None:
+        self.works: deque[Callable[[], object]] = deque()
+        self.credit_seconds = SLICE_SECONDS
+        """Time that it may use in this round. It may use more once, and waits the longer."""
+        self.idle_since_seconds = 0.0
+        self.is_queued = False
+
+
+class SliceQueue:
+    """Runs the long work of all owners, a few milliseconds in each reactor turn."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._accounts: WeakValueDictionary[str, SliceOwner] = WeakValueDictionary()
+        self._unowned = SliceOwner()
+        self._new: deque[SliceOwner] = deque()
+        """Owners that came with credit. They go first."""
+        self._old: deque[SliceOwner] = deque()
+        """Owners that used up their credit in this round."""
+        self._waiting = 0
+        self._is_scheduled = False
+        self._in_turn = False
+        self._charged_seconds = 0.0
+        self.is_full = False
+        """Whether the requests of this turn took `TURN_SECONDS`."""
+
+    def account(self, name: str) -> SliceOwner:
+        """Return the owner that all connections of an account share."""
+        owner = self._accounts.get(name)
+        if owner is None:
+            owner = self._accounts[name] = SliceOwner()
+        return owner
+
+    def add(self, work: Callable[[], object], owner: SliceOwner | None = None) -> None:
+        """Call ``work`` in a later reactor turn, after the works of its owner that wait already."""
+        owner = owner or self._unowned
+        owner.works.append(work)
+        self._waiting += 1
+        if not owner.is_queued:
+            self._earn(owner)
+            owner.is_queued = True
+            (self._new if owner.credit_seconds > 0 else self._old).append(owner)
+        self._schedule()
+
+    def charge(self, owner: SliceOwner, seconds: float) -> None:
+        """Count the time of a run of requests. Ignored in a slice, which is measured itself."""
+        if self._in_turn:
+            return
+        if not owner.is_queued:
+            self._earn(owner)
+        owner.credit_seconds -= seconds
+        self._charged_seconds += seconds
+        self.is_full = self._charged_seconds >= TURN_SECONDS
+        self._schedule()
+
+    def _earn(self, owner: SliceOwner) -> None:
+        """Give an owner that was idle its share of that time, up to the credit of a round."""
+        now_seconds = self.clock.seconds()
+        share = (now_seconds - owner.idle_since_seconds) / (len(self._new) + len(self._old) + 1)
+        owner.credit_seconds = min(SLICE_SECONDS, owner.credit_seconds + share)
+        owner.idle_since_seconds = now_seconds
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self.clock.callLater(0, self._turn)
+
+    def _turn(self) -> None:
+        """Begin a turn: run slices until their time is used, or each work has had one."""
+        self._is_scheduled = self.is_full = False
+        self._charged_seconds = 0.0
+        end_seconds = self.clock.seconds() + SLICE_SECONDS
+        left = self._waiting
+        self._in_turn = True
+        try:
+            while left and self._run_one() < end_seconds:
+                left -= 1
+        finally:
+            self._in_turn = False
+            if self._waiting:
+                self._schedule()
+
+    def _run_one(self) -> float:
+        """Run the next slice, charge its owner, and return the time."""
+        owners = self._next_owners()
+        owner = owners.popleft()
+        work = owner.works.popleft()
+        self._waiting -= 1
+        before_seconds = self.clock.seconds()
+        try:
+            work()
+        finally:
+            after_seconds = owner.idle_since_seconds = self.clock.seconds()
+            owner.credit_seconds -= after_seconds - before_seconds
+            if not owner.works:
+                owner.is_queued = False
+            elif owner.credit_seconds > 0:
+                owners.appendleft(owner)
+            else:
+                self._old.append(owner)
+        return after_seconds
+
+    def _next_owners(self) -> deque[SliceOwner]:
+        """Return the queue whose first owner has credit, the new owners' if there are any.
+
+        Old owners get more credit when it is their turn in the round.
+        """
+        new, old = self._new, self._old
+        while new:
+            if new[0].credit_seconds > 0:
+                return new
+            old.append(new.popleft())  # it was charged meanwhile
+        while old[0].credit_seconds <= 0:
+            old[0].credit_seconds += SLICE_SECONDS
+            if old[0].credit_seconds > 0:
+                break
+            old.rotate(-1)
+        return old

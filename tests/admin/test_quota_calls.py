@@ -1,0 +1,66 @@
+"""Quotas over the API and in the metrics."""
+
+from __future__ import annotations
+
+from prometheus_client import generate_latest
+
+from brokerd.admin.metrics import QUOTA_SERIES_MAX, make_registry
+from brokerd.broker import BrokerSettings
+from brokerd.codecs import mamamia as mm
+from brokerd.security import OPEN
+from brokerd.security.quotas import Quota
+from tests.admin.caller import Caller
+from tests.house import House, ask
+
+
+def test_a_quota_lives_from_put_to_delete() -> None:
+    caller = Caller(House(settings=BrokerSettings(audit_keep_us=86_400_000_000)))
+    status, answer = caller.call("PUT", "/quotas/account/ann", {"requests": 5, "bytes_in": 1_000})
+    assert status == 200
+    limits = {"requests": 5, "bytes_in": 1_000, "bytes_out": 0, "connections": 0}
+    assert (answer["kind"], answer["name"], answer["limits"]) == ("account", "ann", limits)
+    assert answer["use"]["requests"] == 0
+    assert caller.get("/quotas/account/ann")[1] == answer
+    assert caller.get("/quotas")[1] == {"quotas": [answer], "next": None}
+    assert caller.call("DELETE", "/quotas/account/ann")[0] == 200
+    assert caller.get("/quotas/account/ann")[0] == 404
+    caller.house.pass_time(1)
+    events = caller.get("/audit")[1]["events"]
+    changes = [one for one in events if one["type"].startswith("quota.")]
+    assert {one["type"] for one in changes} == {"quota.set", "quota.delete"}
+    assert {one["resource"] for one in changes} == {"account/ann"}
+
+
+def test_a_network_and_the_default_have_quotas() -> None:
+    caller = Caller()
+    assert caller.call("PUT", "/quotas/address/10.0.0.0%2F8", {"connections": 9})[0] == 200
+    assert caller.call("PUT", "/quotas/default/*", {"bytes_out": 9})[0] == 200
+    names = [(one["kind"], one["name"]) for one in caller.get("/quotas")[1]["quotas"]]
+    assert names == [("address", "10.0.0.0/8"), ("default", "*")]
+
+
+def test_wrong_quotas_are_refused() -> None:
+    caller = Caller()
+    assert caller.call("PUT", "/quotas/account/ann", {})[0] == 400
+    assert caller.call("PUT", "/quotas/account/ann", {"requests": -1})[0] == 400
+    assert caller.call("PUT", "/quotas/topic/x", {"requests": 1})[0] == 400
+    assert caller.call("PUT", "/quotas/listener/kafka", {"requests": 1})[0] == 400
+    assert caller.get("/quotas")[1]["quotas"] == []
+
+
+def test_metrics_show_the_use_of_a_quota() -> None:
+    house = House()
+    house.broker.quotas.put(OPEN, Quota("listener", "mamamia", requests=100))
+    ask(house, mm.Produce("orders", b"x"))
+    text = generate_latest(make_registry(house.broker.status())).decode()
+    assert 'brokerd_quota_requests_total{kind="listener",name="mamamia"} 1.0' in text
+
+
+def test_metrics_have_a_bounded_number_of_series() -> None:
+    house = House()
+    for number in range(QUOTA_SERIES_MAX + 20):
+        house.broker.quotas.put(OPEN, Quota("account", f"a{number:03}", requests=1))
+    text = generate_latest(make_registry(house.broker.status())).decode()
+    series = [line for line in text.splitlines() if line.startswith("brokerd_quota_waits_total{")]
+    assert len(series) == QUOTA_SERIES_MAX + 1
+    assert 'brokerd_quota_waits_total{kind="others",name=""} 0.0' in text

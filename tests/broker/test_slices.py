@@ -1,0 +1,163 @@
+"""The share of a reactor turn: slices by owner, light owners first, costs from a given clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.broker.slices import SLICE_SECONDS, TURN_SECONDS, SliceOwner, SliceQueue
+from tests.protocols.flymq_desk import Steps
+
+
+class Desk:
+    """A queue, and works of known cost."""
+
+    def __init__(self) -> None:
+        self.clock = Steps()
+        self.slices = SliceQueue(self.clock)
+        self.done: list[str] = []
+
+    def work(self, name: str, owner: SliceOwner, slices: int = 1, cost: float = 0.003) -> None:
+        """Queue work that takes so many slices, each of this cost in seconds."""
+
+        def run(left: int) -> None:
+            self.done.append(name)
+            self.clock.now += cost
+            if left > 1:
+                self.slices.add(lambda: run(left - 1), owner)
+
+        self.slices.add(lambda: run(slices), owner)
+
+    def turn(self) -> list[str]:
+        """Run one reactor turn and return what it did."""
+        self.done.clear()
+        self.clock.step()
+        return list(self.done)
+
+    def finish(self) -> list[str]:
+        self.done.clear()
+        while self.clock.waiting:
+            self.clock.step()
+        return list(self.done)
+
+
+def test_a_turn_takes_one_slice_however_many_wait() -> None:
+    desk = Desk()
+    for number in range(8):
+        desk.work(str(number), SliceOwner())
+    for number in range(8):
+        assert len(desk.clock.waiting) == 1
+        assert desk.turn() == [str(number)]
+    assert not desk.clock.waiting
+
+
+def test_a_turn_takes_short_works_until_the_time_of_a_slice_is_used() -> None:
+    desk = Desk()
+    for number in range(10):
+        desk.work(str(number), SliceOwner(), cost=SLICE_SECONDS / 3.5)
+    assert desk.turn() == ["0", "1", "2", "3"]
+
+
+def test_owners_take_turns_by_cost_and_not_by_number_of_works() -> None:
+    """One of two owners has eight works at once: the other still gets half of the time."""
+    desk = Desk()
+    many, one = SliceOwner(), SliceOwner()
+    for number in range(8):
+        desk.work(f"many {number}", many)
+    desk.work("one", one, slices=4)
+    order = desk.finish()
+    assert order.index("one") <= 1
+    assert [name[:4].strip() for name in order[:8]].count("one") == 4
+
+
+def test_an_owner_pays_for_a_long_step_with_later_rounds() -> None:
+    """A step that could not be cut took ten slices' time: the other has ten slices for it."""
+    desk = Desk()
+    long, fair = SliceOwner(), SliceOwner()
+    desk.work("long", long, slices=3, cost=10 * SLICE_SECONDS)
+    desk.work("fair", fair, slices=20)
+    order = desk.finish()
+    second = order.index("long", 1)
+    assert 8 <= order[:second].count("fair") <= 12
+
+
+def test_light_work_that_comes_goes_before_all_heavy_work() -> None:
+    desk = Desk()
+    for number in range(8):
+        desk.work(f"heavy {number}", SliceOwner(), slices=50)
+    for _ in range(20):
+        desk.turn()
+    light = SliceOwner()
+    for _ in range(5):
+        desk.work("light", light, cost=0.0001)
+        assert desk.turn()[0] == "light"
+        desk.turn()
+
+
+def test_all_connections_of_an_account_are_one_owner() -> None:
+    slices = SliceQueue(Steps())
+    owner = slices.account("ann")
+    assert slices.account("ann") is owner
+    assert slices.account("bob") is not owner
+
+
+def test_requests_of_a_turn_are_held_when_their_time_is_used() -> None:
+    desk = Desk()
+    desk.slices.charge(SliceOwner(), TURN_SECONDS / 2)
+    assert not desk.slices.is_full
+    desk.slices.charge(SliceOwner(), TURN_SECONDS / 2)
+    assert desk.slices.is_full
+    desk.turn()
+    assert not desk.slices.is_full
+
+
+def test_a_slice_is_not_charged_twice() -> None:
+    desk = Desk()
+    desk.slices.add(lambda: desk.slices.charge(SliceOwner(), 2 * TURN_SECONDS))
+    desk.turn()
+    assert not desk.slices.is_full
+
+
+def test_who_used_up_its_time_as_it_came_waits_behind_others() -> None:
+    desk = Desk()
+    greedy, modest = SliceOwner(), SliceOwner()
+    desk.slices.charge(greedy, 10 * SLICE_SECONDS)
+    desk.work("greedy", greedy)
+    desk.work("modest", modest, slices=3)
+    assert desk.finish()[0] == "modest"
+
+
+def test_work_that_asks_for_another_turn_goes_behind_the_others_of_its_owner() -> None:
+    desk = Desk()
+
+    def first() -> None:
+        desk.done.append("first")
+        desk.slices.add(lambda: desk.done.append("first again"))
+
+    desk.slices.add(first)
+    desk.slices.add(lambda: desk.done.append("second"))
+    assert desk.finish() == ["first", "second", "first again"]
+
+
+def test_a_fault_in_one_turn_takes_no_turn_from_the_others() -> None:
+    desk = Desk()
+
+    def fail() -> None:
+        raise ValueError("a fault")
+
+    desk.slices.add(fail)
+    desk.slices.add(lambda: desk.done.append("other"))
+    with pytest.raises(ValueError, match="a fault"):
+        desk.clock.step()
+    assert desk.finish() == ["other"]
+
+
+@pytest.mark.parametrize("steps", [1, 10])
+def test_on_a_clock_that_stands_still_each_work_has_one_slice_a_turn(steps: int) -> None:
+    """As in the simulator."""
+    desk = Desk()
+    for name in "ab":
+        desk.work(name, SliceOwner(), slices=steps, cost=0.0)
+    works: Callable[[], list[str]] = desk.turn
+    assert len(works()) == 2

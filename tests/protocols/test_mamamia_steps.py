@@ -1,0 +1,187 @@
+"""Large Mamamia requests: decoded and carried out in slices, with the answers of small ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+
+from brokerd.broker import BrokerSettings
+from brokerd.broker.slices import SLICE_SECONDS
+from brokerd.codecs import mamamia as mm
+from brokerd.codecs.mamamia.frames import frame
+from brokerd.protocols.mamamia.connection import MamamiaFactory
+from brokerd.wal import WalOptions
+from tests.house import Client, House, ask
+from tests.protocols.flymq_desk import Steps
+
+ROOMY = WalOptions(segment_bytes=16 << 20, free_bytes_min=0)
+COUNT = 2_000
+
+
+class SteppedHouse(House):
+    """One whose listener's slices are run by hand; each look at the clock takes half a slice."""
+
+    def __init__(self, **rest: Any) -> None:
+        super().__init__(**{"options": ROOMY, **rest})
+        self.steps: Any = Steps()
+        self.factory = MamamiaFactory(self.broker, self.steps, self.limits)
+
+    def begin(self, client: Client, *requests: Any) -> None:
+        """Send requests; from now on slices are short."""
+        client.send(*requests)
+        self.steps.look_seconds = SLICE_SECONDS * 0.4
+
+    def finish(self) -> int:
+        """Run all slices; return how many turns they took."""
+        turns = 0
+        while self.steps.waiting:
+            self.steps.step()
+            self.run()
+            turns += 1
+        self.steps.look_seconds = 0.0
+        self.run()
+        return turns
+
+
+def filled(house: House) -> House:
+    messages = tuple(mm.BatchMessage(b"x") for _ in range(COUNT))
+    client = house.connect()
+    client.send(mm.ProduceBatch("orders", messages))
+    if isinstance(house, SteppedHouse):
+        house.finish()
+    house.run()
+    assert client.answers() == [mm.ProducedBatch(tuple(range(COUNT)))]
+    return house
+
+
+def test_a_large_batch_of_settles_takes_many_turns_and_gives_every_result() -> None:
+    house = SteppedHouse()
+    filled(house)
+    client, other = house.connect(), house.connect()
+    settles = tuple(mm.BatchSettle(n, True) for n in range(COUNT))
+    unknown = mm.BatchSettle(COUNT, True)
+    house.begin(client, mm.SettleBatch("orders", "g", "c", (*settles, unknown)))
+    client.send(mm.Produce("orders", b"later"))
+    turns = 0
+    while not client.answers():
+        other.send(mm.Produce("other", b"x"))
+        house.steps.step()
+        house.run()
+        turns += 1
+        if turns > 5 and other.answers():
+            break
+    assert turns > 5, "others are answered between the slices"
+    assert house.broker.topics.existing("orders").partitions[0].next_offset == COUNT, "order"
+    assert house.finish() > COUNT // 200
+    batch, produced = client.answers()
+    assert batch.results[:COUNT] == ("settled",) * COUNT
+    assert "settled" not in batch.results[COUNT]
+    assert produced == mm.Produced(COUNT)
+
+
+def test_a_large_release_takes_many_turns() -> None:
+    house = SteppedHouse()
+    filled(house)
+    client = house.connect()
+    client.send(mm.AcquireBatch("orders", "g", "c", 10_000))
+    house.finish()
+    (leased,) = client.answers()
+    ids = tuple(message.id for message in leased.messages) * 4
+    house.begin(client, mm.Release("orders", "g", "c", ids))
+    assert house.finish() > 5
+    assert client.answers() == [mm.Released(len(ids) // 4)]
+
+
+def test_a_value_of_many_objects_comes_back_as_it_was_sent() -> None:
+    house = SteppedHouse()
+    client = house.connect()
+    value = msgpack.packb([{} for _ in range(200_000)])
+    produce = mm.Produce("maps", value, 2, None, b"key")
+    house.begin(client, produce, mm.Acquire("maps", "g", "c"))
+    assert house.finish() > 5
+    produced, acquired = client.answers()
+    assert produced == mm.Produced(0)
+    assert acquired.message.payload == [{}] * 200_000
+
+
+def test_a_large_body_that_is_not_messagepack_closes_behind_the_answers_before() -> None:
+    house = SteppedHouse()
+    client = house.connect()
+    client.send(mm.Produce("orders", b"x"))
+    client.send_bytes(
+        frame(1, b"\x82\xa6log_id\xa1l\xa7payload\xdd\x00\x01\x00\x00" + b"\xc1" * 65_536)
+    )
+    client.send(mm.Produce("orders", b"y"))
+    house.finish()
+    assert client.answers() == [mm.Produced(0)]
+    assert not client.is_open
+
+
+def test_a_refused_large_body_is_answered_and_the_connection_stays() -> None:
+    house = SteppedHouse()
+    client = house.connect()
+    body = {"log_id": 5, "payload": [[]] * 40_000, "metadata": None}
+    client.send_bytes(frame(1, msgpack.packb(body)))
+    client.send(mm.Produce("orders", b"x"))
+    house.finish()
+    refused, produced = client.answers()
+    assert refused.text == "log_id must be a str, not an int"
+    assert produced == mm.Produced(0)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 8])
+def test_a_client_that_leaves_ends_its_work(turns: int) -> None:
+    house = SteppedHouse()
+    filled(house)
+    client = house.connect()
+    settles = tuple(mm.BatchSettle(n, True) for n in range(COUNT))
+    house.begin(client, mm.SettleBatch("orders", "g", "c", settles))
+    for _ in range(turns):
+        house.steps.step()
+    client.disconnect()
+    assert house.finish() <= 2
+    assert ask(house, mm.Produce("orders", b"x")) == [mm.Produced(COUNT)]
+
+
+def test_a_large_batch_waits_for_room_and_is_decoded_once() -> None:
+    house = SteppedHouse(
+        settings=BrokerSettings(max_uncommitted_bytes=1 << 20, frame_bytes=1 << 20)
+    )
+    first, second = house.connect(), house.connect()
+    messages = tuple(mm.BatchMessage(bytes(400)) for _ in range(COUNT))
+    decoded: list[int] = []
+    for client in (first, second):
+        client.send(mm.ProduceBatch("orders", messages))
+    for connection in house.factory.connections:
+        decode = connection._decoder.decode_steps  # type: ignore[attr-defined]
+        connection._decoder = Counted(decode, decoded)  # type: ignore[attr-defined]
+    while house.steps.waiting:
+        house.steps.step()
+    house.run()
+    house.finish()
+    assert first.answers() == [mm.ProducedBatch(tuple(range(COUNT)))]
+    assert second.answers() == [mm.ProducedBatch(tuple(range(COUNT, 2 * COUNT)))]
+    assert decoded == []
+
+
+class Counted:
+    """A decoder that counts its uses."""
+
+    def __init__(self, decode_steps: Any, decoded: list[int]) -> None:
+        self._decode_steps = decode_steps
+        self._decoded = decoded
+
+    def takes_steps(self, command: int, body: bytes) -> bool:
+        return True
+
+    def decode_steps(self, command: int, body: bytes) -> Any:
+        self._decoded.append(command)
+        return self._decode_steps(command, body)
+
+
+def test_an_acquire_of_many_takes_a_thousand() -> None:
+    house = filled(House(options=ROOMY))
+    (leased,) = ask(house, mm.AcquireBatch("orders", "g", "c", 10_000))
+    assert len(leased.messages) == 1_000
