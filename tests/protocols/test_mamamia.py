@@ -569,6 +569,88 @@ def test_a_batch_is_produced_as_one() -> None:
     assert house.broker.group_commit.frames == frames_before + 1
 
 
+RUN = [mm.Produce("orders", b"%d" % number) for number in range(40)]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        mm.Produce("orders", b"text", Encoding.TEXT),
+        mm.Produce("orders", b"x" * 300),
+        mm.Produce("orders", b"x", metadata=msgpack.packb({"a": 1})),
+        mm.Produce("other", b"x"),
+        mm.Produce("orders", b"x", key=b"key"),
+        mm.Produce("orders", b"x", partition=7),
+        mm.GroupInfo("orders", "g"),
+    ],
+    ids=["text", "long", "metadata", "other", "key", "partition", "command"],
+)
+@pytest.mark.parametrize("place", [0, 3, 25, 40])
+def test_produces_in_one_read_are_stored_and_answered_as_one_by_one(
+    between: Any, place: int
+) -> None:
+    """Those of bytes alone for one topic are carried out together."""
+    requests = [*RUN[:place], between, *RUN[place:]]
+    together, alone = House(), House()
+    for house in (together, alone):
+        produce(house, b"first")
+    client = together.connect()
+    client.send(*requests)
+    together.run()
+    one = alone.connect()
+    for request in requests:
+        one.send(request)
+        alone.run()
+    assert client.answers() == one.answers()
+    found = []
+    for house in (together, alone):
+        topic = house.broker.topics.find("orders")
+        assert topic is not None
+        chunk = topic.partition(0).find(0)
+        assert chunk is not None
+        found.append(
+            [
+                chunk.record(index)._replace(append_time_us=0)
+                for index in range(topic.partition(0).next_offset)
+            ]
+        )
+    assert found[0] == found[1] and len(found[0]) >= 41
+
+
+def test_a_run_is_appended_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the test above would hold without it; not on a topic with several partitions."""
+    for partitions, expected in ((1, [40]), (2, [])):
+        house = House()
+        house.broker.topics.create("orders", partitions)
+        produce(house, b"first")
+        runs: list[int] = []
+        append = house.broker.records.append_values
+
+        def appended(
+            partition: Any, values: Any, *rest: Any, runs: Any = runs, append: Any = append
+        ) -> int:
+            runs.append(len(values))
+            return append(partition, values, *rest)
+
+        monkeypatch.setattr(house.broker.records, "append_values", appended)
+        client = house.connect()
+        client.send(RUN[0])
+        client.send(*RUN)
+        house.run()
+        assert runs == expected and len(client.answers()) == 41
+
+
+def test_a_run_that_finds_no_room_waits_as_single_requests_do() -> None:
+    house = House(options=WalOptions(segment_bytes=64 * KIB, free_bytes_min=0))
+    produce(house, b"first")
+    client = house.connect()
+    requests = [mm.Produce("orders", b"x" * 200) for _ in range(2000)]
+    client.send(*requests)
+    house.run()
+    ids = [answer.message_id for answer in client.answers()]
+    assert ids == list(range(1, 2001))
+
+
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("last", [mm.BatchMessage(b"c"), mm.BatchMessage(b"c", key=b"k")])
 def test_a_batch_of_bytes_alone_is_stored_as_any_other(

@@ -60,7 +60,8 @@ produces = st.builds(
 )
 batch_messages = message_fields.map(lambda fields: mm.BatchMessage(*fields[0], *fields[1:]))
 acquires = st.builds(mm.Acquire, names, names, names, durations, seconds)
-reasons = st.text(max_size=60)
+reasons = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=60)
+"""Reasons hold no control characters."""
 settles = st.builds(
     mm.Settle,
     names,

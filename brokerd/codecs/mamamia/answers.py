@@ -83,6 +83,14 @@ def produced(message_id: int) -> bytes:
     return _PRODUCED_9 + _U64(0xCF, message_id)
 
 
+def produced_run(first_id: int, count: int) -> bytes:
+    """The answers to ``count`` PRODUCE requests with ids from ``first_id`` on."""
+    last_id = first_id + count - 1
+    if first_id >= 0x10000 and last_id < 0x100000000:
+        return b"".join([_PRODUCED_5 + _U32(0xCE, one) for one in range(first_id, last_id + 1)])
+    return b"".join(map(produced, range(first_id, last_id + 1)))
+
+
 def scheduled(schedule_id: int) -> bytes:
     """The answer to a PRODUCE with a delay: ``{schedule_id}``."""
     return frame(Command.PRODUCE, b"\x81\xabschedule_id" + _unsigned(schedule_id))

@@ -9,7 +9,7 @@ result of the walk.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -35,6 +35,7 @@ from brokerd.codecs.mamamia.fields import (
     required,
     stored,
 )
+from brokerd.codecs.mamamia.frames import Frame
 from brokerd.codecs.mamamia.packing import KINDS, SHALLOW_BYTES, UNDECODABLE, Fields, walk
 from brokerd.codecs.mamamia.values import (
     MAX_BATCH,
@@ -116,6 +117,28 @@ class Decoder:
         with suppress(RequestError):  # a body that cannot be decoded is worse (page, Bad input)
             walk(body)
         raise RequestError(f"Unknown command: {command}")
+
+    def produce_run(self, frames: Iterable[Frame]) -> tuple[str, list[bytes]]:
+        """Return the log_id and the payloads of the first of these frames that are PRODUCE requests
+        for the log of the last one, with a bin of up to 255 bytes and without metadata and key.
+        """
+        payloads: list[bytes] = []
+        prefix = self._produce_prefix
+        if not prefix or prefix[0] != _MAP_OF_3:
+            return "", payloads
+        head = prefix + b"\xc4"
+        size_at = len(head)
+        around = size_at + 1 + len(_METADATA_NIL)
+        for command, body in frames:
+            if (
+                command != 1
+                or not body.startswith(head)
+                or not body.endswith(_METADATA_NIL)
+                or body[size_at] != len(body) - around
+            ):
+                break
+            payloads.append(body[size_at + 1 : -len(_METADATA_NIL)])
+        return self._produce_log_id, payloads
 
     def takes_steps(self, command: int, body: bytes) -> bool:
         """Return whether `decode` may take long, so that `decode_steps` is better."""

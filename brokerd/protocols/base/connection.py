@@ -240,6 +240,11 @@ class Connection(Protocol):
         if self.queued_bytes + self._answered_bytes > self.factory.limits.in_flight_bytes:
             self.hold(Hold.BACKLOG)
 
+    def answer_run(self, part: bytes, count: int) -> None:
+        """Append the small answers to ``count`` requests in one part, uncounted as single ones."""
+        self.answers.append(part)
+        self._extra_parts += 1 - count
+
     def answer_at_once(self, *parts: bytes) -> None:
         """Append an answer that depends on no pending commit. ``parts`` as in `answer`.
 

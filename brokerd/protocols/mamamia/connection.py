@@ -47,6 +47,7 @@ from brokerd.codecs.mamamia import (
     message_id_of,
     produced,
     produced_batch,
+    produced_run,
     released,
     scheduled,
     settled,
@@ -66,7 +67,7 @@ from brokerd.errors import (
 )
 from brokerd.protocols.base.connection import Hold, Limits, QueuedAnswers
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.protocols.base.framing import FrameConnection, FrameOnHold
+from brokerd.protocols.base.framing import RUN_FRAMES_MIN, FrameConnection, FrameOnHold
 from brokerd.protocols.base.leasing import NoLease
 from brokerd.protocols.base.steps import Steps, StepsRun
 from brokerd.protocols.mamamia.acquire import (
@@ -136,6 +137,22 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         if command in _PRODUCES:
             return Use.PRODUCE, len(body)
         return (Use.FREE if command in _FREE else Use.READ), len(body)
+
+    def handle_run(self, frames: list[Frame]) -> int:
+        """Append the records of PRODUCE requests for one topic, of bytes alone, in one step."""
+        topic_name, values = self._decoder.produce_run(frames)
+        broker = self.broker
+        topic = broker.topics.find(topic_name) if len(values) >= RUN_FRAMES_MIN else None
+        if (
+            topic is None
+            or len(topic.partitions) != 1
+            or not self.access.may(WRITE, topic_name)
+            or not broker.group_commit.has_room(values_frame_bytes(values))
+        ):
+            return 0
+        offset = broker.records.append_values(topic.partitions[0], values, Format.MAMAMIA)
+        self.answer_run(produced_run(offset, len(values)), len(values))
+        return len(values)
 
     def refuse(self, frame: Frame, refusal: BrokerdError) -> None:
         """Answer with the error text, or close if the body is not MessagePack."""
