@@ -37,6 +37,7 @@ from brokerd import __version__
 from brokerd.archive.cluster.master_url import check_master
 from brokerd.archive.cluster.progress import NoProgress
 from brokerd.archive.cluster.session import SparkOptions, find_java, spark_session
+from brokerd.archive.storage.access import parse_access, set_umask
 from brokerd.archive.storage.address import address
 from brokerd.cli.credentials import Credentials, credentials
 from brokerd.cli.options import some
@@ -142,6 +143,7 @@ def command(
     try:
         config = load(file, os.environ, assignments, options=_settings(given)).config
         job = _job(config, only, as_json)
+        set_umask(job.access)
         login = credentials("", "", key_file, os.environ, ca_file)
         if dry_run:
             _print_plan(job, _plan(job), as_json)
@@ -278,6 +280,7 @@ def _job(config: Config, only: Sequence[str], as_json: bool) -> Job:
         now_ms=lambda: time.time_ns() // 1_000_000,
         free_bytes=lambda path: shutil.disk_usage(path).free,
         only=only,
+        access=parse_access(config.archive.group, config.archive.mode),
         progress=_ProgressBar() if on_terminal else NoProgress(),
     )
 

@@ -102,6 +102,8 @@ class Archive(Struct, frozen=True):
     """The archive: its place, and options of the broker and of ``brokerd-rollup`` for it."""
 
     uri: str = ""
+    group: str = ""
+    mode: str = ""
     poll_seconds: PositiveSeconds = 5
     delete_segments: bool = True
     keep_wal_bytes: RetainedSize = GIB
