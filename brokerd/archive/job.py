@@ -154,6 +154,9 @@ def run_job(job: Job) -> JobReport:
                 only=only,
                 failpoint=job.failpoint,
             )
+            if not job.is_small:
+                for table in run.tables.values():
+                    table.keep_out_writers(job.now_ms())
             if job.tables is not None:
                 job.tables.update(run.tables)
             try:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from brokerd.archive.contract.layout import RECORDS, Range, arrow_schema, records_name
 from brokerd.archive.delta.actions import AddFile
-from brokerd.archive.delta.log_files import FileStats
+from brokerd.archive.delta.log_files import COMMITS, FileStats, commit_name, encode_commit
 from brokerd.archive.delta.table import Table
 from brokerd.archive.parquet.writer import FileInfo, FileWriter
+from brokerd.archive.storage.address import Place
 
 NOW_MS = 1_700_000_000_000
 LOG_ID = "0123456789abcdef0123456789abcdef"
@@ -33,6 +36,14 @@ def records_file(
     low = {"topic_id": topic_id, "partition": partition, "offset": first, "append_time": first}
     high = {**low, "offset": end - 1, "append_time": end - 1}
     return AddFile(path, 1000 + end - first, known._replace(**facts), low, high)
+
+
+def open_to_writers(table: Place) -> None:
+    """Make a new table one of an older version of brokerd, which other programs could write."""
+    path = Path(str(table)) / COMMITS / commit_name(0)
+    _, _, *actions = map(json.loads, path.read_bytes().splitlines())
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    path.write_bytes(encode_commit([protocol, *actions], "CREATE TABLE", NOW_MS))
 
 
 def shared_file(

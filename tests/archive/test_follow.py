@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.archive.contract.layout import LAYOUTS
 from brokerd.archive.delta import log_reader
-from brokerd.archive.delta.tables import Tables
+from brokerd.archive.delta.log_files import OPEN_PROTOCOL, PROTOCOL, Protocol
+from brokerd.archive.delta.tables import Tables, open_tables
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.follow import RETRY_SECONDS, Pace, follow
 from brokerd.archive.job import Job, run_job
@@ -24,6 +26,7 @@ from brokerd.archive.maintain.compaction_state import (
     write_state,
 )
 from brokerd.archive.run import Settings
+from tests.archive.adding import open_to_writers
 from tests.archive.data import MIB, NO_LIMIT, NOW_MS, Data
 from tests.archive.making import LOG_ID
 
@@ -193,6 +196,24 @@ def test_small_rounds_leave_the_state_of_compaction(data: Data) -> None:
         data.publish()
         assert run_job(job).problems == []
     assert read_state(data.root, LOG_ID, 1 << 40).partitions == [partition]
+
+
+def test_a_complete_run_keeps_other_writers_out_of_an_older_archive(data: Data) -> None:
+    """A small round leaves the tables as they are."""
+    data.fill(1)
+    data.roll_up()
+    for name in LAYOUTS:
+        open_to_writers(data.root / name)
+    assert run_job(job_of(data)).problems == []
+
+    def protocols() -> set[Protocol]:
+        return {table.snapshot.protocol for table in open_tables(data.root, LOG_ID).values()}
+
+    assert protocols() == {OPEN_PROTOCOL}
+    settings = SMALL._replace(derived=False)
+    assert run_job(job_of(data, settings, is_small=False)).problems == []
+    assert protocols() == {PROTOCOL}
+    data.check()
 
 
 @pytest.mark.slow

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.archive.contract.layout import ARCHIVE_APP, RECORDS
+from brokerd.archive.contract.layout import ARCHIVE_APP, RECORDS, Range
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.delta import log_reader
-from brokerd.archive.delta.actions import AddFile
+from brokerd.archive.delta.actions import AddFile, add_file
 from brokerd.archive.delta.checkpoints import checkpoint_if_due
 from brokerd.archive.delta.log_files import (
     COMMITS,
+    PROTOCOL,
     SUMS,
     Snapshot,
     checkpoint_name,
@@ -31,7 +35,15 @@ from brokerd.archive.delta.log_reader import DeltaLog, list_log, read_log_id
 from brokerd.archive.delta.table import Table
 from brokerd.archive.delta.tables import ensure_tables
 from brokerd.errors import BrokerdError, NewerFormat
-from tests.archive.adding import LOG_ID, NOW_MS, OTHER_LOG_ID, records_file
+from tests.archive.adding import (
+    LOG_ID,
+    NOW_MS,
+    OTHER_LOG_ID,
+    Row,
+    open_to_writers,
+    records_file,
+    write_records,
+)
 
 
 @pytest.fixture
@@ -297,7 +309,8 @@ def test_commit_of_another_program_that_changes_the_table_is_refused(
         fresh(table)
 
 
-def test_another_program_may_set_properties(table: Table) -> None:
+def test_another_program_may_set_properties_of_an_older_table(table: Table) -> None:
+    open_to_writers(table.path)
     DeltaTable(table.path).alter.set_table_properties(
         {"user.note": "hello"}, raise_if_not_exists=False
     )
@@ -362,6 +375,38 @@ def test_table_with_features_of_a_later_delta_protocol_is_refused(table: Table) 
     error = refused(table)
     assert isinstance(error, ForeignArchive)
     assert "reader 3" in str(error)
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["a", "brokerd"]}
+    write_commit(table, 1, {"protocol": protocol})
+    assert "reader 1, writer 7 (a, brokerd), which brokerd does not" in str(refused(table))
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_other_programs_read_and_do_not_write(table: Table, is_old: bool) -> None:
+    """Also a table of an older version, once its protocol was raised; and from a checkpoint."""
+    if is_old:
+        open_to_writers(table.path)
+        table = Table(table.path.parent, table.layout, LOG_ID)
+    rows = [Row(1, 0, offset) for offset in range(5)]
+    info = write_records(table, [Range(1, 0, 0, 5)], rows)
+    table.commit([add_file(info)], now_ms=NOW_MS)
+    assert table.keep_out_writers(NOW_MS) == is_old
+    assert not table.keep_out_writers(NOW_MS)
+    for with_checkpoint in (False, True):
+        if with_checkpoint:
+            fill(table, 30)
+            checkpoint_if_due(table.path, fresh(table), 1)
+        other = DeltaTable(table.path)
+        assert polars.scan_delta(str(table.path)).head(0).collect().width == 14
+        uris = [uri.removeprefix("file://") for uri in other.file_uris()]
+        assert str(table.path / info.path) in uris
+        for write in (
+            partial(other.delete, "offset < 2"),
+            other.optimize.compact,
+            partial(other.alter.set_table_properties, {"user.note": "x"}, False),
+        ):
+            with pytest.raises(DeltaError, match="brokerd"):
+                write()
+    assert fresh(table).protocol == PROTOCOL
 
 
 def test_whose_table_it_is_stands_in_it(table: Table) -> None:

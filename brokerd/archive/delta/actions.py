@@ -17,9 +17,8 @@ import msgspec
 
 from brokerd.archive.contract.layout import LOG_ID_PROPERTY, VERSION, VERSION_PROPERTY, Layout
 from brokerd.archive.delta.log_files import (
-    READER_VERSION,
+    PROTOCOL,
     TAG,
-    WRITER_VERSION,
     FileStats,
     encode_stats,
 )
@@ -174,5 +173,15 @@ def create_actions(layout: Layout, log_id: str, now_ms: int) -> list[Action]:
         },
         "createdTime": now_ms,
     }
-    protocol = {"minReaderVersion": READER_VERSION, "minWriterVersion": WRITER_VERSION}
-    return [{"protocol": protocol}, {"metaData": metadata}]
+    return [protocol_action(), {"metaData": metadata}]
+
+
+def protocol_action() -> Action:
+    """Build the action that keeps other writers out."""
+    return {
+        "protocol": {
+            "minReaderVersion": PROTOCOL.reader,
+            "minWriterVersion": PROTOCOL.writer,
+            "writerFeatures": list(PROTOCOL.features),
+        }
+    }

@@ -35,9 +35,23 @@ TAG = "brokerd"
 """The tag of an ``add`` action that holds the file's `FileStats`."""
 FILE_BYTES_MAX = 1 << 30
 """The largest size of a commit or checkpoint."""
-READER_VERSION = 1
-WRITER_VERSION = 2
+WRITER_FEATURE = "brokerd"
+"""A writer feature that no other program knows. So none of them writes, and all may read."""
 _SUM_MAGIC = "brokerd checkpoint 1"
+
+
+class Protocol(NamedTuple):
+    """The Delta protocol of a table."""
+
+    reader: int
+    writer: int
+    features: tuple[str, ...] = ()
+    """The writer features, in order."""
+
+
+PROTOCOL = Protocol(1, 7, (WRITER_FEATURE,))
+OPEN_PROTOCOL = Protocol(1, 2)
+"""The protocol of tables of older versions of brokerd, which other programs may write."""
 
 
 class FileStats(NamedTuple):
@@ -68,6 +82,7 @@ class Snapshot(NamedTuple):
     """The versions of app transactions, by app id."""
     files: pa.Table
     """The live files: ``path`` relative to the table, ``size``, and the fields of `FileStats`."""
+    protocol: Protocol = PROTOCOL
 
     @property
     def state(self) -> TableState:
@@ -115,6 +130,7 @@ class _MetaData(Struct):
 class _Protocol(Struct, rename="camel"):
     min_reader_version: int
     min_writer_version: int
+    writer_features: list[str] | None = None
 
 
 class _CommitInfo(Struct, rename="camel"):
@@ -140,7 +156,7 @@ class Actions(NamedTuple):
     removed: Sequence[str] = ()
     transactions: Mapping[str, int] = {}
     configuration: Mapping[str, str] | None = None
-    protocol: tuple[int, int] | None = None
+    protocol: Protocol | None = None
 
 
 _LINES = msgspec.json.Decoder(_Line)
@@ -188,7 +204,14 @@ def decode_commit(data: bytes, path: Place) -> Actions:
         )
     metadata = [line.meta_data.configuration for line in lines if line.meta_data is not None]
     protocols = [line.protocol for line in lines if line.protocol is not None]
-    protocol = [(one.min_reader_version, one.min_writer_version) for one in protocols]
+    protocol = [
+        Protocol(
+            one.min_reader_version,
+            one.min_writer_version,
+            tuple(sorted(one.writer_features or ())),
+        )
+        for one in protocols
+    ]
     return Actions(
         _files_of(adds),
         removed,
@@ -223,7 +246,8 @@ def _file_table(paths: Any, sizes: Any, tags: Any) -> pa.Table:
 def apply(actions: Actions, version: int, before: Snapshot | None) -> Snapshot:
     """Return the version after the actions of a commit or a checkpoint."""
     if before is None:
-        return Snapshot(version, dict(actions.transactions), actions.files)
+        protocol = actions.protocol or PROTOCOL
+        return Snapshot(version, dict(actions.transactions), actions.files, protocol)
     files = before.files
     replaced = [*actions.removed, *actions.files["path"].to_pylist()]
     if replaced and len(files):
@@ -231,7 +255,8 @@ def apply(actions: Actions, version: int, before: Snapshot | None) -> Snapshot:
         files = files.filter(pc.invert(is_replaced))
     if len(actions.files):
         files = pa.concat_tables([files, actions.files])
-    return Snapshot(version, {**before.transactions, **actions.transactions}, files)
+    transactions = {**before.transactions, **actions.transactions}
+    return Snapshot(version, transactions, files, actions.protocol or before.protocol)
 
 
 def damaged(path: Place, problem: str) -> ArchiveUnavailable:
@@ -272,5 +297,9 @@ def decode_checkpoint(data: bytes) -> Actions:
         (),
         {txn["appId"]: txn["version"] for txn in rows("txn").to_pylist()},
         dict(metadata),
-        (protocol["minReaderVersion"], protocol["minWriterVersion"]),
+        Protocol(
+            protocol["minReaderVersion"],
+            protocol["minWriterVersion"],
+            tuple(sorted(protocol.get("writerFeatures") or ())),
+        ),
     )

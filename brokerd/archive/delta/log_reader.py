@@ -16,9 +16,9 @@ from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.delta.log_files import (
     COMMITS,
     FILE_BYTES_MAX,
-    READER_VERSION,
+    OPEN_PROTOCOL,
+    PROTOCOL,
     SUMS,
-    WRITER_VERSION,
     Actions,
     Snapshot,
     apply,
@@ -157,11 +157,12 @@ class DeltaLog:
         """Check the properties and the Delta protocol. Raises ForeignArchive and NewerFormat."""
         if actions.configuration is not None:
             check_properties(actions.configuration, self._log_id, self.table)
-        if actions.protocol is not None and actions.protocol != (READER_VERSION, WRITER_VERSION):
+        if actions.protocol not in (None, PROTOCOL, OPEN_PROTOCOL):
             raise ForeignArchive(
                 f"{self.table}: another program raised the table's Delta protocol to reader "
-                f"{actions.protocol[0]}, writer {actions.protocol[1]}, which brokerd does not "
-                "support; use another archive, or restore the version before it "
+                f"{actions.protocol.reader}, writer {actions.protocol.writer} "
+                f"({', '.join(actions.protocol.features) or 'no features'}), which brokerd does "
+                "not support; use another archive, or restore the version before it "
                 "(docs/archive-log.rst)"
             )
 

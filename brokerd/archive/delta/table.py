@@ -17,9 +17,22 @@ import pyarrow as pa
 from brokerd.archive.contract.layout import Layout
 from brokerd.archive.contract.pairing import TableState
 from brokerd.archive.contract.view import ArchiveUnavailable
-from brokerd.archive.delta.actions import AddFile, add_action, remove_action, transaction_action
+from brokerd.archive.delta.actions import (
+    Action,
+    AddFile,
+    add_action,
+    protocol_action,
+    remove_action,
+    transaction_action,
+)
 from brokerd.archive.delta.checkpoints import checkpoint_if_due
-from brokerd.archive.delta.log_files import COMMITS, Snapshot, commit_name, encode_commit
+from brokerd.archive.delta.log_files import (
+    COMMITS,
+    PROTOCOL,
+    Snapshot,
+    commit_name,
+    encode_commit,
+)
 from brokerd.archive.delta.log_reader import DeltaLog
 from brokerd.archive.delta.vacuum import vacuum
 from brokerd.archive.storage.address import Place
@@ -59,6 +72,10 @@ class Table:
     def refresh(self) -> None:
         """Read the newest version."""
         self._snapshot = self._read()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
 
     @property
     def version(self) -> int:
@@ -135,6 +152,22 @@ class Table:
         raise TableConflict(
             f"{self.path}: other processes committed first {COMMIT_ATTEMPTS} times; try again later"
         )
+
+    def keep_out_writers(self, now_ms: int) -> bool:
+        """Raise the protocol of a table of an older version, so that no other program writes.
+
+        :return: False if the table has the protocol already.
+        :raises ArchiveUnavailable: the disk or the server reports an error.
+        """
+        actions: list[Action] = [protocol_action()]
+        data = encode_commit(actions, "UPGRADE PROTOCOL", now_ms)
+        while self._snapshot.protocol != PROTOCOL:
+            path = f"{COMMITS}/{commit_name(self._snapshot.version + 1)}"
+            is_done = self._store.put_if_absent(path, data)
+            self.refresh()
+            if is_done:
+                return True
+        return False
 
     def _check_transactions(self, newest: Snapshot, transactions: Mapping[str, int]) -> None:
         for app_id in transactions:
