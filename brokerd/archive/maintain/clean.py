@@ -183,7 +183,12 @@ class _Cleaner:
         )
         self._problems = list(unreadable.values())
         self._blocked = partitions_of_unreadable(unreadable, self._below)
-        self._expiry = {one.name.footer_hash: one.expires_us for one in self._files.values()}
+        reads_footers = run.settings.retention or run.settings.compaction
+        self._expiry = {
+            one.name.footer_hash: one.expires_us
+            for one in self._files.values()
+            if reads_footers or one.expires_us != EXPIRY_UNKNOWN
+        }
 
     def clean(self) -> None:
         """Select, examine and rewrite files, and save the state."""

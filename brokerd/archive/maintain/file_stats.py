@@ -74,6 +74,8 @@ def read_file_stats(
 ) -> tuple[dict[str, RecordsFile], dict[str, str]]:
     """Return the live files of records by path, and the problems of unreadable files by path.
 
+    A run that removes nothing needs no footer.
+
     :param bounds: the retention bounds by bucket.
     :param compacted: the partitions whose extents are needed.
     :param expiry: known expiry times, by the checksum of the file's footer.
@@ -89,6 +91,8 @@ def read_file_stats(
         if file.name.only is None or file.name.footer_hash not in expiry:
             unread[file.name.bucket][file.path] = file.size
     problems: dict[str, str] = {}
+    if not (run.settings.retention or run.settings.compaction):
+        return files, problems
     for footer in _read_footers(run, table, unread, bounds, compacted):
         if footer.problem:
             problems[footer.path] = footer.problem
