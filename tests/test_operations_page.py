@@ -36,6 +36,7 @@ def test_every_metric_is_on_the_page_and_no_other() -> None:
         "brokerd_build_info",
         "brokerd_condition",
         "brokerd_refusals_total",
+        "brokerd_request_seconds",
         *(one.name for one in HISTOGRAMS),
         *(f"{name}_total" for name, _ in TOPIC_METRICS),
         "brokerd_group_series_omitted",

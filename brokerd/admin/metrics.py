@@ -453,6 +453,8 @@ class StatusCollector:
             value = _at(self._status, histogram.path)
             if value is not None:
                 yield _histogram(histogram, value)
+        if "request_times" in self._status:
+            yield _request_times(self._status["request_times"])
         if "refusals" in self._status:
             yield _refusals(self._status["refusals"])
         if "traffic" in self._status:
@@ -518,13 +520,30 @@ def _build_info(version: str) -> Metric:
 
 
 def _histogram(definition: HistogramDefinition, status: Mapping[str, Any]) -> Metric:
-    bounds = [*map(str, BOUNDS_SECONDS), "+Inf"]
     return HistogramMetricFamily(
         definition.name,
         definition.meaning,
-        buckets=list(zip(bounds, accumulate(status["counts"]), strict=True)),
+        buckets=_buckets(status),
         sum_value=status["sum"],
     )
+
+
+def _buckets(status: Mapping[str, Any]) -> list[tuple[str, float]]:
+    bounds = [*map(str, BOUNDS_SECONDS), "+Inf"]
+    return list(zip(bounds, accumulate(status["counts"]), strict=True))
+
+
+def _request_times(times: Mapping[str, Mapping[str, Any]]) -> Metric:
+    """One histogram for each format and operation."""
+    family = HistogramMetricFamily(
+        "brokerd_request_seconds",
+        "Time from the read of a request to its answer, of a sample",
+        labels=["format", "operation"],
+    )
+    for wire_format, operations in times.items():
+        for operation, status in operations.items():
+            family.add_metric([wire_format, operation], _buckets(status), status["sum"])
+    return family
 
 
 def _refusals(refusals: list[Mapping[str, Any]]) -> Metric:

@@ -594,6 +594,7 @@ class BrokerCore:
         status: dict[str, Any] = {
             "durability": self._config.wal.durability,
             "connections": {name: len(f.connections) for name, f in self._factories.items()},
+            "request_times": {n: f.request_times.status() for n, f in self._factories.items()},
             "unread_bytes": {name: f.unread_bytes() for name, f in self._factories.items()},
             "slow_readers": {name: f.slow_readers() for name, f in self._factories.items()},
             "connections_refused": {name: f.refused for name, f in self._factories.items()},

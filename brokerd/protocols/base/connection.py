@@ -119,7 +119,7 @@ class Limits:
 class QueuedAnswers:
     """The answers of one run, or the reserved place of a later answer (``ticket`` is None)."""
 
-    __slots__ = ("count", "make", "parts", "size", "ticket")
+    __slots__ = ("count", "make", "parts", "size", "ticket", "timed")
 
     def __init__(
         self,
@@ -136,6 +136,8 @@ class QueuedAnswers:
         self.count = count
         self.size = size
         """Bytes of requests and answers that count against ``in_flight_bytes``."""
+        self.timed: tuple[str, float] | tuple[()] | None = None
+        """Operation and begin of a request that is timed; () for an answer that never is."""
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener, IPushProducer)
@@ -199,6 +201,9 @@ class Connection(Protocol):
         """The version of the quotas, and the access, that the meters belong to."""
         self._has_quota = False
         """Whether the first request is counted: it does not wait for its quotas again."""
+        self.timed_operation = ""
+        """Operation of the last request of this run, if its time is measured."""
+        self.timed_since = 0.0
         self._last_data_us = 0
         self._unfinished_since_us: int | None = None
         self._closing_since_us: int | None = None
@@ -526,6 +531,8 @@ class Connection(Protocol):
                 self._run_again = False
                 self.handle_requests()
                 self._enqueue()
+                if self.timed_operation:
+                    self._time_answers()
                 self._send()
                 if not self._run_again or self.holds:
                     break
@@ -539,6 +546,19 @@ class Connection(Protocol):
         elif self.ending:
             self._finish_if_done()
         self._charge()
+
+    def run_began(self) -> float:
+        """Return when this run began."""
+        return self._run_ends - RUN_SECONDS
+
+    def _time_answers(self) -> None:
+        """Measure the time until the newest answers in the queue leave."""
+        operation, self.timed_operation = self.timed_operation, ""
+        if self._queue and self._queue[-1].timed is None:
+            self._queue[-1].timed = operation, self.timed_since
+
+    def _observe(self, operation: str, since: float) -> None:
+        self.factory.request_times.observe(operation, self.factory.clock.seconds() - since)
 
     def _enqueue(self) -> None:
         """Queue the answers of this run with the ticket that they depend on."""
@@ -599,6 +619,8 @@ class Connection(Protocol):
             answers = queue.popleft()
             self._queued_requests -= answers.count
             self.queued_bytes -= answers.size
+            if answers.timed:
+                self._observe(*answers.timed)
             if answers.make is None:
                 parts += answers.parts
             else:

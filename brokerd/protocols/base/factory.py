@@ -15,6 +15,7 @@ from brokerd.broker.slices import SliceQueue
 from brokerd.protocols.base.connection import Connection, Hold, Limits
 from brokerd.protocols.base.memory import UNLIMITED, MemoryBudget
 from brokerd.protocols.base.places import KEPT_PART, Places, counted_network
+from brokerd.protocols.base.request_times import RequestTimes
 from brokerd.protocols.base.transport import peer_text, unsent_bytes
 from brokerd.security import OPEN_GUARD, Guard
 
@@ -35,6 +36,7 @@ class ConnectionFactory(Factory):
         self.clock = clock
         self.slices = broker.slices if broker.slices.clock is clock else SliceQueue(clock)
         """Long work of all connections of all listeners on this clock."""
+        self.request_times = RequestTimes()
         self.memory = MemoryBudget(UNLIMITED, clock)
         """The memory of peers, over all listeners that share it."""
         self.places = Places()

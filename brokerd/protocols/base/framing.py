@@ -17,6 +17,7 @@ from brokerd.broker import Broker, Congested
 from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
 from brokerd.protocols.base.connection import Connection
 from brokerd.protocols.base.memory import ANSWERS, AwaitMemory
+from brokerd.protocols.base.request_times import OPERATION
 
 STRANGER_BYTES_MAX: Final = 128 << 10
 """Largest unfinished frame of a client without permissions: many times the size of a login.
@@ -55,6 +56,8 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
         self._reader = reader
         self.frames: list[FrameT] = []
         """Frames received and not handled yet."""
+        self._first_since = 0.0
+        """When the first frame was handled for the first time, if it had to wait; else 0."""
 
     # -- for the format -----------------------------------------------------------------------
 
@@ -81,6 +84,10 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
         A fault is logged, and the connection is aborted without the answers of earlier frames.
         """
         raise refusal
+
+    def operation_of(self, frame: FrameT) -> str:
+        """Return the operation of a frame for the metrics; one of a fixed set of names."""
+        return OPERATION
 
     def handle_stream_error(self, error: ErrorT) -> None:
         """Answer bytes that are no frame and close. All frames before them are handled."""
@@ -149,7 +156,16 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
                 self.refuse(frame, refusal)
                 without_frames(refusal)
             handled += 1
+        if handled:
+            times = self.factory.request_times
+            times.runs += 1
+            if not times.runs & times.mask and handled <= len(frames):
+                self.timed_operation = self.operation_of(frames[handled - 1])
+                self.timed_since = self._first_since or self.run_began()
+            if self._first_since:
+                self._first_since = 0.0
         if handled < len(frames):
+            self._first_since = self._first_since or self.run_began()
             self.received_bytes -= self.received_bytes * handled // len(frames)
         else:  # none is left; `close_here` drops the rest itself
             self.received_bytes = self._reader.partial_bytes

@@ -58,6 +58,7 @@ from brokerd.errors import (
 from brokerd.protocols.base.connection import Hold, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.framing import FrameOnHold
+from brokerd.protocols.base.request_times import OPERATION
 from brokerd.protocols.base.transport import acknowledge, peer_text
 from brokerd.protocols.blipmq.poll import QOS_0, PollConnection, Polls, split_tag
 from brokerd.security import ADMIN, READ, WRITE, Access
@@ -91,6 +92,10 @@ _USES: dict[int, int] = {
 """Frames that count against quotas."""
 _RETRYABLE = frozenset((Code.FAILED, Code.UNAUTHORIZED))
 """Codes of messages that can be published later or by another client."""
+
+
+_OPERATIONS: dict[int, str] = {one: one.name.lower() for one in FrameType}
+"""Names of operations in the metrics."""
 
 
 class BlipmqConnection(PollConnection):
@@ -157,6 +162,10 @@ class BlipmqConnection(PollConnection):
             self.close_here()
         else:
             super().refuse(frame, refusal)
+
+    def operation_of(self, frame: bytes) -> str:
+        """Return the name of the frame type."""
+        return _OPERATIONS.get(frame[0], OPERATION)
 
     # -- answers ------------------------------------------------------------------------------
 

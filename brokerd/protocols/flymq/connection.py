@@ -51,6 +51,7 @@ from brokerd.errors import BrokerdError
 from brokerd.protocols.base.connection import Hold, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.framing import STRANGER_BYTES_MAX, FrameOnHold
+from brokerd.protocols.base.request_times import OPERATION
 from brokerd.protocols.flymq import (
     accounts,
     audit,
@@ -88,6 +89,9 @@ _FREE = frozenset(
     )
 )
 """Requests that no quota holds back."""
+
+_OPERATIONS: dict[int, str] = {one: one.name.lower() for one in Opcode}
+"""Names of operations in the metrics."""
 
 
 class FlymqConnection(ProduceConnection):
@@ -158,6 +162,10 @@ class FlymqConnection(ProduceConnection):
         """Answer ERROR."""
         self.queue_receipts()
         self.answers.append(self._error(str(refusal)))
+
+    def operation_of(self, frame: Frame) -> str:
+        """Return the name of the opcode."""
+        return _OPERATIONS.get(frame[0], OPERATION)
 
     def handle_stream_error(self, error: FrameError) -> None:
         """Answer ERROR if the error has a text for the peer, and close."""

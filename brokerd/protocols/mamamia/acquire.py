@@ -319,6 +319,7 @@ class PendingAcquire:
     def _wait(self) -> None:
         """Try again whenever a record may have arrived, until the wait ends."""
         connection, request = self._connection, self._request
+        self._place.timed = ()  # a wait is no measure of the broker
         self._waiter = connection.broker.leases.wait(
             request.log_id,
             request.group_id,

@@ -69,6 +69,7 @@ from brokerd.protocols.base.connection import Hold, Limits, QueuedAnswers
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.framing import RUN_FRAMES_MIN, FrameConnection, FrameOnHold
 from brokerd.protocols.base.leasing import NoLease
+from brokerd.protocols.base.request_times import OPERATION
 from brokerd.protocols.base.steps import Steps, StepsRun
 from brokerd.protocols.mamamia.acquire import (
     ACQUIRE_BATCH,
@@ -100,6 +101,8 @@ STEP_ITEMS = 32
 
 STEP_SETTLES = 128
 """Records that one step of a slice settles."""
+_OPERATIONS: dict[int, str] = {one: one.name.lower() for one in Command}
+"""Names of operations in the metrics."""
 
 
 class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
@@ -208,6 +211,10 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             self.release(Hold.IN_PROGRESS)
 
         StepsRun(self, steps, done).start()
+
+    def operation_of(self, frame: Frame) -> str:
+        """Return the name of the command."""
+        return _OPERATIONS.get(frame[0], OPERATION)
 
     def answer_long_polls(self) -> None:
         """Answer all long polls with nothing found."""

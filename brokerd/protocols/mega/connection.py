@@ -42,6 +42,7 @@ from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.fetching import FetchConnection
 from brokerd.protocols.base.framing import FrameConnection
+from brokerd.protocols.base.request_times import OPERATION, operation_names
 from brokerd.security import ADMIN, READ, WRITE
 from brokerd.security.audit import EventType
 from brokerd.security.quotas import Use
@@ -87,6 +88,10 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
         """Answer with the code of the refusal."""
         code = _CODES.get(type(refusal), Code.INTERNAL_ERROR)
         self.answers.append(refused(frame.correlation_id, code))
+
+    def operation_of(self, frame: Request | Refused) -> str:
+        """Return the name of the request."""
+        return _OPERATIONS.get(type(frame), OPERATION)
 
     def last_answer(self) -> bytes:
         """Return the refusal of a request that was not finished in time."""
@@ -167,6 +172,10 @@ def _consume_answer(
     if timestamp is None:
         timestamp = record.append_time_us // 1000
     return consumed(correlation_id, timestamp, record.offset, record.value)
+
+
+_OPERATIONS = operation_names(MegaConnection._DISPATCH)
+"""Names of operations in the metrics."""
 
 
 class MegaFactory(ConnectionFactory):

@@ -50,6 +50,7 @@ from brokerd.protocols.base.connection import Hold, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.fetching import FetchConnection
 from brokerd.protocols.base.framing import FrameConnection
+from brokerd.protocols.base.request_times import OPERATION, operation_names
 from brokerd.protocols.base.steps import Steps, StepsRun
 from brokerd.protocols.rustlog.fetch import JSON_BYTES_MAX, LIMITS, check_sizes, fetch_answer
 from brokerd.protocols.rustlog.metrics import metrics_text
@@ -96,6 +97,8 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
         super().__init__(broker, FrameReader(min(frame_bytes, MAX_PAYLOAD)))
         self._dialect = Dialect.JSON
         """Dialect of the current or last request."""
+        self._request_type: type = object
+        """Type of the current or last request."""
         self._reference_groups = reference_groups
 
     # -- frames -------------------------------------------------------------------------------
@@ -105,6 +108,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
         dialect = self._dialect = dialect_of(frame)
         try:
             request = CODECS[dialect].decode_request(frame)
+            self._request_type = type(request)
             self._DISPATCH[type(request)](self, request)
         except _REFUSED as problem:
             self.count_refusal(problem)
@@ -118,6 +122,10 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
             found = _JSON_NAME.match(frame)
             use = _JSON_USES.get(found[1], Use.PRODUCE) if found else Use.PRODUCE
         return use, len(frame)
+
+    def operation_of(self, frame: bytes) -> str:
+        """Return the name of the last decoded request."""
+        return _OPERATIONS.get(self._request_type, OPERATION)
 
     def handle_stream_error(self, error: FrameLengthError) -> None:
         """Answer a wrong length in the dialect of the request before it."""
@@ -360,6 +368,10 @@ def _refused(problem: Exception, dialect: Dialect) -> bytes:
         refusal = not_allowed(problem)
     without_frames(problem)
     return CODECS[dialect].encode_answer(refusal.answer(dialect))
+
+
+_OPERATIONS = operation_names(RustlogConnection._DISPATCH)
+"""Names of operations in the metrics."""
 
 
 class RustlogFactory(ConnectionFactory):
