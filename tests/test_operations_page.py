@@ -9,7 +9,13 @@ from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily
 
-from brokerd.admin.metrics import DEFINITIONS, GROUP_DEFINITIONS, HISTOGRAMS, TOPIC_METRICS
+from brokerd.admin.metrics import (
+    DEFINITIONS,
+    GROUP_DEFINITIONS,
+    HISTOGRAMS,
+    QUOTA_DEFINITIONS,
+    TOPIC_METRICS,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "monitoring.rst").read_text()
@@ -42,7 +48,7 @@ def test_every_metric_is_on_the_page_and_no_other() -> None:
         "brokerd_group_series_omitted",
         "brokerd_schedule_lateness_seconds",
     }
-    for definition in (*DEFINITIONS, *GROUP_DEFINITIONS):
+    for definition in (*DEFINITIONS, *GROUP_DEFINITIONS, *QUOTA_DEFINITIONS):
         suffix = "_total" if definition.kind is CounterMetricFamily else ""
         used.add(definition.name + suffix)
     assert used == rows("Metrics")
