@@ -77,6 +77,13 @@ def asked_offsets(form: str, data: bytes) -> list[int]:
 FETCHES = [("mega", "consume", 1), ("rustlog", "fetch", 7), ("flymq", "fetch", 7)]
 
 
+def test_every_scenario_without_leases_is_looked_at() -> None:
+    scenarios = {(form, scenario) for form in OTHERS for scenario in FORMATS[form].scenarios}
+    tested = {(form, scenario) for form, scenario, *_ in (*PRODUCES, *FETCHES)}
+    assert tested == scenarios - {("blipmq", "acquire-settle")}
+    assert {form for form, *_ in FETCHES} <= REFUSALS.keys()
+
+
 def role_of(form: str, scenario: str, window: int = 4) -> Role:
     spec = LoadSpec(
         scenario, "", 1, window, len(VALUE), 1.0, "t", "7", "0", 10, format=form, records=RECORDS

@@ -57,7 +57,6 @@ MAY_LACK = {
     "docs/leases.rst": {"mega"},
     "simulator/draw/formats.py": {"mamamia"},
     "tests/cross/test_permissions.py": {"flymq"},
-    "tests/cross/test_random.py": {"blipmq"},
     "tests/simulator/test_format_clients.py": {"mamamia"},
     "tests/test_assembly.py": {"blipmq"},
     "tests/test_guards.py": {"rustlog"},

@@ -25,7 +25,16 @@ from brokerd.security import ADMIN, ANY, MONITOR, OPEN, READ, WRITE
 from brokerd.security.accounts import AccessList
 from brokerd.security.audit import AUDIT_TOPIC, AuditFilter, AuditPage
 from brokerd.server.config import Config
-from brokerd.server.sections import Blipmq, Flymq, Mamamia, Mega, Rustlog, Security, Wal
+from brokerd.server.sections import (
+    FORMATS,
+    Blipmq,
+    Flymq,
+    Mamamia,
+    Mega,
+    Rustlog,
+    Security,
+    Wal,
+)
 from simulator.machine.disk import SimDisk
 from tests.corehouse import CoreHouse
 from tests.cross.operations import admin, flymq
@@ -156,7 +165,7 @@ KINDS = {
 """What clients of a format may send, but for logins and what is passed over."""
 
 
-@pytest.mark.parametrize("listener", KINDS)
+@pytest.mark.parametrize("listener", FORMATS)
 def test_no_request_of_a_format_is_left_out(listener: str) -> None:
     """A new one needs a row, and the page's table too."""
     forms = [form for form in EVERY if form.listener == listener]

@@ -26,6 +26,7 @@ from brokerd.codecs import rustlog as rl
 from brokerd.codecs.rustlog import binary_peer, json_peer
 from brokerd.errors import SchemaCheckFailed
 from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.base.fetching import FetchConnection
 from brokerd.security import READ
 from brokerd.server.assembly import FACTORIES, FactoryContext
 from brokerd.server.config import Config
@@ -34,6 +35,7 @@ from tests.guards import Given, GuardOf
 from tests.house import House, Wire
 from tests.protocols.flymq_desk import FlymqHouse
 from tests.protocols.flymq_guarded import GuardedHouse
+from tests.protocols.test_denials import READS
 
 FULL = b"x" * (1 << 20)
 TIMES = 8
@@ -97,7 +99,13 @@ def test_a_record_that_may_not_be_produced(name: str, no_collector: None) -> Non
 
 
 def test_every_format_is_looked_at() -> None:
+    house = House()
+    context = FactoryContext(house.broker, house.clock, LIMITS, Config())
+    connections = {form: make(context).new_connection() for form, make in FACTORIES.items()}
+    fetching = {form for form, one in connections.items() if isinstance(one, FetchConnection)}
     assert {name.partition(",")[0] for name in PRODUCES} == set(FACTORIES)
+    assert {name.partition(",")[0] for name in FETCHES} == fetching
+    assert READS.keys() == fetching
 
 
 def squeezed(opcode: int, payload: bytes) -> bytes:

@@ -25,7 +25,7 @@ from simulator.clients.mega import MegaRequests, MegaWire
 from simulator.clients.offset_requests import OffsetRequests
 from simulator.clients.rustlog import RustLogRequests, RustLogWire
 from simulator.clients.values import PATTERNS
-from simulator.draw.formats import MIXES
+from simulator.draw.formats import MIXES, TAILED
 from simulator.history.offsets import (
     Commit,
     Committed,
@@ -408,6 +408,10 @@ MAKERS: dict[WireFormat, type[OffsetRequests]] = {
     "mega": MegaRequests,
     "flymq": FlyMQRequests,
 }
+
+
+def test_every_format_with_offsets_is_looked_at() -> None:
+    assert MAKERS.keys() == TAILED
 
 
 def asks_of(wire_format: WireFormat, count: int = 400, **changes: Any) -> Sequence[Ask]:
