@@ -553,3 +553,50 @@ def test_large_records_of_many_connections_wait_for_one_another_and_all_arrive()
     offsets = [answer.offset for client in clients for answer in client.answers()]
     assert sorted(offsets) == list(range(12))
     assert LIMITS.frame_bytes == 32 * MIB
+
+
+@pytest.mark.parametrize("place", [0, 3, 20, 40])
+@pytest.mark.parametrize(
+    "between",
+    [
+        flymq.Produce("other", None, b"x", -1),
+        flymq.Produce("orders", b"k", b"x", -1),
+        flymq.Produce("orders", None, b"x", 7),
+        flymq.Produce("", None, b"x", -1),
+        flymq.ProduceWithTtl("orders", b"x", 60_000),
+        flymq.Fetch("orders", 0, 0, 5),
+    ],
+    ids=["other", "key", "partition", "no-name", "ttl", "fetch"],
+)
+def test_produces_in_one_read_are_stored_and_answered_as_one_by_one(
+    between: Any, place: int
+) -> None:
+    """Those for one topic without keys are carried out together."""
+    run = [flymq.Produce("orders", None, b"%d" % number, -1) for number in range(40)]
+    run[5] = run[5]._replace(partition=0)
+    requests = [*run[:place], between, *run[place:]]
+    together, alone = FlymqHouse(), FlymqHouse()
+    for house in (together, alone):
+        house.produce(b"first", topic="orders")
+    client = alone.client()
+    assert together.ask(*requests) == [client.ask(request)[0] for request in requests]
+    assert together.records("orders", 0, 0, 100) == alone.records("orders", 0, 0, 100)
+
+
+def test_a_run_is_appended_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the test above would hold without it; not on a topic with several partitions."""
+    for partitions, expected in ((1, [40]), (2, [])):
+        house = FlymqHouse()
+        house.broker.topics.create("orders", partitions)
+        runs: list[int] = []
+        append = house.broker.records.append_values
+
+        def appended(
+            partition: Any, values: Any, *rest: Any, runs: Any = runs, append: Any = append
+        ) -> int:
+            runs.append(len(values))
+            return append(partition, values, *rest)
+
+        monkeypatch.setattr(house.broker.records, "append_values", appended)
+        house.produce(*[b"x"] * 40, topic="orders")
+        assert runs == expected

@@ -768,3 +768,64 @@ def test_a_topic_that_is_not_durable_is_told_of_when_it_is() -> None:
     assert other.answers() == []
     house.run()
     assert other.answers() == [Refused(2, Code.INVALID_OFFSET)]
+
+
+# -- requests of one read ---------------------------------------------------------------------
+
+
+def stored(house: House, topic: str) -> list[Any]:
+    """The records of a topic, without their append times."""
+    found = house.broker.topics.find(topic)
+    assert found is not None
+    chunk = found.partition(0).find(0)
+    assert chunk is not None
+    return [
+        chunk.record(index)._replace(append_time_us=0)
+        for index in range(found.partition(0).next_offset)
+    ]
+
+
+@pytest.mark.parametrize("place", [0, 3, 20, 40])
+@pytest.mark.parametrize(
+    "between",
+    [Produce(7, "other", T, b"x"), Produce(7, "no such", T, b"x"), Consume(7, "t", 0, 0)],
+    ids=["other", "unknown", "consume"],
+)
+def test_produces_in_one_read_are_stored_and_answered_as_one_by_one(
+    between: mega.Request, place: int
+) -> None:
+    """Those for one topic are carried out together; each has its id and its timestamp."""
+    run = [Produce(number, "t", T + number, b"%d" % number) for number in range(40)]
+    requests: list[Any] = [*run[:place], between, *run[place:]]
+    together, alone = House(), House()
+    for house in (together, alone):
+        create(house)
+        create(house, "other")
+        produce(house, b"first")
+    one = Desk(alone)
+    assert Desk(together).ask(*requests) == [one.ask(request)[0] for request in requests]
+    assert stored(together, "t") == stored(alone, "t")
+    assert len(stored(together, "t")) == 41
+
+
+def test_a_run_is_appended_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the last offset that the format can name."""
+    house = House()
+    create(house)
+    runs: list[int] = []
+    append = house.broker.records.append_values
+    monkeypatch.setattr(
+        house.broker.records,
+        "append_values",
+        lambda partition, values, *rest: (
+            runs.append(len(values)),
+            append(partition, values, *rest),
+        )[1],
+    )
+    run = [Produce(number, "t", T, b"x") for number in range(10)]
+    assert len(ask(house, *run)) == 10
+    assert runs == [10]
+    monkeypatch.setattr("brokerd.protocols.mega.connection.MAX_OFFSET", 15)
+    answers = ask(house, *run)
+    assert runs == [10]
+    assert [type(answer) for answer in answers] == [mega.Produced] * 6 + [Refused] * 4

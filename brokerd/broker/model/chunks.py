@@ -203,7 +203,11 @@ class MutableChunk(DenseChunk):
             self.expires_at_us += columns.expires_at_us or [0] * count
 
     def append_values(
-        self, values: Sequence[bytes], producer_format: int, expires_at_us: int
+        self,
+        values: Sequence[bytes],
+        producer_format: int,
+        expires_at_us: int,
+        producer_times: Sequence[int] | None = None,
     ) -> None:
         """Append records of bytes alone, whose frame is not built yet."""
         before, count = len(self.values), len(values)
@@ -212,8 +216,10 @@ class MutableChunk(DenseChunk):
         self.metadata += [None] * count
         self.encodings += bytes(count)
         self.formats += bytes([producer_format]) * count
+        if self.producer_times is None and producer_times is not None:
+            self.producer_times = [None] * before
         if self.producer_times is not None:
-            self.producer_times += [None] * count
+            self.producer_times += [None] * count if producer_times is None else producer_times
         if self.expires_at_us is None and expires_at_us:
             self.expires_at_us = [0] * before
         if self.expires_at_us is not None:

@@ -119,16 +119,26 @@ class RecordAppender:
         return self._append_values(partition, values, producer_format, size)
 
     def append_values(
-        self, partition: Partition, values: Sequence[bytes], producer_format: int
+        self,
+        partition: Partition,
+        values: Sequence[bytes],
+        producer_format: int,
+        producer_times: Sequence[int] | None = None,
     ) -> int:
         """Append admitted records without key and metadata; return the first offset.
 
         It has the effect of `append` for each record, in a fraction of the time.
         """
-        return self._append_values(partition, values, producer_format, values_frame_bytes(values))
+        size = values_frame_bytes(values)
+        return self._append_values(partition, values, producer_format, size, producer_times)
 
     def _append_values(
-        self, partition: Partition, values: Sequence[bytes], producer_format: int, size: int
+        self,
+        partition: Partition,
+        values: Sequence[bytes],
+        producer_format: int,
+        size: int,
+        producer_times: Sequence[int] | None = None,
     ) -> int:
         topic, count = partition.topic, len(values)
         base_offset = partition.next_offset
@@ -136,7 +146,7 @@ class RecordAppender:
             return base_offset
         expires_at_us = self._default_expiry_us(topic)
         chunk = self._open_chunk(partition)
-        chunk.append_values(values, producer_format, expires_at_us)
+        chunk.append_values(values, producer_format, expires_at_us, producer_times)
         partition.next_offset = base_offset + count
         self._group_commit.gathered_bytes += size
         if not topic.internal_of:

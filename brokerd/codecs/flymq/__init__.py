@@ -126,6 +126,7 @@ from brokerd.codecs.flymq.peer import (
 from brokerd.codecs.flymq.requests import (
     CompressedRequest,
     decode_request,
+    produce_run,
 )
 from brokerd.codecs.flymq.schema_payloads import (
     schema_registered,
@@ -317,6 +318,7 @@ __all__ = [
     "consumed_parts",
     "decode_answer",
     "decode_request",
+    "produce_run",
     "described_group",
     "encode_request",
     "error",

@@ -7,7 +7,7 @@ in the value. `peer.encode_request` encodes requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from struct import error as StructError
 
@@ -23,6 +23,7 @@ from brokerd.codecs.flymq import (
 )
 from brokerd.codecs.flymq.compression import Inflation
 from brokerd.codecs.flymq.fields import Fields
+from brokerd.codecs.flymq.frames import Frame
 from brokerd.codecs.flymq.values import (
     COMPRESSION_MASK,
     MAX_LENGTH,
@@ -51,6 +52,9 @@ _PRODUCE = int(Opcode.PRODUCE)
 _U16 = Struct(">H")
 _U32 = Struct(">I")
 _I32 = Struct(">i")
+_NO_KEY = bytes(_U32.size)
+_NO_PARTITION = frozenset((_I32.pack(-1), _I32.pack(0)))
+"""Any partition, and the first one."""
 
 
 def decode_request(
@@ -116,6 +120,40 @@ def _decoded(decode: _Decoder, payload: bytes | memoryview) -> Request:
         return decode(Fields(payload))
     except FieldError as error:
         raise RequestError(str(error)) from None
+
+
+def produce_run(frames: Sequence[Frame]) -> tuple[str, list[bytes]]:
+    """Return the topic and the values of the first of these frames that are PRODUCE requests for
+    one topic, uncompressed, without a key, and for partition 0 or any.
+    """
+    values: list[bytes] = []
+    opcode, flags, payload = frames[0]
+    if opcode != _PRODUCE or len(payload) < _U16.size:
+        return "", values
+    (size,) = _U16.unpack_from(payload)
+    head = payload[: _U16.size + size + _U32.size]
+    size_at = _U16.size + size + _U32.size
+    if len(head) < size_at or head[-_U32.size :] != _NO_KEY:
+        return "", values
+    try:
+        topic = head[_U16.size : -_U32.size].decode()
+    except UnicodeDecodeError:
+        return "", values
+    value_at = size_at + _U32.size
+    around = value_at + _I32.size
+    for opcode, flags, payload in frames:
+        size = len(payload) - around
+        if (
+            opcode != _PRODUCE
+            or flags & COMPRESSION_MASK
+            or size < 0
+            or not payload.startswith(head)
+            or payload[size_at:value_at] != _U32.pack(size)
+            or payload[-_I32.size :] not in _NO_PARTITION
+        ):
+            break
+        values.append(payload[value_at : -_I32.size])
+    return topic, values
 
 
 def _plain_produce(payload: bytes) -> Produce | None:

@@ -11,20 +11,24 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from brokerd.broker import Broker, Chunk, Congested
+from brokerd.broker.records.size import values_frame_bytes
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import (
     FETCHED_BYTES,
     MAX_LENGTH,
     RECORD_BYTES,
     AuthLayout,
+    Frame,
     FrameReader,
     Opcode,
     Produce,
     ProduceDelayed,
     ProduceWithSchema,
     ProduceWithTtl,
+    produce_run,
 )
 from brokerd.errors import RecordTooLarge, UnknownPartition
+from brokerd.protocols.base.framing import RUN_FRAMES_MIN
 from brokerd.protocols.flymq import delayed, schemas
 from brokerd.protocols.flymq.request import RequestConnection
 from brokerd.protocols.flymq.topics import NO_NAMES, checked_name
@@ -130,6 +134,32 @@ class ProduceConnection(RequestConnection):
                 name, partition.index, offset, chunk, offset, key_size, len(value), opcode
             )
         )
+
+    def handle_run(self, frames: list[Frame]) -> int:
+        """Append the records of PRODUCE requests for one topic, without keys, in one step."""
+        if self.pending_request is not None:
+            return 0
+        name, values = produce_run(frames)
+        broker, count = self.broker, len(values)
+        topic = broker.topics.find(name) if count >= RUN_FRAMES_MIN else None
+        if (
+            topic is None
+            or name in NO_NAMES
+            or len(topic.partitions) != 1
+            or max(map(len, values)) > CONTENT_BYTES_MAX
+            or not self.access.may(WRITE, name)
+            or not broker.group_commit.has_room(values_frame_bytes(values))
+        ):
+            return 0
+        partition = topic.partitions[0]
+        first = broker.records.append_values(partition, values, Format.FLYMQ)
+        chunk = partition.chunks.open
+        assert chunk is not None, "the records were just appended to it"
+        self._receipts += [
+            ProduceReceipt(name, 0, offset, chunk, offset, -1, len(value), PRODUCE)
+            for offset, value in enumerate(values, first)
+        ]
+        return count
 
     def produce_with_ttl(self, request: ProduceWithTtl) -> None:
         """PRODUCE_WITH_TTL: produce a record that expires."""

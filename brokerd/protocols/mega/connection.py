@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from brokerd.broker import Broker, Clock, Partition
+from brokerd.broker.records.size import values_frame_bytes
 from brokerd.codecs.mega import (
     MAX_OFFSET,
     MAX_PAYLOAD_BYTES,
@@ -41,7 +42,7 @@ from brokerd.errors import (
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.fetching import FetchConnection
-from brokerd.protocols.base.framing import FrameConnection
+from brokerd.protocols.base.framing import RUN_FRAMES_MIN, FrameConnection
 from brokerd.protocols.base.request_times import OPERATION, operation_names
 from brokerd.security import ADMIN, READ, WRITE
 from brokerd.security.audit import EventType
@@ -83,6 +84,34 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
         if isinstance(frame, Produce):
             return Use.PRODUCE, len(frame.payload)
         return Use.READ, 0
+
+    def handle_run(self, frames: list[Request | Refused]) -> int:
+        """Append the records of PRODUCE requests for one topic in one step."""
+        first = frames[0]
+        if type(first) is not Produce:
+            return 0
+        topic_name = first[1]
+        run: list[Produce] = []
+        for one in frames:
+            if type(one) is not Produce or one[1] != topic_name:
+                break
+            run.append(one)
+        count, partition = len(run), self._partition(topic_name)
+        if (
+            count < RUN_FRAMES_MIN
+            or partition is None
+            or partition.next_offset + count - 1 > MAX_OFFSET
+            or not self.access.may(WRITE, topic_name)
+        ):
+            return 0
+        ids, _, timestamps, values = zip(*run, strict=True)
+        if not self.group_commit.has_room(values_frame_bytes(values)):
+            return 0
+        offset = self.broker.records.append_values(partition, values, _MEGA, timestamps)
+        self.wrote()
+        answers = map(produced, ids, timestamps, range(offset, offset + count))
+        self.answer_run(b"".join(answers), count)
+        return count
 
     def refuse(self, frame: Request | Refused, refusal: BrokerdError) -> None:
         """Answer with the code of the refusal."""
