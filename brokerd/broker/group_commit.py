@@ -409,10 +409,14 @@ class GroupCommit:
         ticket = self._wal.next_ticket
         for partition in self._partitions:
             self._add_records(entries, partition, ticket)
+        group, encoded, body = None, None, b""
+        # A change of a whole group has the same events in all partitions.
         for group_partition in self._group_partitions:
-            events = group_partition.store.events
+            events = group_partition.waiting_events
             if events:
-                body = encode_group_events(group_partition.group.name, events)
+                if events != encoded or group_partition.group is not group:
+                    group, encoded = group_partition.group, events.copy()
+                    body = encode_group_events(group.name, events)
                 entries.append(
                     Entry(
                         EntryKind.GROUP_EVENTS,
@@ -423,7 +427,6 @@ class GroupCommit:
                         body,
                     )
                 )
-                events.clear()
             group_partition.events_framed()
         self._entries = []
         self._partitions = []

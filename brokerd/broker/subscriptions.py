@@ -276,8 +276,13 @@ class Subscriptions:
         )
         self._group_commit.add_entry(entry)
         for group_partition in group.partitions:
+            floor = _floor(group_partition, floors)
+            added = group_partition.change_packed(settings, floor)
+            if added is not None:
+                self._leases.add_packed(group_partition, added, text_bytes)
+                continue
             group_partition.store.configure(settings)
-            group_partition.store.seek(_floor(group_partition, floors))
+            group_partition.store.seek(floor)
             group_partition.settle_gaps()
             self._leases.add_new_events(group_partition, 0, text_bytes)
 
@@ -293,6 +298,10 @@ class Subscriptions:
         )
         self._group_commit.add_entry(entry)
         for group_partition in group_partitions:
+            added = group_partition.delete_packed()
+            if added is not None:
+                self._leases.add_packed(group_partition, added)
+                continue
             before = len(group_partition.store.events)
             group_partition.store.delete()
             self._leases.add_new_events(group_partition, before)

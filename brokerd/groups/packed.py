@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from brokerd.errors import DamagedData
 from brokerd.groups.bitmaps import FULL, FloorSet, Run
+from brokerd.groups.rows import BLOCK_SHIFT
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.snapshot import (
     BLOCK_BITS_BYTES,
@@ -29,14 +30,24 @@ from brokerd.groups.snapshot import (
 )
 from brokerd.groups.snapshot_decode import settings_of_text
 from brokerd.groups.store import LeaseStore
+from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET
+from brokerd.walformat import EventKind, GroupEvent
 
 PACKED_BYTES_MAX = 4_096
 """A store with a longer encoding stays as it is."""
 PACKED_ENTRIES_MAX = 64
 """A store with more words, blocks and leases is not encoded, because it would be too long."""
 
-_ROW_BYTES = {Section.RETURNED: 24, Section.DELAYED: 8, Section.DEAD: 28}
+_CONFIGURED = int(EventKind.CONFIGURED)
+_SEEK = int(EventKind.SEEK)
+_PAUSED = int(EventKind.PAUSED)
+_RESUMED = int(EventKind.RESUMED)
+_COMMITTED = int(EventKind.COMMITTED)
+_DELETED = int(EventKind.DELETED)
+
+_ROW_BYTES: dict[int, int] = {Section.RETURNED: 24, Section.DELAYED: 8, Section.DEAD: 28}
 _END_BYTES = SECTION_HEAD.size + COUNT_FIELDS.size
+_END_OF_PLAIN = SECTION_HEAD.pack(Section.END, COUNT_FIELDS.size) + COUNT_FIELDS.pack(1)
 _HEADER_END = SECTION_HEAD.size + HEADER_FIELDS.size
 _PLAIN_BYTES = _HEADER_END + _END_BYTES
 _OFFSETS = Struct("<qq")
@@ -91,6 +102,49 @@ def pack(store: LeaseStore) -> bytes | None:
     return packed if len(packed) <= PACKED_BYTES_MAX else None
 
 
+def plain(floor: int, token: int) -> bytes:
+    """Return the bytes of a store without records above its floor, and without settings."""
+    header = HEADER_FIELDS.pack(VERSION, floor, floor, token, NO_OFFSET, 0, False)
+    return SECTION_HEAD.pack(Section.HEADER, len(header)) + header + _END_OF_PLAIN
+
+
+def change(
+    packed: bytes,
+    own_settings: GroupSettings | None = None,
+    floor: int | None = None,
+    pauses: bool | None = None,
+) -> tuple[bytes, list[GroupEvent]]:
+    """Change the settings, seek to a floor, pause or end a pause in the bytes of a plain store.
+
+    Return the new bytes and the events of the change. None leaves a part as it is. An open store
+    gives the same, but takes ten times as long.
+    """
+    fields = HEADER_FIELDS.unpack_from(packed, SECTION_HEAD.size)
+    version, first, cursor, token, committed, epoch_us, paused = fields
+    text = packed[_HEADER_END : len(packed) - _END_BYTES]
+    events: list[GroupEvent] = []
+    if own_settings is not None:
+        json_text = own_settings.to_json()
+        text = json_text.encode()
+        events.append((_CONFIGURED, 0, 0, 0, 0, "", json_text))
+    if floor is not None:
+        first = cursor = floor
+        events.append((_SEEK, floor, 0, 0, 0, "", ""))
+        if committed != NO_OFFSET:
+            committed = floor
+            events.append((_COMMITTED, floor, 0, 0, 0, "", ""))
+    if pauses is not None and pauses != bool(paused):
+        paused = pauses
+        events.append((_PAUSED if pauses else _RESUMED, 0, 0, 0, 0, "", ""))
+    header = HEADER_FIELDS.pack(version, first, cursor, token, committed, epoch_us, paused) + text
+    return SECTION_HEAD.pack(Section.HEADER, len(header)) + header + _END_OF_PLAIN, events
+
+
+def deletion(packed: bytes) -> GroupEvent:
+    """Return the event that deletes a packed store."""
+    return (_DELETED, 0, 0, last_token(packed), 0, "", "")
+
+
 def can_stay_packed(encoded: bytes) -> bool:
     """Return whether the other functions can read an encoding. Older versions must be decoded.
 
@@ -123,10 +177,26 @@ def last_token(packed: bytes) -> int:
 
 
 def lowest_open(packed: bytes) -> int:
-    """Return an offset below which no record is eligible."""
-    if is_plain(packed) or all(kind != Section.RETURNED for kind, _, _ in _sections(packed)):
-        return cursor(packed)
-    return 0
+    """Return the lowest eligible offset, which may not be assigned yet.
+
+    A group with key order may have to wait for its key. A paused group has none.
+    """
+    if packed[_HEADER_END - 1]:
+        return END_OF_OFFSETS
+    lowest = cursor(packed)
+    if is_plain(packed):
+        return lowest
+    ready: dict[int, int] = {}
+    for kind, start, end in _sections(packed):
+        if kind == Section.RETURNED:
+            ready.update((key, bits) for key, bits, _ in _blocks(packed, start, end, kind))
+        elif kind == Section.DELAYED:
+            for key, bits, _ in _blocks(packed, start, end, kind):
+                ready[key] &= ~bits
+    for key, bits in ready.items():
+        if bits:
+            lowest = min(lowest, (key << BLOCK_SHIFT) + (bits & -bits).bit_length() - 1)
+    return lowest
 
 
 def settings(packed: bytes) -> GroupSettings | None:
@@ -171,8 +241,8 @@ def restart(packed: bytes, at_us: int, now_us: int, behind_us: int) -> tuple[byt
             times.pack_into(changed, columns + _DEADLINE_AT * count, *left)
             due.append(now_us + min(left) + 1)
         elif kind == Section.DELAYED:
-            for rows_at, rows in _blocks(packed, start, end, _TIME.size):
-                times = Struct(f"<{rows}q")
+            for _, bits, rows_at in _blocks(packed, start, end, kind):
+                times = Struct(f"<{bits.bit_count()}q")
                 ready = [one + shift_us for one in times.unpack_from(packed, rows_at)]
                 times.pack_into(changed, rows_at, *ready)
                 due.append(now_us + min(ready))
@@ -191,8 +261,8 @@ def position(packed: bytes) -> Position:
     runs: list[Run] = []
     for kind, start, end in _sections(packed):
         if kind in _ROW_BYTES:
-            blocks = _blocks(packed, start, end, _ROW_BYTES[Section(kind)])
-            rows[Section(kind)] += sum(count for _, count in blocks)
+            blocks = _blocks(packed, start, end, kind)
+            rows[kind] += sum(bits.bit_count() for _, bits, _ in blocks)
         elif kind == Section.LEASES:
             leased += COUNT_FIELDS.unpack_from(packed, start)[0]
         elif kind == Section.SETTLED:
@@ -221,14 +291,15 @@ def position(packed: bytes) -> Position:
     )
 
 
-def _blocks(packed: bytes, start: int, end: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the position of the rows of each block, and their number."""
+def _blocks(packed: bytes, start: int, end: int, kind: int) -> Iterator[tuple[int, int, int]]:
+    """Yield key, bits and position of the rows of each block of a section."""
+    row_bytes = _ROW_BYTES[kind]
     while start < end:
         bits_at = start + KEY_FIELDS.size
         rows_at = bits_at + BLOCK_BITS_BYTES
-        rows = int.from_bytes(packed[bits_at:rows_at], "little").bit_count()
-        yield rows_at, rows
-        start = rows_at + rows * row_bytes
+        bits = int.from_bytes(packed[bits_at:rows_at], "little")
+        yield KEY_FIELDS.unpack_from(packed, start)[0], bits, rows_at
+        start = rows_at + bits.bit_count() * row_bytes
 
 
 def _sections(packed: bytes) -> list[tuple[int, int, int]]:

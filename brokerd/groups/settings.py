@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from typing import Literal
 
 from brokerd.errors import InvalidRequest
@@ -18,6 +19,10 @@ MAX_ATTEMPTS_LIMIT = 1_000_000
 
 MAX_DURATION_US = 100 * 365 * 86_400 * 1_000_000
 """Longest lease or delay: a hundred years. Longer ones are cut to it."""
+
+
+KEPT = 64
+"""Settings whose text is cached. All partitions of a group have the same."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class GroupSettings:
             return duration_us
         return min(duration_us << min(grants - 1, 63), max(duration_us, self.backoff_max_us))
 
+    @lru_cache(KEPT)  # noqa: B019  (settings are values; the cache keeps few of them)
     def to_json(self) -> str:
         """Return the settings as one line of JSON for ``from_json``.
 
@@ -79,6 +85,7 @@ class GroupSettings:
         return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
     @classmethod
+    @lru_cache(KEPT)
     def from_json(cls, text: str) -> GroupSettings:
         """Read ``to_json`` text. Keys left out take their defaults.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.broker import BrokerSettings, ConsumerGroup
+from brokerd.broker import BrokerSettings, ConsumerGroup, GroupSettings
+from brokerd.broker.leases.service import OPENS_MAX
 from brokerd.broker.model.group_stores import OPEN_MAX
 from brokerd.errors import LimitExceeded
 from tests.broker.desk import SECOND_US, lease, produce, settle
@@ -207,6 +208,39 @@ def test_stores_are_packed_beyond_the_limit_of_open_ones() -> None:
     assert stores.open <= 6
     house.pass_time(200, step=5)
     assert len(lease(house, group="g2", limit=99)) == 20
+
+
+@pytest.mark.parametrize("how", RESTARTS)
+def test_changes_of_whole_groups_open_no_store(how: str) -> None:
+    """The events in the log and the bytes in memory say the same."""
+    house = wide(20, records=3)
+    broker = house.broker
+    broker.groups.configure("t", "g", GroupSettings(max_attempts=7))
+    broker.groups.pause("t", "g")
+    broker.groups.seek("t", "g", 2)
+    broker.groups.commit_offset("t", "g", 3, 1)
+    broker.groups.seek("t", "g", 1)
+    broker.groups.resume("t", "g")
+    broker.groups.pause("t", "gone")
+    broker.groups.delete("t", "gone")
+    assert broker.leases._state.stores.open == 1
+    house = restarted(house, how)
+    assert sorted(house.broker.topics.existing("t").groups) == ["g"]
+    found = group(house)
+    assert {one.position.floor for one in found.partitions} == {1}
+    assert {one.settings.max_attempts for one in found.partitions} == {7}
+    assert [one.position.committed for one in found.partitions][2:5] == [-1, 1, -1]
+    assert len(lease_all(house)) == 40
+    house.broker.groups.pause("t", "g")
+    assert lease_all(house) == []
+
+
+def test_an_acquire_opens_a_bounded_number_of_stores() -> None:
+    """The next ones go on, until nothing is left."""
+    house = wide(OPENS_MAX + 10)
+    first = lease(house, limit=1000)
+    assert len(first) == OPENS_MAX
+    assert len(first) + len(lease_all(house)) == OPENS_MAX + 10
 
 
 class TestLimit:

@@ -12,8 +12,12 @@ from brokerd.groups.packed import (
     PACKED_BYTES_MAX,
     PACKED_ENTRIES_MAX,
     can_stay_packed,
+    change,
+    deletion,
     is_plain,
+    lowest_open,
     pack,
+    plain,
     position,
     position_of,
     raise_floor,
@@ -83,3 +87,59 @@ def test_sections_that_do_not_fit_are_damage_or_left_to_the_decoder() -> None:
     leased.acquire(0, 11, "ann", 10)
     with pytest.raises(DamagedData, match="needs 4 bytes, 2 are left"):
         can_stay_packed(packed_of(leased)[:-2])
+
+
+SETTINGS = GroupSettings(max_attempts=9, key_ordered=True)
+
+
+@pytest.mark.parametrize("committed", [None, 7])
+@pytest.mark.parametrize("settings", [None, SETTINGS])
+@pytest.mark.parametrize("floor", [None, 0, 30])
+@pytest.mark.parametrize("pauses", [None, False, True])
+@pytest.mark.parametrize("paused", [False, True])
+def test_changes_of_the_bytes_are_those_of_the_store(
+    committed: int | None,
+    settings: GroupSettings | None,
+    floor: int | None,
+    pauses: bool | None,
+    paused: bool,
+) -> None:
+    store = settled_up_to(10)
+    store.skip_tokens(5)
+    if committed is not None:
+        store.commit_offset(committed)
+    if paused:
+        store.pause()
+    store.events.clear()
+    changed, events = change(packed_of(store), settings, floor, pauses)
+    if settings is not None:
+        store.configure(settings)
+    if floor is not None:
+        store.seek(floor)
+        if committed is not None:
+            store.commit_offset(floor)
+    if pauses is not None:
+        (store.pause if pauses else store.unpause)()
+    assert events == store.events
+    assert changed == packed_of_eventful(store)
+    store.delete()
+    assert store.events[-1] == deletion(changed)
+
+
+def packed_of_eventful(store: LeaseStore) -> bytes:
+    """The bytes of a store with events that wait."""
+    return b"".join(store.freeze(0).encode())
+
+
+def test_a_new_plain_store_is_a_new_store() -> None:
+    store = LeaseStore(GroupSettings())
+    store.settle_gap(0, 40)
+    store.skip_tokens(8)
+    assert plain(40, 8) == packed_of(store)
+
+
+def test_nothing_is_eligible_in_a_paused_group() -> None:
+    store = settled_up_to(10)
+    store.pause()
+    store.events.clear()
+    assert lowest_open(packed_of(store)) > 1 << 62

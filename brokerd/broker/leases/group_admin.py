@@ -77,6 +77,7 @@ class GroupAdmin:
             self._group_or_new(topic, group),
             lambda group_partition: group_partition.store.configure(settings),
             text_bytes,
+            change_packed=lambda group_partition: group_partition.change_packed(settings),
         )
 
     def settings(self, topic: str, group: str) -> GroupSettings:
@@ -89,7 +90,11 @@ class GroupAdmin:
         Live leases continue: consumers may settle and extend them. Raises `InvalidName`.
         """
         found = self._group_or_new(topic, group)
-        self._change(found, lambda group_partition: group_partition.store.pause())
+        self._change(
+            found,
+            lambda group_partition: group_partition.store.pause(),
+            change_packed=lambda group_partition: group_partition.change_packed(pauses=True),
+        )
 
     def resume(self, topic: str, group: str) -> None:
         """Grant leases to a paused group again. Raises `UnknownGroup`."""
@@ -98,6 +103,7 @@ class GroupAdmin:
             found,
             lambda group_partition: group_partition.store.unpause(),
             group_partitions=found.used(),
+            change_packed=lambda group_partition: group_partition.change_packed(pauses=False),
         )
 
     def seek(
@@ -130,7 +136,14 @@ class GroupAdmin:
             if group_partition.store.committed != NO_OFFSET:
                 group_partition.store.commit_offset(floor)
 
-        self._change(found, seek, group_partitions=[found.partitions[index] for index in floors])
+        self._change(
+            found,
+            seek,
+            group_partitions=[found.partitions[index] for index in floors],
+            change_packed=lambda group_partition: group_partition.change_packed(
+                floor=floors[group_partition.partition.index]
+            ),
+        )
         self._moved_back()
         return floors
 
@@ -147,6 +160,7 @@ class GroupAdmin:
             found,
             lambda group_partition: group_partition.store.delete(),
             group_partitions=found.used(),
+            change_packed=GroupPartition.delete_packed,
         )
         self._state.remove_group(found)
 
@@ -347,8 +361,13 @@ class GroupAdmin:
         change: Callable[[GroupPartition], object],
         string_bytes: int = 0,
         group_partitions: list[GroupPartition] | None = None,
+        change_packed: Callable[[GroupPartition], int | None] = lambda group_partition: None,
     ) -> None:
-        """Write one or two events in each group partition, all in one frame."""
+        """Write one or two events in each group partition, all in one frame.
+
+        ``change_packed`` makes the change without opening the store and returns the number of
+        events; None if it cannot.
+        """
         group_partitions = [*group.partitions] if group_partitions is None else group_partitions
         new = sum(not group_partition.is_kept for group_partition in group_partitions)
         if new:
@@ -357,6 +376,10 @@ class GroupAdmin:
             len(group_partitions) * (GROUP_EVENTS_OVERHEAD_BYTES + EVENT_PAIR_BYTES + string_bytes)
         )
         for group_partition in group_partitions:
+            added = change_packed(group_partition)
+            if added is not None:
+                self._leases.add_packed(group_partition, added, string_bytes)
+                continue
             before = len(group_partition.store.events)
             change(group_partition)
             self._leases.add_new_events(group_partition, before, string_bytes)

@@ -34,6 +34,9 @@ LAPSE_AND_CHANGE = 2
 END_DUE_MAX = 1024
 """Leases and delays of a group partition that one step ends. The reactor runs between steps."""
 
+OPENS_MAX = 128
+"""Lease stores that one acquire opens. A later turn of the reactor goes on."""
+
 PACKS_MAX = 100
 """Lease stores that one turn of the reactor packs, in some milliseconds."""
 
@@ -249,7 +252,7 @@ class LeaseService:
         now_us = self._time.monotonic_us()
         kept, partitions = group.kept, group.topic.partitions
         found: list[tuple[GroupPartition, Grant]] = []
-        first = group.next_partition
+        first, opens_left = group.next_partition, OPENS_MAX
         for step in range(len(partitions)):
             partition = partitions[(first + step) % len(partitions)]
             group_partition = kept.get(partition.index)
@@ -262,6 +265,12 @@ class LeaseService:
                 self._end_due(group_partition, now_us, admitted_bytes)
             if group_partition.is_exhausted():
                 continue
+            if not group_partition.is_open:
+                if not opens_left:
+                    record_filter.stopped = record_filter.cut_short = True
+                    group.next_partition = partition.index
+                    break
+                opens_left -= 1
             grants = self._acquire_from(
                 group_partition, now_us, owner, duration_us, limit - len(found), record_filter
             )
@@ -540,6 +549,13 @@ class LeaseService:
                 self._groups_left -= 1
             group_partition.keep()
         self._group_commit.gathered_bytes += size
+
+    def add_packed(
+        self, group_partition: GroupPartition, added: int, string_bytes: int = 0
+    ) -> None:
+        """Add a group partition to the frame, with so many events of its packed store."""
+        if added:
+            self.add_to_frame(group_partition, added * EVENT_PAIR_BYTES + string_bytes)
 
     def add_new_events(
         self, group_partition: GroupPartition, before: int, string_bytes: int = 0

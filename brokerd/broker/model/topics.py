@@ -23,11 +23,14 @@ from brokerd.groups import FrozenGroup, GroupSettings, LeaseStore
 from brokerd.groups.packed import (
     Position,
     can_stay_packed,
+    change,
+    deletion,
     floor,
     is_plain,
     last_token,
     lowest_open,
     pack,
+    plain,
     position,
     position_of,
     raise_floor,
@@ -38,7 +41,7 @@ from brokerd.groups.settings import MAX_DURATION_US
 from brokerd.groups.view import NO_OFFSET
 from brokerd.values import MAX_NAME_BYTES
 from brokerd.values import RESERVED_PREFIX as RESERVED_PREFIX
-from brokerd.walformat import EventKind
+from brokerd.walformat import EventKind, GroupEvent
 
 BYTES_MAX = 1 << 60
 
@@ -200,6 +203,10 @@ class Partition:
         return parts
 
 
+_NO_EVENTS: list[GroupEvent] = []
+"""The waiting events of most group partitions. Nobody adds to it."""
+
+
 class GroupPartition:
     """The state of a group in one partition: its lease store, and times of the broker.
 
@@ -213,6 +220,7 @@ class GroupPartition:
         "_packed",
         "_packed_at_us",
         "_store",
+        "_waiting",
         "dirty",
         "group",
         "is_recent",
@@ -236,6 +244,8 @@ class GroupPartition:
         """The time to which times in the packed store are relative."""
         self._lowest = 0
         """No record below this offset is eligible while the store is packed."""
+        self._waiting: list[GroupEvent] = _NO_EVENTS
+        """Events of a packed store for the next frame. An open store has its own."""
         self._counted = 0
         """Memory of the open store that `GroupStores.memory_bytes` counts."""
 
@@ -252,6 +262,8 @@ class GroupPartition:
             store.load(self._packed, self._packed_at_us)
             stores.memory_bytes -= PACKED_MEMORY + len(self._packed)
             self._packed = None
+            store.events += self._waiting
+            self._waiting = _NO_EVENTS
         else:
             self._settle_gaps(store)
             store.skip_tokens(stores.token_base)
@@ -278,6 +290,57 @@ class GroupPartition:
             self.group.kept[self.partition.index] = self
             if self._store is not None:
                 self._note_open(self._store)
+
+    def change_packed(
+        self,
+        settings: GroupSettings | None = None,
+        floor: int | None = None,
+        pauses: bool | None = None,
+    ) -> int | None:
+        """Change settings, seek to ``floor``, pause or end a pause, and do not open the store.
+
+        Return the number of new events. Return None, with no change, if the store is open, has gaps
+        to settle, or is not plain.
+        """
+        if self._store is not None or self.partition.gaps:
+            return None
+        packed = self._packed
+        if packed is None:
+            if self.is_kept:
+                return None
+            packed = plain(self.partition.start_offset, self.group.stores.token_base)
+        elif not is_plain(packed):
+            return None
+        changed, events = change(packed, settings, floor, pauses)
+        if not events:
+            return 0
+        if self._packed is None:
+            self.keep()
+        else:
+            self.group.stores.memory_bytes -= PACKED_MEMORY + len(packed)
+        self._hold(changed, self._packed_at_us)
+        self._waiting = self._waiting + events
+        return len(events)
+
+    def delete_packed(self) -> int | None:
+        """Add the event that deletes a packed store; return 1. Return None for an open store.
+
+        The caller removes the group.
+        """
+        if self._packed is None:
+            return None
+        self._waiting = [*self._waiting, deletion(self._packed)]
+        return 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store is in memory as objects."""
+        return self._store is not None
+
+    @property
+    def waiting_events(self) -> list[GroupEvent]:
+        """The events for the next frame."""
+        return self._waiting if self._store is None else self._store.events
 
     def pack(self) -> bool:
         """Pack the store; return False if it has to stay open."""
@@ -318,10 +381,14 @@ class GroupPartition:
         return self.store.freeze(now_us), now_us
 
     def events_framed(self) -> None:
-        """Note that the events of the store are in a frame."""
+        """Note that the waiting events are in a frame."""
         self.dirty = False
         self.is_recent = True
-        if self._store is not None and self.is_kept:
+        self._waiting = _NO_EVENTS
+        if self._store is None:
+            return
+        self._store.events.clear()
+        if self.is_kept:
             counted = self._store.memory_bytes
             self.group.stores.memory_bytes += counted - self._counted
             self._counted = counted
