@@ -150,6 +150,12 @@ DEFINITIONS = (
     ),
     Definition("producers", "brokerd_idempotent_producers", G, "Idempotent producers in memory"),
     Definition("subscriptions", "brokerd_subscriptions", G, "Subscriptions of BlipMQ's clients"),
+    Definition(
+        "group_state_bytes",
+        "brokerd_group_state_bytes",
+        G,
+        "Memory of the state of all groups, at most limits.group_state_bytes",
+    ),
     Definition("transactions.open", "brokerd_transactions_open", G, "Open transactions"),
     Definition(
         "transactions.held_bytes",

@@ -177,6 +177,7 @@ class Broker:
         self.topics.max_topics = settings.max_topics
         self.topics.max_partitions = settings.max_partitions
         self.leases.limit_groups(settings.max_groups)
+        self.context.state.stores.memory_max = settings.max_group_state_bytes
         self.producers.producers_max = settings.max_producers
         self.subscriptions.subscriptions_max = settings.max_subscriptions
 
@@ -195,6 +196,7 @@ class Broker:
             "schedule_held_bytes": self.delivery.held_bytes,
             "producers": self.producers.count,
             "subscriptions": self.subscriptions.count,
+            "group_state_bytes": self.context.state.stores.memory_bytes,
             "transactions": self.transactions.status(),
             "long_polls": self.waiters.count,
             "retention": self.retention.status(),

@@ -34,6 +34,7 @@ RELOADABLE = (
     "limits.max_topics",
     "limits.partitions",
     "limits.groups",
+    "limits.group_state_bytes",
     "limits.producers",
     "limits.subscriptions",
     "blipmq.api_keys",

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import msgpack
 import pytest
 
 from brokerd.broker import BrokerSettings, ConsumerGroup, GroupSettings
 from brokerd.broker.leases.service import OPENS_MAX
 from brokerd.broker.model.group_stores import OPEN_MAX
+from brokerd.broker.model.snapshot_capture import capture_topic
+from brokerd.broker.model.state import SNAPSHOT_GROUP_PARTITIONS, State
 from brokerd.errors import LimitExceeded
+from brokerd.wal import Frame, SnapshotChunk
+from brokerd.walformat import Entry, EntryKind, EventKind, encode_group_events
 from tests.broker.desk import SECOND_US, lease, produce, settle
 from tests.house import House
 
@@ -243,6 +248,54 @@ def test_an_acquire_opens_a_bounded_number_of_stores() -> None:
     assert len(first) + len(lease_all(house)) == OPENS_MAX + 10
 
 
+class TestOlderSnapshot:
+    """Older versions wrote a store for each partition of the topic."""
+
+    def loaded(self, house: House, lsn: int) -> State:
+        """The state of a snapshot at ``lsn`` with all group partitions of a group."""
+        topic = house.broker.topics.existing("t")
+        state = State(GroupSettings())
+        state.token_base = 2
+        lanes = [
+            (one.partition.index, "g", 5, b"".join(one.store.freeze(0).encode()))
+            for one in group(house).partitions
+        ]
+        body = msgpack.packb({"topic_id": topic.topic_id, "lanes": lanes})
+        chunk = SnapshotChunk(SNAPSHOT_GROUP_PARTITIONS, b"1", lsn, body)
+        state.load_all([capture_topic(topic, lsn)(), chunk])
+        return state
+
+    def test_partitions_without_events_are_not_kept(self) -> None:
+        house = wide(4)
+        lease(house, limit=2)
+        house.broker.groups.commit_offset("t", "g", 3, 7)
+        house.run()
+        state = self.loaded(house, 80)
+        found = state.by_name["t"].groups["g"]
+        assert sorted(found.kept) == [0, 1, 3]
+        positions = [one.position._replace(last_token=0) for one in group(house).partitions]
+        assert [one.position._replace(last_token=0) for one in found.partitions] == positions
+
+    def test_a_group_without_any_event_left_stays(self) -> None:
+        house = wide(3)
+        house.broker.groups.commit_offset("t", "g", 1, -1)
+        house.run()
+        assert sorted(self.loaded(house, 80).by_name["t"].groups["g"].kept) == [0]
+
+    def test_events_below_the_snapshot_change_no_unused_partition(self) -> None:
+        """They belong to a group that was deleted before the group of the snapshot began."""
+        house = wide(2)
+        lease(house, limit=1)
+        house.run()
+        state = self.loaded(house, 80)
+        topic_id = house.broker.topics.existing("t").topic_id
+        for lsn, kept in ((79, [0]), (80, [0, 1])):
+            body = encode_group_events("g", [(EventKind.COMMITTED, 5, 0, 0, 0, "", "")])
+            entry = Entry(EntryKind.GROUP_EVENTS, topic_id, 1, 0, 1, body)
+            state.apply(Frame(lsn, lsn + 1, 1, [entry]))
+            assert sorted(state.by_name["t"].groups["g"].kept) == kept
+
+
 class TestLimit:
     """`limits.group_state_bytes` refuses what needs new state; all else goes on."""
 
@@ -304,3 +357,9 @@ class TestLimit:
         assert group(house).partitions[0].position == before
         with pytest.raises(LimitExceeded):
             lease(house, group="other")
+
+    def test_the_limit_may_change_while_the_broker_runs(self) -> None:
+        house = self.full()
+        assert house.broker.status()["group_state_bytes"] > 47_000
+        house.broker.change_limits(BrokerSettings(max_group_state_bytes=100_000))
+        assert len(lease(house, limit=10)) == 10

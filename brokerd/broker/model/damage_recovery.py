@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from brokerd.broker.model.topics import GroupPartition, Partition, Topic
+from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Partition, Topic
 from brokerd.errors import DamagedData
 from brokerd.wal import Damage, LostRange, RecoveryReport, decode_loss
 from brokerd.walformat import Entry
@@ -38,6 +38,9 @@ class Replay:
         """Monotonic time less broker time. Delays continue by it."""
         self.fresh_from: dict[object, int] = {}
         """The LSN from which frames change a topic or group partition; without an entry, all do."""
+        self.unused_from: dict[tuple[ConsumerGroup, int], int] = {}
+        """The same for group partitions without events, by group and partition. Snapshots of older
+        versions have them."""
         self.known_at: dict[Partition, int] = {}
         """LSN of the last frame with the next offset of a partition."""
         self.topic_created_at = -1

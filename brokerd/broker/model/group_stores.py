@@ -57,20 +57,20 @@ class GroupStores:
         """About the memory of all groups."""
         self.crowded: Callable[[], None] = _nothing
         """Called when more than ``open_max`` stores are open. It causes a later `trim`."""
-        self._memory_max = memory_max
+        self.memory_max = memory_max
         self._open_max = open_max
         self._open: OrderedDict[GroupPartition, None] = OrderedDict()
 
     @property
     def room_bytes(self) -> int:
         """Memory that new state may take."""
-        return max(0, self._memory_max - self.memory_bytes)
+        return max(0, self.memory_max - self.memory_bytes)
 
     def check_room(self, size: int = NEW_STATE_MEMORY) -> None:
         """Check that there is memory for ``size`` bytes of new state. Raises `LimitExceeded`."""
         if size > self.room_bytes:
             raise LimitExceeded(
-                f"the state of all groups takes {self.memory_bytes} of {self._memory_max} bytes; "
+                f"the state of all groups takes {self.memory_bytes} of {self.memory_max} bytes; "
                 "settle records, delete groups, or raise limits.group_state_bytes"
             )
 

@@ -295,6 +295,8 @@ class State:
             return
         name, events = decode_group_events(entry.body, entry.count)
         group = self._group(self._topic(entry), name)
+        if frame.lsn < self._replay.unused_from.get((group, entry.partition), 0):
+            return
         group_partition = _kept(group, entry.partition)
         if frame.lsn >= self._replay.fresh_from.get(group_partition, 0):
             now_us = frame.time_us + self._replay.shift_us
@@ -386,6 +388,9 @@ class State:
         self.remove_topic(topic)
 
     def _forget_group(self, group: ConsumerGroup) -> None:
+        if self._replay.unused_from:
+            for index in range(len(group.partitions)):
+                self._replay.unused_from.pop((group, index), None)
         for group_partition in group.kept.values():
             self._replay.fresh_from.pop(group_partition, None)
             self._replay.token_known_at.pop(group_partition, None)
@@ -495,6 +500,10 @@ class State:
         store: bytes | Iterable[bytes],
     ) -> None:
         group_partition = self._group(topic, group).partitions[partition]
+        # The first partition tells that the group exists.
+        if partition and isinstance(store, bytes) and group_partition.is_unused(store):
+            self._replay.unused_from[group_partition.group, partition] = lsn
+            return
         group_partition.load(store, time_us + self._replay.shift_us)
         self.stores.trim()
         self._replay.fresh_from[group_partition] = self._replay.token_known_at[group_partition] = (

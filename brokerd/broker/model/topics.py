@@ -362,6 +362,15 @@ class GroupPartition:
         self._lowest = lowest_open(packed)
         self.group.stores.memory_bytes += PACKED_MEMORY + len(packed)
 
+    def is_unused(self, encoded: bytes) -> bool:
+        """Return whether the store of a snapshot is that of a group partition without events."""
+        if not can_stay_packed(encoded) or not is_plain(encoded) or packed_settings(encoded):
+            return False
+        found, new = position(encoded), self.position
+        return found._replace(last_token=0) == new._replace(last_token=0) and (
+            found.last_token <= new.last_token
+        )
+
     def load(self, encoded: bytes | Iterable[bytes], at_us: int) -> None:
         """Load the store of a snapshot, with times relative to ``at_us``. Stays packed if small.
 
