@@ -57,8 +57,7 @@ def pack_all(house: House) -> None:
     house.run()
     stores = house.broker.leases._state.stores
     stores._open_max = 0
-    for _ in range(2 + stores.open // 16):
-        stores.trim()
+    stores.trim()
     stores._open_max = OPEN_MAX
 
 

@@ -34,7 +34,7 @@ LAPSE_AND_CHANGE = 2
 END_DUE_MAX = 1024
 """Leases and delays of a group partition that one step ends. The reactor runs between steps."""
 
-OPENS_MAX = 128
+OPENS_MAX = 64
 """Lease stores that one acquire opens. A later turn of the reactor goes on."""
 
 PACKS_MAX = 100

@@ -22,7 +22,7 @@ OPEN_MAX = 4_096
 """Open stores beyond which the oldest are packed."""
 
 EXAMINED_MAX = 64
-"""Open stores that one `GroupStores.trim` examines besides those that it packs."""
+"""Open stores that `GroupStores.trim` tries to pack in vain before it gives up."""
 
 ALL = 1 << 62
 
@@ -99,10 +99,12 @@ class GroupStores:
         spare = EXAMINED_MAX
         while most and spare and len(self._open) > self._open_max:
             group_partition, _ = self._open.popitem(last=False)
-            if not group_partition.is_recent and group_partition.pack():
-                most -= 1
-            else:
+            if group_partition.is_recent:
                 group_partition.is_recent = False
-                self._open[group_partition] = None
+            elif group_partition.pack():
+                most -= 1
+                continue
+            else:
                 spare -= 1
+            self._open[group_partition] = None
         return not most
