@@ -183,6 +183,10 @@ def _run_steps(job: Job, run: Run, bounds: bytes, report: JobReport) -> None:
         for step in steps(job.settings):
             check_pairing(job.data_dir, job.root, run.bounds, run.tables)
             report.steps.append(step(run))
+    with report.collect_problems(job.root):
+        step_report = describe(run)
+        if step_report.lines:
+            report.steps.append(step_report)
     if job.settings.vacuum:
         with report.collect_problems(job.root):
             check_pairing(job.data_dir, job.root, run.bounds, run.tables)
@@ -218,6 +222,13 @@ def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
     if settings.merge or settings.events_days:
         selected.append(maintain_history)
     return selected
+
+
+def describe(run: Run) -> StepReport:
+    """Add statistics to files of older versions."""
+    from brokerd.archive.maintain.describe import describe_files
+
+    return describe_files(run)
 
 
 def vacuum(run: Run) -> StepReport:

@@ -400,7 +400,7 @@ def test_file_of_records_is_added_as_it_was_written(table: Table) -> None:
         info = writer.close()
     assert table.commit([add_file(info)], now_ms=NOW_MS)
     (row,) = table.files.to_pylist()
-    facts = FileStats(5, 10, 0, 4, 0, 4, keyed=0, tombstones=0, expiring=4)
+    facts = FileStats(5, 10, 0, 4, 0, 4, keyed=0, tombstones=0, expiring=4, described=1)
     assert row == {"path": info.path, "size": info.size, **facts._asdict()}
     (told,) = pa.table(DeltaTable(table.path).get_add_actions(flatten=True)).to_pylist()
     assert (told["min.offset"], told["max.offset"], told["max.expires_at"]) == (100, 104, 4)
@@ -429,7 +429,8 @@ def test_file_of_events_is_added_as_it_was_written(root: Path) -> None:
         info = writer.close()
     assert table.commit([add_file(info)], now_ms=NOW_MS)
     (row,) = table.files.to_pylist()
-    assert row == {"path": info.path, "size": info.size, **FileStats(3, 0, 7, 9, 0, 2)._asdict()}
+    facts = FileStats(3, 0, 7, 9, 0, 2, described=1)
+    assert row == {"path": info.path, "size": info.size, **facts._asdict()}
     assert DeltaTable(table.path).to_pyarrow_table()["kind"].to_pylist() == ["LEASED"] * 3
 
 

@@ -29,7 +29,7 @@ Action = dict[str, Any]
 
 _YEAR_9999_US = 253_370_764_800_000_000
 """The end of the times that Delta readers can express."""
-_STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
+STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
 """Without it, deltalake skips all files when a filter uses a column without statistics."""
 _PROPERTIES = {
     VERSION_PROPERTY: str(VERSION),
@@ -65,6 +65,7 @@ def add_file(file: FileInfo) -> AddFile:
         keyed=file.keyed,
         tombstones=file.tombstones,
         expiring=file.expiring,
+        described=1,
     )
     return AddFile(file.path, file.size, stats, *_limits(file), file.nulls)
 
@@ -81,6 +82,7 @@ def add_plain_file(file: PlainFileInfo, time: str) -> AddFile:
         last_time_us=file.maximum[time],
         first_lsn=file.minimum.get("lsn", -1),
         last_lsn=file.maximum.get("lsn", -1),
+        described=1,
     )
     return AddFile(file.path, file.size, stats, *_limits(file), file.nulls)
 
@@ -156,24 +158,37 @@ def transaction_action(app_id: str, version: int, now_ms: int) -> Action:
 
 def create_actions(layout: Layout, log_id: str, now_ms: int) -> list[Action]:
     """Build the actions that create an empty table."""
+    properties = {
+        **_PROPERTIES,
+        STATISTICS_PROPERTY: statistics_of(layout),
+        LOG_ID_PROPERTY: log_id,
+    }
+    return [protocol_action(), metadata_action(layout, str(uuid4()), properties, now_ms)]
+
+
+def metadata_action(
+    layout: Layout, table_id: str, properties: Mapping[str, str], created_ms: int
+) -> Action:
+    """Build the action with the schema and the properties of a table."""
     columns = [
         {"name": c.name, "type": c.type, "nullable": c.nullable, "metadata": {}}
         for c in layout.columns
     ]
     metadata = {
-        "id": str(uuid4()),
+        "id": table_id,
         "name": layout.name,
         "format": {"provider": "parquet", "options": {}},
         "schemaString": msgspec.json.encode({"type": "struct", "fields": columns}).decode(),
         "partitionColumns": list(layout.partition_by),
-        "configuration": {
-            **_PROPERTIES,
-            _STATISTICS_PROPERTY: ",".join(layout.skipping),
-            LOG_ID_PROPERTY: log_id,
-        },
-        "createdTime": now_ms,
+        "configuration": dict(properties),
+        "createdTime": created_ms,
     }
-    return [protocol_action(), {"metaData": metadata}]
+    return {"metaData": metadata}
+
+
+def statistics_of(layout: Layout) -> str:
+    """Return the value of `STATISTICS_PROPERTY`."""
+    return ",".join(layout.skipping)
 
 
 def protocol_action() -> Action:

@@ -11,6 +11,7 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -72,6 +73,8 @@ class FileStats(NamedTuple):
     """Rows with a key and an empty value."""
     expiring: int = 0
     """Rows that expire."""
+    described: int = 0
+    """1 if the ``add`` has null counts and the smallest and largest texts."""
 
 
 class Snapshot(NamedTuple):
@@ -83,6 +86,8 @@ class Snapshot(NamedTuple):
     files: pa.Table
     """The live files: ``path`` relative to the table, ``size``, and the fields of `FileStats`."""
     protocol: Protocol = PROTOCOL
+    configuration: Mapping[str, str] = MappingProxyType({})
+    """The properties of the table."""
 
     @property
     def state(self) -> TableState:
@@ -237,7 +242,9 @@ def _files_of(adds: Sequence[_Add]) -> pa.Table:
 def _file_table(paths: Any, sizes: Any, tags: Any) -> pa.Table:
     """Return a table as `Snapshot.files`. Raises ValueError for a tag without numbers."""
     columns = {"path": paths, "size": sizes}
-    numbers = pc.split_pattern(pc.fill_null(tags, encode_stats(FileStats())), ",")
+    tags = pc.fill_null(tags, encode_stats(FileStats()))
+    # Tags of older versions lack the last number.
+    numbers = pc.split_pattern(pc.binary_join_element_wise(tags, "0", ","), ",")
     for place, name in enumerate(FileStats._fields):
         columns[name] = pc.cast(pc.list_element(numbers, place), pa.int64())
     return pa.table(columns)
@@ -246,8 +253,9 @@ def _file_table(paths: Any, sizes: Any, tags: Any) -> pa.Table:
 def apply(actions: Actions, version: int, before: Snapshot | None) -> Snapshot:
     """Return the version after the actions of a commit or a checkpoint."""
     if before is None:
-        protocol = actions.protocol or PROTOCOL
-        return Snapshot(version, dict(actions.transactions), actions.files, protocol)
+        protocol, properties = actions.protocol or PROTOCOL, actions.configuration or {}
+        transactions = dict(actions.transactions)
+        return Snapshot(version, transactions, actions.files, protocol, properties)
     files = before.files
     replaced = [*actions.removed, *actions.files["path"].to_pylist()]
     if replaced and len(files):
@@ -256,7 +264,13 @@ def apply(actions: Actions, version: int, before: Snapshot | None) -> Snapshot:
     if len(actions.files):
         files = pa.concat_tables([files, actions.files])
     transactions = {**before.transactions, **actions.transactions}
-    return Snapshot(version, transactions, files, actions.protocol or before.protocol)
+    return Snapshot(
+        version,
+        transactions,
+        files,
+        actions.protocol or before.protocol,
+        before.configuration if actions.configuration is None else actions.configuration,
+    )
 
 
 def damaged(path: Place, problem: str) -> ArchiveUnavailable:

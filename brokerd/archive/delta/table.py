@@ -18,11 +18,14 @@ from brokerd.archive.contract.layout import Layout
 from brokerd.archive.contract.pairing import TableState
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.delta.actions import (
+    STATISTICS_PROPERTY,
     Action,
     AddFile,
     add_action,
+    metadata_action,
     protocol_action,
     remove_action,
+    statistics_of,
     transaction_action,
 )
 from brokerd.archive.delta.checkpoints import checkpoint_if_due
@@ -153,21 +156,61 @@ class Table:
             f"{self.path}: other processes committed first {COMMIT_ATTEMPTS} times; try again later"
         )
 
+    # -- Tables of older versions ----------------------------------------------------------------
+
     def keep_out_writers(self, now_ms: int) -> bool:
         """Raise the protocol of a table of an older version, so that no other program writes.
 
         :return: False if the table has the protocol already.
         :raises ArchiveUnavailable: the disk or the server reports an error.
         """
-        actions: list[Action] = [protocol_action()]
-        data = encode_commit(actions, "UPGRADE PROTOCOL", now_ms)
         while self._snapshot.protocol != PROTOCOL:
-            path = f"{COMMITS}/{commit_name(self._snapshot.version + 1)}"
-            is_done = self._store.put_if_absent(path, data)
-            self.refresh()
-            if is_done:
+            if self._put_next([protocol_action()], "UPGRADE PROTOCOL", now_ms):
                 return True
         return False
+
+    def describe(self, files: Sequence[AddFile], *, now_ms: int) -> None:
+        """Replace the statistics of live files in one durable commit.
+
+        :raises TableConflict: another process removed one of the files.
+        :raises ArchiveUnavailable: the disk or the server reports an error.
+        """
+        actions = [add_action(file, self.layout, now_ms, data_change=False) for file in files]
+        paths = [file.path for file in files]
+        for _ in range(COMMIT_ATTEMPTS):
+            _check_files(self._read(), [], paths)
+            self.refresh()
+            if self._put_next(actions, "COMPUTE STATS", now_ms):
+                return
+        raise TableConflict(f"{self.path}: other processes committed first; try again later")
+
+    def name_statistics(self, *, now_ms: int) -> bool:
+        """Name the columns with statistics in the properties. All files must have them.
+
+        :return: False if the properties name them already.
+        :raises ArchiveUnavailable: the disk or the server reports an error.
+        """
+        from deltalake import DeltaTable
+
+        wanted = statistics_of(self.layout)
+        while self._snapshot.configuration.get(STATISTICS_PROPERTY) != wanted:
+            options = self._store.deltalake_options
+            found = DeltaTable(str(self.path), storage_options=options).metadata()
+            properties = {**self._snapshot.configuration, STATISTICS_PROPERTY: wanted}
+            action = metadata_action(
+                self.layout, str(found.id), properties, int(found.created_time or 0)
+            )
+            if self._put_next([action], "SET TBLPROPERTIES", now_ms):
+                return True
+        return False
+
+    def _put_next(self, actions: Sequence[Action], operation: str, now_ms: int) -> bool:
+        """Try to commit as the version after the snapshot, and read the newest version."""
+        data = encode_commit(actions, operation, now_ms)
+        path = f"{COMMITS}/{commit_name(self._snapshot.version + 1)}"
+        is_done = self._store.put_if_absent(path, data)
+        self.refresh()
+        return is_done
 
     def _check_transactions(self, newest: Snapshot, transactions: Mapping[str, int]) -> None:
         for app_id in transactions:
