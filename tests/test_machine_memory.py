@@ -68,5 +68,4 @@ def test_no_limit_is_the_machines(tmp_path: Path) -> None:
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_memory, "_function", lambda name: None)
-    assert not machine_memory.fix_mmap_threshold()
     assert not machine_memory.trim_heap()

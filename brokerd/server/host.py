@@ -24,7 +24,7 @@ from brokerd.schemas.checker import CheckProcesses, CheckRunner
 from brokerd.server.bounded_call import bounded_call
 from brokerd.server.descriptors import descriptors_left
 from brokerd.server.garbage import GarbageFreezer
-from brokerd.server.machine_memory import fix_mmap_threshold, memory_bytes, trim_heap
+from brokerd.server.machine_memory import memory_bytes, trim_heap
 from brokerd.wal import DirectoryLock, Disk, RealDisk
 from brokerd.worker_pool import STOP_SECONDS, CommitPool, Mutex, ThreadPool
 
@@ -128,7 +128,6 @@ class RealHost:
 
     def prepare(self) -> int:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-        fix_mmap_threshold()
         return raise_descriptor_limit()
 
     def memory_bytes(self) -> int:

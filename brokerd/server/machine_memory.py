@@ -10,15 +10,6 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Final
-
-MMAP_THRESHOLD_BYTES: Final = 256 << 10
-"""Size from which an allocation has pages of its own, which return to the system when it is freed.
-
-glibc raises its threshold up to 32 MiB when such an allocation is freed. Later answers of megabytes
-then come from the heap, whose pages stay with the process.
-"""
-_M_MMAP_THRESHOLD = -3
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
@@ -58,14 +49,13 @@ def _read(path: Path) -> str:
         return ""
 
 
-def fix_mmap_threshold() -> bool:
-    """Fix the threshold of glibc's malloc; return False with another C library."""
-    mallopt = _function("mallopt")
-    return mallopt is not None and bool(mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES))
-
-
 def trim_heap() -> bool:
-    """Return free pages of the heap to the system; return False with another C library."""
+    """Return free pages of the heap to the system; return False with another C library.
+
+    After the first free of a large block, glibc takes further ones from its heap, and keeps their
+    pages. A lower threshold for blocks with pages of their own (``M_MMAP_THRESHOLD``) would return
+    them too, but then each megabyte takes half a millisecond of page faults.
+    """
     trim = _function("malloc_trim")
     return trim is not None and bool(trim(0))
 

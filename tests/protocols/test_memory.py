@@ -295,6 +295,17 @@ def test_a_reader_gets_its_record_after_the_worst_were_cut() -> None:
     assert crowd.budget.cut > 0
 
 
+def test_a_client_that_reads_gets_all_its_answers_while_others_read_none() -> None:
+    """Its answers leave at once, so each further answer is a first one."""
+    crowd = Crowd()
+    crowd.readers(8)
+    assert crowd.budget.full == [False, False, False, True]
+    reader = crowd.house.connect()
+    reader.send(*[mm.Acquire("orders", "work", "w")] * 4)
+    crowd.house.run()
+    assert [one.message.id for one in reader.answers()] == [0, 1, 2, 3]
+
+
 def test_a_woken_long_poll_waits_for_room() -> None:
     crowd = Crowd()
     poller = crowd.house.connect()

@@ -432,10 +432,18 @@ class Connection(Protocol):
         """Return listener and address of the peer, for the log."""
         return f"{self.factory.name} {peer_text(self.transport)}"
 
+    def _retry_further_answers(self) -> None:
+        """Go on in a later turn if the earlier answers, for which it waits, have left at once."""
+        memory = self.factory.memory
+        if memory.awaited(self) == FURTHER_ANSWERS and self.lacking_memory() is None:
+            memory.wait(self, ANSWERS)
+
     def _charge(self) -> None:
         """Report the memory that this connection holds; wait if there is no room for it."""
         if self.gone:
             return
+        if self.holds & Hold.MEMORY:
+            self._retry_further_answers()
         requests = self.received_bytes
         answers = self.queued_bytes + self._unsent_bytes + self._expected_bytes
         waits = PLACE_BYTES * len(self._queue)

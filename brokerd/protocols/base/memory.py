@@ -163,6 +163,11 @@ class MemoryBudget:
         if self._sweep_call is None:
             self._sweep_call = self._clock.callLater(SWEEP_SECONDS, self._sweep)
 
+    def awaited(self, claimant: Claimant) -> int | None:
+        """Return the kind for which a connection waits, or None."""
+        found = self._waiting.get(claimant)
+        return None if found is None else found[0]
+
     @property
     def waiting(self) -> int:
         """Number of connections that wait."""
