@@ -5,7 +5,7 @@
 # of test, test-slow, sim, fuzz and soak; the default is all cores.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-slow sim fuzz bench lint docs soak wheel clean
+.PHONY: help run demo test test-slow test-compiled compiled-tests sim fuzz bench lint docs soak wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,6 +18,8 @@ JOBS ?=
 WITH_JOBS = $(if $(JOBS),--jobs $(JOBS))
 PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),auto)
 SOAK_SECONDS ?= 14400
+COMPILED := build/compiled
+COMPILED_TESTS := tests/test_build_backend.py tests/test_walformat.py tests/groups tests/codecs
 # Tests start hundreds of programs. Compiled modules halve the time that each needs to start.
 export PYTHONDONTWRITEBYTECODE =
 
@@ -26,13 +28,14 @@ help:
 	@echo 'make demo   100,000 flights through five wire formats, a SIGKILL, and Spark (ROWS=all for all rows)'
 	@echo 'make test   all tests but the slow ones, some 9 minutes (ARGS="tests/wal -k lock" runs some)'
 	@echo 'make test-slow   the slow ones: clusters, killed processes, whole programs'
+	@echo 'make test-compiled   the wheel that mypyc compiles: tests of its modules, simulated runs, wrong bytes'
 	@echo 'make lint   ruff, mypy and the documentation build'
 	@echo 'make docs   the documentation as HTML, in build/docs (ARGS=-E reads every page again)'
 	@echo 'make sim    120 simulated runs, crashes at thousands of disk calls (JOBS=2: two processes)'
 	@echo 'make fuzz   wrong bytes for every wire format, 60 seconds each (ARGS="--seconds 600")'
 	@echo 'make bench  durable rates beside the rate of the disk: half an hour, minutes with ARGS=--no-size'
 	@echo 'make soak   hours of SIGKILLs, power losses, flipped bytes and new seeds (SOAK_SECONDS=14400)'
-	@echo 'make wheel  a package to install elsewhere, into dist'
+	@echo 'make wheel  packages to install elsewhere, into dist: pure Python, and compiled for this machine'
 
 # pip needs 2.5 GB of temporary space for Spark, more than a small /tmp has.
 $(READY): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
@@ -60,6 +63,22 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(PYTEST) -m 'slow and not soak' $(ARGS)
+
+# Without a C compiler this skips, unless BROKERD_COMPILE=1.
+test-compiled: $(READY)
+	@if test "$$BROKERD_COMPILE" = 1 || reason=$$($(BIN)/python scripts/build_backend.py); \
+	    then $(MAKE) --no-print-directory compiled-tests; \
+	    else echo "test-compiled: SKIPPED, brokerd cannot be compiled here: $$reason"; fi
+
+# PYTHONSAFEPATH keeps the working copy, which is not compiled, behind the installed wheel.
+compiled-tests: export PYTHONSAFEPATH = 1
+compiled-tests: export TESTED_BROKERD = compiled
+compiled-tests:
+	@sh scripts/compiled_environment.sh $(VENV) $(COMPILED)
+	$(COMPILED)/env/bin/python -m pytest -n $(or $(JOBS),auto) -o pythonpath= -p no:cacheprovider \
+	    -m 'not slow and not soak' $(or $(ARGS),$(COMPILED_TESTS))
+	$(COMPILED)/env/bin/python -m simulator --seeds 0..7 $(WITH_JOBS)
+	$(COMPILED)/env/bin/python -m tests.fuzz --seconds 3 $(WITH_JOBS)
 
 lint: docs
 	$(BIN)/ruff check .
@@ -101,7 +120,11 @@ soak: $(READY)
 # An old build directory would put deleted modules into the wheel.
 wheel: $(READY)
 	@rm -rf build dist/brokerd-*.whl
-	@$(PIP) wheel --quiet --no-deps -w dist .
+	@BROKERD_COMPILE=0 $(PIP) wheel --quiet --no-deps -w dist .
+	@rm -rf build
+	@if reason=$$($(BIN)/python scripts/build_backend.py); \
+	    then BROKERD_COMPILE=1 $(PIP) wheel --quiet --no-deps -w dist .; \
+	    else echo "no compiled wheel: $$reason"; fi
 	@ls dist/*.whl
 
 clean:

@@ -8,7 +8,8 @@ each instruction of brokerd and of the libraries in Python. Work in C is not cou
 
 ``bytecodes.json`` holds the committed counts. `compare` returns the scenarios whose count grew by
 more than `MARGIN`. Counts of another version of Python, or of compiled modules, are not comparable.
-``python -m benchmarks.bytecodes`` prints all counts, ``--record`` writes the file.
+``python -m benchmarks.bytecodes`` prints all counts, ``--record`` writes the file. ``--time``
+prints processor time instead, which depends on the machine, and which compiled modules change.
 """
 
 from __future__ import annotations
@@ -183,8 +184,17 @@ class _Host:
 class _Counter:
     """A trace function that counts instructions."""
 
+    DIGITS = 1
+
     def __init__(self) -> None:
         self.count = 0
+        self._before = sys.gettrace()
+
+    def start(self) -> None:
+        sys.settrace(self.call)
+
+    def stop(self) -> None:
+        sys.settrace(self._before)
 
     def call(self, frame: FrameType, event: str, argument: object) -> Any:
         if any(part in frame.f_code.co_filename for part in _NOT_COUNTED):
@@ -196,6 +206,24 @@ class _Counter:
         if event == "opcode":
             self.count += 1
         return self._step
+
+
+class _ProcessorTime:
+    """Counts microseconds of processor time of this thread, in user mode and in the kernel."""
+
+    DIGITS = 2
+
+    def __init__(self) -> None:
+        self.count = 0.0
+        self._begin = 0
+
+    def start(self) -> None:
+        self._begin = time.thread_time_ns()
+
+    def stop(self) -> None:
+        if self._begin:
+            self.count += (time.thread_time_ns() - self._begin) / 1000
+        self._begin = 0
 
 
 class _Client:
@@ -253,8 +281,8 @@ def _unread_bytes(end: socket.socket) -> int:
     return found[0]
 
 
-def count(shape: Shape) -> float:
-    """Return the bytecode instructions for each message of a scenario."""
+def count(shape: Shape, make_counter: Callable[[], _Counter | _ProcessorTime] = _Counter) -> float:
+    """Return the bytecode instructions for each message of a scenario, or what else is counted."""
     host = _Host()
     core = BrokerCore(Config(wal=Wal(segment_bytes=_SEGMENT_BYTES)), Path(DATA_DIR), host)
     core.lock()
@@ -271,8 +299,8 @@ def count(shape: Shape) -> float:
         _Client(host, core, shape.format, FORMATS[shape.format].role(spec, number))
         for number in range(shape.connections)
     ]
-    counter = _Counter()
-    collects, before = gc.isenabled(), sys.gettrace()
+    counter = make_counter()
+    collects = gc.isenabled()
     gc.disable()  # a pass may run finalizers in Python
     try:
         _make_topic(host, core, shape)
@@ -288,20 +316,20 @@ def count(shape: Shape) -> float:
                 messages = sum(client.messages() for client in clients)
             for client, data in zip(clients, waiting, strict=True):
                 client.send(data)
-            sys.settrace(counter.call)
+            counter.start()
             host.run()
-            sys.settrace(before)
+            counter.stop()
             waiting = [client.receive(shape.window) for client in clients]
         messages = sum(client.messages() for client in clients) - messages
     finally:
-        sys.settrace(before)
+        counter.stop()
         if collects:
             gc.enable()
         for client in clients:
             client.close()
         host.run()
         host.reactor.removeAll()
-    return round(counter.count / messages, 1)
+    return round(counter.count / messages, counter.DIGITS)
 
 
 def _make_topic(host: _Host, core: BrokerCore, shape: Shape) -> None:
@@ -368,13 +396,25 @@ def show_counts(show: Callable[[str], None], formats: Sequence[str]) -> dict[str
     return counts
 
 
+def processor_time(shape: Shape, runs: int = 5) -> float:
+    """Return the microseconds of processor time for each message: the least of several runs."""
+    longer = shape._replace(rounds=shape.rounds * 5)
+    return min(count(longer, _ProcessorTime) for _ in range(runs))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Exit code 1: a count grew."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.bytecodes", description=(__doc__ or "").partition("\n\n")[0]
     )
     parser.add_argument("--record", action="store_true", help="write the counts to the file")
+    parser.add_argument("--time", action="store_true", help="microseconds of processor time")
     options = parser.parse_args(arguments)
+    if options.time:
+        print(f"{'microseconds a message':<44}{'compiled' if is_compiled() else 'pure Python':>12}")
+        for shape in SHAPES:
+            print(f"{shape.name:<44}{processor_time(shape):>12.2f}", flush=True)
+        return 0
     counts = show_counts(print, tuple(FORMATS))
     if options.record:
         found = {"python": python_version(), "instructions": counts}

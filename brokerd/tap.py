@@ -25,6 +25,7 @@ from brokerd.admin.health import Health
 from brokerd.admin.http.hosts import Hosts
 from brokerd.admin.site import MetricsResource, make_site
 from brokerd.errors import BrokerdError
+from brokerd.server.compiled import is_compiled
 from brokerd.server.config import (
     Config,
     LoadedConfig,
@@ -135,7 +136,11 @@ def assemble(
     health = Health()
     health.conditions.add(certificate_conditions(endpoints.values()))
     notifier = Notifier(environment, _log)
-    facts = {"version": __version__, "durability": config.wal.durability}
+    facts = {
+        "version": __version__,
+        "compiled": is_compiled(),
+        "durability": config.wal.durability,
+    }
     service = BrokerdService(
         reactor, data_dir, core, listeners, health, process_exit, notifier, _log, facts
     )

@@ -29,11 +29,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from twisted.logger import globalLogBeginner
 
+import brokerd
 from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.cluster.session import NoSpark, SparkOptions, spark_session
 from brokerd.security import passwords
+from brokerd.server.compiled import compiled_modules
 from tests.archive.inline import map_with_session
 from tests.archive.s3 import bucket, environment, s3_server
+from tests.compiled import COMPILED, modules_to_compile
 
 __all__ = ["bucket", "s3_server"]
 
@@ -80,6 +83,13 @@ def pytest_configure(config: pytest.Config) -> None:
     global _is_worker
     _is_worker = hasattr(config, "workerinput")
     signal.signal(signal.SIGTERM, _end)
+    if COMPILED and (pure := sorted(set(modules_to_compile()) - set(compiled_modules()))):
+        raise pytest.UsageError(f"these modules are not compiled: {' '.join(pure)}")
+
+
+def pytest_report_header() -> str:
+    """Tell which brokerd the session tests."""
+    return f"brokerd: {len(compiled_modules())} compiled modules, {Path(brokerd.__file__).parent}"
 
 
 def pytest_runtest_setup() -> None:
@@ -91,8 +101,13 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark `soak` tests `slow`, too, and start the longest pieces of work first."""
+    """Mark `soak` tests `slow`, skip `pure_only` ones where they cannot run, sort the rest.
+
+    The longest pieces of work start first.
+    """
     for item in items:
+        if COMPILED and (mark := item.get_closest_marker("pure_only")) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"pure Python only: {mark.args[0]}"))
         if item.get_closest_marker("soak") is not None:
             item.add_marker("slow")
     if _is_worker:

@@ -76,3 +76,16 @@ def test_the_command_shows_compares_and_records(
     assert "committed" in capsys.readouterr().out.splitlines()[-1]
     (tmp_path / "counts.json").write_text(json.dumps({**found, "python": "2.7"}))
     assert main([]) == 0, "counts of another Python are not compared"
+
+
+def test_processor_time_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For each message in microseconds; the time of clients does not count."""
+    ticks = iter(range(0, 10**9, 70_000))
+    monkeypatch.setattr(bytecodes.time, "thread_time_ns", lambda: next(ticks) + 1)
+    monkeypatch.setattr(bytecodes, "SHAPES", (QUICK,))
+    assert bytecodes.processor_time(QUICK, 1) == 70.0
+    assert main(["--time"]) == 0
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.startswith("microseconds a message") and line.endswith(" 70.00")

@@ -149,8 +149,12 @@ def test_environment_mistakes_name_the_variable(variable: str, said: str) -> Non
 
 
 def test_variables_of_orchestrators_are_ignored() -> None:
-    """Kubernetes announces a service called brokerd by variables that are not ours."""
+    """Kubernetes announces a service called brokerd by variables that are not ours.
+
+    ``BROKERD_COMPILE`` is for the build.
+    """
     environment = {"BROKERD_SERVICE_HOST": "10.0.0.1", "BROKERD_PORT_9000_TCP": "tcp://x"}
+    environment["BROKERD_COMPILE"] = "1"
     assert load(environment={**environment, "HOME": "/"}).config == Config()
 
 

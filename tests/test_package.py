@@ -20,6 +20,7 @@ from brokerd import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 300
+BACKEND = "scripts/build_backend.py"
 
 
 def run(*command: object, **options: object) -> str:
@@ -29,7 +30,12 @@ def run(*command: object, **options: object) -> str:
         capture_output=True,
         text=True,
         timeout=SECONDS,
-        env={**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PYTHONPATH": ""},
+        env={
+            **os.environ,
+            "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+            "PYTHONPATH": "",
+            "BROKERD_COMPILE": "0",
+        },
         **options,  # type: ignore[call-overload]
     )
     assert result.returncode == 0, f"{command}: {result.stdout}{result.stderr}"
@@ -38,7 +44,7 @@ def run(*command: object, **options: object) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy so that nothing is left in the tree."""
+    """The pure wheel, built from a copy so that nothing is left in the tree."""
     source = tmp_path_factory.mktemp("source")
     for name in ("brokerd", "twisted"):
         shutil.copytree(
@@ -46,8 +52,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             source / name,
             ignore=shutil.ignore_patterns("__pycache__", "dropin.cache"),
         )
-    for name in ("setup.cfg", "pyproject.toml", "README.rst", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    (source / "scripts").mkdir()
+    for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.rst", "LICENSE", BACKEND):
+        shutil.copy(ROOT / name, source / name)
     run(sys.executable, "-m", "build", "--wheel", source, "--outdir", source / "dist")
     (built,) = (source / "dist").glob("*.whl")
     return built

@@ -72,6 +72,8 @@ LISTEN = "listen"
 ENVIRONMENT_PREFIX = "BROKERD_"
 ORCHESTRATOR_PREFIXES = ("BROKERD_SERVICE_", "BROKERD_PORT")
 """Variables that Kubernetes and Docker set for a service called brokerd; they are ignored."""
+BUILD_VARIABLE = "BROKERD_COMPILE"
+"""A variable for the build of brokerd (docs/architecture.rst); the broker ignores it."""
 
 
 class Setting(NamedTuple):
@@ -126,14 +128,14 @@ def _settings_of_document(document: Mapping[str, Any], path: Path) -> Iterable[S
 
 
 def read_environment(environment: Mapping[str, str]) -> list[Setting]:
-    """Read the ``BROKERD_*`` variables, except those of orchestrators.
+    """Read the ``BROKERD_*`` variables, except those of orchestrators and of the build.
 
     :raises ConfigError: if a variable names no option.
     """
     names = {_variable(name): name for name in _all_names()}
     settings = []
     for variable, raw in sorted(environment.items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == BUILD_VARIABLE:
             continue
         source = f"environment variable {variable}"
         if variable in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def test_an_empty_frame_may_be_legal():
     assert reader.partial_bytes == 0
 
 
+@pytest.mark.pure_only("reads a private field")
 def test_a_claimed_length_takes_no_memory():
     """Only what has come is held."""
     reader = LengthPrefixedReader(MIN, 1 << 31)

@@ -547,6 +547,7 @@ def test_every_payload_is_stored_as_it_was_sent(messages):
         )
 
 
+@pytest.mark.pure_only("reads all slots of an object")
 def test_large_requests_are_not_remembered():
     """An idle connection stays small."""
     decoder = mm.Decoder()

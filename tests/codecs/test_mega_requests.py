@@ -193,6 +193,7 @@ class Counting(mega.RequestReader):
         super()._parse(data, requests)
 
 
+@pytest.mark.pure_only("overrides a method")
 def test_a_large_payload_in_small_pieces_is_not_looked_at_piece_by_piece():
     """Which would copy it as often, and hold the broker up."""
     data = mega.encode_request(mega.Produce(1, "t", T, bytes(100 * KIB)))

@@ -97,6 +97,7 @@ function facts(status) {
   show("wal-bytes", wal.bytes === undefined ? "–" : bytes(wal.bytes));
   show("wal-segments", wal.segments === undefined ? "" : `${number(wal.segments)} files`);
   const list = [["durability", status.durability], ["data directory", status.data_dir],
+    ["core", status.compiled ? "compiled" : "pure Python"],
     ["topics", number(status.topics)], ["uptime", duration(status.uptime_seconds)]];
   for (const [name, address] of Object.entries(status.listeners ?? {})) { list.push([name, address]); }
   element("facts").replaceChildren(...list.flatMap(([name, value]) => {

@@ -258,7 +258,7 @@ class Decoder:
         if body.startswith(prefix):
             cut = len(body) - self._settle_suffix_bytes
             settle = self._settles.get(body[cut:])
-            if settle is not None and cut - len(prefix) <= 9:
+            if settle is not None and 0 < cut - len(prefix) <= 9:
                 try:
                     message_id = unpackb(body[len(prefix) : cut])
                 except UNDECODABLE:
