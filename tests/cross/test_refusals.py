@@ -283,3 +283,18 @@ def test_a_record_too_large_for_a_subscription_of_qos_0_is_passed_over() -> None
     (group,) = topic.groups
     assert list(talk.house.broker.leases.dead_letters(TOPIC, group)) == []
     assert damaged_record(Talk(QuietBlipMQ())) == [Reply("dead letter damaged")]
+
+
+@pytest.mark.parametrize("column", FORMAT_CLIENTS)
+@pytest.mark.parametrize(
+    ("row", "reason"), [(disk_full, "NoSpace"), (not_permitted, "Denied")], ids=["full", "denied"]
+)
+def test_a_refusal_is_counted_by_its_reason(
+    row: Callable[[Talk], list[Reply]], reason: str, column: str
+) -> None:
+    """Whatever words the format has for it."""
+    talk = Talk(FORMAT_CLIENTS[column]())
+    row(talk)
+    refusals = talk.house.broker.status()["refusals"]
+    assert [one["reason"] for one in refusals] == [reason], refusals
+    assert refusals[0]["format"] == talk.wire.protocol.factory.name

@@ -33,5 +33,5 @@ class Counters:
 
     def count_refusal(self, wire_format: str, error: Exception) -> None:
         """Count a refused request."""
-        key = wire_format, type(error).__name__
+        key = wire_format, getattr(error, "cause_name", "") or type(error).__name__
         self.refusals[key] = self.refusals.get(key, 0) + 1

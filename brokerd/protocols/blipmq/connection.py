@@ -215,10 +215,12 @@ class BlipmqConnection(PollConnection):
         auth = decode_auth(frame)
         try:
             self.access = self.factory.log_in(self.access, peer_text(self.transport), auth.key)
-        except LoginFailed:
+        except LoginFailed as refusal:
+            self.count_refusal(refusal)
             self._nack(frame, Code.UNAUTHORIZED, WRONG_KEY)
             return
         except LoginThrottled as refusal:
+            self.count_refusal(refusal)
             self._nack(frame, Code.UNAUTHORIZED, str(refusal))
             return
         self._authenticated = True
@@ -236,6 +238,7 @@ class BlipmqConnection(PollConnection):
         except InvalidName as refusal:
             raise InvalidFrame(str(refusal)) from None
         except BrokerdError as refusal:
+            self.count_refusal(refusal)
             if qos:
                 self._nack(frame, Code.FAILED, f"durable publish failed: {refusal}")
             else:
@@ -282,6 +285,7 @@ class BlipmqConnection(PollConnection):
         except InvalidName as refusal:
             raise InvalidFrame(str(refusal)) from None
         except BrokerdError as refusal:
+            self.count_refusal(refusal)
             self._nack(frame, Code.FAILED, f"subscribe failed: {refusal}")
         else:
             if is_new:
@@ -346,6 +350,7 @@ class BlipmqConnection(PollConnection):
         except LeaseLost:
             self._unknown(frame)
         except BrokerdError as refusal:
+            self.count_refusal(refusal)
             self._nack(frame, Code.FAILED, f"acknowledge failed: {refusal}")
 
     def _unknown(self, frame: bytes) -> None:

@@ -306,6 +306,7 @@ class PendingAcquire:
         except (UnknownTopic, UnknownGroup):
             self._again()  # deleted while the record was read
         except BrokerdError as refusal:
+            self._connection.count_refusal(refusal)
             self._answer(error(self._kind.command, str(refusal)))
         else:
             self._again()
@@ -352,6 +353,7 @@ class PendingAcquire:
             self._when_uncongested(self._again)
             return False
         except BrokerdError as refusal:
+            self._connection.count_refusal(refusal)
             outcome = error(self._kind.command, str(refusal))
         if isinstance(outcome, bytes):
             self._answer(outcome)

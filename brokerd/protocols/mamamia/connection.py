@@ -585,6 +585,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
                 partial(self.close_on_fault, self._release_more, request, place, count)
             )
         except BrokerdError as refusal:
+            self.count_refusal(refusal)
             self.resolve(place, error(Command.RELEASE, str(refusal)))
         else:
             count += more_count

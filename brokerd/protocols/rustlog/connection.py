@@ -142,7 +142,8 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
             self.resolve(place, answer)
             self.release(Hold.IN_PROGRESS)
 
-        StepsRun(self, _with_refusals(steps, self._dialect), done).start()
+        answer = _with_refusals(steps, self._dialect, self.count_refusal)
+        StepsRun(self, answer, done).start()
 
     def _answer(self, answer: Answer) -> None:
         self.answers.append(CODECS[self._dialect].encode_answer(answer))
@@ -230,6 +231,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
         try:
             answer = fetch_answer(dialect, offset, records, next_offset, error)
         except _REFUSED as problem:
+            self.count_refusal(problem)
             return _refused(problem, dialect)
         self.factory.count_fetched(answer)
         return CODECS[dialect].encode_answer(answer)
@@ -351,11 +353,14 @@ _REFUSED = (RequestError, Refusal, Denied, AuthenticationRequired)
 """Exceptions whose text is answered in the words of each dialect."""
 
 
-def _with_refusals(steps: Steps[bytes], dialect: Dialect) -> Steps[bytes]:
+def _with_refusals(
+    steps: Steps[bytes], dialect: Dialect, count: Callable[[Exception], None]
+) -> Steps[bytes]:
     """Return the answer that ``steps`` make, or the refusal that they raise."""
     try:
         return (yield from steps)
     except _REFUSED as problem:
+        count(problem)
         return _refused(problem, dialect)
 
 

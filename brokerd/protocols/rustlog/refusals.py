@@ -30,6 +30,8 @@ class Refusal(Exception):
     def __init__(self, code: int, binary: str, json: str) -> None:
         super().__init__(json)
         self.code = code
+        self.cause_name = ""
+        """Name of the error behind it, for the metrics; "" without one."""
         self._binary = escaped(binary)
         self._json = escaped(json)
 
@@ -45,7 +47,9 @@ class Wording(NamedTuple):
     json: str
 
     def because(self, reason: object) -> Refusal:
-        return Refusal(self.code, f"{self.binary}: {reason}", f"{self.json}: {reason}")
+        refusal = Refusal(self.code, f"{self.binary}: {reason}", f"{self.json}: {reason}")
+        refusal.cause_name = type(reason).__name__ if isinstance(reason, Exception) else ""
+        return refusal
 
 
 PRODUCE_FAILED = Wording(OTHER, "Failed to write record", "failed to write record")
