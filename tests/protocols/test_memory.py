@@ -138,10 +138,10 @@ def test_the_worst_claims_are_cut_when_one_waits_too_long(
 ) -> None:
     """The worst has the most bytes times the time without progress. A quarter is freed."""
     small, old, large = (Peer(budget, name) for name in ("small", "old", "large"))
-    old.holds(answers=3 * MIB)
+    old.holds(answers=4 * MIB)
     clock.advance(10)
     large.holds(answers=5 * MIB)
-    small.holds(answers=3 * MIB)
+    small.holds(answers=2 * MIB)
     late = Peer(budget)
     with capturedLogs() as events:
         budget.wait(late, ANSWERS)
@@ -151,8 +151,19 @@ def test_the_worst_claims_are_cut_when_one_waits_too_long(
     assert [peer.closed for peer in (old, large, small)] == [True, False, False]
     assert late.freed == 1 and budget.cut == 1
     [event] = [event for event in events if event.get("event_id") == "memory-cut"]
-    assert (event["count"], event["size"], event["kind"]) == (1, 3 * MIB, "answers")
+    assert (event["count"], event["size"], event["kind"]) == (1, 4 * MIB, "answers")
     assert event["worst"] == "old"
+
+
+def test_the_more_connections_wait_the_more_are_cut(budget: MemoryBudget, clock: Clock) -> None:
+    """Otherwise the last of them would wait for many rounds."""
+    holders = [Peer(budget) for _ in range(11)]
+    for peer in holders:
+        peer.holds(answers=MIB)
+    for _ in range(8):
+        budget.wait(Peer(budget), ANSWERS)
+    pass_seconds(clock, PATIENCE_SECONDS + SWEEP_SECONDS)
+    assert sum(peer.closed for peer in holders) == 8
 
 
 def test_a_claim_that_makes_progress_is_not_cut(budget: MemoryBudget, clock: Clock) -> None:

@@ -203,14 +203,27 @@ class MemoryBudget:
         self._sweep_call = self._clock.callLater(SWEEP_SECONDS, self._sweep)
 
     def _cut_worst(self, kind: int, now: float) -> None:
-        """Close connections without progress until a quarter of the claims of a kind is free."""
+        """Close connections without progress until there is room for those that wait.
+
+        At least a quarter of the claims of the kind is freed, if it is without progress. A
+        connection that waits and has no claim counts as much as an average claim.
+        """
         still = [
             (claim.sizes[kind] * (now - claim.since), claimant)
             for claimant, claim in self._claims.items()
             if claim.sizes[kind] > OWN_BYTES // 4 and now - claim.since >= PATIENCE_SECONDS
         ]
+        if not still:
+            return
         still.sort(key=lambda one: one[0], reverse=True)
-        wanted = self.used[kind] * 3 // 4
+        waiting = sum(
+            awaited == kind and claimant not in self._claims
+            for claimant, (awaited, _) in self._waiting.items()
+        )
+        average = self.used[kind] // sum(
+            claim.sizes[kind] > OWN_BYTES // 4 for claim in self._claims.values()
+        )
+        wanted = self.used[kind] - max(self.used[kind] // 4, waiting * average)
         count = 0
         freed = self.used[kind]
         for _, claimant in still:
