@@ -19,6 +19,7 @@ from brokerd.security import OPEN, OPEN_GUARD, Guard
 from brokerd.security.accounts import AccessList, Account
 from brokerd.security.audit import AUDIT_TOPIC, AuditEvent, AuditFilter, AuditPage, decode_event
 from brokerd.security.principal import Principal
+from brokerd.security.quotas import Quota
 from tests.broker.desk import lease
 from tests.cross.format_clients import FORMAT_CLIENTS
 from tests.cross.operations import admin as site
@@ -136,6 +137,7 @@ def furnished() -> House:
     house = House(settings=AUDITED)
     house.run()
     broker = house.broker
+    broker.quotas.put(OPEN, Quota("account", "spare", requests=1_000_000_000))
     partition = broker.topics.create(TOPIC).partition(0)
     for value in (b"0", b"1", b"2"):
         broker.records.produce(partition, value)

@@ -11,6 +11,7 @@ from brokerd.broker import BrokerSettings
 from brokerd.broker.slices import SLICE_SECONDS
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia.frames import frame
+from brokerd.protocols.mamamia import connection
 from brokerd.protocols.mamamia.connection import MamamiaFactory
 from brokerd.wal import WalOptions
 from tests.house import Client, House, ask
@@ -154,9 +155,9 @@ def test_a_large_batch_waits_for_room_and_is_decoded_once() -> None:
     decoded: list[int] = []
     for client in (first, second):
         client.send(mm.ProduceBatch("orders", messages))
-    for connection in house.factory.connections:
-        decode = connection._decoder.decode_steps  # type: ignore[attr-defined]
-        connection._decoder = Counted(decode, decoded)  # type: ignore[attr-defined]
+    for one in house.factory.connections:
+        decode = one._decoder.decode_steps  # type: ignore[attr-defined]
+        one._decoder = Counted(decode, decoded)  # type: ignore[attr-defined]
     while house.steps.waiting:
         house.steps.step()
     house.run()
@@ -185,3 +186,34 @@ def test_an_acquire_of_many_takes_a_thousand() -> None:
     house = filled(House(options=ROOMY))
     (leased,) = ask(house, mm.AcquireBatch("orders", "g", "c", 10_000))
     assert len(leased.messages) == 1_000
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_huge_bodies_are_decoded_one_after_the_other(
+    leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of their arrival; one whose client leaves holds up no other."""
+    monkeypatch.setattr(connection, "HUGE_BODY_BYTES", 60_000)
+    house = SteppedHouse()
+    clients = [house.connect() for _ in range(3)]
+    value = msgpack.packb([[]] * 60_001)
+    for number, client in enumerate(clients):
+        client.send(mm.Produce(f"huge-{number}", value, 2))
+    house.steps.look_seconds = SLICE_SECONDS * 0.4
+    for _ in range(3):
+        house.steps.step()
+    assert list(house.factory.decodes._waiting) == list(house.factory.connections)
+    if leaves:
+        clients[0].disconnect()
+        clients[1].disconnect()
+    done: list[int] = []
+    while house.steps.waiting:
+        house.steps.step()
+        house.run()
+        done += [
+            n for n, client in enumerate(clients) if client.transport.received and n not in done
+        ]
+    house.run()
+    done += [n for n, client in enumerate(clients) if client.transport.received and n not in done]
+    assert done == ([2] if leaves else [0, 1, 2])
+    assert not house.factory.decodes._waiting

@@ -105,8 +105,37 @@ _OPERATIONS: dict[int, str] = {one: one.name.lower() for one in Command}
 """Names of operations in the metrics."""
 
 
+HUGE_BODY_BYTES = 1 << 20
+"""Of the bodies above this size, one at a time is decoded in slices: it may take ten times its size
+in memory."""
+
+
+class DecodeQueue:
+    """Lets one connection of a listener after the other decode a huge body."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[MamamiaConnection, Callable[[], None]] = {}
+
+    def add(self, connection: MamamiaConnection, start: Callable[[], None]) -> None:
+        """Call ``start`` when the connections before this one have left."""
+        self._waiting[connection] = start
+        if len(self._waiting) == 1:
+            start()
+
+    def leave(self, connection: MamamiaConnection) -> None:
+        """Remove a connection that is done, or closed."""
+        if connection not in self._waiting:
+            return
+        was_first = next(iter(self._waiting)) is connection
+        del self._waiting[connection]
+        if was_first and self._waiting:
+            next(iter(self._waiting.values()))()
+
+
 class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
     """One client's connection."""
+
+    factory: MamamiaFactory
 
     def __init__(self, broker: Broker, frame_bytes: int) -> None:
         super().__init__(broker, FrameReader(min(frame_bytes, MAX_LENGTH)))
@@ -177,7 +206,11 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             in_steps = None
             if self._decoder.takes_steps(command, body):
                 self.hold(Hold.IN_PROGRESS)
-                StepsRun(self, self._decoder.decode_steps(command, body), self._on_decoded).start()
+                run = StepsRun(self, self._decoder.decode_steps(command, body), self._on_decoded)
+                if len(body) > HUGE_BODY_BYTES:
+                    self.factory.decodes.add(self, run.start)
+                else:
+                    run.start()
                 raise FrameOnHold
             request = self._decode(command, body)
         permission, carry_out = self._DISPATCH[command]
@@ -193,6 +226,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
 
     def _on_decoded(self, request: Request | None, refusal: Exception | None) -> None:
         """Handle the first frame again, whose body is decoded."""
+        self.factory.decodes.leave(self)
         if isinstance(refusal, BrokerdError):
             self._decoded = without_frames(refusal)
         else:
@@ -228,6 +262,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             pending.cancel()
         self._pending_acquires.clear()
         self._decoded = None
+        self.factory.decodes.leave(self)
 
     # -- producing ----------------------------------------------------------------------------
 
@@ -667,6 +702,7 @@ class MamamiaFactory(ConnectionFactory):
 
     def __init__(self, broker: Broker, clock: Clock, limits: Limits) -> None:
         super().__init__("mamamia", broker, clock, limits)
+        self.decodes = DecodeQueue()
 
     def new_connection(self) -> MamamiaConnection:
         return MamamiaConnection(self.broker, self.limits.frame_bytes)
