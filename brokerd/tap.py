@@ -166,9 +166,9 @@ def makeService(options: Options) -> BrokerdService:
     from brokerd.server.assembly import make_core
 
     try:
-        if options["config"] is not None:  # a daemon changes its directory
-            options["config"] = os.path.abspath(options["config"])
         loaded = load_options(options, os.environ)
+        if options["config"] is not None:  # for a reload: a daemon changes its directory
+            options["config"] = os.path.abspath(options["config"])
         config = with_secrets(loaded.config)
         warnings = (*loaded.warnings, *secret_warnings(config))
         process_exit = ProcessExit()
