@@ -58,7 +58,7 @@ Settings = Mapping[str, Any] | None
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
     """Return the packages that the build needs: mypy only for a compiled wheel."""
     needed: list[str] = build_meta.get_requires_for_build_wheel(config_settings)
-    return [*needed, COMPILER] if _plan() else needed
+    return needed if _reason() else [*needed, COMPILER]
 
 
 def build_wheel(
@@ -111,13 +111,16 @@ def _choice() -> str:
 
 def _plan() -> bool:
     """Return whether to compile. Print the line if the machine cannot."""
+    reason = _reason()
+    if reason and _choice() != "0":
+        _say(reason)
+    return not reason
+
+
+def _reason() -> str:
+    """Return why the wheel is pure, or an empty string for a compiled one."""
     choice = _choice()
-    if choice:
-        return choice == "1"
-    found = obstacle()
-    if found:
-        _say(found)
-    return not found
+    return "" if choice == "1" else f"{CHOICE}=0" if choice == "0" else obstacle()
 
 
 def _remove_earlier_builds() -> None:

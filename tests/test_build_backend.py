@@ -86,6 +86,7 @@ def test_without_a_compiler_the_wheel_is_pure(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"brokerd: pure Python, not compiled: {reason}")
     assert backend.get_requires_for_build_wheel() == ["wheel"]
+    assert capsys.readouterr().err == "", "pip asks before it builds, and the line comes once"
     assert backend.main() == 1
     assert capsys.readouterr().out.startswith(reason)
 
