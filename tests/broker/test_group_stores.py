@@ -84,6 +84,17 @@ def test_an_acquire_that_leases_nothing_keeps_nothing() -> None:
 
 
 @pytest.mark.parametrize("how", RESTARTS)
+def test_a_group_stays_when_its_only_partition_is_as_that_of_a_new_group(how: str) -> None:
+    """A snapshot of a group without any group partition would lack the group."""
+    house = wide(3)
+    house.broker.groups.seek("t", "g", "start", 1)
+    for _ in range(2):
+        house = restarted(house, "stop")
+    house = restarted(house, how)
+    assert sorted(group(house).kept) == [1]
+
+
+@pytest.mark.parametrize("how", RESTARTS)
 def test_a_packed_lease_is_the_lease_that_it_was(how: str) -> None:
     house = wide(3)
     lease(house, limit=3, seconds=10.0)

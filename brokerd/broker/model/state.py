@@ -500,9 +500,10 @@ class State:
         store: bytes | Iterable[bytes],
     ) -> None:
         group_partition = self._group(topic, group).partitions[partition]
-        # The first partition tells that the group exists.
-        if partition and isinstance(store, bytes) and group_partition.is_unused(store):
-            self._replay.unused_from[group_partition.group, partition] = lsn
+        owner = group_partition.group
+        # A group keeps at least one: snapshots know groups by their group partitions alone.
+        if owner.kept and isinstance(store, bytes) and group_partition.is_unused(store):
+            self._replay.unused_from[owner, partition] = lsn
             return
         group_partition.load(store, time_us + self._replay.shift_us)
         self.stores.trim()
