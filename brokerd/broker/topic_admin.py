@@ -198,6 +198,7 @@ class TopicAdmin:
             self._snapshotter.topic_deleted(one)
             self._tail.drop(partition.chunks for partition in one.partitions)
             self._cold.drop(partition.cold for partition in one.partitions)
+            self._counters.traffic.end(one)
         self._state.remove_topic(topic)
         self._group_commit.add_entry(topic_deleted_entry(topic, token_base))
         self._waiters.end(name)

@@ -128,6 +128,12 @@ def subscribe(addresses: dict[str, str]) -> int:
         return client.subscribe(TOPIC)
 
 
+def problem(core: BrokerCore, condition: str) -> str:
+    """Return why a condition stands; "" if it does not."""
+    (probe,) = (one.probe for one in core.conditions() if one.name == condition)
+    return probe()
+
+
 async def append(core: BrokerCore, first: int, end: int) -> None:
     partition = core.broker.topics.create(TOPIC).partition(0)
     for offset in range(first, end):
@@ -253,9 +259,10 @@ async def test_an_archive_that_is_not_there_is_missed_until_it_is_brought_back(
 
 @pytest_twisted.ensureDeferred
 async def test_who_is_told_a_code_alone_is_told_why_by_log_and_health(
-    filled: Filled, tmp_path: Path
+    filled: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MEGA's errors have no text."""
+    monkeypatch.setattr("brokerd.broker.archive.reader.FAILING_SECONDS", 0.0)
     directory = Path(shutil.copytree(filled.directory, tmp_path / "data"))
     (directory / "archive").rename(tmp_path / "elsewhere")
     async with AsyncExitStack() as stack:
@@ -267,8 +274,8 @@ async def test_who_is_told_a_code_alone_is_told_why_by_log_and_health(
         events = [one for one in captured if one.get("event_id") == "archive-read-failed"]
         (line,) = map(formatEvent, events)
         assert "the archive cannot be used" in line and "try again" in line
-        assert "cannot be read from the archive" in archived.core.degraded()
+        assert "cannot be read from the archive" in problem(archived.core, "archive-unreadable")
         (tmp_path / "elsewhere").rename(directory / "archive")
         assert await archived.refresh() is None
         assert (await deferToThread(client.consume, TOPIC, 5)).payload == value(5)
-        assert archived.core.degraded() == ""
+        assert problem(archived.core, "archive-unreadable") == ""

@@ -73,7 +73,7 @@ class TestMamamia:
         client.send(mm.AcquireBatch("orders", "g", "c", max_messages=2))
         house.run()
         client.answers()
-        settles = (mm.BatchSettle(0, True), mm.BatchSettle(1, True))
+        settles = (mm.BatchSettle(0, True), mm.BatchSettle(1, False))  # not settled in one step
         made, done = {
             "settle": (
                 mm.SettleBatch("orders", "g", "c", settles),

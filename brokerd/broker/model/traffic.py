@@ -2,8 +2,8 @@
 """Counts records and bytes by topic for the metrics.
 
 At most `TOPICS_MAX` topics have counters of their own, those that are used first. All later ones
-share the counters of `OTHERS`, so a client that makes topics cannot make series without end. A
-topic that is deleted and created again goes on with its counters.
+share the counters of `OTHERS`, so a client that makes topics cannot make series without end. The
+counts of a deleted topic are added to those of `OTHERS`, so that sums over all topics never fall.
 """
 
 from __future__ import annotations
@@ -52,9 +52,25 @@ class Traffic:
         if found is not None:
             return found
         name = topic.name
-        if topic.internal_of or len(self.by_name) >= TOPICS_MAX:
+        if (
+            topic.internal_of
+            or topic.deleted
+            or len(self.by_name) - (OTHERS in self.by_name) >= TOPICS_MAX
+        ):
             name = OTHERS
         return self.by_name.setdefault(name, TopicTraffic())
+
+    def end(self, topic: Topic) -> None:
+        """Add the counts of a deleted topic to those of `OTHERS`."""
+        ended: TopicTraffic | None = topic.traffic
+        topic.traffic = None
+        if ended is not None and self.by_name.get(topic.name) is ended:
+            del self.by_name[topic.name]
+            others = self.by_name.setdefault(OTHERS, TopicTraffic())
+            others.written_records += ended.written_records
+            others.written_bytes += ended.written_bytes
+            others.read_records += ended.read_records
+            others.read_bytes += ended.read_bytes
 
     def count_leased(self, topic: Topic, taken: Sequence[tuple[Chunk, int]]) -> None:
         """Count the records of an acquire, at least one; those of one run need no loop."""
