@@ -240,7 +240,7 @@ def test_clients_are_left_without_answers_and_nobody_knows_what_became_of_them()
 def hasty_submit(self: SimThreads, work: Any, done: Any) -> None:
     """Says that a commit is done before it is."""
     if getattr(work, "__qualname__", "").startswith("Wal._start_commit"):
-        self._process.call_after(0, done, None, None)
+        self._process.call_after(0, done, 0.0, None)
         original_submit(self, work, lambda result, error: None)
     else:
         original_submit(self, work, done)
@@ -249,7 +249,9 @@ def hasty_submit(self: SimThreads, work: Any, done: Any) -> None:
 original_submit = SimThreads.submit
 
 
-def write_unsynced(disk: SimDisk, path: str, writes: list[SegmentWrite], sync: bool) -> None:
+def write_unsynced(
+    disk: SimDisk, path: str, writes: list[SegmentWrite], sync: bool, seconds: Callable[[], float]
+) -> float:
     """A commit without its fdatasync."""
     for write in writes:
         write.file.pwrite(write.data, write.position)
@@ -257,15 +259,19 @@ def write_unsynced(disk: SimDisk, path: str, writes: list[SegmentWrite], sync: b
             write.file.sync()
             disk.rename(os.path.join(path, write.spare), os.path.join(path, write.name))
             disk.sync_directory(path)
+    return 0.0
 
 
-def write_nameless(disk: SimDisk, path: str, writes: list[SegmentWrite], sync: bool) -> None:
+def write_nameless(
+    disk: SimDisk, path: str, writes: list[SegmentWrite], sync: bool, seconds: Callable[[], float]
+) -> float:
     """A commit that forgets the directory's fsync."""
     for write in writes:
         write.file.pwrite(write.data, write.position)
         write.file.sync()
         if write.spare is not None:
             disk.rename(os.path.join(path, write.spare), os.path.join(path, write.name))
+    return 0.0
 
 
 def test_an_answer_before_the_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +283,7 @@ def test_an_answer_before_the_commit_is_found(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("write", [write_unsynced, write_nameless])
 def test_a_commit_that_does_not_sync_is_found(
-    workload: str, write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    workload: str, write: Callable[..., float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the data nor the name of a new segment may be left to the page cache."""
     monkeypatch.setattr(log, "write_all", write)
