@@ -250,6 +250,10 @@ def test_a_java_that_dies_early_is_one_line(
     def fail(*arguments: object) -> None:
         raise error
 
+    from pyspark import SparkContext
+
+    for name in ("_gateway", "_jvm"):  # the end of a session resets them, also those of `spark`
+        monkeypatch.setattr(SparkContext, name, getattr(SparkContext, name))
     monkeypatch.setattr(module, "_start_java", start_java)
     monkeypatch.setattr(module, "_context", lambda *arguments: Context())
     monkeypatch.setattr(module, place, fail)
