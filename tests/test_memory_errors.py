@@ -58,7 +58,7 @@ def test_a_change_that_may_be_incomplete_ends_the_broker(
 ) -> None:
     house = House()
     client = house.connect()
-    monkeypatch.setattr(house.broker.group_commit, "_first_change", run_out)
+    monkeypatch.setattr(house.broker.group_commit, "_schedule", run_out)
     client.send(mm.Produce("orders", b"x"))
     house.run()
     assert errors
