@@ -24,8 +24,8 @@ SECONDS = 600
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The backend, as a build frontend imports it, in an environment without its variables."""
-    monkeypatch.delenv("BROKERD_COMPILE", raising=False)
+    """The backend, as a build frontend imports it, to compile where it can."""
+    monkeypatch.setenv("BROKERD_COMPILE", "auto")
     monkeypatch.delenv("CC", raising=False)
     spec = importlib.util.spec_from_file_location("backend", ROOT / "scripts/build_backend.py")
     assert spec is not None and spec.loader is not None
@@ -91,7 +91,7 @@ def test_without_a_compiler_the_wheel_is_pure(
     assert capsys.readouterr().out.startswith(reason)
 
 
-@pytest.mark.parametrize("choice", ["", "1"])
+@pytest.mark.parametrize("choice", ["auto", "1"])
 def test_with_a_compiler_the_wheel_is_compiled(
     backend: ModuleType, monkeypatch: pytest.MonkeyPatch, choice: str
 ) -> None:
@@ -121,10 +121,13 @@ def test_a_failed_compilation_falls_back(
         build(backend, monkeypatch, failure)
 
 
-def test_zero_never_compiles(backend: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even where it could, and it does not look for a compiler."""
+@pytest.mark.parametrize("choice", ["0", ""])
+def test_zero_never_compiles(
+    backend: ModuleType, monkeypatch: pytest.MonkeyPatch, choice: str
+) -> None:
+    """Nor does the default, even where it could, and neither looks for a compiler."""
     monkeypatch.setattr(backend, "obstacle", lambda: 1 // 0)
-    monkeypatch.setenv("BROKERD_COMPILE", "0")
+    monkeypatch.setenv("BROKERD_COMPILE", choice)
     assert build(backend, monkeypatch) == ["pure"]
     assert backend.get_requires_for_build_wheel() == ["wheel"]
 
@@ -147,7 +150,7 @@ def test_libraries_of_an_earlier_build_are_removed(
 def test_another_choice_is_refused(backend: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the variable and the value."""
     monkeypatch.setenv("BROKERD_COMPILE", "yes")
-    with pytest.raises(SystemExit, match="BROKERD_COMPILE=yes: expected 0, 1 or nothing"):
+    with pytest.raises(SystemExit, match="BROKERD_COMPILE=yes: expected 0, 1 or auto"):
         backend.build_wheel("dist")
 
 

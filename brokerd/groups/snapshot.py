@@ -54,7 +54,7 @@ from brokerd.groups.redelivery import Redeliveries
 from brokerd.groups.rows import BLOCK_OFFSETS, Block
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.state import GroupState
-from brokerd.groups.tables import freeze_table
+from brokerd.groups.tables import Table, freeze_table
 
 VERSION = 4
 CHUNK_BYTES = 1 << 20
@@ -160,7 +160,7 @@ class FrozenGroup(NamedTuple):
         if self.former is None:
             return self.returned
         table = Redeliveries(self._first_us)
-        table.blocks = dict(self.returned.items())
+        table.blocks = _copy(self.returned)
         table.former, table.first = dict(self.former.items()), self.former_first
         table.write_rows()
         return table.blocks
@@ -207,6 +207,11 @@ def freeze(state: GroupState, now_us: int) -> FrozenGroup:
         freeze_table(state._leases),
         {} if state._order is None else freeze_table(state._order.keys),
     )
+
+
+def _copy(rows: Mapping[int, Block]) -> Table[Block]:
+    """Return a table that may grow. A plain ``dict(rows)`` would fix its type for mypyc."""
+    return dict(rows.items())
 
 
 def _section(section: Section, payload: bytes) -> bytes:
