@@ -1,4 +1,4 @@
-"""Other users may read an archive, whatever the umask was."""
+"""Other users may read an archive, with any umask."""
 
 from __future__ import annotations
 
