@@ -12,7 +12,6 @@ from itertools import repeat
 from struct import Struct, calcsize
 from typing import NamedTuple
 
-from brokerd.errors import DamagedData
 from brokerd.groups.bitmaps import FULL, FloorSet, Run
 from brokerd.groups.rows import BLOCK_SHIFT
 from brokerd.groups.settings import GroupSettings
@@ -28,7 +27,7 @@ from brokerd.groups.snapshot import (
     WORD_BYTES,
     Section,
 )
-from brokerd.groups.snapshot_decode import settings_of_text
+from brokerd.groups.snapshot_decode import section_ranges, settings_of_text
 from brokerd.groups.store import LeaseStore
 from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET
 from brokerd.walformat import EventKind, GroupEvent
@@ -155,7 +154,7 @@ def can_stay_packed(encoded: bytes) -> bool:
     section, size, version = Struct("<BIH").unpack_from(encoded)
     if section != Section.HEADER or version != VERSION or size < HEADER_FIELDS.size:
         return False
-    *parts, (kind, start, end) = _sections(encoded)
+    *parts, (kind, start, end) = section_ranges(encoded)
     return kind == Section.END and encoded[start:end] == COUNT_FIELDS.pack(len(parts))
 
 
@@ -187,7 +186,7 @@ def lowest_open(packed: bytes) -> int:
     if is_plain(packed):
         return lowest
     ready: dict[int, int] = {}
-    for kind, start, end in _sections(packed):
+    for kind, start, end in section_ranges(packed):
         if kind == Section.RETURNED:
             ready.update((key, bits) for key, bits, _ in _blocks(packed, start, end, kind))
         elif kind == Section.DELAYED:
@@ -231,7 +230,7 @@ def restart(packed: bytes, at_us: int, now_us: int, behind_us: int) -> tuple[byt
     changed = bytearray(packed)
     _TIME.pack_into(changed, _EPOCH_AT, _TIME.unpack_from(packed, _EPOCH_AT)[0] + shift_us)
     due: list[int] = []
-    for kind, start, end in () if is_plain(packed) else _sections(packed):
+    for kind, start, end in () if is_plain(packed) else section_ranges(packed):
         if kind == Section.LEASES:
             count = COUNT_FIELDS.unpack_from(packed, start)[0]
             times = Struct(f"<{count}q")
@@ -259,7 +258,7 @@ def position(packed: bytes) -> Position:
     leased = 0
     words: dict[int, int] = {}
     runs: list[Run] = []
-    for kind, start, end in _sections(packed):
+    for kind, start, end in section_ranges(packed):
         if kind in _ROW_BYTES:
             blocks = _blocks(packed, start, end, kind)
             rows[kind] += sum(bits.bit_count() for _, bits, _ in blocks)
@@ -300,21 +299,3 @@ def _blocks(packed: bytes, start: int, end: int, kind: int) -> Iterator[tuple[in
         bits = int.from_bytes(packed[bits_at:rows_at], "little")
         yield KEY_FIELDS.unpack_from(packed, start)[0], bits, rows_at
         start = rows_at + bits.bit_count() * row_bytes
-
-
-def _sections(packed: bytes) -> list[tuple[int, int, int]]:
-    """Return (section, start, end) of each payload. Raises DamagedData."""
-    found = []
-    at = 0
-    while at < len(packed):
-        if len(packed) - at < SECTION_HEAD.size:
-            raise DamagedData(f"group snapshot: {len(packed) - at} stray bytes at the end")
-        kind, size = SECTION_HEAD.unpack_from(packed, at)
-        at += SECTION_HEAD.size
-        if len(packed) - at < size:
-            raise DamagedData(
-                f"group snapshot: section {kind} needs {size} bytes, {len(packed) - at} are left"
-            )
-        found.append((kind, at, at + size))
-        at += size
-    return found

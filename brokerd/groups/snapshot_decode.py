@@ -201,19 +201,25 @@ def settings_of_text(text: bytes) -> GroupSettings:
 def _split(data: bytes | Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield (section, payload) of each section."""
     for chunk in (data,) if isinstance(data, bytes) else data:
-        position = 0
-        while position < len(chunk):
-            if len(chunk) - position < SECTION_HEAD.size:
-                raise DamagedData(f"group snapshot: {len(chunk) - position} stray bytes at the end")
-            section, size = SECTION_HEAD.unpack_from(chunk, position)
-            position += SECTION_HEAD.size
-            if len(chunk) - position < size:
-                raise DamagedData(
-                    f"group snapshot: section {section} needs {size} bytes, "
-                    f"{len(chunk) - position} are left"
-                )
-            yield section, chunk[position : position + size]
-            position += size
+        for section, start, end in section_ranges(chunk):
+            yield section, chunk[start:end]
+
+
+def section_ranges(chunk: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield (section, start, end) of each payload of a chunk. Raises DamagedData."""
+    position = 0
+    while position < len(chunk):
+        if len(chunk) - position < SECTION_HEAD.size:
+            raise DamagedData(f"group snapshot: {len(chunk) - position} stray bytes at the end")
+        section, size = SECTION_HEAD.unpack_from(chunk, position)
+        position += SECTION_HEAD.size
+        if len(chunk) - position < size:
+            raise DamagedData(
+                f"group snapshot: section {section} needs {size} bytes, "
+                f"{len(chunk) - position} are left"
+            )
+        yield section, position, position + size
+        position += size
 
 
 def _words(payload: bytes) -> Iterator[tuple[int, int]]:
