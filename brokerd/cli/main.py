@@ -4,7 +4,8 @@
 Global options come before the verb: ``brokerctl --json --data-dir DIR wal verify``; ``--json`` may
 come anywhere. Verbs find them in ``context.obj``: ``data_dir`` (text), ``server`` (text or None),
 ``json`` (bool) and ``login``, the arguments of `brokerd.cli.credentials.credentials`.
-``BROKERD_DATA_DIR`` is the default of ``--data-dir``, as for the broker.
+``BROKERD_DATA_DIR`` is the default of ``--data-dir``, as for the broker, and ``BROKERCTL_SERVER``
+that of ``--server``.
 
 Exit codes: 0 done, 1 refused or failed (one line on stderr), 2 wrong usage.
 """
@@ -28,6 +29,7 @@ VERBS = {
     "audit": "brokerd.cli.verbs.audit:audit_command",
     "bench": "brokerd.cli.bench.command:bench_command",
     "clock": "brokerd.cli.verbs.clock:clock_group",
+    "completion": "brokerd.cli.verbs.completion:completion_command",
     "config": "brokerd.cli.verbs.config:config_group",
     "dlq": "brokerd.cli.verbs.dead_letters:dlq_group",
     "group": "brokerd.cli.verbs.groups:group_group",
@@ -37,7 +39,9 @@ VERBS = {
     "quota": "brokerd.cli.verbs.quotas:quota_group",
     "schedule": "brokerd.cli.verbs.schedules:schedule_group",
     "schema": "brokerd.cli.verbs.schemas:schema_group",
+    "status": "brokerd.cli.verbs.status:status_command",
     "tail": "brokerd.cli.verbs.tail:tail_command",
+    "top": "brokerd.cli.verbs.top:top_command",
     "topic": "brokerd.cli.verbs.topics:topic_group",
     "user": "brokerd.cli.verbs.users:user_group",
     "wal": "brokerd.cli.wal.commands:wal_group",
@@ -91,7 +95,13 @@ def _login(name: str, **options: Any) -> Callable[[Any], Any]:
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-@click.option("--server", metavar="URL", help="The admin site of a running broker.")
+@click.option(
+    "--server",
+    metavar="URL",
+    envvar="BROKERCTL_SERVER",
+    show_envvar=True,
+    help="The admin site of a running broker.",
+)
 @click.option(
     "--data-dir",
     envvar="BROKERD_DATA_DIR",

@@ -1,6 +1,8 @@
 # Tests: tests/cli/test_output.py
 """Output of verbs: aligned tables, readable sizes and ages, or JSON.
 
+``rich`` draws tables on a terminal. It is imported only there: programs read plain text or JSON.
+
 Text from clients (names, reasons, payloads) is printed without control characters, so that no
 record can control a terminal.
 """
@@ -8,6 +10,7 @@ record can control a terminal.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -26,10 +29,16 @@ def show(context: click.Context, answer: Any, lines: Iterable[str]) -> None:
             click.echo(line)
 
 
+def on_screen() -> bool:
+    """Return whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], none: str = "none") -> list[str]:
     """Format rows as aligned columns; a column that contains numbers aligns right.
 
-    ``none`` is the text for an empty table.
+    On a terminal, long cells are folded to its width, and the header is marked. ``none`` is the
+    text for an empty table.
     """
     body = list(rows)
     if not body:
@@ -39,6 +48,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]], none: str = "non
         any(isinstance(value, int | float) for value in column)
         for column in zip(*body, strict=True)
     ]
+    if on_screen():
+        return _drawn_table(header, cells, right)
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     lines = []
     for row in [list(header), *cells]:
@@ -48,6 +59,33 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]], none: str = "non
         ]
         lines.append("  ".join(padded).rstrip())
     return lines
+
+
+def _drawn_table(
+    header: Sequence[str], cells: Sequence[Sequence[str]], right: Iterable[bool]
+) -> list[str]:
+    """Draw a table in the width, encoding and colours of the terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    columns = zip(header, right, zip(*cells, strict=True), strict=True)
+    for name, is_number, column in columns:
+        drawn.add_column(
+            Text(name),
+            justify="right" if is_number else "left",
+            overflow="fold",
+            min_width=max(map(len, column)) if is_number else None,
+        )
+    for row in cells:
+        drawn.add_row(*map(Text, row))
+    console = Console(file=sys.stdout, highlight=False)
+    with console.capture() as captured:
+        console.print(drawn)
+    text: str = captured.get()
+    return [line.rstrip() for line in text.splitlines()]
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> list[str]:

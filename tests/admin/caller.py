@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -53,11 +54,12 @@ class Caller:
         house: House | None = None,
         guard: Guard = OPEN_GUARD,
         hosts: Hosts | None = None,
+        status: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.house = house or House()
         self.authenticator = Authenticator(guard, self.house.clock.seconds, bytes(32))
         self.site = make_site(
-            dict,
+            status,
             make_api(self.house.broker, self.authenticator),
             Health(),
             Printed,

@@ -46,6 +46,36 @@ def test_groups_of_a_topic_are_listed_by_pages(caller: Caller) -> None:
     assert caller.get(path, limit=0)[0] == 400
 
 
+def every_page(caller: Caller, **query: int) -> list[list[str]]:
+    """Return the groups of all topics, by pages, as topic/group."""
+    pages, first = [], 0
+    while first is not None:
+        _, page = caller.get("/groups", first=first, **query)
+        pages.append([f"{group['topic']}/{group['group']}" for group in page["groups"]])
+        first = page["next"]
+    return pages
+
+
+def test_the_groups_of_all_topics_are_listed_by_pages(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller.post("/topics", {"name": "empty"})
+    caller.post("/topics", {"name": "wide", "partitions": 30})
+    for group in "hij":
+        caller.post(f"/topics/wide/groups/{group}/pause", {"create": True})
+    names = ["orders/g", "wide/h", "wide/i", "wide/j"]
+    assert every_page(caller) == [names]
+    assert every_page(caller, limit=1) == [[name] for name in names]
+    assert every_page(caller, limit=3) == [names[:3], names[3:]]
+    monkeypatch.setattr("brokerd.admin.calls.groups.PAGE_PARTITIONS", 60)
+    assert every_page(caller) == [names[:2], names[2:]]
+    monkeypatch.setattr("brokerd.admin.calls.groups.EXAMINED_MAX", 1)
+    assert every_page(caller) == [[name] for name in names]
+    _, page = caller.get("/groups", limit=1)
+    _, same = caller.get("/topics/orders/groups")
+    assert page["groups"] == [same["groups"][0] | {"topic": "orders"}]
+
+
 def test_a_page_of_groups_with_many_partitions_is_short(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,23 @@ def test_groups_are_listed_with_what_they_have_to_do(busy: Shell) -> None:
     assert "no topic 'none'" in busy.refused("group", "list", "none")
 
 
+def test_the_groups_of_all_topics_are_listed(busy: Shell) -> None:
+    busy.run("topic", "create", "empty")
+    busy.run("group", "pause", "invoices", "mail", "--create")
+    busy.run("topic", "create", "invoices")
+    busy.run("group", "pause", "invoices", "mail", "--create")
+    assert busy.lines("group", "list") == [
+        "TOPIC     GROUP    LAG  LEASED  DELAYED  DEAD  COMMITTED  STATE",
+        "orders    billing    2       1        0     1  -          running",
+        "invoices  mail       0       0        0     0  -          paused",
+    ]
+    groups = busy.json("group", "list")["groups"]
+    assert [(group["topic"], group["group"]) for group in groups] == [
+        ("orders", "billing"),
+        ("invoices", "mail"),
+    ]
+
+
 def test_a_group_is_described(busy: Shell) -> None:
     assert busy.lines("group", "describe", *ON) == [
         "topic         orders",

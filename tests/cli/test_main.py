@@ -56,6 +56,14 @@ def test_the_data_directory_may_come_from_the_environment(tmp_path: Path) -> Non
         assert str(tmp_path / place / "wal") in str(result.exception)
 
 
+def test_the_server_may_come_from_the_environment() -> None:
+    """An option takes precedence, and it takes precedence over the data directory."""
+    runner = CliRunner(env={"BROKERCTL_SERVER": "http://127.0.0.1:1"})
+    for arguments, place in ([[], "127.0.0.1:1"], [["--server", "127.0.0.1:2"], "127.0.0.1:2"]):
+        result = runner.invoke(cli, ["--data-dir", "nowhere", *arguments, "whoami"])
+        assert f"no broker answers at {place} (from --server" in str(result.exception)
+
+
 def test_a_file_that_cannot_be_read_is_one_line_and_1(tmp_path: Path) -> None:
     """What the operating system refuses is said like any refusal, with the path."""
     wal = tmp_path / "wal"

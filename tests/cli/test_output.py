@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 
 from brokerd.cli.output import age, facts, plain, size, table, time
@@ -16,6 +19,43 @@ def test_columns_are_aligned_and_numbers_stand_right() -> None:
     ]
     assert table(("NAME",), [], "no topics") == ["no topics"]
     assert facts([("lag", 5), ("oldest", None)]) == ["lag     5", "oldest  -"]
+
+
+class Terminal(io.StringIO):
+    """A terminal for text in UTF-8."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let stdout be a terminal of 24 columns without colours."""
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "24"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+
+
+def test_a_terminal_gets_a_rule_and_folded_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Markup of clients is text, and a number is never folded."""
+    use_terminal(monkeypatch)
+    drawn = [plain_of(line) for line in table(("NAME", "LAG"), [("[red]a" * 5, 123_456), ("b", 1)])]
+    assert set(drawn[1]) == {"─"}
+    cells = [line.split() for line in drawn[2:]]
+    assert cells[0][1] == "123456" and cells[-1] == ["b", "1"]
+    assert "".join(row[0] for row in cells[:-1]) == "[red]a" * 5
+    assert max(map(len, drawn)) == 24
+
+
+def test_nothing_from_a_client_drives_a_drawn_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_terminal(monkeypatch)
+    assert "a\\x1b[31m" in table(("NAME",), [("a\x1b[31m",)])[2]
+
+
+def plain_of(line: str) -> str:
+    """Return a line without the codes for bold text."""
+    return line.replace("\x1b[1m", "").replace("\x1b[0m", "")
 
 
 def test_nothing_from_a_client_drives_the_terminal() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from twisted.internet.defer import Deferred
 
 from brokerd.admin.http.routing import Call, ReadFailed, Route
 from brokerd.admin.shapes.common import (
+    PAGE_PARTITIONS,
     Deleted,
     Page,
     seconds_of,
@@ -21,6 +23,7 @@ from brokerd.admin.shapes.common import (
     us_of,
 )
 from brokerd.admin.shapes.groups import (
+    AllGroups,
     GroupAdmin,
     GroupBrief,
     GroupList,
@@ -29,6 +32,7 @@ from brokerd.admin.shapes.groups import (
     GroupShape,
     Pause,
     Seek,
+    TopicGroupBrief,
 )
 from brokerd.broker import (
     Broker,
@@ -43,6 +47,8 @@ from brokerd.errors import BrokerdError, InvalidRequest, UnknownTopic
 from brokerd.security import ADMIN, READ
 from brokerd.security.audit import EventType
 
+EXAMINED_MAX = 5_000
+"""Most groups, and topics that the sender may not read, that one request examines."""
 GROUP_PARTITIONS_MAX = 1_000
 """Most partitions in the description of a group."""
 
@@ -71,6 +77,37 @@ def list_groups(call: Call) -> GroupList:
     topic = call.broker.topics.existing(call.path["topic"])
     page, following = query.select(topic.groups.values(), len(topic.partitions))
     return GroupList([_brief(call.broker, group) for group in page], following)
+
+
+def list_all_groups(call: Call) -> AllGroups:
+    """Return a page of the groups of all topics that the sender may read, by topic.
+
+    Groups with thousands of partitions end a page early, and so do many topics that the sender may
+    not read. Of their groups the answer reveals only how many were examined.
+    """
+    call.access.require_lists()
+    query: Page = call.query
+    page: list[TopicGroupBrief] = []
+    partitions = position = steps = 0
+    for topic in call.broker.topics.all():
+        position += len(topic.groups)
+        if position <= query.first:
+            continue
+        is_readable = call.access.may(READ, topic.name)
+        beginning = max(0, query.first - position + len(topic.groups))
+        for number, group in enumerate(islice(topic.groups.values(), beginning, None), beginning):
+            place = position - len(topic.groups) + number
+            if steps == EXAMINED_MAX:
+                return AllGroups(page, place)
+            steps += 1
+            if not is_readable:
+                break
+            partitions += len(topic.partitions)
+            if len(page) == query.limit or (page and partitions > PAGE_PARTITIONS):
+                return AllGroups(page, place)
+            brief = msgspec.structs.asdict(_brief(call.broker, group))
+            page.append(TopicGroupBrief(**brief, topic=topic.name))
+    return AllGroups(page, None)
 
 
 def _brief(broker: Broker, group: ConsumerGroup) -> GroupBrief:
@@ -267,6 +304,15 @@ def _group_partition(broker: Broker, group_partition: GroupPartition) -> GroupPa
 GROUPS, GROUP = "/topics/{topic}/groups", "/topics/{topic}/groups/{group}"
 ROUTES = [
     Route("GET", GROUPS, READ, "List the groups of a topic", list_groups, GroupList, query=Page),
+    Route(
+        "GET",
+        "/groups",
+        0,
+        "List the groups of all topics that the sender may read",
+        list_all_groups,
+        AllGroups,
+        query=Page,
+    ),
     Route("GET", GROUP, READ, "Show positions and counts of a group", describe_group, GroupShape),
     Route("DELETE", GROUP, ADMIN, "Delete a group", delete_group, Deleted),
     Route(

@@ -94,6 +94,19 @@ class GroupList(Struct):
     next: int | None
 
 
+class TopicGroupBrief(GroupBrief):
+    """Counts of a group over all partitions of its topic."""
+
+    topic: str
+
+
+class AllGroups(Struct):
+    """A page of the groups of all topics. ``next`` is ``first`` of the next page."""
+
+    groups: list[TopicGroupBrief]
+    next: int | None
+
+
 class Pause(Struct, forbid_unknown_fields=True):
     """Stop granting leases. ``create`` creates the group if it does not exist."""
 

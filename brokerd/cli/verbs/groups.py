@@ -40,13 +40,15 @@ def group_group() -> None:
 
 
 @group_group.command("list")
-@_TOPIC
+@click.argument("topic", required=False)
 @click.pass_context
-def list_command(context: click.Context, topic: str) -> None:
-    """List a topic's groups and their lag."""
-    groups = list(server_of(context).all("topics", topic, "groups", key="groups"))
+def list_command(context: click.Context, topic: str | None) -> None:
+    """List the groups of a topic, or of all topics, and their lag."""
+    place = ("groups",) if topic is None else ("topics", topic, "groups")
+    groups = list(server_of(context).all(*place, key="groups"))
     rows = [
         (
+            *(() if topic is not None else (group["topic"],)),
             group["group"],
             group["lag"],
             group["leased"],
@@ -57,7 +59,9 @@ def list_command(context: click.Context, topic: str) -> None:
         )
         for group in groups
     ]
-    header = ("GROUP", "LAG", "LEASED", "DELAYED", "DEAD", "COMMITTED", "STATE")
+    header: tuple[str, ...] = ("GROUP", "LAG", "LEASED", "DELAYED", "DEAD", "COMMITTED", "STATE")
+    if topic is None:
+        header = ("TOPIC", *header)
     output.show(context, {"groups": groups}, output.table(header, rows, "no groups"))
 
 
