@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tomllib
 from configparser import ConfigParser
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -205,7 +206,9 @@ def test_logrotate_signals_only_a_broker(tmp_path: Path) -> None:
     assert other.wait(60) == -signal.SIGKILL
     link = tmp_path / "brokerd-sleep"
     link.symlink_to(shutil.which("sleep") or "/bin/sleep")
-    process = subprocess.Popen([link, "60"])
+    process = subprocess.Popen(  # below nohup, SIGHUP is ignored
+        [link, "60"], preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+    )
     (tmp_path / "lock").write_text(f"{process.pid}\n")
     subprocess.run(["/bin/sh", "-e", "-c", script], timeout=60, check=True)
     assert process.wait(60) == -signal.SIGHUP
