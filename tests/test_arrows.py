@@ -96,6 +96,9 @@ ARROWS: dict[str, set[str]] = {
     "admin": WAIST | {"broker", "security", "schemas"},
     "client": WAIST | {"codecs"},
     "cli": WAIST | {"client", "codecs", "wal", "walformat", "server.config", "server.listeners"},
+    "cli.verbs.backup": WAIST
+    | {"cli", "backup", "archive.contract", "archive.storage", "wal", "server.config"},
+    "backup": STORED | {"archive.delta", "wal"},
     **dict.fromkeys(WIRING, EVERYTHING),
 }
 
@@ -108,6 +111,7 @@ TWISTED: dict[str, set[str]] = {
     "codecs": set(),
     "groups": set(),
     "archive": set(),
+    "backup": set(),
     "spark": set(),
     "security": set(),
     "schemas": set(),

@@ -121,9 +121,7 @@ class SnapshotFile:
         data = file.pread(SNAPSHOT_HEADER_BYTES, 0)
         if len(data) < SNAPSHOT_HEADER_BYTES:
             raise self._damaged(0, "the header is cut short")
-        magic, version, flags, _, snapshot_id, self.start_lsn, self.time_us = _HEADER.unpack_from(
-            data
-        )
+        magic, version, flags, _, self.id, self.start_lsn, self.time_us = _HEADER.unpack_from(data)
         if magic != SNAPSHOT_MAGIC:
             raise self._damaged(0, "wrong magic")
         if _U64.unpack_from(data, _HEADER.size)[0] != xxh3_64_intdigest(data[: _HEADER.size], 0):
@@ -132,7 +130,7 @@ class SnapshotFile:
             raise NewerFormat(f"{name}: snapshot version {version}; upgrade brokerd to read it")
         if name != snapshot_name(self.start_lsn):
             raise self._damaged(0, f"it says it begins at LSN {self.start_lsn}")
-        self._salt = segment_salt(snapshot_id)
+        self._salt = segment_salt(self.id)
 
     def _damaged(self, position: int, problem: str) -> DamagedData:
         return DamagedData(f"{self._name} at {position}: {problem}")

@@ -1,0 +1,186 @@
+"""Consistent cuts of a log that a broker writes and deletes meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from brokerd.archive.contract.bounds import Bounds, encode_bounds
+from brokerd.backup.manifest import BackupFailed, FileKey
+from brokerd.backup.source import Source, open_source
+from brokerd.errors import DamagedData
+from brokerd.wal import RealDisk
+from brokerd.wal.disk import File
+from tests.backup.world import (
+    BIG,
+    LOG_ID,
+    Log,
+    back_up,
+    read_log,
+    repository,
+    restore_to,
+)
+
+
+class BusyDisk(RealDisk):
+    """A disk on which something happens before a call: ``list`` or ``open`` of a name."""
+
+    def __init__(self, moment: str, work: Callable[[], object], times: int = 1) -> None:
+        self._moment = moment
+        self._work = work
+        self.left = times
+
+    def _reached(self, call: str) -> None:
+        if self.left and call.endswith(self._moment):
+            self.left -= 1
+            self._work()
+
+    def list(self, directory: str) -> list[str]:
+        self._reached(f"list {directory}")
+        return super().list(directory)
+
+    def open(self, path: str, write: bool = False) -> File:
+        self._reached(f"open {path}")
+        return super().open(path, write)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "data")
+
+
+def open_log(log: Log, disk: RealDisk | None = None) -> Source:
+    return open_source(disk or RealDisk(), str(log.data_dir), lambda key, size: False)
+
+
+@pytest.mark.parametrize("moment", ["/state", "/wal", ".wal", ".idx", ".snap", "/archived"])
+def test_what_was_written_before_the_begin_is_there_and_the_cut_is_sound(
+    log: Log, tmp_path: Path, moment: str
+) -> None:
+    """Wherever in the run the broker appends, seals, takes snapshots and deletes."""
+    log.put(9, BIG)
+    log.snapshot()
+    log.snapshot()
+
+    def work() -> None:
+        log.put(5, BIG)
+        log.snapshot()
+        log.delete_below(log.snapshot())
+        log.put(1)
+
+    disk = BusyDisk(moment, work)
+    where = repository(tmp_path / "backups")
+    back_up(log, where, disk)
+    assert disk.left == 0
+    restore_to(where, tmp_path / "restored")
+    values, report = read_log(tmp_path / "restored")
+    assert report.sound
+    kept = [segment.first_lsn for segment in where.read(1).manifest.segments]
+    assert values == list(range(values[0], values[-1] + 1))
+    assert values[-1] >= 8
+    assert kept[0] == 0 or report.deleted, "a segment is missing only if it was deleted"
+
+
+def test_open_files_survive_their_deletion(log: Log, tmp_path: Path) -> None:
+    """Segments that the broker deletes between the cut and their copy."""
+    log.put(9, BIG)
+    source = open_log(log)
+    log.snapshot()
+    log.delete_below(log.snapshot())
+    sizes = [len(one.file.file.pread(1 << 20, 0)) for one in source.segments if one.file.file]
+    assert [*map(min, sizes, (one.file.size for one in source.segments))] == [
+        one.file.size for one in source.segments
+    ]
+
+
+def test_a_frame_that_is_being_written_is_cut_off(log: Log) -> None:
+    """Its header is there, and its last bytes are not."""
+    lsn = log.put(2)
+    end = log.put(1, 2000)
+    path = log.wal_path / f"{log.segments()[-1]:020d}.wal"
+    data = bytearray(path.read_bytes())
+    data[end - 1000 : end] = bytes(1000)
+    path.write_bytes(data)
+    source = open_log(log)
+    assert (source.lsn, source.time_us) == (lsn, 2_000_000)
+    assert source.segments[-1].file.size == lsn
+
+
+def test_a_log_that_changes_all_the_time_is_given_up(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brokerd.backup.source.ATTEMPTS", 2)
+    log.put(30, BIG)
+    log.snapshot()
+    ends = iter(log.segments()[1:])
+    disk = BusyDisk(".idx", lambda: log.delete_below(next(ends, 0)), 1000)
+    with pytest.raises(BackupFailed, match=r"each of 2 attempts .* Run the backup again"):
+        open_log(log, disk)
+
+
+def test_a_pin_that_changes_meanwhile_is_read_again(log: Log) -> None:
+    """Deleted segments may be in the archive of the new pin only."""
+    log.put(9, BIG)
+    disk = BusyDisk(".idx", lambda: log.pin("a" * 16, 4096))
+    assert open_log(log, disk).pin == ("a" * 16, 4096)
+
+
+def test_stored_files_are_not_kept_open(log: Log) -> None:
+    """So an incremental backup of a large log needs few descriptors."""
+    log.put(9, BIG)
+    stored: list[FileKey] = []
+
+    def is_stored(key: FileKey, size: int) -> bool:
+        stored.append(key)
+        return True
+
+    source = open_source(RealDisk(), str(log.data_dir), is_stored)
+    assert all(one.file.file is None for one in source.segments)
+    assert {key.kind for key in stored} == {"wal", "idx"}
+
+
+def test_bounds_of_the_log_are_opened_and_others_are_not(log: Log) -> None:
+    log.put()
+
+    def bounds(log_id: str) -> bytes:
+        return encode_bounds(Bounds(log_id, 4096, 1, True, 2, [], reached_lsn=4096))
+
+    path = log.state_path / "bounds"
+    path.write_bytes(bounds(LOG_ID))
+    found = open_log(log).bounds
+    assert found is not None and found.key == FileKey("bounds", 4096, LOG_ID)
+    for other in (bounds("f" * 32), bounds(LOG_ID)[:-9], b""):
+        path.write_bytes(other)
+        assert open_log(log).bounds is None
+
+
+def test_a_damaged_snapshot_is_left_out_and_told(log: Log) -> None:
+    log.put()
+    lsn = log.snapshot()
+    path = log.state_path / f"{lsn:020d}.snap"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    log.put()
+    newer = log.snapshot()
+    source = open_log(log)
+    assert [one.start_lsn for one in source.snapshots] == [newer]
+    assert [line.split(" at ")[0] for line in source.damage] == [path.name]
+
+
+def test_without_a_snapshot_above_deleted_segments_there_is_no_backup(log: Log) -> None:
+    """It could not be restored."""
+    log.put(9, BIG)
+    log.delete_below(log.snapshot())
+    for path in log.state_path.glob("*.snap"):
+        path.unlink()
+    with pytest.raises(BackupFailed, match="no sound snapshot begins above the deleted segments"):
+        open_log(log)
+
+
+@pytest.mark.parametrize("name", ["log_id", "archived"])
+def test_a_damaged_file_that_decides_is_named_with_the_remedy(log: Log, name: str) -> None:
+    log.put()
+    (log.state_path / name).write_bytes(b"junk")
+    with pytest.raises(DamagedData, match=f"state/{name}: .*restart the broker"):
+        open_log(log)
