@@ -16,12 +16,13 @@ ASKING = (
     *("topic", "group", "lease", "dlq", "schedule", "produce", "tail", "archive", "clock"),
     *("user", "acl", "key", "audit", "whoami", "schema", "quota"),
     *("completion", "status", "top"),
+    *("backup", "restore"),
 )
 """The verbs that docs/cli.rst is about."""
 PAGES = (
     "README.rst",
     *(f"docs/{name}.rst" for name in ("tutorial", "recipes", "operations", "monitoring")),
-    *(f"docs/{name}.rst" for name in ("archive", "damage", "security", "cli")),
+    *(f"docs/{name}.rst" for name in ("archive", "backup", "damage", "security", "cli")),
 )
 """Pages with lines that a reader may copy."""
 
