@@ -135,7 +135,7 @@ class GroupCommit:
         self._entries: list[Entry] = []
         self._partitions: list[Partition] = []
         self._group_partitions: list[GroupPartition] = []
-        self._earlier_changes = ChangedPartitions({}, {})
+        self._earlier_changes: ChangedPartitions | None = None
         """Changes in frames of this turn that `end_frame_early` appended."""
         self.gathered_bytes = 0
         """Upper bound of the gathered changes in the log."""
@@ -367,7 +367,10 @@ class GroupCommit:
                 self._wal.wait_if_quick()
 
     def _end_frame(self) -> None:
-        changed, self._earlier_changes = self._earlier_changes, ChangedPartitions({}, {})
+        if not self.gathered_bytes and self._earlier_changes is None:
+            return
+        changed = self._earlier_changes or ChangedPartitions({}, {})
+        self._earlier_changes = None
         changed.add(self._partitions, self._group_partitions)
         try:
             self._before_frame(changed)
@@ -381,6 +384,8 @@ class GroupCommit:
 
         Long polls are still served at the end of the turn.
         """
+        if self._earlier_changes is None:
+            self._earlier_changes = ChangedPartitions({}, {})
         self._earlier_changes.add(self._partitions, self._group_partitions)
         self.append_frame()
 
@@ -477,9 +482,13 @@ class GroupCommit:
         clock = self._time.unlogged()
         if clock:  # it fits: the log reserves space for marks
             entries.append(_mark(clock))
-        size = sum(len(entry.body) for entry in entries)
+        size, is_mark = 0, True
+        for entry in entries:
+            size += len(entry.body)
+            if entry.kind != EntryKind.MARK:
+                is_mark = False
         self._last_append_us = self._time.monotonic_us()
-        self._last_was_mark = all(entry.kind == EntryKind.MARK for entry in entries)
+        self._last_was_mark = is_mark
         ticket = self._wal.append(entries, self.frame_time_us)
         self.frames += 1
         self._uncommitted.append((ticket, size))

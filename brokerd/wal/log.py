@@ -250,9 +250,9 @@ class Wal:
         A frame does not span segments, so the rest of the active segment and the spare do not add
         up.
         """
-        active = self._active
+        active, spare_bytes = self._active, self._allocator.capacity
         rest = 0 if active is None else active.header.size - active.position
-        return max(rest, self._allocator.capacity)
+        return rest if rest > spare_bytes else spare_bytes
 
     @property
     def room(self) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from brokerd.walformat import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
@@ -35,12 +36,12 @@ class WalOptions:
                 f"not {self.segment_bytes}"
             )
 
-    @property
+    @cached_property
     def reserve(self) -> int:
         """Bytes of frames that ordinary work leaves free."""
         return min(self.reserve_bytes, self.segment_bytes // 8)
 
-    @property
+    @cached_property
     def last_reserve(self) -> int:
         """Bytes of frames that settles leave free for changes that take access away."""
         return min(self.last_reserve_bytes, self.reserve // 4)

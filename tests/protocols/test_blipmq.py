@@ -246,6 +246,75 @@ def test_pong_waits_until_what_was_published_is_durable() -> None:
         assert house.broker.topics.existing("t").partition(0).next_offset == 2
 
 
+LIKE_PUBLISHES = st.lists(
+    st.builds(
+        lambda count, qos, topic, message, pings: (
+            [bm.Publish(3, qos, topic, message), *[bm.Ping(7)] * pings] * count
+        ),
+        st.integers(1, 9),
+        st.sampled_from([1, 1, 1, 0, 2]),
+        st.sampled_from(["t", "t", "t", "u", "new", "", "two"]),
+        st.binary(max_size=9),
+        st.integers(0, 2),
+    ),
+    max_size=6,
+).map(lambda runs: [one for run in runs for one in run])
+
+
+@given(LIKE_PUBLISHES)
+def test_publishes_in_one_read_are_stored_as_one_by_one(publishes: list[bm.Message]) -> None:
+    """Those of QoS 1 for one topic are carried out together."""
+    found = []
+    for together in (True, False):
+        house = BlipmqHouse()
+        client = house.client()
+        for topic, partitions in (("t", 1), ("u", 1), ("two", 2)):
+            house.broker.topics.create(topic, partitions)
+        house.run()
+        if together:
+            client.send(*publishes)
+        for one in () if together else publishes:
+            client.send(one)
+            house.run()
+        client.send(bm.Ping(5))
+        house.run()
+        stored = {
+            (name, index): [
+                read(house, name, offset, index)._replace(append_time_us=0)
+                for offset in range(partition.next_offset)
+            ]
+            for name in ("t", "u", "two", "new")
+            if (topic_found := house.broker.topics.find(name)) is not None
+            for index, partition in enumerate(topic_found.partitions)
+        }
+        found.append((client.answers(), stored))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [(BlipmqSettings(api_keys=(KEY,)), [12]), (BlipmqSettings((KEY,), message_ttl_us=9), [])],
+)
+def test_a_run_of_publishes_is_one_step(
+    monkeypatch: pytest.MonkeyPatch, settings: BlipmqSettings, steps: list[int]
+) -> None:
+    """Otherwise the test above would hold without it; not if messages have a time to live."""
+    house = BlipmqHouse(settings)
+    client = house.client()
+    client.publish(b"first")
+    counts: list[int] = []
+    append = house.broker.records.append_values
+
+    def appended(partition: object, values: list[bytes], *rest: object) -> int:
+        counts.append(len(values))
+        return append(partition, values, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(house.broker.records, "append_values", appended)
+    assert client.ask(*[bm.Publish(4, 1, "t", b"x"), bm.Ping(6)] * 12) == [bm.Pong(6)] * 12
+    assert counts == steps
+    assert house.broker.topics.existing("t").partition(0).next_offset == 13
+
+
 def test_no_answer_overtakes_a_publish_of_its_connection() -> None:
     """Neither a NACK, which shows nothing, nor the PONG of a later read."""
     house = BlipmqHouse()

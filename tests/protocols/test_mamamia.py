@@ -651,6 +651,111 @@ def test_a_run_that_finds_no_room_waits_as_single_requests_do() -> None:
     assert ids == list(range(1, 2001))
 
 
+STORED = (
+    *[mm.Produce("orders", b"%d" % number) for number in range(12)],
+    mm.Produce("orders", b"text", Encoding.TEXT),
+    mm.Produce("orders", b"", metadata=msgpack.packb({"a": 1})),
+    mm.Produce("orders", b"long" * 40_000),
+    *[mm.Produce("orders", b"%d" % number, ttl=1.0) for number in range(6)],
+    *[mm.Produce("orders", b"%d" % number) for number in range(30)],
+)
+"""Records of all kinds; those with a time to live have expired when they are acquired."""
+CLIENTS = st.sampled_from(["c", "c", "c", "d"])
+GROUPS = st.sampled_from(["g", "g", "g", "h"])
+
+
+def like_settles(
+    first: int, count: int, success: bool, client_id: str, group_id: str
+) -> list[mm.Request]:
+    return [
+        mm.Settle("orders", group_id, number, client_id, success)
+        for number in range(first, first + count)
+    ]
+
+
+RUNS = st.lists(
+    st.one_of(
+        st.builds(lambda count, client: [acquire(client)] * count, st.integers(1, 20), CLIENTS),
+        st.builds(
+            like_settles,
+            *[st.integers(0, 15), st.integers(1, 12), st.booleans(), CLIENTS, GROUPS],
+        ),
+        st.builds(
+            lambda first, count, success: [
+                *[acquire()] * (first + count),
+                *like_settles(first, count, success, "c", "g"),
+            ],
+            *[st.integers(1, 3), st.integers(4, 9), st.booleans()],
+        ),
+        st.just([mm.Produce("orders", b"more")]),
+    ),
+    max_size=8,
+).map(lambda runs: [one for run in runs for one in run])
+
+
+@settings(max_examples=max(100, settings().max_examples))
+@given(st.booleans(), RUNS)
+def test_leases_and_settles_in_one_read_are_answered_as_one_by_one(
+    key_ordered: bool, requests: list[mm.Request]
+) -> None:
+    """Repeated ACQUIRE_NEXT and SETTLE requests are carried out together."""
+    found = []
+    for together in (True, False):
+        house = House()
+        ask(house, *STORED)
+        house.pass_time(2, step=1)
+        house.broker.groups.configure("orders", "g", GroupSettings(key_ordered=key_ordered))
+        house.run()
+        client = house.connect()
+        for request in (acquire(), settle(0), settle(0, success=False)):
+            client.send(request)
+            house.run()
+        if together:
+            client.send(*requests)
+            house.run()
+        for request in () if together else requests:
+            client.send(request)
+            house.run()
+        position = info(house)
+        house = house.crash()
+        found.append((client.answers(), position, info(house)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_run_of_leases_and_a_run_of_settles_is_one_step(
+    monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """Otherwise the test above would hold without it."""
+    house = House()
+    house.broker.topics.create("orders", partitions)
+    ask(house, *[mm.Produce("orders", b"%d" % number, partition=0) for number in range(60)])
+    client, leases = house.connect(), house.broker.leases
+    client.send(acquire())
+    house.run()
+    client.send(settle(0))
+    house.run()
+    limits: list[int] = []
+    settles: list[int] = []
+    lease_records, settle_records = leases.acquire, leases.settle_run
+
+    def acquired(*arguments: Any) -> Any:
+        limits.append(arguments[4])
+        return lease_records(*arguments)
+
+    def settled(group_partition: Any, offsets: Any, *rest: Any) -> int:
+        settles.append(len(offsets))
+        return settle_records(group_partition, offsets, *rest)
+
+    monkeypatch.setattr(leases, "acquire", acquired)
+    monkeypatch.setattr(leases, "settle_run", settled)
+    client.send(*[acquire()] * 40, *map(settle, range(1, 41)))
+    house.run()
+    assert len(client.answers()) == 82
+    assert limits == ([40] if partitions == 1 else [1] * 40)
+    assert settles == ([40] if partitions == 1 else [])
+
+
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("last", [mm.BatchMessage(b"c"), mm.BatchMessage(b"c", key=b"k")])
 def test_a_batch_of_bytes_alone_is_stored_as_any_other(

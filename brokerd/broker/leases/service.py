@@ -207,7 +207,7 @@ class LeaseService:
         if group is None:
             return []
         stores = self._state.stores
-        if stores.room_bytes < limit * NEW_STATE_MEMORY:
+        if stores.memory_bytes + limit * NEW_STATE_MEMORY > stores.memory_max:
             stores.check_room()
             limit = stores.room_bytes // NEW_STATE_MEMORY
         if duration_us is None:
@@ -314,7 +314,7 @@ class LeaseService:
             group_partition.discard_store()
         if grants:
             due_us = group_partition.scheduled_us
-            if due_us is None or now_us + duration_us < due_us:
+            if due_us is None or now_us + duration_us + 1 < due_us:  # lapses after its deadline
                 self.timers.schedule(group_partition)
         # Events about removed records use the space that was admitted for one partition only.
         if len(grants) < limit and (store.cut_short or added > len(grants)):
@@ -369,7 +369,10 @@ class LeaseService:
         """
         group_partition = self._current(group_partition)
         stores = self._state.stores
-        if stores.room_bytes < NEW_STATE_MEMORY and not group_partition.store.knows(offset):
+        if (
+            stores.memory_bytes + NEW_STATE_MEMORY > stores.memory_max
+            and not group_partition.store.knows(offset)
+        ):
             stores.check_room()
         reason_bytes = 4 * len(reason)
         self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_PAIR_BYTES + reason_bytes)

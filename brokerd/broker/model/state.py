@@ -313,6 +313,7 @@ class State:
             if store.last_token != last_token:
                 self._replay.token_known_at[group_partition] = frame.lsn
             group_partition.events_framed()
+            group_partition.count_memory()
             if events[-1][0] == _DELETED:
                 self._forget_group(group)
                 self.remove_group(group)

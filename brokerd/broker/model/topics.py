@@ -50,6 +50,10 @@ _LIMITS = {"retention_us": MAX_DURATION_US, "retention_bytes": BYTES_MAX, "ttl_u
 
 _PURGED = int(EventKind.PURGED)
 
+UNCOUNTED_EVENTS_MAX = 16
+"""Events after which a frame counts the memory of an open store again. While the groups take more
+than half of their memory, each frame does."""
+
 NEAR_MAX = 500
 """The most groups that the search for a similar name compares. It takes milliseconds."""
 
@@ -220,6 +224,7 @@ class GroupPartition:
         "_packed",
         "_packed_at_us",
         "_store",
+        "_uncounted_events",
         "_waiting",
         "dirty",
         "group",
@@ -248,6 +253,8 @@ class GroupPartition:
         """Events of a packed store for the next frame. An open store has its own."""
         self._counted = 0
         """Memory of the open store that `GroupStores.memory_bytes` counts."""
+        self._uncounted_events = 0
+        """Events in frames since that count."""
 
     @property
     def store(self) -> LeaseStore:
@@ -396,14 +403,25 @@ class GroupPartition:
         self._waiting = _NO_EVENTS
         if self._store is None:
             return
-        self._store.events.clear()
-        if self.is_kept:
+        events, stores = self._store.events, self.group.stores
+        self._uncounted_events += len(events)
+        events.clear()
+        if (
+            self._uncounted_events > UNCOUNTED_EVENTS_MAX
+            or stores.memory_bytes > stores.memory_max >> 1
+        ):
+            self.count_memory()
+
+    def count_memory(self) -> None:
+        """Count the memory of an open store again."""
+        self._uncounted_events = 0
+        if self._store is not None and self.is_kept:
             counted = self._store.memory_bytes
             self.group.stores.memory_bytes += counted - self._counted
             self._counted = counted
 
     def expect_bytes(self, size: int) -> None:
-        """Count memory for new leases now. The next frame counts what the store takes."""
+        """Count memory for new leases now. A later frame counts what the store takes."""
         self._counted += size
         self.group.stores.memory_bytes += size
 

@@ -18,6 +18,7 @@ from brokerd.codecs.blipmq.messages import (
     delivery_head,
     encode,
     frame_reader,
+    publish_run,
     type_of,
 )
 from brokerd.codecs.blipmq.values import (
@@ -92,5 +93,6 @@ __all__ = [
     "delivery_head",
     "encode",
     "frame_reader",
+    "publish_run",
     "type_of",
 ]

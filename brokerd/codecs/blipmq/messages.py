@@ -7,7 +7,7 @@ length. Checks are in the order of the page (section Bad input).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
 
@@ -44,6 +44,7 @@ _U16 = Struct(">H")
 
 _ACK = int(FrameType.ACK)
 _PUBLISH = int(FrameType.PUBLISH)
+_PING = int(FrameType.PING)
 _TYPES = frozenset(FrameType)
 
 
@@ -112,6 +113,36 @@ def decode_publish(frame: bytes) -> Publish:
     topic = _text(frame[start:end], "PUBLISH")
     _check(topic, qos)
     return Publish(correlation_id, qos, topic, frame[end:])
+
+
+def publish_run(frames: Sequence[bytes]) -> tuple[str, list[bytes], list[int]]:
+    """Return the topic and the messages of a run, and the correlation ids of its PING frames.
+
+    The run is the first frames up to one that is neither a PING nor a PUBLISH of QoS 1 for the
+    topic of the first one. It is empty if the first one is not such a PUBLISH.
+    """
+    first = frames[0]
+    messages: list[bytes] = []
+    pings: list[int] = []
+    if first[0] != _PUBLISH:
+        return "", messages, pings
+    try:
+        _, qos, topic, message = decode_publish(first)
+    except InvalidFrame:
+        return "", messages, pings
+    if qos != 1:
+        return "", messages, pings
+    start, end = _HEAD.size, len(first) - len(message)
+    head = first[start:end]
+    for frame in frames:
+        # A frame with the QoS and topic of a valid one is valid.
+        if frame[0] == _PUBLISH and frame[start:end] == head:
+            messages.append(frame[end:])
+        elif frame[0] == _PING and len(frame) == start:
+            pings.append(correlation_id_of(frame))
+        else:
+            break
+    return topic, messages, pings
 
 
 def decode_subscribe(frame: bytes) -> Subscribe:

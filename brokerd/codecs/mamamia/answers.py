@@ -115,6 +115,25 @@ def acquired(
     return _HEADER(len(body) + 2, 1, 2) + body
 
 
+def acquired_run(log_id: str, messages: Iterable[tuple[int, bytes]]) -> bytes:
+    """The answers to several ACQUIRE_NEXT requests: (id, value) of messages that are bytes."""
+    before_value = _LOG_ID + pack_str(log_id.encode()) + _PAYLOAD
+    after_value = _METADATA + _NIL
+    around = 2 + len(_ACQUIRED) + len(before_value) + len(after_value)
+    parts: list[bytes] = []
+    for message_id, value in messages:
+        number, packed = _unsigned(message_id), pack_bin(value)
+        parts += (
+            _HEADER(around + len(number) + len(packed), 1, 2),
+            _ACQUIRED,
+            number,
+            before_value,
+            packed,
+            after_value,
+        )
+    return b"".join(parts)
+
+
 def acquired_nothing() -> bytes:
     """The answer to ACQUIRE_NEXT without a message: ``{message: nil}``."""
     return _ACQUIRED_NOTHING

@@ -9,7 +9,7 @@ result of the walk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -139,6 +139,45 @@ class Decoder:
                 break
             payloads.append(body[size_at + 1 : -len(_METADATA_NIL)])
         return self._produce_log_id, payloads
+
+    def acquire_run(self, frames: Iterable[Frame]) -> tuple[Acquire, int]:
+        """Return the last ACQUIRE_NEXT request, and how many of the first frames repeat it."""
+        count, body = 0, self._acquire_body
+        for frame in frames:
+            if frame[0] != 2 or frame[1] != body:
+                break
+            count += 1
+        return self._acquire, count
+
+    def settle_run(self, frames: Sequence[Frame]) -> tuple[Settle | None, list[int]]:
+        """Return a SETTLE request that the decoder remembers, and message ids.
+
+        The first frames are that request, with these ids in place of its own. None: they are not.
+        """
+        # `_decode_settle` proves that such a body is the same request with another message_id.
+        message_ids: list[int] = []
+        prefix, suffix_bytes = self._settle_prefix, self._settle_suffix_bytes
+        suffix = frames[0][1][-suffix_bytes:]
+        settle = self._settles.get(suffix)
+        if settle is None or not prefix:
+            return None, message_ids
+        start, around = len(prefix), len(prefix) + suffix_bytes
+        for command, body in frames:
+            if (
+                command != 3
+                or not around < len(body) <= around + 9
+                or not body.startswith(prefix)
+                or not body.endswith(suffix)
+            ):
+                break
+            try:
+                message_id = unpackb(body[start:-suffix_bytes])
+            except UNDECODABLE:
+                break
+            if type(message_id) is not int or not 0 <= message_id <= MAX_MESSAGE_ID:
+                break
+            message_ids.append(message_id)
+        return settle, message_ids
 
     def takes_steps(self, command: int, body: bytes) -> bool:
         """Return whether `decode` may take long, so that `decode_steps` is better."""

@@ -246,8 +246,8 @@ class Connection(Protocol):
             self.hold(Hold.BACKLOG)
 
     def answer_run(self, part: bytes, count: int) -> None:
-        """Append the small answers to ``count`` requests in one part, uncounted as single ones."""
-        self.answers.append(part)
+        """Append the answers to ``count`` requests in one part, and count its bytes."""
+        self.answer(part)
         self._extra_parts += 1 - count
 
     def answer_at_once(self, *parts: bytes) -> None:

@@ -26,6 +26,8 @@ The same limit holds for the decompressed size of a compressed frame."""
 
 RUN_FRAMES_MIN: Final = 4
 """Fewer frames are handled one by one."""
+RUN_FRAMES_MAX: Final = 1_024
+"""Frames that one run handles at most: some milliseconds."""
 
 FrameT = TypeVar("FrameT")
 ErrorT = TypeVar("ErrorT", bound=BrokerdError)
@@ -132,8 +134,8 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
         frames = self.frames
         handle = self._handle_within_quotas if self.quotas else self.handle
         handled = 0
-        if len(frames) >= RUN_FRAMES_MIN and not (self.holds or self.quotas):
-            handled = self.handle_run(frames)
+        if len(frames) >= RUN_FRAMES_MIN and not self.quotas:
+            handled = self._handle_runs(frames)
         for frame in islice(frames, handled, None):
             if self.holds or self.overtime(handled):
                 break
@@ -173,6 +175,18 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
         broken = self._reader.error
         if broken is not None and not frames:
             self.handle_stream_error(broken)
+
+    def _handle_runs(self, frames: list[FrameT]) -> int:
+        """Handle runs of like frames, one after the other; return the number of frames."""
+        handled = 0
+        while len(frames) - handled >= RUN_FRAMES_MIN and not self.holds:
+            if handled and self.overtime(RUN_FRAMES_MAX - 1):
+                break
+            count = self.handle_run(frames[handled : handled + RUN_FRAMES_MAX])
+            if not count:
+                break
+            handled += count
+        return handled
 
     def _handle_within_quotas(self, frame: FrameT) -> None:
         """Count a frame against the quotas of the client and carry it out, or let it wait."""

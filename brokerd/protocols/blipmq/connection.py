@@ -15,6 +15,7 @@ from hmac import compare_digest
 from typing import ClassVar
 
 from brokerd.broker import Broker, Clock, Congested
+from brokerd.broker.records.size import values_frame_bytes
 from brokerd.broker.subscriptions import Floors
 from brokerd.broker.topic_admin import check_topic_name
 from brokerd.codecs.blipmq import (
@@ -43,6 +44,7 @@ from brokerd.codecs.blipmq import (
     decode_subscribe,
     encode,
     frame_reader,
+    publish_run,
     type_of,
 )
 from brokerd.errors import (
@@ -57,7 +59,7 @@ from brokerd.errors import (
 )
 from brokerd.protocols.base.connection import Hold, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.protocols.base.framing import FrameOnHold
+from brokerd.protocols.base.framing import RUN_FRAMES_MIN, FrameOnHold
 from brokerd.protocols.base.request_times import OPERATION
 from brokerd.protocols.base.transport import acknowledge, peer_text
 from brokerd.protocols.blipmq.poll import QOS_0, PollConnection, Polls, split_tag
@@ -147,6 +149,27 @@ class BlipmqConnection(PollConnection):
             self._DISPATCH[frame_type](self, frame)
         else:
             self._nack(frame, Code.UNAUTHORIZED, UNAUTHENTICATED)
+
+    def handle_run(self, frames: list[bytes]) -> int:
+        """Append the messages of PUBLISH frames for one topic in one step; answer PINGs between."""
+        if not self._authenticated or self._settings.message_ttl_us or self._unreported:
+            return 0
+        topic_name, messages, pings = publish_run(frames)
+        broker, count = self.broker, len(messages) + len(pings)
+        topic = broker.topics.find(topic_name) if count >= RUN_FRAMES_MIN else None
+        if (
+            topic is None
+            or len(topic.partitions) != 1
+            or (pings and self._is_unread)
+            or not self.access.may(WRITE, topic_name)
+            or not broker.group_commit.has_room(values_frame_bytes(messages))
+        ):
+            return 0
+        broker.records.append_values(topic.partitions[0], messages, Format.BLIPMQ)
+        self.wrote()
+        if pings:
+            self.answer_run(b"".join([encode(Pong(ping)) for ping in pings]), len(pings))
+        return count
 
     def quota_use(self, frame: bytes) -> tuple[int, int]:
         """Return how a frame counts against quotas. Only PUBLISH, SUBSCRIBE and POLL count."""

@@ -34,6 +34,7 @@ from brokerd.codecs.mamamia import (
     acquired_batch,
     acquired_bytes,
     acquired_nothing,
+    acquired_run,
     answer_length,
     batch_item,
     batch_item_length,
@@ -61,6 +62,12 @@ SURELY_FITS_BYTES = MAX_LENGTH - 1024
 
 LEASES_MAX = 1_000
 """Most messages that one ACQUIRE_BATCH leases: some milliseconds of the reactor."""
+
+RUN_LEASES_MAX = 256
+"""Most messages that one run of ACQUIRE_NEXT leases."""
+
+RUN_BYTES_MAX = 256 << 10
+"""Most bytes of these messages."""
 
 Leased = tuple[GroupPartition, Grant]
 
@@ -232,6 +239,51 @@ def answer_many(
             )
         ]
     )
+
+
+def acquire_run(broker: Broker, request: Acquire, count: int) -> tuple[bytes, int]:
+    """Lease records for the first of ``count`` equal ACQUIRE_NEXT requests in one step.
+
+    Return their answers and their number. It is 0 for topics of several partitions, where each
+    acquire begins at another partition. Raises as `LeaseService.acquire`.
+    """
+    topic_name = request.log_id
+    topic = broker.topics.find(topic_name)
+    if topic is None or len(topic.partitions) != 1:
+        return b"", 0
+    record_filter = AnswerLeaseFilter(broker, topic_name, RUN_BYTES_MAX)
+    duration_us = None if request.duration is None else microseconds(request.duration)
+    leased = broker.leases.acquire(
+        topic_name,
+        request.group_id,
+        request.client_id,
+        duration_us,
+        min(count, RUN_LEASES_MAX),
+        record_filter,
+    )
+    if not leased:
+        return b"", 0
+    taken = record_filter.taken
+    broker.counters.traffic.count_leased(topic, taken)
+    if record_filter.is_bytes:
+        # The ids of partition 0 are its offsets.
+        return acquired_run(
+            topic_name,
+            (
+                (grant.offset, chunk.values[index])
+                for (_, grant), (chunk, index) in zip(leased, taken, strict=True)
+            ),
+        ), len(leased)
+    return b"".join(
+        acquired(
+            grant.offset,
+            topic_name,
+            chunk.values[index],
+            chunk.encodings[index],
+            chunk.metadata[index],
+        )
+        for (_, grant), (chunk, index) in zip(leased, taken, strict=True)
+    ), len(leased)
 
 
 ACQUIRE_NEXT = AcquireKind(Command.ACQUIRE_NEXT, acquired_nothing(), None, answer_one)

@@ -78,6 +78,7 @@ from brokerd.protocols.mamamia.acquire import (
     AcquireKind,
     LeaseRequest,
     PendingAcquire,
+    acquire_run,
     microseconds,
 )
 from brokerd.security import READ, WRITE
@@ -171,7 +172,12 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         return (Use.FREE if command in _FREE else Use.READ), len(body)
 
     def handle_run(self, frames: list[Frame]) -> int:
-        """Append the records of PRODUCE requests for one topic, of bytes alone, in one step."""
+        """Carry out like requests in one step."""
+        run = self._RUNS.get(frames[0][0])
+        return 0 if run is None else run(self, frames)
+
+    def _produce_run(self, frames: list[Frame]) -> int:
+        """Append the records of PRODUCE requests for one topic, of bytes alone."""
         topic_name, values = self._decoder.produce_run(frames)
         broker = self.broker
         topic = broker.topics.find(topic_name) if len(values) >= RUN_FRAMES_MIN else None
@@ -185,6 +191,33 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         offset = broker.records.append_values(topic.partitions[0], values, Format.MAMAMIA)
         self.answer_run(produced_run(offset, len(values)), len(values))
         return len(values)
+
+    def _acquire_run(self, frames: list[Frame]) -> int:
+        """Lease a record for each of equal ACQUIRE_NEXT requests."""
+        request, count = self._decoder.acquire_run(frames)
+        if count < RUN_FRAMES_MIN or not self.access.may(READ, request.log_id):
+            return 0
+        with suppress(BrokerdError):  # the first request finds the error again
+            self.await_room()
+            answers, count = acquire_run(self.broker, request, count)
+            if count:
+                self.answer_run(answers, count)
+            return count
+        return 0
+
+    def _settle_run(self, frames: list[Frame]) -> int:
+        """Settle the records of like SETTLE requests that report success."""
+        settle, message_ids = self._decoder.settle_run(frames)
+        count = len(message_ids)
+        if settle is None or count < RUN_FRAMES_MIN:
+            return 0
+        topic_name, group_id, _, client_id, success, *_ = settle
+        if not success or not self.access.may(READ, topic_name):
+            return 0
+        count = self._settle_ids(topic_name, group_id, client_id, message_ids, [None] * count)
+        if count:
+            self.answer_run(settled() * count, count)
+        return count
 
     def refuse(self, frame: Frame, refusal: BrokerdError) -> None:
         """Answer with the error text, or close if the body is not MessagePack."""
@@ -460,29 +493,38 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
     def _settle_batch(self, request: SettleBatch) -> None:
         results = self._settled_so_far
         if not results:
-            results += [SETTLED] * self._settle_run(request)
+            results += [SETTLED] * self._settle_first(request)
         for settle in request.settles[len(results) :]:
             results.append(self._settle_one(request, settle))
         answer = settled_batch(results)
         self._settled_so_far = []
         self.answer(answer)
 
-    def _settle_run(self, request: SettleBatch) -> int:
+    def _settle_first(self, request: SettleBatch) -> int:
         """Settle the first records of a batch in one step; return how many.
 
-        The records are of one partition, and their settles report success.
+        Their settles report success.
         """
         topic_name, group_id, client_id, settles = request
         ids, successes, tokens, *_ = zip(*settles, strict=True)
-        indexes, offsets = zip(*map(split_message_id, ids), strict=True)
         no_tokens = tokens.count(None)
-        if (
-            indexes.count(indexes[0]) < len(ids)
-            or not all(successes)
-            or 0 < no_tokens < len(tokens)
-        ):
+        if not all(successes) or 0 < no_tokens < len(tokens):
             return 0
         owner = client_id if no_tokens else None
+        return self._settle_ids(topic_name, group_id, owner, ids, tokens)
+
+    def _settle_ids(
+        self,
+        topic_name: str,
+        group_id: str,
+        owner: str | None,
+        ids: Sequence[int],
+        tokens: Sequence[int | None],
+    ) -> int:
+        """Settle the first of these records, of one partition, as processed; return how many."""
+        indexes, offsets = zip(*map(split_message_id, ids), strict=True)
+        if indexes.count(indexes[0]) < len(ids):
+            return 0
         leases = self.broker.leases
         with suppress(BrokerdError):  # the first settle finds the error again
             group_partition = leases.group_partition(topic_name, group_id, indexes[0], max(offsets))
@@ -495,7 +537,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         for first in range(0, len(request.settles), STEP_SETTLES):
             yield None
             part = request._replace(settles=request.settles[first : first + STEP_SETTLES])
-            results += [SETTLED] * self._settle_run(part)
+            results += [SETTLED] * self._settle_first(part)
             for settle in part.settles[len(results) - first :]:
                 while True:
                     try:
@@ -662,12 +704,18 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         Command.RELEASE: (READ, _release),
         Command.CANCEL: (WRITE, _cancel),
     }
+    """The permission on the topic that each command needs, and its method."""
+    _RUNS: ClassVar[dict[int, Callable[[MamamiaConnection, list[Frame]], int]]] = {
+        Command.PRODUCE: _produce_run,
+        Command.ACQUIRE_NEXT: _acquire_run,
+        Command.SETTLE: _settle_run,
+    }
+    """Commands whose repetitions are carried out in one step, as `handle_run` says."""
     _IN_STEPS: ClassVar[dict[int, Callable[[MamamiaConnection, Any], Steps[bytes]]]] = {
         Command.SETTLE_BATCH: _settle_steps,
         Command.RELEASE: _release_steps,
     }
     """Commands that are carried out in slices if their body is large."""
-    """The permission on the topic that each command needs, and its method."""
 
 
 def _bare_values(messages: Sequence[BatchMessage]) -> Sequence[bytes] | None:

@@ -62,15 +62,12 @@ class Allocator:
         """Size of the segment to make if the disk has no room for an ordinary one. 0: make none."""
         self.changed: Callable[[], None] = lambda: None
         self.spares: list[SpareSegment] = []
+        self.capacity = 0
+        """Bytes of frames that fit into the largest spare."""
         self.allocating = False
         self.error: str | None = None
         self.closed = False
         """Set to end the allocation under way and to begin no other."""
-
-    @property
-    def capacity(self) -> int:
-        """Bytes of frames that fit into the largest spare."""
-        return max((spare.capacity for spare in self.spares), default=0)
 
     def prepare(self, size: int, free_bytes_min: int | None = None) -> SpareSegment:
         """Allocate one segment, and block. Raises OSError or MemoryError, and then leaves no file.
@@ -140,7 +137,11 @@ class Allocator:
             return None
         spare = min(fitting, key=lambda spare: spare.size)
         self.spares.remove(spare)
+        self._measure()
         return spare
+
+    def _measure(self) -> None:
+        self.capacity = max((spare.capacity for spare in self.spares), default=0)
 
     def _allocate(self, size: int) -> None:
         self._background.submit(lambda: self.prepare_any(size), self._allocated)
@@ -150,6 +151,7 @@ class Allocator:
         self.allocating = False
         if spare is not None:
             self.spares.append(spare)
+            self._measure()
         elif not self.closed:
             assert error is not None, "work without a result has an error"
             self.error = getattr(error, "strerror", None) or error_text(error)
