@@ -1,9 +1,9 @@
 # Tests: tests/broker/test_broker.py
 """The broker: topics, records, leases. It uses neither the network nor the disk itself.
 
-Each method applies its change at once and returns. `Broker.journal` gives the ticket of the frame
-with the change, and the Protocol holds the answer until that frame is durable. The reactor's thread
-calls all methods. Only `Broker.replay` may run in another thread, before `Broker.start`.
+Each method applies its change at once and returns. `GroupCommit.ticket` gives the ticket of the
+frame with the change, and the Protocol holds the answer until that frame is durable. The reactor's
+thread calls all methods. Only `Broker.replay` may run in another thread, before `Broker.start`.
 """
 
 from __future__ import annotations

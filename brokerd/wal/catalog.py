@@ -244,7 +244,7 @@ class Catalog:
             if cached is not None:
                 return cached
             if segment.deleted:
-                raise RecordRemoved(f"{segment.name} is deleted, because its records are removed")
+                raise RecordRemoved(f"{segment.name} is deleted")
             try:
                 index = segment.memory_index or load_index(self._disk, self._path, segment)
                 return self._cache(segment, index)

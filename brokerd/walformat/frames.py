@@ -1,5 +1,5 @@
 # Tests: tests/test_walformat.py
-"""Frames: one commit each, made of entries (docs/wal-format.rst, section "Frame")."""
+"""Frames: made of entries, and complete or absent (docs/wal-format.rst, section "Frame")."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ class TestTrouble:
 
     def test_an_offset_that_the_log_does_not_hold_is_told(self) -> None:
         house = filled(5)
-        with pytest.raises(DamagedData, match="it is not in the log"):
+        with pytest.raises(DamagedData, match="neither journal nor archive holds it"):
             read(house, "t", 77)
 
 

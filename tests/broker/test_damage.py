@@ -243,7 +243,7 @@ class TestFoundInWhatCanBeMadeAgain:
                 rot(house, name, entry.position)
         with capturedLogs() as captured:
             for offset in (4, 6, 5):
-                with pytest.raises(DamagedData, match="is not in the log"):
+                with pytest.raises(DamagedData, match="neither journal nor archive holds it"):
                     read(house, "t", offset)
         assert len(events(captured, "read-damaged")) == 3
         [shown] = damage(house)["shown"]

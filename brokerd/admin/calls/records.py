@@ -143,7 +143,7 @@ async def read_records(call: Call) -> RecordList:
 def fetch(
     broker: Broker, partition: Partition, offset: int, max_records: int, max_bytes: int
 ) -> Deferred[tuple[Sequence[Record], int, Exception | None]]:
-    """Return `Fetcher.fetch` as a Deferred."""
+    """Return `RecordReader.fetch` as a Deferred."""
     fetched: Deferred[tuple[Sequence[Record], int, Exception | None]] = Deferred()
     broker.reader.fetch(
         partition, offset, max_records, max_bytes, lambda *found: fetched.callback(found)

@@ -192,7 +192,7 @@ class ArchiveReader:
         """Log the first failed read after a successful one."""
         if error is not None and not self._is_failing:
             self._log.error(
-                "records cannot be read: {error}; readers are told to try again",
+                "records cannot be read from the archive: {error}; readers are told to try again",
                 error=error_text(error),
                 event_id="archive-read-failed",
             )

@@ -24,7 +24,7 @@ from brokerd.walformat import decode_records
 from brokerd.worker_pool import WorkerPool
 
 READ_AHEAD_BYTES = 1024 * 1024
-NOT_IN_LOG = "it is not in the log"
+NOT_FOUND = "neither journal nor archive holds it"
 
 LoadCallback = Callable[[Chunk | None, Exception | None], None]
 
@@ -158,7 +158,7 @@ class ColdReader:
             if not partition.topic.deleted:
                 self._cache.add_read(partition.cold, chunk)
         if error is None and partition.cold.find(offset) is None:
-            error = DamagedData(NOT_IN_LOG)
+            error = DamagedData(NOT_FOUND)
         if error is not None and offset >= partition.start_offset:
             error = self._report_damage(partition, offset, error)
         retry = []

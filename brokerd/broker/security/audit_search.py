@@ -38,9 +38,9 @@ WRITE_DELAY_US = 60_000_000
 
 SearchDone = Callable[[AuditPage | None, Exception | None], None]
 Fetch = Callable[[Partition, int, int, int, FetchCallback], None]
-"""`Fetcher.fetch`."""
+"""`RecordReader.fetch`."""
 FindTime = Callable[[Partition, int, OffsetCallback], None]
-"""`Fetcher.offset_at_time`."""
+"""`RecordReader.offset_at_time`."""
 
 
 class AuditSearcher:

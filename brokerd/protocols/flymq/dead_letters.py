@@ -303,7 +303,7 @@ def _purge_group(connection: RequestConnection, topic: str, group: str) -> None:
     except LimitExceeded:
         raise LimitExceeded(
             f"group {group!r} has more dead letters than one request may purge; purge ranges of "
-            "offsets with brokerctl dead-letters"
+            "offsets with brokerctl dlq purge"
         ) from None
 
 
@@ -340,7 +340,7 @@ def _walk(broker: Broker, topic: Topic, take: Take) -> Steps[None]:
             elif isinstance(error, Unreadable):
                 offset = error.end
             elif error is not None:
-                raise InvalidRequest(f"cannot read the log: {error}; try again")
+                raise InvalidRequest(f"the record cannot be read now: {error}; try again")
             else:
                 break
 

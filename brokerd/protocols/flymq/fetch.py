@@ -119,4 +119,4 @@ def _why_unreadable(error: Exception) -> str:
         )
     if isinstance(error, RecordRemoved | UnknownTopic | Denied | AuthenticationRequired):
         return str(error)
-    return f"cannot read the log: {error}; try again"
+    return f"the record cannot be read now: {error}; try again"

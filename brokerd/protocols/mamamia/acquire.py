@@ -352,7 +352,7 @@ class PendingAcquire:
             if isinstance(failure, DamagedData):
                 dead_letter_damaged(self._connection.broker, place, failure)
             elif failure is not None and not isinstance(failure, RecordRemoved):
-                raise StorageFailed(f"cannot read the log: {failure}; try again")
+                raise StorageFailed(f"the record cannot be read now: {failure}; try again")
         except Congested:
             self._when_uncongested(self._loaded, place, failure)
         except (UnknownTopic, UnknownGroup):
