@@ -380,8 +380,8 @@ BUGS = (
         "a snapshot forgets the failures of leased records",
         "groups/snapshot.py",
         (
-            "held, *columns, firsts)",
-            "held, *columns[:2], [0] * len(rows), columns[3], firsts)",
+            "owner_indexes, *columns, firsts)",
+            "owner_indexes, *columns[:2], [0] * len(rows), columns[3], firsts)",
         ),
     ),
     bug(

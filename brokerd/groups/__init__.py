@@ -6,7 +6,7 @@ Pure: values in, values and events out. docs/leases.rst is the contract.
 
 from brokerd.groups.attempts import DeadLetter, Lease
 from brokerd.groups.eligible import EXAMINED_MAX, GONE, RANGES_MAX, STOP, TAKE, gone_until
-from brokerd.groups.key_order import HELD_MAX, NO_KEY, UNKNOWN
+from brokerd.groups.key_order import BLOCKED_MAX, NO_KEY, UNKNOWN
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
 from brokerd.groups.snapshot import FrozenGroup
 from brokerd.groups.store import LeaseStore
@@ -17,7 +17,7 @@ __all__ = [
     "GONE",
     "LeaseStore",
     "GroupSettings",
-    "HELD_MAX",
+    "BLOCKED_MAX",
     "EXAMINED_MAX",
     "Lease",
     "MAX_DURATION_US",

@@ -2,7 +2,7 @@
 """The search of an acquire for the next record: the lowest eligible one that exists.
 
 The search settles removed and expired records; neighbours share one event, and a hole of any length
-is one step. In a key-ordered group it passes over records with a busy key and holds them
+is one step. In a key-ordered group it passes over records with a busy key and blocks them
 (`brokerd.groups.key_order`). Its work is bounded, so that one call takes milliseconds.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from brokerd.groups.key_order import HELD_MAX, UNKNOWN, KeyOrder
+from brokerd.groups.key_order import BLOCKED_MAX, UNKNOWN, KeyOrder
 from brokerd.groups.state import GroupState
 from brokerd.groups.view import NO_OFFSET
 from brokerd.walformat import EventKind, GroupEvent
@@ -22,7 +22,7 @@ TAKE = 1
 GONE = 2
 """The record is removed or expired: settle it and go on.
 
-`gone_until` makes the answer for a range.
+`gone_until` makes the verdict for a range.
 """
 
 EXAMINED_MAX = 10_000
@@ -40,7 +40,7 @@ _SETTLED_RANGE = int(EventKind.SETTLED_RANGE)
 
 
 def gone_until(end: int) -> int:
-    """Return the answer that the record and all later ones below ``end`` are gone.
+    """Return the verdict that the record and all later ones below ``end`` are gone.
 
     Leases of these records end.
     """
@@ -91,26 +91,26 @@ class EligibleSearch:
     def next(self) -> int:
         """Return the offset of the next record to lease, or -1."""
         while (offset := self._candidate()) >= 0:
-            answer = TAKE if self._accept is None else self._accept(offset)
-            if answer == TAKE:
+            verdict = TAKE if self._accept is None else self._accept(offset)
+            if verdict == TAKE:
                 return offset
-            if answer == STOP:
+            if verdict == STOP:
                 break
-            self.settle_gone(offset, answer)
+            self.settle_gone(offset, verdict)
         return NO_OFFSET
 
-    def settle_gone(self, offset: int, answer: int) -> None:
+    def settle_gone(self, offset: int, verdict: int) -> None:
         """Settle an eligible record that is gone, and the range that is gone with it."""
         self._examined += 1
         if self._gone_end < 0 or self._state._settled.next_absent(self._gone_end) != offset:
             self.flush()
             self._gone_first = offset
             self._ranges += 1
-        if answer == GONE:
+        if verdict == GONE:
             self._gone_end = offset + 1
             self._state.apply((_SETTLED, offset, 0, 0, 0, "", ""), 0)
         else:
-            self._gone_end = max(offset + 1, min(-answer, self._end))
+            self._gone_end = max(offset + 1, min(-verdict, self._end))
             self._state.apply((_SETTLED_RANGE, offset, self._gone_end, 0, 0, "", ""), 0)
 
     def flush(self) -> None:
@@ -148,14 +148,14 @@ class EligibleSearch:
             if order.free.count and (lowest := order.free.lowest()) < offset:
                 self.key = order.key_of(lowest)
                 return lowest
-            if offset >= self._end or len(order.held) >= HELD_MAX:
+            if offset >= self._end or len(order.blocked) >= BLOCKED_MAX:
                 break
             self.key = key = key_of(offset)
             if key == UNKNOWN:
                 break
             if not (key and order.is_busy(key)):
                 return offset
-            order.hold(offset, key)
+            order.block(offset, key)
             order.scan = offset + 1
             self._examined += 1
         return NO_OFFSET

@@ -1,13 +1,13 @@
 # Tests: tests/groups/test_key_order.py, tests/groups/test_model.py
 """Key order: records of one key are leased one at a time, the lowest offset first.
 
-The *line* of a key holds its known open records: leased, returned or held. A *held* record was
-never leased: the search passed over it because its key was busy. The *front* of a line is its
+The *line* of a key holds its known open records: leased, returned or blocked. A *blocked* record
+was never leased: the search passed over it because its key was busy. The *front* of a line is its
 leased record, else the lowest one. Only a front may be leased, and only if it is *free*: neither
 leased nor delayed. Records without a key are free when they are ready.
 
-The keys of leased and returned records come from the journal and from snapshots. Held records exist
-in this object only: after a restart the search begins again at the cursor.
+The keys of leased and returned records come from the journal and from snapshots. Blocked records
+exist in this object only: after a restart the search begins again at the cursor.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NO_KEY = 0
 UNKNOWN = -1
 """The key of a record that is not in memory."""
 
-HELD_MAX = 10_000
-"""Largest number of held records of one partition. At this number no new record is examined."""
+BLOCKED_MAX = 10_000
+"""Largest number of blocked records of one partition. At this number no new record is examined."""
 SLACK = 64
 """Stale entries that are always tolerated, so that small lines are not rebuilt often."""
 
@@ -42,8 +42,8 @@ class KeyOrder:
         "_is_leased",
         "_limit",
         "_waiting",
+        "blocked",
         "free",
-        "held",
         "keys",
         "scan",
         "unresolved",
@@ -54,14 +54,14 @@ class KeyOrder:
         self._is_delayed = is_delayed
         self.keys: Table[int] = {}
         """Known key hashes of leased and returned records; 0 means no key."""
-        self.held: dict[int, int] = {}
-        """Key hashes of held records."""
+        self.blocked: dict[int, int] = {}
+        """Key hashes of blocked records."""
         self.free = LowestFirst()
         """Records that may be leased."""
         self.unresolved = LowestFirst()
         """Leased and returned records that are in no line yet, mostly because of an unknown key."""
         self.scan = 0
-        """Every untouched record below this offset is held."""
+        """Every untouched record below this offset is blocked."""
         self._front: dict[int, int] = {}
         self._behind: dict[int, list[int]] = {}
         """Heaps of the records behind each front. Stale entries stay until they come up."""
@@ -72,17 +72,17 @@ class KeyOrder:
 
     @property
     def size(self) -> int:
-        """Number of leased, returned and held records with a known key."""
-        return len(self.keys) + len(self.held)
+        """Number of leased, returned and blocked records with a known key."""
+        return len(self.keys) + len(self.blocked)
 
     def is_busy(self, key: int) -> bool:
-        """Return whether a record of ``key`` is leased, returned or held."""
+        """Return whether a record of ``key`` is leased, returned or blocked."""
         return key in self._front
 
     def key_of(self, offset: int) -> int:
         """Return the key of a free record."""
         key = self.keys.get(offset)
-        return self.held[offset] if key is None else key
+        return self.blocked[offset] if key is None else key
 
     def load(self, words: dict[int, int], keys: Mapping[int, int]) -> None:
         """Replace everything by these leased and returned records and the keys of some.
@@ -99,9 +99,9 @@ class KeyOrder:
         self.unresolved.discard(offset)
         self._join(offset, key)
 
-    def hold(self, offset: int, key: int) -> None:
+    def block(self, offset: int, key: int) -> None:
         """Add an untouched record with a busy key to the line of this key."""
-        self.held[offset] = key
+        self.blocked[offset] = key
         self._line_up(offset, key)
 
     def lease(self, offset: int, key: int) -> None:
@@ -109,7 +109,7 @@ class KeyOrder:
         self._unfree(offset)
         if offset in self.unresolved:
             self.unresolved.discard(offset)
-        self.held.pop(offset, None)
+        self.blocked.pop(offset, None)
         self._join(offset, key)
 
     def return_record(self, offset: int) -> None:
@@ -119,7 +119,7 @@ class KeyOrder:
             return
         key = self.keys.get(offset)
         if key is None:
-            key = self.held.pop(offset, None)
+            key = self.blocked.pop(offset, None)
         if key is None:
             self.unresolved.add(offset)
         else:
@@ -140,13 +140,13 @@ class KeyOrder:
             self.unresolved.discard(offset)
             return
         if key is None:
-            key = self.held.pop(offset, None)
+            key = self.blocked.pop(offset, None)
         if key and self._front[key] == offset:
             self._next_in_line(key)
 
     def leave_range(self, first: int, end: int) -> None:
         """Remove the records of [first, end). O(the range, or all records if fewer)."""
-        tables: tuple[Table[int], ...] = (self.keys, self.held)
+        tables: tuple[Table[int], ...] = (self.keys, self.blocked)
         for table in tables:
             for offset in keys_between(table, len(table), first, end):
                 if offset in table:
@@ -208,13 +208,13 @@ class KeyOrder:
         return None
 
     def _is_in_line(self, offset: int, key: int) -> bool:
-        return self.keys.get(offset) == key or self.held.get(offset) == key
+        return self.keys.get(offset) == key or self.blocked.get(offset) == key
 
     def _push(self, key: int, offset: int) -> None:
         heappush(self._behind.setdefault(key, []), offset)
         self._waiting += 1
         if self._waiting > self._limit:
-            self._limit = 2 * (len(self.keys) + len(self.held)) + SLACK
+            self._limit = 2 * (len(self.keys) + len(self.blocked)) + SLACK
             if self._waiting > self._limit:
                 self._compact()
 

@@ -94,8 +94,8 @@ def position_of(store: LeaseStore) -> Position:
 
 
 def pack(store: LeaseStore) -> bytes | None:
-    """Return the bytes of a store; None if it is too large, or holds records for a busy key."""
-    if store.entries > PACKED_ENTRIES_MAX or store.held:
+    """Return the bytes of a store; None if it is too large or has blocked records."""
+    if store.entries > PACKED_ENTRIES_MAX or store.blocked:
         return None
     packed = b"".join(store.freeze(0).encode())
     return packed if len(packed) <= PACKED_BYTES_MAX else None

@@ -181,9 +181,10 @@ class FrozenGroup(NamedTuple):
                 yield _section(Section.OWNERS, _json([[owner] for owner in [*indexes][known:]]))
             firsts = list(map(self._first_us, rows))
             left_us = [deadline_us - self.now_us for deadline_us in deadlines]
-            held = [indexes[owner] for owner in owners]
+            owner_indexes = [indexes[owner] for owner in owners]
             yield _section(
-                Section.LEASES, _columns(LEASE_COLUMNS, offsets, left_us, held, *columns, firsts)
+                Section.LEASES,
+                _columns(LEASE_COLUMNS, offsets, left_us, owner_indexes, *columns, firsts),
             )
 
 

@@ -105,11 +105,11 @@ class _Decoder:
         if leases:
             state._deadlines.refill([(lease[0], offset) for offset, lease in leases.items()])
         for offset, lease in leases.items():
-            held = state._owners.get(lease[1])
-            if held is None:
+            owned = state._owners.get(lease[1])
+            if owned is None:
                 state._owners[lease[1]] = {offset}
             else:
-                held.add(offset)
+                owned.add(offset)
         if state._delays.count:
             state._delays.load(self.now_us)
         for key, (bits, _) in state._returned.blocks.items():

@@ -63,9 +63,9 @@ class GroupState(GroupView):
             leases = leases.shards[offset >> NEIGHBOURS_SHIFT & SHARD_MASK]
         lease = leases.pop(offset, None)
         if lease is not None:
-            held = self._owners[lease[1]]
-            held.discard(offset)
-            if not held:
+            owned = self._owners[lease[1]]
+            owned.discard(offset)
+            if not owned:
                 del self._owners[lease[1]]
         return lease
 
@@ -120,11 +120,11 @@ class GroupState(GroupView):
         if type(leases) is Shards:
             leases = leases.shards[offset >> NEIGHBOURS_SHIFT & SHARD_MASK]
         leases[offset] = lease
-        held = self._owners.get(owner)
-        if held is None:
+        owned = self._owners.get(owner)
+        if owned is None:
             self._owners[owner] = {offset}
         else:
-            held.add(offset)
+            owned.add(offset)
         self._deadlines.push(deadline_us, offset)
         self._token = token
         if self._order is not None:

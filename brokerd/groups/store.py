@@ -126,10 +126,10 @@ class LeaseStore(GroupOperations):
                 lasts_us = self.settings.lease_us(duration_us, grants)
             if offset >= end:
                 break
-            if accept is not None and (answer := accept(offset)) != TAKE:
-                if answer != STOP:
+            if accept is not None and (verdict := accept(offset)) != TAKE:
+                if verdict != STOP:
                     search = EligibleSearch(self, self.events, end, accept, None)
-                    search.settle_gone(offset, answer)
+                    search.settle_gone(offset, verdict)
                     self._grant(search, now_us, owner, duration_us, limit, granted)
                 break
             token += 1
@@ -229,9 +229,9 @@ class LeaseStore(GroupOperations):
             ):
                 break
             del leases[offset]
-            held = owners[lease[1]]
-            held.discard(offset)
-            if not held:
+            owned = owners[lease[1]]
+            owned.discard(offset)
+            if not owned:
                 del owners[lease[1]]
             add_settled(offset)
             add_event((_SETTLED, offset, 0, 0, 0, "", ""))
@@ -285,9 +285,9 @@ class LeaseStore(GroupOperations):
 
         O(log n) per lease. `owned` is 0 afterwards if no lease is left.
         """
-        held = sorted(islice(self._owners.get(owner, ()), limit))
+        owned = sorted(islice(self._owners.get(owner, ()), limit))
         released = 0
-        for offset in held:
+        for offset in owned:
             if not self._lapse_if_due(now_us, offset):
                 token = self._leases[offset][2]
                 self._record((_RELEASED, offset, 0, token, 0, "", ""), now_us)

@@ -171,9 +171,9 @@ class GroupView:
         return self._dead.count
 
     @property
-    def held(self) -> int:
-        """Number of records that are held because their key is busy."""
-        return 0 if self._order is None else len(self._order.held)
+    def blocked(self) -> int:
+        """Number of records that are blocked because their key is busy."""
+        return 0 if self._order is None else len(self._order.blocked)
 
     def leases(self, first: int = 0, end: int = END_OF_OFFSETS) -> Iterator[Lease]:
         """Yield the leases of [first, end) in offset order.

@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.broker import TAKE, BrokerSettings
 from brokerd.codecs.mamamia import Acquire, Acquired
-from brokerd.groups import HELD_MAX, GroupSettings
+from brokerd.groups import BLOCKED_MAX, GroupSettings
 from brokerd.wal import WalOptions
 from tests.broker.desk import SECOND_US, TakeAll, lease, settle
 from tests.broker.test_broker import Poll
@@ -107,14 +107,14 @@ class TestOrder:
 
     def test_more_records_than_can_be_held_wait_and_the_group_goes_on_afterwards(self) -> None:
         house = ordered()
-        produce_keys(house, b"a", *[b"a"] * (HELD_MAX + 5), b"b")
+        produce_keys(house, b"a", *[b"a"] * (BLOCKED_MAX + 5), b"b")
         assert offsets(house, limit=2) == [0]
-        for offset in range(HELD_MAX + 5):
+        for offset in range(BLOCKED_MAX + 5):
             settle(house, offset)
             if offset == 4:
                 assert offsets(house, limit=3) == [5]
             elif offset > 5:
-                assert (offset + 1 in offsets(house, limit=2)) or offset > HELD_MAX
+                assert (offset + 1 in offsets(house, limit=2)) or offset > BLOCKED_MAX
 
 
 class TestWhatIsNotThere:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.groups import (
+    BLOCKED_MAX,
     EXAMINED_MAX,
     GONE,
-    HELD_MAX,
     NO_KEY,
     RANGES_MAX,
     STOP,
@@ -62,7 +62,7 @@ class TestOrder:
     def test_one_record_of_a_key_is_given_and_those_without_key_flow(self) -> None:
         store = a_store()
         assert acquire(store, "aab.ba.") == [0, 2, 3, 6]
-        assert store.held == 3
+        assert store.blocked == 3
         assert acquire(store, "aab.ba.") == []
 
     def test_the_next_of_a_key_is_given_when_the_one_before_is_settled(self) -> None:
@@ -184,7 +184,7 @@ class TestRestart:
         settle(store, 0, False, delay_us=5)
         store = again(store, "?a?b?")
         assert acquire(store, "?a?b?") == [], "nobody asks again for the keys that are known"
-        assert store.held == 2
+        assert store.blocked == 2
         settle(store, 2)
         assert acquire(store, "?a?b?") == [3]
 
@@ -209,7 +209,7 @@ class TestSwitch:
         assert [store.attempts(offset) for offset in range(3)] == [(1, 0), (1, 1), (1, 0)]
         assert acquire(store, "aab") == [0, 2]
 
-    def test_switching_it_off_frees_what_was_held(self) -> None:
+    def test_switching_it_off_frees_blocked_records(self) -> None:
         store = a_store()
         acquire(store, "aab")
         store.configure(GroupSettings())
@@ -231,14 +231,14 @@ class TestSwitch:
         store = a_store()
         acquire(store, "aab")
         store.configure(GroupSettings(key_ordered=True, max_attempts=9))
-        assert (store.leased, store.held) == (2, 1)
+        assert (store.leased, store.blocked) == (2, 1)
 
 
 class TestBounds:
-    def test_no_more_than_so_many_records_are_held(self) -> None:
+    def test_no_more_than_so_many_records_are_blocked(self) -> None:
         """Beyond them nothing new is looked at, but what is free is given."""
-        store, end = a_store(), HELD_MAX + 100
-        keys = "a" * (HELD_MAX + 1) + "b" * 99
+        store, end = a_store(), BLOCKED_MAX + 100
+        keys = "a" * (BLOCKED_MAX + 1) + "b" * 99
         looked_at: list[int] = []
 
         def key_of(offset: int) -> int:
@@ -249,12 +249,12 @@ class TestBounds:
         for _ in range(3):
             given += store.acquire(0, end, "ann", 10, 9, key_of=key_of)
         assert [grant.offset for grant in given] == [0]
-        assert store.held == HELD_MAX
-        assert max(looked_at) == HELD_MAX
+        assert store.blocked == BLOCKED_MAX
+        assert max(looked_at) == BLOCKED_MAX
         settle(store, 0)
         assert [g.offset for g in store.acquire(0, end, "ann", 10, 9, key_of=key_of)] == [
             1,
-            HELD_MAX + 1,
+            BLOCKED_MAX + 1,
         ]
 
     def test_a_call_that_passed_over_too_many_records_says_so(self) -> None:

@@ -59,7 +59,7 @@ def test_a_large_store_is_not_packed() -> None:
 def test_a_store_that_holds_records_for_a_busy_key_is_not_packed() -> None:
     store = LeaseStore(GroupSettings(key_ordered=True))
     store.acquire(0, 2, "ann", 10, limit=2, key_of=lambda offset: 7)
-    assert store.held == 1
+    assert store.blocked == 1
     assert pack(store) is None
 
 

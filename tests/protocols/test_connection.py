@@ -23,7 +23,7 @@ from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import mamamia as mm
 from brokerd.protocols.base.connection import CLOSING_US, Connection, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
-from brokerd.protocols.base.leasing import LeaseFilter
+from brokerd.protocols.base.leasing import BaseLeaseFilter
 from brokerd.wal import WalOptions
 from simulator.machine.bare import WAL_DIR
 from simulator.machine.disk import SimDisk
@@ -123,7 +123,9 @@ for module in walk_packages(protocols.__path__, "brokerd.protocols."):
 @pytest.mark.parametrize(
     "form",
     dict.fromkeys(
-        form for base in (Connection, ConnectionFactory, LeaseFilter) for form in subclasses(base)
+        form
+        for base in (Connection, ConnectionFactory, BaseLeaseFilter)
+        for form in subclasses(base)
     ),
 )
 def test_no_private_method_of_a_base_class_is_overridden(form: type) -> None:

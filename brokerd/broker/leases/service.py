@@ -50,7 +50,7 @@ LAPSE_FRAME_BYTES = 1 << 20
 """Size of gathered events at which leases that lapsed are written. Fewer wait for other events."""
 
 
-class RecordFilter(Protocol):
+class LeaseFilter(Protocol):
     """Decides which records an acquire may lease.
 
     The lease service sets ``group_partition`` before it searches that partition. It calls
@@ -193,9 +193,9 @@ class LeaseService:
         owner: str,
         duration_us: int | None,
         limit: int,
-        record_filter: RecordFilter,
+        lease_filter: LeaseFilter,
     ) -> list[tuple[GroupPartition, Grant]]:
-        """Lease up to ``limit`` records that ``record_filter`` accepts, lowest offset first.
+        """Lease up to ``limit`` records that ``lease_filter`` accepts, lowest offset first.
 
         Each acquire begins at the next partition in rotation. Without ``duration_us`` the group's
         own duration holds. Return an empty list if no record is eligible or the topic does not
@@ -220,7 +220,7 @@ class LeaseService:
         )
         self._group_commit.admit_events(admitted_bytes)
         found = self._acquire_in_rotation(
-            group, owner, duration_us, limit, record_filter, admitted_bytes
+            group, owner, duration_us, limit, lease_filter, admitted_bytes
         )
         self._counters.leases_granted += len(found)
         return found
@@ -241,7 +241,7 @@ class LeaseService:
         owner: str,
         duration_us: int,
         limit: int,
-        record_filter: RecordFilter,
+        lease_filter: LeaseFilter,
         admitted_bytes: int,
     ) -> list[tuple[GroupPartition, Grant]]:
         """Lease from one partition after the other until ``limit`` or the filter ends the search.
@@ -267,15 +267,15 @@ class LeaseService:
                 continue
             if not group_partition.is_open:
                 if not opens_left:
-                    record_filter.stopped = record_filter.cut_short = True
+                    lease_filter.stopped = lease_filter.cut_short = True
                     group.next_partition = partition.index
                     break
                 opens_left -= 1
             grants = self._acquire_from(
-                group_partition, now_us, owner, duration_us, limit - len(found), record_filter
+                group_partition, now_us, owner, duration_us, limit - len(found), lease_filter
             )
             found += [(group_partition, grant) for grant in grants]
-            if len(found) == limit or record_filter.stopped:
+            if len(found) == limit or lease_filter.stopped:
                 group.next_partition = (group.next_partition + step + bool(grants)) % len(
                     partitions
                 )
@@ -289,11 +289,11 @@ class LeaseService:
         owner: str,
         duration_us: int,
         limit: int,
-        record_filter: RecordFilter,
+        lease_filter: LeaseFilter,
     ) -> list[Grant]:
         """Lease up to ``limit`` records of one partition, and add the events to the frame."""
         store = group_partition.store
-        record_filter.group_partition = group_partition
+        lease_filter.group_partition = group_partition
         before = len(store.events)
         grants = store.acquire(
             now_us,
@@ -301,10 +301,10 @@ class LeaseService:
             owner,
             duration_us,
             limit,
-            record_filter.accept,
+            lease_filter.accept,
             False,
-            record_filter.key_of,
-            record_filter.accept_run if limit > 1 else None,
+            lease_filter.key_of,
+            lease_filter.accept_run if limit > 1 else None,
         )
         added = len(store.events) - before
         if added:
@@ -318,7 +318,7 @@ class LeaseService:
                 self.timers.schedule(group_partition)
         # Events about removed records use the space that was admitted for one partition only.
         if len(grants) < limit and (store.cut_short or added > len(grants)):
-            record_filter.stopped = record_filter.cut_short = True
+            lease_filter.stopped = lease_filter.cut_short = True
         return grants
 
     def wait(

@@ -325,7 +325,7 @@ class GroupPartition:
             self.keep()
         else:
             self.group.stores.memory_bytes -= PACKED_MEMORY + len(packed)
-        self._hold(changed, self._packed_at_us)
+        self._set_packed(changed, self._packed_at_us)
         self._waiting = self._waiting + events
         return len(events)
 
@@ -357,14 +357,14 @@ class GroupPartition:
         packed = pack(store)
         if packed is None:
             return False
-        self._hold(packed, 0)
+        self._set_packed(packed, 0)
         store.dispose()
         self._store = None
         self.group.stores.memory_bytes -= self._counted
         self._counted = 0
         return True
 
-    def _hold(self, packed: bytes, at_us: int) -> None:
+    def _set_packed(self, packed: bytes, at_us: int) -> None:
         self._packed, self._packed_at_us = packed, at_us
         self._lowest = lowest_open(packed)
         self.group.stores.memory_bytes += PACKED_MEMORY + len(packed)
@@ -385,7 +385,7 @@ class GroupPartition:
         """
         if isinstance(encoded, bytes) and can_stay_packed(encoded):
             self.keep()
-            self._hold(encoded, at_us)
+            self._set_packed(encoded, at_us)
         else:
             self.store.load(encoded, at_us)
             self.keep()

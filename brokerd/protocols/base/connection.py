@@ -4,7 +4,7 @@
 A subclass turns bytes into requests and requests into answers. This class decides when requests
 are handled and when answers are sent.
 
-* Answers are sent in request order, all answers of one run in one write. An answer waits until
+* Answers are sent in request order, all answers of one pass in one write. An answer waits until
   every change applied before it is durable.
 * `Connection.pending` reserves the place of a later answer (a long poll, a read from disk).
 * While a *hold* is set, no request is handled and the socket is not read: the peer does not read
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 CLOSING_US = 60_000_000
 """Time in which a peer has to read its last answers and close its side."""
 
-RUN_SECONDS = SLICE_SECONDS
-"""Time that one connection may spend on its requests at once."""
+PASS_SECONDS = SLICE_SECONDS
+"""Time that one connection may spend on its requests in one pass of `Connection._serve`."""
 
 
 QUOTA_SECONDS_MAX = 1.0
@@ -86,7 +86,7 @@ class Hold:
     IN_PROGRESS: Final = 16
     """A request is in progress, such as a read of records. Later requests wait for its answer."""
     OVERTIME: Final = 32
-    """`RUN_SECONDS` are used up, or the time of all connections in this reactor turn
+    """`PASS_SECONDS` are used up, or the time of all connections in this reactor turn
     (`SliceQueue.is_full`). A later turn goes on."""
     MEMORY: Final = 64
     """The connections together hold too much memory."""
@@ -117,7 +117,7 @@ class Limits:
 
 
 class QueuedAnswers:
-    """The answers of one run, or the reserved place of a later answer (``ticket`` is None)."""
+    """The answers of one pass, or the reserved place of a later answer (``ticket`` is None)."""
 
     __slots__ = ("count", "make", "parts", "size", "ticket", "timed")
 
@@ -158,8 +158,8 @@ class Connection(Protocol):
         self.access: Access = OPEN
         """The client and its permissions; set when the connection is made."""
         self.answers: list[bytes] = []
-        """Answers of this run. `answer` appends to them and counts the bytes; small answers, of a
-        few bytes each, are appended without."""
+        """Answers of this pass of `_serve`. `answer` appends to them and counts the bytes; small
+        answers, of a few bytes each, are appended without."""
         self.holds = 0
         self.unfinished = False
         """Whether `feed` has kept part of a frame."""
@@ -188,9 +188,9 @@ class Connection(Protocol):
         self._awaited_ticket = 0
         self.written_ticket = 0
         """The ticket whose commit makes all changes of this connection durable."""
-        self._running = False
-        self._run_again = False
-        self._run_ends = 0.0
+        self._serving = False
+        self._serve_again = False
+        self._pass_ends = 0.0
         self._made_us = 0
         self._slice_owner: SliceOwner | None = None
         self._slice_owner_name = ""
@@ -202,7 +202,7 @@ class Connection(Protocol):
         self._has_quota = False
         """Whether the first request is counted: it does not wait for its quotas again."""
         self.timed_operation = ""
-        """Operation of the last request of this run, if its time is measured."""
+        """Operation of the last request of this pass, if its time is measured."""
         self.timed_since = 0.0
         self._last_data_us = 0
         self._unfinished_since_us: int | None = None
@@ -348,7 +348,7 @@ class Connection(Protocol):
 
     def _end_quota(self) -> None:
         if not self.gone:
-            self.release(Hold.QUOTA)
+            self.unhold(Hold.QUOTA)
 
     def _current_meters(self) -> tuple[Meter, ...]:
         """Return the meters of this client. A login may find no place, and close the connection."""
@@ -420,7 +420,7 @@ class Connection(Protocol):
         """Go on after `wait_for_memory`, and make postponed answers."""
         if self.gone:
             return
-        self.release(Hold.MEMORY)
+        self.unhold(Hold.MEMORY)
         if self._postponed:
             self._flush()
 
@@ -458,7 +458,7 @@ class Connection(Protocol):
         elif memory.full[WAITS] and waits > OWN_BYTES:
             self.wait_for_memory(WAITS)
 
-    # -- a run ends ---------------------------------------------------------------------------
+    # -- a pass ends --------------------------------------------------------------------------
 
     def overtime(self, handled: int) -> bool:
         """Return True if `handle_requests` must stop after ``handled`` requests.
@@ -466,7 +466,7 @@ class Connection(Protocol):
         Other connections get their share, and it is called again in a later reactor turn. Every
         eighth call reads the clock.
         """
-        if handled & 7 != 7 or self.factory.clock.seconds() < self._run_ends:
+        if handled & 7 != 7 or self.factory.clock.seconds() < self._pass_ends:
             return False
         self._wait_for_turn()
         return True
@@ -478,7 +478,7 @@ class Connection(Protocol):
 
     def _end_overtime(self) -> None:
         if not self.gone:
-            self.release(Hold.OVERTIME)
+            self.unhold(Hold.OVERTIME)
 
     def slice_owner(self) -> SliceOwner:
         """Return the owner of this connection's long work: its account, or itself without one."""
@@ -524,29 +524,29 @@ class Connection(Protocol):
 
     def _serve(self) -> None:
         """Handle requests and send durable answers; repeat if the sends made room for more."""
-        if self._running:
-            self._run_again = True
+        if self._serving:
+            self._serve_again = True
             return
         factory = self.factory
         if factory.slices.is_full:
             self._wait_for_turn()
             return
-        self._running = True
+        self._serving = True
         began_seconds = factory.clock.seconds()
-        self._run_ends = began_seconds + RUN_SECONDS
+        self._pass_ends = began_seconds + PASS_SECONDS
         try:
             while True:
-                self._run_again = False
+                self._serve_again = False
                 self.handle_requests()
                 self._enqueue()
                 if self.timed_operation:
                     self._time_answers()
                 self._send()
-                if not self._run_again or self.holds:
+                if not self._serve_again or self.holds:
                     break
         except Exception:
             self._fault()
-        self._running = False
+        self._serving = False
         if factory.clock.seconds() - began_seconds > CHARGED_SECONDS:
             factory.slices.charge(self.slice_owner(), factory.clock.seconds() - began_seconds)
         if self._queue:
@@ -555,9 +555,9 @@ class Connection(Protocol):
             self._finish_if_done()
         self._charge()
 
-    def run_began(self) -> float:
-        """Return when this run began."""
-        return self._run_ends - RUN_SECONDS
+    def pass_began(self) -> float:
+        """Return when this pass began."""
+        return self._pass_ends - PASS_SECONDS
 
     def _time_answers(self) -> None:
         """Measure the time until the newest answers in the queue leave."""
@@ -569,7 +569,7 @@ class Connection(Protocol):
         self.factory.request_times.observe(operation, self.factory.clock.seconds() - since)
 
     def _enqueue(self) -> None:
-        """Queue the answers of this run with the ticket that they depend on."""
+        """Queue the answers of this pass with the ticket that they depend on."""
         answers = self.answers
         if not answers:
             return
@@ -604,7 +604,7 @@ class Connection(Protocol):
 
     def _flush(self) -> None:
         """Send durable answers, then resume the work that waited for the sends."""
-        if self._running or self.gone:
+        if self._serving or self.gone:
             return
         if not self._postponed:
             self._send()
@@ -652,7 +652,7 @@ class Connection(Protocol):
 
     def _resume_postponed(self) -> None:
         """Make postponed answers while `may_resolve` allows, the first of the queue first."""
-        self._running = True
+        self._serving = True
         self._send()
         postponed, queue = self._postponed, self._queue
         while postponed:
@@ -663,8 +663,8 @@ class Connection(Protocol):
             if self.gone:
                 return
             self._send()
-        self._running = False
-        if self._run_again:
+        self._serving = False
+        if self._serve_again:
             self._serve()
 
     def _check_backlog(self) -> None:
@@ -673,7 +673,7 @@ class Connection(Protocol):
             self._queued_requests <= limits.in_flight_requests // 2
             and self.queued_bytes <= limits.in_flight_bytes // 2
         ):
-            self.release(Hold.BACKLOG)
+            self.unhold(Hold.BACKLOG)
 
     # -- holds --------------------------------------------------------------------------------
 
@@ -683,7 +683,7 @@ class Connection(Protocol):
             self.transport.pauseProducing()
         self.holds |= reason
 
-    def release(self, reason: int) -> None:
+    def unhold(self, reason: int) -> None:
         """Go on when no other reason holds the connection."""
         if not self.holds & reason:
             return
@@ -696,7 +696,7 @@ class Connection(Protocol):
             self._serve()
 
     def _uncongested(self) -> None:
-        self.release(Hold.CONGESTED)
+        self.unhold(Hold.CONGESTED)
 
     def pauseProducing(self) -> None:
         """Hold the connection: the transport's write buffer is full."""
@@ -705,7 +705,7 @@ class Connection(Protocol):
     def resumeProducing(self) -> None:
         """Release the connection: the write buffer is empty."""
         self._unsent_bytes = 0
-        self.release(Hold.SLOW_READER | Hold.MEMORY)
+        self.unhold(Hold.SLOW_READER | Hold.MEMORY)
         if self._postponed:
             self._flush()
         if self._has_claim:

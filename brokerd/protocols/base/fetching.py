@@ -151,7 +151,7 @@ class _PendingFetch:
                 records, error = (), without_frames(refusal)
         connection.expect_answer(0)
         connection.resolve(place, *self._parts(records, next_offset, error), at_once=True)
-        connection.release(Hold.IN_PROGRESS)
+        connection.unhold(Hold.IN_PROGRESS)
 
     def _parts(
         self, records: Sequence[Record], next_offset: int, error: Exception | None

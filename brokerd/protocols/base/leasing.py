@@ -1,5 +1,5 @@
 # Tests: tests/protocols/test_mamamia_acquire.py, tests/protocols/test_blipmq_poll.py
-"""The record filter of formats that lease records, and dead letters of damaged records.
+"""The lease filter of formats that lease records, and dead letters of damaged records.
 
 A record is leased only when it is in memory, so that the answer can be made at once. A record on
 disk stops the acquire. The format loads it and tries again.
@@ -38,7 +38,7 @@ class NoLease(Enum):
     """Many records were passed over, and more may follow: try again in another reactor turn."""
 
 
-class LeaseFilter:
+class BaseLeaseFilter:
     """Accepts records that are in memory and that a format's `decide` accepts.
 
     After an acquire, ``taken`` holds the places of the leased records in the order of the grants.
@@ -64,7 +64,7 @@ class LeaseFilter:
         raise NotImplementedError
 
     def accept_run(self, first: int, count: int) -> int:
-        """Accept the first of ``count`` records in one step, as `RecordFilter.accept_run` does."""
+        """Accept the first of ``count`` records in one step, as `LeaseFilter.accept_run` does."""
         return 0
 
     def key_of(self, offset: int) -> int:
@@ -77,7 +77,7 @@ class LeaseFilter:
         return key_hash(chunk.keys[offset - chunk.base])
 
     def accept(self, offset: int) -> int:
-        """Decide about the record at ``offset``; the result is that of `RecordFilter.accept`."""
+        """Decide about the record at ``offset``; the result is that of `LeaseFilter.accept`."""
         chunk = self.group_partition.partition.find(offset)
         if chunk is None:
             self.cold_place = (self.group_partition, offset)
@@ -90,10 +90,10 @@ class LeaseFilter:
                 return self.passed_over(gone_until(chunk.hole_end(offset)))
             if self._is_expired(expires_at_us):
                 return self.passed_over()
-        answer = self.decide(chunk, index)
-        if answer == TAKE:
+        verdict = self.decide(chunk, index)
+        if verdict == TAKE:
             self.taken.append((chunk, index))
-        return answer
+        return verdict
 
     def stop_at_too_large(self, chunk: Chunk, index: int) -> int:
         """Stop at a record that is too large to deliver."""
@@ -101,11 +101,11 @@ class LeaseFilter:
         self.stopped = True
         return STOP
 
-    def passed_over(self, answer: int = GONE) -> int:
-        """Return ``answer``, or STOP when the reactor turn has to end."""
+    def passed_over(self, verdict: int = GONE) -> int:
+        """Return ``verdict``, or STOP when the reactor turn has to end."""
         self._gone_left -= 1
         if self._gone_left:
-            return answer
+            return verdict
         self.stopped = self.cut_short = True
         return STOP
 

@@ -73,7 +73,7 @@ class Claim(NamedTuple):
 class MemoryBudget:
     """Counts claims, and decides which connections wait and which are cut.
 
-    :param total_bytes: all claims together; one run of a connection may exceed it.
+    :param total_bytes: all claims together; one pass of a connection may exceed it.
     :param clock: tells the time and calls later.
     """
 

@@ -1,9 +1,9 @@
 # Tests: tests/protocols/test_request_times.py
 """Times of requests by operation, for the metrics: from the read of a request to its answer.
 
-One run of requests in `SAMPLED` is timed, by the last request that it handled: a run is what one
-read of a socket brings. So a message costs nothing, and a run a few instructions. Waits of long
-polls are not timed.
+One pass in `SAMPLED` is timed, by the last request that it handled: a pass handles the requests
+that one read of a socket brings. So a message costs nothing, and a pass a few instructions. Waits
+of long polls are not timed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class RequestTimes:
     """The times of one listener's requests."""
 
     def __init__(self) -> None:
-        self.runs = -1
-        """Number of the last run that handled a request."""
+        self.passes = -1
+        """Number of the last pass that handled a request."""
         self.mask = SAMPLED - 1
-        """Bits that are 0 in the number of a timed run: the first, then every `SAMPLED`-th."""
+        """Bits that are 0 in the number of a timed pass: the first, then every `SAMPLED`-th."""
         self._histograms: dict[str, Histogram] = {}
 
     def observe(self, operation: str, seconds: float) -> None:

@@ -216,7 +216,7 @@ class BlipmqConnection(PollConnection):
     def resumeProducing(self) -> None:
         """Handle all frames again: the peer has read everything."""
         self._is_unread = False
-        self.release(Hold.SLOW_READER)
+        self.unhold(Hold.SLOW_READER)
 
     # -- HELLO and AUTH -----------------------------------------------------------------------
 
@@ -347,7 +347,7 @@ class BlipmqConnection(PollConnection):
             self.frames.pop(0)
             self._nack(frame, Code.FAILED, f"subscribe failed: {error}")
         self._floors = floors
-        self.release(Hold.IN_PROGRESS)
+        self.unhold(Hold.IN_PROGRESS)
 
     # -- deliveries ---------------------------------------------------------------------------
 

@@ -20,7 +20,12 @@ from brokerd.errors import (
 )
 from brokerd.protocols.base.connection import Hold
 from brokerd.protocols.base.framing import FrameConnection, FrameOnHold
-from brokerd.protocols.base.leasing import LeaseFilter, NoLease, RecordPlace, dead_letter_damaged
+from brokerd.protocols.base.leasing import (
+    BaseLeaseFilter,
+    NoLease,
+    RecordPlace,
+    dead_letter_damaged,
+)
 from brokerd.security import READ
 from brokerd.values import Format, message_id_of, split_message_id
 
@@ -51,7 +56,7 @@ class Delivery(NamedTuple):
     message: bytes
 
 
-class DeliveryLeaseFilter(LeaseFilter):
+class DeliveryLeaseFilter(BaseLeaseFilter):
     """Accepts records that fit a delivery.
 
     Skips larger ones of QoS 0 and counts them in ``skipped``.
@@ -98,23 +103,23 @@ class Polls:
         topic_name = group.topic.name
         topic = topic_name.encode("utf-8", "surrogatepass")
         while True:
-            record_filter = DeliveryLeaseFilter(
+            lease_filter = DeliveryLeaseFilter(
                 broker, subscription.qos, MAX_LENGTH - DELIVERY_BYTES - len(topic)
             )
-            leased = broker.leases.acquire(topic_name, group.name, OWNER, None, 1, record_filter)
-            self.skipped += record_filter.skipped
+            leased = broker.leases.acquire(topic_name, group.name, OWNER, None, 1, lease_filter)
+            self.skipped += lease_filter.skipped
             if leased:
                 break
-            if record_filter.cold_place is not None:
-                return record_filter.cold_place
-            if record_filter.too_large_place is None:
-                return NoLease.CUT_SHORT if record_filter.cut_short else NoLease.EMPTY
-            broker.leases.dead_letter(*record_filter.too_large_place, "too_large")
+            if lease_filter.cold_place is not None:
+                return lease_filter.cold_place
+            if lease_filter.too_large_place is None:
+                return NoLease.CUT_SHORT if lease_filter.cut_short else NoLease.EMPTY
+            broker.leases.dead_letter(*lease_filter.too_large_place, "too_large")
         group_partition, grant = leased[0]
-        chunk, index = record_filter.taken[0]
-        broker.counters.traffic.count_leased(group.topic, record_filter.taken)
+        chunk, index = lease_filter.taken[0]
+        broker.counters.traffic.count_leased(group.topic, lease_filter.taken)
         tag = 0
-        if record_filter.effective_qos(chunk, index):
+        if lease_filter.effective_qos(chunk, index):
             tag = tag_of(group_partition.partition.index, grant.offset)
             broker.leases.time_from_durable(group_partition, grant)
         else:
@@ -199,11 +204,11 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
             self._damaged = place, failure
         elif failure is not None and not isinstance(failure, RecordRemoved):
             self.frames.pop(0)  # the disk may give it another time, to another POLL
-        self.release(Hold.IN_PROGRESS)
+        self.unhold(Hold.IN_PROGRESS)
 
     def _go_on(self) -> None:
         if not self.gone:
-            self.release(Hold.IN_PROGRESS)
+            self.unhold(Hold.IN_PROGRESS)
 
     def settle(self, subscription_id: int, partition: int, offset: int) -> None:
         """Settle a message in flight. Raises `LeaseLost` if it is not in flight."""

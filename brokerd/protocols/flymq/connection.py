@@ -217,7 +217,7 @@ class FlymqConnection(ProduceConnection):
         """Continue with a request that was decompressed in slices. It may wait again."""
         self.pending_request = outcome
         self._in_front = True
-        self.release(Hold.IN_PROGRESS)
+        self.unhold(Hold.IN_PROGRESS)
         if not self.holds & Hold.CONGESTED:
             self._leave_front()
 

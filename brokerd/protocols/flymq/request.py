@@ -99,7 +99,7 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
         if not self.gone:
             self._outcome = request, given, error
             self.expect_answer(0)
-            self.release(Hold.IN_PROGRESS)
+            self.unhold(Hold.IN_PROGRESS)
 
     def forget(self) -> None:
         """Drop the request and its result."""

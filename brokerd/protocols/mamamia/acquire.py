@@ -50,7 +50,12 @@ from brokerd.errors import (
     UnknownTopic,
 )
 from brokerd.protocols.base.connection import Connection
-from brokerd.protocols.base.leasing import LeaseFilter, NoLease, RecordPlace, dead_letter_damaged
+from brokerd.protocols.base.leasing import (
+    BaseLeaseFilter,
+    NoLease,
+    RecordPlace,
+    dead_letter_damaged,
+)
 from brokerd.security import READ
 from brokerd.values import Encoding, Grant, total_bytes
 
@@ -72,7 +77,7 @@ RUN_BYTES_MAX = 256 << 10
 Leased = tuple[GroupPartition, Grant]
 
 
-class AnswerLeaseFilter(LeaseFilter):
+class AnswerLeaseFilter(BaseLeaseFilter):
     """Accepts records that fit the answer."""
 
     is_bytes = True
@@ -174,27 +179,27 @@ class AcquireKind:
         topic_name = request.log_id
         duration_us = None if request.duration is None else microseconds(request.duration)
         while True:
-            record_filter = AnswerLeaseFilter(broker, topic_name, self._bytes_max)
+            lease_filter = AnswerLeaseFilter(broker, topic_name, self._bytes_max)
             leased = broker.leases.acquire(
-                topic_name, request.group_id, request.client_id, duration_us, limit, record_filter
+                topic_name, request.group_id, request.client_id, duration_us, limit, lease_filter
             )
             if leased:
                 topic = leased[0][0].partition.topic
-                broker.counters.traffic.count_leased(topic, record_filter.taken)
-                return self._answer(request, leased, record_filter)
-            if record_filter.cold_place is not None:
-                return record_filter.cold_place
-            if record_filter.too_large_place is None:
-                return NoLease.CUT_SHORT if record_filter.cut_short else NoLease.EMPTY
-            broker.leases.dead_letter(*record_filter.too_large_place, "too_large")
+                broker.counters.traffic.count_leased(topic, lease_filter.taken)
+                return self._answer(request, leased, lease_filter)
+            if lease_filter.cold_place is not None:
+                return lease_filter.cold_place
+            if lease_filter.too_large_place is None:
+                return NoLease.CUT_SHORT if lease_filter.cut_short else NoLease.EMPTY
+            broker.leases.dead_letter(*lease_filter.too_large_place, "too_large")
 
 
 def answer_one(
-    request: LeaseRequest, leased: list[Leased], record_filter: AnswerLeaseFilter
+    request: LeaseRequest, leased: list[Leased], lease_filter: AnswerLeaseFilter
 ) -> bytes:
     """Return the answer to ACQUIRE_NEXT."""
     group_partition, grant = leased[0]
-    chunk, index = record_filter.taken[0]
+    chunk, index = lease_filter.taken[0]
     return acquired(
         message_id_of(group_partition.partition.index, grant.offset),
         request.log_id,
@@ -205,10 +210,10 @@ def answer_one(
 
 
 def answer_many(
-    request: LeaseRequest, leased: list[Leased], record_filter: AnswerLeaseFilter
+    request: LeaseRequest, leased: list[Leased], lease_filter: AnswerLeaseFilter
 ) -> bytes:
     """Return the answer to ACQUIRE_BATCH."""
-    if record_filter.is_bytes:
+    if lease_filter.is_bytes:
         return acquired_bytes(
             (
                 message_id_of(group_partition.partition.index, grant.offset),
@@ -219,7 +224,7 @@ def answer_many(
                 grant.duration_us / 1e6,
             )
             for (group_partition, grant), (chunk, index) in zip(
-                leased, record_filter.taken, strict=True
+                leased, lease_filter.taken, strict=True
             )
         )
     return acquired_batch(
@@ -235,7 +240,7 @@ def answer_many(
                 grant.duration_us / 1e6,
             )
             for (group_partition, grant), (chunk, index) in zip(
-                leased, record_filter.taken, strict=True
+                leased, lease_filter.taken, strict=True
             )
         ]
     )

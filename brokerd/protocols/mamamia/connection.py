@@ -264,7 +264,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             self._decoded = without_frames(refusal)
         else:
             self._decoded = request
-        self.release(Hold.IN_PROGRESS)
+        self.unhold(Hold.IN_PROGRESS)
 
     def _answer_in_steps(self, command: int, steps: Steps[bytes]) -> None:
         """Answer with the result of ``steps``, or with their refusal. Later requests wait."""
@@ -275,7 +275,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             if refusal is not None:
                 self.count_refusal(refusal)
             self.resolve(place, error(command, str(refusal)) if answer is None else answer)
-            self.release(Hold.IN_PROGRESS)
+            self.unhold(Hold.IN_PROGRESS)
 
         StepsRun(self, steps, done).start()
 

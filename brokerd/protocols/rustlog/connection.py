@@ -140,7 +140,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
         def done(answer: bytes | None, _: Exception | None) -> None:
             assert answer is not None, "refusals are answers"
             self.resolve(place, answer)
-            self.release(Hold.IN_PROGRESS)
+            self.unhold(Hold.IN_PROGRESS)
 
         answer = _with_refusals(steps, self._dialect, self.count_refusal)
         StepsRun(self, answer, done).start()
