@@ -1,6 +1,6 @@
 # Tests: tests/admin/test_api.py
 """The JSON API below ``/api/v1``: topics, records, groups, leases, dead letters, the archive,
-the clocks.
+the clocks, connections.
 
 docs/admin-api.rst is the contract; ``/api/v1/openapi.json`` describes it to programs.
 """
@@ -13,6 +13,7 @@ from brokerd.admin.calls import (
     archive,
     audit,
     clock,
+    connections,
     effective_access,
     groups,
     leases,
@@ -35,6 +36,7 @@ ROUTES = [
     *leases.ROUTES,
     *archive.ROUTES,
     *clock.ROUTES,
+    *connections.ROUTES,
     *security.ROUTES,
     *effective_access.ROUTES,
     *quotas.ROUTES,

@@ -18,6 +18,7 @@ from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.archive.refresher import ArchiveRefresher
 from brokerd.broker.clock_admin import ClockAdmin
+from brokerd.broker.connections import ConnectionRegistry
 from brokerd.broker.context import Context
 from brokerd.broker.delayed.delivery import DelayedDelivery
 from brokerd.broker.delayed.schedule import Schedule
@@ -104,6 +105,7 @@ class Broker:
         self.counters = self.context.counters
         self.slices = SliceQueue(self.context.clock)
         """Long work of all connections: some milliseconds in each reactor turn."""
+        self.connections = ConnectionRegistry()
         self.quotas = Quotas(self.accounts.directory, self.accounts.change_quota)
         self._state = self.context.state
         self._recovery: RecoveryReport | None = None

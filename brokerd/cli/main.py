@@ -32,6 +32,7 @@ VERBS = {
     "clock": "brokerd.cli.verbs.clock:clock_group",
     "completion": "brokerd.cli.verbs.completion:completion_command",
     "config": "brokerd.cli.verbs.config:config_group",
+    "connections": "brokerd.cli.verbs.connections:connections_group",
     "dlq": "brokerd.cli.verbs.dead_letters:dlq_group",
     "group": "brokerd.cli.verbs.groups:group_group",
     "key": "brokerd.cli.verbs.keys:key_group",

@@ -83,6 +83,7 @@ class EventType(StrEnum):
     CLOCK_SET = "clock.set"
     QUOTA_SET = "quota.set"
     QUOTA_DELETED = "quota.delete"
+    CONNECTION_CLOSED = "connection.close"
 
 
 class Result(StrEnum):

@@ -52,6 +52,7 @@ def every_page(caller: Caller, **query: int) -> list[list[str]]:
     while first is not None:
         _, page = caller.get("/groups", first=first, **query)
         pages.append([f"{group['topic']}/{group['group']}" for group in page["groups"]])
+        assert page["next"] is None or page["next"] > first, "the pages do not end"
         first = page["next"]
     return pages
 

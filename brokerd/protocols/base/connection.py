@@ -27,6 +27,7 @@ from twisted.internet.interfaces import (
     IHalfCloseableProtocol,
     IHandshakeListener,
     IPushProducer,
+    ISSLTransport,
 )
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
@@ -34,6 +35,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from brokerd.broker import Broker
+from brokerd.broker.connections import ConnectionInfo
 from brokerd.broker.slices import CHARGED_SECONDS, SLICE_SECONDS, SliceOwner
 from brokerd.errors import LoginFailed, LoginThrottled
 from brokerd.protocols.base.memory import (
@@ -51,6 +53,7 @@ from brokerd.protocols.base.transport import (
     peer_text,
     prepare,
     send_all,
+    unsent_bytes,
 )
 from brokerd.security import OPEN, Access
 from brokerd.security.certificates import peer_subject
@@ -92,6 +95,18 @@ class Hold:
     """The connections together hold too much memory."""
     QUOTA: Final = 128
     """The next request waits for its quotas."""
+
+
+HOLD_NAMES: Final = {
+    Hold.SLOW_READER: "slow_reader",
+    Hold.BACKLOG: "backlog",
+    Hold.CONGESTED: "congested",
+    Hold.CLOSING: "closing",
+    Hold.IN_PROGRESS: "in_progress",
+    Hold.MEMORY: "memory",
+    Hold.QUOTA: "quota",
+}
+"""Names of holds for the admin site. OVERTIME ends within the next turns."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +178,8 @@ class Connection(Protocol):
         self.holds = 0
         self.unfinished = False
         """Whether `feed` has kept part of a frame."""
+        self.connection_id = 0
+        """Number of the connection for the admin site, once it is open."""
         self.gone = False
         self.ending = False
         """The peer sends no more requests; long polls end at once."""
@@ -812,6 +829,21 @@ class Connection(Protocol):
         elif limits.idle_us and now_us - self._last_data_us > limits.idle_us:
             return "nothing was sent"
         return None
+
+    def info(self, now_us: int) -> ConnectionInfo:
+        """Describe the connection for the admin site."""
+        return ConnectionInfo(
+            wire_format=self.factory.name,
+            address=peer_text(self.transport),
+            port=getattr(self.transport.getPeer(), "port", None),
+            user=self.access.name,
+            tls=ISSLTransport.providedBy(self.transport),
+            open_us=now_us - self._made_us,
+            idle_us=now_us - max(self._last_data_us, self._made_us),
+            requests=self._queued_requests,
+            unread_bytes=self.queued_bytes + unsent_bytes(self.transport),
+            holds=[name for hold, name in HOLD_NAMES.items() if self.holds & hold],
+        )
 
     def cut_off(self) -> None:
         """Close the connection of a peer that is `overdue`, after the `last_answer` if any."""

@@ -112,10 +112,12 @@ class ConnectionFactory(Factory):
     def opened(self, connection: Connection) -> None:
         network = counted_network(peer_text(connection.transport))
         self.connections[connection] = network
+        connection.connection_id = self.broker.connections.add(connection)
         self.places.add(network)
 
     def closed(self, connection: Connection) -> None:
         self.places.remove(self.connections.pop(connection, ""))
+        self.broker.connections.remove(connection.connection_id)
         if not self.connections:
             waiting, self._empty = self._empty, []
             for empty in waiting:
