@@ -464,7 +464,7 @@ class TestMakeBench:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """The whole of ``make bench``, made short, as one JSON object."""
-        options = ["--json", "--seconds=0.1", "--records=1000", "--idle=10", "--no-size"]
+        options = ["--json", "--seconds=0.4", "--records=1000", "--idle=10", "--no-size"]
         options += ["--format=mamamia", "--format=mega"]
         code = bench_main([*options, f"--directory={tmp_path}"])
         out = capsys.readouterr()

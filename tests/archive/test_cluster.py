@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.spark_tasks]
 
 ROOT = Path(__file__).resolve().parents[2]
-GONE_SECONDS = 60.0
+GONE_SECONDS = 240.0
 AMID_SECONDS = 0.7
 """After so long a step of the job is at work."""
 FAR_MS = 1 << 42
@@ -241,12 +241,15 @@ def run_late(data: Data, master: str, mark: Path, **settings: str) -> subprocess
 
 
 def assert_one_counts(data: Data, run: subprocess.Popen[str], expected: Rows) -> None:
-    """A run comes to its end; one file of records was left over, which goes by vacuum."""
+    """A run comes to its end; a file of records was left over, which goes by vacuum.
+
+    On a busy machine Spark may begin a task more than twice.
+    """
     assert run.communicate(timeout=late.LATE_SECONDS) == ("[]\n", "")
     assert rows_of(data.root) == expected
-    (left_over,) = unnamed(data.root / "records")
+    assert unnamed(data.root / "records")
     Table(data.root, LAYOUTS["records"], LOG_ID).vacuum(0, FAR_MS)
-    assert not left_over.exists()
+    assert not unnamed(data.root / "records")
 
 
 def test_of_two_attempts_of_a_task_one_counts(
