@@ -45,6 +45,7 @@ from brokerd.broker.slices import SliceQueue
 from brokerd.broker.status.damage import DamageRegistry
 from brokerd.broker.status.damage_report import DamageReport
 from brokerd.broker.status.overview import Overview
+from brokerd.broker.status.record_history import RecordHistory
 from brokerd.broker.subscriptions import Subscriptions
 from brokerd.broker.topic_admin import TopicAdmin
 from brokerd.broker.transactions import Transactions
@@ -80,6 +81,7 @@ class Broker:
     schemas: Schemas
     audit: AuditTrail
     overview: Overview
+    record_history: RecordHistory
     damage: DamageRegistry
     archive_admin: ArchiveAdmin
     archive_refresher: ArchiveRefresher

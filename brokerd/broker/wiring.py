@@ -53,6 +53,7 @@ from brokerd.broker.status.counters import Counters
 from brokerd.broker.status.damage import DamageRegistry
 from brokerd.broker.status.damage_report import DamageReport
 from brokerd.broker.status.overview import Overview
+from brokerd.broker.status.record_history import RecordHistory
 from brokerd.broker.subscriptions import Subscriptions
 from brokerd.broker.topic_admin import TopicAdmin
 from brokerd.broker.transactions import Transactions
@@ -142,6 +143,7 @@ class _Wiring:
             accounts=Accounts(self.context, self.audit, self.passwords, self.settings.security),
             schemas=Schemas(self.context, self.audit, self.checker),
             overview=self.overview,
+            record_history=RecordHistory(self.context, self.readers),
             damage=self.damage,
             archive_admin=ArchiveAdmin(
                 self.context,

@@ -34,6 +34,7 @@ VERBS = {
     "config": "brokerd.cli.verbs.config:config_group",
     "connections": "brokerd.cli.verbs.connections:connections_group",
     "dlq": "brokerd.cli.verbs.dead_letters:dlq_group",
+    "explain": "brokerd.cli.verbs.explain:explain_command",
     "group": "brokerd.cli.verbs.groups:group_group",
     "key": "brokerd.cli.verbs.keys:key_group",
     "lease": "brokerd.cli.verbs.leases:lease_group",

@@ -177,6 +177,16 @@ class Catalog:
                 break
         return ReadPlan(topic_id, partition, ranges, max_bytes)
 
+    def lsn_before(self, topic_id: int, partition: int, offset: int) -> int:
+        """Return an LSN that is not above that of a record: the beginning of its segment.
+
+        Returns 0 if no segment has the record or an earlier one of its partition.
+        """
+        firsts, ordinals = self._locations.get((topic_id, partition), _NO_SEGMENTS)
+        at = bisect_right(firsts, offset) - 1
+        segment = self._segments.get(ordinals[at]) if at >= 0 else None
+        return 0 if segment is None else segment.first_lsn
+
     def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:
         """Plan to find the first offset appended at or after a time."""
         firsts, ordinals = self._locations.get((topic_id, partition), _NO_SEGMENTS)

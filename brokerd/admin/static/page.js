@@ -137,6 +137,34 @@ function conditions(status) {
   element("damage").hidden = items.length === 0;
 }
 
+function showLife(life) {
+  const record = life.record;
+  const written = record === null ? life.record_error
+    : `written ${record.append_time}, format ${record.format ?? "admin API"}; the log holds no account of its producer`;
+  const more = life.next === null ? "" : `; the first ${life.events.length} events`;
+  const problems = life.problems.map((text) => `; ${text}`).join("");
+  show("explain-record", `${written}; journal searched from LSN ${life.from_lsn} on${more}${problems}`);
+  for (const event of life.events) {
+    cells(element("explain-events").insertRow(), [event.time, event.group, event.event, event.client,
+      event.count ?? "", event.seconds ?? "", event.first ?? "", event.reason], 4, 7);
+  }
+}
+
+async function explain(event) {
+  event.preventDefault();
+  element("explain-events").replaceChildren();
+  show("explain-record", "searching …");
+  const [topic, partition, offset] = ["topic", "partition", "offset"].map((name) =>
+    encodeURIComponent(element(`explain-${name}`).value));
+  try {
+    const answer = await fetch(`api/v1/topics/${topic}/records/${partition}/${offset}`, { cache: "no-store" });
+    const life = await answer.json();
+    if (answer.ok) { showLife(life); } else { show("explain-record", life.error); }
+  } catch (error) {
+    show("explain-record", "no answer");
+  }
+}
+
 async function refresh() {
   try {
     const answer = await fetch("api/v1/status", { cache: "no-store" });
@@ -154,4 +182,5 @@ async function refresh() {
   setTimeout(refresh, EVERY_MS);
 }
 
+element("explain").onsubmit = explain;
 refresh();

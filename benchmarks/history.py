@@ -1,0 +1,99 @@
+"""Time of ``brokerctl explain`` in a journal of many events: the search for one record.
+
+    python -m benchmarks.history [--events N] [--entry-events N]
+
+It writes segments of 64 MiB with the events of one group of one partition, in entries of
+``--entry-events`` each, and searches them for three records. The page cache has the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from brokerd.wal.disk import RealDisk
+from brokerd.wal.read.event_scan import EventScan, SegmentSpan
+from brokerd.walformat import (
+    SEGMENT_HEADER_BYTES,
+    Entry,
+    EntryKind,
+    EventKind,
+    SegmentHeader,
+    encode_frame,
+    encode_group_events,
+    encode_segment_header,
+)
+
+SEGMENT_BYTES = 64 << 20
+FRAME_EVENTS = 5_000
+
+
+def bodies(events: int, each: int) -> Iterator[bytes]:
+    """Yield bodies of entries: each record is leased, then settled."""
+    kinds = (EventKind.LEASED, EventKind.SETTLED)
+    for first in range(0, events, each):
+        rows = [
+            (kinds[number & 1], number >> 1, 30_000_000, number, 1, "worker-1", "")
+            for number in range(first, min(first + each, events))
+        ]
+        yield encode_group_events("billing", rows)
+
+
+def write(directory: Path, events: int, each: int) -> list[SegmentSpan]:
+    """Write the segments; return them."""
+    spans: list[SegmentSpan] = []
+    first_lsn, parts, size = 0, [b""], SEGMENT_HEADER_BYTES
+    segment_id = os.urandom(16)
+
+    def end() -> None:
+        nonlocal first_lsn, size, segment_id
+        parts[0] = encode_segment_header(SegmentHeader(segment_id, first_lsn, size, 0))
+        name = f"{first_lsn:020d}.wal"
+        (directory / name).write_bytes(b"".join(parts))
+        spans.append(SegmentSpan(name, segment_id, first_lsn, SEGMENT_HEADER_BYTES, size))
+        first_lsn, size, segment_id = first_lsn + size, SEGMENT_HEADER_BYTES, os.urandom(16)
+        parts[1:] = []
+
+    entries: list[Entry] = []
+    for number, body in enumerate(bodies(events, each), 1):
+        entries.append(Entry(EntryKind.GROUP_EVENTS, 1, 0, 0, each, body))
+        if len(entries) * each >= FRAME_EVENTS or number * each >= events:
+            frame = encode_frame(entries, first_lsn + size, segment_id, 0, number)
+            parts.append(frame)
+            size += len(frame)
+            entries.clear()
+            if size >= SEGMENT_BYTES:
+                end()
+    if len(parts) > 1:
+        end()
+    return spans
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--entry-events", type=int, default=100)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        spans = write(Path(directory), given.events, given.entry_events)
+        size = sum(span.end for span in spans)
+        print(f"{given.events} events, {size >> 20} MiB in {len(spans)} segments")
+        last = given.events // 2 - 1
+        for offset in (0, last // 2, last):
+            began = time.perf_counter()
+            scan = EventScan(RealDisk(), directory, 1, 0, offset, spans)
+            found, longest = 0, 0.0
+            while not scan.done:
+                step_began = time.perf_counter()
+                found += len(scan.step())
+                longest = max(longest, time.perf_counter() - step_began)
+            seconds = time.perf_counter() - began
+            print(f"offset {offset}: {found} events, {seconds:.2f} s, slice {longest * 1e3:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
