@@ -16,6 +16,21 @@ SHOWN_CHARACTERS = 4_000
 """Characters shown of a key or a value; a record may have up to 32 MiB."""
 
 
+def key_text(record: Answer) -> str | None:
+    """Return the key as text, bytes as ``b'...'``; None without a key."""
+    if record["key"] is None and record["key_base64"] is None:
+        return None
+    key: str | None = record["key"]
+    return key if key is not None else _escaped(base64.b64decode(record["key_base64"]))
+
+
+def value_text(record: Answer) -> str:
+    """Return the whole value: text as it is, MessagePack as JSON, other bytes as ``b'...'``."""
+    if record["encoding"] != "msgpack" and record["value"] is not None:
+        return str(record["value"])
+    return _value(record)
+
+
 def record_line(record: Answer) -> str:
     """Format a record as ``PARTITION:OFFSET TIME [KEY ]VALUE``."""
     parts = [f"{record['partition']}:{record['offset']}", output.time(record["append_time"]) or "-"]

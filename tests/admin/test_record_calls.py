@@ -238,3 +238,18 @@ def test_a_delay_that_is_too_long_keeps_all_out(caller: Caller) -> None:
     status, _ = produce(caller, {"value": "x"}, {"value": "y", "delay_seconds": 1e9})
     assert status == 400
     assert caller.get("/topics")[1] == {"topics": [], "next": None}
+
+
+def test_the_offset_at_a_time_is_found() -> None:
+    caller = Caller()
+    for _ in range(3):
+        caller.post("/topics/orders/records", {"records": [{"value": "x"}]})
+        caller.house.pass_time(10, 1)
+    path = "/topics/orders/offset"
+    second = caller.get("/topics/orders/records", offset=1)[1]["records"][0]["append_time"]
+    assert caller.get(path, time=second) == (200, {"partition": 0, "offset": 1})
+    assert caller.get(path, time="2000-01-01T00:00:00Z")[1]["offset"] == 0
+    assert caller.get(path, time="2100-01-01T00:00:00Z")[1]["offset"] == 3
+    assert caller.get(path, time=second, partition=1)[0] == 404
+    assert caller.get(path, time="yesterday")[0] == 400
+    assert caller.get(path)[0] == 400

@@ -68,6 +68,44 @@ def test_some_of_them_are_printed(full: Shell, options: list[str], shows: list[s
     assert places(full.lines("tail", "orders", *options)) == shows
 
 
+def test_it_begins_at_a_time(shell: Shell) -> None:
+    """In each partition with its first record from then on."""
+    shell.run("topic", "create", "orders", "--partitions", "2")
+    for value in "ab":
+        for partition in ("0", "1"):
+            shell.run("produce", "orders", value, "--partition", partition)
+        shell.caller.house.pass_time(60, 1)
+    time_of_b = json.loads(shell.lines("--json", "tail", "orders", "--from", "1")[0])["append_time"]
+    assert places(shell.lines("tail", "orders", "--from-time", time_of_b)) == ["0:1", "1:1"]
+    assert len(shell.lines("tail", "orders", "--from-time", "2023-01-01")) == 4
+    assert shell.lines("tail", "orders", "--from-time", "2024-01-01") == []
+    assert "not both" in shell.misused("tail", "orders", "--from", "1", "--from-time", "10m")
+    assert "is not a time" in shell.misused("tail", "orders", "--from-time", "soon")
+
+
+def test_records_are_chosen_by_key_and_value(shell: Shell) -> None:
+    for value, *rest in (
+        ("apple pie", "--key", "k1"),
+        ("apple", "--key", "k10"),
+        ("pear", "--key", "k1"),
+        ("pie",),
+        ('{"kind": "apple", "n": 7}', "--as", "json", "--key", "k1"),
+        ("tab\tapple",),
+    ):
+        shell.run("produce", "orders", value, *rest)
+    for options, expected in (
+        (("--key", "k1"), ["0:0", "0:2", "0:4"]),
+        (("--filter", "apple"), ["0:0", "0:1", "0:4", "0:5"]),
+        (("--filter", "^p"), ["0:2", "0:3"]),
+        (("--filter", '"n": [0-9]'), ["0:4"]),
+        (("--filter", "tab\t"), ["0:5"]),
+        (("--key", "k1", "--filter", "apple", "--max", "1"), ["0:0"]),
+        (("--key", "none"), []),
+    ):
+        assert places(shell.lines("tail", "orders", *options)) == expected, options
+    assert "not a regular expression" in shell.misused("tail", "orders", "--filter", "(")
+
+
 def test_following_prints_what_comes(full: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the end on, unless told otherwise, and asks again after a while."""
     waited: list[float] = []

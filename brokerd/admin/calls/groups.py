@@ -13,7 +13,8 @@ import msgspec
 from msgspec import UNSET
 from twisted.internet.defer import Deferred
 
-from brokerd.admin.http.routing import Call, ReadFailed, Route
+from brokerd.admin.calls.records import offset_at_time
+from brokerd.admin.http.routing import Call, Route
 from brokerd.admin.shapes.common import (
     PAGE_PARTITIONS,
     Deleted,
@@ -39,11 +40,10 @@ from brokerd.broker import (
     ConsumerGroup,
     GroupPartition,
     GroupSettings,
-    Partition,
     Position,
 )
 from brokerd.broker.model.topics import unknown_group
-from brokerd.errors import BrokerdError, InvalidRequest, UnknownTopic
+from brokerd.errors import InvalidRequest, UnknownTopic
 from brokerd.security import ADMIN, READ
 from brokerd.security.audit import EventType
 
@@ -244,7 +244,7 @@ async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
     found = broker.topics.existing(topic)
     check_group(call, seek.create)
     chosen = found.partitions if seek.partition is None else [found.partition(seek.partition)]
-    offsets = {one.index: await _offset_at_time(broker, one, time_us) for one in chosen}
+    offsets = {one.index: await offset_at_time(broker, one, time_us) for one in chosen}
 
     def go() -> None:
         if found.deleted:  # the offsets do not belong to a new topic of that name
@@ -253,18 +253,6 @@ async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
         broker.groups.seek(topic, group, offsets)
 
     return await _carry_out(call, EventType.GROUP_SOUGHT, go)
-
-
-async def _offset_at_time(broker: Broker, partition: Partition, time_us: int) -> int:
-    """Return `Broker.reader.offset_at_time`. Raises `ReadFailed` if the log is unreadable."""
-    found: Deferred[tuple[int | None, Exception | None]] = Deferred()
-    broker.reader.offset_at_time(partition, time_us, lambda *answer: found.callback(answer))
-    offset, error = await found
-    if isinstance(error, BrokerdError):
-        raise error
-    if offset is None:
-        raise ReadFailed(f"the log cannot be read: {error}; try again")
-    return offset
 
 
 async def delete_group(call: Call) -> Deleted:

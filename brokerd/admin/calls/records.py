@@ -13,7 +13,9 @@ from brokerd.admin.record_values import Payload, payload, preview, record_shape
 from brokerd.admin.shapes.common import (
     RecordQuery,
     ScheduleQuery,
+    TimeQuery,
     time_of,
+    time_us_of,
     us_of,
 )
 from brokerd.admin.shapes.topics import (
@@ -22,6 +24,7 @@ from brokerd.admin.shapes.topics import (
     Cancelled,
     NewRecord,
     NewRecords,
+    OffsetAtTime,
     RecordList,
     RecordShape,
     ScheduledList,
@@ -31,7 +34,7 @@ from brokerd.broker import Broker, Partition, Topic
 from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.delayed.schedule import check_delay, delays_frame_bytes
 from brokerd.broker.records.size import record_frame_bytes
-from brokerd.errors import DamagedData, RecordTooLarge
+from brokerd.errors import BrokerdError, DamagedData, RecordTooLarge
 from brokerd.security import READ, WRITE
 from brokerd.values import MAX_RECORD_BYTES, Format, Record
 
@@ -161,6 +164,26 @@ async def read_one(
     return None, "it is removed or expired" if error is None else str(error)
 
 
+async def offset_at_time(broker: Broker, partition: Partition, time_us: int) -> int:
+    """Return `Broker.reader.offset_at_time`. Raises `ReadFailed` if the log is unreadable."""
+    found: Deferred[tuple[int | None, Exception | None]] = Deferred()
+    broker.reader.offset_at_time(partition, time_us, lambda *answer: found.callback(answer))
+    offset, error = await found
+    if isinstance(error, BrokerdError):
+        raise error
+    if offset is None:
+        raise ReadFailed(f"the log cannot be read: {error}; try again")
+    return offset
+
+
+async def find_offset(call: Call) -> OffsetAtTime:
+    """Return the first offset appended at or after a time. Raises as `offset_at_time`."""
+    query: TimeQuery = call.query
+    partition = call.broker.topics.existing(call.path["topic"]).partition(query.partition)
+    offset = await offset_at_time(call.broker, partition, time_us_of(query.time))
+    return OffsetAtTime(partition.index, offset)
+
+
 def list_scheduled(call: Call) -> ScheduledList:
     """Return a page of delayed messages. Raises `UnknownTopic`."""
     query: ScheduleQuery = call.query
@@ -206,6 +229,15 @@ ROUTES = [
         body_bytes_max=PRODUCE_BODY_BYTES_MAX,
     ),
     Route("GET", RECORDS, READ, "Read records", read_records, RecordList, query=RecordQuery),
+    Route(
+        "GET",
+        "/topics/{topic}/offset",
+        READ,
+        "Find the first record appended at or after a time",
+        find_offset,
+        OffsetAtTime,
+        query=TimeQuery,
+    ),
     Route(
         "GET",
         SCHEDULED,

@@ -111,6 +111,13 @@ class RecordQuery(Query, frozen=True):
     bytes_max: Annotated[int, Meta(ge=1, le=1 << 20)] = 256 << 10
 
 
+class TimeQuery(Query, frozen=True):
+    """A partition and a time."""
+
+    time: Time
+    partition: Index = 0
+
+
 class ScheduleQuery(Query, frozen=True):
     """A page of delayed messages."""
 

@@ -94,6 +94,13 @@ class NewRecords(Struct, forbid_unknown_fields=True):
     records: Annotated[list[NewRecord], Meta(min_length=1, max_length=PAGE_MAX)]
 
 
+class OffsetAtTime(Struct):
+    """The first offset appended at or after a time; the next offset if there is none."""
+
+    partition: int
+    offset: int
+
+
 class Appended(Struct, omit_defaults=True):
     """The position of a record, or the schedule id of a delayed message."""
 

@@ -7,6 +7,7 @@ It reads by offset. It leases and settles nothing.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,7 +16,8 @@ import click
 
 from brokerd.cli import output
 from brokerd.cli.options import integer
-from brokerd.cli.records import record_line
+from brokerd.cli.options import time as time_option
+from brokerd.cli.records import key_text, record_line, value_text
 from brokerd.cli.server import Answer, Server, server_of
 
 POLL_SECONDS = 0.5
@@ -32,10 +34,27 @@ def start(text: str) -> str | int:
         raise click.BadParameter(f"{text!r} is neither start nor end nor an offset") from None
 
 
+def pattern(text: str) -> re.Pattern[str]:
+    """Parse a regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise click.BadParameter(f"{text!r} is not a regular expression: {error}") from None
+
+
 @click.command("tail")
 @click.argument("topic")
 @click.option("--partition", type=integer, help="This partition; default: all.")
 @click.option("--from", "begin", type=start, metavar="start|end|OFFSET", help="Where to begin.")
+@click.option("--from-time", type=time_option, help="Begin with records appended at this time.")
+@click.option("--key", help="Print only records with this key.")
+@click.option(
+    "--filter",
+    "wanted",
+    type=pattern,
+    metavar="REGEX",
+    help="Print only records whose value matches.",
+)
 @click.option("--max", "most", type=integer, help="Stop after this many records.")
 @click.option(
     "-f", "--follow", is_flag=True, help="Start at the end and print new records as they arrive."
@@ -46,16 +65,31 @@ def tail_command(
     topic: str,
     partition: int | None,
     begin: str | int | None,
+    from_time: str | None,
+    key: str | None,
+    wanted: re.Pattern[str] | None,
     most: int | None,
     follow: bool,
 ) -> None:
     """Print a topic's records, one per line."""
+    if begin is not None and from_time is not None:
+        raise click.UsageError("name --from or --from-time, not both")
     if begin is None:
         begin = "end" if follow else "start"
-    reader = Reader(server_of(context), topic, partition, begin)
-    records = reader.records(follow, time.sleep)
+    reader = Reader(server_of(context), topic, partition, begin, from_time)
+    records = (
+        record
+        for record in reader.records(follow, time.sleep)
+        if "damage" in record or _matches(record, key, wanted)
+    )
     with suppress(KeyboardInterrupt):  # Ctrl-C ends --follow
         _print(records, most, context.obj["json"])
+
+
+def _matches(record: Answer, key: str | None, wanted: re.Pattern[str] | None) -> bool:
+    if key is not None and key_text(record) != key:
+        return False
+    return wanted is None or wanted.search(value_text(record)) is not None
 
 
 def _print(records: Iterator[Answer], most: int | None, as_json: bool) -> None:
@@ -71,7 +105,14 @@ def _print(records: Iterator[Answer], most: int | None, as_json: bool) -> None:
 class Reader:
     """Reads the partitions of a topic from the chosen start."""
 
-    def __init__(self, server: Server, topic: str, partition: int | None, begin: str | int) -> None:
+    def __init__(
+        self,
+        server: Server,
+        topic: str,
+        partition: int | None,
+        begin: str | int,
+        from_time: str | None = None,
+    ) -> None:
         self._server = server
         self._topic = topic
         described = server.get("topics", topic)
@@ -85,6 +126,10 @@ class Reader:
             else (ends[index] if begin == "end" else described["start_offsets"][index])
             for index in chosen
         }
+        if from_time is not None:
+            for index in chosen:
+                found = server.get("topics", topic, "offset", partition=index, time=from_time)
+                self._offsets[index] = found["offset"]
 
     def records(self, follow: bool, sleep: Callable[[float], None]) -> Iterator[Answer]:
         """Iterate over stored records, then new ones; ``{"damage": TEXT}`` stands for unreadable
