@@ -1,9 +1,10 @@
 """Time of ``brokerctl explain`` in a journal of many events: the search for one record.
 
-    python -m benchmarks.history [--events N] [--entry-events N]
+    python -m benchmarks.history [--events N] [--entry-events N] [--archive]
 
 It writes segments of 64 MiB with the events of one group of one partition, in entries of
-``--entry-events`` each, and searches them for three records. The page cache has the files.
+``--entry-events`` each, and searches them for three records. ``--archive`` writes the same events
+to a table ``events`` instead. The page cache has the files.
 """
 
 from __future__ import annotations
@@ -15,6 +16,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
+from brokerd.archive.contract.layout import EVENTS, ROLLUP_APP, Range, arrow_schema
+from brokerd.archive.contract.view import EventPlace
+from brokerd.archive.delta.actions import add_file
+from brokerd.archive.delta.table import Table
+from brokerd.archive.delta.tables import ensure_tables
+from brokerd.archive.parquet.writer import FileWriter
+from brokerd.archive.serve.delta_archive import DeltaArchive
 from brokerd.wal.disk import RealDisk
 from brokerd.wal.read.event_scan import EventScan, SegmentSpan
 from brokerd.walformat import (
@@ -30,6 +41,8 @@ from brokerd.walformat import (
 
 SEGMENT_BYTES = 64 << 20
 FRAME_EVENTS = 5_000
+FILE_ROWS = 1_000_000
+LOG_ID = "0" * 32
 
 
 def bodies(events: int, each: int) -> Iterator[bytes]:
@@ -73,12 +86,69 @@ def write(directory: Path, events: int, each: int) -> list[SegmentSpan]:
     return spans
 
 
+def write_archive(root: Path, events: int) -> DeltaArchive:
+    """Write the events to the archive; return it. Files have a million rows."""
+    ensure_tables(root, LOG_ID, 0)
+    table = Table(root, EVENTS, LOG_ID)
+    schema = arrow_schema(EVENTS)
+    for first in range(0, events, FILE_ROWS):
+        rows = np.arange(first, min(first + FILE_ROWS, events))
+        count = len(rows)
+        columns = {
+            "topic": np.full(count, "orders"),
+            "topic_id": np.full(count, 1),
+            "partition": np.full(count, 0),
+            "group_name": np.full(count, "billing"),
+            "lsn": rows,
+            "seq": np.full(count, 0),
+            "time": rows,
+            "kind": np.where(rows % 2, "SETTLED", "LEASED"),
+            "offset": rows // 2,
+            "amount": np.full(count, 30_000_000),
+            "token": rows,
+            "count": np.full(count, 1),
+            "owner": np.full(count, "worker-1"),
+            "reason": np.full(count, None),
+        }
+        arrays = [pa.array(columns[field.name]).cast(field.type) for field in schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        writer = FileWriter(root / EVENTS.name, EVENTS, LOG_ID, [Range(0, 0, first, first + count)])
+        writer.write(batch)
+        table.commit([add_file(writer.close())], (), {ROLLUP_APP: first + count}, now_ms=0)
+    return DeltaArchive(root, LOG_ID)
+
+
+def search_archive(root: Path, events: int) -> None:
+    """Search the archive for three records."""
+    view = write_archive(root, events).refresh()
+    assert view is not None
+    last = events // 2 - 1
+    for offset in (0, last // 2, last):
+        began = time.perf_counter()
+        place: EventPlace | None = EventPlace()
+        found, longest = 0, 0.0
+        while place is not None:
+            step_began = time.perf_counter()
+            part = view.events(1, 0, offset, 0, place)
+            found, place = found + len(part.events), part.next
+            longest = max(longest, time.perf_counter() - step_began)
+        report(offset, found, time.perf_counter() - began, longest)
+
+
+def report(offset: int, found: int, seconds: float, longest: float) -> None:
+    print(f"offset {offset}: {found} events, {seconds:.2f} s, slice {longest * 1e3:.0f} ms")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--entry-events", type=int, default=100)
+    parser.add_argument("--archive", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
+        if given.archive:
+            search_archive(Path(directory), given.events)
+            return
         spans = write(Path(directory), given.events, given.entry_events)
         size = sum(span.end for span in spans)
         print(f"{given.events} events, {size >> 20} MiB in {len(spans)} segments")
@@ -92,7 +162,7 @@ def main() -> None:
                 found += len(scan.step())
                 longest = max(longest, time.perf_counter() - step_began)
             seconds = time.perf_counter() - began
-            print(f"offset {offset}: {found} events, {seconds:.2f} s, slice {longest * 1e3:.0f} ms")
+            report(offset, found, seconds, longest)
 
 
 if __name__ == "__main__":

@@ -143,7 +143,9 @@ class _Wiring:
             accounts=Accounts(self.context, self.audit, self.passwords, self.settings.security),
             schemas=Schemas(self.context, self.audit, self.checker),
             overview=self.overview,
-            record_history=RecordHistory(self.context, self.readers),
+            record_history=RecordHistory(
+                self.context, self.readers, self.archive_reader, self.archive_refresher
+            ),
             damage=self.damage,
             archive_admin=ArchiveAdmin(
                 self.context,

@@ -25,7 +25,7 @@ from brokerd.wal.deletion.deleted_ranges import deleted_ranges
 from brokerd.wal.deletion.segment_deleter import SegmentDeleter
 from brokerd.wal.disk import Disk
 from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
-from brokerd.wal.read.event_scan import EventScan, SegmentSpan
+from brokerd.wal.read.event_scan import EventScan, RecordEventFilter, SegmentSpan
 from brokerd.wal.read.reader import ReadPlan
 from brokerd.wal.read.seek import OffsetPlan, SizePlan
 from brokerd.wal.recovery.damage_fingerprint import DamageFingerprint, is_unchanged
@@ -640,12 +640,22 @@ class Wal:
             return None
         return last.header
 
-    def plan_events(self, topic_id: int, partition: int, offset: int) -> EventScan:
-        """Plan to find the durable events of groups about a record.
+    def lsn_before(self, topic_id: int, partition: int, offset: int) -> int:
+        """Return an LSN that is not above that of a record; 0 if it is unknown."""
+        return self._catalog.lsn_before(topic_id, partition, offset)
+
+    def plan_events(
+        self,
+        topic_id: int,
+        partition: int,
+        offset: int,
+        from_lsn: int,
+        events_filter: RecordEventFilter,
+    ) -> EventScan:
+        """Plan to find the durable events of groups about a record, in segments from an LSN on.
 
         Cheap. Call ``step`` in another thread until the scan is done.
         """
-        first_lsn = self._catalog.lsn_before(topic_id, partition, offset)
         spans = [
             SegmentSpan(
                 segment.name,
@@ -655,9 +665,9 @@ class Wal:
                 min(segment.end_lsn, self.durable_lsn) - segment.first_lsn,
             )
             for segment in self._catalog.segments
-            if segment.first_lsn >= first_lsn
+            if segment.end_lsn > from_lsn
         ]
-        return EventScan(self._disk, self._path, topic_id, partition, offset, spans)
+        return EventScan(self._disk, self._path, topic_id, partition, offset, spans, events_filter)
 
     def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:
         """Plan to find the first offset appended at or after broker time ``time_us``.

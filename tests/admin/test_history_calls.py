@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.broker.status import record_history
 from brokerd.codecs.mamamia import Acquire, Extend, Produce, Settle
 from brokerd.errors import LimitExceeded
 from tests.admin.caller import Caller
-from tests.house import ask
+from tests.broker.fakearchive import FakeArchive, FakeView
+from tests.house import House, ask
 
 ON = ("orders", "g")
 
@@ -159,6 +161,75 @@ def test_a_removed_record_still_has_its_events(caller: Caller) -> None:
 )
 def test_what_is_not_there_is_refused(caller: Caller, path: str, status: int) -> None:
     assert caller.get(f"/topics/{path}")[0] == status
+
+
+@pytest.fixture
+def archived() -> tuple[Caller, FakeArchive]:
+    """A record whose lease, failure and second lease are archived; it is settled afterwards."""
+    archive = FakeArchive()
+    caller = Caller(House(open_archive=archive.open))
+    house = caller.house
+    ask(house, Produce("orders", b"x"), Acquire(*ON, "c"), Settle(*ON, 0, "c", False))
+    ask(house, Acquire(*ON, "d"))
+    caller.post("/wal/seal")
+    archive.roll_up(house)
+    caller.post("/archive/refresh")
+    ask(house, Settle(*ON, 0, "d", True))
+    return caller, archive
+
+
+LIFE = [("g", "leased"), ("g", "failed"), ("g", "leased"), ("g", "settled")]
+
+
+def test_a_life_goes_on_from_the_archive_to_the_journal(
+    archived: tuple[Caller, FakeArchive],
+) -> None:
+    caller, archive = archived
+    answer = history(caller, 0)
+    assert kinds(answer) == LIFE
+    assert (answer["problems"], answer["from_lsn"]) == ([], 0)
+    assert answer["archive_lsn"] == archive.versions[-1].events_lsn > 0
+    assert answer["events"][2]["lsn"] < answer["archive_lsn"] < answer["events"][3]["lsn"]
+    page = history(caller, 0, first=1, limit=2)
+    assert (kinds(page), page["next"]) == (LIFE[1:3], 3)
+
+
+def test_the_archive_is_read_where_it_has_events(archived: tuple[Caller, FakeArchive]) -> None:
+    caller, archive = archived
+    archive.events.clear()
+    archive.events.append(((99, 0), []))
+    assert kinds(history(caller, 0)) == LIFE[3:]
+
+
+def test_an_archive_that_cannot_be_read_is_reported(
+    archived: tuple[Caller, FakeArchive],
+) -> None:
+    """What the journal still has is shown."""
+    caller, archive = archived
+    archive.read_failure = ArchiveUnavailable("the disk is gone")
+    answer = history(caller, 0)
+    assert kinds(answer) == LIFE
+    assert answer["archive_lsn"] == 0
+    assert len(answer["problems"]) == 1 and "the disk is gone" in answer["problems"][0]
+
+
+def test_an_archive_that_fails_in_the_middle_gives_no_event_twice(
+    archived: tuple[Caller, FakeArchive], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, archive = archived
+    view, read = archive.versions[-1], FakeView.events
+
+    def events(self: FakeView, *arguments: Any) -> Any:
+        found = read(self, *arguments)
+        if found.next is None:
+            raise ArchiveUnavailable("the disk is gone")
+        return found
+
+    monkeypatch.setattr(FakeView, "events", events)
+    assert view.events_lsn > 0
+    answer = history(caller, 0)
+    assert kinds(answer) == LIFE
+    assert len(answer["problems"]) == 1
 
 
 def test_a_client_that_leaves_ends_its_search(

@@ -20,6 +20,7 @@ from brokerd.archive.contract.view import (
     ArchiveUnavailable,
     ArchiveView,
     DamagedArchive,
+    EventView,
     ForeignArchive,
 )
 from brokerd.archive.delta.actions import add_file
@@ -527,3 +528,14 @@ def test_open_files_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -
     for _ in range(2):
         assert len(read_all(view, 1, 0)) == 10
         assert len(os.listdir("/proc/self/fd")) <= before + 3
+
+
+def test_an_lsn_of_a_record_is_that_where_its_row_group_begins(world: World) -> None:
+    """Offsets are the LSNs here; a row group of the shared file begins at offset 5."""
+    world.add(own(100, 200))
+    world.add(Range(1, 1, 5, 10), Range(17, 0, 5, 10))
+    view = world.view
+    assert isinstance(view, EventView)
+    assert [view.record_lsn(1, 0, offset) for offset in (100, 150, 199)] == [100] * 3
+    assert view.record_lsn(17, 0, 9) == 5
+    assert view.record_lsn(1, 0, 200) == view.record_lsn(3, 0, 0) == 0

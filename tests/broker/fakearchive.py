@@ -16,15 +16,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from brokerd.archive.contract.pin import segment_mark
-from brokerd.archive.contract.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
+from brokerd.archive.contract.view import (
+    ArchivedEvent,
+    ArchivedRows,
+    ArchiveUnavailable,
+    DamagedArchive,
+    EventPlace,
+    EventSlice,
+)
 from brokerd.broker.model.chunks import MutableChunk
 from brokerd.values import Record
 from brokerd.walformat import (
+    FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
+    Entry,
     EntryKind,
+    EventKind,
     RecordColumns,
+    decode_group_events,
     decode_records,
     decode_segment_header,
+    entry_size,
     iter_entries,
     parse_frame_header,
     segment_salt,
@@ -114,6 +126,23 @@ class FakeView:
             first = held.offsets[at]
         return first
 
+    def record_lsn(self, topic_id: int, partition: int, offset: int) -> int:
+        self._reach()
+        return 0
+
+    def events(
+        self, topic_id: int, partition: int, offset: int, from_lsn: int, place: EventPlace
+    ) -> EventSlice:
+        """Read one entry at a time."""
+        self._reach()
+        key, events = self._archive.events[place.group]
+        wanted = [one for one in events if one.event[0] > EventKind.DEAD or one.event[1] == offset]
+        is_read = key == (topic_id, partition) and events[0].lsn >= from_lsn
+        more = place.group + 1 < len(self._archive.events)
+        return EventSlice(
+            wanted if is_read else [], EventPlace(0, place.group + 1) if more else None
+        )
+
     def _range(self, topic_id: int, partition: int, offset: int) -> tuple[int, int]:
         """Return the covered range of an offset; an empty range if it is not covered."""
         for first, end in self._held.get((topic_id, partition), Held()).covered:
@@ -145,6 +174,8 @@ class FakeArchive:
         self.refreshes = 0
         self.reads = 0
         self.versions: list[FakeView] = []
+        self.events: list[tuple[Key, list[ArchivedEvent]]] = []
+        """Entries of events that `roll_up` added."""
 
     @property
     def newest(self) -> FakeView | None:
@@ -191,6 +222,7 @@ class FakeArchive:
         mark = self.versions[-1].segment_mark if self.versions else 0
         for segment in house.wal.segments():
             if segment.sealed and segment.end_lsn > lsn:
+                self.events += entries_of_events(house, segment.name)
                 for key, records in batches(house, segment.name):
                     ranges.setdefault(key, []).append((records[0].offset, records[-1].offset + 1))
                     found.setdefault(key, []).extend(records)
@@ -248,19 +280,35 @@ def columns_of(records: Sequence[Record]) -> RecordColumns:
     )
 
 
+def entries_of_events(house: BareBroker, name: str) -> Iterator[tuple[Key, list[ArchivedEvent]]]:
+    """Yield the entries of group events in a segment's file, in order."""
+    for lsn, time_us, entry in _entries(house, name):
+        if entry.kind == EntryKind.GROUP_EVENTS:
+            group, events = decode_group_events(entry.body, entry.count)
+            rows = [ArchivedEvent(lsn, seq, time_us, group, one) for seq, one in enumerate(events)]
+            yield (entry.topic_id, entry.partition), rows
+
+
 def batches(house: BareBroker, name: str) -> Iterator[tuple[Key, list[Record]]]:
     """Yield the batches of records in a segment's file, in order."""
+    for _, _, entry in _entries(house, name):
+        if entry.kind == EntryKind.RECORDS:
+            chunk = MutableChunk(entry.base_offset)
+            chunk.extend(entry.count, decode_records(entry.body, entry.count))
+            yield (entry.topic_id, entry.partition), chunk.records(chunk.base, chunk.end)
+
+
+def _entries(house: BareBroker, name: str) -> Iterator[tuple[int, int, Entry]]:
+    """Yield (LSN, broker time, entry) of a segment's file."""
     file = house.disk.open(os.path.join(WAL_DIR, name))
     data = file.pread(file.size(), 0)
-    salt = segment_salt(decode_segment_header(data).segment_id)
+    segment = decode_segment_header(data)
+    salt = segment_salt(segment.segment_id)
     position = SEGMENT_HEADER_BYTES
     while position < len(data):
         header = parse_frame_header(data, salt, position)
-        frame = data[position : position + header.length]
-        for entry in iter_entries(frame, salt):
-            if entry.kind == EntryKind.RECORDS:
-                chunk = MutableChunk(entry.base_offset)
-                chunk.extend(entry.count, decode_records(entry.body, entry.count))
-                records = chunk.records(chunk.base, chunk.end)
-                yield (entry.topic_id, entry.partition), records
+        at = position + FRAME_HEADER_BYTES
+        for entry in iter_entries(data[position : position + header.length], salt):
+            yield segment.first_lsn + at, header.time_us, entry
+            at += entry_size(len(entry.body))
         position += header.length

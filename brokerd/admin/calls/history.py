@@ -25,7 +25,9 @@ async def describe_history(call: Call) -> History:
         )
     record, record_error = await read_one(call.broker, partition, offset)
     try:
-        found = await call.broker.record_history.read(partition, offset, query.first, query.limit)
+        found = await call.broker.record_history.read(
+            partition, offset, query.first, query.limit, exists=record is not None
+        )
     except OSError as error:
         raise ReadFailed(f"the journal cannot be read: {error}; try again") from error
     return History(
@@ -37,6 +39,7 @@ async def describe_history(call: Call) -> History:
         events=list(map(_shape, found.events)),
         next=None if found.is_last else query.first + len(found.events),
         from_lsn=found.from_lsn,
+        archive_lsn=found.archive_lsn,
         problems=found.problems,
     )
 

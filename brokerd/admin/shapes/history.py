@@ -41,7 +41,7 @@ class HistoryEvent(Struct):
 
 
 class History(Struct):
-    """The life of a record as the journal has it. ``next`` is ``first`` of the next page."""
+    """The life of a record by journal and archive. ``next`` is ``first`` of the next page."""
 
     topic: str
     partition: int
@@ -52,6 +52,8 @@ class History(Struct):
     events: list[HistoryEvent]
     next: int | None
     from_lsn: int
-    """The search began here; earlier events, if any, are only in the archive."""
+    """The search began here; earlier events, if any, are in neither journal nor archive."""
+    archive_lsn: int
+    """Events below this LSN came from the archive; 0: none."""
     problems: list[str]
-    """Parts of the journal that could not be read."""
+    """Parts of journal and archive that could not be read."""

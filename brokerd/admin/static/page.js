@@ -143,7 +143,7 @@ function showLife(life) {
     : `written ${record.append_time}, format ${record.format ?? "admin API"}; the log holds no account of its producer`;
   const more = life.next === null ? "" : `; the first ${life.events.length} events`;
   const problems = life.problems.map((text) => `; ${text}`).join("");
-  show("explain-record", `${written}; journal searched from LSN ${life.from_lsn} on${more}${problems}`);
+  show("explain-record", `${written}; searched from LSN ${life.from_lsn} on${more}${problems}`);
   for (const event of life.events) {
     cells(element("explain-events").insertRow(), [event.time, event.group, event.event, event.client,
       event.count ?? "", event.seconds ?? "", event.first ?? "", event.reason], 4, 7);

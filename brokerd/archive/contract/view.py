@@ -8,10 +8,11 @@ method may read files and block, so callers use a thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.walformat import RecordColumns
+from brokerd.walformat.events import GroupEvent
 
 
 class ArchiveUnavailable(BrokerdError):
@@ -100,6 +101,49 @@ class ArchiveView(Protocol):
         :param max_bytes: of keys, values and metadata, to the nearest file or row group.
         :return: the offset, or None if the archive holds no record of the partition below
             ``below``.
+        """
+
+
+class ArchivedEvent(NamedTuple):
+    """An event of a group: place in the log, broker time, group, and the event's fields."""
+
+    lsn: int
+    seq: int
+    time_us: int
+    group: str
+    event: GroupEvent
+
+
+class EventPlace(NamedTuple):
+    """A row group of the table ``events``: numbers of its file and of the group in it."""
+
+    file: int = 0
+    group: int = 0
+
+
+class EventSlice(NamedTuple):
+    """Events of some row groups, by (lsn, seq), and the next place; None at the end."""
+
+    events: list[ArchivedEvent]
+    next: EventPlace | None
+
+
+@runtime_checkable
+class EventView(Protocol):
+    """A version of an archive that also reads the table ``events``. Raises as `ArchiveView`."""
+
+    events_lsn: int
+
+    def record_lsn(self, topic_id: int, partition: int, offset: int) -> int:
+        """Return an LSN that is not above that of an archived record; 0 if it is not there."""
+
+    def events(
+        self, topic_id: int, partition: int, offset: int, from_lsn: int, place: EventPlace
+    ) -> EventSlice:
+        """Read the next row groups with events from an LSN on.
+
+        Returns the events of a partition that have this offset, and all events of kinds that name
+        no single record (from COMMITTED on).
         """
 
 

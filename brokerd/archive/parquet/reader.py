@@ -257,17 +257,37 @@ class ArchiveFile:
 
     def lsns(self, group: int) -> tuple[int, int]:
         """Return the smallest and the largest LSN in a row group of records."""
+        return self.bounds(group, "lsn")
+
+    def bounds(self, group: int, name: str) -> tuple[int, int]:
+        """Return the smallest and the largest number of a column with statistics in a row group."""
         columns = self._metadata.row_group(group)
         for at in range(columns.num_columns):
-            if columns.column(at).path_in_schema == "lsn":
+            if columns.column(at).path_in_schema == name:
                 found = columns.column(at).statistics
                 return found.min, found.max
-        raise DamagedArchive(f"{self._full_path} is damaged: it has no column lsn", 0, OFFSET_MAX)
+        raise DamagedArchive(
+            f"{self._full_path} is damaged: it has no column {name}", 0, OFFSET_MAX
+        )
+
+    def lsn_before(self, topic_id: int, partition: int, offset: int) -> int:
+        """Return the smallest LSN of the row group with a record; 0 if no row group may have it."""
+        key = topic_id, partition, offset
+        lasts = self.groups["last"]
+        group = bisect_left(range(len(lasts)), key, key=lambda at: lasts[at].item())
+        if group == len(lasts) or self.groups["first"][group].item() > key:
+            return 0
+        return self.lsns(group)[0]
 
     def read_table(
-        self, groups: Iterable[int] | None = None, columns: Sequence[str] | None = None
+        self,
+        groups: Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+        as_dictionary: Sequence[str] = (),
     ) -> pa.Table:
         """Read columns of row groups. None means all groups, or all columns.
+
+        The columns ``as_dictionary`` stay dictionary encoded.
 
         A group has at most 8,192 rows and 8 MiB, or one larger row. Raises `DamagedArchive` and
         `ArchiveUnavailable`.
@@ -276,7 +296,7 @@ class ArchiveFile:
         tables = []
         for group in wanted:
             try:
-                tables.append(self._decode(group, columns))
+                tables.append(self._decode(group, columns, as_dictionary))
             except DamagedData as error:
                 low, high = self.groups["first"][group].item(), self.groups["last"][group].item()
                 first, end = (low[2], high[2] + 1) if low[:2] == high[:2] else (0, OFFSET_MAX)
@@ -287,7 +307,9 @@ class ArchiveFile:
             schema = pa.schema([schema.field(name) for name in columns])
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
-    def _decode(self, group: int, columns: Sequence[str] | None) -> pa.Table:
+    def _decode(
+        self, group: int, columns: Sequence[str] | None, as_dictionary: Sequence[str] = ()
+    ) -> pa.Table:
         """Decode a row group to a table with one chunk per column.
 
         Raises DamagedData and `ArchiveUnavailable`.
@@ -307,7 +329,12 @@ class ArchiveFile:
         try:
             # With pre_buffer, a thread of Arrow reads. It aborts the process if it holds Python
             # objects when the interpreter exits.
-            file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
+            file = pq.ParquetFile(
+                source,
+                metadata=self._metadata,
+                pre_buffer=False,
+                read_dictionary=list(as_dictionary) or None,
+            )
             table = file.read_row_group(group, columns=wanted, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise DamagedData(f"row group {group} at {position}: {error}") from None

@@ -18,10 +18,17 @@ from itertools import accumulate, chain
 import pyarrow as pa
 
 from brokerd.archive.contract.layout import EVENTS, RECORDS
-from brokerd.archive.contract.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
+from brokerd.archive.contract.view import (
+    ArchivedRows,
+    ArchiveUnavailable,
+    DamagedArchive,
+    EventPlace,
+    EventSlice,
+)
 from brokerd.archive.delta.log_files import Snapshot
 from brokerd.archive.delta.log_reader import DeltaLog
 from brokerd.archive.parquet.reader import ArchiveFile
+from brokerd.archive.serve.event_search import event_files, search_events
 from brokerd.archive.serve.file_cache import CoveredRanges, FileCache
 from brokerd.archive.serve.file_map import FileMap, Piece, SharedFile
 from brokerd.archive.serve.seek import offset_at_time, offset_of_size
@@ -38,6 +45,7 @@ class DeltaArchive:
     def __init__(self, root: Place, log_id: str) -> None:
         self.log_id = log_id
         self.open_files = FileCache(root / RECORDS.name)
+        self.event_files = FileCache(root / EVENTS.name)
         self._records = DeltaLog(root / RECORDS.name, log_id)
         self._events = DeltaLog(root / EVENTS.name, log_id)
         self._lock = threading.Lock()
@@ -79,6 +87,8 @@ class DeltaArchiveView:
         self, archive: DeltaArchive, files: FileMap, records: Snapshot, events: Snapshot | None
     ) -> None:
         self._open_files = archive.open_files
+        self._open_event_files = archive.event_files
+        self._events = events
         self.map = files
         self.log_id = archive.log_id
         self.archive_id, self.records_lsn, self.segment_mark = records.state
@@ -124,6 +134,21 @@ class DeltaArchiveView:
     ) -> int | None:
         """Implements `ArchiveView.offset_of_size`, exact to one record."""
         return offset_of_size(self, topic_id, partition, below, max_bytes)
+
+    # -- `EventView` --------------------------------------------------------------------------
+
+    def record_lsn(self, topic_id: int, partition: int, offset: int) -> int:
+        """Implements `EventView.record_lsn`."""
+        piece = self._find(topic_id, partition, offset)
+        return 0 if piece is None else self.open(piece).lsn_before(topic_id, partition, offset)
+
+    def events(
+        self, topic_id: int, partition: int, offset: int, from_lsn: int, place: EventPlace
+    ) -> EventSlice:
+        """Implements `EventView.events`."""
+        files = [] if self._events is None else event_files(self._events.files)
+        open_file = self._open_event_files.open
+        return search_events(files, open_file, topic_id, partition, offset, from_lsn, place)
 
     # -- `brokerd.archive.serve.seek.Files` ----------------------------------------------------
 

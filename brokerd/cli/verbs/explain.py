@@ -46,7 +46,8 @@ def _lines(answer: Answer) -> Iterator[str]:
             ("encoding", record["encoding"]),
             ("expires", output.time(record["expires_at"]) or "never"),
         ]
-    facts.append(("searched", f"the journal from LSN {answer['from_lsn']} on"))
+    archive = f", below {answer['archive_lsn']} in the archive" if answer["archive_lsn"] else ""
+    facts.append(("searched", f"from LSN {answer['from_lsn']} on{archive}"))
     yield from output.facts(facts)
     yield ""
     rows = [

@@ -92,10 +92,15 @@ class RecordEventFilter:
     def select(self, group: str, events: Sequence[GroupEvent]) -> Iterator[tuple[int, GroupEvent]]:
         """Yield (place, event) of the events of a group that concern the record."""
         for seq, event in enumerate(events):
-            if self._concerns(group, event):
-                if event[0] != EventKind.DELETED:
-                    self._groups.add(group)
+            if self.accept(group, event):
                 yield seq, event
+
+    def accept(self, group: str, event: GroupEvent) -> bool:
+        """Return whether the next event concerns the record."""
+        is_wanted = self._concerns(group, event)
+        if is_wanted and event[0] != EventKind.DELETED:
+            self._groups.add(group)
+        return is_wanted
 
     def _concerns(self, group: str, event: GroupEvent) -> bool:
         kind, first, end, _, _, _, reason = event
@@ -132,7 +137,8 @@ class RecordEventFilter:
 class EventScan:
     """Searches spans in order, a slice in each step.
 
-    ``problems`` has a text for each part that could not be read.
+    ``problems`` has a text for each part that could not be read. ``events_filter`` has seen earlier
+    events of the partition.
     """
 
     def __init__(
@@ -143,6 +149,7 @@ class EventScan:
         partition: int,
         offset: int,
         spans: Sequence[SegmentSpan],
+        events_filter: RecordEventFilter | None = None,
     ) -> None:
         self.problems: list[str] = []
         self.from_lsn = spans[0].first_lsn if spans else 0
@@ -152,7 +159,7 @@ class EventScan:
         self._identity = struct.pack("<QI", topic_id, partition)
         self._offset = offset
         self._packed_offset = struct.pack("<q", offset)
-        self._filter = RecordEventFilter(offset)
+        self._filter = events_filter or RecordEventFilter(offset)
         self._spans = list(reversed(spans))
         self._file: File | None = None
         self._position = 0
