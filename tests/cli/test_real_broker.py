@@ -14,6 +14,8 @@ from typing import IO
 
 import pytest
 
+from brokerd.client.mamamia import MamamiaClient
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 60
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -78,6 +80,34 @@ def test_an_afternoon_at_the_shell(data_dir: Path) -> None:
     assert refused.stderr.startswith("brokerctl: this would delete topic 'orders'")
     assert brokerctl(data_dir, "topic", "delete", "orders", "--yes").returncode == 0
     assert brokerctl(data_dir, "topic", "list").stdout == "no topics\n"
+
+
+def test_what_an_operator_asks_a_broker_that_serves(data_dir: Path) -> None:
+    """Status, connections and the life of a record, over a real port."""
+    status = json.loads(brokerctl(data_dir, "status", "--json").stdout)
+    assert status["phase"] == "ready"
+    server = f"http://{status['listeners']['admin']}"
+    assert brokerctl(data_dir, "produce", "orders", "a").returncode == 0
+    client = MamamiaClient(status["listeners"]["mamamia"])
+    try:
+        assert client.acquire_next("orders", "billing", "worker") is not None
+        client.settle("orders", "billing", 0, "worker", True)
+        (connection,) = json.loads(brokerctl(data_dir, "connections", "list", "--json").stdout)[
+            "connections"
+        ]
+        assert (connection["format"], connection["address"]) == ("mamamia", "127.0.0.1")
+        assert connection["port"] > 0
+        closed = brokerctl(data_dir, "connections", "close", str(connection["id"]))
+        assert (closed.returncode, closed.stdout) == (0, "1 connection closed\n")
+    finally:
+        client.close()
+    listed = brokerctl(data_dir, "connections", "list")
+    assert listed.stdout == "no connections\n"
+    explained = brokerctl(data_dir, "--server", server, "explain", "orders", "0")
+    assert [line.split()[3] for line in explained.stdout.splitlines()[-2:]] == ["leased", "settled"]
+    assert explained.stderr == ""
+    top = brokerctl(data_dir, "top", "--count", "1", "--interval", "100ms")
+    assert top.stdout.startswith("ready, up ")
 
 
 def test_a_broker_that_is_not_there_is_one_line(tmp_path: Path) -> None:

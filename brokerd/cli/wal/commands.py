@@ -22,13 +22,14 @@ from typing import Any
 import click
 import msgpack
 
+from brokerd.cli.progress import progress_bar
 from brokerd.cli.wal.repair import TopicNames, repair_command
 from brokerd.errors import ConfigError
 from brokerd.wal.damage.log_scan import scan_log
 from brokerd.wal.damage.verify import VerifyReport, verify
 from brokerd.wal.disk import Disk, RealDisk
 from brokerd.wal.read.scanner import ScanEntry, ScanFrame, ScanGap
-from brokerd.wal.recovery.report import Damage
+from brokerd.wal.recovery.report import Damage, Frame
 from brokerd.walformat import (
     Entry,
     EntryKind,
@@ -67,7 +68,13 @@ def verify_command(context: click.Context) -> None:
     """Read every byte of the log, its indexes and its snapshots; exit 1 if anything is damaged."""
     disk, wal_path, state_path = _paths(context)
     names = TopicNames()
-    report = verify(disk, wal_path, state_path, names.see)
+
+    def see(frame: Frame) -> None:
+        names.see(frame)
+        advance(frame.end - frame.lsn)
+
+    with progress_bar("verify", _log_bytes(wal_path)) as advance:
+        report = verify(disk, wal_path, state_path, see)
     if context.obj["json"]:
         click.echo(json.dumps({"directory": wal_path, **_report_fields(report)}))
     else:
@@ -78,6 +85,12 @@ def verify_command(context: click.Context) -> None:
             click.echo(f"what can be done, once the broker is stopped: {_repair(wal_path)}")
             click.echo("DAMAGED")
     context.exit(0 if report.sound else 1)
+
+
+def _log_bytes(wal_path: str) -> int:
+    """Return the size of all segments, for the progress bar."""
+    with os.scandir(wal_path) as entries:
+        return sum(one.stat().st_size for one in entries if one.name.endswith(".wal"))
 
 
 def _repair(wal_path: str) -> str:
