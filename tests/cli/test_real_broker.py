@@ -90,7 +90,7 @@ def test_what_an_operator_asks_a_broker_that_serves(data_dir: Path) -> None:
     assert brokerctl(data_dir, "produce", "orders", "a").returncode == 0
     client = MamamiaClient(status["listeners"]["mamamia"])
     try:
-        assert client.acquire_next("orders", "billing", "worker") is not None
+        assert client.acquire("orders", "billing", "worker") is not None
         client.settle("orders", "billing", 0, "worker", True)
         (connection,) = json.loads(brokerctl(data_dir, "connections", "list", "--json").stdout)[
             "connections"
