@@ -8,6 +8,7 @@ those of other topics. Of the others, three columns are read first.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -23,8 +24,13 @@ GROUPS_MAX = 32
 EXAMINED_MAX = 4_096
 """Row groups whose statistics one slice looks at."""
 
-_WIDE_KINDS = pa.array([kind.name for kind in EventKind if kind > EventKind.DEAD])
 _TOKENS = 1 << 64
+
+
+@cache
+def _wide_kinds() -> pa.Array:
+    """Return the kinds that name no single record. The first call makes Arrow look for pandas."""
+    return pa.array([kind.name for kind in EventKind if kind > EventKind.DEAD])
 
 
 class EventFile(NamedTuple):
@@ -88,7 +94,7 @@ def _events(
     keys = file.read_table([group], columns, as_dictionary=("kind",)).combine_chunks()
     chosen = pc.equal(keys["offset"], pa.scalar(offset, pa.int64()))
     kinds = keys["kind"].chunk(0)
-    is_wide = pc.is_in(kinds.dictionary, value_set=_WIDE_KINDS)
+    is_wide = pc.is_in(kinds.dictionary, value_set=_wide_kinds())
     if pc.any(is_wide).as_py():
         chosen = pc.or_(chosen, is_wide.take(kinds.indices))
     if not pc.any(chosen).as_py():
