@@ -9,7 +9,9 @@ import pytest
 from brokerd.broker import Congested
 from brokerd.codecs.mamamia import Acquire, Produce, Settle
 from brokerd.errors import NoSpace
+from brokerd.security import READ, WRITE
 from tests.admin.caller import Caller, answer_of
+from tests.guards import Given, GuardOf
 from tests.house import ask
 
 GROUP = "/topics/orders/groups/g"
@@ -75,6 +77,23 @@ def test_the_groups_of_all_topics_are_listed_by_pages(
     _, page = caller.get("/groups", limit=1)
     _, same = caller.get("/topics/orders/groups")
     assert page["groups"] == [same["groups"][0] | {"topic": "orders"}]
+
+
+def test_groups_of_topics_that_one_may_not_read_are_left_out(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("secret", "open"):
+        caller.post("/topics", {"name": topic})
+        for group in "hi":
+            caller.post(f"/topics/{topic}/groups/{group}/pause", {"create": True})
+    guarded = Caller(caller.house, GuardOf(Given("ann", 0, {"open": READ, "secret": WRITE})))
+    assert every_page(guarded) == [["open/h", "open/i"]]
+    monkeypatch.setattr("brokerd.admin.calls.groups.EXAMINED_MAX", 1)
+    assert [name for page in every_page(guarded) for name in page] == ["open/h", "open/i"]
+    path = "/topics/{}/records/0/0"
+    assert guarded.get(path.format("secret"))[0] == 403
+    assert guarded.get(path.format("open"))[0] == 404
+    assert guarded.get("/topics/secret/offset", time="2026-01-01T00:00:00Z")[0] == 403
 
 
 def test_a_page_of_groups_with_many_partitions_is_short(
