@@ -199,7 +199,7 @@ async def _fill(inside: Inside, log: str, keys: Sequence[bytes], ordered: bool) 
     settings = GroupSettings(max_attempts=ATTEMPTS, key_ordered=ordered)
     broker.groups.configure(log, GROUP, settings)
     value = b"x" * 100
-    await call(inside, keys, lambda: lambda key: broker.records.produce(partition, value, key=key))
+    await call(inside, keys, lambda: lambda key: broker.appender.produce(partition, value, key=key))
 
 
 # -- the parent --------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ class Phases:
         gone_us = broker.time.time_us() + 1
 
         def expiring(_: int) -> object:
-            return broker.records.produce(partition, VALUE, expires_at_us=gone_us)
+            return broker.appender.produce(partition, VALUE, expires_at_us=gone_us)
 
         await call(inside, range(int(EXPIRED * self._scale)), lambda: expiring)
         await produce(inside, topic, 1)

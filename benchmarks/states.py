@@ -68,7 +68,7 @@ async def call(
 async def produce(inside: Inside, topic: Topic, count: int, value: bytes = VALUE) -> None:
     """Append ``count`` records to partition 0."""
     partition = topic.partition(0)
-    append = inside.broker.records.produce
+    append = inside.broker.appender.produce
     await call(inside, range(count), lambda: lambda _: append(partition, value))
 
 
@@ -142,7 +142,7 @@ async def topics(inside: Inside, scale: float) -> None:
     broker = inside.broker
 
     def one(number: int) -> object:
-        return broker.records.produce(broker.topics.create(f"topic-{number}").partition(0), VALUE)
+        return broker.appender.produce(broker.topics.create(f"topic-{number}").partition(0), VALUE)
 
     await call(inside, range(int(TOPICS * scale)), lambda: one)
 

@@ -33,7 +33,7 @@ class BrokerdError(Exception):
     retryable = False
 
 
-def without_frames(error: AnyError) -> AnyError:
+def without_traceback(error: AnyError) -> AnyError:
     """Return the error without its traceback frames.
 
     A frame that holds the error is in a cycle with it. Both would stay, with the request and all

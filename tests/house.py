@@ -88,7 +88,7 @@ class House(BareBroker):
         )
         while True:
             try:
-                self.broker.records.produce(partition, value, **rest)
+                self.broker.appender.produce(partition, value, **rest)
             except Congested:
                 self.run()
             else:

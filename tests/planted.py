@@ -155,8 +155,8 @@ BUGS = (
         "protocols/mamamia/connection.py",
         ("        broker.group_commit.admit(size, len(set(partitions)))\n", ""),
         (
-            "                partition.index,\n                broker.records.append(\n",
-            "                partition.index,\n                broker.records.produce(\n",
+            "                partition.index,\n                broker.appender.append(\n",
+            "                partition.index,\n                broker.appender.produce(\n",
         ),
     ),
     # -- recovery ------------------------------------------------------------------------------
@@ -561,9 +561,9 @@ BUGS = (
         "a scheduled message is settled in another frame than it is stored in",
         "broker/delayed/delivery.py",
         (
-            "        self._settle(group_partition, offset)\n        self._counters.fired += 1",
+            "        self._settle(group_partition, offset)\n        self._counters.delivered += 1",
             "        self._group_commit.end_frame_early()\n"
-            "        self._settle(group_partition, offset)\n        self._counters.fired += 1",
+            "        self._settle(group_partition, offset)\n        self._counters.delivered += 1",
         ),
     ),
     bug(
@@ -1034,11 +1034,11 @@ BUGS = (
         "the records of a batch are admitted one by one: a refused one may be half stored",
         "protocols/rustlog/connection.py",
         (
-            "            base_offset = self.broker.records.produce_values(partition, records, "
+            "            base_offset = self.broker.appender.produce_values(partition, records, "
             "Format.RUSTLOG)\n",
             "            base_offset = partition.next_offset\n"
             "            for record in records:\n"
-            "                self.broker.records.produce_values(\n"
+            "                self.broker.appender.produce_values(\n"
             "                    partition, [record], Format.RUSTLOG\n"
             "                )\n",
         ),
@@ -1082,8 +1082,9 @@ BUGS = (
             "        self._group_commit.end_frame_early()\n",
         ),
         (
-            "        self._settle(group_partition, offset)\n        self._counters.fired += 1\n",
-            "        self._counters.fired += 1\n",
+            "        self._settle(group_partition, offset)\n"
+            "        self._counters.delivered += 1\n",
+            "        self._counters.delivered += 1\n",
         ),
     ),
     bug(

@@ -26,7 +26,7 @@ from brokerd.admin.conditions import Conditions
 from brokerd.archive.contract.bounds import decode_bounds
 from brokerd.archive.serve.lazy import LazyArchive
 from brokerd.broker import Broker
-from brokerd.broker.status.damage import Place
+from brokerd.broker.status.damage import DamagedBytes
 from brokerd.client.mamamia import ConnectionLost, MamamiaClient
 from brokerd.client.mamamia_async import connect
 from brokerd.codecs import mamamia as mm
@@ -573,7 +573,7 @@ def degraded(core: BrokerCore) -> str:
 def test_a_degraded_core_names_its_directory(tmp_path: Path) -> None:
     """What health and page say of damage has a command that can be run as it stands."""
     core = make_core(CONFIG, tmp_path, reactor)
-    core.broker.damage.found(Place("00000000000000000000.wal", 4096, 4200, "bad"), [])
+    core.broker.damage.found(DamagedBytes("00000000000000000000.wal", 4096, 4200, "bad"), [])
     assert degraded(core).endswith(f"run brokerctl --data-dir {tmp_path} wal verify")
 
 
@@ -585,7 +585,7 @@ def test_a_core_is_degraded_without_an_archive_that_it_needs(
     assert degraded(core) == ""
     monkeypatch.setattr(type(core.broker.archive_admin), "reason", "the archive is away")
     assert degraded(core) == "the archive is away"
-    core.broker.damage.found(Place("a.wal", 0, 1, "odd"), [])
+    core.broker.damage.found(DamagedBytes("a.wal", 0, 1, "odd"), [])
     assert "places: 1" in degraded(core) and degraded(core).endswith("; the archive is away")
 
 

@@ -10,7 +10,7 @@ from twisted.logger import Logger, globalLogPublisher
 from twisted.python import threadable
 from twisted.python.failure import Failure
 
-from brokerd.broker.callbacks import guarded
+from brokerd.broker.callbacks import run_callback
 from brokerd.codecs import mamamia as mm
 from brokerd.server.memory_errors import MemoryErrorObserver
 from tests.house import House
@@ -65,7 +65,7 @@ def test_a_change_that_may_be_incomplete_ends_the_broker(
 
 
 def test_a_lost_callback_ends_the_broker(errors: list[MemoryError]) -> None:
-    guarded(run_out)
+    run_callback(run_out)
     Logger().failure("Unhandled Error", Failure(MemoryError()))
     Logger().failure("another fault", Failure(ValueError()))
     assert len(errors) == 2

@@ -41,7 +41,7 @@ from brokerd.archive.ingest.plan import Lot, LotLimits, plan_lot
 from brokerd.archive.journal.log_check import check_log, read_pin
 from brokerd.archive.journal.segment_list import end_of_log
 from brokerd.archive.run import Run, Settings, StepReport, count_text
-from brokerd.archive.storage.access import Access, apply_access
+from brokerd.archive.storage.access import FileAccess, apply_access
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import Store
 from brokerd.errors import BrokerdError
@@ -74,7 +74,7 @@ class Job(NamedTuple):
     failpoint: Callable[[str], None] = lambda name: None
     """Is called at named points, where tests stop the process."""
     progress: Progress = NoProgress()
-    access: Access = Access()
+    access: FileAccess = FileAccess()
     """The access of other users to the archive's files, if it is a directory."""
     is_small: bool = False
     """Only ingest, and merge small files in this process. The other steps wait for another run."""

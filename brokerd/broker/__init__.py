@@ -2,8 +2,8 @@
 
 from brokerd.broker.archive.access import ArchiveAccess, ArchiveSettings
 from brokerd.broker.broker import Broker
-from brokerd.broker.clock import ClockSettings
-from brokerd.broker.group_commit import Clock, Congested, DelayedCall, GroupCommit
+from brokerd.broker.clock import Clock, ClockSettings, Timer
+from brokerd.broker.group_commit import Congested, GroupCommit
 from brokerd.broker.leases.service import key_hash
 from brokerd.broker.leases.waiters import Waiter
 from brokerd.broker.model.chunks import Chunk, DenseChunk
@@ -44,7 +44,7 @@ __all__ = [
     "DenseChunk",
     "ConsumerGroup",
     "DeadLetter",
-    "DelayedCall",
+    "Timer",
     "FetchCallback",
     "GONE",
     "GroupInfo",

@@ -66,7 +66,7 @@ class Broker:
     """Admits work, and calls back when it is durable."""
     topic_writer: TopicWriter
     """Writes by topic name."""
-    records: RecordAppender
+    appender: RecordAppender
     """Appends to a partition."""
     reader: RecordReader
     """Reads by offset or time."""

@@ -15,7 +15,7 @@ from twisted.logger import Logger
 _log = Logger()
 
 
-def guarded(callback: Callable[..., Any], *arguments: object) -> Any:
+def run_callback(callback: Callable[..., Any], *arguments: object) -> Any:
     """Call ``callback`` and return its result. If it raises, log the exception and return None."""
     try:
         return callback(*arguments)

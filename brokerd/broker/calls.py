@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.group_commit import Congested
-from brokerd.errors import BrokerdError, ShuttingDown, StorageFailed, without_frames
+from brokerd.errors import BrokerdError, ShuttingDown, StorageFailed, without_traceback
 
 Result = TypeVar("Result")
 
@@ -54,9 +54,9 @@ class _Call(Generic[Result]):
         except Congested:
             self._broker.group_commit.when_uncongested(self.attempt)
         except (ShuttingDown, StorageFailed) as refusal:
-            self.answer.errback(without_frames(refusal))  # the log may never be durable again
+            self.answer.errback(without_traceback(refusal))  # the log may never be durable again
         except BrokerdError as refusal:
-            refuse = partial(self.answer.errback, without_frames(refusal))
+            refuse = partial(self.answer.errback, without_traceback(refusal))
             self._broker.group_commit.when_all_durable(refuse)
         except Exception:
             self.answer.errback()

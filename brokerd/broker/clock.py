@@ -11,10 +11,28 @@ by `BrokerTime.removal_us`, which a wall clock advances only if the monotonic cl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 START_GAP_US = 3_600 * 1_000_000
 """The largest difference of wall clock and log that a start takes for time without a broker."""
+
+
+class Timer(Protocol):
+    """The result of `Clock.callLater`."""
+
+    def cancel(self) -> None: ...
+
+    def active(self) -> bool: ...
+
+
+class Clock(Protocol):
+    """The part of Twisted's ``IReactorTime`` that the broker uses."""
+
+    def seconds(self) -> float: ...
+
+    def callLater(
+        self, delay: float, function: Callable[..., object], /, *args: object
+    ) -> Timer: ...
 
 
 class ClockSettings(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerd.broker.clock import BrokerTime
-from brokerd.broker.group_commit import Clock, GroupCommit
+from brokerd.broker.clock import BrokerTime, Clock
+from brokerd.broker.group_commit import GroupCommit
 from brokerd.broker.model.state import State
 from brokerd.broker.status.counters import Counters
 from brokerd.wal import Wal

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import msgpack
 from twisted.logger import Logger
 
-from brokerd.broker.callbacks import guarded
-from brokerd.broker.clock import BrokerTime
+from brokerd.broker.callbacks import run_callback
+from brokerd.broker.clock import BrokerTime, Clock, Timer
 from brokerd.broker.model.chunks import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
@@ -61,24 +61,6 @@ class Congested(BrokerdError):
     """
 
     retryable = True
-
-
-class DelayedCall(Protocol):
-    """The result of `Clock.callLater`."""
-
-    def cancel(self) -> None: ...
-
-    def active(self) -> bool: ...
-
-
-class Clock(Protocol):
-    """The part of Twisted's ``IReactorTime`` that the broker uses."""
-
-    def seconds(self) -> float: ...
-
-    def callLater(
-        self, delay: float, function: Callable[..., object], /, *args: object
-    ) -> DelayedCall: ...
 
 
 class ChangedPartitions(NamedTuple):
@@ -152,12 +134,12 @@ class GroupCommit:
         """Broker time of the last frame."""
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._durable_calls: deque[tuple[int, Callable[[], None]]] = deque()
         self._congested: deque[Callable[[], None]] = deque()
         """Callers of `when_uncongested`, in the order in which they came."""
         self._is_retrying = False
         self._turn_end_scheduled = False
-        self._quiet_call: DelayedCall | None = None
+        self._quiet_call: Timer | None = None
         self._last_append_us = 0
         self._last_was_mark = True
         """Whether the last frame held only marks."""
@@ -322,17 +304,17 @@ class GroupCommit:
         A caller that still finds no space stays first, and no other passes it: otherwise large
         requests would wait for ever. A caller that was served in part goes to the end.
         """
-        waiters = self._congested
+        congested = self._congested
         self._is_retrying = True
         try:
-            for _ in range(len(waiters)):
-                callback = waiters.popleft()
-                waiting = len(waiters)
+            for _ in range(len(congested)):
+                callback = congested.popleft()
+                waiting = len(congested)
                 before = (self._wal.next_ticket, self.gathered_bytes)
-                guarded(callback)
+                run_callback(callback)
                 after = (self._wal.next_ticket, self.gathered_bytes)
-                if len(waiters) > waiting and after == before:
-                    waiters.rotate(1)
+                if len(congested) > waiting and after == before:
+                    congested.rotate(1)
                     break
         finally:
             self._is_retrying = False
@@ -349,7 +331,7 @@ class GroupCommit:
 
     def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
         """Call back when ``ticket`` is durable. Calls must come in the order of tickets."""
-        self._waiting.append((ticket, callback))
+        self._durable_calls.append((ticket, callback))
 
     def when_all_durable(self, callback: Callable[[], None]) -> None:
         """Call back, now or later, when all changes so far are durable."""
@@ -363,7 +345,9 @@ class GroupCommit:
         self._turn_end_scheduled = False
         if not self._wal.busy:
             self._end_frame()
-            if len(self._waiting) == 1:  # one connection, which may wait for these answers to ask
+            if (
+                len(self._durable_calls) == 1
+            ):  # one connection, which may wait for these answers to ask
                 self._wal.wait_if_quick()
 
     def _end_frame(self) -> None:
@@ -456,7 +440,7 @@ class GroupCommit:
         else:
             self._add_small_batches(entries, partition, columns)
         partition.framed_end = partition.next_offset
-        chunk.mark_framed(count, self.frame_time_us, ticket, self.durable_ticket)
+        chunk.set_framed(count, self.frame_time_us, ticket, self.durable_ticket)
         self._cache.grow(chunk, len(body) + count * RECORD_OVERHEAD_BYTES)
         if len(chunk.values) >= CHUNK_RECORDS or chunk.cached_bytes >= CHUNK_BYTES:
             partition.chunks.open = None
@@ -503,9 +487,9 @@ class GroupCommit:
         self._set_limit()
         if not self._turn_end_scheduled and not self._wal.busy:
             self._end_frame()
-        waiting = self._waiting
+        waiting = self._durable_calls
         while waiting and waiting[0][0] <= ticket:
-            guarded(waiting.popleft()[1])
+            run_callback(waiting.popleft()[1])
         self._cache.trim()
         if self._congested:
             self._retry_congested()

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakValueDictionary
 
-from brokerd.broker.group_commit import Clock
+from brokerd.broker.clock import Clock
 
 SLICE_SECONDS: Final = 0.003
 """Length of a slice. It ends after the step of work during which this time runs out. Also the time

@@ -21,12 +21,12 @@ from typing import Any
 
 import msgpack
 
+from brokerd.broker.clock import Timer
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import (
     ENTRY_OVERHEAD_BYTES,
     EVENT_PAIR_BYTES,
     GROUP_EVENTS_OVERHEAD_BYTES,
-    DelayedCall,
 )
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.model.group_stores import NEW_STATE_MEMORY
@@ -54,7 +54,7 @@ SNAPSHOT_SUBSCRIPTIONS = 7
 CHUNK_SUBSCRIPTIONS = 10_000
 """Subscriptions in one chunk of a snapshot."""
 
-Floors = Mapping[int, int]
+StartOffsets = Mapping[int, int]
 """The first offset by partition. Partitions without an entry begin at their end."""
 
 OffsetFound = Callable[[int | None, Exception | None], None]
@@ -106,7 +106,7 @@ class Subscriptions:
         self._known: dict[int, Subscription] = {}
         self._next_id = 1
         self._to_look_at: deque[int] = deque()
-        self._sweep_call: DelayedCall | None = None
+        self._sweep_call: Timer | None = None
         context.state.appliers[EntryKind.SUBSCRIPTION] = self._apply
         context.state.loaders[SNAPSHOT_SUBSCRIPTIONS] = self._load
         context.state.captures.append(self._captures)
@@ -144,7 +144,7 @@ class Subscriptions:
         max_deliveries: int,
         lease_us: int,
         grace_us: int,
-        floors: Floors | None = None,
+        start_offsets: StartOffsets | None = None,
     ) -> int:
         """Create a subscription, and its topic if it does not exist; return its id.
 
@@ -173,7 +173,7 @@ class Subscriptions:
             grace_us,
             self._time.monotonic_us(),
         )
-        self._begin(topic, subscription, settings, floors or {})
+        self._begin(topic, subscription, settings, start_offsets or {})
         self._known[subscription_id] = subscription
         self._next_id = subscription_id + 1
         self._sweep_later()
@@ -196,19 +196,19 @@ class Subscriptions:
         group = None if subscription is None else self._group(subscription)
         return None if group is None else group.topic.name
 
-    def floors_at(
+    def start_offsets_at(
         self,
         topic_name: str,
         time_us: int,
-        found: Callable[[Floors | None, Exception | None], None],
+        found: Callable[[StartOffsets | None, Exception | None], None],
     ) -> None:
-        """Find the offset of a broker time in each partition, and call ``found(floors, None)``.
+        """Find a broker time's offset in each partition, and call ``found(offsets, None)``.
 
         Call ``found(None, error)`` if a search fails; see `offset_at_time`. A topic that does not
         exist has no partitions.
         """
         topic = self._state.by_name.get(topic_name)
-        floors: dict[int, int] = {}
+        start_offsets: dict[int, int] = {}
         left = list(topic.partitions) if topic is not None else []
 
         def step(offset: int | None, error: Exception | None) -> None:
@@ -216,11 +216,11 @@ class Subscriptions:
                 found(None, error)
                 return
             if offset is not None:
-                floors[left.pop().index] = offset
+                start_offsets[left.pop().index] = offset
             if left:
                 self._offset_at_time(left[-1], time_us, step)
             else:
-                found(floors, None)
+                found(start_offsets, None)
 
         step(None, None)
 
@@ -256,11 +256,15 @@ class Subscriptions:
         return subscription_id
 
     def _begin(
-        self, topic: Topic, subscription: Subscription, settings: GroupSettings, floors: Floors
+        self,
+        topic: Topic,
+        subscription: Subscription,
+        settings: GroupSettings,
+        start_offsets: StartOffsets,
     ) -> None:
         """Write a subscription and the beginning of its group in one frame."""
         group = self._leases.new_group(topic, subscription.group_name)
-        self._state.stores.check_room(len(group.partitions) * NEW_STATE_MEMORY)
+        self._state.stores.check_memory(len(group.partitions) * NEW_STATE_MEMORY)
         text_bytes = 4 * len(settings.to_json())
         entry = _entry(
             topic.topic_id,
@@ -276,7 +280,7 @@ class Subscriptions:
         )
         self._group_commit.add_entry(entry)
         for group_partition in group.partitions:
-            floor = _floor(group_partition, floors)
+            floor = _floor(group_partition, start_offsets)
             added = group_partition.change_packed(settings, floor)
             if added is not None:
                 self._leases.add_packed(group_partition, added, text_bytes)
@@ -392,9 +396,9 @@ def _entry(topic_id: int, **fields: object) -> Entry:
     return Entry(EntryKind.SUBSCRIPTION, topic_id, 0, 0, 0, msgpack.packb(fields))
 
 
-def _floor(group_partition: GroupPartition, floors: Floors) -> int:
+def _floor(group_partition: GroupPartition, start_offsets: StartOffsets) -> int:
     partition = group_partition.partition
-    floor = floors.get(partition.index, partition.next_offset)
+    floor = start_offsets.get(partition.index, partition.next_offset)
     return min(max(floor, partition.start_offset), partition.next_offset)
 
 

@@ -246,7 +246,7 @@ class TopicAdmin:
         self._waiters.serve({partition.topic.name for partition, _ in moved})
         return removed
 
-    def mark_archived(self, ends: list[tuple[Partition, int]]) -> int:
+    def set_archived_ends(self, ends: list[tuple[Partition, int]]) -> int:
         """Record in one frame that an archive has the records of partitions below offsets.
 
         The log may then lack them. Offsets that are not above the recorded ones, and deleted

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from brokerd.broker.clock import Timer
 from brokerd.broker.context import Context
-from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES, Congested, DelayedCall
+from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES, Congested
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.records.size import values_frame_bytes
@@ -127,14 +128,14 @@ class Transactions:
         self._timeout_us = timeout_us
         self._open: dict[Transaction, None] = {}
         """Transactions in the order of their begin, which is also that of their timeouts."""
-        self._look_call: DelayedCall | None = None
+        self._look_call: Timer | None = None
         self._held_bytes = 0
         self._begun = 0
         self.counters = TransactionCounters()
 
     def begin(self) -> Transaction:
         """Begin and return a transaction. Raises `LimitExceeded`."""
-        self._check_room(OPEN_BYTES)
+        self._check_memory(OPEN_BYTES)
         self._begun += 1
         transaction = Transaction(self._begun)
         self._start_time(transaction)
@@ -168,7 +169,7 @@ class Transactions:
                 f"a transaction holds at most {HELD_BYTES_MAX} bytes, each record counting "
                 f"{RECORD_BYTES} more than its value; commit, and go on in another transaction"
             )
-        self._check_room(added)
+        self._check_memory(added)
         if values is None:
             values = transaction.values[topic_name] = []
             transaction.partitions += partitions
@@ -240,7 +241,7 @@ class Transactions:
             "timed_out": self.counters.timed_out,
         }
 
-    def _check_room(self, added: int) -> None:
+    def _check_memory(self, added: int) -> None:
         if self._held_bytes + added > self._most_bytes:
             raise LimitExceeded(
                 f"all open transactions together hold {self._held_bytes} bytes, and "

@@ -15,19 +15,19 @@ from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.broker.archive.admin import ArchiveAdmin
 from brokerd.broker.archive.append_times import ArchiveAppendTimes
 from brokerd.broker.archive.bounds_writer import BoundsWriter
-from brokerd.broker.archive.guard import ArchiveGuard
+from brokerd.broker.archive.pairing_check import PairingCheck
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.read_ahead import ReadAhead
 from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.archive.refresher import ArchiveRefresher
 from brokerd.broker.broker import Broker
-from brokerd.broker.clock import BrokerTime
+from brokerd.broker.clock import BrokerTime, Clock
 from brokerd.broker.clock_admin import ClockAdmin
 from brokerd.broker.context import Context
 from brokerd.broker.delayed.delivery import DelayedDelivery
 from brokerd.broker.delayed.prefetch import DelayedPrefetch
 from brokerd.broker.delayed.schedule import Schedule, ScheduleCounters
-from brokerd.broker.group_commit import EVENT_PAIR_BYTES, Clock, GroupCommit
+from brokerd.broker.group_commit import EVENT_PAIR_BYTES, GroupCommit
 from brokerd.broker.leases.group_admin import GroupAdmin
 from brokerd.broker.leases.reaper import GroupReaper
 from brokerd.broker.leases.service import LeaseService
@@ -66,7 +66,7 @@ from brokerd.worker_pool import WorkerPool, run_inline
 def build_broker(
     wal: Wal,
     snapshots: Snapshots,
-    readers: WorkerPool,
+    read_threads: WorkerPool,
     snapshot_writer: WorkerPool,
     clock: Clock,
     wall: Callable[[], float],
@@ -83,7 +83,7 @@ def build_broker(
     wiring = _Wiring(
         wal,
         snapshots,
-        readers,
+        read_threads,
         snapshot_writer,
         clock,
         wall,
@@ -100,13 +100,13 @@ def build_broker(
 class _Wiring:
     wal: Wal
     snapshots: Snapshots
-    readers: WorkerPool
+    read_threads: WorkerPool
     snapshot_writer: WorkerPool
     clock: Clock
     wall: Callable[[], float]
     settings: BrokerSettings
     data_dir: str
-    access: ArchiveAccess | None
+    archive_access: ArchiveAccess | None
     passwords: Passwords
     checker: Checker
 
@@ -120,7 +120,9 @@ class _Wiring:
         self.tail = ChunkCache(self.settings.tail_cache_bytes, self._is_durable)
         self.read_cache = ChunkCache(self.settings.read_cache_bytes, lambda chunk: True)
         self.frame_bytes = min(self.settings.frame_bytes, self.wal.options.segment_bytes // 4)
-        self.archive_threads = self.readers if self.access is None else self.access.threads
+        self.archive_threads = (
+            self.read_threads if self.archive_access is None else self.archive_access.threads
+        )
 
     def broker(self) -> Broker:
         """Make the broker. A snapshot has its parts in this order; a start reads any order."""
@@ -128,7 +130,7 @@ class _Wiring:
             settings=self.settings,
             context=self.context,
             group_commit=self.context.group_commit,
-            records=self.records,
+            appender=self.appender,
             producers=self.producers,
             reader=self.reader,
             leases=self.leases,
@@ -144,12 +146,12 @@ class _Wiring:
             schemas=Schemas(self.context, self.audit, self.checker),
             overview=self.overview,
             record_history=RecordHistory(
-                self.context, self.readers, self.archive_reader, self.archive_refresher
+                self.context, self.read_threads, self.archive_reader, self.archive_refresher
             ),
             damage=self.damage,
             archive_admin=ArchiveAdmin(
                 self.context,
-                self.access,
+                self.archive_access,
                 self.archive_refresher,
                 self.archive_reader,
                 self.segment_cleaner,
@@ -225,12 +227,12 @@ class _Wiring:
     # -- records ------------------------------------------------------------------------------
 
     @cached_property
-    def records(self) -> RecordAppender:
+    def appender(self) -> RecordAppender:
         return RecordAppender(self.context, self.tail, self.settings.retention.topics.ttl_us or 0)
 
     @cached_property
     def topic_writer(self) -> TopicWriter:
-        return TopicWriter(self.context, self.topics, self.records, self.audit)
+        return TopicWriter(self.context, self.topics, self.appender, self.audit)
 
     @cached_property
     def expiry(self) -> Expiry:
@@ -239,13 +241,13 @@ class _Wiring:
     @cached_property
     def reader(self) -> RecordReader:
         return RecordReader(
-            self.context, self.expiry, self.cold_reader, self.readers, self.archive_reader
+            self.context, self.expiry, self.cold_reader, self.read_threads, self.archive_reader
         )
 
     @cached_property
     def cold_reader(self) -> ColdReader:
         read_ahead = ReadAhead(self.archive_reader, self.clock, self.settings.read_cache_bytes)
-        return ColdReader(self.wal, self.readers, self.read_cache, self.damage, read_ahead)
+        return ColdReader(self.wal, self.read_threads, self.read_cache, self.damage, read_ahead)
 
     # -- topics, groups and clients -----------------------------------------------------------
 
@@ -294,7 +296,7 @@ class _Wiring:
     def transactions(self) -> Transactions:
         return Transactions(
             self.context,
-            self.records,
+            self.appender,
             self.topics,
             self.topics.find,
             self.settings.max_transaction_bytes,
@@ -305,7 +307,7 @@ class _Wiring:
     def audit(self) -> AuditTrail:
         return AuditTrail(
             self.context,
-            self.records,
+            self.appender,
             AuditSearcher(
                 self.context, self.topics.find, self.reader.fetch, self.reader.offset_at_time
             ),
@@ -331,12 +333,12 @@ class _Wiring:
     def delivery(self) -> DelayedDelivery:
         return DelayedDelivery(
             self.context,
-            self.records,
+            self.appender,
             self.leases,
             self.cold_reader,
             self.expiry,
             self.schedule_counters,
-            DelayedPrefetch(self.context, self.readers, self.archive_reader),
+            DelayedPrefetch(self.context, self.read_threads, self.archive_reader),
             self.topics.remove,
         )
 
@@ -344,7 +346,7 @@ class _Wiring:
     def delayed(self) -> Schedule:
         return Schedule(
             self.context,
-            self.records,
+            self.appender,
             self.leases,
             self.schedule_counters,
             self.topics.internal_topic,
@@ -356,7 +358,7 @@ class _Wiring:
 
     @cached_property
     def pin(self) -> ArchivePin:
-        return ArchivePin(self.access, self.snapshot_writer)
+        return ArchivePin(self.archive_access, self.snapshot_writer)
 
     @cached_property
     def archive_refresher(self) -> ArchiveRefresher:
@@ -364,7 +366,7 @@ class _Wiring:
             self.archive_threads,
             self.clock,
             self.settings.archive.poll_us,
-            ArchiveGuard(self.context, self.pin).check,
+            PairingCheck(self.context, self.pin).check,
         )
 
     @cached_property
@@ -373,11 +375,11 @@ class _Wiring:
 
     @cached_property
     def bounds(self) -> BoundsWriter | None:
-        if self.access is None:
+        if self.archive_access is None:
             return None
         return BoundsWriter(
             self.context,
-            self.access,
+            self.archive_access,
             self.snapshot_writer,
             self.overview.commit_place,
             self.damage_report.places,
@@ -392,12 +394,12 @@ class _Wiring:
         return SegmentCleaner(
             self.context,
             self.snapshotter,
-            self.readers,
+            self.read_threads,
             self.snapshot_writer,
             self.archive_threads,
             self.archive_refresher,
             self.pin,
-            self.topics.mark_archived,
+            self.topics.set_archived_ends,
             self.settings.archive,
         )
 
@@ -405,7 +407,7 @@ class _Wiring:
     def retention(self) -> Retention:
         return Retention(
             self.context,
-            RetentionLimits(self.wal, self.readers, self.archive_reader),
+            RetentionLimits(self.wal, self.read_threads, self.archive_reader),
             self.topics.remove,
             self.segment_cleaner,
             self.settings.retention,

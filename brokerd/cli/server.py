@@ -56,7 +56,7 @@ class Refused(BrokerdError):
         self.status = status
 
 
-class Place(NamedTuple):
+class AdminSite(NamedTuple):
     """The address of an admin site and its source."""
 
     address: Address
@@ -66,7 +66,7 @@ class Place(NamedTuple):
     """The name that the certificate must have, if not the address."""
 
 
-def find(server: str | None, data_dir: str) -> Place:
+def find(server: str | None, data_dir: str) -> AdminSite:
     """Find the admin site. Raises `ConfigError`, `AddressError` and `NoBroker`."""
     if server is not None:
         return _named(server)
@@ -94,24 +94,24 @@ def find(server: str | None, data_dir: str) -> Place:
     address = parse_address(admin)
     tls = "admin" in listeners.get("tls", ())
     if address.host in ANYWHERE:
-        return Place(address._replace(host=ANYWHERE[address.host]), tls, path, "localhost")
-    return Place(address, tls, path)
+        return AdminSite(address._replace(host=ANYWHERE[address.host]), tls, path, "localhost")
+    return AdminSite(address, tls, path)
 
 
-def _named(server: str) -> Place:
+def _named(server: str) -> AdminSite:
     scheme, _, rest = server.rpartition("://")
     if scheme not in ("", "http", "https"):
         raise ConfigError(
             f"--server {server!r} is not an address: write http://HOST:PORT, https://HOST:PORT, "
             "HOST:PORT or unix:PATH"
         )
-    return Place(parse_address(rest.rstrip("/")), scheme == "https", "--server")
+    return AdminSite(parse_address(rest.rstrip("/")), scheme == "https", "--server")
 
 
 class Server:
     """Client of the admin API; each request has its own connection."""
 
-    def __init__(self, place: Place, credentials: Credentials = NOBODY) -> None:
+    def __init__(self, place: AdminSite, credentials: Credentials = NOBODY) -> None:
         self._place = place
         self._credentials = credentials
 

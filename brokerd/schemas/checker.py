@@ -29,7 +29,7 @@ from brokerd.errors import (
     LimitExceeded,
     SchemaCheckFailed,
     ShuttingDown,
-    without_frames,
+    without_traceback,
 )
 from brokerd.schemas import checks
 from brokerd.schemas.values import Definition, Mode
@@ -163,7 +163,7 @@ class Checker:
         try:
             texts = None if error is not None else checks.texts_of(answer)
         except BrokerdError as refusal:
-            texts, error = None, without_frames(refusal)
+            texts, error = None, without_traceback(refusal)
         if texts is not None:
             outcome = "invalid" if texts else "valid"
         self._outcomes[outcome] += is_first

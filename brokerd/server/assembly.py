@@ -31,7 +31,7 @@ from brokerd.broker import (
     TopicSettings,
     build_broker,
 )
-from brokerd.broker.callbacks import guarded
+from brokerd.broker.callbacks import run_callback
 from brokerd.errors import StorageFailed, error_text
 from brokerd.groups import GroupSettings
 from brokerd.protocols.base.connection import Limits
@@ -373,7 +373,7 @@ class BrokerCore:
         return Deferred.fromCoroutine(prepare_accounts(self._config, self.broker))
 
     def _loop(self, seconds: float, function: Callable[[], None]) -> None:
-        loop = LoopingCall(guarded, function)
+        loop = LoopingCall(run_callback, function)
         loop.clock = self._reactor
         loop.start(seconds, now=False)
         self._loops.append(loop)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from brokerd.admin.conditions import Condition, Conditions
-from brokerd.broker.callbacks import guarded
+from brokerd.broker.callbacks import run_callback
 from brokerd.histogram import Histogram
 from brokerd.server.notify import Notifier
 
@@ -101,8 +101,8 @@ class Watch:
 
     def check(self) -> None:
         """Check the conditions."""
-        guarded(self._measure)
-        guarded(self._conditions.check)
+        run_callback(self._measure)
+        run_callback(self._conditions.check)
         self._feed_watchdog()
 
     def _sample_later(self) -> None:

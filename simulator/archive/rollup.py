@@ -190,7 +190,7 @@ class Archiver:
                 changed[key] = held.with_more(wanted, records)
         yield "wrote files"
         if end_lsn > records_lsn:
-            self._archive.commit(changed, records_lsn=end_lsn, segment_mark=lot[-1].mark)
+            self._archive.commit(changed, records_lsn=end_lsn, segment_hash=lot[-1].mark)
             yield f"committed records to {end_lsn}"
         self._archive.commit({}, events_lsn=end_lsn)
         self.lots += 1

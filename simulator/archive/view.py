@@ -66,7 +66,7 @@ class Version(NamedTuple):
     held: Mapping[Key, Held]
     records_lsn: int = 0
     events_lsn: int = 0
-    segment_mark: int = 0
+    segment_hash: int = 0
 
 
 class SimArchive:
@@ -102,7 +102,7 @@ class SimArchive:
         records_lsn: int | None = None,
         events_lsn: int | None = None,
         is_rewrite: bool = False,
-        segment_mark: int | None = None,
+        segment_hash: int | None = None,
     ) -> None:
         """Commit a version, durable at once, with new contents of some partitions."""
         last = self.newest
@@ -117,7 +117,7 @@ class SimArchive:
                 held,
                 last.records_lsn if records_lsn is None else records_lsn,
                 last.events_lsn if events_lsn is None else events_lsn,
-                last.segment_mark if segment_mark is None else segment_mark,
+                last.segment_hash if segment_hash is None else segment_hash,
             )
         )
 
@@ -185,7 +185,7 @@ class SimView:
         self._wait = wait
         self.log_id = archive.log_id
         self.archive_id = ARCHIVE_ID
-        self.segment_mark = version.segment_mark
+        self.segment_hash = version.segment_hash
         self.version = version.number
         self.records_lsn = version.records_lsn
         self.events_lsn = version.events_lsn

@@ -310,7 +310,7 @@ def _work_on(house: BareBroker) -> Iterator[str]:
     ends = {partition: partition.next_offset for partition in house.partitions()}
     for partition, end in ends.items():
         house.run()
-        offset = house.broker.records.produce(partition, b"one more")
+        offset = house.broker.appender.produce(partition, b"one more")
         if offset != end:
             yield f"{_named(partition, offset)} comes after {end - 1}"
     house.run()

@@ -106,7 +106,7 @@ class _Writing:
         """Append records; their own offsets and append times are ignored."""
         partition = topic.partition(index)
         for record in records:
-            offset = self.house.broker.records.produce(
+            offset = self.house.broker.appender.produce(
                 partition,
                 record.value,
                 record.encoding,

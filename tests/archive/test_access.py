@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.archive.job import run_job
-from brokerd.archive.storage.access import Access, AccessDenied, parse_access, set_umask
+from brokerd.archive.storage.access import AccessDenied, FileAccess, parse_access, set_umask
 from brokerd.errors import ConfigError
 from tests.archive.data import Data
 from tests.archive.test_follow import job_of
@@ -42,7 +42,7 @@ def modes(root: Path) -> tuple[set[int], set[int], set[int]]:
     )
 
 
-def roll(data: Data, access: Access, segments: int = 1) -> None:
+def roll(data: Data, access: FileAccess, segments: int = 1) -> None:
     data.fill(segments)
     job = job_of(data)._replace(access=access)
     set_umask(access)
@@ -50,7 +50,7 @@ def roll(data: Data, access: Access, segments: int = 1) -> None:
 
 
 def test_an_archive_that_is_there_gets_group_and_mode_and_so_do_new_files(data: Data) -> None:
-    roll(data, Access())
+    roll(data, FileAccess())
     assert modes(data.root)[:2] == ({0o700}, {0o600})
     roll(data, parse_access(str(GROUP), "0640"))
     assert modes(data.root) == ({0o2750}, {0o640}, {GROUP})
@@ -74,7 +74,7 @@ def test_what_the_process_may_not_do_is_told(data: Data, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "chown", refuse)
     with pytest.raises(AccessDenied, match=r"archive\.group \(54321\) and archive\.mode \(0640\)"):
-        roll(data, Access("54321", 0o640))
+        roll(data, FileAccess("54321", 0o640))
 
 
 @pytest.mark.parametrize(

@@ -86,12 +86,12 @@ async def fill(data_dir: Path, bucket: ObjectAddress) -> None:
     async with opened(data_dir, config(bucket)) as core:
         partition = core.broker.topics.create(TOPIC).partition(0)
         for offset in range(COUNT):
-            core.broker.records.produce(partition, value(offset))
+            core.broker.appender.produce(partition, value(offset))
         durable: Deferred[None] = Deferred()
         core.broker.group_commit.when_all_durable(lambda: durable.callback(None))
         await durable
     async with opened(data_dir, config(bucket)) as core:  # for a second snapshot
-        core.broker.records.produce(
+        core.broker.appender.produce(
             core.broker.topics.create("filler").partition(0), b"something new"
         )
     assert roll_up_all(data_dir, bucket).records == COUNT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.archive.contract.pairing import SegmentEnd, TableState, check_pin, log_problem
-from brokerd.archive.contract.pin import Pin, segment_mark
+from brokerd.archive.contract.pin import Pin, segment_hash
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 
 ONE, OTHER = b"1" * 16, b"2" * 16
@@ -13,7 +13,7 @@ PIN = Pin("a" * 16, 100)
 
 
 def state(archive_id: str = "a" * 16, lsn: int = 100) -> TableState:
-    return TableState(archive_id, lsn, segment_mark(ONE))
+    return TableState(archive_id, lsn, segment_hash(ONE))
 
 
 @pytest.mark.parametrize(("pin", "table"), [(PIN, state()), (PIN, state(lsn=300)), (None, None)])
@@ -43,7 +43,7 @@ def test_an_archive_that_lacks_what_the_log_deleted_is_refused(
     [
         (state(), 100, SegmentEnd(100, ONE), ""),
         (state(), 999, None, ""),
-        (state()._replace(segment_mark=0), 999, SegmentEnd(100, OTHER), ""),
+        (state()._replace(segment_hash=0), 999, SegmentEnd(100, OTHER), ""),
         (state(), 99, None, "but the log ends at 99"),
         (state(), 999, SegmentEnd(100, OTHER), "the log has another segment"),
         (state(), 999, SegmentEnd(101, ONE), "the log has another segment"),

@@ -11,7 +11,7 @@ from brokerd.archive.contract.pin import (
     archive_id,
     decode_pin,
     encode_pin,
-    segment_mark,
+    segment_hash,
 )
 from brokerd.errors import DamagedData
 
@@ -39,6 +39,6 @@ def test_a_flipped_bit_or_a_cut_is_found(data: st.DataObject) -> None:
 
 def test_segments_are_told_apart_by_a_number_that_a_table_can_hold() -> None:
     """62 bits, and never that of another."""
-    marks = {segment_mark(bytes([n]) * 16) for n in range(256)}
+    marks = {segment_hash(bytes([n]) * 16) for n in range(256)}
     assert len(marks) == 256
     assert max(marks) < 1 << 62

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.archive.contract.layout import ROLLUP_APP, SEGMENT_APP
-from brokerd.archive.contract.pin import segment_mark
+from brokerd.archive.contract.pin import segment_hash
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.delta.tables import ensure_tables
 from brokerd.backup.archive import read_archive
@@ -32,7 +32,7 @@ def archive_to(log: Log, place: Path, lsn: int) -> None:
     before = max(first for first in log.segments() if first < lsn)
     header = next(s for s in log.wal.segments() if s.first_lsn == before)
     tables = ensure_tables(place, LOG_ID, NOW_MS)
-    marks = {SEGMENT_APP: segment_mark(header.segment_id)}
+    marks = {SEGMENT_APP: segment_hash(header.segment_id)}
     for name in ("records", "events"):
         tables[name].commit([], transactions={ROLLUP_APP: lsn}, marks=marks, now_ms=NOW_MS)
 

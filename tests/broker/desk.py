@@ -51,7 +51,7 @@ def produce(house: House, topic: str, *values: bytes, index: int | None = None) 
     broker = house.broker
     broker.group_commit.admit(sum(map(len, values)) + 64 * len(values))
     target = broker.topics.find(topic) or broker.topics.create(topic)
-    return [broker.records.append(target.choose(None, index), value) for value in values]
+    return [broker.appender.append(target.choose(None, index), value) for value in values]
 
 
 def lease(

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from brokerd.archive.contract.pin import segment_mark
+from brokerd.archive.contract.pin import segment_hash
 from brokerd.archive.contract.view import (
     ArchivedEvent,
     ArchivedRows,
@@ -66,7 +66,7 @@ class FakeView:
         self._held = held
         self.log_id = archive.log_id
         self.archive_id = archive.archive_id
-        self.segment_mark = mark
+        self.segment_hash = mark
         self.version = version
         self.records_lsn = self.events_lsn = lsn
         self.max_topic_id = max((topic_id for topic_id, _ in held), default=0)
@@ -219,14 +219,14 @@ class FakeArchive:
         ranges: dict[Key, list[tuple[int, int]]] = {}
         found: dict[Key, list[Record]] = {}
         lsn = self.versions[-1].records_lsn if self.versions else 0
-        mark = self.versions[-1].segment_mark if self.versions else 0
+        mark = self.versions[-1].segment_hash if self.versions else 0
         for segment in house.wal.segments():
             if segment.sealed and segment.end_lsn > lsn:
                 self.events += entries_of_events(house, segment.name)
                 for key, records in batches(house, segment.name):
                     ranges.setdefault(key, []).append((records[0].offset, records[-1].offset + 1))
                     found.setdefault(key, []).extend(records)
-                lsn, mark = segment.end_lsn, segment_mark(segment.segment_id)
+                lsn, mark = segment.end_lsn, segment_hash(segment.segment_id)
         added = {key: _added(self._of(key), ranges[key], found[key]) for key in found}
         return self._commit(added, lsn, mark)
 
@@ -238,7 +238,7 @@ class FakeArchive:
         held = {**(before._held if before is not None else {}), **changed}
         if lsn is None:
             lsn = before.records_lsn if before is not None else 0
-            mark = before.segment_mark if before is not None else 0
+            mark = before.segment_hash if before is not None else 0
         self.versions.append(FakeView(self, len(self.versions), held, lsn, mark))
         return self.versions[-1]
 

@@ -25,7 +25,7 @@ DEFAULT = BrokerSettings(
 def ttl_us(house: House, settings: TopicSettings, expires_at_us: int | None = None) -> int | None:
     """What is left of a record's life when it is produced; None for ever."""
     topic = house.broker.topics.create("t", settings=settings)
-    house.broker.records.produce(topic.choose(None), b"x", expires_at_us=expires_at_us)
+    house.broker.appender.produce(topic.choose(None), b"x", expires_at_us=expires_at_us)
     house.run()
     record = read(house, "t", 0)
     return record.expires_at_us - record.append_time_us if record.expires_at_us else None
@@ -51,7 +51,7 @@ def test_a_topic_may_say_for_ever() -> None:
 
 def test_the_producer_has_the_last_word() -> None:
     house = House(settings=DEFAULT)
-    at_us = house.broker.records.expiry_us(7 * SECOND_US)
+    at_us = house.broker.appender.expiry_us(7 * SECOND_US)
     assert ttl_us(house, TopicSettings(ttl_us=5 * SECOND_US), at_us) == 7 * SECOND_US
     assert ttl_us(House(settings=DEFAULT), TopicSettings(), 0) is None
 
@@ -59,14 +59,14 @@ def test_the_producer_has_the_last_word() -> None:
 @pytest.mark.parametrize("ttl", [0, -1, TTL_MAX_US + 1])
 def test_a_time_to_live_that_makes_no_sense_is_refused(ttl: int) -> None:
     with pytest.raises(InvalidRequest, match="a hundred years"):
-        House().broker.records.expiry_us(ttl)
+        House().broker.appender.expiry_us(ttl)
 
 
 def test_an_expired_record_is_not_leased_and_leaves_the_lag() -> None:
     house = House()
     topic = house.broker.topics.create("t", settings=TopicSettings(ttl_us=5 * SECOND_US))
-    house.broker.records.produce(topic.choose(None), b"short")
-    house.broker.records.produce(topic.choose(None), b"ever", expires_at_us=0)
+    house.broker.appender.produce(topic.choose(None), b"short")
+    house.broker.appender.produce(topic.choose(None), b"ever", expires_at_us=0)
     house.run()
     house.pass_time(6.0)
     assert house.broker.reader.expiry.is_expired(topic.partition(0).chunks.find(0), 0)
@@ -89,12 +89,12 @@ def test_values_appended_together_are_stored_as_if_one_by_one(
         gathered = []
         for number, (timed, values) in enumerate(batches):
             if together:
-                house.broker.records.append_values(partition, values, Format.RUSTLOG)
+                house.broker.appender.append_values(partition, values, Format.RUSTLOG)
             else:
                 for value in values:
-                    house.broker.records.append(partition, value, producer_format=Format.RUSTLOG)
+                    house.broker.appender.append(partition, value, producer_format=Format.RUSTLOG)
             if timed:
-                house.broker.records.append(partition, b"timed", producer_time=number)
+                house.broker.appender.append(partition, b"timed", producer_time=number)
             gathered.append(house.broker.group_commit.gathered_bytes)
             if number % 2:
                 house.run()

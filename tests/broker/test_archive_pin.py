@@ -111,7 +111,7 @@ def test_an_archive_whose_newest_commits_are_lost_is_refused(restarted: bool) ->
     house, archive = shrunk()
     view = archive.cover((1, 0), 0, 0)
     view.records_lsn = 4096
-    view.segment_mark = 0
+    view.segment_hash = 0
     if restarted:
         house = again(house, archive)
     assert "commits were lost" in error_of(house)

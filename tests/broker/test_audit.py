@@ -92,7 +92,7 @@ def fill_disk(house: House) -> None:
         with pytest.raises(NoSpace):
             while True:
                 with suppress(Congested):
-                    house.broker.records.produce(partition, b"x" * size)
+                    house.broker.appender.produce(partition, b"x" * size)
                 house.run()
 
 
@@ -181,12 +181,12 @@ class TestChanges:
 
         def change() -> int:
             getattr(house.broker.group_commit, admit)(50_000)
-            house.broker.records.append(partition, b"y" * 49_900)
+            house.broker.appender.append(partition, b"y" * 49_900)
             return group_commit.ticket()
 
         for filled in range(8_000, 16_000, 100):
             limit_bytes = group_commit.limit_bytes
-            house.broker.records.produce(partition, b"x" * filled)
+            house.broker.appender.produce(partition, b"x" * filled)
             before = group_commit.ticket()
             ticket = house.broker.audit.carry_out(*LARGE, change, {"d": '"' * 200})
             assert ticket == group_commit.ticket()
@@ -201,7 +201,7 @@ class TestChanges:
         partition = house.broker.topics.create("t").partition(0)
         house.run()
         for filled in range(60_000, 64_400, 100):
-            house.broker.records.produce(partition, b"x" * filled)
+            house.broker.appender.produce(partition, b"x" * filled)
             assert house.broker.audit.carry_out(*LARGE, lambda: 5, {"d": '"' * 200}) == 5
             assert house.broker.group_commit.gathered_bytes <= SMALL_FRAMES.frame_bytes
             house.run()
@@ -287,7 +287,7 @@ class TestRecords:
                 deny(house, BOB, f"t{number}")
             gathered = house.broker.group_commit.gathered_bytes
             assert gathered == 0
-            house.broker.records.append(partition, b"x" * 59_000)
+            house.broker.appender.append(partition, b"x" * 59_000)
             house.run()
         assert house.failures == []
 
@@ -344,9 +344,9 @@ def busy() -> House:
     house = audited(settings=BrokerSettings(audit_keep_us=DAY_US, max_uncommitted_bytes=128 << 10))
     partition = house.broker.topics.create("t").partition(0)
     house.run()
-    house.broker.records.produce(partition, b"x" * 100_000)
+    house.broker.appender.produce(partition, b"x" * 100_000)
     house.turn()
-    house.broker.records.produce(partition, b"x" * 28_000)
+    house.broker.appender.produce(partition, b"x" * 28_000)
     return house
 
 

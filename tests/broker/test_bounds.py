@@ -24,7 +24,7 @@ from brokerd.broker import TopicSettings
 from brokerd.broker.archive import bounds_writer
 from brokerd.broker.archive.bounds import PIECE_ITEMS, capture
 from brokerd.broker.archive.bounds_writer import EVERY_SECONDS, RETRY_SECONDS, SOON_SECONDS
-from brokerd.broker.status.damage import Place
+from brokerd.broker.status.damage import DamagedBytes
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.groups import LeaseStore
 from brokerd.wal import WalOptions
@@ -393,7 +393,7 @@ def test_damage_in_no_known_place_is_not_in_it(house: House) -> None:
     """Nobody can go by that."""
     house.append("t", b"a")
     partition = house.broker.topics.existing("t").partition(0)
-    house.broker.damage.read_damaged(partition, 0, 1, Place("", -1, -1, "odd"))
+    house.broker.damage.read_damaged(partition, 0, 1, DamagedBytes("", -1, -1, "odd"))
     assert asked(house).damage == []
 
 

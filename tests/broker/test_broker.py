@@ -136,8 +136,8 @@ class TestRecords:
     def test_a_record_comes_back_with_all_that_was_given(self) -> None:
         house = House()
         partition = house.broker.topics.create("t").partition(0)
-        house.broker.records.produce(partition, b"v", 2, b"k", b"\x80", 3, -5, 99)
-        house.broker.records.produce(partition, b"w")
+        house.broker.appender.produce(partition, b"v", 2, b"k", b"\x80", 3, -5, 99)
+        house.broker.appender.produce(partition, b"w")
         house.run()
         before = [read(house, "t", offset) for offset in (0, 1)]
         house = house.crash()
@@ -624,7 +624,7 @@ class TestManyAtOnce:
             house.run()
         frames_before = house.broker.group_commit.frames
         house.pass_time(5.05, 5.05)
-        assert house.broker.counters.expired == 100
+        assert house.broker.counters.lapsed == 100
         assert house.broker.group_commit.frames > frames_before + 4
         assert house.crash().broker.overview.group_info("t", "g99").leased == 0
 

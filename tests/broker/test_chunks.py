@@ -53,7 +53,7 @@ def test_a_batch_without_optional_columns_joins_one_with_them() -> None:
 def test_many_records_at_once_are_those_one_by_one() -> None:
     """With columns that most records do not have, and without."""
     plain, full = filled(10, b"a", b"b", b"c"), MutableChunk(10)
-    plain.mark_framed(3, 5, 1, 1)
+    plain.set_framed(3, 5, 1, 1)
     columns = plain.columns(0, 5)._replace(
         keys=[b"k", None, b""],
         metadata=[None, b"\x80", None],
@@ -133,7 +133,7 @@ def test_a_chunk_knows_how_many_of_its_records_are_durable() -> None:
     durable = []
     for ticket, done in ((1, 0), (2, 0), (3, 1), (5, 1), (6, 5)):
         chunk.values += [b""] * ticket
-        chunk.mark_framed(ticket, 1_000_000, ticket, done)
+        chunk.set_framed(ticket, 1_000_000, ticket, done)
         durable.append([chunk.durable_end(now) - 100 for now in range(done, 8)])
     assert durable == [
         [0, 1, 1, 1, 1, 1, 1, 1],

@@ -9,7 +9,13 @@ import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from brokerd.broker.model.topics import Topic
-from brokerd.broker.status.damage import RANGES_MAX, SHOWN_MAX, DamageRegistry, OffsetRange, Place
+from brokerd.broker.status.damage import (
+    RANGES_MAX,
+    SHOWN_MAX,
+    DamagedBytes,
+    DamageRegistry,
+    OffsetRange,
+)
 from brokerd.errors import DamagedData
 from simulator.machine.bare import STATE_DIR, WAL_DIR
 from tests.broker.desk import lease, produce, read
@@ -17,7 +23,7 @@ from tests.broker.test_cold_reader import FORGETFUL, SMALL, Reader, filled
 from tests.broker.test_state import after_damage, entries, is_records, produce_each, rot
 from tests.house import House
 
-PLACE = Place("00000000000000000000.wal", 4096, 4200, "a checksum does not match")
+PLACE = DamagedBytes("00000000000000000000.wal", 4096, 4200, "a checksum does not match")
 
 
 def events(captured: list[Any], event_id: str) -> list[Any]:
@@ -82,7 +88,7 @@ class TestCounting:
         topic = Topic(1, "t", 2)
         for first in (3, 1, 2):
             for index in (0, 1):
-                nowhere = Place("", -1, -1, f"offset {first} is not in the log")
+                nowhere = DamagedBytes("", -1, -1, f"offset {first} is not in the log")
                 quarantine.read_damaged(topic.partition(index), first, first + 1, nowhere)
         assert quarantine.places == 2
         assert [place["lost"] for place in quarantine.status()["shown"]] == [

@@ -97,7 +97,7 @@ class TestReading:
     def test_a_record_comes_whole(self) -> None:
         house = House()
         topic = house.broker.topics.create("t")
-        house.broker.records.produce(topic.choose(None), b"v", 1, b"k", b"\x80", 1, -5, 0)
+        house.broker.appender.produce(topic.choose(None), b"v", 1, b"k", b"\x80", 1, -5, 0)
         house.run()
         [record] = fetch(house, 0).records
         assert record._replace(append_time_us=0) == Record(0, b"v", b"k", 1, b"\x80", 0, -5, 0, 1)
@@ -183,7 +183,7 @@ class TestPassingOver:
         now_us = house.broker.time.time_us()
         for offset in range(30):
             expires_at_us = now_us + 10_000_000 if offset % 3 else 0
-            house.broker.records.produce(partition, value(offset), expires_at_us=expires_at_us)
+            house.broker.appender.produce(partition, value(offset), expires_at_us=expires_at_us)
         house.run()
         assert len(fetch(house, 0).records) == 30
         house.pass_time(10.0, step=1.0)
@@ -193,7 +193,7 @@ class TestPassingOver:
     def test_nothing_expires_by_a_clock_that_jumped_before_the_grace_is_over(self) -> None:
         house = House()
         partition = house.broker.topics.create("t").choose(None)
-        house.broker.records.produce(
+        house.broker.appender.produce(
             partition, b"x", expires_at_us=house.broker.time.time_us() + 5_000_000
         )
         house.run()
@@ -206,7 +206,7 @@ class TestPassingOver:
     def test_nothing_expires_in_the_moment_in_which_the_clock_jumps(self) -> None:
         house = House()
         partition = house.broker.topics.create("t").choose(None)
-        house.broker.records.produce(
+        house.broker.appender.produce(
             partition, b"x", expires_at_us=house.broker.time.time_us() + 5_000_000
         )
         house.run()
@@ -218,8 +218,8 @@ class TestPassingOver:
         partition = house.broker.topics.create("t").choose(None)
         soon_us = house.broker.time.time_us() + 1
         for _ in range(3 * EXAMINED_MAX):
-            house.broker.records.produce(partition, b"", expires_at_us=soon_us)
-        house.broker.records.produce(partition, b"last")
+            house.broker.appender.produce(partition, b"", expires_at_us=soon_us)
+        house.broker.appender.produce(partition, b"last")
         house.run()
         house.pass_time(1.0, step=1.0)
         found = Fetch(house, 0)

@@ -779,7 +779,7 @@ def test_a_committed_offset_is_kept_as_given_and_moves_nothing() -> None:
     house = House()
     house.broker.topics.create("t", 2)
     for _ in range(3):
-        house.broker.records.produce(house.broker.topics.find("t").partitions[0], b"x")
+        house.broker.appender.produce(house.broker.topics.find("t").partitions[0], b"x")
     house.broker.groups.commit_offset("t", "g", 0, 5)
     house.broker.groups.commit_offset("t", "g", 1, 7)
     house.broker.groups.commit_offset("t", "g", 0, 1)

@@ -253,7 +253,7 @@ def test_a_frame_never_takes_more_than_was_counted(
             assert isinstance(what, int)
             partition = house.broker.topics.existing(topics[index]).partition(0)
             key = b"k" * what if odd else None
-            house.broker.records.produce(
+            house.broker.appender.produce(
                 partition, bytes(what), 2, key, key, 1, index or None, index
             )
         elif kind == "pass":

@@ -32,7 +32,9 @@ def produce_keys(house: House, *keys: bytes | None, expires_at_us: int = 0) -> N
     topic = house.broker.topics.existing("t")
     for key in keys:
         value = key or b""
-        house.broker.records.produce(topic.choose(key), value, key=key, expires_at_us=expires_at_us)
+        house.broker.appender.produce(
+            topic.choose(key), value, key=key, expires_at_us=expires_at_us
+        )
     house.run()
 
 
@@ -136,7 +138,7 @@ class TestWhatIsNotThere:
         house = ordered(House(options=options))
         topic = house.broker.topics.existing("t")
         huge = b"x" * (10 << 20)
-        house.broker.records.produce(topic.choose(b"a"), huge, key=b"a")
+        house.broker.appender.produce(topic.choose(b"a"), huge, key=b"a")
         house.run()
         produce_keys(house, b"a")
         (answer,) = ask(house, Acquire("t", "g", "ann"))

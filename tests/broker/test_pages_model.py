@@ -243,9 +243,9 @@ class Pages:
         for _ in range(self.random.randint(1, 4)):
             key = self.random.choice([None, b"a", b"b", b"c"])
             life = self.random.choice([None] * 6 + [3.5, 40.5])
-            expires_at_us = 0 if life is None else broker.records.expiry_us(int(life * SECOND_US))
+            expires_at_us = 0 if life is None else broker.appender.expiry_us(int(life * SECOND_US))
             partition = broker.topics.existing("t").partition(index)
-            broker.records.produce(partition, b"v", key=key, expires_at_us=expires_at_us)
+            broker.appender.produce(partition, b"v", key=key, expires_at_us=expires_at_us)
             self.records[index].append(Message(key, self.now + (life or 1e9)))
 
     def produce_later(self) -> None:
@@ -258,7 +258,7 @@ class Pages:
             key=key,
             partition_index=message.index,
             delay_us=int(delay * SECOND_US),
-            expires_at_us=broker.records.expiry_us(int(life * SECOND_US)) if life else 0,
+            expires_at_us=broker.appender.expiry_us(int(life * SECOND_US)) if life else 0,
         )
         assert schedule_id == self.next_schedule_id
         self.next_schedule_id += 1

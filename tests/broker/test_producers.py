@@ -29,7 +29,7 @@ def produce(
     if known is not None:
         return known
     broker.group_commit.admit(100 * count + broker.producers.entry_bytes(producer, count, 1))
-    ids = [broker.records.append(topic.choose(None), b"%d" % sequence) for _ in range(count)]
+    ids = [broker.appender.append(topic.choose(None), b"%d" % sequence) for _ in range(count)]
     broker.producers.remember(topic, producer, sequence, ids)
     return ids
 

@@ -112,7 +112,7 @@ class Brokerage(RuleBasedStateMachine):
         except Congested:
             return
         for value in values:
-            offset = broker.records.append(partition, value)
+            offset = broker.appender.append(partition, value)
             assert offset == len(self.issued[topic]), "offsets are dense and never reused"
             self.issued[topic].append(value)
         self.changed([])

@@ -286,7 +286,7 @@ class TestTurns:
         house = House(settings=settings(retention_seconds=5))
         topic = house.broker.topics.create("t", 6)
         for partition in topic.partitions:
-            house.broker.records.append(partition, b"x")
+            house.broker.appender.append(partition, b"x")
         for group in "abc":
             lease(house, limit=1, group=group)
         house.run()

@@ -184,7 +184,7 @@ class TestFiring:
         turn = house.broker.delivery._run
         house.broker.delivery._run = lambda: (  # type: ignore[method-assign]
             turn(),
-            fired.append(house.broker.delayed.counters.fired),
+            fired.append(house.broker.delayed.counters.delivered),
         )
         house.pass_time(1.5)
         assert len(values(house)) == count
@@ -318,7 +318,7 @@ class TestTime:
         """As for messages without a delay."""
         house = House(settings=settings)
         topic = house.broker.topics.create("t", settings=TopicSettings(ttl_us=5 * SECOND_US))
-        house.broker.records.produce(topic.partitions[0], b"now", expires_at_us=expires_at_us)
+        house.broker.appender.produce(topic.partitions[0], b"now", expires_at_us=expires_at_us)
         house.broker.delayed.produce(
             topic, b"later", delay_us=SECOND_US, expires_at_us=expires_at_us
         )
@@ -494,7 +494,7 @@ class TestTrouble:
             house.run()
         house = house.crash()
         house.pass_time(30.1)
-        assert house.broker.delayed.counters.fired == 300
+        assert house.broker.delayed.counters.delivered == 300
 
     def test_a_damaged_message_is_lost_alone_and_said_so(self) -> None:
         house = House(settings=FORGETFUL)

@@ -95,7 +95,7 @@ class TestWhatGoes:
         view = archive.roll_up(house)
         lsn = house.wal.segments()[2].end_lsn
         setattr(view, table, lsn)
-        view.segment_mark = 0
+        view.segment_hash = 0
         house.pass_time(POLL_SECONDS + 1, step=0.5)
         assert min(int(name[:20]) for name in segments(house)) == lsn
         assert marks(house)["t"][0] == firsts(house)[1, 0]

@@ -565,7 +565,7 @@ def test_a_new_group_leaves_out_the_gaps_of_every_partition_for_good() -> None:
     topic = house.broker.topics.create("orders", 2)
     for partition in topic.partitions:
         partition.skip_offsets(10)
-        house.broker.records.produce(partition, b"x")
+        house.broker.appender.produce(partition, b"x")
     house.run()
     lease(house, topic="orders")
     house.run()

@@ -179,15 +179,15 @@ class TestBeginning:
 
 
 class TestLookingBack:
-    def floors(self, house: House, seconds: float, topic: str = "t") -> dict[int, int]:
+    def start_offsets(self, house: House, seconds: float, topic: str = "t") -> dict[int, int]:
         broker = house.broker
         found: list[tuple[object, object]] = []
         time_us = broker.time.time_us() - int(seconds * SECOND_US)
-        broker.subscriptions.floors_at(topic, time_us, lambda *answer: found.append(answer))
+        broker.subscriptions.start_offsets_at(topic, time_us, lambda *answer: found.append(answer))
         house.run()
-        ((floors, error),) = found
-        assert error is None and isinstance(floors, dict)
-        return floors
+        ((start_offsets, error),) = found
+        assert error is None and isinstance(start_offsets, dict)
+        return start_offsets
 
     def test_it_may_begin_some_time_ago(self) -> None:
         house = House()
@@ -197,25 +197,25 @@ class TestLookingBack:
         house.pass_time(1.0)
         produce(house, "t", b"young", index=1)
         house.pass_time(0.2)
-        floors = self.floors(house, 0.5)
-        assert floors == {0: 1, 1: 1}
-        one = subscribe(house, floors=floors)
+        start_offsets = self.start_offsets(house, 0.5)
+        assert start_offsets == {0: 1, 1: 1}
+        one = subscribe(house, start_offsets=start_offsets)
         assert [poll(house, one), poll(house, one)] == [[(1, b"young")], []]
 
     def test_of_a_topic_that_does_not_exist_everything_is_later(self) -> None:
         house = House()
-        floors = self.floors(house, 0.5)
+        start_offsets = self.start_offsets(house, 0.5)
         produce(house, "t", b"raced")
-        assert floors == {}
-        assert poll(house, subscribe(house, floors={0: 0})) == [(0, b"raced")]
+        assert start_offsets == {}
+        assert poll(house, subscribe(house, start_offsets={0: 0})) == [(0, b"raced")]
 
     def test_it_begins_at_no_record_that_was_removed_or_is_not_there_yet(self) -> None:
         house = House()
         produce(house, "t", b"a", b"b", b"c")
         house.run()
         house.broker.topics.trim("t", 0, 2)
-        assert poll(house, subscribe(house, floors={0: 0})) == [(2, b"c")]
-        ahead = subscribe(house, floors={0: 99})
+        assert poll(house, subscribe(house, start_offsets={0: 0})) == [(2, b"c")]
+        ahead = subscribe(house, start_offsets={0: 99})
         assert poll(house, ahead) == []
         produce(house, "t", b"d")
         assert poll(house, ahead) == [(3, b"d")]

@@ -63,7 +63,7 @@ class Shrinking(RuleBasedStateMachine):
             while True:
                 try:
                     target = broker.topics.find(topic) or broker.topics.create(topic)
-                    broker.records.produce(target.partitions[0], value)
+                    broker.appender.produce(target.partitions[0], value)
                     break
                 except Congested:
                     self.house.run()

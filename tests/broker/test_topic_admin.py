@@ -66,7 +66,7 @@ def internal_topic(house: House, name: str) -> Topic:
     broker = house.broker
     topic = broker.topics.internal_topic(broker.topics.existing(name))
     broker.group_commit.admit(100)
-    broker.records.append(topic.partitions[0], b"hidden")
+    broker.appender.append(topic.partitions[0], b"hidden")
     return topic
 
 
@@ -359,7 +359,7 @@ class TestArchivedMarks:
 
 def archived(house: House, *ends: tuple[Partition, int]) -> None:
     """Have the broker say that an archive has the records below these offsets."""
-    house.broker.topics.mark_archived(list(ends))
+    house.broker.topics.set_archived_ends(list(ends))
 
 
 def delete_first(house: House) -> None:

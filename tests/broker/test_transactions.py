@@ -120,7 +120,7 @@ class TestCommit:
 
         monkeypatch.setattr(house.wal, "append", appended)
         partition = house.broker.topics.create("x").partition(0)
-        house.broker.records.produce(partition, b"x" * 8 * KIB)
+        house.broker.appender.produce(partition, b"x" * 8 * KIB)
         records = [(f"t{number % 7}", b"%d" % number * KIB) for number in range(60)]
         commit(house, begin(house, *records), partitions=3)
         house.run()
@@ -246,7 +246,7 @@ class TestEnds:
         house = House(settings=BrokerSettings(max_uncommitted_bytes=64 * KIB))
         partition = house.broker.topics.create("x").partition(0)
         transaction = begin(house, ("a", b"1" * 64 * KIB))
-        house.broker.records.produce(partition, b"x" * KIB)
+        house.broker.appender.produce(partition, b"x" * KIB)
         with pytest.raises(Congested):
             for _ in range(3):
                 house.broker.group_commit.append_frame()
@@ -263,7 +263,7 @@ class TestEnds:
         partition = house.broker.topics.create("x").partition(0)
         transaction = begin(house, ("a", b"1" * 64 * KIB))
         transaction.commit_waits = True
-        house.broker.records.produce(partition, b"x" * KIB)
+        house.broker.appender.produce(partition, b"x" * KIB)
         with pytest.raises(LimitExceeded):
             house.broker.transactions.commit(transaction, 1, Format.FLYMQ)
         house.clock.advance(61)

@@ -100,7 +100,7 @@ def test_a_failure_in_the_middle_says_how_far_it_came(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = shell.caller.house.broker
-    append, done = broker.records.append, []
+    append, done = broker.appender.append, []
 
     def fail_late(*arguments: object, **more: object) -> int:
         if len(done) >= 1_000:
@@ -108,7 +108,7 @@ def test_a_failure_in_the_middle_says_how_far_it_came(
         done.append(0)
         return append(*arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(broker.records, "append", fail_late)
+    monkeypatch.setattr(broker.appender, "append", fail_late)
     lines = "".join(f"{number}\n" for number in range(1_500))
     text = shell.refused("produce", "orders", "--lines", input=lines)
     assert text == "1000 records are in; then: the disk is full; free some space"

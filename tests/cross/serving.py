@@ -37,7 +37,7 @@ async def archive_all(directory: Path) -> None:
     for _ in range(2):  # each stop writes a snapshot; segments are deletable after two
         async with opened(directory, ARCHIVED) as core:
             topic = core.broker.topics.create("filler")
-            core.broker.records.produce(topic.partition(0), b"so that there is something new")
+            core.broker.appender.produce(topic.partition(0), b"so that there is something new")
     assert roll_up_all(directory).records > 0
 
 

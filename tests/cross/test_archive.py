@@ -137,7 +137,7 @@ def problem(core: BrokerCore, condition: str) -> str:
 async def append(core: BrokerCore, first: int, end: int) -> None:
     partition = core.broker.topics.create(TOPIC).partition(0)
     for offset in range(first, end):
-        core.broker.records.produce(partition, value(offset))
+        core.broker.appender.produce(partition, value(offset))
     durable: Deferred[None] = Deferred()
     core.broker.group_commit.when_all_durable(lambda: durable.callback(None))
     await durable

@@ -140,7 +140,7 @@ def furnished() -> House:
     broker.quotas.put(OPEN, Quota("account", "spare", requests=1_000_000_000))
     partition = broker.topics.create(TOPIC).partition(0)
     for value in (b"0", b"1", b"2"):
-        broker.records.produce(partition, value)
+        broker.appender.produce(partition, value)
     house.run()
     lease(house, TOPIC, "g", "c")
     assert broker.leases.dead_letter(broker.leases.group_partition(TOPIC, "g", 0, 1), 1, "damaged")

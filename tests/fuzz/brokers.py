@@ -125,7 +125,7 @@ class FuzzedHouse(House):
                     key=key,
                     metadata=metadata,
                     producer_format=Format.MAMAMIA,
-                    expires_at_us=None if lives else self.broker.records.expiry_us(_LIFE_US),
+                    expires_at_us=None if lives else self.broker.appender.expiry_us(_LIFE_US),
                 )
         self.let_pass(2 * _LIFE_US / 1e6)
 

@@ -97,8 +97,8 @@ class SteppedHouse(FlymqHouse):
     def fill(self, count: int, value: bytes = b"miss", last: bytes = b"hit") -> None:
         partition = self.broker.topics.create("t").partitions[0]
         for _ in range(count):
-            self.broker.records.produce(partition, value)
-        self.broker.records.produce(partition, last)
+            self.broker.appender.produce(partition, value)
+        self.broker.appender.produce(partition, last)
         self.run()
 
 

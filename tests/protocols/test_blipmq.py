@@ -303,13 +303,13 @@ def test_a_run_of_publishes_is_one_step(
     client = house.client()
     client.publish(b"first")
     counts: list[int] = []
-    append = house.broker.records.append_values
+    append = house.broker.appender.append_values
 
     def appended(partition: object, values: list[bytes], *rest: object) -> int:
         counts.append(len(values))
         return append(partition, values, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(house.broker.records, "append_values", appended)
+    monkeypatch.setattr(house.broker.appender, "append_values", appended)
     assert client.ask(*[bm.Publish(4, 1, "t", b"x"), bm.Ping(6)] * 12) == [bm.Pong(6)] * 12
     assert counts == steps
     assert house.broker.topics.existing("t").partition(0).next_offset == 13
@@ -615,7 +615,7 @@ class TestLookingBack:
         def fail(topic_name: str, time_us: int, found: object) -> None:
             house.clock.callLater(0, found, None, OSError("I/O error"))  # type: ignore[arg-type]
 
-        monkeypatch.setattr(house.broker.subscriptions, "floors_at", fail)
+        monkeypatch.setattr(house.broker.subscriptions, "start_offsets_at", fail)
         answers = client.ask(bm.Subscribe(3, "t", 1), bm.Ping(4))
         assert answers == [nack(3, 500, "subscribe failed: I/O error"), bm.Pong(4)]
 

@@ -330,7 +330,7 @@ def test_records_of_other_formats_count_as_qos_1() -> None:
     one = client.subscribe()
     topic = house.broker.topics.existing("t")
     for origin in (Format.MAMAMIA, Format.UNKNOWN):
-        house.broker.records.produce(
+        house.broker.appender.produce(
             topic.partition(0), b"x", metadata=b"\x81\xa3qos\x00", producer_format=origin
         )
     house.run()

@@ -33,7 +33,7 @@ class Letters(FetchConnection):
             letter, self._requests = self._requests[:1], self._requests[1:]
             if letter == b"P":
                 self.answers.append(
-                    b"%d," % self.broker.records.produce(self._partition(), b"value")
+                    b"%d," % self.broker.appender.produce(self._partition(), b"value")
                 )
                 self.wrote()
             elif letter == b"F":

@@ -589,7 +589,7 @@ def test_a_run_is_appended_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
         house = FlymqHouse()
         house.broker.topics.create("orders", partitions)
         runs: list[int] = []
-        append = house.broker.records.append_values
+        append = house.broker.appender.append_values
 
         def appended(
             partition: Any, values: Any, *rest: Any, runs: Any = runs, append: Any = append
@@ -597,6 +597,6 @@ def test_a_run_is_appended_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
             runs.append(len(values))
             return append(partition, values, *rest)
 
-        monkeypatch.setattr(house.broker.records, "append_values", appended)
+        monkeypatch.setattr(house.broker.appender, "append_values", appended)
         house.produce(*[b"x"] * 40, topic="orders")
         assert runs == expected

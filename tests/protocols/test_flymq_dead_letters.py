@@ -259,8 +259,8 @@ class TestOfTheTopic:
         """The reference looks at a thousand."""
         partition = house.broker.topics.create("t.dlq").partition(0)
         for _ in range(3_000):
-            house.broker.records.produce(partition, b"other")
-        house.broker.records.produce(partition, envelope("m-1", b"hi"))
+            house.broker.appender.produce(partition, b"other")
+        house.broker.appender.produce(partition, envelope("m-1", b"hi"))
         house.run()
         assert house.ask(flymq.ReplayDlq("t", "m-1"), flymq.ReplayDlq("t", "m-2")) == [
             DONE,
@@ -280,7 +280,7 @@ class TestOfTheTopic:
         house.broker.topics.create("u")
         partition = house.broker.topics.create("u.dlq").partition(0)
         call_when_admitted(
-            house.broker, lambda: house.broker.records.produce(partition, bytes(flymq.MAX_LENGTH))
+            house.broker, lambda: house.broker.appender.produce(partition, bytes(flymq.MAX_LENGTH))
         )
         house.run()
         assert isinstance(house.only(flymq.ReplayDlq("u", "0")), flymq.Failed)

@@ -44,7 +44,7 @@ def expiring(house: FlymqHouse, count: int, ttl_us: int = 5_000_000, topic: str 
     partition = house.broker.topics.create(topic).partitions[0]
     for _ in range(count):
         until_us = house.broker.time.time_us() + ttl_us
-        house.broker.records.produce(partition, b"x soon gone", expires_at_us=until_us)
+        house.broker.appender.produce(partition, b"x soon gone", expires_at_us=until_us)
     house.run()
 
 
@@ -252,7 +252,7 @@ def test_no_answer_has_more_records_than_the_page_says() -> None:
     house = FlymqHouse()
     partition = house.broker.topics.create("t").partitions[0]
     for _ in range(FETCH_RECORDS_MAX + 5):
-        house.broker.records.produce(partition, b"")
+        house.broker.appender.produce(partition, b"")
     house.run()
     answer = house.only(flymq.Fetch("t", 0, 0, (1 << 31) - 1))
     assert len(answer.records) == answer.next_offset == FETCH_RECORDS_MAX
@@ -265,7 +265,7 @@ def test_a_record_that_no_answer_can_carry_is_refused_by_its_offset(form: dict[s
     house = FlymqHouse(options=WalOptions(segment_bytes=64 * MIB, free_bytes_min=0))
     house.produce(b"x before")
     partition = house.broker.topics.create("t").partitions[0]
-    house.broker.records.produce(partition, b"x" * (flymq.MAX_LENGTH - 27))
+    house.broker.appender.produce(partition, b"x" * (flymq.MAX_LENGTH - 27))
     house.run()
     house.produce(b"x behind")
     assert house.records("t", 0, 0, 10, **form) == [(0, None, b"x before")]
@@ -296,9 +296,9 @@ def test_a_client_that_does_not_read_has_few_answers_made() -> None:
 def test_records_of_other_formats_are_the_bytes_of_their_values() -> None:
     house = FlymqHouse()
     partition = house.broker.topics.create("t").partitions[0]
-    house.broker.records.produce(partition, b"text", Encoding.TEXT, b"k", b"\x80", Format.MAMAMIA)
-    house.broker.records.produce(partition, b"\x81\xa1a\x01", Encoding.MSGPACK)
-    house.broker.records.produce(partition, b"", key=b"")
+    house.broker.appender.produce(partition, b"text", Encoding.TEXT, b"k", b"\x80", Format.MAMAMIA)
+    house.broker.appender.produce(partition, b"\x81\xa1a\x01", Encoding.MSGPACK)
+    house.broker.appender.produce(partition, b"", key=b"")
     house.run()
     records = [(0, b"k", b"text"), (1, None, b"\x81\xa1a\x01"), (2, None, b"")]
     assert house.records("t", 0, 0, 9) == records

@@ -26,7 +26,7 @@ def filled(count: int, **rest: Any) -> FlymqHouse:
     house = FlymqHouse(**rest)
     partition = house.broker.topics.create("t").partitions[0]
     for number in range(count):
-        house.broker.records.produce(partition, b"hit" if number % 1000 == 999 else b"miss")
+        house.broker.appender.produce(partition, b"hit" if number % 1000 == 999 else b"miss")
     house.run()
     return house
 
@@ -176,7 +176,7 @@ def test_what_comes_during_a_scan_is_found_by_it() -> None:
     client = house.client()
     client.send(scan())
     house.steps.step()
-    house.broker.records.produce(house.broker.topics.create("t").partitions[0], b"hit at last")
+    house.broker.appender.produce(house.broker.topics.create("t").partitions[0], b"hit at last")
     house.run()
     while house.steps.waiting:
         house.steps.step()

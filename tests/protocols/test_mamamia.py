@@ -624,7 +624,7 @@ def test_a_run_is_appended_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
         house.broker.topics.create("orders", partitions)
         produce(house, b"first")
         runs: list[int] = []
-        append = house.broker.records.append_values
+        append = house.broker.appender.append_values
 
         def appended(
             partition: Any, values: Any, *rest: Any, runs: Any = runs, append: Any = append
@@ -632,7 +632,7 @@ def test_a_run_is_appended_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
             runs.append(len(values))
             return append(partition, values, *rest)
 
-        monkeypatch.setattr(house.broker.records, "append_values", appended)
+        monkeypatch.setattr(house.broker.appender, "append_values", appended)
         client = house.connect()
         client.send(RUN[0])
         client.send(*RUN)

@@ -23,7 +23,7 @@ def expired(house: House, count: int) -> None:
     partition = (broker.topics.find("t") or broker.topics.create("t")).partition(0)
     soon_us = broker.time.time_us() + SECOND_US
     for _ in range(count):
-        broker.records.produce(partition, b"gone", expires_at_us=soon_us)
+        broker.appender.produce(partition, b"gone", expires_at_us=soon_us)
     house.run()
     house.pass_time(1.1, 1.1)
 
@@ -73,7 +73,7 @@ class TestExpired:
         house = House()
         partition = house.broker.topics.create("t").partition(0)
         soon_us = house.broker.time.time_us() + SECOND_US
-        house.broker.records.produce(partition, b"x", expires_at_us=soon_us)
+        house.broker.appender.produce(partition, b"x", expires_at_us=soon_us)
         assert leased(house) == 0
         house.pass_time(2)
         assert settle(house, 0)
@@ -82,7 +82,7 @@ class TestExpired:
         house = House()
         partition = house.broker.topics.create("t").partition(0)
         soon_us = house.broker.time.time_us() + SECOND_US
-        house.broker.records.produce(partition, b"x", expires_at_us=soon_us)
+        house.broker.appender.produce(partition, b"x", expires_at_us=soon_us)
         assert leased(house) == 0
         settle(house, 0, success=False, delay_seconds=0)
         house.pass_time(2)

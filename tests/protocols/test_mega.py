@@ -364,7 +364,7 @@ def test_where_records_were_removed_the_next_one_is_answered() -> None:
 @pytest.mark.parametrize("cold", [False, True])
 def test_expired_records_are_passed_over(cold: bool) -> None:
     create(house := House(settings=COLD if cold else None))
-    soon = house.broker.records.expiry_us(1_000_000)
+    soon = house.broker.appender.expiry_us(1_000_000)
     house.append("t", b"a", expires_at_us=soon)
     house.append("t", b"b")
     house.append("t", b"c", expires_at_us=soon)
@@ -813,9 +813,9 @@ def test_a_run_is_appended_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House()
     create(house)
     runs: list[int] = []
-    append = house.broker.records.append_values
+    append = house.broker.appender.append_values
     monkeypatch.setattr(
-        house.broker.records,
+        house.broker.appender,
         "append_values",
         lambda partition, values, *rest: (
             runs.append(len(values)),

@@ -232,7 +232,7 @@ def test_records_that_may_not_be_shown_any_more(name: str, no_collector: None) -
     ann = Given("ann", READ)
     factory.guard = GuardOf(ann)
     wire = house.connect_to(factory)
-    house.broker.records.produce(partition, b"x")
+    house.broker.appender.produce(partition, b"x")
     wire.send_bytes(FETCHES[name])
     ann.revoke()
     house.run()

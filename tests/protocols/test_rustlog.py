@@ -551,7 +551,7 @@ def test_below_the_first_kept_record(cold: bool) -> None:
 def test_gaps(cold: bool) -> None:
     """JSON passes over them; binary stops before one, and is told where one ends."""
     house = with_topic(house=House(settings=COLD if cold else None))
-    soon = house.broker.records.expiry_us(1_000_000)
+    soon = house.broker.appender.expiry_us(1_000_000)
     for at in range(8):
         house.append("t", b"%d" % at, expires_at_us=soon if at in (0, 3, 4, 7) else None)
     house.pass_time(700, step=10)

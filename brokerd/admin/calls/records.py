@@ -104,7 +104,7 @@ def _append_one(
             expires_at_us,
         )
         return Appended(schedule_id=schedule_id)
-    offset = broker.records.append(
+    offset = broker.appender.append(
         partition, one.value, one.encoding, one.key, one.metadata, expires_at_us=expires_at_us
     )
     return Appended(partition.index, offset)
@@ -114,7 +114,7 @@ def _expiry_us(broker: Broker, record: NewRecord) -> int | None:
     """Return the expiry time of a record: 0 never, None as the topic's setting."""
     if not record.ttl_seconds:
         return None if record.ttl_seconds is None else 0
-    return broker.records.expiry_us(us_of(record.ttl_seconds))
+    return broker.appender.expiry_us(us_of(record.ttl_seconds))
 
 
 def _check_size(one: Payload) -> None:

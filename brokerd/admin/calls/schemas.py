@@ -24,7 +24,7 @@ from brokerd.admin.shapes.schemas import (
 )
 from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.schemas.entries import SchemaName, SchemaVersion
-from brokerd.errors import BrokerdError, InvalidRequest, without_frames
+from brokerd.errors import BrokerdError, InvalidRequest, without_traceback
 from brokerd.schemas.checker import Requester
 from brokerd.schemas.values import parse_mode, parse_type
 from brokerd.security import ADMIN, WRITE
@@ -134,7 +134,7 @@ async def _later(begin: Callable[[Callable[[T | None, BrokerdError | None], None
         if error is None:
             answer.callback(result)
         else:
-            answer.errback(without_frames(error))
+            answer.errback(without_traceback(error))
 
     begin(done)
     return await answer

@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.python.failure import Failure
 from twisted.web.server import Request
 
-from brokerd.errors import BrokerdError, InvalidRequest, without_frames
+from brokerd.errors import BrokerdError, InvalidRequest, without_traceback
 from brokerd.security import OPEN, Access, Guard
 from brokerd.security.certificates import peer_subject
 
@@ -35,9 +35,9 @@ REALM = b'Basic realm="brokerd", charset="UTF-8"'
 
 
 def drop_frames(failure: Failure) -> None:
-    """Remove the frames from a failure: see `without_frames`."""
+    """Remove the frames from a failure: see `without_traceback`."""
     error: Any = failure.value
-    without_frames(error)
+    without_traceback(error)
     failure.tb = None
 
 

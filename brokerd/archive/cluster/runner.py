@@ -98,7 +98,7 @@ class SparkRunner:
         with self.job_group(name, len(items)) as context:
             pickled = [pickle.dumps(item) for item in items]
             expected = None if self.is_local() else package()
-            task = portable_task(_Guard(function), expected)
+            task = portable_task(_Task(function), expected)
             answers = context.parallelize(pickled, len(items)).map(task).collect()
         errors = [text for _, text in answers if text]
         errors += [result.text for result, _ in answers if isinstance(result, _TaskError)]
@@ -163,7 +163,7 @@ class _TaskError(NamedTuple):
     text: str
 
 
-class _Guard(Generic[Item, Result]):
+class _Task(Generic[Item, Result]):
     """Wraps a function. Returns expected errors as values, unless another attempt may succeed."""
 
     def __init__(self, function: Callable[[Item], Result]) -> None:

@@ -21,7 +21,7 @@ VERSION_PROPERTY = "brokerd.version"
 ROLLUP_APP = "brokerd-rollup"
 """The Delta app transaction whose version is the LSN up to which a table holds the log."""
 SEGMENT_APP = "brokerd-segment"
-"""Its version is the `brokerd.archive.contract.pin.segment_mark` of the last archived segment."""
+"""Its version is the `brokerd.archive.contract.pin.segment_hash` of the last archived segment."""
 ARCHIVE_APP = "brokerd-archive"
 """Its version is a random number that a table gets when it is created. The archive's id is the
 number of ``records``."""

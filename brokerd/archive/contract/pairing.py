@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from brokerd.archive.contract.pin import Pin, segment_mark
+from brokerd.archive.contract.pin import Pin, segment_hash
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 
 RESTORE_ARCHIVE = (
@@ -30,8 +30,8 @@ class TableState(NamedTuple):
     """`brokerd.archive.contract.view.ArchiveView.archive_id`."""
     lsn: int
     """The table holds everything that the log held below this LSN."""
-    segment_mark: int
-    """`brokerd.archive.contract.pin.segment_mark` of the segment that ends there; 0: unknown."""
+    segment_hash: int
+    """`brokerd.archive.contract.pin.segment_hash` of the segment that ends there; 0: unknown."""
 
 
 class SegmentEnd(NamedTuple):
@@ -84,9 +84,9 @@ def log_problem(
     """
     if table.lsn > end_lsn:
         return f"the archive holds the log up to LSN {table.lsn}, but the log ends at {end_lsn}"
-    segment = segment_at(table.lsn) if table.segment_mark else None
+    segment = segment_at(table.lsn) if table.segment_hash else None
     if segment is None:
         return ""
-    if segment.end_lsn == table.lsn and segment_mark(segment.segment_id) == table.segment_mark:
+    if segment.end_lsn == table.lsn and segment_hash(segment.segment_id) == table.segment_hash:
         return ""
     return f"the archive holds the log up to LSN {table.lsn}, where the log has another segment"

@@ -36,7 +36,7 @@ def archive_id(number: int) -> str:
     return f"{number:016x}" if number else ""
 
 
-def segment_mark(segment_id: bytes) -> int:
+def segment_hash(segment_id: bytes) -> int:
     """Hash the random id of a segment to 62 bits, which identify the segment."""
     return segment_salt(segment_id) >> 2
 

@@ -67,8 +67,8 @@ class ArchiveView(Protocol):
     """The table ``records`` holds everything that the log held below this LSN."""
     events_lsn: int
     """The same for the table ``events``."""
-    segment_mark: int
-    """`brokerd.archive.contract.pin.segment_mark` of the segment that ends at ``records_lsn``; 0:
+    segment_hash: int
+    """`brokerd.archive.contract.pin.segment_hash` of the segment that ends at ``records_lsn``; 0:
     unknown."""
     max_topic_id: int
     """The largest topic id with records in the archive; 0 if it has no records."""

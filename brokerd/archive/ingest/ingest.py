@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from brokerd.archive.contract.layout import EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP, Layout
-from brokerd.archive.contract.pin import segment_mark
+from brokerd.archive.contract.pin import segment_hash
 from brokerd.archive.delta.actions import add_file
 from brokerd.archive.delta.table import TableConflict
 from brokerd.archive.errors import JobFailed
@@ -206,7 +206,7 @@ class _Ingest:
             [add_file(info) for info in files],
             (),
             {ROLLUP_APP: lot.end_lsn},
-            marks={SEGMENT_APP: segment_mark(lot.segments[-1].segment_id)},
+            marks={SEGMENT_APP: segment_hash(lot.segments[-1].segment_id)},
             now_ms=run.now_ms(),
         )
         run.failpoint(f"after {layout.name} commit")

@@ -91,7 +91,7 @@ class DeltaArchiveView:
         self._events = events
         self.map = files
         self.log_id = archive.log_id
-        self.archive_id, self.records_lsn, self.segment_mark = records.state
+        self.archive_id, self.records_lsn, self.segment_hash = records.state
         self.version = records.version
         self.events_lsn = 0 if events is None else events.state.lsn
         self.max_topic_id = files.max_topic_id

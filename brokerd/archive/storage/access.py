@@ -23,7 +23,7 @@ class AccessDenied(BrokerdError):
     """The process may not change the group or the mode of a file."""
 
 
-class Access(NamedTuple):
+class FileAccess(NamedTuple):
     """The access of other users. The default leaves it to umask and directories."""
 
     group: str = ""
@@ -38,7 +38,7 @@ class Access(NamedTuple):
         return mode | (mode & 0o444) >> 2 | (stat.S_ISGID if self.group else 0)
 
 
-def parse_access(group: str, mode: str) -> Access:
+def parse_access(group: str, mode: str) -> FileAccess:
     """Parse ``archive.group`` and ``archive.mode``. Raises ConfigError."""
     if mode and not _MODE.fullmatch(mode):
         raise ConfigError(
@@ -47,16 +47,16 @@ def parse_access(group: str, mode: str) -> Access:
         )
     if group and not mode:
         raise ConfigError("archive.group needs archive.mode, such as 0640")
-    return Access(group, int(mode, 8) if mode else None)
+    return FileAccess(group, int(mode, 8) if mode else None)
 
 
-def set_umask(access: Access) -> None:
+def set_umask(access: FileAccess) -> None:
     """Set the umask of this process, and so of its Java and its tasks, by a mode."""
     if access.mode is not None:
         os.umask(0o777 & ~access.directory_mode)
 
 
-def apply_access(root: Path, access: Access) -> None:
+def apply_access(root: Path, access: FileAccess) -> None:
     """Give the directories and files of an archive their group and mode, if the root lacks them.
 
     The root comes last, so that an interrupted call is repeated.

@@ -18,7 +18,7 @@ KNOWN_MAX = 4_096
 ASKED_MAX = 64
 """Reads under way at a time; other readers of the archive wait for these."""
 
-Place = tuple[int, int, int]
+_RecordKey = tuple[int, int, int]
 """Topic id, partition, offset."""
 
 
@@ -27,8 +27,8 @@ class ArchiveAppendTimes:
 
     def __init__(self, archive_reader: ArchiveReader) -> None:
         self._archive_reader = archive_reader
-        self._known: OrderedDict[Place, int] = OrderedDict()
-        self._asked: set[Place] = set()
+        self._known: OrderedDict[_RecordKey, int] = OrderedDict()
+        self._asked: set[_RecordKey] = set()
 
     def time_of(self, partition: Partition, offset: int) -> int | None:
         """Return the broker time of the append of this record, or of the next one if it is removed.
@@ -43,7 +43,7 @@ class ArchiveAppendTimes:
             self._look_up(place)
         return None
 
-    def _look_up(self, place: Place) -> None:
+    def _look_up(self, place: _RecordKey) -> None:
         if place in self._asked:
             return
         self._asked.add(place)

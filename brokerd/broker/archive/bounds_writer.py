@@ -27,8 +27,8 @@ from brokerd.archive.contract.bounds import (
 )
 from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.broker.archive.bounds import CommitPlace, capture
+from brokerd.broker.clock import Timer
 from brokerd.broker.context import Context
-from brokerd.broker.group_commit import DelayedCall
 from brokerd.broker.model.log_id import LogId, find_log_id
 from brokerd.errors import error_text
 from brokerd.wal.disk import write_atomically
@@ -102,7 +102,7 @@ class BoundsWriter:
         self._wanted = False
         """Whether a change other than growth of the log calls for a write."""
         self._busy = False
-        self._call: DelayedCall | None = None
+        self._call: Timer | None = None
         self._due = 0.0
         self._rest_until = 0.0
         self._stopped = False

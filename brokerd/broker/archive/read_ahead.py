@@ -15,7 +15,7 @@ from collections import OrderedDict
 from functools import partial
 
 from brokerd.broker.archive.reader import ArchiveReader, ReadCallback
-from brokerd.broker.group_commit import Clock
+from brokerd.broker.clock import Clock
 from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import Partition
 

@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from brokerd.archive.contract.view import ArchiveUnavailable, ArchiveView
 from brokerd.broker.archive.chunks import chunks_of
 from brokerd.broker.archive.refresher import ArchiveRefresher
-from brokerd.broker.group_commit import Clock
+from brokerd.broker.clock import Clock
 from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import Partition
 from brokerd.errors import DamagedData, error_text
@@ -89,12 +89,12 @@ class ArchiveReader:
         not have the offset and the log did not delete it. ``done(None, error)`` as `ask`.
         """
         topic_id, index = partition.topic.topic_id, partition.index
-        is_needed = offset < partition.archived_end
+        journal_lacks_it = offset < partition.archived_end
         began_seconds = self._clock.seconds()
 
         def question(view: ArchiveView) -> list[Chunk]:
             rows = view.read(topic_id, index, offset, max_bytes)
-            if rows is None and is_needed:
+            if rows is None and journal_lacks_it:
                 raise ArchiveUnavailable(
                     f"version {view.version} of the archive does not hold offset {offset} of topic "
                     f"{partition.topic.name!r} partition {index}, which the log has deleted; was "
@@ -116,7 +116,7 @@ class ArchiveReader:
             else:
                 done([], None)
 
-        if self._refresher.last_view is not None or is_needed:
+        if self._refresher.last_view is not None or journal_lacks_it:
             self.ask(question, ended)
         elif self._refresher.is_active:
             self._refresher.refresh(refreshed)

@@ -17,8 +17,8 @@ from typing import Any
 from twisted.logger import Logger
 
 from brokerd.archive.contract.view import Archive, ArchiveUnavailable, ArchiveView, ForeignArchive
-from brokerd.broker.callbacks import guarded
-from brokerd.broker.group_commit import Clock, DelayedCall
+from brokerd.broker.callbacks import run_callback
+from brokerd.broker.clock import Clock, Timer
 from brokerd.errors import error_text
 from brokerd.worker_pool import WorkerPool
 
@@ -61,7 +61,7 @@ class ArchiveRefresher:
         self.error: Exception | None = None
         """The error of the last refresh; None after a success."""
         self._logged: set[type[Exception]] = set()
-        self._poll_call: DelayedCall | None = None
+        self._poll_call: Timer | None = None
         self._began_seconds: float | None = None
         """When the refresh in progress began."""
         self._ended_seconds: float | None = None
@@ -158,7 +158,7 @@ class ArchiveRefresher:
         else:
             self._poll_call = self._clock.callLater(self._poll_us / 1e6, self._poll)
         for done in waiting:
-            guarded(done, error)
+            run_callback(done, error)
 
     def _use(self, view: ArchiveView | None) -> Exception | None:
         """Use a version from now on, or return the reason why not."""
@@ -179,7 +179,7 @@ class ArchiveRefresher:
             return None
         self.last_view = view
         for call in self.on_version:
-            guarded(call)
+            run_callback(call)
         return None
 
     def _fail(self, error: Exception) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 
 from twisted.logger import Logger
 
+from brokerd.broker.clock import Timer
 from brokerd.broker.context import Context
 from brokerd.broker.delayed.prefetch import DelayedPrefetch, Message, message_of
 from brokerd.broker.delayed.schedule import (
@@ -28,7 +29,6 @@ from brokerd.broker.group_commit import (
     EVENT_PAIR_BYTES,
     GROUP_EVENTS_OVERHEAD_BYTES,
     Congested,
-    DelayedCall,
 )
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.leases.timers import LeaseTimers
@@ -114,11 +114,11 @@ class DelayedDelivery:
         """The offset after the last read of a schedule, and the bytes of that read."""
         self._starting: list[Topic] = []
         """Internal topics to take up after the start."""
-        self._start_call: DelayedCall | None = None
+        self._start_call: Timer | None = None
         self._to_trim: dict[GroupPartition, None] = {}
         """Schedules with messages settled since the last trim."""
-        self._run_call: DelayedCall | None = None
-        self._trim_call: DelayedCall | None = None
+        self._run_call: Timer | None = None
+        self._trim_call: Timer | None = None
         self._is_congested = False
         self._is_late = False
         self._stopped = False
@@ -298,7 +298,7 @@ class DelayedDelivery:
             expires_at_us or (0 if forever else None),
         )
         self._settle(group_partition, offset)
-        self._counters.fired += 1
+        self._counters.delivered += 1
         self._is_late = False
         if not self._time.lead_us():
             self._counters.count_lateness(max(0, self._time.time_us() - due_us) / 1e6)

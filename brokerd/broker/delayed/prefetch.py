@@ -21,8 +21,8 @@ from typing import NamedTuple
 from brokerd.archive.contract.view import ArchiveView
 from brokerd.broker.archive.chunks import chunks_of
 from brokerd.broker.archive.reader import ArchiveReader
+from brokerd.broker.clock import Timer
 from brokerd.broker.context import Context
-from brokerd.broker.group_commit import DelayedCall
 from brokerd.broker.model.chunks import Chunk
 from brokerd.broker.model.topics import GroupPartition, Partition
 from brokerd.broker.records.cold_reader import READ_AHEAD_BYTES, run_plan
@@ -171,7 +171,7 @@ class DelayedPrefetch:
         self._count = 0
         self._scan: _Scan | None = None
         """The scan under way."""
-        self._call: DelayedCall | None = None
+        self._call: Timer | None = None
         self._call_us = 0
         self._stopped = False
 

@@ -88,7 +88,7 @@ class ScheduleCounters:
     """Counts of delayed messages since the broker started."""
 
     scheduled: int = 0
-    fired: int = 0
+    delivered: int = 0
     """Delivered to their topics."""
     cancelled: int = 0
     expired: int = 0
@@ -108,7 +108,7 @@ class ScheduleCounters:
         """Return the counts by their names in the status."""
         return {
             "scheduled": self.scheduled,
-            "fired": self.fired,
+            "fired": self.delivered,
             "cancelled": self.cancelled,
             "expired": self.expired,
             "lost": self.lost,
@@ -186,7 +186,7 @@ class Schedule:
 
         Raises `LimitExceeded` if the state of groups has no memory for delayed messages.
         """
-        self._state.stores.check_room()
+        self._state.stores.check_memory()
         self._open_internal(topic)
 
     def append(

@@ -371,7 +371,7 @@ class GroupAdmin:
         group_partitions = [*group.partitions] if group_partitions is None else group_partitions
         new = sum(not group_partition.is_kept for group_partition in group_partitions)
         if new:
-            self._state.stores.check_room(new * NEW_STATE_MEMORY)
+            self._state.stores.check_memory(new * NEW_STATE_MEMORY)
         self._group_commit.admit_events(
             len(group_partitions) * (GROUP_EVENTS_OVERHEAD_BYTES + EVENT_PAIR_BYTES + string_bytes)
         )

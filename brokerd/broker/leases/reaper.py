@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from brokerd.broker.group_commit import Clock, DelayedCall
+from brokerd.broker.clock import Clock, Timer
 from brokerd.broker.model.topics import ConsumerGroup
 
 SLICE_SECONDS = 0.005
@@ -22,7 +22,7 @@ class GroupReaper:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._groups: list[ConsumerGroup] = []
-        self._call: DelayedCall | None = None
+        self._call: Timer | None = None
 
     def dispose(self, groups: Iterable[ConsumerGroup]) -> None:
         """Free the groups of a deleted topic. The first slice runs now."""

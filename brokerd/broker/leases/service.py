@@ -12,12 +12,12 @@ from typing import Protocol
 
 from xxhash import xxh3_64_intdigest
 
+from brokerd.broker.clock import Timer
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import (
     EVENT_PAIR_BYTES,
     GROUP_EVENTS_OVERHEAD_BYTES,
     ChangedPartitions,
-    DelayedCall,
 )
 from brokerd.broker.leases.timers import LeaseTimers
 from brokerd.broker.leases.waiters import Waiter, Waiters
@@ -102,7 +102,7 @@ class LeaseService:
         self._counted_us = -COUNT_US
         self.timers = LeaseTimers(context.clock, context.time, self._on_due)
         self._clock = context.clock
-        self._trim_call: DelayedCall | None = None
+        self._trim_call: Timer | None = None
 
     def limit_groups(self, max_groups: int) -> None:
         """Allow this many groups from now on; the next new group counts all."""
@@ -165,7 +165,7 @@ class LeaseService:
         reached.
         """
         check_name(name, "group name")
-        self._state.stores.check_room(GROUP_MEMORY + NEW_STATE_MEMORY)
+        self._state.stores.check_memory(GROUP_MEMORY + NEW_STATE_MEMORY)
         if self._groups_left <= 0:
             self._count_groups()
         return self._state.new_group(topic, name)
@@ -208,7 +208,7 @@ class LeaseService:
             return []
         stores = self._state.stores
         if stores.memory_bytes + limit * NEW_STATE_MEMORY > stores.memory_max:
-            stores.check_room()
+            stores.check_memory()
             limit = stores.room_bytes // NEW_STATE_MEMORY
         if duration_us is None:
             duration_us = group.settings.default_duration_us
@@ -373,7 +373,7 @@ class LeaseService:
             stores.memory_bytes + NEW_STATE_MEMORY > stores.memory_max
             and not group_partition.store.knows(offset)
         ):
-            stores.check_room()
+            stores.check_memory()
         reason_bytes = 4 * len(reason)
         self._group_commit.admit_events(LAPSE_AND_CHANGE * EVENT_PAIR_BYTES + reason_bytes)
         store = group_partition.store
@@ -600,7 +600,7 @@ class LeaseService:
         ended = group_partition.store.end_due(now_us, step)
         lapsed = len(events) - before
         if lapsed:
-            self._counters.expired += lapsed
+            self._counters.lapsed += lapsed
             self.add_to_frame(group_partition, lapsed * EVENT_PAIR_BYTES, schedule=False)
             if self._group_commit.gathered_bytes > LAPSE_FRAME_BYTES:
                 self._group_commit.end_frame_early()  # the journal builds a frame in one step

@@ -6,8 +6,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from brokerd.broker.clock import BrokerTime
-from brokerd.broker.group_commit import Clock, DelayedCall
+from brokerd.broker.clock import BrokerTime, Clock, Timer
 from brokerd.broker.model.topics import GroupPartition
 
 TURN_LIMIT = 1024
@@ -44,7 +43,7 @@ class LeaseTimers:
         self._heap: list[tuple[int, int, GroupPartition]] = []
         self._count = 0
         """Number of entries ever pushed. It orders entries with the same time."""
-        self._call: DelayedCall | None = None
+        self._call: Timer | None = None
         self._call_us = 0
         self._firing = False
         """Whether `_fire` is running. It sets the timer at its end."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from brokerd.broker.callbacks import guarded
-from brokerd.broker.group_commit import Clock, DelayedCall
+from brokerd.broker.callbacks import run_callback
+from brokerd.broker.clock import Clock, Timer
 
 TURN_ATTEMPTS = 1_000
 """The most waiters that try in one turn of the reactor."""
@@ -48,7 +48,7 @@ class Waiter:
     def give_up(self) -> None:
         """End the wait now, as its timeout does."""
         self.cancel()
-        guarded(self._timed_out)
+        run_callback(self._timed_out)
 
     def cancel(self) -> None:
         """Stop waiting. No callback is called later."""
@@ -67,7 +67,7 @@ class Waiters:
         self._due: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Groups with waiters that must try, by names of topic and group."""
         self._is_serving = False
-        self._call: DelayedCall | None = None
+        self._call: Timer | None = None
 
     def __bool__(self) -> bool:
         return bool(self._topics)
@@ -146,7 +146,7 @@ class Waiters:
         if not queue:
             return False
         waiter = next(iter(queue))
-        is_over = guarded(waiter.attempt)
+        is_over = run_callback(waiter.attempt)
         if is_over is None:
             waiter.give_up()
         elif is_over:

@@ -170,7 +170,7 @@ class MutableChunk(DenseChunk):
         self._frames: list[tuple[int, int]] = []
         """Frames before ``ticket`` that may not be durable: (ticket, records up to it)."""
 
-    def mark_framed(self, count: int, time_us: int, ticket: int, durable_ticket: int) -> None:
+    def set_framed(self, count: int, time_us: int, ticket: int, durable_ticket: int) -> None:
         """Report that the last ``count`` records are in the frame with this ticket."""
         frames = self._frames
         frames.append((self.ticket, len(self.times_us)))

@@ -66,7 +66,7 @@ class GroupStores:
         """Memory that new state may take."""
         return max(0, self.memory_max - self.memory_bytes)
 
-    def check_room(self, size: int = NEW_STATE_MEMORY) -> None:
+    def check_memory(self, size: int = NEW_STATE_MEMORY) -> None:
         """Check that there is memory for ``size`` bytes of new state. Raises `LimitExceeded`."""
         if size > self.room_bytes:
             raise LimitExceeded(

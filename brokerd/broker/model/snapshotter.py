@@ -15,8 +15,7 @@ from functools import partial
 import msgpack
 from twisted.logger import Logger
 
-from brokerd.broker.clock import BrokerTime
-from brokerd.broker.group_commit import Clock, DelayedCall
+from brokerd.broker.clock import BrokerTime, Clock, Timer
 from brokerd.broker.model.snapshot_capture import (
     CapturedGroupPartition,
     CapturedTopic,
@@ -97,7 +96,7 @@ class Snapshotter:
         self._stopped = False
         self._changed: set[DamageFingerprint] = set()
         """Damage that snapshots name and that has since been cured or has grown."""
-        self._tick_call: DelayedCall | None = None
+        self._tick_call: Timer | None = None
         self.wanted = False
         """Set to take a snapshot at the next frame boundary, however little the log grew."""
         self.on_written: Callable[[], None] = lambda: None

@@ -124,7 +124,7 @@ class State:
             EntryKind.RECORDS: lambda frame, entry: self._apply_records(frame.lsn, entry),
             EntryKind.GROUP_EVENTS: self._apply_events,
             EntryKind.TOPIC: self._apply_topic,
-            EntryKind.LOST: lambda frame, entry: self._apply_loss(entry),
+            EntryKind.LOST: lambda frame, entry: self._apply_loss_entry(entry),
             EntryKind.MARK: self._apply_mark,
         }
         self.loaders: dict[int, Load] = {
@@ -255,10 +255,10 @@ class State:
                     "else this version has a fault; the log has the traceback"
                 ) from error
         for lost in frame.lost:
-            self._apply_lost(frame.lsn, lost)
+            self._apply_damaged_batch(frame.lsn, lost)
         self.stores.trim()
 
-    def _apply_loss(self, entry: Entry) -> None:
+    def _apply_loss_entry(self, entry: Entry) -> None:
         self._replay.losses.append(entry)
         self._replay.was_damaged = True
 
@@ -269,7 +269,7 @@ class State:
         if fields.get("set", False):
             self.last_time_us = frame.time_us
 
-    def _apply_lost(self, lsn: int, lost: LostRange) -> None:
+    def _apply_damaged_batch(self, lsn: int, lost: LostRange) -> None:
         """Use the header of a damaged batch."""
         partition = self.partition(lost.topic_id, lost.partition)
         if partition is not None and lsn >= self._replay.fresh_from.get(partition.topic, 0):

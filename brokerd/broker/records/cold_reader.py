@@ -14,10 +14,10 @@ from functools import partial
 
 from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive
 from brokerd.broker.archive.read_ahead import ReadAhead
-from brokerd.broker.callbacks import guarded
+from brokerd.broker.callbacks import run_callback
 from brokerd.broker.model.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache, MutableChunk
 from brokerd.broker.model.topics import Partition
-from brokerd.broker.status.damage import DamageRegistry, Place
+from brokerd.broker.status.damage import DamagedBytes, DamageRegistry
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal import DamagedBatch, ReadPlan, Wal
 from brokerd.walformat import decode_records
@@ -165,11 +165,11 @@ class ColdReader:
         for wanted, loaded in self._waiting.pop(partition):
             found = partition.cold.find(wanted)
             if wanted < partition.start_offset:
-                guarded(loaded, None, _removed(partition, wanted))
+                run_callback(loaded, None, _removed(partition, wanted))
             elif found is not None:
-                guarded(loaded, found, None)
+                run_callback(loaded, found, None)
             elif wanted == offset:
-                guarded(loaded, None, error)
+                run_callback(loaded, None, error)
             else:
                 retry.append((wanted, loaded))
         for wanted, loaded in retry:
@@ -181,12 +181,12 @@ class ColdReader:
         if isinstance(error, ArchiveUnavailable):
             return error  # `ArchiveReader` reports it
         if isinstance(error, DamagedBatch):
-            place, lost = Place(error.name, *error.positions, error.problem), error.offsets
+            place, lost = DamagedBytes(error.name, *error.positions, error.problem), error.offsets
         elif isinstance(error, DamagedArchive):
-            place = Place("", -1, -1, str(error))
+            place = DamagedBytes("", -1, -1, str(error))
             lost = error.first, max(error.end, offset + 1)
         elif isinstance(error, DamagedData):
-            place, lost = Place("", -1, -1, str(error)), (offset, offset + 1)
+            place, lost = DamagedBytes("", -1, -1, str(error)), (offset, offset + 1)
         else:
             self._damage.read_failed(partition, offset, error)
             return error

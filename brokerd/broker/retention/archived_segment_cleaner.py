@@ -34,13 +34,13 @@ from brokerd.errors import BrokerdError, NoSpace
 from brokerd.wal import Coverage, CoveragePlan, RemovableSegment, RetainedBytes, Wal
 from brokerd.worker_pool import WorkerPool
 
-MARKS = 100
+ENDS_PER_FRAME = 100
 """Partitions marked in one frame; this takes about a millisecond of the reactor."""
 
-MarkArchived = Callable[[list[tuple[Partition, int]]], int]
-"""`TopicAdmin.mark_archived`."""
+SetArchivedEnds = Callable[[list[tuple[Partition, int]]], int]
+"""`TopicAdmin.set_archived_ends`."""
 
-Mark = tuple[tuple[int, int], int]
+ArchivedEnd = tuple[tuple[int, int], int]
 """(topic id, partition), and the offset below which records may be missing from the log."""
 
 
@@ -55,10 +55,10 @@ class Basis(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Result of a plan: removable segments, and marks that must be durable before deletion."""
+    """Result of a plan: removable segments, and archived ends, durable before deletion."""
 
     removables: list[RemovableSegment]
-    marks: list[Mark]
+    ends: list[ArchivedEnd]
 
 
 class ArchivedSegmentCleaner:
@@ -78,7 +78,7 @@ class ArchivedSegmentCleaner:
         archive_thread: WorkerPool,
         archive_refresher: ArchiveRefresher,
         pin: ArchivePin,
-        mark_archived: MarkArchived,
+        set_archived_ends: SetArchivedEnds,
         settings: ArchiveSettings,
         on_examined: Callable[[], None],
         on_error: Callable[[Exception], None],
@@ -90,7 +90,7 @@ class ArchivedSegmentCleaner:
         self._archive_thread = archive_thread
         self._archive_refresher = archive_refresher
         self._pin = pin
-        self._mark_archived = mark_archived
+        self._set_archived_ends = set_archived_ends
         self._settings = settings
         self._on_examined = on_examined
         self._on_error = on_error
@@ -157,7 +157,7 @@ class ArchivedSegmentCleaner:
             self._report_lack(plan.retained)
             self.retained = plan.retained
             self._on_examined()
-        self._mark(found.marks, MARKS, found.removables)
+        self._write_ends(found.ends, ENDS_PER_FRAME, found.removables)
 
     def _report_lack(self, retained: RetainedBytes) -> None:
         """Log that the archive lacks records, once until it is complete again."""
@@ -169,23 +169,29 @@ class ArchivedSegmentCleaner:
                 event_id="archive-lacks",
             )
 
-    def _mark(self, marks: list[Mark], lot: int, removables: Sequence[RemovableSegment]) -> None:
-        """Write marks for ``lot`` partitions a frame, then raise the pin and delete."""
-        while marks and not self._stopped and self._is_in_order:
+    def _write_ends(
+        self, ends: list[ArchivedEnd], count: int, removables: Sequence[RemovableSegment]
+    ) -> None:
+        """Write the ends of ``count`` partitions a frame, then raise the pin and delete."""
+        while ends and not self._stopped and self._is_in_order:
             try:
-                news = self._mark_archived(list(self._partitions(marks[-lot:])))
+                news = self._set_archived_ends(list(self._partitions(ends[-count:])))
             except Congested:
-                self._group_commit.when_uncongested(partial(self._mark, marks, lot, removables))
+                self._group_commit.when_uncongested(
+                    partial(self._write_ends, ends, count, removables)
+                )
                 return
             except BrokerdError as error:
-                if isinstance(error, NoSpace) and lot > 1:
-                    lot //= 2
+                if isinstance(error, NoSpace) and count > 1:
+                    count //= 2
                     continue
                 self._finish(error)
                 return
-            del marks[-lot:]
+            del ends[-count:]
             if news:
-                self._group_commit.when_all_durable(partial(self._mark, marks, lot, removables))
+                self._group_commit.when_all_durable(
+                    partial(self._write_ends, ends, count, removables)
+                )
                 return
         if self._stopped:
             return
@@ -213,9 +219,9 @@ class ArchivedSegmentCleaner:
         else:
             self._finish(None)
 
-    def _partitions(self, marks: Sequence[Mark]) -> Iterator[tuple[Partition, int]]:
-        """Yield the partitions that still exist, with their marks."""
-        for (topic_id, index), end in marks:
+    def _partitions(self, ends: Sequence[ArchivedEnd]) -> Iterator[tuple[Partition, int]]:
+        """Yield the partitions that still exist, with their archived ends."""
+        for (topic_id, index), end in ends:
             partition = self._state.partition(topic_id, index)
             if partition is not None:
                 yield partition, end
@@ -245,7 +251,7 @@ class ArchivedSegmentCleaner:
 
 
 def _with_marks(removables: list[RemovableSegment], known: Mapping[tuple[int, int], int]) -> _Found:
-    """Return the segments with the marks that are not ``known`` yet. Runs in the plan's thread."""
+    """Return the segments, and archived ends not ``known`` yet. Runs in the plan's thread."""
     ends = {
         (topic_id, partition): end  # the last counts: segments are in order
         for removable in removables

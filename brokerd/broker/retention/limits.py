@@ -68,9 +68,9 @@ class _ArchiveQuestion(NamedTuple):
 class RetentionLimits:
     """Answers many queries at a time; ``readers`` read the log's indexes."""
 
-    def __init__(self, wal: Wal, readers: WorkerPool, archive_reader: ArchiveReader) -> None:
+    def __init__(self, wal: Wal, read_threads: WorkerPool, archive_reader: ArchiveReader) -> None:
         self._wal = wal
-        self._readers = readers
+        self._read_threads = read_threads
         self._archive_reader = archive_reader
 
     def query(
@@ -100,7 +100,7 @@ class RetentionLimits:
             else:
                 self._ask_archive(queries, found, done)
 
-        self._readers.submit(lambda: [_search_log(query) for query in queries], on_log_answers)
+        self._read_threads.submit(lambda: [_search_log(query) for query in queries], on_log_answers)
 
     def _ask_archive(
         self,

@@ -19,8 +19,9 @@ from typing import Any
 
 from twisted.logger import Logger
 
+from brokerd.broker.clock import Timer
 from brokerd.broker.context import Context
-from brokerd.broker.group_commit import Congested, DelayedCall
+from brokerd.broker.group_commit import Congested
 from brokerd.broker.model.topics import Partition, TopicSettings
 from brokerd.broker.retention.limits import Answer, LimitQuery, NewStart, RetentionLimits
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
@@ -85,7 +86,7 @@ class Retention:
         self._segment_cleaner = segment_cleaner
         self._settings = settings
         self._todo: Iterator[tuple[Partition, TopicSettings] | None] | None = None
-        self._call: DelayedCall | None = None
+        self._call: Timer | None = None
         self._stopped = False
         self._errors = 0
         self._last_error: str | None = None

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from brokerd.broker.group_commit import Clock, DelayedCall, GroupCommit
+from brokerd.broker.clock import Clock, Timer
+from brokerd.broker.group_commit import GroupCommit
 from brokerd.errors import NoSpace
 from brokerd.wal import Wal
 
@@ -23,7 +24,7 @@ class _Request:
 
     end_lsn: int
     sealed: SealCallback
-    timer: DelayedCall = field(init=False)
+    timer: Timer = field(init=False)
 
 
 class Sealing:

@@ -31,7 +31,7 @@ from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.retention.archived_segment_cleaner import (
     ArchivedSegmentCleaner,
     Basis,
-    MarkArchived,
+    SetArchivedEnds,
 )
 from brokerd.errors import BrokerdError, error_text
 from brokerd.wal import RemovableSegment, RemovalPlan
@@ -47,19 +47,19 @@ class SegmentCleaner:
         self,
         context: Context,
         snapshotter: Snapshotter,
-        readers: WorkerPool,
+        read_threads: WorkerPool,
         snapshot_thread: WorkerPool,
         archive_thread: WorkerPool,
         archive_refresher: ArchiveRefresher,
         pin: ArchivePin,
-        mark_archived: MarkArchived,
+        set_archived_ends: SetArchivedEnds,
         settings: ArchiveSettings,
     ) -> None:
         self._state = context.state
         self._group_commit = context.group_commit
         self._wal = context.wal
         self._snapshotter = snapshotter
-        self._readers = readers
+        self._read_threads = read_threads
         self._snapshot_thread = snapshot_thread
         self._archive_refresher = archive_refresher
         self._archived_segment_cleaner = ArchivedSegmentCleaner(
@@ -69,7 +69,7 @@ class SegmentCleaner:
             archive_thread,
             archive_refresher,
             pin,
-            mark_archived,
+            set_archived_ends,
             settings,
             on_examined=lambda: self._take_snapshot_for(self.waiting_bytes),
             on_error=self._report,
@@ -145,7 +145,9 @@ class SegmentCleaner:
             return
         self.last_error = None
         plan = self._wal.deleter.plan_removal(basis.starts, basis.topic_ids, basis.lsn)
-        self._readers.submit(plan.run, lambda found, error: self._found(basis, plan, found, error))
+        self._read_threads.submit(
+            plan.run, lambda found, error: self._found(basis, plan, found, error)
+        )
 
     def _found(
         self,

@@ -16,12 +16,9 @@ from typing import Any, TypeVar
 from msgspec import structs
 from twisted.logger import Logger
 
+from brokerd.broker.clock import Timer
 from brokerd.broker.context import Context
-from brokerd.broker.group_commit import (
-    ENTRY_OVERHEAD_BYTES,
-    Congested,
-    DelayedCall,
-)
+from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES, Congested
 from brokerd.broker.model.topics import Topic, TopicSettings
 from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.records.size import RECORD_FRAME_BYTES
@@ -81,8 +78,8 @@ class AuditTrail:
         self.enabled = keep_us is not None
         self._repeats = RepeatFilter()
         self._waiting: deque[AuditEvent] = deque()
-        self._write_call: DelayedCall | None = None
-        self._window_call: DelayedCall | None = None
+        self._write_call: Timer | None = None
+        self._window_call: Timer | None = None
         self._written = self._repeated = self._dropped = 0
         self._results = dict.fromkeys(Result, 0)
         """Counts of logins and denials by result, also while the trail is disabled."""

@@ -22,7 +22,7 @@ class Counters:
     leases_granted: int = 0
     settled: int = 0
     failed: int = 0
-    expired: int = 0
+    lapsed: int = 0
     records_removed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REMOVALS, 0))
     """Records below the start offsets, by the reason why the start offset moved."""
     dead_letters_removed: int = 0

@@ -59,7 +59,7 @@ class OffsetRange(NamedTuple):
         }
 
 
-class Place(NamedTuple):
+class DamagedBytes(NamedTuple):
     """A damaged part of a file; the positions are -1 if they are unknown."""
 
     file: str
@@ -101,7 +101,7 @@ class _Spans:
 class _Shown:
     """A damaged place and the offsets lost there."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DamagedBytes) -> None:
         self._place = place
         self._lost: dict[tuple[str, int], _Spans] = {}
 
@@ -120,7 +120,7 @@ class _Shown:
                 yield OffsetRange(topic, partition, first, end)
 
 
-def _key(place: Place, lost: list[OffsetRange]) -> tuple[str, int, int]:
+def _key(place: DamagedBytes, lost: list[OffsetRange]) -> tuple[str, int, int]:
     """Return the key of a place; the key of its partition if the place is unknown."""
     if place.file or not lost:
         return place[:3]
@@ -164,7 +164,7 @@ class DamageRegistry:
 
     # -- findings ----------------------------------------------------------------------------
 
-    def found(self, place: Place, lost: Iterable[OffsetRange]) -> None:
+    def found(self, place: DamagedBytes, lost: Iterable[OffsetRange]) -> None:
         """Register and log a damaged place that the replay found, with its lost offsets."""
         ranges = list(lost)
         for one in ranges:
@@ -180,7 +180,7 @@ class DamageRegistry:
             **place._asdict(),
         )
 
-    def on_record(self, place: Place, lost: Iterable[OffsetRange]) -> None:
+    def on_record(self, place: DamagedBytes, lost: Iterable[OffsetRange]) -> None:
         """Register a damaged place that a repair recorded; it does not degrade the broker."""
         shown = _Shown(place)
         for one in lost:
@@ -204,7 +204,12 @@ class DamageRegistry:
             )
 
     def read_damaged(
-        self, partition: Partition, first: int, end: int, place: Place, in_archive: bool = False
+        self,
+        partition: Partition,
+        first: int,
+        end: int,
+        place: DamagedBytes,
+        in_archive: bool = False,
     ) -> None:
         """Register damage that a read met; log new damage."""
         self.reads += 1
@@ -272,7 +277,7 @@ class DamageRegistry:
         self.records += records
         return records > 0
 
-    def _show(self, place: Place, lost: list[OffsetRange]) -> None:
+    def _show(self, place: DamagedBytes, lost: list[OffsetRange]) -> None:
         """Count a place if it is new, and add the lost ranges to its description."""
         key = _key(place, lost)
         if key not in self._known:

@@ -8,7 +8,7 @@ from itertools import starmap
 
 from brokerd.archive.contract.bounds import DamagedPlace
 from brokerd.broker.model.state import State
-from brokerd.broker.status.damage import DamageRegistry, OffsetRange, Place
+from brokerd.broker.status.damage import DamagedBytes, DamageRegistry, OffsetRange
 from brokerd.wal import Damage, RecoveryReport
 
 
@@ -45,5 +45,5 @@ class DamageReport:
             yield OffsetRange(name, partition, first, end)
 
 
-def _place(damage: Damage) -> Place:
-    return Place(damage.name, damage.position, damage.end, damage.problem)
+def _place(damage: Damage) -> DamagedBytes:
+    return DamagedBytes(damage.name, damage.position, damage.end, damage.problem)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from brokerd.broker.group_commit import Clock, DelayedCall
+from brokerd.broker.clock import Clock, Timer
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import GroupPartition
 
@@ -57,7 +57,7 @@ class GroupListing:
         self._omitted = 0
         self._ended_at = -REFRESH_SECONDS
         self._pass: Iterator[None] | None = None
-        self._call: DelayedCall | None = None
+        self._call: Timer | None = None
 
     def rows(self) -> tuple[list[Row], int]:
         """Return the rows and the number of omitted group partitions.

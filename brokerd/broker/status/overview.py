@@ -64,7 +64,7 @@ class Overview:
             "leases_granted": counters.leases_granted,
             "settled": counters.settled,
             "failed": counters.failed,
-            "expired": counters.expired,
+            "expired": counters.lapsed,
             "records_removed": dict(counters.records_removed),
             "dead_letters_removed": counters.dead_letters_removed,
             "refusals": [

@@ -97,12 +97,12 @@ class RecordHistory:
     def __init__(
         self,
         context: Context,
-        readers: WorkerPool,
+        read_threads: WorkerPool,
         archive_reader: ArchiveReader,
         refresher: ArchiveRefresher,
     ) -> None:
         self._wal = context.wal
-        self._readers = readers
+        self._read_threads = read_threads
         self._archive_reader = archive_reader
         self._refresher = refresher
         self._lock = DeferredLock()
@@ -182,7 +182,7 @@ class RecordHistory:
 
     def _step(self, scan: EventScan) -> Deferred[list[RecordEvent]]:
         result, done = _deferred()
-        self._readers.submit(scan.step, done)
+        self._read_threads.submit(scan.step, done)
         return result
 
 

@@ -54,7 +54,7 @@ from brokerd.codecs.mamamia.values import (
     Settle,
     SettleBatch,
 )
-from brokerd.codecs.mamamia.walk_steps import Steps, finish, walk_steps
+from brokerd.codecs.mamamia.walk_steps import DecodeSteps, finish, walk_steps
 
 _METADATA_KEY = b"\xa8metadata"
 _KEY_KEY = b"\xa3key"
@@ -192,7 +192,7 @@ class Decoder:
             return size - start - value_bytes > SHALLOW_BYTES
         return True
 
-    def decode_steps(self, command: int, body: bytes) -> Steps[Request]:
+    def decode_steps(self, command: int, body: bytes) -> DecodeSteps[Request]:
         """Return in steps what `decode` returns, and raise its errors."""
         array_key, read = _READERS.get(command, ("", None))
         try:
@@ -338,7 +338,7 @@ class Decoder:
         self._settles[suffix] = settle
 
 
-def _read_extend(fields: Fields) -> Steps[Extend]:
+def _read_extend(fields: Fields) -> DecodeSteps[Extend]:
     yield from ()
     return Extend(
         read_name(fields, "log_id"),
@@ -349,13 +349,13 @@ def _read_extend(fields: Fields) -> Steps[Extend]:
     )
 
 
-def _read_produce_batch(fields: Fields) -> Steps[ProduceBatch]:
+def _read_produce_batch(fields: Fields) -> DecodeSteps[ProduceBatch]:
     log_id = read_name(fields, "log_id")
     messages = yield from read_items(fields, "messages", batch_message)
     return ProduceBatch(log_id, messages, *read_producer(fields))
 
 
-def _read_acquire_batch(fields: Fields) -> Steps[AcquireBatch]:
+def _read_acquire_batch(fields: Fields) -> DecodeSteps[AcquireBatch]:
     yield from ()
     log_id, group_id = read_name(fields, "log_id"), read_name(fields, "group_id")
     client_id = read_name(fields, "client_id")
@@ -367,30 +367,30 @@ def _read_acquire_batch(fields: Fields) -> Steps[AcquireBatch]:
     )
 
 
-def _read_settle_batch(fields: Fields) -> Steps[SettleBatch]:
+def _read_settle_batch(fields: Fields) -> DecodeSteps[SettleBatch]:
     log_id, group_id = read_name(fields, "log_id"), read_name(fields, "group_id")
     client_id = read_name(fields, "client_id")
     settles = yield from read_items(fields, "settles", batch_settle)
     return SettleBatch(log_id, group_id, client_id, settles)
 
 
-def _read_group_info(fields: Fields) -> Steps[GroupInfo]:
+def _read_group_info(fields: Fields) -> DecodeSteps[GroupInfo]:
     yield from ()
     return GroupInfo(read_name(fields, "log_id"), read_name(fields, "group_id"))
 
 
-def _read_release(fields: Fields) -> Steps[Release]:
+def _read_release(fields: Fields) -> DecodeSteps[Release]:
     log_id, group_id = read_name(fields, "log_id"), read_name(fields, "group_id")
     client_id = read_name(fields, "client_id")
     return Release(log_id, group_id, client_id, (yield from read_ids(fields, "message_ids")))
 
 
-def _read_cancel(fields: Fields) -> Steps[Cancel]:
+def _read_cancel(fields: Fields) -> DecodeSteps[Cancel]:
     yield from ()
     return Cancel(read_name(fields, "log_id"), read_id(fields, "schedule_id"))
 
 
-_READERS: dict[int, tuple[str | None, Callable[[Fields], Steps[Request]]]] = {
+_READERS: dict[int, tuple[str | None, Callable[[Fields], DecodeSteps[Request]]]] = {
     Command.EXTEND: (None, _read_extend),
     Command.PRODUCE_BATCH: ("messages", _read_produce_batch),
     Command.ACQUIRE_BATCH: (None, _read_acquire_batch),

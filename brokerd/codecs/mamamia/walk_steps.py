@@ -40,11 +40,11 @@ _LONG_ITEMS = 32_768
 _HEADER_BYTES_MAX = 5
 
 Result = TypeVar("Result")
-Steps = Generator[None, None, Result]
+DecodeSteps = Generator[None, None, Result]
 """Yields after each step; its return value is the result."""
 
 
-def finish(steps: Steps[Result]) -> Result:
+def finish(steps: DecodeSteps[Result]) -> Result:
     """Run all steps at once and return their result."""
     while True:
         try:
@@ -71,7 +71,7 @@ class _Probe:
         self._unpacker.feed(self._body[self._fed : self._fed + PIECE_BYTES])
         self._fed += PIECE_BYTES
 
-    def skip(self) -> Steps[int]:
+    def skip(self) -> DecodeSteps[int]:
         """Pass over the next object and return where it ends."""
         while True:
             try:
@@ -93,7 +93,7 @@ class _Probe:
         return count
 
 
-def walk_steps(body: bytes, array_key: str | None = None) -> Steps[Fields]:
+def walk_steps(body: bytes, array_key: str | None = None) -> DecodeSteps[Fields]:
     """Return in steps what `packing.walk` returns, and raise its errors.
 
     Positions in the fields of the array's items are those in the item.
@@ -116,7 +116,7 @@ def walk_steps(body: bytes, array_key: str | None = None) -> Steps[Fields]:
     return fields
 
 
-def _map_steps(probe: _Probe, body: bytes, array_key: str | None) -> Steps[Fields]:
+def _map_steps(probe: _Probe, body: bytes, array_key: str | None) -> DecodeSteps[Fields]:
     fields: Fields = {}
     for number in range(probe.enter(True)):
         if number % ITEMS == 0:
@@ -136,7 +136,7 @@ def _map_steps(probe: _Probe, body: bytes, array_key: str | None) -> Steps[Field
     return fields
 
 
-def _items_steps(probe: _Probe, body: bytes) -> Steps[list[Fields | Field] | None]:
+def _items_steps(probe: _Probe, body: bytes) -> DecodeSteps[list[Fields | Field] | None]:
     """Return the items of an array; None for another type or a longer array than MAX_BATCH."""
     if not 0 < array_size(body, probe.position) <= MAX_BATCH:
         return None
@@ -152,7 +152,7 @@ def _items_steps(probe: _Probe, body: bytes) -> Steps[list[Fields | Field] | Non
     return items
 
 
-def _item_steps(probe: _Probe, body: bytes) -> Steps[Fields]:
+def _item_steps(probe: _Probe, body: bytes) -> DecodeSteps[Fields]:
     """Return the fields of an item that is a map."""
     start = probe.position
     raw = body[start : (yield from probe.skip())]
@@ -163,7 +163,7 @@ def _item_steps(probe: _Probe, body: bytes) -> Steps[Fields]:
     return walk_map(unpacker, raw, None)
 
 
-def _value_steps(probe: _Probe, body: bytes) -> Steps[Field]:
+def _value_steps(probe: _Probe, body: bytes) -> DecodeSteps[Field]:
     """Return the checked object at the position."""
     start = probe.position
     is_container = body[start] in CONTAINER_FIRST_BYTES
@@ -176,7 +176,7 @@ def _value_steps(probe: _Probe, body: bytes) -> Steps[Field]:
     return Field(raw, MAP if KINDS[raw[0]] == "a map" else ARRAY, start)
 
 
-def _check_steps(raw: bytes) -> Steps[None]:
+def _check_steps(raw: bytes) -> DecodeSteps[None]:
     """Decode a large array or map of sound structure, and keep none of its objects.
 
     Long lists live until the end: to free one takes as long as to build it, so that is done in

@@ -403,7 +403,7 @@ class Connection(Protocol):
 
     # -- memory -------------------------------------------------------------------------------
 
-    def await_room(self) -> None:
+    def await_memory(self) -> None:
         """Raise `AwaitMemory` if the answer to a read has to wait for memory.
 
         The handler of a read calls it before any change. Requests with short answers never wait.

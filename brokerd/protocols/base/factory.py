@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
-from brokerd.broker import Broker, Clock, DelayedCall
+from brokerd.broker import Broker, Clock, Timer
 from brokerd.broker.slices import SliceQueue
 from brokerd.protocols.base.connection import Connection, Hold, Limits
 from brokerd.protocols.base.memory import UNLIMITED, MemoryBudget
@@ -56,7 +56,7 @@ class ConnectionFactory(Factory):
         """Refused connections since the last log line, for which there were places."""
         self._refused_descriptors = 0
         """Refused connections since the last log line, for lack of descriptors."""
-        self._sweep_call: DelayedCall | None = None
+        self._sweep_call: Timer | None = None
         self._empty: list[Deferred[None]] = []
 
     def new_connection(self) -> Connection:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from brokerd.broker import FetchCallback, Partition, Topic
-from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
+from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_traceback
 from brokerd.protocols.base.connection import Connection, Hold, QueuedAnswers
 from brokerd.security import READ
 from brokerd.values import Record
@@ -56,7 +56,7 @@ class FetchConnection(Connection):
 
         A read from disk claims ``expected_bytes`` of memory until its answer is made.
         """
-        self.await_room()
+        self.await_memory()
         reading = _PendingFetch(self, topic.name, answer, expected_bytes)
         reading.begin(max(self.written_ticket, topic.ticket), read)
 
@@ -148,7 +148,7 @@ class _PendingFetch:
             try:
                 connection.access.require(READ, self._topic_name)
             except BrokerdError as refusal:
-                records, error = (), without_frames(refusal)
+                records, error = (), without_traceback(refusal)
         connection.expect_answer(0)
         connection.resolve(place, *self._parts(records, next_offset, error), at_once=True)
         connection.unhold(Hold.IN_PROGRESS)

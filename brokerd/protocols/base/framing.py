@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar
 
 from brokerd.broker import Broker, Congested
-from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
+from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_traceback
 from brokerd.protocols.base.connection import Connection
 from brokerd.protocols.base.memory import ANSWERS, AwaitMemory
 from brokerd.protocols.base.request_times import OPERATION
@@ -156,7 +156,7 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
             except BrokerdError as refusal:
                 self.count_refusal(refusal)
                 self.refuse(frame, refusal)
-                without_frames(refusal)
+                without_traceback(refusal)
             handled += 1
         if handled:
             times = self.factory.request_times

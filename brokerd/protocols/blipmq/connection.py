@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from brokerd.broker import Broker, Clock, Congested
 from brokerd.broker.records.size import values_frame_bytes
-from brokerd.broker.subscriptions import Floors
+from brokerd.broker.subscriptions import StartOffsets
 from brokerd.broker.topic_admin import check_topic_name
 from brokerd.codecs.blipmq import (
     AUTH_TWICE,
@@ -118,7 +118,7 @@ class BlipmqConnection(PollConnection):
         """Dropped NACKs with a `_RETRYABLE` code, to be reported before the next PONG."""
         self._is_silent = False
         """Whether the frames received last had no answer so far."""
-        self._floors: Floors | None = None
+        self._start_offsets: StartOffsets | None = None
         """Start offsets of the current SUBSCRIBE."""
 
     # -- frames -------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class BlipmqConnection(PollConnection):
             or not broker.group_commit.has_room(values_frame_bytes(messages))
         ):
             return 0
-        broker.records.append_values(topic.partitions[0], messages, Format.BLIPMQ)
+        broker.appender.append_values(topic.partitions[0], messages, Format.BLIPMQ)
         self.wrote()
         if pings:
             self.answer_run(b"".join([encode(Pong(ping)) for ping in pings]), len(pings))
@@ -279,7 +279,7 @@ class BlipmqConnection(PollConnection):
             None,
             metadata,
             Format.BLIPMQ,
-            broker.records.expiry_us(ttl_us) if ttl_us else None,
+            broker.appender.expiry_us(ttl_us) if ttl_us else None,
         )
         self.wrote()
 
@@ -287,10 +287,10 @@ class BlipmqConnection(PollConnection):
 
     def _subscribe(self, frame: bytes) -> None:
         correlation_id, topic_name, qos = decode_subscribe(frame)
-        floors, self._floors = self._floors, None
+        start_offsets, self._start_offsets = self._start_offsets, None
         self.access.require(READ, topic_name)
         settings = self._settings
-        if settings.look_back_us and floors is None:
+        if settings.look_back_us and start_offsets is None:
             self._look_back(frame, topic_name)
         try:
             is_new = self._makes(topic_name)
@@ -300,10 +300,10 @@ class BlipmqConnection(PollConnection):
                 settings.max_deliveries,
                 settings.retry_base_us,
                 settings.grace_us,
-                floors,
+                start_offsets,
             )
         except Congested:
-            self._floors = floors
+            self._start_offsets = start_offsets
             raise
         except InvalidName as refusal:
             raise InvalidFrame(str(refusal)) from None
@@ -332,21 +332,23 @@ class BlipmqConnection(PollConnection):
         broker = self.broker
         self.hold(Hold.IN_PROGRESS)
 
-        def found(floors: Floors | None, error: Exception | None) -> None:
-            self.close_on_fault(self._looked_back, frame, floors, error)
+        def found(start_offsets: StartOffsets | None, error: Exception | None) -> None:
+            self.close_on_fault(self._looked_back, frame, start_offsets, error)
 
-        broker.subscriptions.floors_at(
+        broker.subscriptions.start_offsets_at(
             topic_name, broker.time.time_us() - self._settings.look_back_us, found
         )
         raise FrameOnHold
 
-    def _looked_back(self, frame: bytes, floors: Floors | None, error: Exception | None) -> None:
+    def _looked_back(
+        self, frame: bytes, start_offsets: StartOffsets | None, error: Exception | None
+    ) -> None:
         if self.gone:
             return
         if error is not None:
             self.frames.pop(0)
             self._nack(frame, Code.FAILED, f"subscribe failed: {error}")
-        self._floors = floors
+        self._start_offsets = start_offsets
         self.unhold(Hold.IN_PROGRESS)
 
     # -- deliveries ---------------------------------------------------------------------------

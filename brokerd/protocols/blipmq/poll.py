@@ -145,7 +145,7 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
 
         Raises `FrameOnHold`, `AwaitMemory`, and as `Broker.leases.acquire`.
         """
-        self.await_room()
+        self.await_memory()
         self._dead_letter_unreadable()
         used = self._use(subscription_id)
         if used is None:

@@ -261,7 +261,7 @@ def _produce_again(connection: RequestConnection, name: str, envelope: Envelope)
         size = record_frame_bytes(envelope.payload)
         topic = broker.topic_writer.topic(access, target, size, connection.new_partitions)
     produce = partial(
-        broker.records.produce, topic.choose(None), envelope.payload, producer_format=Format.FLYMQ
+        broker.appender.produce, topic.choose(None), envelope.payload, producer_format=Format.FLYMQ
     )
     details = {"message": envelope.message_id, "topic": target}
     _carry_out(connection, EventType.DEAD_LETTERS_REPLAYED, name + SUFFIX, produce, details)

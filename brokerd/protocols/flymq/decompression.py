@@ -16,7 +16,7 @@ from typing import NamedTuple
 from brokerd.broker import Clock
 from brokerd.broker.slices import SLICE_SECONDS, SliceQueue
 from brokerd.codecs.flymq import CompressedRequest, Request, RequestError
-from brokerd.errors import without_frames
+from brokerd.errors import without_traceback
 from brokerd.protocols.base.connection import Connection
 
 AT_ONCE_BYTES = 131_072
@@ -102,7 +102,7 @@ class DecompressionQueue:
                 return
             outcome = large.request.decoded()
         except RequestError as refusal:
-            outcome = without_frames(refusal)
+            outcome = without_traceback(refusal)
         self._waiting[connection] = None
         large.done(outcome)
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from brokerd.broker import Clock, FetchCallback, Partition
 from brokerd.broker.slices import SLICE_SECONDS, SliceQueue
-from brokerd.errors import BrokerdError, without_frames
+from brokerd.errors import BrokerdError, without_traceback
 from brokerd.protocols.base.fetching import FetchConnection
 from brokerd.protocols.flymq.filter import Filter
 from brokerd.security import READ
@@ -92,7 +92,7 @@ class FilteredFetch:
         try:
             connection.access.require(READ, self._partition.topic.name)
         except BrokerdError as refusal:
-            self._done([], self._offset, without_frames(refusal))
+            self._done([], self._offset, without_traceback(refusal))
             return
         clock = self._clock
         connection.listen()

@@ -152,7 +152,7 @@ class ProduceConnection(RequestConnection):
         ):
             return 0
         partition = topic.partitions[0]
-        first = broker.records.append_values(partition, values, Format.FLYMQ)
+        first = broker.appender.append_values(partition, values, Format.FLYMQ)
         chunk = partition.chunks.open
         assert chunk is not None, "the records were just appended to it"
         self._receipts += [
@@ -164,7 +164,7 @@ class ProduceConnection(RequestConnection):
     def produce_with_ttl(self, request: ProduceWithTtl) -> None:
         """PRODUCE_WITH_TTL: produce a record that expires."""
         ttl_ms = request.ttl_ms
-        expires_at_us = self.broker.records.expiry_us(ttl_ms * 1000) if ttl_ms > 0 else 0
+        expires_at_us = self.broker.appender.expiry_us(ttl_ms * 1000) if ttl_ms > 0 else 0
         plain = Produce(request.topic, None, request.value)
         self.produce(plain, expires_at_us, Opcode.PRODUCE_WITH_TTL)
 

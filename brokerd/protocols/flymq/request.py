@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from brokerd.broker import Broker
 from brokerd.codecs.flymq import Frame, FrameError, FrameReader
-from brokerd.errors import BrokerdError, without_frames
+from brokerd.errors import BrokerdError, without_traceback
 from brokerd.protocols.base.connection import Hold
 from brokerd.protocols.base.fetching import FetchConnection
 from brokerd.protocols.base.framing import FrameConnection, FrameOnHold
@@ -50,7 +50,7 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
         (_, given, error), self._outcome = self._outcome, None
         if isinstance(error, BrokerdError):
             try:
-                raise without_frames(error)
+                raise without_traceback(error)
             finally:
                 del error  # which holds this frame now
         if error is not None:
@@ -70,7 +70,7 @@ class RequestConnection(FrameConnection[Frame, FrameError], FetchConnection):
         """
 
         if expected_bytes and (self._outcome is None or self._outcome[0] is not request):
-            self.await_room()
+            self.await_memory()
 
         def ask(done: Done[T]) -> None:
             run = StepsRun(self, make(), done)

@@ -14,7 +14,7 @@ from itertools import islice
 
 from brokerd.broker import Topic
 from brokerd.broker.slices import SLICE_SECONDS, SliceQueue
-from brokerd.errors import BrokerdError, without_frames
+from brokerd.errors import BrokerdError, without_traceback
 from brokerd.protocols.base.steps import Done, Steps
 from brokerd.protocols.flymq.request import RequestConnection
 from brokerd.protocols.flymq.topics import NO_NAMES
@@ -42,7 +42,7 @@ def answer_topics(
     Omits topics of the broker's own and names that this format cannot use.
     Raises `FrameOnHold`, `AwaitMemory`, `AuthenticationRequired`, `Denied` and `LimitExceeded`.
     """
-    connection.await_room()
+    connection.await_memory()
 
     def ask(done: Done[bytes]) -> None:
         connection.access.require_known()
@@ -122,7 +122,7 @@ class _TopicList:
         except StopIteration as stop:
             self._done(stop.value, None)
         except BrokerdError as refusal:
-            self._done(None, without_frames(refusal))
+            self._done(None, without_traceback(refusal))
         return False
 
     def _answer(self) -> Steps[bytes]:

@@ -63,7 +63,7 @@ from brokerd.errors import (
     UnknownGroup,
     UnknownOffset,
     UnknownTopic,
-    without_frames,
+    without_traceback,
 )
 from brokerd.protocols.base.connection import Hold, Limits, QueuedAnswers
 from brokerd.protocols.base.factory import ConnectionFactory
@@ -188,7 +188,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             or not broker.group_commit.has_room(values_frame_bytes(values))
         ):
             return 0
-        offset = broker.records.append_values(topic.partitions[0], values, Format.MAMAMIA)
+        offset = broker.appender.append_values(topic.partitions[0], values, Format.MAMAMIA)
         self.answer_run(produced_run(offset, len(values)), len(values))
         return len(values)
 
@@ -198,7 +198,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         if count < RUN_FRAMES_MIN or not self.access.may(READ, request.log_id):
             return 0
         with suppress(BrokerdError):  # the first request finds the error again
-            self.await_room()
+            self.await_memory()
             answers, count = acquire_run(self.broker, request, count)
             if count:
                 self.answer_run(answers, count)
@@ -261,7 +261,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         """Handle the first frame again, whose body is decoded."""
         self.factory.decodes.leave(self)
         if isinstance(refusal, BrokerdError):
-            self._decoded = without_frames(refusal)
+            self._decoded = without_traceback(refusal)
         else:
             self._decoded = request
         self.unhold(Hold.IN_PROGRESS)
@@ -344,7 +344,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
 
     def _expiry_us(self, ttl: float) -> int:
         """Return the expiry time in microseconds; 0, from a ttl of 0, means never."""
-        return self.broker.records.expiry_us(max(1, microseconds(ttl))) if ttl else 0
+        return self.broker.appender.expiry_us(max(1, microseconds(ttl))) if ttl else 0
 
     def _produce_batch(self, request: ProduceBatch) -> None:
         topic_name, messages, producer_id, sequence = request
@@ -384,7 +384,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             return
         if values is not None and len(topic.partitions) == 1:
             broker.group_commit.admit(size)
-            offset = broker.records.append_values(topic.partitions[0], values, Format.MAMAMIA)
+            offset = broker.appender.append_values(topic.partitions[0], values, Format.MAMAMIA)
             ids = list(range(offset, offset + len(values)))  # offsets of partition 0 are the ids
         else:
             ids = self._append_all(topic, messages, size)
@@ -406,7 +406,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         return [
             message_id_of(
                 partition.index,
-                broker.records.append(
+                broker.appender.append(
                     partition, value, encoding, key, metadata, Format.MAMAMIA, None, expires_at_us
                 ),
             )
@@ -464,7 +464,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
 
     def _lease(self, request: LeaseRequest, kind: AcquireKind) -> None:
         """Answer an acquire now, after a read from disk, or after a long poll."""
-        self.await_room()
+        self.await_memory()
         outcome = kind.acquire(self.broker, request)
         if isinstance(outcome, bytes):
             self.answer(outcome)

@@ -107,7 +107,7 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
         ids, _, timestamps, values = zip(*run, strict=True)
         if not self.group_commit.has_room(values_frame_bytes(values)):
             return 0
-        offset = self.broker.records.append_values(partition, values, _MEGA, timestamps)
+        offset = self.broker.appender.append_values(partition, values, _MEGA, timestamps)
         self.wrote()
         answers = map(produced, ids, timestamps, range(offset, offset + count))
         self.answer_run(b"".join(answers), count)
@@ -155,7 +155,7 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
         elif partition.next_offset > MAX_OFFSET:
             self.answers.append(refused(correlation_id, Code.RESOURCE_EXHAUSTED))
         else:
-            offset = self.broker.records.produce(
+            offset = self.broker.appender.produce(
                 partition, payload, _BYTES, None, None, _MEGA, timestamp
             )
             self.wrote()

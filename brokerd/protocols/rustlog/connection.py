@@ -45,7 +45,7 @@ from brokerd.codecs.rustlog import (
     TopicDescription,
     dialect_of,
 )
-from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
+from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_traceback
 from brokerd.protocols.base.connection import Hold, Limits
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.protocols.base.fetching import FetchConnection
@@ -165,7 +165,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
         if sum(map(len, records)) > JSON_BYTES_MAX:
             check_sizes(self._dialect, partition.next_offset, records)
         try:
-            base_offset = self.broker.records.produce_values(partition, records, Format.RUSTLOG)
+            base_offset = self.broker.appender.produce_values(partition, records, Format.RUSTLOG)
         except Congested:
             raise
         except BrokerdError as refusal:
@@ -294,7 +294,7 @@ class RustlogConnection(FrameConnection[bytes, FrameLengthError], FetchConnectio
         self._answer(TopicCreated())
 
     def _list_topics(self, request: ListTopics) -> None:
-        self.await_room()
+        self.await_memory()
         self._run_steps(list_topics(self.broker, CODECS[self._dialect], self.access))
 
     def _describe_topic(self, request: DescribeTopic) -> None:
@@ -371,7 +371,7 @@ def _refused(problem: Exception, dialect: Dialect) -> bytes:
         refusal = problem
     else:
         refusal = not_allowed(problem)
-    without_frames(problem)
+    without_traceback(problem)
     return CODECS[dialect].encode_answer(refusal.answer(dialect))
 
 

@@ -1,4 +1,4 @@
-# Tests: tests/broker/test_archive_guard.py
+# Tests: tests/broker/test_pairing_check.py
 """Refuses an archive of a later state of the log.
 
 A log that an operator restores from an older copy, or that lost its state, assigns the same topic
@@ -19,7 +19,7 @@ from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.context import Context
 
 
-class ArchiveGuard:
+class PairingCheck:
     """Checks each new version of an archive before the broker uses it."""
 
     def __init__(self, context: Context, pin: ArchivePin) -> None:
@@ -39,7 +39,7 @@ class ArchiveGuard:
         if view is None:
             self._pin.check(None)
             return
-        records = TableState(view.archive_id, view.records_lsn, view.segment_mark)
+        records = TableState(view.archive_id, view.records_lsn, view.segment_hash)
         self._pin.check(records)
         lsn = max(view.records_lsn, view.events_lsn)
         if self._refused_lsn is None or lsn < self._refused_lsn:
