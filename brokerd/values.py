@@ -25,7 +25,7 @@ PARTITION_SHIFT = 48
 """Bits of the offset in a message id; the partition is above them."""
 _OFFSET_MASK = (1 << PARTITION_SHIFT) - 1
 
-MAX_RECORD_BYTES = (10 << 20) - (64 << 10)
+ADMIN_RECORD_BYTES = (10 << 20) - (64 << 10)
 """Most bytes of value, key and metadata together in the admin API; they fill a frame of Mamamia."""
 
 

@@ -1,7 +1,7 @@
 # Tests: tests/broker/test_group_commit.py
 """Group commit in the broker: changes gather, become a frame, become durable.
 
-A request applies its changes at once, and they gather here. At the end of the turn of the reactor,
+A request applies its changes at once, and they gather here. At the end of the reactor turn,
 or when the commit in flight ends, they become one frame of the write-ahead log. The *ticket* of a
 frame is its number. An answer leaves when the frame with its changes is durable.
 
@@ -250,7 +250,7 @@ class GroupCommit:
         if self.gathered_bytes + size > min(self._frame_bytes, room()):
             self.end_frame_early()
         if room() < size:
-            self._no_room(size, "the disk is full, and not even the reserve for settles has")
+            self._no_room(size, "the disk is full, and not even the reserve of the journal has")
 
     def _no_room(self, size: int, complaint: str) -> NoReturn:
         error = self._wal.allocation_error

@@ -410,7 +410,7 @@ class Wal:
         """Wait for the commit in flight, if the last ones were quick.
 
         ``on_durable`` is called before this returns if the commit ends in time. The wait costs less
-        than a turn of the reactor, which cannot do other work meanwhile: the caller must have none.
+        than a reactor turn, which cannot do other work meanwhile: the caller must have none.
         """
         if self.busy and self._quick_commits >= QUICK_COMMITS:
             ticket = self.durable_ticket

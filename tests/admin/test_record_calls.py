@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings
 from brokerd.codecs.mamamia import Acquire, Produce
-from brokerd.values import MAX_RECORD_BYTES
+from brokerd.values import ADMIN_RECORD_BYTES
 from brokerd.wal import WalOptions
 from tests.admin.caller import Caller, answer_of
 from tests.house import House, ask
@@ -97,11 +97,11 @@ def test_a_topic_is_not_made_by_a_record_that_is_refused(caller: Caller) -> None
 def test_large_records_pass_and_larger_ones_are_refused() -> None:
     """What could not be delivered is not taken."""
     caller = Caller(House(options=WalOptions(segment_bytes=1 << 20, free_bytes_min=0)))
-    fits = "x" * MAX_RECORD_BYTES
+    fits = "x" * ADMIN_RECORD_BYTES
     assert produce(caller, {"value": fits})[0] == 200
-    assert len(values(caller)[0]) == MAX_RECORD_BYTES
+    assert len(values(caller)[0]) == ADMIN_RECORD_BYTES
     status, answer = produce(caller, {"value": fits + "x"})
-    assert (status, str(MAX_RECORD_BYTES) in answer["error"]) == (413, True)
+    assert (status, str(ADMIN_RECORD_BYTES) in answer["error"]) == (413, True)
 
 
 def test_no_records_is_no_request(caller: Caller) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.errors import NoSpace
-from brokerd.values import MAX_RECORD_BYTES
+from brokerd.values import ADMIN_RECORD_BYTES
 from tests.cli.shell import Shell
 
 
@@ -143,7 +143,7 @@ def test_a_value_that_is_not_what_it_should_be_is_refused(
 
 def test_what_no_broker_takes_is_not_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a file nor a line without end fills memory."""
-    monkeypatch.setattr("brokerd.cli.verbs.produce.MAX_RECORD_BYTES", 10)
+    monkeypatch.setattr("brokerd.cli.verbs.produce.ADMIN_RECORD_BYTES", 10)
     assert "longer than a record" in shell.refused("produce", "t", "--file", "-", input=b"x" * 11)
     assert "longer than a record" in shell.refused("produce", "t", "--lines", input=b"x" * 11)
 
@@ -153,7 +153,7 @@ def test_a_line_may_be_as_long_as_a_record(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, end: bytes
 ) -> None:
     """Its end does not count."""
-    monkeypatch.setattr("brokerd.cli.verbs.produce.MAX_RECORD_BYTES", 10)
+    monkeypatch.setattr("brokerd.cli.verbs.produce.ADMIN_RECORD_BYTES", 10)
     lines = (b"x" * 10 + end, b"y" * 11 + end)
     shell.run("produce", "orders", "--lines", input=lines[0])
     assert [record["value"] for record in records(shell)] == ["x" * 10]
@@ -162,7 +162,7 @@ def test_a_line_may_be_as_long_as_a_record(
 
 def test_the_largest_record_that_is_read_is_taken(shell: Shell) -> None:
     """What is read here and what the broker takes have one limit."""
-    raw = b"x" * MAX_RECORD_BYTES
+    raw = b"x" * ADMIN_RECORD_BYTES
     assert shell.run("produce", "orders", "--file", "-", input=raw).exit_code == 0
     text = shell.refused("produce", "orders", "--file", "-", input=raw + b"x")
-    assert f"the file is longer than a record may be, {MAX_RECORD_BYTES} bytes" in text
+    assert f"the file is longer than a record may be, {ADMIN_RECORD_BYTES} bytes" in text

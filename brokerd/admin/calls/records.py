@@ -36,7 +36,7 @@ from brokerd.broker.delayed.schedule import check_delay, delays_frame_bytes
 from brokerd.broker.records.size import record_frame_bytes
 from brokerd.errors import BrokerdError, DamagedData, RecordTooLarge
 from brokerd.security import READ, WRITE
-from brokerd.values import MAX_RECORD_BYTES, Format, Record
+from brokerd.values import ADMIN_RECORD_BYTES, Format, Record
 
 PRODUCE_BODY_BYTES_MAX = 16 << 20
 """Bytes of a body with the largest record in base64."""
@@ -74,7 +74,7 @@ def _append(call: Call, name: str, batch: Batch) -> list[Appended]:
     topic = broker.topic_writer.topic(call.access, name, size, highest_partition=highest_partition)
     if delayed:
         broker.group_commit.admit(size)
-        broker.delayed.open(topic)
+        broker.delayed.ensure_internal_topic(topic)
     partitions = [topic.choose(one.key, record.partition) for record, one in batch]
     broker.group_commit.admit(size, len(set(partitions)))
     return [
@@ -118,10 +118,10 @@ def _expiry_us(broker: Broker, record: NewRecord) -> int | None:
 
 
 def _check_size(one: Payload) -> None:
-    if _size(one) > MAX_RECORD_BYTES:
+    if _size(one) > ADMIN_RECORD_BYTES:
         raise RecordTooLarge(
             f"a record has {_size(one)} bytes of value, key and metadata; at most "
-            f"{MAX_RECORD_BYTES} can be delivered"
+            f"{ADMIN_RECORD_BYTES} can be delivered"
         )
 
 

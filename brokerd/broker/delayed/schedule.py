@@ -167,7 +167,7 @@ class Schedule:
         check_delay(delay_us)
         if partition_index is not None:
             topic.partition(partition_index)
-        self.open(topic)
+        self.ensure_internal_topic(topic)
         self._group_commit.admit(record_frame_bytes(value, key, metadata) + delays_frame_bytes(1))
         return self.append(
             topic,
@@ -181,7 +181,7 @@ class Schedule:
             expires_at_us,
         )
 
-    def open(self, topic: Topic) -> None:
+    def ensure_internal_topic(self, topic: Topic) -> None:
         """Create the internal topic of a topic if need be. Raises `NoSpace` or `Congested`.
 
         Raises `LimitExceeded` if the state of groups has no memory for delayed messages.
@@ -201,7 +201,7 @@ class Schedule:
         delay_us: int,
         expires_at_us: int | None = None,
     ) -> int:
-        """Store a message as `produce` does, after its checks, `open` and the admission.
+        """Store a message as `produce` does, after its checks, the topic and the admission.
 
         Messages are admitted with `record_frame_bytes` for each and `delays_frame_bytes` for all.
         The caller has checked the delay and the partition.

@@ -254,7 +254,7 @@ class GroupAdmin:
         The arguments select dead letters by partition, by offset from ``first`` to below ``end``,
         by reason, and by a last attempt before the broker time ``before_us``. None selects all.
         Raises `UnknownGroup`, `UnknownPartition`, and `LimitExceeded` if they are too many for one
-        turn of the reactor: docs/leases.rst, section "Cost".
+        reactor turn: docs/leases.rst, section "Cost".
         """
         return self._take_dead_letters(
             LeaseStore.replay_runs,
@@ -298,7 +298,7 @@ class GroupAdmin:
         group_partitions: list[GroupPartition],
         wanted: DeadLetterFilter,
     ) -> int:
-        """Replay or purge in all group partitions, in one frame and one turn of the reactor."""
+        """Replay or purge in all group partitions, in one frame and one reactor turn."""
         group_partitions = [
             group_partition for group_partition in group_partitions if group_partition.position.dead
         ]

@@ -1,5 +1,5 @@
 # Tests: tests/test_garbage.py
-"""Frees the groups of deleted topics, in short slices of turns of the reactor."""
+"""Frees the groups of deleted topics, in short slices of reactor turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brokerd.broker.clock import Clock, Timer
 from brokerd.broker.model.topics import ConsumerGroup
 
 SLICE_SECONDS = 0.005
-"""The longest slice of one turn of the reactor."""
+"""The longest slice of one reactor turn."""
 
 CLOCK_INTERVAL = 64
 """Groups freed between two reads of the clock."""

@@ -35,10 +35,10 @@ END_DUE_MAX = 1024
 """Leases and delays of a group partition that one step ends. The reactor runs between steps."""
 
 OPENS_MAX = 64
-"""Lease stores that one acquire opens. A later turn of the reactor goes on."""
+"""Lease stores that one acquire opens. A later reactor turn goes on."""
 
 PACKS_MAX = 100
-"""Lease stores that one turn of the reactor packs, in some milliseconds."""
+"""Lease stores that one reactor turn packs, in some milliseconds."""
 
 COUNT_US = 1_000_000
 """The shortest time between two counts of all groups."""
@@ -132,7 +132,7 @@ class LeaseService:
             self._trim_call = self._clock.callLater(0, self._trim)
 
     def _trim(self) -> None:
-        """Pack some idle stores, in a turn of the reactor in which no caller holds a store."""
+        """Pack some idle stores, in a reactor turn in which no caller holds a store."""
         self._trim_call = None
         if self._state.stores.trim(PACKS_MAX):
             self._trim_later()
@@ -525,7 +525,7 @@ class LeaseService:
     def _current(self, group_partition: GroupPartition) -> GroupPartition:
         """Return the current group partition of the same group and partition.
 
-        The caller may have got its own in an earlier turn of the reactor.
+        The caller may have got its own in an earlier reactor turn.
         Raises `UnknownTopic` or `UnknownGroup` if its topic or its group was deleted.
         """
         group = group_partition.group

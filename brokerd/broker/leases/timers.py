@@ -10,7 +10,7 @@ from brokerd.broker.clock import BrokerTime, Clock, Timer
 from brokerd.broker.model.topics import GroupPartition
 
 TURN_LIMIT = 1024
-"""Leases and delays that end in one turn of the reactor, approximately. Later turns end others."""
+"""Leases and delays that end in one reactor turn, approximately. Later turns end others."""
 
 GROUP_PARTITION_COST = 4
 """Cost of a visit to a group partition, in units of an ended lease."""
@@ -99,7 +99,7 @@ class LeaseTimers:
                 self._arm(self._heap[0][0])
 
     def _handle_due(self) -> None:
-        """Handle due group partitions, up to the limit of a turn of the reactor."""
+        """Handle due group partitions, up to the limit of a reactor turn."""
         now_us = self._time.monotonic_us()
         heap = self._heap
         left = TURN_LIMIT

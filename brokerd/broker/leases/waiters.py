@@ -14,7 +14,7 @@ from brokerd.broker.callbacks import run_callback
 from brokerd.broker.clock import Clock, Timer
 
 TURN_ATTEMPTS = 1_000
-"""The most waiters that try in one turn of the reactor."""
+"""The most waiters that try in one reactor turn."""
 
 TURN_SECONDS = 0.010
 """The longest time of their attempts in one turn. Others try in later turns, in order."""
@@ -123,7 +123,7 @@ class Waiters:
             self._serve_due()
 
     def _serve_due(self) -> None:
-        """Serve groups up to the limits of one turn of the reactor; schedule the others."""
+        """Serve groups up to the limits of one reactor turn; schedule the others."""
         self._call = None
         self._is_serving = True
         left = TURN_ATTEMPTS

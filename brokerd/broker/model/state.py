@@ -488,7 +488,7 @@ class State:
 
     def _load_group_partitions(self, lsn: int, fields: dict[str, Any]) -> None:
         topic = self.by_id[fields["topic_id"]]
-        for partition, group, time_us, store in fields["lanes"]:
+        for partition, group, time_us, store in fields["lanes"]:  # group partitions
             self._load_store(lsn, topic, partition, group, time_us, store)
 
     def _load_store(

@@ -258,7 +258,7 @@ class GroupPartition:
 
     @property
     def store(self) -> LeaseStore:
-        """The lease store. It is opened if need be. Use it in this turn of the reactor only."""
+        """The lease store. It is opened if need be. Use it in this reactor turn only."""
         store = self._store
         return self._open() if store is None else store
 
@@ -584,7 +584,7 @@ class ConsumerGroup:
         self.next_partition = 0
         """The index of the group partition at which the next acquire begins."""
         self.members: dict[object, str] | None = None
-        """The names of subscribers that read by offset; None: the group has none."""
+        """The names of members that read by offset; None: the group has none."""
 
     @property
     def partitions(self) -> GroupPartitions:
@@ -602,7 +602,7 @@ class ConsumerGroup:
 
     @property
     def deleted(self) -> bool:
-        """Whether this group is deleted. A holder must check this in each turn of the reactor."""
+        """Whether this group is deleted. A holder must check this in each reactor turn."""
         return self._deleted or self.topic.deleted
 
     def enlist(self) -> None:
@@ -654,7 +654,7 @@ class Topic:
         self.internal: Topic | None = None
         """The internal topic that serves this topic, or None."""
         self.deleted = False
-        """Whether this topic is deleted. A holder must check this in each turn of the reactor."""
+        """Whether this topic is deleted. A holder must check this in each reactor turn."""
         self.ticket = 0
         """The ticket of the frame that creates the topic."""
         self.traffic: Any = None

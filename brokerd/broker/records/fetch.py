@@ -23,7 +23,7 @@ from brokerd.values import Record
 from brokerd.worker_pool import WorkerPool
 
 EXAMINED_MAX = 1024
-"""The most records and holes that a fetch examines in one turn of the reactor."""
+"""The most records and holes that a fetch examines in one reactor turn."""
 
 FetchCallback = Callable[[Sequence[Record], int, Exception | None], None]
 

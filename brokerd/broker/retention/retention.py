@@ -37,7 +37,7 @@ PAUSE_SECONDS = 0.01
 """Pause between steps."""
 
 TURN_COST_MAX = 10_000
-"""Cost that one turn of the reactor may spend on moving start offsets; the unit is one dead letter
+"""Cost that one reactor turn may spend on moving start offsets; the unit is one dead letter
 read. A turn writes one frame for each reason."""
 
 GROUP_COST = 10

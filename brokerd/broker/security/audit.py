@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_audit.py
-"""The audit trail: an internal topic with JSON records of changes, logins and denials.
+"""The audit trail: a topic of the broker itself with JSON records of changes, logins and denials.
 
 docs/security.rst, section "Audit trail", is the contract. `AuditTrail.carry_out` puts a change and
 its event into one frame of the log. `AuditTrail.record` appends a login or a denial in the next

@@ -14,7 +14,7 @@ import click
 from brokerd.cli.options import duration, integer, setting
 from brokerd.cli.server import Answer, Server, server_of
 from brokerd.errors import BrokerdError, InvalidRequest
-from brokerd.values import MAX_RECORD_BYTES
+from brokerd.values import ADMIN_RECORD_BYTES
 
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1 << 20
@@ -149,18 +149,20 @@ def _value(raw: bytes, kind: str | None) -> Answer:
 
 def _whole(source: IO[bytes]) -> bytes:
     """Read a whole file; refuse one that is larger than a record may be."""
-    value = source.read(MAX_RECORD_BYTES + 1)
-    if len(value) > MAX_RECORD_BYTES:
-        raise InvalidRequest(f"the file is longer than a record may be, {MAX_RECORD_BYTES} bytes")
+    value = source.read(ADMIN_RECORD_BYTES + 1)
+    if len(value) > ADMIN_RECORD_BYTES:
+        raise InvalidRequest(f"the file is longer than a record may be, {ADMIN_RECORD_BYTES} bytes")
     return value
 
 
 def _lines(source: IO[bytes]) -> Iterator[bytes]:
     """Iterate over lines without their line ends."""
-    while line := source.readline(MAX_RECORD_BYTES + LINE_END_BYTES):
+    while line := source.readline(ADMIN_RECORD_BYTES + LINE_END_BYTES):
         value = line.removesuffix(b"\n").removesuffix(b"\r")
-        if len(value) > MAX_RECORD_BYTES:
-            raise InvalidRequest(f"a line is longer than a record may be, {MAX_RECORD_BYTES} bytes")
+        if len(value) > ADMIN_RECORD_BYTES:
+            raise InvalidRequest(
+                f"a line is longer than a record may be, {ADMIN_RECORD_BYTES} bytes"
+            )
         yield value
 
 

@@ -112,7 +112,7 @@ class BlipmqConnection(PollConnection):
         self._settings = settings
         self._said_hello = False
         self._authenticated = False
-        self._is_unread = False
+        self._peer_is_not_reading = False
         """Whether the peer does not read its answers."""
         self._unreported = 0
         """Dropped NACKs with a `_RETRYABLE` code, to be reported before the next PONG."""
@@ -142,7 +142,7 @@ class BlipmqConnection(PollConnection):
     def handle(self, frame: bytes) -> None:
         """Carry out a frame."""
         frame_type = type_of(frame)
-        if self._is_unread and frame_type not in _ANSWERED_BY_NACKS:
+        if self._peer_is_not_reading and frame_type not in _ANSWERED_BY_NACKS:
             self.hold(Hold.SLOW_READER)
             raise FrameOnHold
         if self._authenticated or frame_type in _HANDSHAKE:
@@ -160,7 +160,7 @@ class BlipmqConnection(PollConnection):
         if (
             topic is None
             or len(topic.partitions) != 1
-            or (pings and self._is_unread)
+            or (pings and self._peer_is_not_reading)
             or not self.access.may(WRITE, topic_name)
             or not broker.group_commit.has_room(values_frame_bytes(messages))
         ):
@@ -200,7 +200,7 @@ class BlipmqConnection(PollConnection):
             self.answer_at_once(answer)
 
     def _nack(self, frame: bytes, code: int, text: str) -> None:
-        if self._is_unread:
+        if self._peer_is_not_reading:
             self.factory.nacks_dropped += 1
             self._unreported += code in _RETRYABLE and type_of(frame) == FrameType.PUBLISH
         else:
@@ -211,11 +211,11 @@ class BlipmqConnection(PollConnection):
 
         The socket is still read, since some publishers never read.
         """
-        self._is_unread = True
+        self._peer_is_not_reading = True
 
     def resumeProducing(self) -> None:
         """Handle all frames again: the peer has read everything."""
-        self._is_unread = False
+        self._peer_is_not_reading = False
         self.unhold(Hold.SLOW_READER)
 
     # -- HELLO and AUTH -----------------------------------------------------------------------
@@ -380,7 +380,7 @@ class BlipmqConnection(PollConnection):
 
     def _unknown(self, frame: bytes) -> None:
         """Answer NACK 404, which may show a change that is not durable yet."""
-        if self._is_unread:
+        if self._peer_is_not_reading:
             self.factory.nacks_dropped += 1
         else:
             nack = Nack(correlation_id_of(frame), Code.UNKNOWN, UNKNOWN_DELIVERY)

@@ -197,7 +197,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         request, count = self._decoder.acquire_run(frames)
         if count < RUN_FRAMES_MIN or not self.access.may(READ, request.log_id):
             return 0
-        with suppress(BrokerdError):  # the first request finds the error again
+        with suppress(BrokerdError):  # the first request raises the error again
             self.await_memory()
             answers, count = acquire_run(self.broker, request, count)
             if count:
@@ -422,7 +422,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         for message in messages:
             if message.partition is not None:
                 topic.partition(message.partition)
-        broker.delayed.open(topic)
+        broker.delayed.ensure_internal_topic(topic)
         broker.group_commit.admit(size, 1 + len(topic.partitions))
         message_ids = iter(self._append_all(topic, now, 0) if now else ())
         schedule_ids = [
@@ -526,7 +526,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         if indexes.count(indexes[0]) < len(ids):
             return 0
         leases = self.broker.leases
-        with suppress(BrokerdError):  # the first settle finds the error again
+        with suppress(BrokerdError):  # the first settle raises the error again
             group_partition = leases.group_partition(topic_name, group_id, indexes[0], max(offsets))
             return leases.settle_run(group_partition, offsets, owner, tokens)
         return 0
