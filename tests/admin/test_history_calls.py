@@ -240,8 +240,8 @@ def test_a_client_that_leaves_ends_its_search(
     ask(caller.house, Acquire(*ON, "c"))
     reader = caller.house.broker.record_history
     submitted: list[Any] = []
-    pool = reader._readers
-    monkeypatch.setattr(reader, "_readers", Held(submitted))
+    pool = reader._read_threads
+    monkeypatch.setattr(reader, "_read_threads", Held(submitted))
     partition = caller.house.broker.topics.existing("orders").partition(0)
     left = Deferred.fromCoroutine(reader.read(partition, 0, 0, 10))
     left.addErrback(lambda failure: None)
@@ -251,7 +251,7 @@ def test_a_client_that_leaves_ends_its_search(
     assert len(submitted) == 2  # that of the other client
     submitted[0]()
     assert len(submitted) == 2
-    monkeypatch.setattr(reader, "_readers", pool)
+    monkeypatch.setattr(reader, "_read_threads", pool)
     submitted[1]()
     caller.house.run()
     assert waiting.called
@@ -270,7 +270,7 @@ class Held:
 def test_too_many_searches_are_refused(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_history, "WAITING_MAX", 1)
     reader = caller.house.broker.record_history
-    monkeypatch.setattr(reader, "_readers", Held([]))
+    monkeypatch.setattr(reader, "_read_threads", Held([]))
     partition = caller.house.broker.topics.existing("orders").partition(0)
     searches = [Deferred.fromCoroutine(reader.read(partition, 0, 0, 10)) for _ in range(3)]
     refused: list[Any] = []
