@@ -82,7 +82,7 @@ class Phases:
         inside, broker = self._inside, self._broker
         now_us = broker.time.monotonic_us
         due_us = now_us() + 500_000 + 20 * len(group_partitions)
-        expired = broker.counters.expired
+        expired = broker.counters.lapsed
 
         def extend(item: tuple[GroupPartition, int]) -> object:
             return broker.leases.extend(*item, max(1, due_us - now_us()), owner=OWNER)
@@ -91,7 +91,7 @@ class Phases:
         await call(inside, items, lambda: extend)
         await inside.sleep(max(0.0, (due_us - now_us()) / 1e6 - 0.1))
         self._probe.begin(phase)
-        while broker.counters.expired < expired + len(items):
+        while broker.counters.lapsed < expired + len(items):
             await inside.sleep(0.02)
         await inside.durable()
         self._end()
