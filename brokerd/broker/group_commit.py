@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 import msgpack
 from twisted.logger import Logger
@@ -33,11 +33,14 @@ from brokerd.broker.model.traffic import Traffic
 from brokerd.errors import BrokerdError, NoSpace, ShuttingDown, StorageFailed
 from brokerd.wal import Wal
 from brokerd.walformat import (
+    LARGE_BODY_BYTES,
     RECORDS_HEADER_BYTES,
+    BodyParts,
     Entry,
     EntryKind,
     RecordColumns,
     encode_group_events,
+    encode_large_records,
     encode_records,
 )
 
@@ -431,7 +434,8 @@ class GroupCommit:
         first = partition.framed_end - chunk.base
         count = len(chunk.values) - first
         columns = chunk.columns(first, self.frame_time_us)
-        body = encode_records(columns)
+        encode = encode_records if self.gathered_bytes < LARGE_BODY_BYTES else encode_large_records
+        body = encode(columns)
         traffic = partition.topic.traffic or self._traffic.of(partition.topic)
         traffic.written_records += count
         traffic.written_bytes += len(body)
@@ -560,7 +564,6 @@ def _comes_after_topics(entry: Entry) -> bool:
     return entry.kind != EntryKind.TOPIC
 
 
-def _batch(partition: Partition, base_offset: int, count: int, body: bytes) -> Entry:
-    return Entry(
-        EntryKind.RECORDS, partition.topic.topic_id, partition.index, base_offset, count, body
-    )
+def _batch(partition: Partition, base_offset: int, count: int, body: bytes | BodyParts) -> Entry:
+    place = partition.topic.topic_id, partition.index, base_offset
+    return Entry(EntryKind.RECORDS, *place, count, cast("bytes", body))  # `Entry` allows both

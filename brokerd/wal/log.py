@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from twisted.logger import Logger
 
@@ -33,11 +34,19 @@ from brokerd.wal.recovery.report import NOTHING_KNOWN, Frame, KnownEnd, Recovery
 from brokerd.wal.recovery.startup import clean_up, fingerprint_damages, rebuild_index, replay
 from brokerd.wal.segment import Segment, SegmentStatus
 from brokerd.wal.write.allocation import Allocator, SpareSegment, is_full
-from brokerd.wal.write.commit import QueuedFrame, SegmentWrite, by_segment, encode_frames, write_all
+from brokerd.wal.write.commit import (
+    QueuedFrame,
+    SegmentWrite,
+    by_segment,
+    encode_frames,
+    encode_large_frames,
+    write_all,
+)
 from brokerd.wal.write.sealer import Sealer
 from brokerd.walformat import (
     FRAME_BYTES_MAX,
     FRAME_HEADER_BYTES,
+    LARGE_BODY_BYTES,
     SEGMENT_HEADER_BYTES,
     Entry,
     EntryKind,
@@ -390,16 +399,29 @@ class Wal:
             self.fail("a commit cannot be made", error)
 
     def _write(self, frames: list[QueuedFrame]) -> SegmentWrite:
-        """Encode frames of one segment, with its header if they are the first."""
+        """Encode frames of one segment, with its header if they are the first.
+
+        The writer's thread encodes large ones.
+        """
         segment = frames[0].segment
         assert segment.file is not None, "a segment with frames to be written is open"
-        parts = encode_frames(frames, self._synced_lsn)
+        last_synced = self._synced_lsn
+        is_large = frames[-1].position + frames[-1].size - frames[0].position >= LARGE_BODY_BYTES
+        parts = [] if is_large else encode_frames(frames, last_synced)
+        data: bytes | Callable[[], bytes]
         spare = self._spare_names.pop(segment, None)
         if spare is None:
-            data = b"".join(parts)
+            if is_large:
+                data = partial(encode_large_frames, b"", frames, last_synced)
+            else:
+                data = b"".join(parts)
             return SegmentWrite(segment.file, frames[0].position, data, segment.name)
         segment.header = segment.header._replace(created_us=frames[0].time_us)
-        data = b"".join((encode_segment_header(segment.header), *parts))
+        header = encode_segment_header(segment.header)
+        if is_large:
+            data = partial(encode_large_frames, header, frames, last_synced)
+        else:
+            data = b"".join((header, *parts))
         before = None
         if self.options.durability != "fsync" and self._catalog.newest is not None:
             before = self._catalog.newest.file

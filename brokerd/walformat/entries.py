@@ -13,6 +13,9 @@ from brokerd.walformat.layout import Bytes, FormatError, UnsupportedFormat
 
 ENTRY_HEADER_BYTES = 48
 
+LARGE_BODY_BYTES = 1 << 20
+"""Size from which the body of a batch is `BodyParts`."""
+
 ENTRY_FIELDS = struct.Struct("<BBHIQIIq")
 CHECKSUM_FIELDS = struct.Struct("<QQ")
 
@@ -33,7 +36,10 @@ class EntryKind(IntEnum):
 
 
 class Entry(NamedTuple):
-    """One entry of a frame. ``count`` and ``base_offset`` are 0 where they mean nothing."""
+    """One entry of a frame. ``count`` and ``base_offset`` are 0 where they mean nothing.
+
+    In a frame that waits for its writer, the body of a large batch is `BodyParts`.
+    """
 
     kind: int
     topic_id: int
@@ -41,6 +47,22 @@ class Entry(NamedTuple):
     base_offset: int
     count: int  # type: ignore[assignment]  # tuple.count() gives way to the field
     body: bytes
+
+
+class BodyParts:
+    """The parts of a large body. The writer of the frame joins them, in its own thread."""
+
+    __slots__ = ("_size", "parts")
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self.parts = parts
+        self._size = sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.parts)
 
 
 class EntryHeader(NamedTuple):

@@ -15,6 +15,7 @@ from brokerd.walformat.columns import (
     encode_column,
     pad,
 )
+from brokerd.walformat.entries import LARGE_BODY_BYTES, BodyParts
 from brokerd.walformat.layout import Bytes, FormatError
 
 RECORDS_HEADER_BYTES = 88
@@ -78,6 +79,21 @@ def encode_records(columns: RecordColumns) -> bytes:
 
     Raises ValueError for an empty batch, columns of unequal length, or a number out of range.
     """
+    parts = _encode_columns(columns)
+    parts += columns.values
+    return b"".join(parts)
+
+
+def encode_large_records(columns: RecordColumns) -> bytes | BodyParts:
+    """Encode a body as `encode_records` does, without a copy of the values if it is large."""
+    parts = _encode_columns(columns)
+    parts += columns.values
+    body = BodyParts(parts)
+    return body if len(body) >= LARGE_BODY_BYTES else bytes(body)
+
+
+def _encode_columns(columns: RecordColumns) -> list[bytes]:
+    """Return the parts of a body before the values."""
     values, keys, encodings, metadata, append_time, producer_time, expires_at, origin = columns
     rows = len(values)
     if not 1 <= rows <= BATCH_RECORDS_MAX:
@@ -87,7 +103,8 @@ def encode_records(columns: RecordColumns) -> bytes:
             raise ValueError(f"column {name} has {len(column)} rows, not {rows}")
     try:
         key_kind, key_constant, key_data, all_keys = _optional_bytes(keys)
-        value_kind, value_constant, value_data = encode_column("I", list(map(len, values)))
+        value_lengths = list(map(len, values))
+        value_kind, value_constant, value_data = encode_column("I", value_lengths)
         append_kind, append_constant, append_data = _number_column("q", append_time)
         time_kind, time_constant, time_data = _producer_times(producer_time)
         expiry_kind, expiry_constant, expiry_data, expiry_max = ABSENT, 0, b"", 0
@@ -97,7 +114,6 @@ def encode_records(columns: RecordColumns) -> bytes:
         encoding_kind, encoding_constant, encoding_data = _number_column("B", encodings)
         origin_kind, origin_constant, origin_data = _number_column("B", origin)
         meta_kind, meta_constant, meta_data, all_metadata = _optional_bytes(metadata)
-        all_values = b"".join(values)
         kinds = (
             key_kind
             | value_kind << 4
@@ -112,7 +128,7 @@ def encode_records(columns: RecordColumns) -> bytes:
             kinds,
             len(all_metadata),
             len(all_keys),
-            len(all_values),
+            sum(value_lengths),
             expiry_max,
             key_constant,
             value_constant,
@@ -125,22 +141,19 @@ def encode_records(columns: RecordColumns) -> bytes:
         )
     except struct.error as error:
         raise ValueError(f"a number of the batch does not fit its column: {error}") from None
-    return b"".join(
-        (
-            head,
-            key_data,
-            value_data,
-            append_data,
-            time_data,
-            expiry_data,
-            encoding_data,
-            origin_data,
-            meta_data,
-            all_metadata,
-            all_keys,
-            all_values,
-        )
-    )
+    return [
+        head,
+        key_data,
+        value_data,
+        append_data,
+        time_data,
+        expiry_data,
+        encoding_data,
+        origin_data,
+        meta_data,
+        all_metadata,
+        all_keys,
+    ]
 
 
 def _read_producer_times(

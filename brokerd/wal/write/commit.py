@@ -32,11 +32,18 @@ class SegmentWrite(NamedTuple):
 
     file: File
     position: int
-    data: bytes
+    encoded: bytes | Callable[[], bytes]
+    """The bytes, or a function that makes them in the writer's thread."""
     name: str
     spare: str | None = None
     before: File | None = None
     """The file of the segment before, if it may have unsynced bytes."""
+
+    @property
+    def data(self) -> bytes:
+        """The bytes; made by each call if they are large."""
+        encoded = self.encoded
+        return encoded if isinstance(encoded, bytes) else encoded()
 
 
 def by_segment(frames: list[QueuedFrame]) -> list[list[QueuedFrame]]:
@@ -60,6 +67,22 @@ def encode_frames(frames: list[QueuedFrame], last_synced: int) -> list[bytes]:
         lsn = segment.first_lsn + frame.position
         parts += frame_parts(frame.entries, lsn, segment_id, last_synced, frame.time_us, salt)
     return parts
+
+
+def encode_large_frames(header: bytes, frames: list[QueuedFrame], last_synced: int) -> bytes:
+    """Return the ``header``, if any, and the frames of one segment. Raises as `encode_frames`.
+
+    The copies and checksums of large bodies leave the interpreter to other threads.
+    """
+    joined = [frame._replace(entries=_joined(frame.entries)) for frame in frames]
+    return b"".join((header, *encode_frames(joined, last_synced)))
+
+
+def _joined(entries: Sequence[Entry]) -> list[Entry]:
+    return [
+        entry if type(entry.body) is bytes else entry._replace(body=bytes(entry.body))
+        for entry in entries
+    ]
 
 
 def write_all(
