@@ -14,6 +14,7 @@ from xxhash import xxh3_64_intdigest
 from brokerd.walformat import (
     BATCH_RECORDS_MAX,
     FRAME_BYTES_MAX,
+    LARGE_BODY_BYTES,
     SEGMENT_HEADER_BYTES,
     Entry,
     EntryKind,
@@ -26,6 +27,7 @@ from brokerd.walformat import (
     decode_segment_header,
     encode_frame,
     encode_group_events,
+    encode_large_records,
     encode_records,
     encode_segment_header,
     frame_size,
@@ -187,6 +189,14 @@ class TestRoundTrips:
         assert len(frame) % 8 == 0
         assert list(iter_entries(frame, SALT)) == entries
         assert parse_frame_header(frame, SALT).lsn == block * 8
+
+    @pytest.mark.parametrize("size", [1, LARGE_BODY_BYTES])
+    def test_a_large_body_has_the_same_bytes_in_parts(self, size: int) -> None:
+        columns = RecordColumns([b"v" * size, b"", b"w"], [b"k", None, b""], 0, [None, b"m", None])
+        body = encode_large_records(columns)
+        assert isinstance(body, bytes) == (size == 1)
+        assert len(body) == len(bytes(body))
+        assert bytes(body) == encode_records(columns)
 
     def test_the_batch_never_expires_if_one_record_never_does(self) -> None:
         body = encode_records(RecordColumns([b"", b""], expires_at_us=[5, 0]))

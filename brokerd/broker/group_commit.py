@@ -57,6 +57,11 @@ ADMITTED_EXTRA_BYTES = 1024
 """Bytes that a request may add to those it was admitted with: a topic and a partition."""
 
 
+LARGE_FRAME_BYTES = 1 << 20
+"""Bytes from which a frame does not wait for the changes of later requests. It may take about 10
+ms to make a frame of as many bytes, if they are events or small records."""
+
+
 class Congested(BrokerdError):
     """The log has no space yet. The caller tries again when `GroupCommit.when_uncongested` calls.
 
@@ -326,7 +331,13 @@ class GroupCommit:
     # -- frames -------------------------------------------------------------------------------
 
     def ticket(self) -> int:
-        """Return the number of the frame with the newest applied change, and schedule the frame."""
+        """Return the number of the frame with the newest applied change, and schedule the frame.
+
+        A large frame is made at once: a frame of all large requests of several turns would take
+        too long.
+        """
+        if self.gathered_bytes > LARGE_FRAME_BYTES:
+            self.end_frame_early()
         if self.gathered_bytes:
             self._schedule()
             return self._wal.next_ticket

@@ -8,12 +8,12 @@ the next one. Records with the same time leave together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct, pack, unpack
 
 from brokerd.groups.bitmaps import BIT, keys_between
 from brokerd.groups.due_queue import DueQueue
-from brokerd.groups.rows import BLOCK_OFFSETS, BLOCK_SHIFT, Block, OffsetRows
+from brokerd.groups.rows import BLOCK_OFFSETS, BLOCK_SHIFT, Block, OffsetRows, block_parts
 
 LAYOUT = "<q"
 """Time at which the record is ready, in microseconds."""
@@ -43,6 +43,16 @@ class Delays:
         earliest_us = self._earliest_us.get(key)
         if earliest_us is None or ready_us < earliest_us:
             self._expect(key, ready_us)
+
+    def put_run(self, first: int, times_us: Sequence[int]) -> None:
+        """Delay the offsets from ``first`` on until these times. None above is delayed already."""
+        for key, bits, start, end in block_parts(first, first + len(times_us)):
+            times = times_us[start - first : end - first]
+            self.rows.put_above(key, bits, pack(f"<{len(times)}q", *times))
+            ready_us = min(times)
+            earliest_us = self._earliest_us.get(key)
+            if earliest_us is None or ready_us < earliest_us:
+                self._expect(key, ready_us)
 
     def discard(self, offset: int) -> bool:
         """Remove ``offset``; return False if it was not delayed."""

@@ -7,9 +7,9 @@ Each command but `GroupOperations.set_deadline` writes an event. The commands of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from brokerd.groups.rows import BLOCK_SHIFT
+from brokerd.groups.rows import BLOCK_SHIFT, block_parts
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.state import GroupState
 from brokerd.groups.tables import grow
@@ -63,6 +63,26 @@ class GroupOperations(GroupState):
     def delay(self, now_us: int, offset: int, delay_us: int) -> None:
         """Delay a record that was never leased by ``delay_us``, without a failure."""
         self._record((_FAILED, offset, delay_us, 0, 0, "", ""), now_us)
+
+    def delay_run(self, now_us: int, first: int, delays_us: Sequence[int]) -> None:
+        """Delay the records from ``first`` on as `delay` does, in a fraction of the time.
+
+        No record at or above ``first`` may have been leased, settled or delayed before.
+        """
+        if self._order is not None or min(delays_us) <= 0:
+            for offset, delay_us in enumerate(delays_us, first):
+                self.delay(now_us, offset, delay_us)
+            return
+        end = first + len(delays_us)
+        self._delays.put_run(first, [now_us + delay_us for delay_us in delays_us])
+        row = self._returned.layout.pack(0, 1, 0, now_us - self._epoch_us)
+        for key, bits, start, stop in block_parts(first, end):
+            self._returned.put_above(key, bits, row * (stop - start))
+        self._touched.add_range(first, end)
+        self.events += [
+            (_FAILED, offset, delay_us, 0, 0, "", "")
+            for offset, delay_us in enumerate(delays_us, first)
+        ]
 
     def settle_gap(self, first: int, end: int) -> None:
         """Settle [first, end) without an event: every start computes the gaps again."""

@@ -24,6 +24,15 @@ Block = tuple[int, bytes]
 Row = tuple[int, ...]
 
 
+def block_parts(first: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (key, bits, first, end) of each block's part of the offsets [first, end)."""
+    while first < end:
+        key = first >> BLOCK_SHIFT
+        stop = min(end, (key + 1) << BLOCK_SHIFT)
+        yield key, ((1 << stop - first) - 1) << (first & BLOCK_MASK), first, stop
+        first = stop
+
+
 _struct = cache(Struct)
 """All tables of a layout share its Struct."""
 
@@ -85,6 +94,19 @@ class OffsetRows:
             low = bits & -bits
             bits ^= low
             self.put(base + low.bit_length() - 1, *row)
+
+    def put_above(self, key: int, bits: int, packed: bytes) -> None:
+        """Set the packed rows of several offsets of a block. They lie above all rows of the block.
+
+        Raises ValueError otherwise.
+        """
+        old, rows = self.blocks.get(key, (0, b""))
+        if old >= bits & -bits:
+            raise ValueError(f"block {key} has rows at or above the new ones")
+        self.blocks[key] = (old | bits, rows + packed)
+        self.count += bits.bit_count()
+        if not old:
+            self.blocks = grow(self.blocks)
 
     def pop(self, offset: int) -> Row | None:
         """Remove and return the row of ``offset``, or None."""

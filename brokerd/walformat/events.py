@@ -62,6 +62,11 @@ def _one_event(event: GroupEvent) -> tuple[list[str], list[int]]:
 def _event_columns(events: Sequence[GroupEvent]) -> tuple[list[str], list[Sequence[int]]]:
     """Return events as (owners and reasons, each once; the seven columns of numbers)."""
     columns: list[Any] = list(zip(*events, strict=True))
+    owners, reasons, count = columns[5], columns[6], len(events)
+    if owners.count(owners[0]) == count and reasons.count(reasons[0]) == count:
+        texts, (*_, owner_at, reason_at) = _one_event(events[0])
+        columns[5:] = [(owner_at,) * count, (reason_at,) * count]
+        return texts, columns
     index = dict.fromkeys(("", *columns[5], *columns[6]), 0)
     texts = list(index)[1:]
     index.update(zip(texts, range(1, len(texts) + 1), strict=True))

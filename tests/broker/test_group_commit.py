@@ -195,6 +195,23 @@ class TestOneCommit:
         house.run()
         assert [frame[-1] for frame in frames(house)] == [(1, 1), (1, 40)]
 
+    def test_a_large_frame_does_not_wait_for_the_next_request(self) -> None:
+        """Its encoding would take too long together with that of the next ones."""
+        house = House(options=WalOptions(segment_bytes=16 << 20, free_bytes_min=0))
+        produce(house, "t", b"x")
+        house.run()
+        group_commit = house.broker.group_commit
+        partition = house.broker.topics.existing("t").partitions[0]
+        before = group_commit.frames
+        tickets = []
+        for _ in range(5):
+            house.broker.appender.produce(partition, b"x" * (700 << 10))
+            tickets.append(group_commit.ticket())
+        assert [ticket - tickets[0] for ticket in tickets] == [0, 0, 1, 1, 2]
+        assert group_commit.frames == before + 2
+        house.run()
+        assert group_commit.durable_ticket == tickets[-1]
+
     def test_settles_of_one_turn_are_cut_into_frames_too(self) -> None:
         house = House(options=SMALL)
         for _ in range(20):

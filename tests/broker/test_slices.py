@@ -18,7 +18,9 @@ class Desk:
         self.slices = SliceQueue(self.clock)
         self.done: list[str] = []
 
-    def work(self, name: str, owner: SliceOwner, slices: int = 1, cost: float = 0.003) -> None:
+    def work(
+        self, name: str, owner: SliceOwner, slices: int = 1, cost: float = SLICE_SECONDS
+    ) -> None:
         """Queue work that takes so many slices, each of this cost in seconds."""
 
         def run(left: int) -> None:

@@ -858,3 +858,40 @@ class TestReplay:
     def test_an_event_that_cannot_follow_is_damage(self, kind: EventKind) -> None:
         with pytest.raises(DamagedData, match=f"{kind.name} at offset 5"):
             a_store().apply((kind, 5, 0, 0, 0, "", ""), 0)
+
+
+@pytest.mark.parametrize("counts", [[1], [255, 1, 256], [600, 3], [100, 1500, 1, 7]])
+@pytest.mark.parametrize("key_ordered", [False, True])
+def test_a_run_of_delays_is_as_many_single_ones(counts: list[int], key_ordered: bool) -> None:
+    """In events, times and attempts, across blocks and after a restart."""
+    one_by_one, in_runs = a_store(key_ordered=key_ordered), a_store(key_ordered=key_ordered)
+    first = 0
+    for turn, count in enumerate(counts):
+        delays_us = [SECOND + (turn * 7919 + n * 31) % 5000 for n in range(count)]
+        for offset, delay_us in enumerate(delays_us, first):
+            one_by_one.delay(turn, offset, delay_us)
+        in_runs.delay_run(turn, first, delays_us)
+        first += count
+        assert in_runs.events == one_by_one.events
+        assert in_runs.next_due_us() == one_by_one.next_due_us()
+    replayed = a_store(key_ordered=key_ordered)
+    for event in in_runs.events:
+        replayed.apply(event, 0)
+    for store in (one_by_one, in_runs):
+        assert store.delayed == first
+        assert store.attempts(first - 1) == replayed.attempts(first - 1)
+        assert store.lag(first) == first
+    assert list(in_runs.delays(0)) == list(one_by_one.delays(0))
+    for now_us in (SECOND + 2500, 2 * SECOND):
+        in_runs.end_due(now_us)
+        one_by_one.end_due(now_us)
+        assert list(in_runs.open(0, first)) == list(one_by_one.open(0, first))
+        assert in_runs.delayed == one_by_one.delayed
+    assert LeaseStore.decode(b"".join(in_runs.freeze().encode())).ready == first
+
+
+def test_a_run_of_delays_must_lie_above_all_others() -> None:
+    store = a_store()
+    store.delay_run(0, 10, [SECOND] * 3)
+    with pytest.raises(ValueError, match="rows at or above"):
+        store.delay_run(0, 9, [SECOND])

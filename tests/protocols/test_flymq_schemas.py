@@ -10,6 +10,7 @@ import pytest
 
 from brokerd.broker import Congested
 from brokerd.broker.schemas.entries import SchemaVersion
+from brokerd.broker.slices import SLICE_SECONDS
 from brokerd.codecs import flymq
 from brokerd.schemas.checker import OWN_WAITING_MAX
 from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
@@ -296,7 +297,7 @@ def test_a_text_in_a_refusal_is_short_and_shows_no_control_characters() -> None:
 def test_the_list_of_all_schemas_is_made_in_slices() -> None:
     """Others are served meanwhile; what is deleted meanwhile was there when it began."""
     house = SteppedHouse()
-    house.steps.look_seconds = 0.001
+    house.steps.look_seconds = SLICE_SECONDS / 4
     for number in range(9):
         house.only(flymq.RegisterSchema(f"s{number}", "json", b"{}"))
     client = house.client()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.broker.slices import SLICE_SECONDS
 from brokerd.codecs import flymq
 from brokerd.protocols.base.steps import Steps
 from brokerd.protocols.flymq import group_admin
@@ -31,9 +32,9 @@ class Work:
 
 @pytest.fixture
 def house() -> SteppedHouse:
-    """Each look at the clock takes a millisecond."""
+    """Each look at the clock takes a quarter of a slice."""
     house = SteppedHouse()
-    house.steps.look_seconds = 0.001
+    house.steps.look_seconds = SLICE_SECONDS / 4
     return house
 
 

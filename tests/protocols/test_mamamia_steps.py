@@ -167,6 +167,131 @@ def test_a_large_batch_waits_for_room_and_is_decoded_once() -> None:
     assert decoded == []
 
 
+MIXED = tuple(
+    mm.BatchMessage(
+        bytes(12),
+        metadata=None if n % 3 else b"\x81\xa1n\x01",
+        key=b"%d" % n if n % 2 else None,
+        delay=60.0 + n % 7 if n % 5 == 0 else None,
+        ttl=3600.0 if n % 4 == 0 else None,
+    )
+    for n in range(COUNT)
+)
+"""Some messages of a batch have a delay."""
+PLAIN = tuple(message._replace(delay=None) for message in MIXED)
+
+
+def contents(house: House) -> list[Any]:
+    """All records of a topic and of its delayed messages."""
+    topic = house.broker.topics.existing("orders")
+    partitions = [*topic.partitions, *(topic.internal.partitions if topic.internal else ())]
+    found: list[Any] = []
+    for partition in partitions:
+        for offset in range(partition.next_offset):
+            chunk = partition.find(offset)
+            assert chunk is not None
+            found.append(chunk.record(offset - chunk.base)._replace(append_time_us=0))
+    return found
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("messages", [MIXED, PLAIN])
+def test_a_large_batch_takes_many_turns_and_has_the_records_of_small_ones(
+    messages: tuple[mm.BatchMessage, ...], partitions: int
+) -> None:
+    """No consumer sees a part of it, and other clients are answered meanwhile."""
+    house, small = SteppedHouse(), House(options=ROOMY)
+    for one in (house, small):
+        one.broker.topics.create("orders", partitions)
+    client, other = house.connect(), house.connect()
+    house.begin(client, mm.ProduceBatch("orders", messages))
+    client.send(mm.Produce("other", b"later"))
+    turns = answered = 0
+    partition = house.broker.topics.existing("orders").partitions[0]
+    while house.steps.waiting:
+        other.send(mm.Produce("other", b"x"))
+        house.steps.step()
+        house.run()
+        turns += 1
+        answered += len(other.answers())
+        assert partition.next_offset == 0 or house.finish() <= 3, "all at once, and at the end"
+    assert turns > 20
+    assert answered > 10
+    house.run()
+    batch, _ = client.answers()
+    ids: list[int | None] = []
+    later: list[int | None] = []
+    for first in range(0, COUNT, 50):
+        (answer,) = ask(small, mm.ProduceBatch("orders", messages[first : first + 50]))
+        ids += answer.message_ids
+        later += answer.schedule_ids or ()
+    assert batch == mm.ProducedBatch(tuple(ids), tuple(later) or None)
+    assert contents(house) == contents(small)
+    if messages is MIXED:
+        house.pass_time(70.0, step=10.0)
+        small.pass_time(70.0, step=10.0)
+        assert sum(one.next_offset for one in house.broker.topics.existing("orders").partitions)
+        assert len(contents(house)) == len(contents(small)) == COUNT + len(later) // 5
+
+
+def test_a_large_batch_to_a_topic_that_is_deleted_meanwhile_makes_it_again() -> None:
+    house = SteppedHouse()
+    old = house.broker.topics.create("orders", 3)
+    client = house.connect()
+    house.begin(client, mm.ProduceBatch("orders", PLAIN))
+    while house.steps.waiting:
+        house.steps.step()
+        if not old.deleted and old._next_partition:  # the batch is being split
+            house.broker.topics.delete("orders")
+    house.run()
+    assert old.deleted
+    (answer,) = client.answers()
+    assert answer == mm.ProducedBatch(tuple(range(COUNT)))
+
+
+def test_two_large_batches_with_one_sequence_are_appended_once() -> None:
+    """A producer sends it again over another connection while the first is in slices."""
+    house = SteppedHouse()
+    clients = [house.connect() for _ in range(2)]
+    batch = mm.ProduceBatch("orders", PLAIN, "p", 1)
+    for client in clients:
+        client.send(batch)
+    house.steps.look_seconds = SLICE_SECONDS * 0.4
+    house.finish()
+    answers = [client.answers() for client in clients]
+    assert answers[0] == answers[1] == [mm.ProducedBatch(tuple(range(COUNT)))]
+    assert house.broker.topics.existing("orders").partitions[0].next_offset == COUNT
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_large_batch_without_room_waits_before_small_requests(leaves: bool) -> None:
+    """Small requests that come later do not pass it; a client that leaves appends nothing."""
+    house = SteppedHouse(
+        settings=BrokerSettings(max_uncommitted_bytes=1 << 20, frame_bytes=1 << 20)
+    )
+    house.broker.topics.create("orders")
+    house.run()
+    client, other = house.connect(), house.connect()
+    large = tuple(message._replace(value=bytes(300)) for message in PLAIN)
+    other.send(mm.Produce("other", bytes(600_000)))
+    while house.steps.waiting:
+        house.steps.step()
+    house.broker.group_commit.append_frame()
+    house.begin(client, mm.ProduceBatch("orders", large))
+    while house.steps.waiting:
+        house.steps.step()
+    assert house.broker.topics.existing("orders").partitions[0].next_offset == 0
+    late = house.connect()
+    late.send(mm.Produce("orders", b"late"))
+    if leaves:
+        client.disconnect()
+    house.run()
+    house.finish()
+    assert late.answers() == [mm.Produced(0 if leaves else COUNT)]
+    if not leaves:
+        assert client.answers() == [mm.ProducedBatch(tuple(range(COUNT)))]
+
+
 class Counted:
     """A decoder that counts its uses."""
 

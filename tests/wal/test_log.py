@@ -20,7 +20,15 @@ from twisted.logger import capturedLogs
 from brokerd.errors import NoSpace, StorageFailed
 from brokerd.wal import Frame, RealDisk, Wal, WalOptions
 from brokerd.wal.log import QUICK_COMMITS, QUICK_SECONDS, WAIT_SECONDS
-from brokerd.walformat import FRAME_BYTES_MAX, frame_size
+from brokerd.walformat import (
+    FRAME_BYTES_MAX,
+    BodyParts,
+    Entry,
+    EntryKind,
+    RecordColumns,
+    encode_large_records,
+    frame_size,
+)
 from brokerd.worker_pool import ThreadPool
 from simulator.machine.disk import Call, SimDisk
 from simulator.machine.inline import InlinePool
@@ -336,6 +344,14 @@ class TestFailures:
             "a commit cannot be made: MemoryError; the broker stops and replays at its next start"
         ]
         assert rig.durable == [] and rig.wal.failed
+
+    def test_a_large_frame_that_cannot_be_encoded_is_fatal_too(self) -> None:
+        """The writer's thread encodes it, and other frames of the commit are lost with it."""
+        rig = Rig(options=LARGE)
+        rig.wal.append([large_records(0)._replace(partition=-1)], 1)
+        assert not rig.fatal
+        rig.run()
+        assert rig.durable == [] and len(rig.fatal) == 1
 
     def test_a_failure_without_memory_for_its_text_is_fatal(
         self, monkeypatch: pytest.MonkeyPatch
@@ -813,3 +829,36 @@ def test_with_threads_and_a_real_disk(tmp_path: Path) -> None:
     report = fresh().open(0, frames.append)
     assert [frame.entries[0].base_offset for frame in frames] == list(range(200))
     assert report.damages == [] and report.cut is None
+
+
+LARGE = WalOptions(segment_bytes=4 << 20, free_bytes_min=0)
+
+
+def large_records(first: int) -> Entry:
+    """Return a batch of two records, of 2 MiB and of one byte, whose parts are not joined yet."""
+    body = encode_large_records(RecordColumns([bytes([first]) * (2 << 20), b"x"]))
+    assert isinstance(body, BodyParts)
+    entry = Entry(EntryKind.RECORDS, 1, 0, first, 2, b"")
+    return entry._replace(body=body)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_large_batches_are_written_like_small_ones(restarts: bool) -> None:
+    """Alone, beside small frames of the same commit, and at the beginning of a segment."""
+    rig = Rig(options=LARGE)
+    rig.wal.append([large_records(0)], 1)
+    rig.run()
+    for first in (2, 5):
+        rig.wal.append([records(first)], 1)
+        rig.wal.append([large_records(first + 1)], 1)
+        rig.run()
+    assert len(rig.files()) > 1
+    assert rig.durable[-1] == 5
+    if restarts:
+        rig = rig.restart()
+        assert [len(entry.body) for entry in rig.entries() if entry.count == 2] == [
+            len(large_records(0).body)
+        ] * 3
+    for offset in (0, 3, 6):
+        assert rig.read(offset)[:2] == [bytes([offset]) * (2 << 20), b"x"]
+    assert rig.read(2)[:1] == [b"2"]

@@ -30,7 +30,7 @@ from brokerd.broker.group_commit import (
 from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import GroupPartition, Topic
-from brokerd.broker.records.append import RecordAppender
+from brokerd.broker.records.append import RecordAppender, Rows
 from brokerd.broker.records.size import record_frame_bytes
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format
@@ -81,6 +81,37 @@ class Envelope(NamedTuple):
     """The metadata of the delayed message."""
     forever: bool = False
     """Whether the producer asked for no expiry, so that the TTL of the topic does not apply."""
+
+
+class DelayedRows:
+    """Delayed messages for one topic, ready for `Schedule.append_run`.
+
+    ``arrived_us`` is the broker time of their arrival, from which the due times in their envelopes
+    count.
+    """
+
+    __slots__ = ("_arrived_us", "delays_us", "rows")
+
+    def __init__(self, arrived_us: int) -> None:
+        self._arrived_us = arrived_us
+        self.rows = Rows()
+        self.delays_us: list[int] = []
+
+    def add(
+        self,
+        value: bytes,
+        encoding: int,
+        key: bytes | None,
+        metadata: bytes | None,
+        partition_index: int | None,
+        delay_us: int,
+        expires_at_us: int | None,
+    ) -> None:
+        """Add a message; arguments as of `Schedule.append`."""
+        due_us = self._arrived_us + delay_us
+        envelope = encode_envelope(due_us, partition_index, metadata, expires_at_us)
+        self.rows.add(value, encoding, key, envelope, expires_at_us or 0)
+        self.delays_us.append(delay_us)
 
 
 @dataclass
@@ -210,13 +241,12 @@ class Schedule:
         assert group_partition is not None, "the schedule was opened"
         store = group_partition.store
         due_us = self._time.time_us() + delay_us
-        envelope = (due_us, partition_index, metadata, True)
         offset = self._appender.append(
             group_partition.partition,
             value,
             encoding,
             key,
-            msgpack.packb(envelope if expires_at_us == 0 else envelope[:-1]),
+            encode_envelope(due_us, partition_index, metadata, expires_at_us),
             producer_format,
             None,
             expires_at_us or 0,
@@ -227,6 +257,21 @@ class Schedule:
         self.counters.scheduled += 1
         self._on_added(group_partition)
         return offset
+
+    def append_run(self, topic: Topic, messages: DelayedRows, producer_format: int) -> int:
+        """Store messages as `append` does, in a fraction of the time; return the first id."""
+        group_partition = schedule_group_partition(self._state, topic)
+        assert group_partition is not None, "the schedule was opened"
+        store = group_partition.store
+        first = self._appender.append_rows(
+            group_partition.partition, messages.rows, producer_format
+        )
+        before = len(store.events)
+        store.delay_run(self._time.monotonic_us(), first, messages.delays_us)
+        self._leases.add_new_events(group_partition, before)
+        self.counters.scheduled += len(messages.delays_us)
+        self._on_added(group_partition)
+        return first
 
     def cancel(self, topic_name: str, schedule_id: int) -> bool:
         """Cancel a delayed message; return False if it does not exist or is already delivered.
@@ -312,6 +357,15 @@ def group_partition_of(state: State, internal: Topic) -> GroupPartition:
     group_partition = group.partitions[0]
     group_partition.keep()
     return group_partition
+
+
+def encode_envelope(
+    due_us: int, partition_index: int | None, metadata: bytes | None, expires_at_us: int | None
+) -> bytes:
+    """Return the metadata of a record of an internal topic."""
+    envelope = (due_us, partition_index, metadata, True)
+    packed: bytes = msgpack.packb(envelope if expires_at_us == 0 else envelope[:-1])
+    return packed
 
 
 def decode_envelope(metadata: bytes | None) -> Envelope:

@@ -225,6 +225,29 @@ class MutableChunk(DenseChunk):
         if self.expires_at_us is not None:
             self.expires_at_us += [expires_at_us] * count
 
+    def append_rows(
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[bytes | None],
+        metadata: Sequence[bytes | None],
+        encodings: bytes | bytearray,
+        producer_format: int,
+        expires_at_us: Sequence[int] | None,
+    ) -> None:
+        """Append records whose frame is not built yet, column by column."""
+        before, count = len(self.values), len(values)
+        self.values += values
+        self.keys += keys
+        self.metadata += metadata
+        self.encodings += encodings
+        self.formats += bytes([producer_format]) * count
+        if self.producer_times is not None:
+            self.producer_times += [None] * count
+        if self.expires_at_us is None and expires_at_us is not None:
+            self.expires_at_us = [0] * before
+        if self.expires_at_us is not None:
+            self.expires_at_us += [0] * count if expires_at_us is None else expires_at_us
+
     def optional_columns(self, producer_time: int | None, expires_at_us: int) -> None:
         """Append to the columns that most producers never use."""
         before = len(self.values) - 1

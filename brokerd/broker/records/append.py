@@ -20,6 +20,37 @@ TTL_MAX_US = 36_525 * 86_400 * 1_000_000
 """Longest time to live: a hundred years."""
 
 
+class Rows:
+    """Records for one partition, as columns, ready to be appended in one step."""
+
+    __slots__ = ("encodings", "expires_at_us", "keys", "metadata", "size", "values")
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.keys: list[bytes | None] = []
+        self.metadata: list[bytes | None] = []
+        self.encodings = bytearray()
+        self.expires_at_us: list[int | None] = []
+        self.size = 0
+        """The sum of `record_frame_bytes`."""
+
+    def add(
+        self,
+        value: bytes,
+        encoding: int,
+        key: bytes | None,
+        metadata: bytes | None,
+        expires_at_us: int | None,
+    ) -> None:
+        """Add a record; ``expires_at_us`` as in `RecordAppender.produce`."""
+        self.values.append(value)
+        self.encodings.append(encoding)
+        self.keys.append(key)
+        self.metadata.append(metadata)
+        self.expires_at_us.append(expires_at_us)
+        self.size += record_frame_bytes(value, key, metadata)
+
+
 class RecordAppender:
     """Appends records to partitions and to the frame that gathers.
 
@@ -131,6 +162,34 @@ class RecordAppender:
         """
         size = values_frame_bytes(values)
         return self._append_values(partition, values, producer_format, size, producer_times)
+
+    def append_rows(self, partition: Partition, rows: Rows, producer_format: int) -> int:
+        """Append admitted records; return the first offset.
+
+        It has the effect of `append` for each record, in a fraction of the time.
+        """
+        topic, count = partition.topic, len(rows.values)
+        base_offset = partition.next_offset
+        if not count:
+            return base_offset
+        expiries = rows.expires_at_us
+        if None in expiries:
+            default_us = self._default_expiry_us(topic)
+            expiries = [default_us if one is None else one for one in expiries]
+        self._open_chunk(partition).append_rows(
+            rows.values,
+            rows.keys,
+            rows.metadata,
+            rows.encodings,
+            producer_format,
+            expiries if any(expiries) else None,  # type: ignore[arg-type]  # None is replaced
+        )
+        partition.next_offset = base_offset + count
+        self._group_commit.gathered_bytes += rows.size
+        if not topic.internal_of:
+            self._counters.records_produced[producer_format] += count
+            self._counters.bytes_produced += sum(map(len, rows.values))
+        return base_offset
 
     def _append_values(
         self,

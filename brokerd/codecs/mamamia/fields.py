@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from math import isfinite
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from brokerd.codecs.mamamia.packing import (
     KINDS,
@@ -229,7 +229,10 @@ def batch_settle(fields: Fields) -> BatchSettle:
 def read_items(
     fields: Fields, key: str, decode: Callable[[Fields], Item]
 ) -> Generator[None, None, tuple[Item, ...]]:
-    """Return in steps the decoded items of an array of maps. An error names the item's index."""
+    """Return in steps the decoded items of an array of maps. An error names the item's index.
+
+    `walk_steps` may have decoded the items.
+    """
     decoded = []
     for index, item in enumerate(_walked(fields, key)):
         if index % _STEP_ITEMS == _STEP_ITEMS - 1:
@@ -237,7 +240,9 @@ def read_items(
         if isinstance(item, Field):
             raise RequestError(f"{key}[{index}] must be a map, not {item.kind}")
         try:
-            decoded.append(decode(item))
+            if isinstance(item, RequestError):
+                raise item
+            decoded.append(decode(item) if type(item) is dict else item)
         except RequestError as error:
             raise RequestError(f"{key}[{index}]: {error}") from None
     return tuple(decoded)
@@ -257,7 +262,7 @@ def read_ids(fields: Fields, key: str) -> Generator[None, None, tuple[int, ...] 
     return tuple(ids)
 
 
-def _walked(fields: Fields, key: str) -> list[Fields | Field]:
+def _walked(fields: Fields, key: str) -> list[Any]:
     field = required(fields, key)
     if field.kind != "an array":
         raise RequestError(f"{key} must be an array, not {field.kind}")

@@ -196,7 +196,7 @@ class Decoder:
         """Return in steps what `decode` returns, and raise its errors."""
         array_key, read = _READERS.get(command, ("", None))
         try:
-            fields = yield from walk_steps(body, array_key)
+            fields = yield from walk_steps(body, array_key, _ITEMS.get(command))
         except RequestError:
             if command in _READERS or command <= 3:
                 raise
@@ -400,6 +400,11 @@ _READERS: dict[int, tuple[str | None, Callable[[Fields], DecodeSteps[Request]]]]
     Command.CANCEL: (None, _read_cancel),
 }
 """Command -> the array whose items are walked too, and the function that reads the fields."""
+_ITEMS: dict[int, Callable[[Fields], object]] = {
+    Command.PRODUCE_BATCH: batch_message,
+    Command.SETTLE_BATCH: batch_settle,
+}
+"""Command -> the function that reads an item of its array."""
 _PLAIN: dict[int, Callable[[bytes], Request | None]] = {
     Command.PRODUCE_BATCH: plain_produce_batch,
     Command.SETTLE_BATCH: plain_settle_batch,

@@ -8,7 +8,7 @@ in pieces, and each piece is one step.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Final, TypeVar
 
 from msgpack import OutOfData, Unpacker, unpackb
@@ -30,6 +30,7 @@ from brokerd.codecs.mamamia.packing import (
     walk_map,
 )
 from brokerd.codecs.mamamia.values import MAX_BATCH, BodyError, RequestError
+from brokerd.errors import without_traceback
 
 PIECE_BYTES: Final = 16_384
 """Bytes of a body that one step walks: about a millisecond, if they are all empty maps."""
@@ -42,6 +43,7 @@ _HEADER_BYTES_MAX = 5
 Result = TypeVar("Result")
 DecodeSteps = Generator[None, None, Result]
 """Yields after each step; its return value is the result."""
+Decode = Callable[[Fields], Any]
 
 
 def finish(steps: DecodeSteps[Result]) -> Result:
@@ -93,15 +95,19 @@ class _Probe:
         return count
 
 
-def walk_steps(body: bytes, array_key: str | None = None) -> DecodeSteps[Fields]:
+def walk_steps(
+    body: bytes, array_key: str | None = None, decode: Decode | None = None
+) -> DecodeSteps[Fields]:
     """Return in steps what `packing.walk` returns, and raise its errors.
 
-    Positions in the fields of the array's items are those in the item.
+    Positions in the fields of the array's items are those in the item. With ``decode``, the items
+    that are maps are decoded as they come, so that the fields of one item at a time are in memory.
+    The `RequestError` of ``decode`` takes the place of its item, and later maps are not decoded.
     """
     probe = _Probe(body)
     try:
         if KINDS[body[0]] == "a map":
-            fields = yield from _map_steps(probe, body, array_key)
+            fields = yield from _map_steps(probe, body, array_key, decode)
         else:
             yield from _value_steps(probe, body)
             fields = None
@@ -116,7 +122,9 @@ def walk_steps(body: bytes, array_key: str | None = None) -> DecodeSteps[Fields]
     return fields
 
 
-def _map_steps(probe: _Probe, body: bytes, array_key: str | None) -> DecodeSteps[Fields]:
+def _map_steps(
+    probe: _Probe, body: bytes, array_key: str | None, decode: Decode | None
+) -> DecodeSteps[Fields]:
     fields: Fields = {}
     for number in range(probe.enter(True)):
         if number % ITEMS == 0:
@@ -126,7 +134,7 @@ def _map_steps(probe: _Probe, body: bytes, array_key: str | None) -> DecodeSteps
             raise BodyError("a map key is neither str nor bin")
         key = unpackb(body[start : (yield from probe.skip())])
         start = probe.position
-        items = (yield from _items_steps(probe, body)) if key == array_key else None
+        items = (yield from _items_steps(probe, body, decode)) if key == array_key else None
         if items is not None:
             fields[key] = Field(body[start : start + 1], ARRAY, start, items)
         else:
@@ -136,20 +144,34 @@ def _map_steps(probe: _Probe, body: bytes, array_key: str | None) -> DecodeSteps
     return fields
 
 
-def _items_steps(probe: _Probe, body: bytes) -> DecodeSteps[list[Fields | Field] | None]:
+def _items_steps(
+    probe: _Probe, body: bytes, decode: Decode | None
+) -> DecodeSteps[list[Any] | None]:
     """Return the items of an array; None for another type or a longer array than MAX_BATCH."""
     if not 0 < array_size(body, probe.position) <= MAX_BATCH:
         return None
-    items: list[Fields | Field] = []
+    items: list[Any] = []
     for number in range(probe.enter(False)):
         if number % ITEMS == 0:
             yield
         start = probe.position
         if KINDS[body[start]] == "a map":
-            items.append((yield from _item_steps(probe, body)))
+            fields = yield from _item_steps(probe, body)
+            if decode is None:
+                items.append(fields)
+                continue
+            try:
+                items.append(decode(fields))
+            except RequestError as error:
+                items.append(without_traceback(error))
+                decode = _skip
         else:
             items.append((yield from _value_steps(probe, body)))
     return items
+
+
+def _skip(fields: Fields) -> None:
+    """Decode nothing: an item before was refused."""
 
 
 def _item_steps(probe: _Probe, body: bytes) -> DecodeSteps[Fields]:
@@ -157,7 +179,7 @@ def _item_steps(probe: _Probe, body: bytes) -> DecodeSteps[Fields]:
     start = probe.position
     raw = body[start : (yield from probe.skip())]
     if len(raw) > PIECE_BYTES:
-        return (yield from _map_steps(_Probe(raw), raw, None))
+        return (yield from _map_steps(_Probe(raw), raw, None, None))
     unpacker = Unpacker(max_buffer_size=len(raw), ext_hook=any_extension)
     unpacker.feed(raw)
     return walk_map(unpacker, raw, None)

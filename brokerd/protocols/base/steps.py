@@ -13,8 +13,9 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from brokerd.broker import Congested
 from brokerd.broker.slices import SLICE_SECONDS
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, without_traceback
 from brokerd.protocols.base.connection import Connection
 
 T = TypeVar("T")
@@ -22,6 +23,36 @@ Done = Callable[[T | None, Exception | None], None]
 """Takes the result, or the error in place of one."""
 Wait = Callable[[Callable[..., None]], object]
 Steps = Generator[Wait | None, Any, T]
+
+
+def admitted(connection: Connection, apply: Callable[[], T]) -> Steps[T]:
+    """Return the result of ``apply``, which is called again while it raises `Congested`.
+
+    It then keeps its place among the requests that wait for room in the log.
+    """
+    try:
+        return apply()
+    except Congested:
+        result, refusal = yield partial(_apply_later, connection, apply)
+    if refusal is not None:
+        raise refusal
+    return result  # type: ignore[no-any-return]
+
+
+def _apply_later(connection: Connection, apply: Callable[[], T], done: Callable[..., None]) -> None:
+    """Call ``apply`` when the log has room, and ``done`` with its result or its refusal."""
+
+    def attempt() -> None:
+        if connection.gone:
+            return
+        try:
+            done(apply(), None)
+        except Congested:
+            _apply_later(connection, apply, done)
+        except BrokerdError as refusal:
+            done(None, without_traceback(refusal))
+
+    connection.group_commit.when_uncongested(partial(connection.close_on_fault, attempt))
 
 
 class StepsRun(Generic[T]):

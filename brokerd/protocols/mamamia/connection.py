@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
-from brokerd.broker import Broker, Clock, Congested, Topic
+from brokerd.broker import Broker, Clock, Congested
 from brokerd.broker.delayed.schedule import check_delay, delays_frame_bytes
 from brokerd.broker.records.size import record_frame_bytes, values_frame_bytes
 from brokerd.codecs.mamamia import (
@@ -21,7 +21,6 @@ from brokerd.codecs.mamamia import (
     SETTLED,
     Acquire,
     AcquireBatch,
-    BatchMessage,
     BatchSettle,
     BodyError,
     Cancel,
@@ -39,7 +38,6 @@ from brokerd.codecs.mamamia import (
     Request,
     Settle,
     SettleBatch,
-    answer_length,
     cancelled,
     error,
     extended,
@@ -56,10 +54,8 @@ from brokerd.codecs.mamamia import (
 )
 from brokerd.errors import (
     BrokerdError,
-    InvalidRequest,
     LeaseLost,
     NotLeaseOwner,
-    RecordTooLarge,
     UnknownGroup,
     UnknownOffset,
     UnknownTopic,
@@ -81,9 +77,15 @@ from brokerd.protocols.mamamia.acquire import (
     acquire_run,
     microseconds,
 )
+from brokerd.protocols.mamamia.produce_batch import (
+    BatchProduce,
+    bare_values,
+    check_size,
+    expiry_us,
+)
 from brokerd.security import READ, WRITE
 from brokerd.security.quotas import Use
-from brokerd.values import Encoding, Format
+from brokerd.values import Format
 
 SMALL_BODY_BYTES = 2_048
 """A request with a body of this size is decoded and carried out at once."""
@@ -303,7 +305,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         topic_name, value, encoding, metadata, key, partition_index, ttl, delay = request
         if len(value) + len(metadata or b"") > SURELY_FITS_BYTES:
             check_size(topic_name, value, encoding, metadata)
-        expires_at_us = None if ttl is None else self._expiry_us(ttl)
+        expires_at_us = None if ttl is None else expiry_us(self.broker, ttl)
         if delay:
             self._produce_later(request, expires_at_us)
             return
@@ -342,110 +344,22 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         )
         self.answers.append(scheduled(schedule_id))
 
-    def _expiry_us(self, ttl: float) -> int:
-        """Return the expiry time in microseconds; 0, from a ttl of 0, means never."""
-        return self.broker.appender.expiry_us(max(1, microseconds(ttl))) if ttl else 0
-
     def _produce_batch(self, request: ProduceBatch) -> None:
-        topic_name, messages, producer_id, sequence = request
-        size, delayed = 0, 0
-        values = _bare_values(messages)
-        if values is not None:
-            size = values_frame_bytes(values)
-        for message in messages if values is None else ():
-            value, encoding, metadata, key, _, _, delay = message
-            if len(value) + len(metadata or b"") > SURELY_FITS_BYTES:
-                check_size(topic_name, value, encoding, metadata)
-            size += record_frame_bytes(value, key, metadata)
-            if delay:
-                check_delay(microseconds(delay))
-                delayed += 1
+        topic_name, messages, producer_id, _ = request
         broker = self.broker
+        values = bare_values(messages)
         topic = broker.topics.find(topic_name)
-        if producer_id is not None and sequence is not None:
-            if delayed:
-                raise InvalidRequest(
-                    "a batch with a producer_id cannot hold messages with a delay: send them in "
-                    "another batch"
-                )
-            known = topic and broker.producers.ids_of(topic, producer_id, sequence)
-            if known:
-                self.answers.append(produced_batch(known))
-                return
-            size += broker.producers.entry_bytes(producer_id, len(messages), len(messages))
-        size += delays_frame_bytes(delayed)
-        if topic is None:
-            highest_partition = max(message.partition or 0 for message in messages)
-            topic = broker.topic_writer.topic(
-                self.access, topic_name, size, highest_partition=highest_partition
-            )
-        if delayed:
-            self._append_mixed(topic, messages, size)
+        if values is None or topic is None or len(topic.partitions) != 1 or producer_id is not None:
+            self.answers.append(BatchProduce(broker, self.access, request).answer())
             return
-        if values is not None and len(topic.partitions) == 1:
-            broker.group_commit.admit(size)
-            offset = broker.appender.append_values(topic.partitions[0], values, Format.MAMAMIA)
-            ids = list(range(offset, offset + len(values)))  # offsets of partition 0 are the ids
-        else:
-            ids = self._append_all(topic, messages, size)
-        if producer_id is not None and sequence is not None:
-            broker.producers.remember(topic, producer_id, sequence, ids)
-        self.answers.append(produced_batch(ids))
+        broker.group_commit.admit(values_frame_bytes(values))
+        offset = broker.appender.append_values(topic.partitions[0], values, Format.MAMAMIA)
+        # Offsets of partition 0 are the ids.
+        self.answers.append(produced_batch(list(range(offset, offset + len(values)))))
 
-    def _append_all(self, topic: Topic, messages: Sequence[BatchMessage], size: int) -> list[int]:
-        """Append messages without a delay and return their ids.
-
-        ``size`` is the bytes to admit for them, 0 if all but their partitions is admitted.
-        """
-        broker = self.broker
-        partitions = [topic.choose(message.key, message.partition) for message in messages]
-        expiries = [
-            None if message.ttl is None else self._expiry_us(message.ttl) for message in messages
-        ]
-        broker.group_commit.admit(size, len(set(partitions)))
-        return [
-            message_id_of(
-                partition.index,
-                broker.appender.append(
-                    partition, value, encoding, key, metadata, Format.MAMAMIA, None, expires_at_us
-                ),
-            )
-            for partition, expires_at_us, (value, encoding, metadata, key, _, _, _) in zip(
-                partitions, expiries, messages, strict=True
-            )
-        ]
-
-    def _append_mixed(self, topic: Topic, messages: Sequence[BatchMessage], size: int) -> None:
-        """Append the messages without a delay and schedule the others, all in one frame."""
-        broker = self.broker
-        now = [message for message in messages if not message.delay]
-        for message in messages:
-            if message.partition is not None:
-                topic.partition(message.partition)
-        broker.delayed.ensure_internal_topic(topic)
-        broker.group_commit.admit(size, 1 + len(topic.partitions))
-        message_ids = iter(self._append_all(topic, now, 0) if now else ())
-        schedule_ids = [
-            broker.delayed.append(
-                topic,
-                value,
-                encoding,
-                key,
-                metadata,
-                Format.MAMAMIA,
-                index,
-                microseconds(delay),
-                None if ttl is None else self._expiry_us(ttl),
-            )
-            if delay
-            else None
-            for value, encoding, metadata, key, index, ttl, delay in messages
-        ]
-        self.answers.append(
-            produced_batch(
-                [next(message_ids) if one is None else None for one in schedule_ids], schedule_ids
-            )
-        )
+    def _batch_steps(self, request: ProduceBatch) -> Steps[bytes]:
+        """Append a large batch: everything but the last step is done in slices."""
+        return BatchProduce(self.broker, self.access, request).steps(self)
 
     def _cancel(self, request: Cancel) -> None:
         try:
@@ -705,44 +619,18 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         Command.CANCEL: (WRITE, _cancel),
     }
     """The permission on the topic that each command needs, and its method."""
+    _IN_STEPS: ClassVar[dict[int, Callable[[MamamiaConnection, Any], Steps[bytes]]]] = {
+        Command.PRODUCE_BATCH: _batch_steps,
+        Command.SETTLE_BATCH: _settle_steps,
+        Command.RELEASE: _release_steps,
+    }
+    """Commands that are carried out in slices if their body is large."""
     _RUNS: ClassVar[dict[int, Callable[[MamamiaConnection, list[Frame]], int]]] = {
         Command.PRODUCE: _produce_run,
         Command.ACQUIRE_NEXT: _acquire_run,
         Command.SETTLE: _settle_run,
     }
     """Commands whose repetitions are carried out in one step, as `handle_run` says."""
-    _IN_STEPS: ClassVar[dict[int, Callable[[MamamiaConnection, Any], Steps[bytes]]]] = {
-        Command.SETTLE_BATCH: _settle_steps,
-        Command.RELEASE: _release_steps,
-    }
-    """Commands that are carried out in slices if their body is large."""
-
-
-def _bare_values(messages: Sequence[BatchMessage]) -> Sequence[bytes] | None:
-    """Return the values of messages that are bytes alone and surely fit an answer.
-
-    Each step is one call for all messages. Returns None if a message has anything else.
-    """
-    values: Sequence[bytes]
-    values, encodings, *others = zip(*messages, strict=True)
-    count = len(messages)
-    if (
-        encodings.count(Encoding.BYTES) < count
-        or any(column.count(None) < count for column in others)
-        or max(map(len, values)) > SURELY_FITS_BYTES
-    ):
-        return None
-    return values
-
-
-def check_size(topic_name: str, value: bytes, encoding: int, metadata: bytes | None) -> None:
-    """Raise `RecordTooLarge` for a record that does not fit an answer to ACQUIRE_NEXT."""
-    length = answer_length(topic_name, value, encoding, metadata)
-    if length > MAX_LENGTH:
-        raise RecordTooLarge(
-            f"the message is too large: its delivery would take a frame of {length} bytes, "
-            f"and the limit is {MAX_LENGTH}; send less than {MAX_LENGTH - 1024} bytes"
-        )
 
 
 class MamamiaFactory(ConnectionFactory):
