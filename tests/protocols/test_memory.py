@@ -35,6 +35,7 @@ class Peer:
         self._name = name
         self.freed = 0
         self.closed = False
+        self.reads_answers = False
         self.on_freed: Callable[[], None] = lambda: None
 
     def holds(self, requests: int = 0, answers: int = 0, waits: int = 0) -> bool:
@@ -116,6 +117,31 @@ def test_waiting_connections_go_on_in_their_order_while_there_is_room(
     budget.forget(holder)
     clock.advance(0)
     assert order == ["a", "b", "c"] and budget.waiting == 0
+
+
+@pytest.mark.parametrize("rooms", [1, 2, 8])
+def test_peers_that_read_go_on_in_turn_with_the_others(
+    budget: MemoryBudget, clock: Clock, rooms: int
+) -> None:
+    """However much room there is at once: a crowd delays a reader by one turn, and the reverse."""
+    holder, order = Peer(budget), list[str]()
+    holder.holds(answers=11 * MIB)
+    for name in ("a", "b", "c", "d", "reader 1", "reader 2"):
+        peer = Peer(budget, name)
+        peer.reads_answers = name.startswith("reader")
+        budget.wait(peer, ANSWERS)
+
+        def take(peer: Peer = peer) -> None:
+            order.append(peer.peer_name())
+            peer.holds(answers=MIB)
+
+        peer.on_freed = take
+    for left in range(11 - rooms, 11 - 7, -rooms):
+        holder.holds(answers=left * MIB)
+        clock.advance(0)
+    holder.holds()
+    clock.advance(0)
+    assert order == ["reader 1", "a", "reader 2", "b", "c", "d"]
 
 
 def test_a_closed_connection_no_longer_waits(budget: MemoryBudget, clock: Clock) -> None:
@@ -315,6 +341,21 @@ def test_a_client_that_reads_gets_all_its_answers_while_others_read_none() -> No
     reader.send(*[mm.Acquire("orders", "work", "w")] * 4)
     crowd.house.run()
     assert [one.message.id for one in reader.answers()] == [0, 1, 2, 3]
+
+
+def test_a_client_that_reads_does_not_wait_behind_all_that_never_do() -> None:
+    crowd = Crowd()
+    client = crowd.house.connect()
+    client.send(mm.Produce("orders", b"own"))
+    crowd.house.run()
+    assert len(client.answers()) == 1
+    crowd.readers(200)
+    client.send(mm.Acquire("orders", "own", "c"))
+    crowd.house.run()
+    assert client.answers() == []
+    crowd.house.pass_time(PATIENCE_SECONDS + 2 * SWEEP_SECONDS, step=SWEEP_SECONDS)
+    assert len(client.answers()) == 1, "the first cut makes room for it"
+    assert crowd.budget.waiting > 100
 
 
 def test_a_woken_long_poll_waits_for_room() -> None:

@@ -191,6 +191,8 @@ class Connection(Protocol):
         """Bytes of the answer that a read in progress may give."""
         self._unsent_bytes = 0
         """Bytes that were written since the peer stopped reading; an upper bound."""
+        self._has_sent = False
+        """Whether an answer was sent."""
         self._has_claim = False
         """Whether the memory budget has a claim of this connection."""
         self._queued_requests = 0
@@ -433,6 +435,11 @@ class Connection(Protocol):
         self.hold(Hold.MEMORY)
         self.factory.memory.wait(self, kind)
 
+    @property
+    def reads_answers(self) -> bool:
+        """Whether the peer got an answer, and has read all that it got, as far as is known."""
+        return self._has_sent and not self._unsent_bytes and not self.holds & Hold.SLOW_READER
+
     def memory_freed(self) -> None:
         """Go on after `wait_for_memory`, and make postponed answers."""
         if self.gone:
@@ -657,6 +664,7 @@ class Connection(Protocol):
             if self._meters:
                 self._count_sent(parts)
             send_all(self.transport, parts)
+            self._has_sent = True
             if self.holds & Hold.SLOW_READER:
                 self._unsent_bytes += sum(map(len, parts))
             if self.holds & Hold.BACKLOG:

@@ -11,13 +11,15 @@ kinds of claims, and a share of it belongs to each kind alone:
 
 The rest of the budget is common. A kind is *full* when its share and the common part are used. When
 half of the common part is used, a connection gets further answers only after its peer has read the
-earlier ones. A connection without room waits, the longest first. When one has waited for
+earlier ones. A connection without room waits. When there is room, connections whose peers read go
+on in turn with all others, the longest waiting of each first. When one has waited for
 `PATIENCE_SECONDS` because a kind is full, the worst claims are cut: the connection is closed. The
 worst claim has the largest product of bytes and time without progress.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from operator import gt
 from typing import Any, Final, NamedTuple, Protocol
@@ -50,6 +52,10 @@ class AwaitMemory(Congested):
 
 class Claimant(Protocol):
     """A connection with a claim."""
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether the peer got an answer, and has read all that it got, as far as is known."""
 
     def memory_freed(self) -> None:
         """Go on: there is room now."""
@@ -97,6 +103,8 @@ class MemoryBudget:
         self._claims: dict[Claimant, Claim] = {}
         self._waiting: dict[Claimant, tuple[int, float]] = {}
         """Connections that wait -> the kind and since when, the longest first."""
+        self._wakes_reader = True
+        """Whether the next turn is that of a connection whose peer reads."""
         self._wake_call: Any = None
         self._sweep_call: Any = None
         self._peak = 0
@@ -178,15 +186,25 @@ class MemoryBudget:
             self._wake_call = self._clock.callLater(0, self._wake)
 
     def _wake(self) -> None:
-        """Let connections go on while there is room, the longest waiting first."""
+        """Let connections go on while there is room: those whose peers read, in turn with others.
+
+        So many peers that never read cost a peer that reads one turn, and not all of theirs.
+        """
         self._wake_call = None
         end = self._clock.seconds() + WAKE_SECONDS
-        for claimant, (kind, _) in list(self._waiting.items()):
-            if claimant not in self._waiting or self.full[kind]:
+        readers, others = deque[Claimant](), deque[Claimant]()
+        for claimant in self._waiting:
+            (readers if claimant.reads_answers else others).append(claimant)
+        while readers or others:
+            is_reader = bool(readers) and (self._wakes_reader or not others)
+            claimant = (readers if is_reader else others).popleft()
+            waiting = self._waiting.get(claimant)
+            if waiting is None or self.full[waiting[0]]:
                 continue
             if self._clock.seconds() > end:
                 self._wake_later()
                 return
+            self._wakes_reader = not is_reader
             del self._waiting[claimant]
             claimant.memory_freed()
 
