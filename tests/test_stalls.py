@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import key_order, neighbours, stalls
+from benchmarks import key_order, neighbours, stalls, tenants
 from benchmarks.children import ChildFailed
 
 
@@ -47,6 +47,21 @@ def test_a_small_produce_beside_heavy_requests_has_figures(
     cases = json.loads(out.out)["cases"]
     assert [case["case"] for case in cases] == ["idle", "leases", "records"]
     assert all(case["produces"] and case["processor_longest_ms"] > 0 for case in cases)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_tenants_beside_all_heavy_clients_get_what_they_produced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--json", "--minutes=0.1", "--peers=3", "--topics=20", f"--directory={tmp_path}"]
+    code = tenants.main(options)
+    out = capsys.readouterr()
+    assert code == 0, out.err
+    report = json.loads(out.out)
+    assert [one["address"] for one in report["tenants"]] == list(tenants.PROMISES)
+    assert all(0 < one["produced"] <= one["consumed"] for one in report["tenants"])
+    assert report["memory_mib"][-1] > 0
     assert list(tmp_path.iterdir()) == []
 
 
