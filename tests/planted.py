@@ -151,12 +151,17 @@ BUGS = (
     ),
     bug(
         "admit-one-by-one",
-        "the messages of a batch are admitted one by one: a refused one may be half stored",
-        "protocols/mamamia/connection.py",
-        ("        broker.group_commit.admit(size, len(set(partitions)))\n", ""),
+        "the partitions of a batch are admitted one by one: a refused batch may be half stored",
+        "protocols/mamamia/produce_batch.py",
         (
-            "                partition.index,\n                broker.appender.append(\n",
-            "                partition.index,\n                broker.appender.produce(\n",
+            "        else:\n"
+            "            broker.group_commit.admit(self._size, max(1, len(self._rows)))\n",
+            "        elif not self._rows:\n            broker.group_commit.admit(self._size)\n",
+        ),
+        (
+            "            offset = broker.appender.append_rows(",
+            "            broker.group_commit.admit(rows.size)\n"
+            "            offset = broker.appender.append_rows(",
         ),
     ),
     # -- recovery ------------------------------------------------------------------------------

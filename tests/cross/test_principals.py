@@ -179,7 +179,7 @@ def test_no_route_of_the_admin_api_is_left_out(route: Route) -> None:
         path
         for method, path in names
         if method == route.method
-        and route.match(path.removeprefix("/api/v1").strip("/").split("/")) is not None
+        and route.match(path.partition("?")[0].strip("/").split("/")) is not None
     ]
     assert matched
 
