@@ -779,6 +779,21 @@ def test_a_batch_of_bytes_alone_is_stored_as_any_other(
         assert ids == (3, 4, 5)
 
 
+@pytest.mark.parametrize("size", [300, 1_000, 3_000])
+def test_a_batch_that_waits_for_room_is_stored_once_in_all_partitions(size: int) -> None:
+    """The log has room for all of its records before the first is appended."""
+    house = House(options=WalOptions(segment_bytes=64 * KIB, free_bytes_min=0))
+    topic = house.broker.topics.create("orders", 2)
+    house.run()
+    messages = tuple(mm.BatchMessage(b"x" * size, partition=index) for index in (0, 0, 1, 1))
+    client = house.connect()
+    client.send(*[mm.ProduceBatch("orders", messages)] * 60)
+    house.run()
+    answers = client.answers()
+    assert len(answers) == 60 and all(isinstance(one, mm.ProducedBatch) for one in answers)
+    assert [partition.next_offset for partition in topic.partitions] == [120, 120]
+
+
 @pytest.mark.parametrize("commits", [0, 1])
 def test_a_batch_is_whole_or_absent_after_a_crash(commits: int) -> None:
     """Whatever was synced when the power went, no part of a batch is there alone."""
