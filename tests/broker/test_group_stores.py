@@ -11,6 +11,7 @@ from brokerd.broker.leases.service import OPENS_MAX
 from brokerd.broker.model.group_stores import OPEN_MAX
 from brokerd.broker.model.snapshot_capture import capture_topic
 from brokerd.broker.model.state import SNAPSHOT_GROUP_PARTITIONS, State
+from brokerd.codecs import mamamia as mm
 from brokerd.errors import LimitExceeded
 from brokerd.wal import Frame, SnapshotChunk
 from brokerd.walformat import Entry, EntryKind, EventKind, encode_group_events
@@ -207,6 +208,31 @@ def test_memory_is_counted_and_given_back() -> None:
     house.run()
     assert stores.memory_bytes == empty
     assert stores.open == 0
+
+
+def test_groups_with_few_events_each_take_no_more_memory_than_the_limit() -> None:
+    """Settles of far records are the events that take most."""
+    memory_max = 1_000_000
+    house = House(settings=BrokerSettings(max_group_state_bytes=memory_max))
+    client = house.connect()
+    messages = tuple(mm.BatchMessage(b"") for _ in range(10_000))
+    for _ in range(3):
+        client.send(mm.ProduceBatch("orders", messages))
+        house.run()
+        house.pass_time(0.1)
+    client.answers()
+    answers: list[object] = []
+    for number in range(200):
+        for offset in range(7, 30_000, 2_048):
+            client.send(mm.Settle("orders", f"g{number}", offset, "c", False, 1_000.0))
+        house.run()
+        answers = client.answers()
+        if any(isinstance(answer, mm.Failed) for answer in answers):
+            break
+    assert "settle records" in str(answers)
+    groups = house.broker.topics.existing("orders").groups.values()
+    taken = sum(one.store.memory_bytes for group in groups for one in group.used())
+    assert 0.8 * memory_max < taken <= memory_max
 
 
 def test_stores_are_packed_beyond_the_limit_of_open_ones() -> None:

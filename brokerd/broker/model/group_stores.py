@@ -33,6 +33,9 @@ GROUP_MEMORY = 900
 """Memory of a group besides its group partitions, with a name of average length."""
 
 
+EVENT_MEMORY = 1_300
+"""More than one event adds to a store, besides a range of leases: a block, a delay, two words."""
+
 NEW_STATE_MEMORY = STORE_MEMORY + LEASE_MEMORY
 """The most memory that a lease, a commit or a delayed message adds."""
 

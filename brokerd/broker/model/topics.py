@@ -10,7 +10,12 @@ from itertools import islice
 from typing import Any, overload
 
 from brokerd.broker.model.chunks import Chunk, ChunkList
-from brokerd.broker.model.group_stores import GROUP_MEMORY, PACKED_MEMORY, GroupStores
+from brokerd.broker.model.group_stores import (
+    EVENT_MEMORY,
+    GROUP_MEMORY,
+    PACKED_MEMORY,
+    GroupStores,
+)
 from brokerd.errors import (
     InvalidName,
     InvalidRequest,
@@ -52,7 +57,7 @@ _PURGED = int(EventKind.PURGED)
 
 UNCOUNTED_EVENTS_MAX = 16
 """Events after which a frame counts the memory of an open store again. While the groups take more
-than half of their memory, each frame does."""
+than half of their memory, each frame does. Until then an event counts as `EVENT_MEMORY`."""
 
 NEAR_MAX = 500
 """The most groups that the search for a similar name compares. It takes milliseconds."""
@@ -404,13 +409,18 @@ class GroupPartition:
         if self._store is None:
             return
         events, stores = self._store.events, self.group.stores
-        self._uncounted_events += len(events)
+        added = len(events)
         events.clear()
+        if not self.is_kept:  # deleted
+            return
+        self._uncounted_events += added
         if (
             self._uncounted_events > UNCOUNTED_EVENTS_MAX
             or stores.memory_bytes > stores.memory_max >> 1
         ):
             self.count_memory()
+        else:
+            self.expect_bytes(added * EVENT_MEMORY)
 
     def count_memory(self) -> None:
         """Count the memory of an open store again."""
@@ -421,7 +431,7 @@ class GroupPartition:
             self._counted = counted
 
     def expect_bytes(self, size: int) -> None:
-        """Count memory for new leases now. A later frame counts what the store takes."""
+        """Count memory for new state now. A later frame counts what the store takes."""
         self._counted += size
         self.group.stores.memory_bytes += size
 

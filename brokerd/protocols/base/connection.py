@@ -264,6 +264,12 @@ class Connection(Protocol):
         if self.queued_bytes + self._answered_bytes > self.factory.limits.in_flight_bytes:
             self.hold(Hold.BACKLOG)
 
+    @property
+    def in_flight_room(self) -> int:
+        """Bytes of answers that ``in_flight_bytes`` leaves; below 0 if they exceed it."""
+        used = self.queued_bytes + self._answered_bytes
+        return self.factory.limits.in_flight_bytes - used
+
     def answer_run(self, part: bytes, count: int) -> None:
         """Append the answers to ``count`` requests in one part, and count its bytes."""
         self.answer(part)

@@ -246,8 +246,10 @@ def answer_many(
     )
 
 
-def acquire_run(broker: Broker, request: Acquire, count: int) -> tuple[bytes, int]:
+def acquire_run(broker: Broker, request: Acquire, count: int, bytes_max: int) -> tuple[bytes, int]:
     """Lease records for the first of ``count`` equal ACQUIRE_NEXT requests in one step.
+
+    Their answers take ``bytes_max`` at most.
 
     Return their answers and their number. It is 0 for topics of several partitions, where each
     acquire begins at another partition. Raises as `LeaseService.acquire`.
@@ -256,7 +258,7 @@ def acquire_run(broker: Broker, request: Acquire, count: int) -> tuple[bytes, in
     topic = broker.topics.find(topic_name)
     if topic is None or len(topic.partitions) != 1:
         return b"", 0
-    record_filter = AnswerLeaseFilter(broker, topic_name, RUN_BYTES_MAX)
+    record_filter = AnswerLeaseFilter(broker, topic_name, min(bytes_max, RUN_BYTES_MAX))
     duration_us = None if request.duration is None else microseconds(request.duration)
     leased = broker.leases.acquire(
         topic_name,

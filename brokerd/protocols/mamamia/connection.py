@@ -175,6 +175,8 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
 
     def handle_run(self, frames: list[Frame]) -> int:
         """Carry out like requests in one step."""
+        if self._decoded is not None:  # the request of the first frame
+            return 0
         run = self._RUNS.get(frames[0][0])
         return 0 if run is None else run(self, frames)
 
@@ -201,7 +203,7 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             return 0
         with suppress(BrokerdError):  # the first request raises the error again
             self.await_memory()
-            answers, count = acquire_run(self.broker, request, count)
+            answers, count = acquire_run(self.broker, request, count, self.in_flight_room)
             if count:
                 self.answer_run(answers, count)
             return count
@@ -249,7 +251,10 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
                 raise FrameOnHold
             request = self._decode(command, body)
         permission, carry_out = self._DISPATCH[command]
-        self.access.require(permission, request.log_id)
+        if self._settled_so_far:  # a retry: it was permitted before, and goes on where it stopped
+            in_steps = None
+        else:
+            self.access.require(permission, request.log_id)
         if in_steps is not None:
             self._answer_in_steps(command, in_steps(self, request))
             return

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
+from typing import TypeVar
 
 from brokerd.broker import Broker, Topic
 from brokerd.broker.delayed.schedule import DelayedRows, check_delay, delays_frame_bytes
@@ -27,8 +28,10 @@ from brokerd.errors import InvalidRequest, RecordTooLarge
 from brokerd.protocols.base.connection import Connection
 from brokerd.protocols.base.steps import Steps, admitted
 from brokerd.protocols.mamamia.acquire import SURELY_FITS_BYTES, microseconds
-from brokerd.security import Access
+from brokerd.security import WRITE, Access
 from brokerd.values import Encoding, Format
+
+T = TypeVar("T")
 
 STEP_MESSAGES = 256
 """Messages that one step checks or splits."""
@@ -70,15 +73,21 @@ class BatchProduce:
     def steps(self, connection: Connection) -> Steps[bytes]:
         """Do the work of `answer` in steps; only the last one changes partitions."""
         yield from self._check()
-        known = self._known_answer()
+        known = self._permitted(self._known_answer)
         if known is not None:
             return known
         while True:
-            topic = yield from admitted(connection, self._topic)
+            topic = yield from admitted(connection, partial(self._permitted, self._topic))
             yield from self._split(topic)
-            answer: bytes | None = yield from admitted(connection, partial(self._append_to, topic))
+            append = partial(self._permitted, partial(self._append_to, topic))
+            answer: bytes | None = yield from admitted(connection, append)
             if answer is not None:
                 return answer
+
+    def _permitted(self, apply: Callable[[], T]) -> T:
+        """Return the result of ``apply``. Raises as `Access.require`: permissions may have gone."""
+        self._access.require(WRITE, self._request.log_id)
+        return apply()
 
     def _check(self) -> Steps[None]:
         """Check the messages, and add up their bytes. Raises `RecordTooLarge`, `InvalidRequest`."""
