@@ -45,6 +45,8 @@ from brokerd.wal.snapshot import snapshot_name
 from brokerd.walformat import SEGMENT_HEADER_BYTES
 
 DAMAGES_SHOWN = 5
+DIRECTORY_MODE = 0o700
+"""Mode of a data directory, as the broker makes it: the log has password hashes."""
 
 
 class Identity(NamedTuple):
@@ -101,6 +103,7 @@ def restore(
     choice = _choose(repository, point, number)
     staging = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.restoring")
     disk.make_directory(staging)
+    os.chmod(staging, DIRECTORY_MODE)
     lock = DirectoryLock(staging)
     lock.acquire(claim=False)
     try:

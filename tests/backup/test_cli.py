@@ -71,7 +71,8 @@ def test_only_the_owner_reads_a_backup(log: Log, tmp_path: Path) -> None:
         os.umask(before)
     for path in [tmp_path / "backups", *(tmp_path / "backups").rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-    for path in [tmp_path / "restored", *(tmp_path / "restored").rglob("*")]:
+    assert stat.S_IMODE((tmp_path / "restored").stat().st_mode) == 0o700
+    for path in (tmp_path / "restored").rglob("*"):
         expected = 0o750 if path.is_dir() else 0o640
         assert stat.S_IMODE(path.stat().st_mode) == expected, path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,7 @@ def test_an_empty_directory_is_taken_and_a_file_or_a_link_is_not(log: Log, tmp_p
             restore_to(where, tmp_path / name)
     restore_to(where, tmp_path / "empty")
     assert read_log(tmp_path / "empty")[0] == [0]
+    assert stat.S_IMODE((tmp_path / "empty").stat().st_mode) == 0o700
     with pytest.raises(BackupFailed, match="is a mount point"):
         restore_to(where, Path("/proc"))
 
