@@ -359,9 +359,8 @@ class GroupCommit:
         self._turn_end_scheduled = False
         if not self._wal.busy:
             self._end_frame()
-            if (
-                len(self._durable_calls) == 1
-            ):  # one connection, which may wait for these answers to ask
+            # A single connection may wait for these answers before it asks again.
+            if len(self._durable_calls) == 1:
                 self._wal.wait_if_quick()
 
     def _end_frame(self) -> None:

@@ -496,7 +496,11 @@ class Connection(Protocol):
         Other connections get their share, and it is called again in a later reactor turn. Every
         eighth call reads the clock.
         """
-        if handled & 7 != 7 or self.factory.clock.seconds() < self._pass_ends:
+        return handled & 7 == 7 and self.overtime_now()
+
+    def overtime_now(self) -> bool:
+        """Return what `overtime` returns, after a look at the clock."""
+        if self.factory.clock.seconds() < self._pass_ends:
             return False
         self._wait_for_turn()
         return True

@@ -180,7 +180,7 @@ class FrameConnection(Connection, Generic[FrameT, ErrorT]):
         """Handle runs of like frames, one after the other; return the number of frames."""
         handled = 0
         while len(frames) - handled >= RUN_FRAMES_MIN and not self.holds:
-            if handled and self.overtime(RUN_FRAMES_MAX - 1):
+            if handled and self.overtime_now():
                 break
             count = self.handle_run(frames[handled : handled + RUN_FRAMES_MAX])
             if not count:
