@@ -61,6 +61,11 @@ _WARM_UP_ROUNDS = 3
 _PAYLOAD_BYTES = 100
 
 
+_GREETING = blipmq.encode(blipmq.Hello(1, blipmq.VERSION)) + blipmq.encode(
+    blipmq.Auth(2, "any key")
+)
+
+
 class Shape(NamedTuple):
     """One scenario of the load generator."""
 
@@ -84,12 +89,16 @@ SHAPES = (
     Shape("mamamia", "produce", 64, 1, 2),
     Shape("mamamia", "produce", 4, 64, 2),
     Shape("mamamia", "acquire-settle", 1, 1, 20),
+    Shape("mamamia", "acquire-settle", 64, 1, 2),
     Shape("mamamia", "acquire-settle", 4, 64, 2),
     Shape("mamamia", "produce-batch", 2, 2, 2, 100),
     Shape("mamamia", "acquire-settle-batch", 2, 2, 2, 100),
     Shape("rustlog", "produce-batch", 2, 2, 2, 100),
     Shape("flymq", "produce", 4, 64, 2),
+    Shape("blipmq", "produce", 64, 1, 2),
     Shape("blipmq", "produce", 4, 64, 2),
+    Shape("blipmq", "acquire-settle", 64, 1, 2),
+    Shape("blipmq", "acquire-settle", 4, 64, 2),
     Shape("mega", "produce", 4, 64, 2),
 )
 
@@ -292,8 +301,8 @@ def count(shape: Shape, make_counter: Callable[[], _Counter | _ProcessorTime] = 
     host.run()
     assert opened == [None], opened
     spec = LoadSpec(
-        shape.scenario, "", shape.connections, shape.window, _PAYLOAD_BYTES, 1.0, "bench", "bench",
-        "0", shape.batch, format=shape.format,
+        shape.scenario, "", shape.connections, shape.window, _PAYLOAD_BYTES, 1.0, "bench",
+        "1" if shape.format == "blipmq" else "bench", "0", shape.batch, format=shape.format,
     )  # fmt: skip
     clients = [
         _Client(host, core, shape.format, FORMATS[shape.format].role(spec, number))
@@ -305,10 +314,8 @@ def count(shape: Shape, make_counter: Callable[[], _Counter | _ProcessorTime] = 
     try:
         _make_topic(host, core, shape)
         if shape.format == "blipmq":
-            greeting = blipmq.encode(blipmq.Hello(1, blipmq.VERSION))
-            greeting += blipmq.encode(blipmq.Auth(2, "any key"))
             for client in clients:
-                client.exchange(host, greeting)
+                client.exchange(host, _GREETING)
         waiting = [client.role.first()[0] for client in clients]
         for number in range(_WARM_UP_ROUNDS + shape.rounds):
             if number == _WARM_UP_ROUNDS:
@@ -336,6 +343,8 @@ def _make_topic(host: _Host, core: BrokerCore, shape: Shape) -> None:
     """Create the topic with one record, and the backlog of a consumer."""
     rustlog = CODECS[Dialect.BINARY].encode_request(CreateTopic("bench", 1))
     setup = [("rustlog", rustlog)]
+    if shape.format == "blipmq":  # its subscriptions begin at the end of the topic
+        setup.append(("blipmq", _GREETING + blipmq.encode(blipmq.Subscribe(3, "bench", 1))))
     if FORMATS[shape.format].consumes(shape.scenario):
         requests = shape.connections * shape.window * (_WARM_UP_ROUNDS + shape.rounds)
         setup += [("mamamia", produce_frame("bench", _PAYLOAD_BYTES, 100))] * (

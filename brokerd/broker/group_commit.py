@@ -142,7 +142,9 @@ class GroupCommit:
         """Broker time of the last frame."""
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
-        self._durable_calls: deque[tuple[int, Callable[[], None]]] = deque()
+        self._durable_calls: deque[tuple[int, Callable[[], None], bool]] = deque()
+        """Ticket and callback of each, and whether a client waits for it."""
+        self._waiting_clients = 0
         self._congested: deque[Callable[[], None]] = deque()
         """Callers of `when_uncongested`, in the order in which they came."""
         self._is_retrying = False
@@ -344,8 +346,12 @@ class GroupCommit:
         return self._wal.next_ticket - 1
 
     def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
-        """Call back when ``ticket`` is durable. Calls must come in the order of tickets."""
-        self._durable_calls.append((ticket, callback))
+        """Answer a client by ``callback`` when ``ticket`` is durable.
+
+        Calls must come in the order of tickets.
+        """
+        self._durable_calls.append((ticket, callback, True))
+        self._waiting_clients += 1
 
     def when_all_durable(self, callback: Callable[[], None]) -> None:
         """Call back, now or later, when all changes so far are durable."""
@@ -353,14 +359,14 @@ class GroupCommit:
         if ticket <= self.durable_ticket:
             callback()
         else:
-            self.when_durable(ticket, callback)
+            self._durable_calls.append((ticket, callback, False))
 
     def _turn_end(self) -> None:
         self._turn_end_scheduled = False
         if not self._wal.busy:
             self._end_frame()
             # A single connection may wait for these answers before it asks again.
-            if len(self._durable_calls) == 1:
+            if self._waiting_clients == 1:
                 self._wal.wait_if_quick()
 
     def _end_frame(self) -> None:
@@ -503,7 +509,9 @@ class GroupCommit:
             self._end_frame()
         waiting = self._durable_calls
         while waiting and waiting[0][0] <= ticket:
-            run_callback(waiting.popleft()[1])
+            _, callback, is_client = waiting.popleft()
+            self._waiting_clients -= is_client
+            run_callback(callback)
         self._cache.trim()
         if self._congested:
             self._retry_congested()

@@ -179,22 +179,17 @@ class Subscriptions:
         self._sweep_later()
         return subscription_id
 
-    def use(self, subscription_id: int) -> tuple[Subscription, ConsumerGroup] | None:
-        """Use a subscription now. Return it and its group; None if it does not exist."""
+    def find(self, subscription_id: int) -> tuple[Subscription, ConsumerGroup] | None:
+        """Return a subscription and its group; None if it does not exist."""
         subscription = self._known.get(subscription_id)
         if subscription is None:
             return None
         group = self._group(subscription)
-        if group is None:
-            return None
-        subscription.used_us = self._time.monotonic_us()
-        return subscription, group
+        return None if group is None else (subscription, group)
 
-    def topic_name(self, subscription_id: int) -> str | None:
-        """Return the topic of a subscription; None as in `use`. This does not count as use."""
-        subscription = self._known.get(subscription_id)
-        group = None if subscription is None else self._group(subscription)
-        return None if group is None else group.topic.name
+    def use(self, subscription: Subscription) -> None:
+        """Begin the grace period of a subscription anew."""
+        subscription.used_us = self._time.monotonic_us()
 
     def start_offsets_at(
         self,

@@ -220,10 +220,13 @@ class GroupOperations(GroupState):
         self._epoch_us -= behind_us
         self._deadlines.refill([(lease[0], offset) for offset, lease in self._leases.items()])
 
-    def set_deadline(self, offset: int, token: int, deadline_us: int) -> bool:
+    def set_deadline(
+        self, offset: int, token: int, deadline_us: int, is_final: bool = True
+    ) -> bool:
         """Set the deadline of the lease with this token; return False if it has ended.
 
-        Writes no event, because a restart gives each lease its full duration.
+        Writes no event, because a restart gives each lease its full duration. The lease does not
+        lapse by a deadline that is not final: another call sets the final one.
         """
         lease = self._leases.get(offset)
         if lease is None or lease[2] != token:
@@ -231,7 +234,8 @@ class GroupOperations(GroupState):
         _, owner, _, grants, failures, duration_us, _ = lease
         first_us = self._first_us(lease)
         self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first_us)
-        self._deadlines.push(deadline_us, offset)
+        if is_final:
+            self._deadlines.push(deadline_us, offset)
         return True
 
     def _record(self, event: GroupEvent, now_us: int) -> None:

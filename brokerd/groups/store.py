@@ -238,6 +238,19 @@ class LeaseStore(GroupOperations):
             settled += 1
         return settled
 
+    def leased_run(self, now_us: int, offsets: Sequence[int]) -> int:
+        """Return how many records `settle_run` would settle without an owner and tokens."""
+        leases = self._leases
+        if type(leases) is not dict or self._order is not None:
+            return 0
+        count = 0
+        for offset in offsets:
+            lease = leases.get(offset)
+            if lease is None or lease[0] < now_us:
+                break
+            count += 1
+        return count
+
     def settle_leased(
         self, now_us: int, offset: int, owner: str | None = None, token: int | None = None
     ) -> None:

@@ -8,8 +8,8 @@ from itertools import pairwise
 import msgpack
 import pytest
 
-from brokerd.broker import BrokerSettings, Congested
-from brokerd.broker.subscriptions import ENDS_MAX, GROUP_PREFIX
+from brokerd.broker import BrokerSettings, Congested, ConsumerGroup
+from brokerd.broker.subscriptions import ENDS_MAX, GROUP_PREFIX, Subscription
 from brokerd.errors import InvalidName, LeaseLost, LimitExceeded, NoSpace
 from brokerd.wal import WalOptions
 from brokerd.wal.damage.log_scan import scan_log
@@ -35,13 +35,22 @@ def subscribe(
     )
 
 
+def use(house: House, subscription_id: int) -> tuple[Subscription, ConsumerGroup] | None:
+    """Use a subscription as POLL does; return it and its group."""
+    subscriptions = house.broker.subscriptions
+    found = subscriptions.find(subscription_id)
+    if found is not None:
+        subscriptions.use(found[0])
+    return found
+
+
 def is_known(house: House, subscription_id: int) -> bool:
-    return house.broker.subscriptions.use(subscription_id) is not None
+    return use(house, subscription_id) is not None
 
 
 def poll(house: House, subscription_id: int, topic: str = "t") -> list[tuple[int, bytes]]:
     """What the next POLL of a subscription would lease: (offset, value), or nothing."""
-    used = house.broker.subscriptions.use(subscription_id)
+    used = use(house, subscription_id)
     assert used is not None
     found = grants(house, topic, used[1].name, "blipmq", None)
     return [(grant.offset, value) for grant, value in found]
@@ -233,7 +242,7 @@ class TestRestart:
         if clean:
             house.stop()
         house = house.again() if clean else house.crash()
-        used = house.broker.subscriptions.use(other)
+        used = use(house, other)
         assert used is not None and (used[0].qos, used[1].topic.name) == (0, "u")
         assert poll(house, one) == [(1, b"b")]  # the first is in flight still
         house.pass_time(0.15)

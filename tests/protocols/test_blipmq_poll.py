@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
@@ -11,7 +13,7 @@ from brokerd.errors import DamagedData, NoSpace, RecordRemoved
 from brokerd.protocols.base.connection import Limits
 from brokerd.protocols.base.leasing import GONE_MAX
 from brokerd.protocols.blipmq.connection import BlipmqSettings
-from brokerd.protocols.blipmq.poll import split_tag, tag_of
+from brokerd.protocols.blipmq.poll import RUN_LEASES_MAX, split_tag, tag_of
 from brokerd.values import Format
 from tests.broker.desk import produce
 from tests.protocols.blipmq_desk import KEY, BlipmqClient, BlipmqHouse
@@ -555,3 +557,108 @@ def test_a_subscription_whose_topic_goes_before_its_delivery_leaves_is_over() ->
     assert len(client.answers()) == 1
     house.pass_time(1.0)
     assert client.ask(bm.Ack(1, one)) == [bm.Nack(1, 404, NOT_FOUND)]
+
+
+# -- runs -----------------------------------------------------------------------------------------
+
+
+class Twins:
+    """Two brokers with the same clients. One handles runs of requests in one step."""
+
+    def __init__(self) -> None:
+        settings = BrokerSettings(tail_cache_bytes=0, read_cache_bytes=200_000)
+        self.houses = [BlipmqHouse(settings=settings) for _ in range(2)]
+        self.clients = [[house.client(), house.client()] for house in self.houses]
+        for client in self.clients[1]:
+            client.protocol.handle_run = lambda frames: 0
+
+    def ask(self, client: int, *messages: bm.Message) -> list[bm.Message]:
+        """Return the answers, which are the same in both."""
+        answers, others = (clients[client].ask(*messages) for clients in self.clients)
+        assert answers == others
+        return answers
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_run_of_polls_and_acks_has_the_results_of_single_requests(seed: int) -> None:
+    random, twins = Random(seed), Twins()
+    subscriptions = []
+    for topic, qos in (("t", 1), ("t", 1), ("t", 0), ("u", 1)):
+        (answer,) = twins.ask(0, bm.Subscribe(1, topic, qos))
+        assert isinstance(answer, bm.Ack)
+        subscriptions.append(answer.subscription_id)
+    tags: dict[int, list[int]] = {one: [0, 1, 1 << 63] for one in subscriptions}
+    for _ in range(random.randint(3, 12)):
+        messages: list[bm.Message] = []
+        for number in range(random.randint(0, 40)):
+            qos = random.random() < 0.9
+            payload = b"%d" % number * random.choice((1, 1, 1, 1, 20_000))
+            messages.append(bm.Publish(number, qos, random.choice("ttu"), payload))
+        twins.ask(1, *messages, bm.Ping(1))
+        client, subscription = random.randrange(2), random.choice(subscriptions)
+        for _ in range(random.randint(1, 5)):
+            burst: list[bm.Message] = []
+            for number in range(random.choice((1, 4, 20, 300))):
+                if random.random() < 0.01:
+                    subscription = random.choice(subscriptions)
+                kind = random.choice(("poll", "poll", "ack", "ping"))
+                if kind == "ack" and tags[subscription]:
+                    known = tags[subscription]
+                    tag = known.pop(0) if random.random() < 0.9 else random.choice(known)
+                    burst.append(bm.Ack(tag, subscription))
+                elif kind == "poll":
+                    burst.append(bm.Poll(number + 1, subscription))
+                else:
+                    burst.append(bm.Ping(number))
+            for found in twins.ask(client, *burst):
+                if isinstance(found, bm.Publish):
+                    tags[subscription].append(found.correlation_id)
+            if random.random() < 0.3:
+                seconds = random.choice((0.01, 0.15, 3))
+                for house in twins.houses:
+                    house.pass_time(seconds)
+    one, other = twins.houses
+    for subscription, topic in zip(subscriptions, "tttu", strict=True):
+        assert lag(one, subscription, topic) == lag(other, subscription, topic)
+        assert letters(one, subscription, topic) == letters(other, subscription, topic)
+
+
+def test_a_run_of_polls_is_one_step() -> None:
+    """Each POLL of a run gets one message, and every ACK settles its own."""
+    house = BlipmqHouse()
+    client = house.client()
+    one = client.subscribe()
+    client.publish(*[b"%d" % number for number in range(8)])
+    steps: list[int] = []
+    handle_run = client.protocol.handle_run
+    client.protocol.handle_run = lambda frames: steps.append(handle_run(frames)) or steps[-1]
+    found = client.ask(*[bm.Poll(6, one), bm.Ping(7)] * 4)
+    assert [type(answer) for answer in found] == [bm.Publish, bm.Pong] * 4
+    acks = [
+        bm.Ack(answer.correlation_id, one) for answer in found if isinstance(answer, bm.Publish)
+    ]
+    assert client.ask(*acks) == []
+    assert (steps, lag(house, one)) == ([8, 4], 4)
+    house = house.again()
+    assert lag(house, one) == 4
+
+
+def test_a_single_client_waits_for_its_lease_in_one_turn() -> None:
+    """The start of a lease's duration is no other client that waits for the commit."""
+    house = BlipmqHouse()
+    client = house.client()
+    one = client.subscribe()
+    client.publish(b"a")
+    waits: list[bool] = []
+    house.broker.group_commit._wal.wait_if_quick = lambda: waits.append(True)
+    assert client.poll(one) is not None
+    assert waits == [True]
+
+
+def test_a_long_run_of_polls_gets_all_messages() -> None:
+    house = BlipmqHouse()
+    client = house.client()
+    one = client.subscribe()
+    client.publish(*[b"%d" % number for number in range(RUN_LEASES_MAX + 50)])
+    found = client.ask(*[bm.Poll(6, one)] * (RUN_LEASES_MAX + 50))
+    assert len(found) == RUN_LEASES_MAX + 50

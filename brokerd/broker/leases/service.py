@@ -194,14 +194,16 @@ class LeaseService:
         duration_us: int | None,
         limit: int,
         lease_filter: LeaseFilter,
+        now_us: int | None = None,
     ) -> list[tuple[GroupPartition, Grant]]:
         """Lease up to ``limit`` records that ``lease_filter`` accepts, lowest offset first.
 
         Each acquire begins at the next partition in rotation. Without ``duration_us`` the group's
         own duration holds. Return an empty list if no record is eligible or the topic does not
         exist. The first event creates the group. A very large ``limit`` is cut to the events of one
-        frame. Raises `InvalidName`, `NoSpace` or `Congested`, and `LimitExceeded` if the state of
-        groups has no memory for a lease.
+        frame. ``now_us`` is the monotonic time, if the caller has read it. Raises `InvalidName`,
+        `NoSpace` or `Congested`, and `LimitExceeded` if the state of groups has no memory for a
+        lease.
         """
         group = self._find_group(topic_name, group_name)
         if group is None:
@@ -220,7 +222,7 @@ class LeaseService:
         )
         self._group_commit.admit_events(admitted_bytes)
         found = self._acquire_in_rotation(
-            group, owner, duration_us, limit, lease_filter, admitted_bytes
+            group, owner, duration_us, limit, lease_filter, admitted_bytes, now_us
         )
         self._counters.leases_granted += len(found)
         return found
@@ -243,13 +245,15 @@ class LeaseService:
         limit: int,
         lease_filter: LeaseFilter,
         admitted_bytes: int,
+        now_us: int | None,
     ) -> list[tuple[GroupPartition, Grant]]:
         """Lease from one partition after the other until ``limit`` or the filter ends the search.
 
         The next acquire begins after the partition that ended this one, or at that partition if it
         gave no record.
         """
-        now_us = self._time.monotonic_us()
+        if now_us is None:
+            now_us = self._time.monotonic_us()
         kept, partitions = group.kept, group.topic.partitions
         found: list[tuple[GroupPartition, Grant]] = []
         first, opens_left = group.next_partition, OPENS_MAX
@@ -313,13 +317,17 @@ class LeaseService:
         else:
             group_partition.discard_store()
         if grants:
-            due_us = group_partition.scheduled_us
-            if due_us is None or now_us + duration_us + 1 < due_us:  # lapses after its deadline
-                self.timers.schedule(group_partition)
+            self._schedule_lapse(group_partition, now_us + duration_us)
         # Events about removed records use the space that was admitted for one partition only.
         if len(grants) < limit and (store.cut_short or added > len(grants)):
             lease_filter.stopped = lease_filter.cut_short = True
         return grants
+
+    def _schedule_lapse(self, group_partition: GroupPartition, deadline_us: int) -> None:
+        """Set the timer for leases that lapse after this deadline, unless it is set for earlier."""
+        due_us = group_partition.scheduled_us
+        if due_us is None or deadline_us + 1 < due_us:
+            self.timers.schedule(group_partition)
 
     def wait(
         self,
@@ -332,22 +340,24 @@ class LeaseService:
         """Try ``attempt`` again whenever the group may have records; see `Waiters.add`."""
         return self._waiters.add(topic_name, group_name, wait_us, attempt, timed_out)
 
-    def time_from_durable(self, group_partition: GroupPartition, grant: Grant) -> None:
-        """Start the duration of a new lease when the grant is durable and its answer may leave.
+    def time_from_durable(self, group_partition: GroupPartition, grants: Sequence[Grant]) -> None:
+        """Start the duration of new leases when the grants are durable and their answer may leave.
 
         Otherwise a short lease may lapse on a busy disk before its consumer gets the answer.
         """
-        store, duration_us = group_partition.store, grant.duration_us
-        deadline_us = self._time.monotonic_us() + duration_us + UNSYNCED_US
-        store.set_deadline(grant.offset, grant.token, deadline_us)
-        self._group_commit.when_all_durable(partial(self._begin_time, group_partition, grant))
+        set_deadline = group_partition.store.set_deadline
+        unsynced_us = self._time.monotonic_us() + UNSYNCED_US
+        for grant in grants:
+            set_deadline(grant.offset, grant.token, unsynced_us + grant.duration_us, False)
+        self._group_commit.when_all_durable(partial(self._begin_time, group_partition, grants))
 
-    def _begin_time(self, group_partition: GroupPartition, grant: Grant) -> None:
-        deadline_us = self._time.monotonic_us() + grant.duration_us
-        if not group_partition.group.deleted and group_partition.store.set_deadline(
-            grant.offset, grant.token, deadline_us
-        ):
-            self.timers.schedule(group_partition)
+    def _begin_time(self, group_partition: GroupPartition, grants: Sequence[Grant]) -> None:
+        if group_partition.group.deleted:
+            return
+        set_deadline, now_us = group_partition.store.set_deadline, self._time.monotonic_us()
+        for grant in grants:
+            set_deadline(grant.offset, grant.token, now_us + grant.duration_us)
+        self._schedule_lapse(group_partition, now_us + min(one.duration_us for one in grants))
 
     def settle(
         self,
@@ -406,6 +416,7 @@ class LeaseService:
         offsets: Sequence[int],
         owner: str | None,
         tokens: Sequence[int | None],
+        now_us: int | None = None,
     ) -> int:
         """Settle records as processed, each under its live lease; return how many.
 
@@ -417,12 +428,21 @@ class LeaseService:
         before = len(events)
         if not self._group_commit.has_room(len(offsets) * LAPSE_AND_CHANGE * EVENT_PAIR_BYTES):
             return 0
-        settled = group_partition.store.settle_run(
-            self._time.monotonic_us(), offsets, owner, tokens
-        )
+        if now_us is None:
+            now_us = self._time.monotonic_us()
+        settled = group_partition.store.settle_run(now_us, offsets, owner, tokens)
         self.add_new_events(group_partition, before)
         self._counters.settled += settled
         return settled
+
+    def leased_run(
+        self, group_partition: GroupPartition, offsets: Sequence[int], now_us: int
+    ) -> int:
+        """Return how many of the records, from the first on, `settle_run` settles at ``now_us``.
+
+        Raises `UnknownTopic` or `UnknownGroup`.
+        """
+        return self._current(group_partition).store.leased_run(now_us, offsets)
 
     def settle_leased(
         self,

@@ -18,6 +18,7 @@ from brokerd.codecs.blipmq.messages import (
     delivery_head,
     encode,
     frame_reader,
+    poll_run,
     publish_run,
     type_of,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "delivery_head",
     "encode",
     "frame_reader",
+    "poll_run",
     "publish_run",
     "type_of",
 ]

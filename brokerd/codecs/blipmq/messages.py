@@ -45,6 +45,7 @@ _U16 = Struct(">H")
 _ACK = int(FrameType.ACK)
 _PUBLISH = int(FrameType.PUBLISH)
 _PING = int(FrameType.PING)
+_POLL = int(FrameType.POLL)
 _TYPES = frozenset(FrameType)
 
 
@@ -143,6 +144,29 @@ def publish_run(frames: Sequence[bytes]) -> tuple[str, list[bytes], list[int]]:
         else:
             break
     return topic, messages, pings
+
+
+def poll_run(frames: Sequence[bytes]) -> tuple[int, list[tuple[int, int]]]:
+    """Return a run of POLL, ACK and PING: the subscription, and (type, correlation id) of each.
+
+    The run is the first frames up to one of another type or subscription. The subscription is 0 in
+    a run of PINGs alone, which is also the result for a first frame that begins no run.
+    """
+    subscription, end = b"", _HEAD.size
+    requests: list[tuple[int, int]] = []
+    for frame in frames:
+        kind = frame[0]
+        if kind == _PING:
+            if len(frame) != end:
+                break
+        elif kind not in (_POLL, _ACK) or len(frame) != _HEAD_U64.size:
+            break
+        elif frame[end:] != subscription:
+            if subscription:
+                break
+            subscription = frame[end:]
+        requests.append((kind, int.from_bytes(frame[1:end], "big")))
+    return int.from_bytes(subscription, "big"), requests
 
 
 def decode_subscribe(frame: bytes) -> Subscribe:

@@ -9,6 +9,7 @@ handles POLL and ACK.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
@@ -42,8 +43,10 @@ from brokerd.codecs.blipmq import (
     decode_poll,
     decode_publish,
     decode_subscribe,
+    delivery_head,
     encode,
     frame_reader,
+    poll_run,
     publish_run,
     type_of,
 )
@@ -95,6 +98,8 @@ _USES: dict[int, int] = {
 _RETRYABLE = frozenset((Code.FAILED, Code.UNAUTHORIZED))
 """Codes of messages that can be published later or by another client."""
 
+
+NO_ROOM = "acknowledge failed: the log has no room for it at the moment; acknowledge again"
 
 _OPERATIONS: dict[int, str] = {one: one.name.lower() for one in FrameType}
 """Names of operations in the metrics."""
@@ -151,8 +156,16 @@ class BlipmqConnection(PollConnection):
             self._nack(frame, Code.UNAUTHORIZED, UNAUTHENTICATED)
 
     def handle_run(self, frames: list[bytes]) -> int:
+        """Carry out a run of PUBLISH, or of POLL and ACK, in one step; answer PINGs between."""
+        if not self._authenticated or self._unreported:
+            return 0
+        if frames[0][0] == FrameType.PUBLISH:
+            return self._publish_run(frames)
+        return self._lease_run(frames)
+
+    def _publish_run(self, frames: list[bytes]) -> int:
         """Append the messages of PUBLISH frames for one topic in one step; answer PINGs between."""
-        if not self._authenticated or self._settings.message_ttl_us or self._unreported:
+        if self._settings.message_ttl_us:
             return 0
         topic_name, messages, pings = publish_run(frames)
         broker, count = self.broker, len(messages) + len(pings)
@@ -170,6 +183,36 @@ class BlipmqConnection(PollConnection):
         if pings:
             self.answer_run(b"".join([encode(Pong(ping)) for ping in pings]), len(pings))
         return count
+
+    def _lease_run(self, frames: list[bytes]) -> int:
+        """Answer POLLs and settle the messages of ACKs, for one subscription in one step."""
+        subscription_id, requests = poll_run(frames)
+        if len(requests) < RUN_FRAMES_MIN or self._peer_is_not_reading:
+            return 0
+        with suppress(BrokerdError):  # the first request raises the error again
+            count, deliveries, settled = self.lease_run(subscription_id, requests)
+            delivered = iter(deliveries)
+            answers: list[bytes] = []
+            answered = 0
+            for kind, number in requests[:count]:
+                if kind == FrameType.POLL:
+                    delivery = next(delivered, None)
+                    if delivery is None:
+                        continue
+                    tag, topic, message = delivery
+                    answers += delivery_head(tag, 1, topic, len(message)), message
+                elif kind == FrameType.PING:
+                    answers.append(encode(Pong(number)))
+                elif settled:
+                    settled -= 1
+                    continue
+                else:
+                    answers.append(encode(Nack(number, Code.FAILED, NO_ROOM)))
+                answered += 1
+            if answered:
+                self.answer_run(b"".join(answers), answered)
+            return count
+        return 0
 
     def quota_use(self, frame: bytes) -> tuple[int, int]:
         """Return how a frame counts against quotas. Only PUBLISH, SUBSCRIBE and POLL count."""
