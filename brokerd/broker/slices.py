@@ -1,7 +1,7 @@
 # Tests: tests/broker/test_slices.py
 """The share of a reactor turn for long work: cooperative slices, by deficit round-robin.
 
-Long work is cut into slices of a few milliseconds. All connections of all listeners share one
+Long work is cut into slices of about a millisecond. All connections of all listeners share one
 `SliceQueue`. In a turn it runs slices until `SLICE_SECONDS` are used. Each *owner*, an account or a
 connection, gets the same time: it pays for its slices by their measured cost, and waits while the
 others catch up. An owner that comes with little work goes first (RFC 8290, "new" and "old" queues),
@@ -23,14 +23,14 @@ from weakref import WeakValueDictionary
 
 from brokerd.broker.clock import Clock
 
-SLICE_SECONDS: Final = 0.003
+SLICE_SECONDS: Final = 0.001
 """Length of a slice. It ends after the step of work during which this time runs out. Also the time
 in which a turn begins slices, and the time that each owner gets in a round."""
 
-TURN_SECONDS: Final = 0.005
+TURN_SECONDS: Final = 0.003
 """Time of long runs of requests in one turn, of all connections."""
 
-CHARGED_SECONDS: Final = 0.0015
+CHARGED_SECONDS: Final = 0.001
 """Shorter runs of requests are not charged."""
 
 
@@ -48,7 +48,7 @@ class SliceOwner:
 
 
 class SliceQueue:
-    """Runs the long work of all owners, a few milliseconds in each reactor turn."""
+    """Runs the long work of all owners, about a millisecond in each reactor turn."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
