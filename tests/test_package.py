@@ -107,9 +107,13 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert names - modules == {
         "twisted/plugins/brokerd_plugin.py",
         "brokerd/py.typed",
+        "brokerd/admin/static/charts.js",
+        "brokerd/admin/static/console.js",
+        "brokerd/admin/static/dom.js",
         "brokerd/admin/static/index.html",
         "brokerd/admin/static/page.css",
         "brokerd/admin/static/page.js",
+        "brokerd/admin/static/views.js",
     }
     assert modules - names == set()
 

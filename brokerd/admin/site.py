@@ -32,8 +32,12 @@ IDLE_SECONDS = 30
 MAX_CONNECTIONS = 100
 KEPT_DESCRIPTORS = 32
 """File descriptors that the connections of the site leave to the broker."""
-CONTENT_SECURITY_POLICY = b"default-src 'self'; frame-ancestors 'none'"
-"""Content-Security-Policy: the page loads only its own files, and no page may frame it."""
+CONTENT_SECURITY_POLICY = (
+    b"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Content-Security-Policy: the page loads only its own files, sends no form, and no page may frame
+it.
+"""
 
 Status = Callable[[], Mapping[str, Any]]
 MetricsResource = Callable[[CollectorRegistry], IResource]
@@ -41,7 +45,10 @@ MetricsResource = Callable[[CollectorRegistry], IResource]
 _STATIC = {
     b"": ("index.html", b"text/html; charset=utf-8"),
     b"page.css": ("page.css", b"text/css; charset=utf-8"),
-    b"page.js": ("page.js", b"text/javascript; charset=utf-8"),
+    **{
+        name.encode(): (name, b"text/javascript; charset=utf-8")
+        for name in ("page.js", "console.js", "charts.js", "dom.js", "views.js")
+    },
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from brokerd.security import OPEN_GUARD
 from tests.broker.fakearchive import FakeArchive
 from tests.house import House, ask
 
+STATIC = Path(__file__).resolve().parents[2] / "brokerd" / "admin" / "static"
 PEER = IPv4Address("TCP", "127.0.0.1", 4000)
 
 
@@ -162,10 +164,35 @@ def test_the_page_brings_all_it_needs(browser: Browser) -> None:
     """HTML, style and script come from here, and nothing from elsewhere."""
     _, headers, page = browser.get("/")
     assert headers["content-type"].startswith("text/html")
-    assert headers["content-security-policy"] == "default-src 'self'; frame-ancestors 'none'"
+    assert headers["content-security-policy"] == (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
     for name in re.findall(r'(?:href|src)="([^"]+)"', page.decode()):
-        assert browser.get(f"/{name}")[0] in (200, 503), name
+        path, _, view = name.partition("#")
+        assert browser.get(f"/{path}")[0] in (200, 503) and (not path or not view), name
     assert b"://" not in page + browser.get("/page.js")[2] + browser.get("/page.css")[2]
+
+
+def test_the_modules_of_the_console_are_served_and_load_nothing_from_elsewhere(
+    browser: Browser,
+) -> None:
+    """The import of a module that is missing would leave the page without its views."""
+    modules, unread = {"page.js"}, ["console.js"]
+    while unread:
+        modules.add(unread[-1])
+        code, headers, body = browser.get(f"/{unread.pop()}")
+        assert (code, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+        text = body.decode()
+        unread += set(re.findall(r'from "./([\w.]+)"', text)) - modules
+        assert "://" not in text.replace('"http://www.w3.org/2000/svg"', "")
+    assert modules == {path.name for path in STATIC.glob("*.js")}
+
+
+def test_no_script_parses_text_as_html(browser: Browser) -> None:
+    """Names, keys, values and reasons are text of strangers."""
+    for path in STATIC.glob("*.js"):
+        found = re.findall(r"\w*HTML\w*|document\.write|eval\(", path.read_text())
+        assert not found, path.name
 
 
 def test_only_the_api_can_be_written_to(browser: Browser) -> None:

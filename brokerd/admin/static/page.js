@@ -169,6 +169,7 @@ async function refresh() {
   try {
     const answer = await fetch("api/v1/status", { cache: "no-store" });
     const status = await answer.json();
+    document.dispatchEvent?.(new CustomEvent("brokerd-status", { detail: status }));
     show("version", status.version ?? "");
     badge(status);
     rates(status);

@@ -1,0 +1,48 @@
+/* The console: shows the view of the address after "#" below the navigation. */
+
+import { drawCharts } from "./charts.js";
+import { element } from "./dom.js";
+import * as views from "./views.js";
+
+const VIEWS = [
+  [/^topics$/, views.topics],
+  [/^topics\/[^/]+$/, views.topic],
+  [/^topics\/[^/]+\/groups\/[^/]+$/, views.group],
+  [/^groups$/, views.groups],
+  [/^connections$/, views.connections],
+  [/^archive$/, views.archive],
+];
+const [overview, view] = ["overview", "view"].map((id) => document.getElementById(id));
+let visits = 0;
+
+async function nodes(path, query) {
+  const found = VIEWS.find(([pattern]) => pattern.test(path));
+  try {
+    if (!found) { throw new Error("this page does not exist"); }
+    return await found[1](path.split("/").map(decodeURIComponent), query);
+  } catch (error) {
+    const text = element("p", { className: "damage" }, error.message);
+    text.setAttribute("role", "alert");
+    return [text];
+  }
+}
+
+async function show(event) {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  visits += 1;
+  const visit = visits;
+  for (const entry of document.querySelectorAll("nav a")) {
+    const isCurrent = path.split("/")[0] === entry.hash.replace(/^#\/?/, "");
+    if (isCurrent) { entry.setAttribute("aria-current", "page"); } else { entry.removeAttribute("aria-current"); }
+  }
+  const made = path === "" ? [] : await nodes(path, new URLSearchParams(query));
+  if (visit !== visits) { return; }
+  overview.hidden = path !== "";
+  view.hidden = path === "";
+  view.replaceChildren(...made);
+  if (event) { (path === "" ? overview : view).focus(); }
+}
+
+drawCharts(document.getElementById("charts"));
+window.addEventListener("hashchange", show);
+show();

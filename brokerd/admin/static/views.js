@@ -1,0 +1,204 @@
+/* The views below the navigation: each returns the nodes of one address. They read and change nothing. */
+
+import { address, bytes, element, facts, get, key, link, number, seconds, section, table, value } from "./dom.js";
+
+const ROWS = 100;
+const SEARCH_REQUESTS = 10;
+const SEARCH_LIMIT = 1000;
+const MATCHES = 100;
+const sum = (values) => values.reduce((total, one) => total + one, 0);
+const setting = (shown, given) => given === null ? "default of the broker" : given === 0 ? "no limit" : shown(given);
+
+function pages(parts, name, first, next) {
+  const links = [];
+  if (first > 0) { links.push(link("first page", ...parts)); }
+  if (next !== null) { links.push(element("a", { href: `${address(...parts)}?${name}=${next}` }, "next page")); }
+  return element("p", { className: "pages" }, ...links);
+}
+
+function field(label, properties) {
+  const input = element("input", properties);
+  return [input, element("label", {}, `${label} `, input)];
+}
+
+function form(act, ...children) {
+  return element("form", { onsubmit: (event) => { event.preventDefault(); act(); } }, ...children);
+}
+
+export async function topics(parts, query) {
+  const first = Number(query.get("first") ?? 0);
+  const page = await get(["topics"], { first, limit: ROWS });
+  const [name, label] = field("topic", { required: true });
+  const rows = page.topics.map((topic) => [
+    link(topic.name, "topics", topic.name), number(topic.next_offsets.length),
+    number(sum(topic.next_offsets) - sum(topic.start_offsets)), number(topic.groups),
+    setting(seconds, topic.settings.retention_seconds), setting(bytes, topic.settings.retention_bytes)]);
+  return [
+    form(() => { location.hash = address("topics", name.value); }, label, element("button", {}, "Open")),
+    section("Topics, by creation",
+      table("topics", ["topic", "#partitions", "#offsets", "#groups", "#retention by age", "#by size"], rows),
+      pages(["topics"], "first", first, page.next))];
+}
+
+export async function topic([, name], query) {
+  const [found, groups] = await Promise.all([
+    get(["topics", name]),
+    get(["topics", name, "groups"], { limit: ROWS }).catch((error) => ({ error: error.message }))]);
+  const { settings } = found;
+  const partitions = found.start_offsets.slice(0, SEARCH_LIMIT).map((start, index) =>
+    [number(index), number(start), number(found.next_offsets[index]), number(found.next_offsets[index] - start)]);
+  return [
+    element("h2", { className: "name" }, `Topic ${name}`),
+    facts([
+      ["topic id", number(found.topic_id)], ["partitions", number(found.next_offsets.length)],
+      ["retention by age", setting(seconds, settings.retention_seconds)],
+      ["retention by size", setting(bytes, settings.retention_bytes)],
+      ["time to live", setting(seconds, settings.ttl_seconds)],
+      ["compaction", settings.compact === null ? "no" : settings.compact ? "yes" : "no"]]),
+    section("Groups", groups.error ? element("p", { className: "none" }, groups.error) : groupTable(name, groups.groups)),
+    section("Records", ...browser(name, query)),
+    section("Partitions", table("partitions", ["#partition", "#start offset", "#next offset", "#offsets"], partitions)),
+  ];
+}
+
+function groupTable(topicName, groups) {
+  return table("groups", ["topic", "group", "#lag", "#leased", "#delayed", "#dead", "#committed", "state"],
+    groups.map((group) => [
+      link(group.topic ?? topicName, "topics", group.topic ?? topicName),
+      link(group.group, "topics", group.topic ?? topicName, "groups", group.group), number(group.lag),
+      number(group.leased), number(group.delayed), number(group.dead), number(group.committed),
+      group.paused ? "paused" : "running"]));
+}
+
+/* Reads at once if the address has an offset; after each reading, the address has it. */
+function browser(name, query) {
+  const [partition, partitionLabel] = field("partition", { type: "number", min: 0, value: query.get("partition") ?? 0, required: true });
+  const [offset, offsetLabel] = field("from offset", { type: "number", min: 0, value: query.get("offset") ?? 0, required: true });
+  const [time, timeLabel] = field("or from time (UTC)", { type: "datetime-local" });
+  const [text, textLabel] = field("key or value contains", { value: query.get("text") ?? "" });
+  const [asHex, hexLabel] = field("hex", { type: "checkbox", checked: query.has("hex") });
+  const shown = element("div", {});
+  const note = element("p", { className: "total" });
+  note.setAttribute("role", "status");
+  const act = async () => {
+    note.textContent = "reading …";
+    try {
+      const from = time.value ? await offsetAt(name, partition.value, time.value) : Number(offset.value);
+      const { records, end, damage } = await search(name, partition.value, from, text.value);
+      note.textContent = `offsets ${number(from)} to ${number(end)} (exclusive): ${number(records.length)} records shown`
+        + (damage ? `; ${damage}` : "");
+      const place = { partition: partition.value, offset: from, text: text.value };
+      if (asHex.checked) { place.hex = "yes"; }
+      history.replaceState(null, "", `${address("topics", name)}?${new URLSearchParams(place)}`);
+      offset.value = end;
+      time.value = "";
+      shown.replaceChildren(recordTable(records, asHex.checked));
+    } catch (error) {
+      note.textContent = error.message;
+    }
+  };
+  if (query.has("offset")) { act(); }
+  return [
+    form(act, partitionLabel, offsetLabel, timeLabel, textLabel, hexLabel, element("button", {}, "Read")), note, shown];
+}
+
+async function offsetAt(name, partition, time) {
+  const found = await get(["topics", name, "offset"], { partition, time: new Date(`${time}Z`).toISOString() });
+  return found.offset;
+}
+
+/* Reads one page; with `text`, pages until enough records match or the bound on requests is reached. */
+async function search(name, partition, from, text) {
+  const records = [];
+  let [end, damage] = [from, null];
+  for (let request = 0; request < (text ? SEARCH_REQUESTS : 1); request += 1) {
+    const page = await get(["topics", name, "records"],
+      { partition, offset: end, limit: text ? SEARCH_LIMIT : ROWS, bytes_max: 1 << 20 });
+    damage = page.damage ?? damage;
+    const isEnd = page.next_offset === end;
+    end = page.next_offset;
+    for (const record of page.records) {
+      if (text && !(key(record) ?? "").includes(text) && !value(record, false).includes(text)) { continue; }
+      records.push(record);
+      if (records.length === MATCHES) { return { records, end: record.offset + 1, damage }; }
+    }
+    if (isEnd) { break; }
+  }
+  return { records, end, damage };
+}
+
+function recordTable(records, asHex) {
+  return table("records", ["#offset", "key", "value", "append time", "format", "encoding"], records.map((record) => [
+    number(record.offset), key(record), element("pre", {}, value(record, asHex)),
+    record.append_time, record.format ?? "admin API", record.encoding]));
+}
+
+export async function groups(parts, query) {
+  const first = Number(query.get("first") ?? 0);
+  const page = await get(["groups"], { first, limit: ROWS });
+  return [section("Groups, by topic", groupTable("", page.groups), pages(["groups"], "first", first, page.next))];
+}
+
+export async function group([, topicName, , name]) {
+  const path = ["topics", topicName, "groups", name];
+  const [found, leases] = await Promise.all([get(path), get([...path, "leases"], { limit: ROWS })]);
+  return [
+    element("h2", { className: "name" }, `Group ${name} of topic `, link(topicName, "topics", topicName)),
+    facts([
+      ["state", found.paused ? "paused" : "running"], ["lag", number(found.lag)],
+      ["age of the oldest unsettled record", seconds(found.oldest_age_seconds)],
+      ["ready", number(found.ready)], ["leased", number(found.leased)], ["delayed", number(found.delayed)],
+      ["dead letters", number(found.dead)],
+      ["max attempts", `${number(found.settings.max_attempts)} ${found.settings.attempts}`],
+      ["back-off", `${seconds(found.settings.backoff_base_seconds)} to ${seconds(found.settings.backoff_max_seconds)}`],
+      ["lease", seconds(found.settings.default_duration_seconds)],
+      ["key order", found.settings.key_ordered ? "yes" : "no"]]),
+    section("Partitions", table("partitions of the group",
+      ["#partition", "#floor", "#next", "#lag", "#leased", "#delayed", "#dead", "#committed"],
+      found.by_partition.map((one) => [one.partition, one.floor, one.next, one.lag, one.leased, one.delayed,
+        one.dead, one.committed].map(number)))),
+    section(`Leases${leases.next ? `, the first ${ROWS}` : ""}`, table("leases",
+      ["#partition", "#offset", "client", "#grants", "#failures", "#remaining"], leases.leases.map((one) => [
+        number(one.partition), number(one.offset), one.client, number(one.grants), number(one.failures),
+        seconds(one.remaining_seconds)]))),
+    section("Dead letters", ...letters(path))];
+}
+
+function letters(path) {
+  const [reason, reasonLabel] = field("reason", { placeholder: "any" });
+  const [place, note] = [element("div", {}), element("p", { className: "total" })];
+  note.setAttribute("role", "status");
+  const act = async () => {
+    try {
+      const page = await get([...path, "dead-letters"], { limit: ROWS, reason: reason.value });
+      note.textContent = page.next ? `the first ${number(page.dead_letters.length)}` : "";
+      place.replaceChildren(table("dead letters",
+        ["#partition", "#offset", "reason", "#grants", "#failures", "last attempt"], page.dead_letters.map((one) => [
+          number(one.partition), number(one.offset), one.reason, number(one.grants), number(one.failures), one.last_attempt])));
+    } catch (error) {
+      note.textContent = error.message;
+    }
+  };
+  act();
+  return [form(act, reasonLabel, element("button", {}, "Show")), note, place];
+}
+
+export async function connections(parts, query) {
+  const first = Number(query.get("first_id") ?? 0);
+  const page = await get(["connections"], { first_id: first, limit: ROWS });
+  const rows = page.connections.map((one) => [
+    number(one.id), one.format, one.port === null ? one.address : `${one.address} port ${one.port}`,
+    one.user || "anonymous", one.tls ? "yes" : "no", seconds(one.open_seconds), seconds(one.idle_seconds),
+    number(one.requests), bytes(one.unread_bytes), one.holds.join(", ")]);
+  return [section("Connections, oldest first",
+    table("connections", ["#id", "format", "address", "account", "TLS", "#open", "#idle", "#requests", "#unread", "waits for"], rows),
+    pages(["connections"], "first_id", first, page.next))];
+}
+
+export async function archive() {
+  const found = await get(["archive"]);
+  return [section("Archive", facts(Object.entries(found).flatMap(([name, content]) =>
+    content !== null && typeof content === "object"
+      ? Object.entries(content).map(([part, inner]) => [`${name}, ${part}`, String(inner ?? "–")])
+      : [[name, String(content ?? "–")]]).map(([name, content]) => [name.replaceAll("_", " "), content || "–"])))];
+}

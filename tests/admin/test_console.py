@@ -1,0 +1,148 @@
+"""A real browser shows the console of a real broker: its views, and names that look like HTML."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from benchmarks.process import BrokerProcess
+
+CHROMIUM = shutil.which("chromium")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="there is no Chromium here (Debian: apt-get install chromium)"
+    ),
+]
+
+TOPIC = "<img src=x onerror=\"document.title='broken'\">/1"
+GROUP = "<i>workers</i>"
+VALUE = "</pre><script>document.title='broken'</script>"
+ESCAPED = "&lt;/pre&gt;&lt;script&gt;document.title='broken'&lt;/script&gt;"
+BROWSE = f"#/topics/{quote(TOPIC, safe='')}"
+IN_GROUP = f"{BROWSE}/groups/{quote(GROUP, safe='')}"
+
+
+class Console:
+    """Opens addresses of a broker's console in Chromium, each in a process of its own."""
+
+    def __init__(self, admin: str, profile: Path) -> None:
+        self._url = f"http://{admin}/"
+        self._profile = profile
+
+    def post(self, path: str, body: dict[str, Any]) -> None:
+        """Change the broker by its API."""
+        request = urllib.request.Request(
+            f"{self._url}api/v1/{path}",
+            json.dumps(body).encode(),
+            {"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            answer.read()
+
+    def open(self, address: str, milliseconds: int = 3_000) -> str:
+        """Return the document after this time of the page."""
+        assert CHROMIUM is not None
+        command = [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={self._profile}",
+            f"--virtual-time-budget={milliseconds}",
+            "--dump-dom",
+            self._url + address,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert "<title>brokerd</title>" in done.stdout
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    """A broker with a topic, a group and records whose texts look like HTML."""
+    directory = tmp_path_factory.mktemp("console")
+    with BrokerProcess(directory / "data", directory / "log", formats=("mamamia",)) as broker:
+        broker.start()
+        console = Console(broker.admin, directory / "profile")
+        topic = f"topics/{quote(TOPIC, safe='')}"
+        console.post("topics", {"name": TOPIC, "partitions": 2})
+        records = [
+            {"value": VALUE, "key": "<b>k</b>", "partition": 0},
+            {"value": {"order": 17}, "partition": 0},
+            {"value_base64": "AP/+gA==", "partition": 0},
+            {"value": '{"id": 12345678901234567890}', "partition": 0},
+        ]
+        console.post(f"{topic}/records", {"records": records})
+        console.post(f"{topic}/groups/{quote(GROUP, safe='')}/pause", {"create": True})
+        for number in range(120):
+            console.post("topics", {"name": f"other-{number}"})
+        yield console
+
+
+def test_the_overview_draws_charts(console: Console) -> None:
+    """After two samples, each of the four charts has its lines."""
+    document = console.open("", 9_000)
+    assert document.count("<svg") == 4
+    assert document.count('<polyline class="line line-0" points="') == 4
+    assert 'aria-label="records in groups: lag 4, leased 0, dead 0"' in document
+
+
+def test_topics_come_in_pages(console: Console) -> None:
+    """A page has 100 topics and links the next one."""
+    first = console.open("#/topics")
+    assert "other-98</a>" in first and "other-99<" not in first
+    assert 'href="#/topics?first=100"' in first
+    second = console.open("#/topics?first=100")
+    assert "other-99</a>" in second and "other-119</a>" in second and "next page" not in second
+
+
+def test_a_topic_shows_its_records_as_text(console: Console) -> None:
+    """Text, MessagePack and other bytes; no text becomes an element."""
+    document = console.open(f"{BROWSE}?partition=0&offset=0")
+    assert "offsets 0 to 4 (exclusive): 4 records shown" in document
+    assert f"<pre>{ESCAPED}</pre>" in document and "&lt;b&gt;k&lt;/b&gt;" in document
+    assert '"order": 17' in document and "0000  00 ff fe 80" in document
+    assert '<pre>{"id": 12345678901234567890}</pre>' in document
+    assert "onerror=" in document and "<img" not in document
+
+
+def test_the_search_shows_only_records_that_match(console: Console) -> None:
+    """Keys and values are searched; with hex, a match shows its bytes."""
+    document = console.open(f"{BROWSE}?partition=0&offset=0&text=order&hex=yes")
+    assert "offsets 0 to 4 (exclusive): 1 records shown" in document
+    assert "81 a5 6f 72 64 65 72 11" in document
+
+
+def test_a_group_shows_its_position(console: Console) -> None:
+    """State, lag, leases and dead letters."""
+    document = console.open(IN_GROUP)
+    assert "<dt>state</dt><dd>paused</dd>" in document
+    assert "<dt>lag</dt><dd>4</dd>" in document
+    assert 'aria-label="leases"' in document and 'aria-label="dead letters"' in document
+    assert "<i>" not in document
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("#/groups", "&lt;i&gt;workers&lt;/i&gt;</a>"),
+        ("#/connections", 'aria-label="connections"'),
+        ("#/archive", "<dt>usable</dt>"),
+        ("#/topics/absent", 'role="alert">there is no topic'),
+        ("#/nonsense", 'role="alert">this page does not exist'),
+    ],
+)
+def test_the_other_views(console: Console, address: str, text: str) -> None:
+    """Each view appears, or says why it cannot."""
+    assert text in console.open(address)
