@@ -28,6 +28,7 @@ TOPIC = "<img src=x onerror=\"document.title='broken'\">/1"
 GROUP = "<i>workers</i>"
 VALUE = "</pre><script>document.title='broken'</script>"
 ESCAPED = "&lt;/pre&gt;&lt;script&gt;document.title='broken'&lt;/script&gt;"
+SCHEMA = "orders"
 BROWSE = f"#/topics/{quote(TOPIC, safe='')}"
 IN_GROUP = f"{BROWSE}/groups/{quote(GROUP, safe='')}"
 
@@ -85,6 +86,14 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
         ]
         console.post(f"{topic}/records", {"records": records})
         console.post(f"{topic}/groups/{quote(GROUP, safe='')}/pause", {"create": True})
+        delayed = {"value": "<u>later</u>", "delay_seconds": 3_600, "partition": 0}
+        console.post(f"{topic}/records", {"records": [delayed]})
+        console.post(
+            "users", {"name": "<em>ann</em>", "password": "long enough 17", "roles": ["monitor"]}
+        )
+        console.post("keys", {"user": "<em>ann</em>", "label": "<em>laptop</em>"})
+        schema = {"type": "json", "definition": '{"title": "<s>x</s>"}'}
+        console.post(f"schemas/{SCHEMA}/versions", schema)
         for number in range(120):
             console.post("topics", {"name": f"other-{number}"})
         yield console
@@ -124,6 +133,20 @@ def test_the_search_shows_only_records_that_match(console: Console) -> None:
     assert "81 a5 6f 72 64 65 72 11" in document
 
 
+def test_a_topic_shows_its_delayed_messages(console: Console) -> None:
+    """The beginning of the value shows as text."""
+    document = console.open(BROWSE)
+    assert 'aria-label="delayed messages"' in document
+    assert '<td class="">&lt;u&gt;later&lt;/u&gt;</td>' in document
+
+
+def test_a_schema_shows_the_text_of_its_versions(console: Console) -> None:
+    """The list links the last version."""
+    assert f'href="#/schemas/{SCHEMA}/1"' in console.open("#/schemas")
+    document = console.open(f"#/schemas/{SCHEMA}/1")
+    assert '<pre>{"title": "&lt;s&gt;x&lt;/s&gt;"}</pre>' in document
+
+
 def test_a_group_shows_its_position(console: Console) -> None:
     """State, lag, leases and dead letters."""
     document = console.open(IN_GROUP)
@@ -139,6 +162,13 @@ def test_a_group_shows_its_position(console: Console) -> None:
         ("#/groups", "&lt;i&gt;workers&lt;/i&gt;</a>"),
         ("#/connections", 'aria-label="connections"'),
         ("#/archive", "<dt>usable</dt>"),
+        ("#/security", "<dt>security</dt><dd>off</dd>"),
+        ("#/security", "&lt;em&gt;laptop&lt;/em&gt;</td>"),
+        (
+            "#/security",
+            '&lt;em&gt;ann&lt;/em&gt;</td><td class="">monitor</td><td class="">yes</td>',
+        ),
+        ("#/audit", 'role="alert">the audit trail is off'),
         ("#/topics/absent", 'role="alert">there is no topic'),
         ("#/nonsense", 'role="alert">this page does not exist'),
     ],

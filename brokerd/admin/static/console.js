@@ -11,6 +11,10 @@ const VIEWS = [
   [/^groups$/, views.groups],
   [/^connections$/, views.connections],
   [/^archive$/, views.archive],
+  [/^schemas$/, views.schemas],
+  [/^schemas\/[^/]+\/[0-9]+$/, views.schema],
+  [/^security$/, views.security],
+  [/^audit$/, views.audit],
 ];
 const [overview, view] = ["overview", "view"].map((id) => document.getElementById(id));
 let visits = 0;

@@ -165,18 +165,22 @@ async function explain(event) {
   }
 }
 
+function showStatus(status) {
+  document.dispatchEvent?.(new CustomEvent("brokerd-status", { detail: status }));
+  show("version", status.version ?? "");
+  badge(status);
+  rates(status);
+  groups(status);
+  facts(status);
+  archive(status);
+  conditions(status);
+}
+
 async function refresh() {
   try {
     const answer = await fetch("api/v1/status", { cache: "no-store" });
     const status = await answer.json();
-    document.dispatchEvent?.(new CustomEvent("brokerd-status", { detail: status }));
-    show("version", status.version ?? "");
-    badge(status);
-    rates(status);
-    groups(status);
-    facts(status);
-    archive(status);
-    conditions(status);
+    if (status.phase === undefined) { phase("gone", `status: ${status.error}`); } else { showStatus(status); }
   } catch (error) {
     phase("gone", "no answer");
   }

@@ -6,6 +6,7 @@ const ROWS = 100;
 const SEARCH_REQUESTS = 10;
 const SEARCH_LIMIT = 1000;
 const MATCHES = 100;
+const AUDIT_ROWS = 200;
 const sum = (values) => values.reduce((total, one) => total + one, 0);
 const setting = (shown, given) => given === null ? "default of the broker" : given === 0 ? "no limit" : shown(given);
 
@@ -57,8 +58,27 @@ export async function topic([, name], query) {
       ["compaction", settings.compact === null ? "no" : settings.compact ? "yes" : "no"]]),
     section("Groups", groups.error ? element("p", { className: "none" }, groups.error) : groupTable(name, groups.groups)),
     section("Records", ...browser(name, query)),
+    section("Delayed messages", ...delayed(name)),
     section("Partitions", table("partitions", ["#partition", "#start offset", "#next offset", "#offsets"], partitions)),
   ];
+}
+
+function delayed(name) {
+  const [place, note] = [element("div", {}), element("p", { className: "total" })];
+  note.setAttribute("role", "status");
+  const act = async () => {
+    try {
+      const page = await get(["topics", name, "scheduled"], { limit: ROWS });
+      note.textContent = page.next_id === null ? "" : `the first ${number(page.scheduled.length)}`;
+      place.replaceChildren(table("delayed messages", ["#id", "due", "#partition", "#size", "key", "beginning of the value"],
+        page.scheduled.map((one) => [number(one.schedule_id), one.due, number(one.partition),
+          one.bytes === null ? "–" : bytes(one.bytes), one.key, one.preview])));
+    } catch (error) {
+      note.textContent = error.message;
+    }
+  };
+  act();
+  return [note, place];
 }
 
 function groupTable(topicName, groups) {
@@ -201,4 +221,72 @@ export async function archive() {
     content !== null && typeof content === "object"
       ? Object.entries(content).map(([part, inner]) => [`${name}, ${part}`, String(inner ?? "–")])
       : [[name, String(content ?? "–")]]).map(([name, content]) => [name.replaceAll("_", " "), content || "–"])))];
+}
+
+export async function schemas(parts, query) {
+  const first = Number(query.get("first") ?? 0);
+  const page = await get(["schemas"], { first, limit: ROWS });
+  const rows = page.schemas.map((one) => [
+    one.versions.length ? link(one.name, "schemas", one.name, String(one.versions.at(-1).version)) : one.name,
+    one.compatibility, one.versions.map((version) => `${version.version} (${version.type})`).join(", "),
+    one.versions.at(-1)?.created]);
+  return [section("Schemas, by name", table("schemas", ["schema", "compatibility", "versions", "last version of"], rows),
+    pages(["schemas"], "first", first, page.next))];
+}
+
+export async function schema([, name, version]) {
+  const [found, all] = await Promise.all([get(["schemas", name, "versions", version]), get(["schemas", name])]);
+  return [
+    element("h2", { className: "name" }, `Schema ${name}`),
+    facts([["version", number(found.version)], ["type", found.type], ["compatibility", found.compatibility],
+      ["registered", found.created]]),
+    section("Text", element("pre", {}, found.definition)),
+    section("Versions", element("p", { className: "pages" },
+      ...all.versions.map((one) => link(String(one.version), "schemas", name, String(one.version)))))];
+}
+
+const granted = (grants) => Object.entries(grants).map(([name, given]) => `${name}: ${given.join(", ")}`).join("; ");
+
+export async function security() {
+  const mine = await get(["whoami"]);
+  const own = section("This browser", facts([
+    ["account", mine.name || "anonymous"], ["roles", mine.roles.join(", ") || "–"],
+    ["permissions on all topics", mine.permissions.join(", ") || "–"], ["security", mine.auth ? "on" : "off"]]));
+  const lists = await Promise.all([
+    listed("Accounts", "users", "users", ["account", "roles", "enabled", "password", "changed"], (one) =>
+      [one.name, one.roles.join(", "), one.enabled ? "yes" : "no", one.has_password ? "yes" : "no", one.updated]),
+    listed("Access lists", "acls", "access_lists", ["topic", "applies to", "public", "accounts", "roles"], (one) =>
+      [one.topic, one.prefix ? "the prefix" : "the topic", one.public ? "yes" : "no", granted(one.users), granted(one.roles)]),
+    listed("API keys", "keys", "keys", ["key id", "account", "label", "created"], (one) =>
+      [one.key_id, one.user, one.label, one.created]),
+  ]);
+  return [own, ...lists];
+}
+
+/* Returns a section with the first entries of a list, or with the refusal. */
+async function listed(title, path, name, headings, row) {
+  try {
+    const page = await get([path], { limit: SEARCH_LIMIT });
+    const more = page.next === null ? "" : `, the first ${number(page[name].length)}`;
+    return section(title + more, table(title, headings, page[name].map(row)));
+  } catch (error) {
+    return section(title, element("p", { className: "none" }, error.message));
+  }
+}
+
+export async function audit(parts, query) {
+  const search = query.get("search") ?? "";
+  const [text, label] = field("text", { value: search });
+  const page = await get(["audit"], { limit: AUDIT_ROWS, before: query.get("before"), search });
+  const next = new URLSearchParams({ search, before: page.next });
+  return [
+    form(() => { location.hash = `${address("audit")}?${new URLSearchParams({ search: text.value })}`; },
+      label, element("button", {}, "Search")),
+    section("Audit events, newest first", table("audit events",
+      ["time", "type", "account", "address", "format", "resource", "action", "result", "details"],
+      page.events.map((one) => [one.time, one.type, one.user, one.client_ip, one.format, one.resource, one.action,
+        one.result, Object.entries(one.details).map((pair) => pair.join(": ")).join("; ")])),
+    element("p", { className: "pages" },
+      page.unreadable ? `${number(page.unreadable)} events are lost to damage` : "",
+      page.next === null ? "" : element("a", { href: `${address("audit")}?${next}` }, "older events")))];
 }
