@@ -5,7 +5,7 @@
 # of test, test-slow, sim, fuzz and soak; the default is all cores.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-slow test-compiled compiled-tests sim fuzz bench lint docs soak wheel clean
+.PHONY: help run demo test test-slow test-compiled compiled-tests sim fuzz bench compare lint docs soak wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,6 +34,7 @@ help:
 	@echo 'make sim    120 simulated runs, crashes at thousands of disk calls (JOBS=2: two processes)'
 	@echo 'make fuzz   wrong bytes for every wire format, 60 seconds each (ARGS="--seconds 600")'
 	@echo 'make bench  durable rates beside the rate of the disk: half an hour, minutes with ARGS=--no-size'
+	@echo 'make compare  rates beside Redis, beanstalkd, NATS and RabbitMQ, if their packages are installed'
 	@echo 'make soak   hours of SIGKILLs, power losses, flipped bytes and new seeds (SOAK_SECONDS=14400)'
 	@echo 'make wheel  packages to install elsewhere, into dist: pure Python, and compiled for this machine'
 
@@ -102,6 +103,10 @@ sim: $(READY)
 	$(BIN)/python -m simulator.crashpoints --workload changes --workload archive --every 33 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload rollup --every 33 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload bucket --workload requests --every 9 $(WITH_JOBS)
+
+# Half an hour with all four.
+compare: $(READY)
+	$(BIN)/python -m benchmarks.compare $(ARGS)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz $(WITH_JOBS) $(ARGS)

@@ -49,6 +49,7 @@ class Plan:
     format: str = "mamamia"
     connection: ConnectOptions = PLAIN
     """TLS and login."""
+    worker_module: str = "brokerd.cli.bench.load"
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def default_backlog(plan: Plan) -> int:
 
 def _run_workers(specs: Sequence[LoadSpec], plan: Plan) -> list[load.LoadResult]:
     with ExitStack() as stack:
-        processes = [stack.enter_context(_Worker(spec)) for spec in specs]
+        processes = [stack.enter_context(_Worker(spec, plan.worker_module)) for spec in specs]
         for process in processes:
             process.expect("ready", _START_SECONDS)
         begin = time.monotonic() + plan.warm_up_seconds
@@ -165,9 +166,9 @@ def _run_workers(specs: Sequence[LoadSpec], plan: Plan) -> list[load.LoadResult]
 class _Worker:
     """A worker process; killed when the block that opened it ends."""
 
-    def __init__(self, spec: LoadSpec) -> None:
+    def __init__(self, spec: LoadSpec, module: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "brokerd.cli.bench.load"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
