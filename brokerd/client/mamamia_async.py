@@ -12,9 +12,8 @@ connection fails every call in flight, in order; no request is sent again.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint, connectProtocol
@@ -24,16 +23,15 @@ from twisted.python.failure import Failure
 
 from brokerd.client import calls
 from brokerd.client.addresses import parse_address
-from brokerd.client.calls import Call, Metadata, answer_reader, result_of
+from brokerd.client.calls import Call, Metadata
 from brokerd.client.errors import AddressError, ConnectionLost, MamamiaError, OutOfStep
+from brokerd.client.pipeline import IN_FLIGHT_MAX, WAITING_MAX, Pipeline
 from brokerd.codecs.mamamia import (
-    Answer,
     BatchMessage,
     BatchSettle,
     GroupState,
     LeasedMessage,
     Message,
-    encode_request,
 )
 from brokerd.errors import LimitExceeded
 
@@ -47,18 +45,7 @@ __all__ = [
     "connect",
 ]
 
-IN_FLIGHT_MAX = 1_000
-"""Requests sent and not answered."""
-WAITING_MAX = 10_000
-"""Requests made and not sent, because so many are in flight."""
-
 Result = TypeVar("Result")
-
-
-class _Pending(NamedTuple):
-    call: Call[Any]
-    encoded: bytes
-    answered: Deferred[Any]
 
 
 def connect(where: IStreamClientEndpoint | str, reactor: Any = None) -> Deferred[MamamiaProtocol]:
@@ -92,12 +79,9 @@ class MamamiaProtocol(Protocol):
     """
 
     def __init__(self, in_flight_max: int = IN_FLIGHT_MAX, waiting_max: int = WAITING_MAX) -> None:
-        self._in_flight_max = in_flight_max
-        self._waiting_max = waiting_max
-        self._in_flight: deque[_Pending] = deque()
-        self._waiting: deque[_Pending] = deque()
-        self._reader = answer_reader()
-        self._lost: ConnectionLost | None = None
+        self._pipeline: Pipeline[Deferred[Any]] = Pipeline(
+            Deferred.callback, Deferred.errback, in_flight_max, waiting_max
+        )
 
     def produce(
         self,
@@ -217,19 +201,13 @@ class MamamiaProtocol(Protocol):
             self.transport.loseConnection()
 
     def _call(self, call: Call[Result]) -> Deferred[Result]:
-        if self._lost is not None:
-            return fail(type(self._lost)(str(self._lost)))
-        if len(self._in_flight) >= self._in_flight_max and len(self._waiting) >= self._waiting_max:
-            return fail(
-                LimitExceeded(
-                    f"{len(self._in_flight)} requests are in flight and {len(self._waiting)} wait; "
-                    "wait for answers before making more"
-                )
-            )
-        pending = _Pending(call, encode_request(call.request), Deferred())
-        self._waiting.append(pending)
+        answered: Deferred[Result] = Deferred()
+        try:
+            self._pipeline.add(call, answered)
+        except (ConnectionLost, LimitExceeded) as error:
+            return fail(error)
         self._send_waiting()
-        return pending.answered
+        return answered
 
     def connectionMade(self) -> None:
         """Send the requests made before the connection."""
@@ -238,45 +216,17 @@ class MamamiaProtocol(Protocol):
     def _send_waiting(self) -> None:
         if self.transport is None:
             return
-        outgoing = []
-        while self._waiting and len(self._in_flight) < self._in_flight_max:
-            pending = self._waiting.popleft()
-            self._in_flight.append(pending)
-            self._reader.expect(pending.call.request)
-            outgoing.append(pending.encoded)
+        outgoing = self._pipeline.outgoing()
         if outgoing:
-            self.transport.write(b"".join(outgoing))
+            self.transport.write(outgoing)
 
     def dataReceived(self, data: bytes) -> None:
         """Answer the calls in flight, oldest first; close a connection with a wrong answer."""
-        for answer in self._reader.feed(data):
-            if self._lost is not None:  # a callback of an earlier answer closed it
-                return
-            self._answer_oldest(answer)
-        if self._reader.error is not None:
-            self._fail_all(OutOfStep(str(self._reader.error)))
-            self.close()
-            return
-        self._send_waiting()
-
-    def _answer_oldest(self, answer: Answer) -> None:
-        call, _, answered = self._in_flight.popleft()
-        try:
-            result = result_of(answer, call)
-        except MamamiaError as refusal:
-            answered.errback(refusal)
+        if self._pipeline.feed(data):
+            self._send_waiting()
         else:
-            answered.callback(result)
+            self.close()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Fail the calls in flight."""
-        self._fail_all(ConnectionLost(f"the connection ended: {reason.getErrorMessage()}"))
-
-    def _fail_all(self, error: ConnectionLost) -> None:
-        if self._lost is None:
-            self._lost = error
-        under_way = [*self._in_flight, *self._waiting]
-        self._in_flight.clear()
-        self._waiting.clear()
-        for pending in under_way:
-            pending.answered.errback(type(error)(str(error)))
+        self._pipeline.lose(ConnectionLost(f"the connection ended: {reason.getErrorMessage()}"))
