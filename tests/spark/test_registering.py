@@ -62,3 +62,30 @@ def test_a_session_that_is_made_after_the_import_knows_the_format() -> None:
         "BadLocation: /nowhere does not exist: load a broker's data directory, or an archive"
         in said
     )
+
+
+@pytest.mark.slow
+def test_a_session_that_imports_nothing_knows_the_format() -> None:
+    """Spark finds the module ``pyspark_brokerd`` itself; an import later changes nothing."""
+    said = run(
+        "from pyspark.sql import SparkSession\n"
+        "builder = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')\n"
+        "spark = builder.config('spark.driver.bindAddress', '127.0.0.1').getOrCreate()\n"
+        "def load():\n"
+        "    try: spark.read.format('brokerd').load('/nowhere')\n"
+        "    except Exception as error: print('/nowhere does not exist' in str(error))\n"
+        "load()\n"
+        "import brokerd.spark\n"
+        "load()\n"
+    )
+    assert said == "True\nTrue\n"
+
+
+def test_a_worker_without_the_packages_of_the_source_finds_no_source() -> None:
+    """A module that cannot be imported would take all Python data sources from the session."""
+    said = run(
+        "import sys; sys.modules['msgpack'] = None\n"
+        "import pyspark_brokerd\n"
+        "print(hasattr(pyspark_brokerd, 'DefaultSource'))\n"
+    )
+    assert said == "False\n"
