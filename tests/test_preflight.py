@@ -25,9 +25,9 @@ class Machine:
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
 
-    def preflight(self, **environment: str) -> tuple[int, str, str]:
+    def preflight(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
         result = subprocess.run(
-            ["/bin/sh", SCRIPT, "/"],
+            ["/bin/sh", SCRIPT, "/", *arguments],
             env={"PATH": str(self.directory), **environment},
             capture_output=True,
             text=True,
@@ -53,6 +53,40 @@ def test_a_good_machine_answers_with_its_python(machine: Machine) -> None:
     """The path of the interpreter, and nothing else."""
     machine.has("python3", REAL)
     assert machine.preflight() == (0, str(machine.directory / "python3"), "")
+
+
+def test_a_broker_alone_needs_less_space(machine: Machine) -> None:
+    """The space for Spark does not matter to ``make run``."""
+    machine.has("python3", REAL)
+    machine.has("df", "echo head; echo / 9 9 600 9 /")
+    assert machine.preflight("512")[0] == 0
+    code, _, said = machine.preflight()
+    assert code == 2 and "only 600 MiB free in /, 4096 MiB needed" in said
+    code, _, said = machine.preflight("700")
+    assert code == 2 and "700 MiB needed" in said
+
+
+def commands(target: str, environment: Path) -> str:
+    """Return what ``make`` would run."""
+    return subprocess.run(
+        ["make", "--no-print-directory", "-n", target, f"VENV={environment}"],
+        cwd=SCRIPT.parent.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_make_run_installs_a_broker_alone(tmp_path: Path) -> None:
+    assert "-e . " in commands("run", tmp_path) and "[test]" not in commands("run", tmp_path)
+    (tmp_path / ".brokerd-core-installed").touch()
+    assert "pip install" not in commands("run", tmp_path)
+    assert "-e '.[test]'" in commands("spark", tmp_path)
+
+
+def test_make_run_takes_an_environment_with_all_packages(tmp_path: Path) -> None:
+    (tmp_path / ".brokerd-installed").touch()
+    assert "pip install" not in commands("run", tmp_path)
 
 
 def test_a_newer_python_is_found_beside_an_old_one(machine: Machine) -> None:
