@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,6 +18,14 @@ from benchmarks.rivals.redis import resp
 from brokerd.cli.bench.formats import FORMATS
 from brokerd.cli.bench.formats.base import LoadSpec
 from brokerd.cli.bench.scenarios import Role
+
+
+@pytest.fixture(autouse=True)
+def formats_of_brokerd_alone() -> Iterator[None]:
+    """Remove the rivals from the load generator of this process after a test."""
+    yield
+    for name in RIVALS:
+        FORMATS.pop(name, None)
 
 
 def role(name: str, scenario: str, window: int = 1, size: int = 3) -> Role:
@@ -157,13 +166,9 @@ def test_nothing_to_compare_with_is_an_error(
 def test_the_server_of_a_rival_is_measured(name: str, tmp_path: Path) -> None:
     if RIVALS[name].find() is None:
         pytest.skip(f"{name} is not installed")
-    try:
-        add_rivals()
-        shapes = [(PRODUCE, 1, 1), (PAIRS, 2, 4)]
-        found = compare.run(tmp_path, [RIVALS[name]], 1, 0.3, print, shapes)
-    finally:
-        for one in RIVALS:
-            FORMATS.pop(one, None)
+    add_rivals()
+    shapes = ((PRODUCE, 1, 1), (PAIRS, 2, 4))
+    found = compare.run(tmp_path, [RIVALS[name]], 1, 0.3, print, shapes)
     assert {one.broker for one in found} == {OURS, name}
     assert all(one.rate > 0 for one in found)
     assert list(tmp_path.iterdir()) == []

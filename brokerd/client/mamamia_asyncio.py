@@ -44,6 +44,8 @@ __all__ = [
     "connect",
 ]
 
+CLOSE_SECONDS = 5.0
+
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 
@@ -127,11 +129,17 @@ class MamamiaClient(asyncio.Protocol):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Close the connection when all requests are sent; calls in flight fail."""
-        if self._transport is not None:
-            self._transport.close()
-            await asyncio.shield(self._closed)
+    async def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Close the connection when all requests are sent, or after `timeout` seconds.
+
+        Calls in flight fail.
+        """
+        if self._transport is None:
+            return
+        self._transport.close()
+        await asyncio.wait([self._closed], timeout=timeout)
+        self._transport.abort()  # a peer that does not read would keep it open
+        await asyncio.wait([self._closed])
 
     def _call(self, call: Call[Result]) -> asyncio.Future[Result]:
         answered: asyncio.Future[Result] = self._loop.create_future()

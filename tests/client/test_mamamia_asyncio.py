@@ -225,6 +225,28 @@ def test_a_server_that_does_not_speak_tls_is_a_timeout(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
+def test_close_ends_also_if_the_broker_does_not_read() -> None:
+    async def play() -> None:
+        blocked = asyncio.Event()
+
+        async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await blocked.wait()
+            writer.transport.abort()
+
+        server = await asyncio.start_server(deaf, "127.0.0.1", 0, limit=1)
+        client = await connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        made = [client.produce("l", bytes(8 << 20)) for _ in range(4)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await client.close(timeout=0.01)
+        found = await asyncio.gather(*made, return_exceptions=True)
+        assert [type(one) for one in found] == [ConnectionLost] * 4
+        blocked.set()
+        server.close()
+
+    asyncio.run(play())
+
+
 def test_an_address_that_is_none_is_told() -> None:
     with pytest.raises(AddressError, match="write host:port"):
         asyncio.run(connect("nowhere"))
@@ -240,14 +262,34 @@ class OnlyMsgpack:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, OnlyMsgpack())
-import brokerd.client.mamamia, brokerd.client.mamamia_asyncio
-print("fine")
+import asyncio, socket
+from brokerd.client.mamamia import MamamiaClient
+from brokerd.client.mamamia_asyncio import MamamiaClient as AsyncioClient
+from brokerd.codecs.mamamia import produced
+
+def answered(message_id):
+    near, far = socket.socketpair()
+    far.sendall(produced(message_id))
+    return near, far
+
+near, far = answered(1)
+with MamamiaClient("host:1", connect=lambda address, timeout: near) as client:
+    print(client.produce("orders", {"n": 1}))
+
+async def main():
+    near, far = answered(2)
+    loop = asyncio.get_running_loop()
+    _, client = await loop.create_unix_connection(AsyncioClient, sock=near)
+    async with client:
+        print(await client.produce("orders", {"n": 1}))
+
+asyncio.run(main())
 """
 
 
 def test_the_clients_of_mamamia_need_no_other_package_than_msgpack() -> None:
     ran = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False)
-    assert (ran.stdout, ran.stderr) == ("fine\n", "")
+    assert (ran.stdout, ran.stderr) == ("1\n2\n", "")
 
 
 @pytest.mark.slow
