@@ -161,8 +161,15 @@ def test_nothing_to_compare_with_is_an_error(
     assert said.err == "compare: no other broker is installed\n"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("redis", marks=pytest.mark.slow),
+        pytest.param("beanstalkd", marks=pytest.mark.soak),
+        pytest.param("nats", marks=pytest.mark.soak),
+        pytest.param("rabbitmq", marks=pytest.mark.soak),
+    ],
+)
 def test_the_server_of_a_rival_is_measured(name: str, tmp_path: Path) -> None:
     if RIVALS[name].find() is None:
         pytest.skip(f"{name} is not installed")
