@@ -110,6 +110,7 @@ class MamamiaClient(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self._is_full = False
         """Whether the transport holds so many bytes that no more should be written."""
+        self._is_closing = False
         self._closed = self._loop.create_future()
 
     produce = _method(calls.produce)
@@ -130,15 +131,22 @@ class MamamiaClient(asyncio.Protocol):
         await self.close()
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Close the connection when all requests are sent, or after `timeout` seconds.
+        """Close the connection when the requests in flight are sent, or after `timeout` seconds.
 
-        Calls in flight fail.
+        Calls without an answer fail.
         """
         if self._transport is None:
             return
-        self._transport.close()
-        await asyncio.wait([self._closed], timeout=timeout)
-        self._transport.abort()  # a peer that does not read would keep it open
+        if not self._is_closing:
+            self._is_full = False
+            self._send_waiting()  # the transport takes no requests afterwards
+            self._is_closing = True
+            self._transport.close()
+        try:
+            await asyncio.wait([self._closed], timeout=timeout)
+        finally:
+            if not self._closed.done():  # a peer that does not read would keep it open
+                self._transport.abort()
         await asyncio.wait([self._closed])
 
     def _call(self, call: Call[Result]) -> asyncio.Future[Result]:
@@ -152,7 +160,7 @@ class MamamiaClient(asyncio.Protocol):
         return answered
 
     def _send_waiting(self) -> None:
-        if self._transport is None or self._is_full:
+        if self._transport is None or self._is_full or self._is_closing:
             return
         outgoing = self._pipeline.outgoing()
         if outgoing:

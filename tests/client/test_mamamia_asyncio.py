@@ -247,6 +247,63 @@ def test_close_ends_also_if_the_broker_does_not_read() -> None:
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_close_sends_the_requests_in_flight(is_tls: bool, tmp_path: Path) -> None:
+    certificate_file, key_file = certificate(tmp_path)
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(certificate_file, key_file)
+    options: dict[str, Any] = {}
+    if is_tls:
+        context = ssl.create_default_context(cafile=str(certificate_file))
+        options = {"ssl_context": context, "server_hostname": "broker"}
+    received: list[int] = []
+
+    async def play() -> None:
+        done = asyncio.Event()
+
+        async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            frames = mm.FrameReader()
+            while data := await reader.read(1 << 16):
+                received.extend(1 for _ in frames.feed(data))
+            writer.close()
+            done.set()
+
+        server = await asyncio.start_server(count, "127.0.0.1", 0, ssl=serving if is_tls else None)
+        client = await connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", **options)
+        made = [client.produce("l", bytes(200_000)) for _ in range(200)]
+        await client.close()
+        await client.close()
+        await done.wait()
+        found = await asyncio.gather(*made, return_exceptions=True)
+        assert [type(one) for one in found] == [ConnectionLost] * 200
+        server.close()
+
+    asyncio.run(play())
+    assert len(received) == 200
+
+
+def test_a_cancelled_close_ends_the_connection() -> None:
+    async def play() -> None:
+        blocked = asyncio.Event()
+
+        async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await blocked.wait()
+            writer.transport.abort()
+
+        server = await asyncio.start_server(deaf, "127.0.0.1", 0, limit=1)
+        client = await connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        made = [client.produce("l", bytes(8 << 20)) for _ in range(4)]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await client.close(timeout=60)
+        found = await asyncio.gather(*made, return_exceptions=True)
+        assert [type(one) for one in found] == [ConnectionLost] * 4
+        blocked.set()
+        server.close()
+
+    asyncio.run(play())
+
+
 def test_an_address_that_is_none_is_told() -> None:
     with pytest.raises(AddressError, match="write host:port"):
         asyncio.run(connect("nowhere"))

@@ -565,9 +565,10 @@ def test_a_subscription_whose_topic_goes_before_its_delivery_leaves_is_over() ->
 class Twins:
     """Two brokers with the same clients. One handles runs of requests in one step."""
 
-    def __init__(self) -> None:
-        settings = BrokerSettings(tail_cache_bytes=0, read_cache_bytes=200_000)
-        self.houses = [BlipmqHouse(settings=settings) for _ in range(2)]
+    def __init__(self, **settings: int) -> None:
+        caches = {"tail_cache_bytes": 0, "read_cache_bytes": 200_000}
+        chosen = BrokerSettings(**{**caches, **settings})  # type: ignore[arg-type]
+        self.houses = [BlipmqHouse(settings=chosen) for _ in range(2)]
         self.clients = [[house.client(), house.client()] for house in self.houses]
         for client in self.clients[1]:
             client.protocol.handle_run = lambda frames: 0
@@ -662,3 +663,29 @@ def test_a_long_run_of_polls_gets_all_messages() -> None:
     client.publish(*[b"%d" % number for number in range(RUN_LEASES_MAX + 50)])
     found = client.ask(*[bm.Poll(6, one)] * (RUN_LEASES_MAX + 50))
     assert len(found) == RUN_LEASES_MAX + 50
+
+
+def test_a_run_settles_also_when_the_group_becomes_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The POLLs of the run give the leases another table, which a run does not settle."""
+    monkeypatch.setattr("brokerd.groups.store.LARGE", 4)
+    twins = Twins()
+    twins.ask(0, bm.Subscribe(1, "t", 1))
+    twins.ask(0, *[bm.Publish(n, 1, "t", b"%d" % n) for n in range(30)], bm.Ping(1))
+    found = twins.ask(0, *[bm.Poll(n + 1, 1) for n in range(6)])
+    tags = [one.correlation_id for one in found if isinstance(one, bm.Publish)]
+    answers = twins.ask(
+        0, *[bm.Poll(n + 1, 1) for n in range(5)], *[bm.Ack(tag, 1) for tag in tags], bm.Ping(9)
+    )
+    assert [type(one) for one in answers] == [bm.Publish] * 5 + [bm.Pong]
+    assert lag(twins.houses[0], 1) == lag(twins.houses[1], 1) == 24
+
+
+@pytest.mark.parametrize("memory_bytes", [6_000, 9_000, 24_000, 57_000])
+def test_a_run_near_the_limit_of_group_memory_delivers_what_single_polls_do(
+    memory_bytes: int,
+) -> None:
+    twins = Twins(max_group_state_bytes=memory_bytes)
+    twins.ask(0, bm.Subscribe(1, "t", 1))
+    twins.ask(0, *[bm.Publish(n, 1, "t", b"%d" % n) for n in range(200)], bm.Ping(1))
+    for _ in range(2):
+        twins.ask(0, *[bm.Poll(n + 1, 1) for n in range(60)])

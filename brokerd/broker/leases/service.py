@@ -208,7 +208,7 @@ class LeaseService:
         group = self._find_group(topic_name, group_name)
         if group is None:
             return []
-        stores = self._state.stores
+        stores, wanted = self._state.stores, limit
         if stores.memory_bytes + limit * NEW_STATE_MEMORY > stores.memory_max:
             stores.check_memory()
             limit = stores.room_bytes // NEW_STATE_MEMORY
@@ -225,6 +225,8 @@ class LeaseService:
             group, owner, duration_us, limit, lease_filter, admitted_bytes, now_us
         )
         self._counters.leases_granted += len(found)
+        if len(found) == limit < wanted:  # there may be more records
+            lease_filter.stopped = True
         return found
 
     def _find_group(self, topic_name: str, group_name: str) -> ConsumerGroup | None:

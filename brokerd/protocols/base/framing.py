@@ -26,7 +26,7 @@ The same limit holds for the decompressed size of a compressed frame."""
 
 RUN_FRAMES_MIN: Final = 4
 """Fewer frames are handled one by one."""
-RUN_FRAMES_MAX: Final = 1_024
+RUN_FRAMES_MAX: Final = 512
 """Frames that one run handles at most: some milliseconds."""
 
 FrameT = TypeVar("FrameT")

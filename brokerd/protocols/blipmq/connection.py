@@ -99,8 +99,6 @@ _RETRYABLE = frozenset((Code.FAILED, Code.UNAUTHORIZED))
 """Codes of messages that can be published later or by another client."""
 
 
-NO_ROOM = "acknowledge failed: the log has no room for it at the moment; acknowledge again"
-
 _OPERATIONS: dict[int, str] = {one: one.name.lower() for one in FrameType}
 """Names of operations in the metrics."""
 
@@ -207,12 +205,30 @@ class BlipmqConnection(PollConnection):
                     settled -= 1
                     continue
                 else:
-                    answers.append(encode(Nack(number, Code.FAILED, NO_ROOM)))
+                    nack = self._settle_in_run(subscription_id, number)
+                    if nack is None:
+                        continue
+                    answers.append(encode(nack))
                 answered += 1
             if answered:
                 self.answer_run(b"".join(answers), answered)
             return count
         return 0
+
+    def _settle_in_run(self, subscription_id: int, tag: int) -> Nack | None:
+        """Settle a message that the run could not settle; return the NACK if that fails, too.
+
+        The large group of the run's leases has another table now, or the log has only room for
+        events, which a run does not use.
+        """
+        try:
+            self.settle(subscription_id, *split_tag(tag))
+        except LeaseLost:
+            return Nack(tag, Code.UNKNOWN, UNKNOWN_DELIVERY)
+        except BrokerdError as refusal:
+            self.count_refusal(refusal)
+            return Nack(tag, Code.FAILED, f"acknowledge failed: {refusal}")
+        return None
 
     def quota_use(self, frame: bytes) -> tuple[int, int]:
         """Return how a frame counts against quotas. Only PUBLISH, SUBSCRIBE and POLL count."""

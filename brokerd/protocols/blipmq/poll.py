@@ -88,7 +88,7 @@ class LeaseRun(NamedTuple):
     deliveries: list[Delivery]
     """For the first POLLs. The others found no message."""
     settled: int
-    """The first ACKs, which settled their messages. The log had no room for the others."""
+    """The first ACKs, which settled their messages. `PollConnection.settle` settles the others."""
 
 
 NOTHING_DONE = LeaseRun(0, [], 0)
@@ -273,7 +273,7 @@ class PollConnection(FrameConnection[bytes, FrameLengthError]):
         if len(set(offsets)) < len(offsets) or not self.group_commit.has_room(size):
             return NOTHING_DONE
         now_us = self.broker.time.monotonic_us()
-        leased = leases.leased_run(group_partition, offsets, now_us)
+        leased = leases.leased_run(group_partition, offsets, now_us) if offsets else 0
         requests = _before(requests, FrameType.ACK, leased)
         polls = sum(kind == FrameType.POLL for kind, _ in requests)
         found: Deliveries = [], []
