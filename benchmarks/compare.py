@@ -176,18 +176,17 @@ def rows(samples: Sequence[Sample]) -> list[Row]:
         place = (one.broker, one.scenario, one.connections, one.window)
         by_place.setdefault(place, []).append(one)
     found = []
-    for (name, *shape), theirs in by_place.items():
+    for (name, scenario, connections, window), theirs in by_place.items():
         if name == OURS:
             continue
-        scenario, connections, window = shape
-        ours = by_place[OURS, scenario, connections, window]  # type: ignore[index]
+        ours = by_place[OURS, scenario, connections, window]
         ratios = [mine.rate / other.rate for mine, other in zip(ours, theirs, strict=True)]
         found.append(
             Row(
                 name,
-                scenario,  # type: ignore[arg-type]
-                connections,  # type: ignore[arg-type]
-                window,  # type: ignore[arg-type]
+                scenario,
+                connections,
+                window,
                 median(one.rate for one in ours),
                 median(one.rate for one in theirs),
                 round(median(ratios), 2),

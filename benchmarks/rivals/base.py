@@ -156,6 +156,25 @@ class PatternRole:
         return Step(found, at, b"".join(reply), requests)
 
 
+def producer(
+    request: bytes,
+    window: int,
+    pattern: re.Pattern[bytes],
+    prefix: bytes = b"",
+    pong: bytes = b"",
+) -> PatternRole:
+    """Return a role that repeats a request. The group ``done`` of the pattern is a confirmation."""
+
+    def following(match: re.Match[bytes], tally: Tally) -> bytes:
+        if match["done"] is None:
+            tally.refused(match[0])
+        else:
+            tally.produced += 1
+        return request
+
+    return PatternRole(request, window, pattern, following, prefix, pong)
+
+
 def ask(sock: socket.socket, request: bytes, ends: bytes) -> bytes:
     """Send a request and return the bytes up to ``ends``. Raises OSError."""
     sock.sendall(request)

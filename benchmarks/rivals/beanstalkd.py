@@ -7,13 +7,13 @@ import re
 import socket
 from pathlib import Path
 
-from benchmarks.rivals.base import PRODUCE, PatternRole, Rival, RivalLoad, ask
+from benchmarks.rivals.base import PRODUCE, PatternRole, Rival, RivalLoad, ask, producer
 from brokerd.cli.bench.formats.base import LoadSpec, LoadTarget, TargetSpec
 from brokerd.cli.bench.scenarios import Role, Tally
 from brokerd.cli.credentials import Credentials
 
 _TUBE = "bench"
-_PRODUCED = re.compile(rb"(INSERTED) \d+\r\n|([A-Z_]+)[^\r]*\r\n")
+_PRODUCED = re.compile(rb"(?P<done>INSERTED) \d+\r\n|([A-Z_]+)[^\r]*\r\n")
 _RESERVE = b"reserve-with-timeout 0\r\n"
 _TAKEN = re.compile(
     rb"RESERVED (?P<id>\d+) \d+\r\nx*\r\n|(?P<done>DELETED)\r\n|(?P<none>TIMED_OUT)\r\n"
@@ -37,15 +37,7 @@ class BeanstalkdLoad(RivalLoad):
     def role(self, spec: LoadSpec, number: int) -> Role:
         if spec.scenario == PRODUCE:
             put = b"put 0 0 600 %d\r\n%b\r\n" % (spec.size, b"x" * spec.size)
-
-            def added(match: re.Match[bytes], tally: Tally) -> bytes:
-                if match[1] is None:
-                    tally.refused(match[0])
-                else:
-                    tally.produced += 1
-                return put
-
-            return PatternRole(put, spec.window, _PRODUCED, added)
+            return producer(put, spec.window, _PRODUCED)
 
         def taken(match: re.Match[bytes], tally: Tally) -> bytes | None:
             if match["id"] is not None:

@@ -12,7 +12,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rivals.base import PRODUCE, PatternRole, Rival, RivalLoad, ask
+from benchmarks.rivals.base import PRODUCE, PatternRole, Rival, RivalLoad, ask, producer
 from brokerd.cli.bench.formats.base import LoadSpec
 from brokerd.cli.bench.scenarios import Role, Tally
 from brokerd.cli.credentials import Credentials
@@ -65,15 +65,7 @@ class NatsLoad(RivalLoad):
         subscribe = b"SUB %b 1\r\n" % inbox
         if spec.scenario == PRODUCE:
             publish = pub(spec.topic.encode(), inbox, b"x" * spec.size)
-
-            def added(match: re.Match[bytes], tally: Tally) -> bytes:
-                if match["done"] is None:
-                    tally.refused(match[0])
-                else:
-                    tally.produced += 1
-                return publish
-
-            return PatternRole(publish, spec.window, _PRODUCED, added, subscribe, _PONG)
+            return producer(publish, spec.window, _PRODUCED, subscribe, _PONG)
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{spec.topic}.bench".encode()
         pull = pub(subject, inbox, b'{"batch":1,"no_wait":true}')
 

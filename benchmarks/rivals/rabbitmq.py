@@ -45,7 +45,7 @@ def _long(text: bytes) -> bytes:
 class RabbitLoad(RivalLoad):
     """Each topic is a quorum queue of one node."""
 
-    scenarios = (PRODUCE,)
+    scenarios: tuple[str, ...] = (PRODUCE,)
 
     def consumes(self, scenario: str) -> bool:
         return False

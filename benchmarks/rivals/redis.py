@@ -7,11 +7,11 @@ import re
 import socket
 from pathlib import Path
 
-from benchmarks.rivals.base import PRODUCE, PatternRole, Rival, RivalLoad, ask
+from benchmarks.rivals.base import PRODUCE, PatternRole, Rival, RivalLoad, ask, producer
 from brokerd.cli.bench.formats.base import LoadSpec
 from brokerd.cli.bench.scenarios import Role, Tally
 
-_PRODUCED = re.compile(rb"\$(\d+)\r\n[\d-]+\r\n|-([^\r]*)\r\n")
+_PRODUCED = re.compile(rb"\$(?P<done>\d+)\r\n[\d-]+\r\n|-([^\r]*)\r\n")
 _TAKEN = re.compile(
     rb"\*1\r\n\*2\r\n\$\d+\r\n[^\r]+\r\n\*1\r\n\*2\r\n\$\d+\r\n(?P<id>[\d-]+)\r\n"
     rb"\*2\r\n\$1\r\nv\r\n\$\d+\r\n[^\r]*\r\n"
@@ -40,15 +40,7 @@ class RedisLoad(RivalLoad):
         topic = spec.topic.encode()
         if spec.scenario == PRODUCE:
             add = resp(b"XADD", topic, b"*", b"v", b"x" * spec.size)
-
-            def added(match: re.Match[bytes], tally: Tally) -> bytes:
-                if match[1] is None:
-                    tally.refused(match[0])
-                else:
-                    tally.produced += 1
-                return add
-
-            return PatternRole(add, spec.window, _PRODUCED, added)
+            return producer(add, spec.window, _PRODUCED)
         consumer = f"{spec.worker}-{number}".encode()
         read = resp(
             *(b"XREADGROUP", b"GROUP", b"bench", consumer, b"COUNT", b"1", b"STREAMS", topic, b">")

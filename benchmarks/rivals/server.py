@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -60,12 +61,14 @@ class RivalServer:
                     ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
-    def _launch(self, command: list[str], environment: object = None) -> subprocess.Popen[bytes]:
+    def _launch(
+        self, command: list[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         with (self._directory / "output").open("ab") as output:
             return subprocess.Popen(
                 command,
                 cwd=self._directory,
-                env={**os.environ, **(environment or {})},  # type: ignore[dict-item]
+                env={**os.environ, **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
