@@ -145,8 +145,10 @@ def assemble(
         reactor, data_dir, core, listeners, health, process_exit, notifier, _log, facts
     )
     if config.admin.endpoint != "none":
-        is_checked = checks_host(config, endpoints[ADMIN])
-        hosts = Hosts([socket.gethostname(), *config.admin.hosts]) if is_checked else None
+        hosts = None
+        if config.security.auth == "off":
+            only_writes = not checks_host(config, endpoints[ADMIN])
+            hosts = Hosts([socket.gethostname(), *config.admin.hosts], only_writes)
         site = make_site(service.status, core.api(), health, metrics, reactor, _log, hosts)
         site.descriptors_left = descriptors_left
         service.attach_admin(listener(ADMIN, config.admin.endpoint, lambda: site))
@@ -154,7 +156,7 @@ def assemble(
 
 
 def checks_host(config: Config, endpoint: Any = None) -> bool:
-    """Return whether the admin site has no login and must check the header Host."""
+    """Return whether the admin site has no login and must check the header Host of reads."""
     return config.security.auth == "off" and not is_open(config.admin.endpoint, endpoint)
 
 

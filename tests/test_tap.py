@@ -128,30 +128,39 @@ def test_defaults_serve_loopback_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
+    ("arguments", "codes"),
     [
-        ([], b"403"),
-        (["--admin", "unix:admin.sock"], b"403"),
-        (["--set", "admin.hosts=box.example.org,log.example.org"], b"200"),
-        (["--set", "security.auth=on"], b"200"),
-        (["--admin", "tcp:1:interface=0.0.0.0", "--set", "security.allow_insecure=true"], b"200"),
+        ([], (b"403", b"403")),
+        (["--admin", "unix:admin.sock"], (b"403", b"403")),
+        (["--set", "admin.hosts=box.example.org,log.example.org"], (b"200", b"404")),
+        (["--set", "security.auth=on"], (b"200", b"404")),
+        (
+            ["--admin", "tcp:1:interface=0.0.0.0", "--set", "security.allow_insecure=true"],
+            (b"200", b"403"),
+        ),
     ],
 )
 def test_an_admin_site_that_trusts_this_machine_looks_at_the_name_it_is_reached_by(
-    tmp_path: Path, arguments: list[str], code: bytes
+    tmp_path: Path, arguments: list[str], codes: tuple[bytes, bytes]
 ) -> None:
-    """A web page could have its own name lead here, and read everything."""
+    """A web page could have its own name lead here, read everything, and write.
+
+    The codes are of a read, and of a write by a page (404: this core has no topics).
+    """
     reactor = MemoryReactorClock()
     reactor.running = True
     service = assembled(reactor, "--data-dir", str(tmp_path), *arguments)
     service.startService()
     factories = [one[1] for one in (*reactor.tcpServers, *reactor.unixServers)]
     (site,) = [factory for factory in factories if isinstance(factory, AdminSite)]
-    channel: Any = site.buildProtocol(None)
-    wire = StringTransport()
-    channel.makeConnection(wire)
-    channel.dataReceived(b"GET /health/live HTTP/1.1\r\nhost: log.example.org\r\n\r\n")
-    assert wire.value().split()[1] == code
+    page = b"origin: http://log.example.org\r\ncontent-type: application/json\r\n"
+    write = b"POST /api/v1/topics HTTP/1.1\r\ncontent-length: 0\r\n" + page
+    for lines, code in zip([b"GET /health/live HTTP/1.1\r\n", write], codes, strict=True):
+        channel: Any = site.buildProtocol(None)
+        wire = StringTransport()
+        channel.makeConnection(wire)
+        channel.dataReceived(lines + b"host: log.example.org\r\n\r\n")
+        assert wire.value().split()[1] == code
 
 
 def test_timers_follow_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:

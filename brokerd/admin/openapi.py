@@ -15,7 +15,7 @@ from brokerd.admin.shapes.common import Refusal
 _TEMPLATE = "#/components/schemas/{name}"
 _REFUSED = {
     "400": "an invalid value",
-    "403": "missing permission, or a write that a browser sends for a page",
+    "403": "missing permission, or a write that a browser sends for a page of another origin",
     "404": "the named object does not exist",
     "409": "a conflict: it exists already, a limit is reached, or another client holds it",
     "413": "the body or a record is too large",

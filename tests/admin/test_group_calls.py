@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -398,3 +399,37 @@ def test_a_group_is_made_only_when_that_is_asked(
     assert len(caller.get("/topics/orders/groups")[1]["groups"]) == 1
     status, answer = caller.call(method, place, body | {"create": True})
     assert (status, answer["group"]) == (200, "gg")
+
+
+@pytest.mark.parametrize("to", [{"to": "start"}, {"to": "end"}, {"to": 1}, {"to": 99}])
+def test_a_preview_names_the_floors_that_the_seek_sets(caller: Caller, to: dict[str, Any]) -> None:
+    """It changes nothing; a seek beyond an end stops there."""
+    before = caller.get(GROUP)
+    status, preview = caller.get(f"{GROUP}/seek", **to)
+    assert status == 200 and caller.get(GROUP) == before
+    (change,) = preview["by_partition"]
+    assert (change["floor"], change["leased"], change["dead"], change["lag"]) == (1, 1, 0, 2)
+    _, after = caller.post(f"{GROUP}/seek", to)
+    assert (after["floor"], after["lag"]) == (change["new_floor"], change["new_lag"])
+    assert (preview["lag"], preview["new_lag"]) == (2, after["lag"])
+
+
+def test_a_preview_of_a_time_and_of_one_partition(caller: Caller) -> None:
+    caller.post("/topics", {"name": "many", "partitions": 3})
+    caller.post("/topics/many/groups/h/pause", {"create": True})
+    path, early = "/topics/many/groups/h/seek", "1990-01-01T00:00:00Z"
+    assert [one["partition"] for one in caller.get(path, to_time=early)[1]["by_partition"]] == [
+        0,
+        1,
+        2,
+    ]
+    _, preview = caller.get(path, to="end", partition=2)
+    assert (preview["partitions"], preview["by_partition"][0]["partition"]) == (1, 2)
+    for query, status in [
+        ({}, 400),
+        ({"to": "end", "to_time": early}, 400),
+        ({"to": "middle"}, 400),
+        ({"to": "end", "partition": 3}, 404),
+    ]:
+        assert caller.get(path, **query)[0] == status
+    assert caller.get("/topics/many/groups/none/seek", to="end")[0] == 404

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.admin.http.hosts import Hosts
-from tests.admin.caller import Caller, answer_of
+from tests.admin.caller import JSON, Caller, answer_of
 
 
 def status_of(caller: Caller, head: str) -> int:
@@ -62,3 +62,22 @@ def test_a_request_without_a_host_is_no_browsers() -> None:
 
 def test_a_site_that_asks_who_it_is_answers_for_any_name() -> None:
     assert status_of(Caller(), "host: evil.example\r\n") == 200
+
+
+def test_a_site_that_is_open_checks_the_writes_of_pages() -> None:
+    """Its readers know it by any name; a page that made its name lead here changes nothing."""
+    caller = Caller(hosts=Hosts(["box.example.org"], only_writes=True))
+    assert status_of(caller, "host: evil.example\r\n") == 200
+
+    def create(name: str, host: str, head: str) -> int:
+        channel, wire = caller.connect()
+        lines = f"POST /api/v1/topics HTTP/1.1\r\nhost: {host}\r\n{JSON}{head}"
+        body = f'{{"name": "{name}"}}'
+        channel.dataReceived(f"{lines}content-length: {len(body)}\r\n\r\n{body}".encode())
+        caller.house.run()
+        return int(wire.value().split()[1])
+
+    assert create("a", "evil.example", "origin: http://evil.example\r\n") == 403
+    assert create("b", "evil.example", "sec-fetch-site: same-origin\r\n") == 403
+    assert create("c", "evil.example", "") == 201
+    assert create("d", "box.example.org", "origin: http://box.example.org\r\n") == 201

@@ -133,14 +133,6 @@ def test_a_write_must_say_that_it_is_json(method: str, head: str) -> None:
     assert "Content-Type: application/json" in answer["error"]
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "http://here", "null", ""])
-def test_no_page_can_write(origin: str) -> None:
-    """Not even one whose name resolves to this broker: browsers send Origin with every write."""
-    office = Office(writing(lambda call: pytest.fail("it was made")))
-    status, answer = office.call("POST", "/things/box", b"{}", f"{JSON}origin: {origin}\r\n")
-    assert (status, "no page may change" in answer["error"]) == (403, True)
-
-
 def test_a_charset_does_no_harm() -> None:
     """Many clients send one."""
     head = "content-type: Application/JSON; charset=utf-8\r\n"

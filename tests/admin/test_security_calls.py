@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from brokerd.broker import BrokerSettings
+from brokerd.security import READ
+from brokerd.security.audit import AUDIT_TOPIC
 from brokerd.security.directory import Policy
 from tests.admin.caller import Caller
+from tests.guards import Given, GuardOf
 from tests.house import House
 
 
@@ -167,6 +170,16 @@ def test_without_security_everybody_is_told_so(caller: Caller) -> None:
         "auth": False,
         "known": True,
     }
+
+
+def test_permissions_on_a_topic_are_told_to_its_caller(caller: Caller) -> None:
+    """By role and by access list, whether or not the topic exists; none on the audit trail."""
+    every = ["read", "write", "admin"]
+    assert caller.get("/whoami", topic="orders")[1]["topic_permissions"] == every
+    assert caller.get("/whoami", topic=AUDIT_TOPIC)[1]["topic_permissions"] == []
+    reader = Caller(guard=GuardOf(Given("ann", 0, {"orders": READ})))
+    assert reader.get("/whoami", topic="orders")[1]["topic_permissions"] == ["read"]
+    assert reader.get("/whoami", topic="other")[1]["topic_permissions"] == []
 
 
 def test_no_secret_shows_in_the_repr_of_what_the_api_takes() -> None:

@@ -33,6 +33,9 @@ from brokerd.admin.shapes.groups import (
     GroupShape,
     Pause,
     Seek,
+    SeekPartition,
+    SeekPreview,
+    SeekQuery,
     TopicGroupBrief,
 )
 from brokerd.broker import (
@@ -40,8 +43,11 @@ from brokerd.broker import (
     ConsumerGroup,
     GroupPartition,
     GroupSettings,
+    Partition,
     Position,
+    Topic,
 )
+from brokerd.broker.leases.group_admin import seek_floor
 from brokerd.broker.model.topics import unknown_group
 from brokerd.errors import InvalidRequest, UnknownTopic
 from brokerd.security import ADMIN, READ
@@ -223,8 +229,7 @@ async def seek_group(call: Call) -> GroupShape:
     """Move a group. Raises as `Broker.groups.seek`, and `InvalidRequest`."""
     seek: Seek = call.body
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
-    if (seek.to is None) == (seek.to_time is None):
-        raise InvalidRequest("a seek has either to or to_time")
+    _check_target(seek)
     if seek.to is None:
         return await _seek_to_time(call, seek)
     to = seek.to
@@ -236,15 +241,17 @@ async def seek_group(call: Call) -> GroupShape:
     return await _carry_out(call, EventType.GROUP_SOUGHT, go)
 
 
+def _check_target(seek: Seek | SeekQuery) -> None:
+    if (seek.to is None) == (seek.to_time is None):
+        raise InvalidRequest("a seek has either to or to_time")
+
+
 async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
     """Find the offset in each partition, then seek all partitions at once."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
-    assert seek.to_time is not None
-    time_us = time_us_of(seek.to_time)
     found = broker.topics.existing(topic)
     check_group(call, seek.create)
-    chosen = found.partitions if seek.partition is None else [found.partition(seek.partition)]
-    offsets = {one.index: await offset_at_time(broker, one, time_us) for one in chosen}
+    offsets = await _offsets_at_time(call, found, seek)
 
     def go() -> None:
         if found.deleted:  # the offsets do not belong to a new topic of that name
@@ -253,6 +260,58 @@ async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
         broker.groups.seek(topic, group, offsets)
 
     return await _carry_out(call, EventType.GROUP_SOUGHT, go)
+
+
+async def _offsets_at_time(call: Call, topic: Topic, seek: Seek | SeekQuery) -> dict[int, int]:
+    """Return partition -> first offset appended at or after the time of the seek."""
+    assert seek.to_time is not None
+    time_us = time_us_of(seek.to_time)
+    return {
+        one.index: await offset_at_time(call.broker, one, time_us)
+        for one in _chosen(topic, seek.partition)
+    }
+
+
+def _chosen(topic: Topic, partition: int | None) -> list[Partition]:
+    return topic.partitions if partition is None else [topic.partition(partition)]
+
+
+async def preview_seek(call: Call) -> SeekPreview:
+    """Return what a seek would change. Raises as `seek_group`."""
+    query: SeekQuery = call.query
+    broker = call.broker
+    _check_target(query)
+    group = existing_group(broker, call.path["topic"], call.path["group"])
+    to: Any = query.to
+    targets = (
+        await _offsets_at_time(call, group.topic, query)
+        if to is None
+        else {one.index: to for one in _chosen(group.topic, query.partition)}
+    )
+    changes = [_seek_partition(broker, group.partitions[one], to) for one, to in targets.items()]
+    return SeekPreview(
+        partitions=len(changes),
+        lag=sum(one.lag for one in changes),
+        new_lag=sum(one.new_lag for one in changes),
+        leased=sum(one.leased for one in changes),
+        by_partition=changes[:GROUP_PARTITIONS_MAX],
+    )
+
+
+def _seek_partition(broker: Broker, group_partition: GroupPartition, to: Any) -> SeekPartition:
+    partition, position = group_partition.partition, group_partition.position
+    floor = seek_floor(partition, to)
+    return SeekPartition(
+        partition=partition.index,
+        floor=position.floor,
+        new_floor=floor,
+        lag=broker.overview.lag(group_partition, position),
+        new_lag=partition.next_offset - floor,
+        leased=position.leased,
+        delayed=position.delayed,
+        dead=position.dead,
+        committed=_committed(position),
+    )
 
 
 async def delete_group(call: Call) -> Deleted:
@@ -330,5 +389,14 @@ ROUTES = [
         seek_group,
         GroupShape,
         body=Seek,
+    ),
+    Route(
+        "GET",
+        f"{GROUP}/seek",
+        READ,
+        "Show what a seek would change",
+        preview_seek,
+        SeekPreview,
+        query=SeekQuery,
     ),
 ]

@@ -30,10 +30,11 @@ from brokerd.admin.shapes.security import (
     NewKeyOf,
     NewPassword,
     WhoAmI,
+    WhoAmIQuery,
 )
 from brokerd.broker.calls import call_when_admitted
 from brokerd.errors import BrokerdError
-from brokerd.security import ADMIN, OPEN, access
+from brokerd.security import ADMIN, OPEN, READ, WRITE, Access, access
 from brokerd.security.accounts import AccessList, Account
 
 _BITS = {name: bit for bit, name in access.NAMES.items()}
@@ -42,14 +43,15 @@ _BITS = {name: bit for bit, name in access.NAMES.items()}
 
 
 def who_am_i(call: Call) -> WhoAmI:
-    """Return the account of the request and its permissions by role."""
-    access = call.access
+    """Return the account of the request and its permissions, by role and on a topic."""
+    access, query = call.access, call.query
     return WhoAmI(
         access.name,
         [*access.roles],
         names_of(access.permissions),
         call.access is not OPEN,
         access.is_known,
+        UNSET if query.topic is None else names_of(permissions_on(access, query.topic)),
     )
 
 
@@ -262,6 +264,11 @@ def access_list_shape(found: AccessList) -> AccessListShape:
     )
 
 
+def permissions_on(access: Access, topic_name: str) -> int:
+    """Return the permissions on a topic, existing or not."""
+    return sum(bit for bit in (READ, WRITE, ADMIN) if access.may(bit, topic_name))
+
+
 def names_of(permissions: int) -> list[Any]:
     """Return the names of permissions, as in the shapes."""
     return [*access.names_of(permissions)]
@@ -329,6 +336,7 @@ ROUTES = [
         "Show the account of this request and its permissions",
         who_am_i,
         WhoAmI,
+        query=WhoAmIQuery,
     ),
     Route("GET", "/users", ADMIN, "List accounts, by name", list_accounts, AccountList, query=Page),
     Route(

@@ -16,7 +16,8 @@ from twisted.web import http
 from twisted.web.resource import Resource
 from twisted.web.server import Request
 
-from brokerd.admin.http.resources import json_answer, refusal
+from brokerd.admin.http.origins import is_from_page
+from brokerd.admin.http.resources import METHODS, json_answer, refusal
 
 SHOWN_MAX = 200
 """Characters of a name in an error text."""
@@ -29,10 +30,12 @@ class Hosts:
     """Accepted hosts: addresses, names without a dot (for example ``localhost``), and given names.
 
     :param names: names of this machine.
+    :param only_writes: check only writes that a browser sends for a page.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], only_writes: bool = False) -> None:
         self._names = frozenset(map(_plain, names))
+        self._only_writes = only_writes
 
     def has(self, header: str) -> bool:
         """Return whether a header Host, with or without a port, is accepted."""
@@ -46,6 +49,8 @@ class Hosts:
 
     def refused(self, request: Request) -> Resource | None:
         """Return the refusal of a request for another host, None for an accepted one."""
+        if self._only_writes and (request.method in METHODS or not is_from_page(request)):
+            return None
         for raw in request.requestHeaders.getRawHeaders(b"host", []):
             header = raw.decode("utf-8", "replace")
             if not self.has(header):

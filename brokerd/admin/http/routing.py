@@ -24,6 +24,7 @@ from twisted.web.server import NOT_DONE_YET, Request
 
 from brokerd import errors
 from brokerd.admin.http.authentication import REALM, Authenticator, drop_frames
+from brokerd.admin.http.origins import is_cross_origin
 from brokerd.admin.http.resources import METHODS, Branch, json_answer, refusal
 from brokerd.broker import Broker
 from brokerd.broker.calls import call_when_admitted
@@ -101,7 +102,7 @@ class TooLarge(BrokerdError):
 
 
 class CrossOriginWrite(BrokerdError):
-    """A browser sends this write on behalf of a page."""
+    """A browser sends this write on behalf of a page of another origin."""
 
 
 class UnsupportedMediaType(BrokerdError):
@@ -363,14 +364,14 @@ def _query(request: Request, route: Route) -> Any:
 def _body(request: Request, route: Route) -> Any:
     """Decode the body into the route's type.
 
-    Raises `InvalidRequest`, `UnsupportedMediaType`, `TooLarge` and `CrossOriginWrite`. Browsers
-    send Origin with every write (Fetch standard, "append a request Origin header").
+    Raises `InvalidRequest`, `UnsupportedMediaType`, `TooLarge` and `CrossOriginWrite`.
     """
     if not route.is_write:
         return None
-    if request.getHeader(b"origin") is not None:
+    if is_cross_origin(request):
         raise CrossOriginWrite(
-            "no page may change anything: use brokerctl, or a client without Origin"
+            "a page of another origin may change nothing: Origin must be this site, with the host "
+            "and the port of the header Host"
         )
     if not is_json(request):
         raise UnsupportedMediaType(

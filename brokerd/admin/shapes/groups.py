@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from brokerd.admin.shapes.common import Index, NextPlace, Offset, Seconds, Time
+from brokerd.admin.shapes.common import Index, NextPlace, Offset, Query, Seconds, Time
 from brokerd.admin.shapes.topics import RecordShape
 
 Attempts = Literal["failures", "grants"]
@@ -122,6 +122,44 @@ class Seek(Struct, forbid_unknown_fields=True):
     """null: all partitions."""
     create: bool = False
     """Create the group if it does not exist."""
+
+
+class SeekQuery(Query, frozen=True):
+    """The seek to preview: ``to`` an offset, "start" or "end", or ``to_time``."""
+
+    to: Offset | Literal["start", "end"] | None = None
+    to_time: Time | None = None
+    partition: Index | None = None
+    """Left out: all partitions."""
+
+
+class SeekPartition(Struct):
+    """What a seek would change in one partition."""
+
+    partition: int
+    floor: int
+    new_floor: int
+    lag: int
+    new_lag: int
+    """Records from the new floor on, removed ones included."""
+    leased: int
+    """Leases that would end."""
+    delayed: int
+    """Delays that would end."""
+    dead: int
+    """Dead letters; those from the new floor on would be ready again."""
+    committed: int | None
+    """The committed offset, which would become the new floor; null: there is none."""
+
+
+class SeekPreview(Struct):
+    """What a seek would change: in total, and in the first 1,000 partitions that it would move."""
+
+    partitions: int
+    lag: int
+    new_lag: int
+    leased: int
+    by_partition: list[SeekPartition]
 
 
 class LeaseShape(Struct):

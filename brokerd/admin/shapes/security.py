@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from brokerd.admin.shapes.common import Time
+from brokerd.admin.shapes.common import Query, Time
 
 Granted = Literal["read", "write", "admin"]
 """Permissions that an access list grants."""
@@ -157,6 +157,12 @@ class MadeKey(Struct):
         return f"MadeKey({self.key_id!r})"
 
 
+class WhoAmIQuery(Query, frozen=True):
+    """A topic, existing or not."""
+
+    topic: str | None = None
+
+
 class WhoAmI(Struct):
     """The account of the request."""
 
@@ -169,3 +175,5 @@ class WhoAmI(Struct):
     """Whether security is on."""
     known: bool
     """Whether the account exists and is enabled. Otherwise only permissions of anonymous apply."""
+    topic_permissions: list[Permission] | UnsetType = UNSET
+    """Permissions on the topic of the query, if it names one."""

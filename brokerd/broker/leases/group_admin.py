@@ -127,7 +127,7 @@ class GroupAdmin:
             )
         floors: dict[int, int] = {}
         for index, target in to.items():
-            floors[index] = _floor(found.topic.partition(index), target)
+            floors[index] = seek_floor(found.topic.partition(index), target)
 
         def seek(group_partition: GroupPartition) -> None:
             floor = floors[group_partition.partition.index]
@@ -385,7 +385,8 @@ class GroupAdmin:
             self._leases.add_new_events(group_partition, before, string_bytes)
 
 
-def _floor(partition: Partition, to: Target) -> int:
+def seek_floor(partition: Partition, to: Target) -> int:
+    """Return the floor after a seek: the offset, or the nearest end of the partition."""
     if to == "end":
         return partition.next_offset
     first = partition.start_offset
