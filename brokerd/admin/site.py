@@ -47,7 +47,16 @@ _STATIC = {
     b"page.css": ("page.css", b"text/css; charset=utf-8"),
     **{
         name.encode(): (name, b"text/javascript; charset=utf-8")
-        for name in ("page.js", "console.js", "charts.js", "dom.js", "views.js")
+        for name in (
+            "page.js",
+            "console.js",
+            "actions.js",
+            "api.js",
+            "charts.js",
+            "dialogs.js",
+            "dom.js",
+            "views.js",
+        )
     },
 }
 

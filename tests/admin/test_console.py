@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from benchmarks.process import BrokerProcess
-
-CHROMIUM = shutil.which("chromium")
+from tests.admin.browser import CHROMIUM, Console, browser_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,49 +26,16 @@ BROWSE = f"#/topics/{quote(TOPIC, safe='')}"
 IN_GROUP = f"{BROWSE}/groups/{quote(GROUP, safe='')}"
 
 
-class Console:
-    """Opens addresses of a broker's console in Chromium, each in a process of its own."""
-
-    def __init__(self, admin: str, profile: Path) -> None:
-        self._url = f"http://{admin}/"
-        self._profile = profile
-
-    def post(self, path: str, body: dict[str, Any]) -> None:
-        """Change the broker by its API."""
-        request = urllib.request.Request(
-            f"{self._url}api/v1/{path}",
-            json.dumps(body).encode(),
-            {"content-type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            answer.read()
-
-    def open(self, address: str, milliseconds: int = 3_000) -> str:
-        """Return the document after this time of the page."""
-        assert CHROMIUM is not None
-        command = [
-            CHROMIUM,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            f"--user-data-dir={self._profile}",
-            f"--virtual-time-budget={milliseconds}",
-            "--dump-dom",
-            self._url + address,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        assert "<title>brokerd</title>" in done.stdout
-        return done.stdout
-
-
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     """A broker with a topic, a group and records whose texts look like HTML."""
     directory = tmp_path_factory.mktemp("console")
-    with BrokerProcess(directory / "data", directory / "log", formats=("mamamia",)) as broker:
+    with (
+        BrokerProcess(directory / "data", directory / "log", formats=("mamamia",)) as broker,
+        browser_of() as browser,
+    ):
         broker.start()
-        console = Console(broker.admin, directory / "profile")
+        console = Console(browser, broker.admin)
         topic = f"topics/{quote(TOPIC, safe='')}"
         console.post("topics", {"name": TOPIC, "partitions": 2})
         records = [
@@ -101,7 +61,10 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
 
 def test_the_overview_draws_charts(console: Console) -> None:
     """After two samples, each of the four charts has its lines."""
-    document = console.open("", 9_000)
+    page = console.visit("")
+    page.locator("svg").nth(3).wait_for()
+    page.locator("polyline[points]").nth(7).wait_for(state="attached")
+    document = page.content()
     assert document.count("<svg") == 4
     assert document.count('<polyline class="line line-0" points="') == 4
     assert 'aria-label="records in groups: lag 4, leased 0, dead 0"' in document

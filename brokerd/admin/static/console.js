@@ -16,8 +16,9 @@ const VIEWS = [
   [/^security$/, views.security],
   [/^audit$/, views.audit],
 ];
-const [overview, view] = ["overview", "view"].map((id) => document.getElementById(id));
+const [overview, view, notice] = ["overview", "view", "notice"].map((id) => document.getElementById(id));
 let visits = 0;
+let text = ""; // of the notice that the next view shows
 
 async function nodes(path, query) {
   const found = VIEWS.find(([pattern]) => pattern.test(path));
@@ -25,9 +26,9 @@ async function nodes(path, query) {
     if (!found) { throw new Error("this page does not exist"); }
     return await found[1](path.split("/").map(decodeURIComponent), query);
   } catch (error) {
-    const text = element("p", { className: "damage" }, error.message);
-    text.setAttribute("role", "alert");
-    return [text];
+    const refusal = element("p", { className: "damage" }, error.message);
+    refusal.setAttribute("role", "alert");
+    return [refusal];
   }
 }
 
@@ -41,12 +42,18 @@ async function show(event) {
   }
   const made = path === "" ? [] : await nodes(path, new URLSearchParams(query));
   if (visit !== visits) { return; }
+  [notice.textContent, text] = [text, ""];
   overview.hidden = path !== "";
   view.hidden = path === "";
   view.replaceChildren(...made);
+  document.body.dataset.shown = location.hash; // for tests
   if (event) { (path === "" ? overview : view).focus(); }
 }
 
+document.addEventListener("brokerd-changed", (event) => {
+  text = event.detail;
+  show(event);
+});
 drawCharts(document.getElementById("charts"));
 window.addEventListener("hashchange", show);
 show();

@@ -1,10 +1,10 @@
-/* Elements, numbers and requests for the views. Text enters the page only as text nodes. */
+/* Elements and numbers for the views. Text enters the page only as text nodes. */
 
 const BYTES_SHOWN = 4096;
 
 export function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
-  made.append(...children.map((child) => child ?? "–"));
+  made.append(...children.map((child) => child === false ? "" : child ?? "–"));
   return made;
 }
 
@@ -46,15 +46,6 @@ export function facts(pairs) {
 }
 
 export const section = (title, ...children) => element("section", {}, element("h2", {}, title), ...children);
-
-export async function get(parts, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => (value ?? "") !== "");
-  const path = `api/v1/${parts.map(encodeURIComponent).join("/")}`;
-  const answer = await fetch(given.length ? `${path}?${new URLSearchParams(given)}` : path, { cache: "no-store" });
-  const body = await answer.json();
-  if (!answer.ok) { throw new Error(body.error ?? `status ${answer.status}`); }
-  return body;
-}
 
 /* Returns the bytes of a field that is text, or base64 if it is given. */
 function raw(text, base64) {

@@ -1,6 +1,9 @@
-/* The views below the navigation: each returns the nodes of one address. They read and change nothing. */
+/* The views below the navigation: each returns the nodes of one address. */
 
-import { address, bytes, element, facts, get, key, link, number, seconds, section, table, value } from "./dom.js";
+import * as actions from "./actions.js";
+import { get, permissions } from "./api.js";
+import { button, buttons } from "./dialogs.js";
+import { address, bytes, element, facts, key, link, number, seconds, section, table, value } from "./dom.js";
 
 const ROWS = 100;
 const SEARCH_REQUESTS = 10;
@@ -26,9 +29,32 @@ function form(act, ...children) {
   return element("form", { onsubmit: (event) => { event.preventDefault(); act(); } }, ...children);
 }
 
+/* Shows a list in pages. `load` gets the place of a page, null for the first, and returns `rows`,
+   `next` (the place of the next page, or null) and perhaps more about the page in `text`. */
+function paged(label, headings, load) {
+  const [place, note] = [element("div", {}), element("p", { className: "total" })];
+  note.setAttribute("role", "status");
+  let following = null;
+  const more = button("Next page", () => show(following, true), `next page of ${label}`);
+  const first = button("First page", () => show(null, true), `first page of ${label}`);
+  async function show(from, isAsked = false) {
+    try {
+      const { rows, next, text = "" } = await load(from);
+      following = next;
+      [more.hidden, first.hidden] = [next === null, from === null];
+      note.textContent = text;
+      place.replaceChildren(table(label, headings, rows));
+      if (isAsked) { place.firstChild.focus(); }
+    } catch (error) {
+      note.textContent = error.message;
+    }
+  }
+  return { show, nodes: [note, place, buttons(first, more)] };
+}
+
 export async function topics(parts, query) {
   const first = Number(query.get("first") ?? 0);
-  const page = await get(["topics"], { first, limit: ROWS });
+  const [page, may] = await Promise.all([get(["topics"], { first, limit: ROWS }), permissions()]);
   const [name, label] = field("topic", { required: true });
   const rows = page.topics.map((topic) => [
     link(topic.name, "topics", topic.name), number(topic.next_offsets.length),
@@ -36,15 +62,17 @@ export async function topics(parts, query) {
     setting(seconds, topic.settings.retention_seconds), setting(bytes, topic.settings.retention_bytes)]);
   return [
     form(() => { location.hash = address("topics", name.value); }, label, element("button", {}, "Open")),
+    buttons(actions.createTopic(may)),
     section("Topics, by creation",
       table("topics", ["topic", "#partitions", "#offsets", "#groups", "#retention by age", "#by size"], rows),
       pages(["topics"], "first", first, page.next))];
 }
 
 export async function topic([, name], query) {
-  const [found, groups] = await Promise.all([
+  const [found, groups, may] = await Promise.all([
     get(["topics", name]),
-    get(["topics", name, "groups"], { limit: ROWS }).catch((error) => ({ error: error.message }))]);
+    get(["topics", name, "groups"], { limit: ROWS }).catch((error) => ({ error: error.message })),
+    permissions(name)]);
   const { settings } = found;
   const partitions = found.start_offsets.slice(0, SEARCH_LIMIT).map((start, index) =>
     [number(index), number(start), number(found.next_offsets[index]), number(found.next_offsets[index] - start)]);
@@ -55,30 +83,26 @@ export async function topic([, name], query) {
       ["retention by age", setting(seconds, settings.retention_seconds)],
       ["retention by size", setting(bytes, settings.retention_bytes)],
       ["time to live", setting(seconds, settings.ttl_seconds)],
-      ["compaction", settings.compact === null ? "no" : settings.compact ? "yes" : "no"]]),
+      ["compaction", settings.compact ? "yes" : "no"]]),
+    buttons(actions.configureTopic(may, found), actions.deleteTopic(may, found)),
     section("Groups", groups.error ? element("p", { className: "none" }, groups.error) : groupTable(name, groups.groups)),
     section("Records", ...browser(name, query)),
-    section("Delayed messages", ...delayed(name)),
+    section("Delayed messages", ...delayed(name, may)),
     section("Partitions", table("partitions", ["#partition", "#start offset", "#next offset", "#offsets"], partitions)),
   ];
 }
 
-function delayed(name) {
-  const [place, note] = [element("div", {}), element("p", { className: "total" })];
-  note.setAttribute("role", "status");
-  const act = async () => {
-    try {
-      const page = await get(["topics", name, "scheduled"], { limit: ROWS });
-      note.textContent = page.next_id === null ? "" : `the first ${number(page.scheduled.length)}`;
-      place.replaceChildren(table("delayed messages", ["#id", "due", "#partition", "#size", "key", "beginning of the value"],
-        page.scheduled.map((one) => [number(one.schedule_id), one.due, number(one.partition),
-          one.bytes === null ? "–" : bytes(one.bytes), one.key, one.preview])));
-    } catch (error) {
-      note.textContent = error.message;
-    }
-  };
-  act();
-  return [note, place];
+function delayed(name, may) {
+  const headings = ["#id", "due", "#partition", "#size", "key", "beginning of the value", ""];
+  const { show, nodes } = paged("delayed messages", headings, async (from) => {
+    const page = await get(["topics", name, "scheduled"], { first_id: from, limit: ROWS });
+    const rows = page.scheduled.map((one) => [number(one.schedule_id), one.due, number(one.partition),
+      one.bytes === null ? "–" : bytes(one.bytes), one.key, one.preview,
+      actions.cancelDelayed(may, name, one.schedule_id)]);
+    return { rows, next: page.next_id };
+  });
+  show(null);
+  return nodes;
 }
 
 function groupTable(topicName, groups) {
@@ -161,7 +185,7 @@ export async function groups(parts, query) {
 
 export async function group([, topicName, , name]) {
   const path = ["topics", topicName, "groups", name];
-  const [found, leases] = await Promise.all([get(path), get([...path, "leases"], { limit: ROWS })]);
+  const [found, may] = await Promise.all([get(path), permissions(topicName)]);
   return [
     element("h2", { className: "name" }, `Group ${name} of topic `, link(topicName, "topics", topicName)),
     facts([
@@ -173,45 +197,57 @@ export async function group([, topicName, , name]) {
       ["back-off", `${seconds(found.settings.backoff_base_seconds)} to ${seconds(found.settings.backoff_max_seconds)}`],
       ["lease", seconds(found.settings.default_duration_seconds)],
       ["key order", found.settings.key_ordered ? "yes" : "no"]]),
+    buttons(actions.pauseGroup(may, path, found), actions.seekGroup(may, path, found),
+      actions.deleteGroup(may, path, found)),
     section("Partitions", table("partitions of the group",
       ["#partition", "#floor", "#next", "#lag", "#leased", "#delayed", "#dead", "#committed"],
       found.by_partition.map((one) => [one.partition, one.floor, one.next, one.lag, one.leased, one.delayed,
         one.dead, one.committed].map(number)))),
-    section(`Leases${leases.next ? `, the first ${ROWS}` : ""}`, table("leases",
-      ["#partition", "#offset", "client", "#grants", "#failures", "#remaining"], leases.leases.map((one) => [
-        number(one.partition), number(one.offset), one.client, number(one.grants), number(one.failures),
-        seconds(one.remaining_seconds)]))),
-    section("Dead letters", ...letters(path))];
+    section("Leases", ...leases(path, may)),
+    section("Dead letters", ...letters(path, may))];
 }
 
-function letters(path) {
+const record = (topicName, { partition, offset }) => element("a",
+  { href: `${address("topics", topicName)}?${new URLSearchParams({ partition, offset })}` }, number(offset));
+
+function leases(path, may) {
+  const headings = ["#partition", "#offset", "client", "#grants", "#failures", "#remaining", ""];
+  const { show, nodes } = paged("leases", headings, async (from) => {
+    const page = await get([...path, "leases"], { ...from, limit: ROWS });
+    const rows = page.leases.map((one) => [number(one.partition), record(path[1], one), one.client,
+      number(one.grants), number(one.failures), seconds(one.remaining_seconds), actions.releaseLease(may, path, one)]);
+    return { rows, next: page.next };
+  });
+  show(null);
+  return nodes;
+}
+
+function letters(path, may) {
   const [reason, reasonLabel] = field("reason", { placeholder: "any" });
-  const [place, note] = [element("div", {}), element("p", { className: "total" })];
-  note.setAttribute("role", "status");
-  const act = async () => {
-    try {
-      const page = await get([...path, "dead-letters"], { limit: ROWS, reason: reason.value });
-      note.textContent = page.next ? `the first ${number(page.dead_letters.length)}` : "";
-      place.replaceChildren(table("dead letters",
-        ["#partition", "#offset", "reason", "#grants", "#failures", "last attempt"], page.dead_letters.map((one) => [
-          number(one.partition), number(one.offset), one.reason, number(one.grants), number(one.failures), one.last_attempt])));
-    } catch (error) {
-      note.textContent = error.message;
-    }
-  };
-  act();
-  return [form(act, reasonLabel, element("button", {}, "Show")), note, place];
+  const change = element("div", {});
+  const headings = ["#partition", "#offset", "reason", "#grants", "#failures", "last attempt"];
+  const { show, nodes } = paged("dead letters", headings, async (from) => {
+    const page = await get([...path, "dead-letters"], { ...from, limit: ROWS, reason: reason.value });
+    const reasons = [...new Set(page.dead_letters.map((one) => one.reason))];
+    change.replaceChildren(buttons(actions.replayLetters(may, path, reason.value, reasons),
+      actions.purgeLetters(may, path, reason.value, reasons)));
+    const rows = page.dead_letters.map((one) => [number(one.partition), record(path[1], one), one.reason,
+      number(one.grants), number(one.failures), one.last_attempt]);
+    return { rows, next: page.next };
+  });
+  show(null);
+  return [form(() => show(null), reasonLabel, element("button", {}, "Show")), change, ...nodes];
 }
 
 export async function connections(parts, query) {
   const first = Number(query.get("first_id") ?? 0);
-  const page = await get(["connections"], { first_id: first, limit: ROWS });
+  const [page, may] = await Promise.all([get(["connections"], { first_id: first, limit: ROWS }), permissions()]);
   const rows = page.connections.map((one) => [
     number(one.id), one.format, one.port === null ? one.address : `${one.address} port ${one.port}`,
     one.user || "anonymous", one.tls ? "yes" : "no", seconds(one.open_seconds), seconds(one.idle_seconds),
-    number(one.requests), bytes(one.unread_bytes), one.holds.join(", ")]);
+    number(one.requests), bytes(one.unread_bytes), one.holds.join(", "), actions.closeConnection(may, one)]);
   return [section("Connections, oldest first",
-    table("connections", ["#id", "format", "address", "account", "TLS", "#open", "#idle", "#requests", "#unread", "waits for"], rows),
+    table("connections", ["#id", "format", "address", "account", "TLS", "#open", "#idle", "#requests", "#unread", "waits for", ""], rows),
     pages(["connections"], "first_id", first, page.next))];
 }
 

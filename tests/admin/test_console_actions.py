@@ -1,0 +1,240 @@
+"""A real browser changes a broker: each button, its dialog, and the refusals of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+from urllib.error import HTTPError
+
+import pytest
+
+from benchmarks.process import BrokerProcess
+from brokerd.client.mamamia import MamamiaClient
+from tests.admin.browser import CHROMIUM, Console, browser_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="there is no Chromium here (Debian: apt-get install chromium)"
+    ),
+]
+
+GROUP = "topics/orders/groups/workers"
+
+
+class Workshop(NamedTuple):
+    """A console, and a client of its broker."""
+
+    console: Console
+    client: MamamiaClient
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """A topic with six records; its group has two dead letters and a lease."""
+    directory = tmp_path_factory.mktemp("actions")
+    with (
+        BrokerProcess(
+            directory / "data",
+            directory / "log",
+            settings=["groups.max_attempts=1"],
+            formats=("mamamia",),
+        ) as broker,
+        browser_of() as browser,
+    ):
+        broker.start()
+        console = Console(browser, broker.admin)
+        records = [{"value": f"order {number}"} for number in range(6)]
+        console.post("topics/orders/records", {"records": records})
+        with MamamiaClient(broker.address) as client:
+            for reason in ("no stock", "no address"):
+                leased = client.acquire("orders", "workers", "w1")
+                assert leased is not None
+                client.settle("orders", "workers", leased.id, "w1", False, reason=reason)
+            client.acquire("orders", "workers", "w2")
+            yield Workshop(console, client)
+
+
+def test_a_topic_is_created_changed_and_deleted(workshop: Workshop) -> None:
+    """A mistake shows in the dialog as the API tells it, and nothing is lost of what was typed."""
+    console = workshop.console
+    page = console.visit("#/topics")
+    console.choose("Create a topic …")
+    console.fill("Name", "orders")
+    console.fill("Retention by age, in seconds", "3600")
+    console.press("Create")
+    refusal = page.get_by_role("dialog").get_by_role("alert")
+    refusal.wait_for()
+    assert "there is a topic 'orders' already" in refusal.inner_text()
+    console.fill("Name", "a/b ü")
+    console.press("Create")
+    assert console.notice() == "Topic a/b ü is created."
+    assert console.get("topics/a%2Fb%20%C3%BC")["settings"]["retention_seconds"] == 3600
+    page.get_by_role("link", name="a/b ü").click()
+    console.choose("Change settings …")
+    console.fill("Retention by age, in seconds", "")
+    page.get_by_role("dialog").get_by_label("Keep only").select_option("yes")
+    console.press("Change")
+    console.notice()
+    settings = console.get("topics/a%2Fb%20%C3%BC")["settings"]
+    assert (settings["retention_seconds"], settings["compact"]) == (None, True)
+    console.choose("delete topic a/b ü")
+    confirm = page.get_by_role("dialog").get_by_role("button", name="Delete the topic")
+    assert confirm.is_disabled()
+    console.fill("Type a/b ü to confirm", "a/b u")
+    assert confirm.is_disabled()
+    console.fill("Type a/b ü to confirm", "a/b ü")
+    console.press("Delete the topic")
+    assert console.notice() == "Topic a/b ü is deleted."
+    assert page.url.endswith("#/topics")
+    with pytest.raises(HTTPError, match="404"):
+        console.get("topics/a%2Fb%20%C3%BC")
+
+
+def test_a_dialog_needs_no_mouse(workshop: Workshop) -> None:
+    """Tab stays inside, Escape changes nothing, Enter sends; then the view has the focus."""
+    console = workshop.console
+    page = console.visit("#/topics")
+    page.get_by_role("button", name="Create a topic …").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("dialog").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="detached")
+    focused = "document.activeElement.textContent"
+    assert page.evaluate(focused) == "Create a topic …"
+    page.keyboard.press("Enter")
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        assert page.evaluate(
+            "document.activeElement === document.body"
+            " || document.querySelector('dialog').contains(document.activeElement)"
+        )
+    page.get_by_role("dialog").get_by_label("Name", exact=True).focus()
+    page.keyboard.type("typed")
+    page.keyboard.press("Enter")
+    assert console.notice() == "Topic typed is created."
+    assert page.evaluate("document.activeElement.id") == "view"
+    console.call("DELETE", "topics/typed", {})
+
+
+def test_a_group_is_paused_and_resumed(workshop: Workshop) -> None:
+    console = workshop.console
+    console.visit(f"#/{GROUP}")
+    console.choose("Pause …")
+    console.press("Pause")
+    assert console.notice() == "Group workers is paused."
+    assert console.get(GROUP)["paused"]
+    console.choose("Resume …")
+    console.press("Resume")
+    assert console.notice() == "Group workers is resumed."
+    assert not console.get(GROUP)["paused"]
+
+
+def test_dead_letters_are_chosen_by_reason(workshop: Workshop) -> None:
+    """The reasons that show are suggestions; a purge names the group."""
+    console = workshop.console
+    page = console.visit(f"#/{GROUP}")
+    letters = page.get_by_role("region", name="dead letters", exact=True)
+    letters.get_by_text("no stock").wait_for()
+    console.choose("Replay …")
+    offered = page.get_by_role("dialog").locator("option")
+    assert sorted(one.get_attribute("value") for one in offered.all()) == ["no address", "no stock"]
+    console.fill("Reason", "no stock")
+    console.press("Replay")
+    assert console.notice() == "1 dead letters are replayed."
+    console.choose("Purge …")
+    console.fill("Reason", "no stock")
+    console.fill("Type workers to confirm", "workers")
+    console.press("Purge")
+    assert console.notice() == "0 dead letters are purged."
+    console.choose("Purge …")
+    console.fill("Type workers to confirm", "workers")
+    console.press("Purge")
+    assert console.notice() == "1 dead letters are purged."
+    assert console.get(GROUP)["dead"] == 0
+
+
+def test_a_lease_is_ended(workshop: Workshop) -> None:
+    console = workshop.console
+    page = console.visit(f"#/{GROUP}")
+    page.get_by_text("w2").wait_for()
+    console.choose("end the lease of partition 0 offset 2")
+    console.press("End the lease")
+    assert "is ended" in console.notice()
+    assert console.get(f"{GROUP}/leases")["leases"] == []
+
+
+def test_a_seek_shows_first_what_it_changes(workshop: Workshop) -> None:
+    """Another target needs another preview."""
+    console = workshop.console
+    page = console.visit(f"#/{GROUP}")
+    lag = console.get(GROUP)["lag"]
+    console.choose("Seek …")
+    seek = page.get_by_role("dialog").get_by_role("button", name="Seek", exact=True)
+    assert seek.is_disabled()
+    page.get_by_role("dialog").get_by_label("To", exact=True).select_option("offset")
+    console.press("Preview")
+    page.get_by_role("alert").get_by_text("give the offset").wait_for()
+    console.fill("Offset", "4")
+    console.press("Preview")
+    page.get_by_text(f"Lag {lag} becomes 2. 0 leases end.").wait_for()
+    assert seek.is_enabled()
+    console.fill("Offset", "5")
+    assert seek.is_disabled()
+    console.press("Preview")
+    page.get_by_text(f"Lag {lag} becomes 1.").wait_for()
+    console.press("Seek")
+    assert console.notice() == "Group workers is moved."
+    assert console.get(GROUP)["floor"] == 5
+    console.choose("Seek …")
+    page.get_by_role("dialog").get_by_label("To", exact=True).select_option("time")
+    console.fill("Time (UTC)", "2020-01-01T00:00:00")
+    console.press("Preview")
+    console.press("Seek")
+    console.notice()
+    assert console.get(GROUP)["floor"] == 0
+
+
+def test_a_group_is_removed(workshop: Workshop) -> None:
+    console = workshop.console
+    console.post("topics/orders/groups/idle/pause", {"create": True})
+    page = console.visit("#/topics/orders/groups/idle")
+    console.choose("Remove …")
+    console.fill("Type idle to confirm", "idle")
+    console.press("Remove the group")
+    assert console.notice() == "Group idle is removed."
+    assert page.url.endswith("#/topics/orders")
+    assert [one["group"] for one in console.get("topics/orders/groups")["groups"]] == ["workers"]
+
+
+def test_a_delayed_message_is_cancelled(workshop: Workshop) -> None:
+    console = workshop.console
+    delayed = [{"value": "later", "delay_seconds": 3_600}]
+    (made,) = console.post("topics/orders/records", {"records": delayed})["records"]
+    page = console.visit("#/topics/orders")
+    page.get_by_role("cell", name="later", exact=True).wait_for()
+    console.choose(f"cancel delayed message {made['schedule_id']}")
+    console.press("Cancel the message")
+    assert "is cancelled" in console.notice()
+    assert console.get("topics/orders/scheduled")["scheduled"] == []
+
+
+def test_a_connection_is_closed(workshop: Workshop) -> None:
+    """Closing it again is a refusal, which the dialog shows."""
+    console = workshop.console
+    console.visit("#/connections")
+    (connection,) = console.get("connections")["connections"]
+    console.choose(f"close connection {connection['id']}")
+    console.call("DELETE", f"connections/{connection['id']}", {})
+    console.press("Close the connection")
+    refusal = console.page.get_by_role("dialog").get_by_role("alert")
+    refusal.wait_for()
+    assert f"there is no connection {connection['id']}" in refusal.inner_text()
+    console.press("Cancel")
+    workshop.client.group_info("orders", "workers")
+    console.visit("#/connections")
+    (connection,) = console.get("connections")["connections"]
+    console.choose(f"close connection {connection['id']}")
+    console.press("Close the connection")
+    assert "is closed" in console.notice()
+    assert console.get("connections")["connections"] == []
