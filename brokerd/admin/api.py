@@ -1,6 +1,6 @@
 # Tests: tests/admin/test_api.py
 """The JSON API below ``/api/v1``: topics, records, groups, leases, dead letters, the archive,
-the clocks, connections.
+the clocks, connections, accounts, sessions.
 
 docs/admin-api.rst is the contract; ``/api/v1/openapi.json`` describes it to programs.
 """
@@ -22,6 +22,7 @@ from brokerd.admin.calls import (
     records,
     schemas,
     security,
+    sessions,
     topics,
 )
 from brokerd.admin.http.authentication import Authenticator
@@ -40,6 +41,7 @@ ROUTES = [
     *clock.ROUTES,
     *connections.ROUTES,
     *security.ROUTES,
+    *sessions.ROUTES,
     *effective_access.ROUTES,
     *quotas.ROUTES,
     *schemas.ROUTES,

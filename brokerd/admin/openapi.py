@@ -15,16 +15,18 @@ from brokerd.admin.shapes.common import Refusal
 _TEMPLATE = "#/components/schemas/{name}"
 _REFUSED = {
     "400": "an invalid value",
+    "401": "no login, or a wrong name, password or key",
     "403": "missing permission, or a write that a browser sends for a page of another origin",
     "404": "the named object does not exist",
     "409": "a conflict: it exists already, a limit is reached, or another client holds it",
     "413": "the body or a record is too large",
     "415": "a write without Content-Type: application/json",
+    "429": "too many logins failed; the text says when the next one is checked",
     "500": "a failed write, damage, or a bug",
     "503": "the broker is starting or stopping, or the archive is unusable",
     "507": "the disk is full",
 }
-_READ_REFUSED = ("400", "404", "500", "503")
+_READ_REFUSED = ("400", "401", "403", "404", "429", "500", "503")
 
 
 def describe(routes: list[Route]) -> dict[str, Any]:

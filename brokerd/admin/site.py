@@ -55,6 +55,7 @@ _STATIC = {
             "charts.js",
             "dialogs.js",
             "dom.js",
+            "login.js",
             "views.js",
         )
     },

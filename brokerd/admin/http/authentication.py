@@ -1,7 +1,8 @@
 # Tests: tests/admin/test_authentication.py
 """Authentication of requests to the admin site: HTTP Basic (RFC 7617) or a Bearer key (RFC 6750).
 
-A request without either has the identity of the TLS client certificate, if there is one.
+A request without either has the identity of its session (`brokerd.admin.http.sessions`), else of
+the TLS client certificate, if there is one.
 
 Verifying a password is slow on purpose, so a right password is cached for a while. The cache holds
 a keyed digest of address and credentials, in memory, and is cleared by any change of accounts or
@@ -22,6 +23,7 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.python.failure import Failure
 from twisted.web.server import Request
 
+from brokerd.admin.http.sessions import Session, Sessions
 from brokerd.errors import BrokerdError, InvalidRequest, without_traceback
 from brokerd.security import OPEN, Access, Guard
 from brokerd.security.certificates import peer_subject
@@ -30,8 +32,19 @@ CACHE_MAX = 1_000
 """Most cached passwords."""
 CACHE_SECONDS = 300.0
 
-REALM = b'Basic realm="brokerd", charset="UTF-8"'
-"""Header WWW-Authenticate of an answer that asks for a login (RFC 7617, section 2.1)."""
+_BASIC = b'Basic realm="brokerd", charset="UTF-8"'
+_SESSION = b'Session realm="brokerd"'
+"""A scheme that no browser knows."""
+
+
+def ask_for_login(request: Request) -> None:
+    """Add the header WWW-Authenticate to a 401 (RFC 7617, section 2.1).
+
+    A page that has a form of its own sends ``X-Requested-With``. At its requests a browser must not
+    ask for a password itself.
+    """
+    has_form = request.requestHeaders.hasHeader(b"x-requested-with")
+    request.setHeader(b"www-authenticate", _SESSION if has_form else _BASIC)
 
 
 def drop_frames(failure: Failure) -> None:
@@ -43,6 +56,9 @@ def drop_frames(failure: Failure) -> None:
 
 class Sender:
     """The sender of one request; authenticated once, for all that ask."""
+
+    session: Session | None = None
+    """The session that authenticated the request."""
 
     def __init__(self) -> None:
         self._outcome: Access | Failure | None = None
@@ -92,6 +108,7 @@ class Authenticator:
         self._seconds = seconds
         self._secret = secret
         self._cache: OrderedDict[bytes, tuple[int, float, Access]] = OrderedDict()
+        self.sessions = Sessions(seconds, secret)
 
     def ask(self, request: Request) -> Deferred[Access]:
         """Find out who sent the request, once for each.
@@ -120,9 +137,14 @@ class Authenticator:
             return fail(refusal)
 
     def _without_login(self, request: Request) -> Access:
-        """Return the access of the client's certificate, else anonymous; once for each
-        connection.
+        """Return the access of the session, else of the client's certificate, which is found once
+        for each connection, else of anonymous.
         """
+        one: Any = request
+        session = self.sessions.find(request, peer_of(request))
+        if session is not None:
+            one.sender.session = session
+            return session.access
         channel: Any = request.channel
         if channel.certificate_access is None:
             subject = peer_subject(channel.transport)
@@ -144,16 +166,24 @@ class Authenticator:
             self.guard.check_peer("admin", peer, name)
             return succeed(cached)
         version = self.guard.version
+
+        def keep(access: Access) -> Access:
+            self._cache[digest] = version, self._seconds(), access
+            if len(self._cache) > CACHE_MAX:
+                self._cache.popitem(last=False)
+            return access
+
+        return self.log_in(peer, name, password).addCallback(keep)
+
+    def log_in(self, peer: str, name: str, password: str) -> Deferred[Access]:
+        """Check a password. Fails with `LoginFailed` and `LoginThrottled`."""
         answer: Deferred[Access] = Deferred()
 
         def done(access: Access | None, refusal: BrokerdError | None) -> None:
             if access is None:
                 answer.errback(refusal)
-                return
-            self._cache[digest] = version, self._seconds(), access
-            if len(self._cache) > CACHE_MAX:
-                self._cache.popitem(last=False)
-            answer.callback(access)
+            else:
+                answer.callback(access)
 
         self.guard.log_in("admin", peer, name, password, done)
         return answer
@@ -168,6 +198,44 @@ class Authenticator:
             del self._cache[digest]
             return None
         return access
+
+
+class Login:
+    """The session of one request: opens and closes it."""
+
+    def __init__(self, authenticator: Authenticator, request: Request) -> None:
+        self._authenticator = authenticator
+        self._request = request
+
+    @property
+    def session(self) -> Session | None:
+        """The session that authenticated the request."""
+        one: Any = self._request
+        session: Session | None = one.sender.session
+        return session
+
+    async def open(self, name: str, password: str) -> Session:
+        """Check a password and begin a session; the request's own session ends.
+
+        Raises `LoginFailed` and `LoginThrottled`.
+        """
+        peer = peer_of(self._request)
+        access = await self._authenticator.log_in(peer, name, password)
+        self._end()
+        return self._authenticator.sessions.open(access, self._request, peer)
+
+    def close(self) -> None:
+        """End the session, if there is one, and remove its cookie."""
+        self._end()
+        self._authenticator.sessions.forget(self._request)
+
+    def _end(self) -> None:
+        if self.session is not None:
+            self._authenticator.sessions.close(self.session)
+
+    def seconds_left(self, session: Session) -> float:
+        """Return how long a session lives without use."""
+        return self._authenticator.sessions.seconds_left(session)
 
 
 def peer_of(request: Request) -> str:

@@ -11,7 +11,7 @@ from twisted.web import http
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
-from brokerd.admin.http.authentication import REALM, Authenticator
+from brokerd.admin.http.authentication import Authenticator, ask_for_login
 from brokerd.admin.http.resources import json_answer
 from brokerd.admin.http.routing import status_of
 from brokerd.errors import BrokerdError
@@ -61,6 +61,6 @@ class _Refused(Resource):
     def render(self, request: Request) -> bytes:
         status = status_of(self._refusal)
         if status == http.UNAUTHORIZED:
-            request.setHeader(b"www-authenticate", REALM)
+            ask_for_login(request)
         said = {"error": str(self._refusal), "retryable": self._refusal.retryable}
         return json_answer(request, status, said)

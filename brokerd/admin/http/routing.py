@@ -23,9 +23,10 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from brokerd import errors
-from brokerd.admin.http.authentication import REALM, Authenticator, drop_frames
-from brokerd.admin.http.origins import is_cross_origin
+from brokerd.admin.http.authentication import Authenticator, Login, ask_for_login, drop_frames
+from brokerd.admin.http.origins import is_cross_origin, is_from_page
 from brokerd.admin.http.resources import METHODS, Branch, json_answer, refusal
+from brokerd.admin.http.sessions import Session
 from brokerd.broker import Broker
 from brokerd.broker.calls import call_when_admitted
 from brokerd.errors import BrokerdError, InvalidRequest
@@ -132,6 +133,8 @@ class Call(NamedTuple):
     """The query string, as the route's type."""
     body: Any
     """The body, as the route's type."""
+    login: Login
+    """The session of the request."""
 
     def carry_out(
         self,
@@ -298,9 +301,11 @@ class _Reply:
             raise errors.ShuttingDown("the broker is starting or stopping; try again later")
         access = await self._authenticator.ask(self._request)
         route.check(access, names)
-        call = Call(
-            broker, access, names, _query(self._request, route), _body(self._request, route)
-        )
+        login = Login(self._authenticator, self._request)
+        if route.is_write:
+            _check_page(self._request, login.session)
+        query, body = _query(self._request, route), _body(self._request, route)
+        call = Call(broker, access, names, query, body, login)
         result = route.act(call)
         return result if isinstance(result, Struct) else await result
 
@@ -312,7 +317,7 @@ class _Reply:
         said: Any = failure.value
         status = status_of(said)
         if status == http.UNAUTHORIZED:
-            self._request.setHeader(b"www-authenticate", REALM)
+            ask_for_login(self._request)
         error = {"error": str(said), "retryable": said.retryable}
         self._send(status, msgspec.json.encode(error))
         drop_frames(failure)
@@ -361,18 +366,33 @@ def _query(request: Request, route: Route) -> Any:
         raise InvalidRequest(f"the query string is wrong: {error_text(error)}") from None
 
 
-def _body(request: Request, route: Route) -> Any:
-    """Decode the body into the route's type.
+def _check_page(request: Request, session: Session | None) -> None:
+    """Refuse a write for a page of another origin, and one of a session without its token.
 
-    Raises `InvalidRequest`, `UnsupportedMediaType`, `TooLarge` and `CrossOriginWrite`.
+    Raises `CrossOriginWrite`.
     """
-    if not route.is_write:
-        return None
     if is_cross_origin(request):
         raise CrossOriginWrite(
             "a page of another origin may change nothing: Origin must be this site, with the host "
             "and the port of the header Host"
         )
+    if session is None:
+        return
+    if not is_from_page(request):
+        raise CrossOriginWrite("a write of a session needs the header Origin or Sec-Fetch-Site")
+    if not session.allows_write(request):
+        raise CrossOriginWrite(
+            "a write of a session needs the header X-CSRF-Token: the csrf_token of GET /session"
+        )
+
+
+def _body(request: Request, route: Route) -> Any:
+    """Decode the body into the route's type.
+
+    Raises `InvalidRequest`, `UnsupportedMediaType` and `TooLarge`.
+    """
+    if not route.is_write:
+        return None
     if not is_json(request):
         raise UnsupportedMediaType(
             f"a {route.method} needs the header Content-Type: application/json"

@@ -66,6 +66,28 @@ class NewPassword(Struct, forbid_unknown_fields=True):
         return "NewPassword()"
 
 
+class NewSession(Struct, forbid_unknown_fields=True):
+    """The account that logs in."""
+
+    name: Text
+    password: Text
+
+    def __repr__(self) -> str:
+        return "NewSession()"
+
+
+class SessionShape(Struct):
+    """The session of a browser. Its writes carry ``csrf_token`` as the header X-CSRF-Token."""
+
+    name: str
+    csrf_token: str
+    seconds_left: float
+    """Life of the session without use."""
+
+    def __repr__(self) -> str:
+        return f"SessionShape({self.name!r})"
+
+
 class Grants(Struct, forbid_unknown_fields=True):
     """The content of an access list."""
 

@@ -2,9 +2,19 @@
 
 const encoded = (parts) => `api/v1/${parts.map(encodeURIComponent).join("/")}`;
 
-async function fetched(path, options = {}) {
-  const answer = await fetch(path, { cache: "no-store", ...options });
+/* With it, the broker does not let the browser ask for a password: the console has a form for that. */
+const OURS = { "x-requested-with": "XMLHttpRequest" };
+
+let token = null; // of the session: its writes carry it
+let hasSession = false;
+
+async function fetched(path, { headers = {}, ...options } = {}) {
+  const answer = await fetch(path, { cache: "no-store", headers: { ...OURS, ...headers }, ...options });
   const body = await answer.json();
+  if (answer.status === 401 && hasSession) {
+    [token, hasSession] = [null, false];
+    document.dispatchEvent(new CustomEvent("brokerd-session"));
+  }
   if (!answer.ok) { throw new Error(body.error ?? `status ${answer.status}`); }
   return body;
 }
@@ -17,7 +27,7 @@ export function get(parts, query = {}) {
 
 /* Sends a write; returns its answer. */
 export function send(method, parts, body = {}) {
-  const headers = { "content-type": "application/json" };
+  const headers = { "content-type": "application/json", ...token === null ? {} : { "x-csrf-token": token } };
   return fetched(encoded(parts), { method, headers, body: JSON.stringify(body) });
 }
 
@@ -29,4 +39,31 @@ export async function permissions(topic) {
   } catch (error) {
     return new Set();
   }
+}
+
+/* -- sessions ----------------------------------------------------------------------------------- */
+
+/* Returns who the caller is, and with `hasSession` whether it can log out. */
+export async function sender() {
+  const mine = await get(["whoami"]);
+  if (!mine.name) { [token, hasSession] = [null, false]; }
+  if (mine.auth && mine.name && !hasSession) {
+    try {
+      ({ csrf_token: token } = await get(["session"]));
+      hasSession = true;
+    } catch (error) {
+      token = null; // a certificate, or a password that the browser sends
+    }
+  }
+  return { ...mine, hasSession };
+}
+
+export async function logIn(name, password) {
+  ({ csrf_token: token } = await send("POST", ["session"], { name, password }));
+  hasSession = true;
+}
+
+export async function logOut() {
+  await send("DELETE", ["session"]);
+  [token, hasSession] = [null, false];
 }

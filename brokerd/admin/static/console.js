@@ -2,6 +2,7 @@
 
 import { drawCharts } from "./charts.js";
 import { element } from "./dom.js";
+import { showLogin } from "./login.js";
 import * as views from "./views.js";
 
 const VIEWS = [
@@ -18,6 +19,7 @@ const VIEWS = [
 ];
 const [overview, view, notice] = ["overview", "view", "notice"].map((id) => document.getElementById(id));
 let visits = 0;
+let isAsked = false; // to log in
 let text = ""; // of the notice that the next view shows
 
 async function nodes(path, query) {
@@ -40,11 +42,11 @@ async function show(event) {
     const isCurrent = path.split("/")[0] === entry.hash.replace(/^#\/?/, "");
     if (isCurrent) { entry.setAttribute("aria-current", "page"); } else { entry.removeAttribute("aria-current"); }
   }
-  const made = path === "" ? [] : await nodes(path, new URLSearchParams(query));
+  const made = path === "" || isAsked ? [] : await nodes(path, new URLSearchParams(query));
   if (visit !== visits) { return; }
   [notice.textContent, text] = [text, ""];
-  overview.hidden = path !== "";
-  view.hidden = path === "";
+  overview.hidden = path !== "" || isAsked;
+  view.hidden = path === "" || isAsked;
   view.replaceChildren(...made);
   document.body.dataset.shown = location.hash; // for tests
   if (event) { (path === "" ? overview : view).focus(); }
@@ -54,6 +56,15 @@ document.addEventListener("brokerd-changed", (event) => {
   text = event.detail;
   show(event);
 });
+async function showSession() {
+  document.querySelector("dialog")?.close();
+  isAsked = await showLogin();
+  show(isAsked ? null : {});
+}
+
+document.addEventListener("brokerd-session", showSession);
+document.addEventListener("brokerd-refused", showSession);
 drawCharts(document.getElementById("charts"));
 window.addEventListener("hashchange", show);
+isAsked = await showLogin();
 show();

@@ -1,9 +1,13 @@
 "use strict";
 
 const EVERY_MS = 2000;
+const FORBIDDEN_MS = 30000;
 const SHOWN_GROUPS = 50;
 const SHOWN_LOST = 5;
+const OURS = { "x-requested-with": "XMLHttpRequest" }; // the browser itself asks for no password
+const POLL = { ...OURS, "x-poll": "1" }; // the session ends without other requests
 let before = null;
+let [isRefused, isForbidden] = [false, false];
 let shownConditions = "";
 
 const element = (id) => document.getElementById(id);
@@ -157,7 +161,7 @@ async function explain(event) {
   const [topic, partition, offset] = ["topic", "partition", "offset"].map((name) =>
     encodeURIComponent(element(`explain-${name}`).value));
   try {
-    const answer = await fetch(`api/v1/topics/${topic}/records/${partition}/${offset}`, { cache: "no-store" });
+    const answer = await fetch(`api/v1/topics/${topic}/records/${partition}/${offset}`, { cache: "no-store", headers: OURS });
     const life = await answer.json();
     if (answer.ok) { showLife(life); } else { show("explain-record", life.error); }
   } catch (error) {
@@ -178,14 +182,28 @@ function showStatus(status) {
 
 async function refresh() {
   try {
-    const answer = await fetch("api/v1/status", { cache: "no-store" });
+    const answer = await fetch("api/v1/status", { cache: "no-store", headers: POLL });
+    isRefused = answer.status === 401;
+    if (isRefused && before !== null) {
+      before = null;
+      document.dispatchEvent?.(new CustomEvent("brokerd-refused"));
+    }
+    isForbidden = answer.status === 403;
     const status = await answer.json();
     if (status.phase === undefined) { phase("gone", `status: ${status.error}`); } else { showStatus(status); }
   } catch (error) {
     phase("gone", "no answer");
   }
-  setTimeout(refresh, EVERY_MS);
+  if (!isRefused) { setTimeout(refresh, isForbidden ? FORBIDDEN_MS : EVERY_MS); }
 }
+
+/* A login ends the refusal. */
+document.addEventListener?.("brokerd-session", () => {
+  if (isRefused) {
+    isRefused = false;
+    refresh();
+  }
+});
 
 element("explain").onsubmit = explain;
 refresh();

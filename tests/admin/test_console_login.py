@@ -1,0 +1,138 @@
+"""A real browser logs in to the console of a broker with security on."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks.process import BrokerProcess
+from tests.admin.browser import CHROMIUM, Console, browser_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="there is no Chromium here (Debian: apt-get install chromium)"
+    ),
+]
+
+ROOT = {"authorization": f"Basic {b64encode(b'admin:root password').decode()}"}
+
+
+@pytest.fixture(scope="module")
+def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker with an administrator, and the reader ann of topic orders."""
+    directory = tmp_path_factory.mktemp("login")
+    (directory / "password").write_text("root password\n")
+    settings = ["security.auth=on", f"security.admin_password_file={directory / 'password'}"]
+    with BrokerProcess(
+        directory / "data", directory / "log", settings, formats=("mamamia",)
+    ) as broker:
+        broker.start()
+        yield broker.admin
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with browser_of() as browser:
+        yield browser
+
+
+@pytest.fixture
+def console(browser: Any, admin: str) -> Iterator[Console]:
+    console = Console(browser, admin)
+    yield console
+    console.context.close()
+
+
+def log_in(console: Console, name: str, password: str) -> None:
+    console.page.get_by_label("account").fill(name)
+    console.page.get_by_label("password").fill(password)
+    console.page.keyboard.press("Enter")
+
+
+def test_the_form_gives_a_session_that_lasts_until_the_logout(console: Console) -> None:
+    """A wrong password shows its refusal; a reload keeps the session, and writes work."""
+    page = console.visit("#/topics")
+    assert page.get_by_role("heading", name="Topics").count() == 0
+    log_in(console, "admin", "wrong")
+    page.get_by_role("alert").get_by_text("invalid username or password").wait_for()
+    log_in(console, "admin", "root password")
+    page.get_by_role("button", name="Create a topic …").wait_for()
+    console.visit("#/topics")
+    assert page.get_by_label("password").count() == 0
+    console.choose("Create a topic …")
+    console.fill("Name", "orders")
+    console.press("Create")
+    assert console.notice() == "Topic orders is created."
+    (cookie,) = console.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_label("password").wait_for()
+    assert page.get_by_role("heading", name="Topics").count() == 0
+    assert console.context.cookies() == []
+
+
+def test_a_reader_sees_no_button(console: Console) -> None:
+    """Neither for topics, groups, delayed messages nor connections."""
+    console.call(
+        "POST", "users", {"name": "ann", "password": "pw", "roles": ["consumer", "monitor"]}, **ROOT
+    )
+    console.call("POST", "topics", {"name": "seen"}, **ROOT)
+    console.call("POST", "topics/seen/groups/g/pause", {"create": True}, **ROOT)
+    delayed = {"value": "later", "delay_seconds": 3_600}
+    console.call("POST", "topics/seen/records", {"records": [delayed]}, **ROOT)
+    page = console.visit("")
+    log_in(console, "ann", "pw")
+    page.get_by_role("button", name="Log out").wait_for()
+    for address, text in [
+        ("#/topics", "seen"),
+        ("#/topics/seen", "later"),
+        ("#/topics/seen/groups/g", "none"),
+        ("#/connections", "none"),
+    ]:
+        console.open(address)
+        page.locator("#view").get_by_text(text).first.wait_for()
+        names = {one.inner_text() for one in page.locator("button:visible").all()}
+        assert not [name for name in names if name.endswith("…")], address
+
+
+def test_the_form_comes_back_when_the_session_ends(console: Console) -> None:
+    """The password was changed elsewhere; the page asks by itself."""
+    console.call("POST", "users", {"name": "eve", "password": "pw", "roles": ["admin"]}, **ROOT)
+    page = console.visit("")
+    log_in(console, "eve", "pw")
+    page.locator("#phase.ready").wait_for()
+    console.call("POST", "users/eve/password", {"password": "other"}, **ROOT)
+    page.get_by_label("password").wait_for()
+    log_in(console, "eve", "other")
+    page.get_by_role("button", name="Log out").wait_for()
+    page.locator("#phase.ready").wait_for()
+
+
+def test_a_page_of_another_origin_changes_nothing(
+    console: Console, admin: str
+) -> None:
+    """Its requests carry no cookie, and the broker refuses them."""
+    page = console.visit("")
+    log_in(console, "admin", "root password")
+    page.get_by_role("button", name="Log out").wait_for()
+    statuses: list[int] = []
+    foreign = console.context.new_page()
+    foreign.on("response", lambda answer: statuses.append(answer.status))
+    foreign.route(
+        "http://evil.example/**",
+        lambda route: route.fulfill(body="<!doctype html>", content_type="text/html"),
+    )
+    foreign.goto("http://evil.example/")
+    url = f"http://{admin}/api/v1/topics/orders"
+    for kind in ("text/plain", "application/json"):
+        failed = foreign.evaluate(
+            "([url, kind]) => fetch(url, {method: 'POST', credentials: 'include',"
+            " headers: {'content-type': kind}, body: '{}'}).then(() => 'read', () => 'failed')",
+            [f"{url}/records", kind],
+        )
+        assert failed == "failed"
+    assert not [status for status in statuses[1:] if status < 400]
