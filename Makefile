@@ -5,7 +5,7 @@
 # of test, test-slow, sim, fuzz and soak; the default is all cores.
 
 .DEFAULT_GOAL := help
-.PHONY: help run spark demo test test-slow test-compiled compiled-tests sim fuzz bench compare lint docs soak wheel clean
+.PHONY: help run spark demo test test-slow test-compiled compiled-tests sim fuzz bench compare lint docs soak wheel deb clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -39,6 +39,7 @@ help:
 	@echo 'make compare  rates beside Redis, beanstalkd, NATS and RabbitMQ, if their packages are installed'
 	@echo 'make soak   hours of SIGKILLs, power losses, flipped bytes and new seeds (SOAK_SECONDS=14400)'
 	@echo 'make wheel  packages to install elsewhere, into dist: pure Python, and compiled for this machine'
+	@echo 'make deb    Debian packages for this machine, into dist (ARGS=-Ppkg.brokerd.noarchive: without Spark)'
 
 # The packages of a broker alone.
 $(CORE): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
@@ -144,6 +145,10 @@ wheel: $(READY)
 	    then BROKERD_COMPILE=1 $(PIP) wheel --quiet --no-deps -w dist .; \
 	    else echo "no compiled wheel: $$reason"; fi
 	@ls dist/*.whl
+
+# Debian's own Python goes into the packages, so this needs no .venv.
+deb:
+	@sh scripts/debian_package.sh dist $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
