@@ -8,6 +8,7 @@ Each command but `GroupOperations.set_deadline` writes an event. The commands of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 
 from brokerd.groups.rows import BLOCK_SHIFT, block_parts
 from brokerd.groups.settings import GroupSettings
@@ -79,10 +80,10 @@ class GroupOperations(GroupState):
         for key, bits, start, stop in block_parts(first, end):
             self._returned.put_above(key, bits, row * (stop - start))
         self._touched.add_range(first, end)
-        self.events += [
-            (_FAILED, offset, delay_us, 0, 0, "", "")
-            for offset, delay_us in enumerate(delays_us, first)
-        ]
+        zero, empty = repeat(0), repeat("")
+        self.events += zip(
+            repeat(_FAILED), range(first, end), delays_us, zero, zero, empty, empty, strict=False
+        )
 
     def settle_gap(self, first: int, end: int) -> None:
         """Settle [first, end) without an event: every start computes the gaps again."""

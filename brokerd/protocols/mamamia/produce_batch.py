@@ -206,7 +206,12 @@ class BatchProduce:
             return self._answer(topic, [next_id() for _ in messages])
         if not self._delayed:
             return self._answer(topic, [next_ids[place]() for place in self._places])
-        later = count(broker.delayed.append_run(topic, self._later, Format.MAMAMIA)).__next__
+        first_later = broker.delayed.append_run(topic, self._later, Format.MAMAMIA)
+        if self._delayed == len(messages):
+            return produced_batch(
+                [None] * self._delayed, range(first_later, first_later + self._delayed)
+            )
+        later = count(first_later).__next__
         return produced_batch(
             [None if place < 0 else next_ids[place]() for place in self._places],
             [later() if place < 0 else None for place in self._places],
