@@ -18,8 +18,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
+
+from twisted.internet.defer import Deferred
 
 from brokerd.broker.clock import Clock
 
@@ -82,6 +85,12 @@ class SliceQueue:
             owner.is_queued = True
             (self._new if owner.credit_seconds > 0 else self._old).append(owner)
         self._schedule()
+
+    def wait(self, owner: SliceOwner | None = None) -> Deferred[None]:
+        """Return a Deferred that fires in the owner's next slice: a coroutine goes on in it."""
+        slice_begins: Deferred[None] = Deferred()
+        self.add(partial(slice_begins.callback, None), owner)
+        return slice_begins
 
     def charge(self, owner: SliceOwner, seconds: float) -> None:
         """Count the time of a run of requests. Ignored in a slice, which is measured itself."""

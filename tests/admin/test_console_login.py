@@ -112,9 +112,7 @@ def test_the_form_comes_back_when_the_session_ends(console: Console) -> None:
     page.locator("#phase.ready").wait_for()
 
 
-def test_a_page_of_another_origin_changes_nothing(
-    console: Console, admin: str
-) -> None:
+def test_a_page_of_another_origin_changes_nothing(console: Console, admin: str) -> None:
     """Its requests carry no cookie, and the broker refuses them."""
     page = console.visit("")
     log_in(console, "admin", "root password")

@@ -6,13 +6,17 @@ import json
 from typing import Any
 
 import pytest
+from twisted.internet.error import ConnectionLost
+from twisted.python.failure import Failure
 
 from brokerd.broker import BrokerSettings
+from brokerd.broker.slices import SLICE_SECONDS
 from brokerd.codecs.mamamia import Acquire, Produce
 from brokerd.values import ADMIN_RECORD_BYTES
 from brokerd.wal import WalOptions
-from tests.admin.caller import Caller, answer_of
+from tests.admin.caller import Caller, Wire, answer_of
 from tests.house import House, ask
+from tests.protocols.flymq_desk import Steps
 
 
 @pytest.fixture
@@ -253,3 +257,37 @@ def test_the_offset_at_a_time_is_found() -> None:
     assert caller.get(path, time=second, partition=1)[0] == 404
     assert caller.get(path, time="yesterday")[0] == 400
     assert caller.get(path)[0] == 400
+
+
+class TestALargeAnswer:
+    """Records become JSON in slices of the reactor's turns, so that other clients go on."""
+
+    def begun(self) -> tuple[Caller, Steps, Any, Wire]:
+        """Return a caller whose request for ten records is under way, and its connection."""
+        caller, steps = Caller(), Steps()
+        produce(caller, *({"value": str(number)} for number in range(10)))
+        slices: Any = caller.house.broker.slices
+        slices.clock = steps
+        steps.look_seconds = SLICE_SECONDS * 0.4
+        channel, wire = caller.send("GET", "/topics/t/records", head="")
+        caller.house.run()
+        return caller, steps, channel, wire
+
+    def test_takes_several_turns(self) -> None:
+        caller, steps, _, wire = self.begun()
+        turns = 0
+        while steps.waiting:
+            assert not wire.value()
+            steps.step()
+            caller.house.run()
+            turns += 1
+        assert turns > 2
+        status, answer = answer_of(wire)
+        assert status == 200
+        assert [record["value"] for record in answer["records"]] == [*map(str, range(10))]
+
+    def test_ends_when_the_client_leaves(self) -> None:
+        _, steps, channel, wire = self.begun()
+        channel.connectionLost(Failure(ConnectionLost()))
+        steps.step()
+        assert not steps.waiting and not wire.value()

@@ -34,6 +34,7 @@ from brokerd.broker import Broker, Partition, Topic
 from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.delayed.schedule import check_delay, delays_frame_bytes
 from brokerd.broker.records.size import record_frame_bytes
+from brokerd.broker.slices import SLICE_SECONDS, SliceOwner
 from brokerd.errors import BrokerdError, DamagedData, RecordTooLarge
 from brokerd.security import READ, WRITE
 from brokerd.values import ADMIN_RECORD_BYTES, Format, Record
@@ -140,7 +141,21 @@ async def read_records(call: Call) -> RecordList:
     if error is not None and not isinstance(error, DamagedData):
         raise ReadFailed(f"partition {partition.index} of topic {topic.name!r}: {error}; try again")
     damage = None if error is None else str(error)
-    return RecordList([record_shape(one, partition.index) for one in records], next_offset, damage)
+    return RecordList(await _shapes(call, records, partition.index), next_offset, damage)
+
+
+async def _shapes(call: Call, records: Sequence[Record], partition: int) -> list[RecordShape]:
+    """Convert records to their shapes, in slices of the reactor's turns."""
+    slices, name = call.broker.slices, call.access.name
+    owner = slices.account(name) if name else SliceOwner()
+    shapes = []
+    end_seconds = slices.clock.seconds() + SLICE_SECONDS
+    for record in records:
+        shapes.append(record_shape(record, partition))
+        if slices.clock.seconds() > end_seconds:
+            await slices.wait(owner)
+            end_seconds = slices.clock.seconds() + SLICE_SECONDS
+    return shapes
 
 
 def fetch(
