@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -22,6 +22,7 @@ GROUP = "<i>workers</i>"
 VALUE = "</pre><script>document.title='broken'</script>"
 ESCAPED = "&lt;/pre&gt;&lt;script&gt;document.title='broken'&lt;/script&gt;"
 SCHEMA = "orders"
+LARGE = 2**64 - 1
 BROWSE = f"#/topics/{quote(TOPIC, safe='')}"
 IN_GROUP = f"{BROWSE}/groups/{quote(GROUP, safe='')}"
 
@@ -43,6 +44,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
             {"value": {"order": 17}, "partition": 0},
             {"value_base64": "AP/+gA==", "partition": 0},
             {"value": '{"id": 12345678901234567890}', "partition": 0},
+            {"value": {"id": LARGE, "ratio": 1.0}, "partition": 0},
         ]
         console.post(f"{topic}/records", {"records": records})
         console.post(f"{topic}/groups/{quote(GROUP, safe='')}/pause", {"create": True})
@@ -67,7 +69,7 @@ def test_the_overview_draws_charts(console: Console) -> None:
     document = page.content()
     assert document.count("<svg") == 4
     assert document.count('<polyline class="line line-0" points="') == 4
-    assert 'aria-label="records in groups: lag 4, leased 0, dead 0"' in document
+    assert 'aria-label="records in groups: lag 5, leased 0, dead 0"' in document
 
 
 def test_topics_come_in_pages(console: Console) -> None:
@@ -82,17 +84,18 @@ def test_topics_come_in_pages(console: Console) -> None:
 def test_a_topic_shows_its_records_as_text(console: Console) -> None:
     """Text, MessagePack and other bytes; no text becomes an element."""
     document = console.open(f"{BROWSE}?partition=0&offset=0")
-    assert "offsets 0 to 4 (exclusive): 4 records shown" in document
+    assert "offsets 0 to 5 (exclusive): 5 records shown" in document
     assert f"<pre>{ESCAPED}</pre>" in document and "&lt;b&gt;k&lt;/b&gt;" in document
     assert '"order": 17' in document and "0000  00 ff fe 80" in document
-    assert '<pre>{"id": 12345678901234567890}</pre>' in document
+    assert '"id": 12345678901234567890\n' in document
+    assert f'"id": {LARGE},\n "ratio": 1.0\n' in document
     assert "onerror=" in document and "<img" not in document
 
 
 def test_the_search_shows_only_records_that_match(console: Console) -> None:
     """Keys and values are searched; with hex, a match shows its bytes."""
     document = console.open(f"{BROWSE}?partition=0&offset=0&text=order&hex=yes")
-    assert "offsets 0 to 4 (exclusive): 1 records shown" in document
+    assert "offsets 0 to 5 (exclusive): 1 records shown" in document
     assert "81 a5 6f 72 64 65 72 11" in document
 
 
@@ -114,7 +117,7 @@ def test_a_group_shows_its_position(console: Console) -> None:
     """State, lag, leases and dead letters."""
     document = console.open(IN_GROUP)
     assert "<dt>state</dt><dd>paused</dd>" in document
-    assert "<dt>lag</dt><dd>4</dd>" in document
+    assert "<dt>lag</dt><dd>5</dd>" in document
     assert 'aria-label="leases"' in document and 'aria-label="dead letters"' in document
     assert "<i>" not in document
 
@@ -139,3 +142,23 @@ def test_a_group_shows_its_position(console: Console) -> None:
 def test_the_other_views(console: Console, address: str, text: str) -> None:
     """Each view appears, or says why it cannot."""
     assert text in console.open(address)
+
+
+def test_topics_and_groups_with_names_that_browsers_drop_from_paths(console: Console) -> None:
+    """``.`` and ``..``, to look at and to change."""
+    dots, group = {"path.topic": ".."}, {"path.topic": "..", "path.group": "."}
+    console.post("topics", {"name": ".."})
+    console.post(f"topics/-/records?{urlencode(dots)}", {"records": [{"value": "dotted"}]})
+    console.post(f"topics/-/groups/-/pause?{urlencode(group)}", {"create": True})
+    document = console.open("#/topics/..?partition=0&offset=0")
+    assert "<pre>dotted</pre>" in document and 'href="#/topics/../groups/."' in document
+    page = console.visit("#/topics/../groups/.")
+    console.choose("Resume …")
+    console.press("Resume")
+    assert console.notice() == "Group . is resumed."
+    console.visit("#/topics/..")
+    console.choose("delete topic ..")
+    console.fill("Type .. to confirm", "..")
+    console.press("Delete the topic")
+    assert console.notice() == "Topic .. is deleted."
+    assert page.url.endswith("#/topics")

@@ -9,7 +9,7 @@ from urllib.error import HTTPError
 import pytest
 
 from benchmarks.process import BrokerProcess
-from brokerd.client.mamamia import MamamiaClient
+from brokerd.client.mamamia import BatchSettle, MamamiaClient
 from tests.admin.browser import CHROMIUM, Console, browser_of
 
 pytestmark = [
@@ -238,3 +238,29 @@ def test_a_connection_is_closed(workshop: Workshop) -> None:
     console.press("Close the connection")
     assert "is closed" in console.notice()
     assert console.get("connections")["connections"] == []
+
+
+def test_leases_and_dead_letters_come_in_pages(workshop: Workshop) -> None:
+    """A page has 100; the buttons lead forth and back."""
+    console, client = workshop
+    records = [{"value": number} for number in range(250)]
+    console.post("topics/paged/records", {"records": records})
+    client.close()  # another test closed the connection; the next call connects anew
+    leased = client.acquire_batch("paged", "workers", "w", 250)
+    page = console.visit("#/topics/paged/groups/workers")
+
+    def check(label: str) -> None:
+        rows = page.get_by_role("region", name=label, exact=True).locator("tbody tr")
+        for name, first in [("next", 100), ("next", 200), ("first", 0)]:
+            page.get_by_role("button", name=f"{name} page of {label}").click()
+            rows.first.get_by_role("link", name=str(first), exact=True).wait_for()
+            assert rows.count() == (50 if first == 200 else 100)
+            assert page.get_by_role("button", name=f"next page of {label}").is_visible() == (
+                first != 200
+            )
+
+    check("leases")
+    items = [BatchSettle(one.id, False, reason="broken", dead=True) for one in leased]
+    client.settle_batch("paged", "workers", "w", items)
+    console.visit("#/topics/paged/groups/workers")
+    check("dead letters")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from msgspec import Struct
@@ -29,6 +30,7 @@ from brokerd.errors import (
 )
 from brokerd.security import OPEN_GUARD, READ, WRITE
 from tests.admin.caller import JSON, Caller, answer_of
+from tests.guards import Given, GuardOf
 from tests.house import House
 
 
@@ -99,6 +101,27 @@ def test_names_in_a_path_may_hold_anything() -> None:
         ("%3F%26", "?&"),
     ]:
         assert office.get(f"/things/{path}") == (200, {"text": name, "number": 0})
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "ü", ""])
+def test_a_name_in_the_query_replaces_the_one_in_the_path(name: str) -> None:
+    """Browsers drop ``.`` and ``..`` from paths. The name of the query needs the permission."""
+    office = Office(reading(say, query=Asked), writing(say, body=Asked))
+    assert office.call("GET", "/things/-", number=7, **{"path.thing": name})[1] == {
+        "text": name,
+        "number": 7,
+    }
+    path = f"/things/-?path.thing={quote(name)}"
+    assert office.call("POST", path, b"{" + b" " * 100_000 + b"}")[1]["text"] == name
+    reader = Caller(guard=GuardOf(Given("ann", 0, {"-": READ})))
+    reader.house.broker.topics.create("-")
+    assert reader.get("/topics/-")[0] == 200
+    assert reader.get("/topics/-", **{"path.topic": "secret"})[0] == 403
+
+
+def test_a_name_that_the_path_lacks_is_refused() -> None:
+    assert Office(reading(say)).get("/things/box", **{"path.other": "x"})[0] == 400
+    assert Office(reading(say)).call("GET", "/things/box?path.thing=%FF")[0] == 404
 
 
 @pytest.mark.parametrize("path", ["/things", "/things/", "/things/a/b", "/other/a", "/things/%FF"])

@@ -83,11 +83,13 @@ class BoundedRequest(Request):
 
     def _route(self) -> tuple[Route, dict[str, str]] | None:
         channel: Any = self.channel
-        path = channel._path.partition(b"?")[0]  # Twisted sets request.path only after the body
+        # Twisted sets request.path and request.args only after the body.
+        path, _, query = channel._path.partition(b"?")
         if not path.startswith(API_PATH):
             return None
         parts = path.removeprefix(API_PATH).split(b"/")
-        routes = channel.site.api.find([unquote_to_bytes(part) for part in parts])
+        names = http.parse_qs(query, keep_blank_values=True)
+        routes = channel.site.api.find([unquote_to_bytes(part) for part in parts], names)
         return routes.get(channel._command.decode("ascii", "replace"))  # type: ignore[no-any-return]
 
     def _ask(self, route: Route, names: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ the request is decoded. `STATUSES` maps the errors of the broker to HTTP statuse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -40,6 +40,11 @@ BODY_BYTES_MAX = 1 << 20
 
 VALUES_MAX = 200_000
 """Approximate limit of values in a JSON body: decoding more would block the broker."""
+
+PATH_NAME = "path."
+"""A parameter ``path.NAME`` of the query replaces NAME in the path, for browsers: they drop the
+parts ``.`` and ``..`` from paths, percent-encoded ones too (URL standard).
+"""
 
 TOO_MANY_REQUESTS = 429
 """RFC 6585, section 4."""
@@ -227,21 +232,31 @@ class Api(Branch):
 
     def getChild(self, path: bytes, request: Request) -> Resource:
         """Return the resource of a path; its parts are already percent-decoded."""
-        found = self.find([path, *(request.postpath or [])])
+        found = self.find([path, *(request.postpath or [])], request.args or {})
         if not found:
             return super().getChild(path, request)
         return _Endpoint(self._broker, found, self.authenticator)
 
-    def find(self, raw: list[bytes]) -> dict[str, tuple[Route, dict[str, str]]]:
-        """Return method -> (route, names) of a path."""
+    def find(
+        self, raw: list[bytes], query: Mapping[bytes, list[bytes]]
+    ) -> dict[str, tuple[Route, dict[str, str]]]:
+        """Return method -> (route, names) of a path.
+
+        The names in the query replace those in the path: see `PATH_NAME`.
+        """
         if len(raw) > 1 and raw[-1] == b"":
             raw = raw[:-1]
         try:
             parts = [part.decode() for part in raw]
+            given = {
+                name.decode().removeprefix(PATH_NAME): values[-1].decode()
+                for name, values in query.items()
+                if name.startswith(PATH_NAME.encode())
+            }
         except UnicodeDecodeError:
             return {}
         return {
-            route.method: (route, names)
+            route.method: (route, {name: given.get(name, part) for name, part in names.items()})
             for route in self._routes
             if (names := route.match(parts)) is not None
         }
@@ -356,6 +371,8 @@ def _query(request: Request, route: Route) -> Any:
         name.decode("utf-8", "replace"): values[-1].decode("utf-8", "replace")
         for name, values in (request.args or {}).items()
     }
+    for name in parameters(route.path):
+        given.pop(PATH_NAME + name, None)
     if route.query is None:
         if given:
             raise InvalidRequest(f"this path takes no query string, and got {next(iter(given))!r}")

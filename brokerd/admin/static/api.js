@@ -1,6 +1,27 @@
 /* Requests to the JSON API. */
 
-const encoded = (parts) => `api/v1/${parts.map(encodeURIComponent).join("/")}`;
+/* Names in paths, by the part before them. Browsers drop the parts "." and ".." from a path. */
+const NAMES = { topics: "topic", groups: "group", schemas: "name" };
+const isDropped = (part) => part === "." || part === "..";
+
+function address(parts, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => (value ?? "") !== "");
+  parts.forEach((part, index) => {
+    if (isDropped(part)) { given.push([`path.${NAMES[parts[index - 1]]}`, part]); }
+  });
+  const path = parts.map((part) => isDropped(part) ? "-" : encodeURIComponent(part)).join("/");
+  return given.length ? `api/v1/${path}?${new URLSearchParams(given)}` : `api/v1/${path}`;
+}
+
+/* A number whose text JavaScript would change: an integer beyond 2^53, or 1.0. JSON.stringify writes it as it was. */
+function exact(name, value, context) {
+  if (typeof value !== "number" || String(value) === context?.source) { return value; }
+  if (context?.source !== undefined && JSON.rawJSON) { return JSON.rawJSON(context.source); }
+  return Number.isInteger(value) && !Number.isSafeInteger(value) ? `about ${value}: this browser rounds it` : value;
+}
+
+/* Parses JSON; numbers that JavaScript would change keep their text for JSON.stringify. */
+export const parseExactly = (text) => JSON.parse(text, exact);
 
 /* With it, the broker does not let the browser ask for a password: the console has a form for that. */
 const OURS = { "x-requested-with": "XMLHttpRequest" };
@@ -8,9 +29,9 @@ const OURS = { "x-requested-with": "XMLHttpRequest" };
 let token = null; // of the session: its writes carry it
 let hasSession = false;
 
-async function fetched(path, { headers = {}, ...options } = {}) {
+async function fetched(path, { headers = {}, parse = JSON.parse, ...options } = {}) {
   const answer = await fetch(path, { cache: "no-store", headers: { ...OURS, ...headers }, ...options });
-  const body = await answer.json();
+  const body = parse(await answer.text());
   if (answer.status === 401 && hasSession) {
     [token, hasSession] = [null, false];
     document.dispatchEvent(new CustomEvent("brokerd-session"));
@@ -19,16 +40,15 @@ async function fetched(path, { headers = {}, ...options } = {}) {
   return body;
 }
 
-export function get(parts, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => (value ?? "") !== "");
-  const path = encoded(parts);
-  return fetched(given.length ? `${path}?${new URLSearchParams(given)}` : path);
-}
+export const get = (parts, query = {}) => fetched(address(parts, query));
+
+/* Like `get`, with the numbers in records as they are. */
+export const getExactly = (parts, query) => fetched(address(parts, query), { parse: parseExactly });
 
 /* Sends a write; returns its answer. */
 export function send(method, parts, body = {}) {
   const headers = { "content-type": "application/json", ...token === null ? {} : { "x-csrf-token": token } };
-  return fetched(encoded(parts), { method, headers, body: JSON.stringify(body) });
+  return fetched(address(parts), { method, headers, body: JSON.stringify(body) });
 }
 
 /* Returns the names of the caller's permissions: by role, or on a topic. None if the API refuses. */

@@ -1,5 +1,7 @@
 /* Elements and numbers for the views. Text enters the page only as text nodes. */
 
+import { parseExactly } from "./api.js";
+
 const BYTES_SHOWN = 4096;
 
 export function element(name, properties = {}, ...children) {
@@ -67,12 +69,12 @@ function hex(content) {
 
 const unspaced = (text) => text.replaceAll(/\s/g, "");
 
-/* Indents JSON only if that loses nothing: JavaScript rounds large integers and drops repeated names. */
+/* Indents JSON only if that loses nothing: JavaScript drops repeated names. */
 function readable(record) {
   if (record.encoding === "msgpack" && (record.value ?? null) !== null) { return JSON.stringify(record.value, null, 1); }
   if (typeof record.value !== "string") { return hex(raw(null, record.value_base64)); }
   try {
-    const parsed = JSON.parse(record.value);
+    const parsed = parseExactly(record.value);
     const isExact = unspaced(JSON.stringify(parsed)) === unspaced(record.value);
     return isExact ? JSON.stringify(parsed, null, 1) : record.value;
   } catch (error) {

@@ -160,8 +160,10 @@ async function explain(event) {
   show("explain-record", "searching …");
   const [topic, partition, offset] = ["topic", "partition", "offset"].map((name) =>
     encodeURIComponent(element(`explain-${name}`).value));
+  const name = topic === "." || topic === ".." ? `-/records/${partition}/${offset}?path.topic=${topic}`
+    : `${topic}/records/${partition}/${offset}`; // browsers drop these names from a path
   try {
-    const answer = await fetch(`api/v1/topics/${topic}/records/${partition}/${offset}`, { cache: "no-store", headers: OURS });
+    const answer = await fetch(`api/v1/topics/${name}`, { cache: "no-store", headers: OURS });
     const life = await answer.json();
     if (answer.ok) { showLife(life); } else { show("explain-record", life.error); }
   } catch (error) {

@@ -1,7 +1,7 @@
 /* The views below the navigation: each returns the nodes of one address. */
 
 import * as actions from "./actions.js";
-import { get, permissions } from "./api.js";
+import { get, getExactly, permissions } from "./api.js";
 import { button, buttons } from "./dialogs.js";
 import { address, bytes, element, facts, key, link, number, seconds, section, table, value } from "./dom.js";
 
@@ -156,7 +156,7 @@ async function search(name, partition, from, text) {
   const records = [];
   let [end, damage] = [from, null];
   for (let request = 0; request < (text ? SEARCH_REQUESTS : 1); request += 1) {
-    const page = await get(["topics", name, "records"],
+    const page = await getExactly(["topics", name, "records"],
       { partition, offset: end, limit: text ? SEARCH_LIMIT : ROWS, bytes_max: 1 << 20 });
     damage = page.damage ?? damage;
     const isEnd = page.next_offset === end;
