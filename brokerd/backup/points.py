@@ -22,6 +22,8 @@ class BackupEnd(NamedTuple):
     lsn: int
     time_us: int
     """Broker time of its last frame; 0 without frames."""
+    made_us: int
+    """Time at which it was made."""
 
 
 class Point(NamedTuple):
@@ -82,7 +84,7 @@ def history(backups: Sequence[BackupEnd]) -> list[BackupEnd]:
 def choose(backups: Sequence[BackupEnd], point: Point) -> tuple[BackupEnd, BackupEnd]:
     """Choose holder and base for a point, by the ends of all backups that may be used.
 
-    Raises BackupFailed if none reaches an LSN.
+    Raises BackupFailed if none reaches the point.
     """
     found = history(backups)
     newest = found[-1]
@@ -90,6 +92,13 @@ def choose(backups: Sequence[BackupEnd], point: Point) -> tuple[BackupEnd, Backu
         raise BackupFailed(
             f"backup {newest.number} ends at LSN {newest.lsn}, before --to-lsn {point.lsn}; "
             "give an LSN up to there, or make a backup first"
+        )
+    newest_us = max(newest.time_us, newest.made_us)
+    if point.time_us is not None and point.time_us > newest_us:
+        raise BackupFailed(
+            f"backup {newest.number} was made at {time_text(newest.made_us)}, before --to-time "
+            f"{time_text(point.time_us)}; give a time up to {time_text(newest_us)}, or make a "
+            "backup first"
         )
     later = [backup for backup in found if point.is_before(backup)]
     earlier = [backup for backup in found if not point.is_before(backup)]

@@ -193,14 +193,13 @@ class Repository:
         try:
             source = self.store.open(file.path, AHEAD_BYTES)
         except FileNotFoundError:
-            raise DamagedData(f"{where} is missing") from None
+            raise self._missing(file) from None
         checksum, position = xxh3_64(), 0
         while data := source.read(position, PIECE_BYTES):
             checksum.update(data)
             position += len(data)
             yield data
-        if position != file.size:
-            raise DamagedData(f"{where} has {position} bytes, not {file.size}")
+        self._check_size(file, position)
         if checksum.hexdigest() != file.checksum:
             raise DamagedData(f"{where} has wrong bytes: its checksum is {checksum.hexdigest()}")
 
@@ -210,7 +209,11 @@ class Repository:
         :param quick: check only that the files exist, with their sizes.
         """
         problems: list[str] = []
-        stored = self.files()
+        sizes = {
+            entry.path: entry.size
+            for directory in DIRECTORIES
+            for entry in self.store.list(directory)
+        }
         files: dict[str, StoredFile] = {}
         for number in numbers:
             try:
@@ -219,15 +222,22 @@ class Repository:
                 problems.append(str(error))
         for file in files.values():
             try:
-                if file.path not in stored:
-                    raise DamagedData(
-                        f"{self.store.place / file.path} is missing, or has not {file.size} bytes"
-                    )
+                self._check_size(file, sizes.get(file.path))
                 for _ in () if quick else self.pieces(file):
                     pass
             except DamagedData as error:
                 problems.append(str(error))
         return Verified(len(files), sum(file.size for file in files.values()), problems)
+
+    def _check_size(self, file: StoredFile, size: int | None) -> None:
+        """Raise DamagedData if a file has another size; None: if it is missing."""
+        if size is None:
+            raise self._missing(file)
+        if size != file.size:
+            raise DamagedData(f"{self.store.place / file.path} has {size} bytes, not {file.size}")
+
+    def _missing(self, file: StoredFile) -> DamagedData:
+        return DamagedData(f"{self.store.place / file.path} is missing")
 
     # -- deletion --------------------------------------------------------------------------------
 

@@ -162,7 +162,7 @@ def _choose(repository: Repository, point: Point, number: int | None) -> Choice:
     ends = []
     for one in numbers:
         manifest = repository.read(one).manifest
-        ends.append(BackupEnd(one, manifest.lsn, manifest.time_us))
+        ends.append(BackupEnd(one, manifest.lsn, manifest.time_us, manifest.created_us))
     holder, base = (repository.read(one.number) for one in choose(ends, point))
     return Choice(holder, base)
 
@@ -297,10 +297,14 @@ class _Restore:
         if not base.segments and point == END:
             return _Cut(base.lsn, base.time_us, [], True)
         first = self._choice.holder.manifest.segments
-        since = f"; the first one there is of {time_text(first[0].created_us)}" if first else ""
+        since = (
+            f": its log begins at LSN {first[0].first_lsn}, at {time_text(first[0].created_us)}"
+            if first
+            else ""
+        )
         raise BackupFailed(
             f"backup {self._choice.holder.number} has no frame up to the given point{since}. "
-            "Give a later point, or restore an older backup (--backup)"
+            "Give a later point"
         )
 
     def _end_in(self, segment: StoredSegment, path: str, point: Point) -> tuple[int, int, bool]:

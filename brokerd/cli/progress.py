@@ -12,26 +12,24 @@ STEPS = 500
 
 
 @contextmanager
-def progress_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar; yield a function that takes the number of further bytes that are done.
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar; yield a function that takes the numbers of bytes that are done, and of all.
 
     The bar disappears at the end.
     """
     if not sys.stderr.isatty():
-        yield lambda size: None
+        yield lambda done_bytes, all_bytes: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    step_bytes = max(1, total_bytes // STEPS)
-    waiting_bytes = 0
+    shown_bytes = 0
 
-    def advance(size: int) -> None:
-        nonlocal waiting_bytes
-        waiting_bytes += size
-        if waiting_bytes >= step_bytes:
-            progress.advance(task, waiting_bytes)
-            waiting_bytes = 0
+    def show(done_bytes: int, all_bytes: int) -> None:
+        nonlocal shown_bytes
+        if done_bytes >= min(all_bytes, shown_bytes + max(1, all_bytes // STEPS)):
+            progress.update(task, completed=done_bytes, total=all_bytes)
+            shown_bytes = done_bytes
 
     with Progress(
         TextColumn("{task.description}", markup=False),
@@ -41,5 +39,5 @@ def progress_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]
         console=Console(file=sys.stderr),
         transient=True,
     ) as progress:
-        task = progress.add_task(what, total=total_bytes)
-        yield advance
+        task = progress.add_task(what, total=None)
+        yield show

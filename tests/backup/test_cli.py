@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from brokerd.backup.manifest import BackupFailed
 from brokerd.cli.main import cli
 from brokerd.errors import ConfigError
 from tests.backup.world import BIG, LOG_ID, Log, read_log
@@ -127,6 +128,32 @@ def test_a_wrong_address_is_named(log: Log, to: str, said: str) -> None:
 def test_a_backup_inside_of_the_journal_is_refused(log: Log) -> None:
     with pytest.raises(ConfigError, match="belongs to the broker"):
         run(log, "backup", log.wal_path / "backups")
+
+
+@pytest.mark.parametrize("name", ["backups", ".", "elsewhere/../backups"])
+def test_a_backup_inside_of_the_data_directory_is_refused(log: Log, name: str) -> None:
+    """It would be lost with the directory."""
+    with pytest.raises(ConfigError, match="is in the data directory"):
+        run(log, "backup", log.data_dir / name)
+    assert not (log.data_dir / "backups").exists()
+
+
+def test_a_backup_of_nothing_makes_no_directory(log: Log, tmp_path: Path) -> None:
+    arguments = ["--data-dir", str(tmp_path / "nothing"), "backup", str(tmp_path / "backups")]
+    with pytest.raises(BackupFailed, match="is no data directory"):
+        CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert not (tmp_path / "backups").exists()
+
+
+def test_a_file_of_another_size_is_named_with_both_sizes(log: Log, tmp_path: Path) -> None:
+    run(log, "backup", tmp_path / "backups")
+    stored = min((tmp_path / "backups" / "wal").glob("*.wal"))
+    size = stored.stat().st_size
+    os.truncate(stored, 7)
+    for options in ((), ("--quick",)):
+        result = run(log, "backup", "verify", tmp_path / "backups", *options)
+        assert result.exit_code == 1
+        assert result.stdout.startswith(f"DAMAGE {stored} has 7 bytes, not {size}\n")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from brokerd.backup.points import (
 from brokerd.backup.repository import Backup
 
 ID = "ab" * 16
-THREE = [BackupEnd(1, 100, 10), BackupEnd(2, 200, 20), BackupEnd(4, 300, 30)]
+THREE = [BackupEnd(1, 100, 10, 11), BackupEnd(2, 200, 20, 21), BackupEnd(4, 300, 30, 35)]
 
 
 def numbers(point: Point, backups: list[BackupEnd] = THREE) -> tuple[int, int]:
@@ -42,7 +42,7 @@ def numbers(point: Point, backups: list[BackupEnd] = THREE) -> tuple[int, int]:
         (Point(lsn=200), (2, 2)),
         (Point(lsn=199), (2, 1)),
         (Point(lsn=99), (1, 1)),
-        (Point(time_us=99), (4, 4)),
+        (Point(time_us=35), (4, 4)),
         (Point(time_us=30), (4, 4)),
         (Point(time_us=29), (4, 2)),
         (Point(time_us=20), (4, 2)),
@@ -59,9 +59,19 @@ def test_an_lsn_after_the_newest_backup_is_refused() -> None:
         choose(THREE, Point(lsn=301))
 
 
+def test_a_time_after_the_newest_backup_is_refused() -> None:
+    """The log of that time is not in it. Until then nothing may have been written."""
+    said = (
+        r"^backup 4 was made at 1970-01-01T00:00:00\.000035Z, before --to-time "
+        r"1970-01-01T00:00:00\.000036Z; give a time up to 1970-01-01T00:00:00\.000035Z, or"
+    )
+    with pytest.raises(BackupFailed, match=said):
+        choose(THREE, Point(time_us=36))
+
+
 def test_a_backup_of_a_history_that_a_restore_ended_serves_no_point() -> None:
     """Backup 2 goes further than the newer 3: the log was taken back in between."""
-    ends = [BackupEnd(1, 100, 10), BackupEnd(2, 200, 20), BackupEnd(3, 150, 25)]
+    ends = [BackupEnd(1, 100, 10, 10), BackupEnd(2, 200, 20, 20), BackupEnd(3, 150, 25, 25)]
     assert [one.number for one in history(ends)] == [1, 3]
     assert numbers(Point(lsn=150), ends) == (3, 3)
     assert numbers(Point(lsn=120), ends) == (3, 1)

@@ -24,9 +24,9 @@ def test_a_terminal_gets_a_bar_that_disappears(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name, value)
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with progress_bar("verify [log]", 2048) as advance:
-        for _ in range(512):
-            advance(2)
+    with progress_bar("verify [log]") as show:
+        for number in range(512):
+            show(2 * (number + 1), 2048)
     drawn = terminal.getvalue()
     assert "verify [log]" in drawn
     assert "1.0/2.0 KiB" in drawn
@@ -36,6 +36,6 @@ def test_a_terminal_gets_a_bar_that_disappears(monkeypatch: pytest.MonkeyPatch) 
 def test_programs_get_none(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
-    with progress_bar("verify", 2048) as advance:
-        advance(2048)
+    with progress_bar("verify") as show:
+        show(2048, 2048)
     assert stderr.getvalue() == ""

@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import resource
 import secrets
-import sys
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,11 @@ from brokerd.backup.manifest import ArchiveVersion
 from brokerd.backup.points import Point, time_text
 from brokerd.backup.repository import Pruned, Repository
 from brokerd.backup.restore import Identity, restore
+from brokerd.backup.source import read_log_id
 from brokerd.cli import output
 from brokerd.cli.options import some
 from brokerd.cli.options import time as time_type
+from brokerd.cli.progress import progress_bar
 from brokerd.errors import ConfigError, DamagedData, NewerFormat
 from brokerd.wal.disk import RealDisk
 
@@ -78,33 +80,25 @@ def _existing(context: click.Context, text: str) -> Repository:
     return repository
 
 
+def _require_outside(place: Place, data_dir: Path) -> None:
+    """Raise ConfigError if backups would be in the data directory, and be lost with it."""
+    if isinstance(place, Path) and place.resolve().is_relative_to(data_dir.resolve()):
+        raise ConfigError(
+            f"the address of the backups: {place} is in the data directory {data_dir}, and a "
+            "mistake or a lost disk takes both; name a directory elsewhere, best on another disk, "
+            "or a bucket"
+        )
+
+
 def _set_umask(context: click.Context, umask: int) -> None:
     """Set the umask until the command ends."""
     before = os.umask(umask)
     context.call_on_close(lambda: os.umask(before))
 
 
-class _ProgressLine:
-    """Shows progress in one line of a terminal, once for each percent."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._is_shown = sys.stderr.isatty()
-        self._percent = -1
-
-    def show(self, progress: Progress) -> None:
-        percent = 100 * progress.bytes // max(1, progress.bytes_all)
-        if self._is_shown and percent != self._percent:
-            self._percent = percent
-            line = (
-                f"{self._what} {percent:3}%  {output.size(progress.bytes)} of "
-                f"{output.size(progress.bytes_all)}, file {progress.files} of {progress.files_all}"
-            )
-            click.echo(f"\r{line:<78}", nl=False, err=True)
-
-    def end(self) -> None:
-        if self._percent >= 0:
-            click.echo(err=True)
+def _shown(show: Callable[[int, int], None]) -> Callable[[Progress], None]:
+    """Return a function that shows progress in a bar."""
+    return lambda progress: show(progress.bytes, progress.bytes_all)
 
 
 def _pruned_line(pruned: Pruned) -> str:
@@ -129,7 +123,7 @@ def create_command(context: click.Context, to: str, archive: str, keep: int | No
     data_dir = os.path.abspath(context.obj["data_dir"])
     place = _place(context, archive, "--archive") if archive else address("", Path(data_dir))
     repository = _repository(context, to)
-    bar = _ProgressLine("backup")
+    _require_outside(repository.store.place, Path(data_dir))
 
     def named_archive(log_id: str) -> ArchiveVersion | None:
         try:
@@ -141,16 +135,17 @@ def create_command(context: click.Context, to: str, archive: str, keep: int | No
             return None
         return None if found is None else found[0]
 
+    read_log_id(RealDisk(), data_dir)  # without a log, no directory is made
     with repository.lock():
-        created = create_backup(
-            RealDisk(),
-            data_dir,
-            repository,
-            time.time_ns() // 1000,
-            named_archive,
-            bar.show,
-        )
-        bar.end()
+        with progress_bar("backup") as show:
+            created = create_backup(
+                RealDisk(),
+                data_dir,
+                repository,
+                time.time_ns() // 1000,
+                named_archive,
+                _shown(show),
+            )
         pruned = None if keep is None else repository.prune(keep)
     number, manifest = created.backup
     if manifest.pin is not None and manifest.archive is None:
@@ -314,9 +309,10 @@ def restore_command(
         _place(context, archive, "--archive") if archive else None,
     )
     point = Point(to_lsn, None if to_time is None else _microseconds(to_time))
-    bar = _ProgressLine("restore")
-    done = restore(RealDisk(), repository, into, identity, point, number, allow_damage, bar.show)
-    bar.end()
+    with progress_bar("restore") as show:
+        done = restore(
+            RealDisk(), repository, into, identity, point, number, allow_damage, _shown(show)
+        )
     damage = [f"{one.name} at {one.position}: {one.problem}" for one in done.report.damages]
     answer = {
         "directory": done.directory,

@@ -68,12 +68,15 @@ def verify_command(context: click.Context) -> None:
     """Read every byte of the log, its indexes and its snapshots; exit 1 if anything is damaged."""
     disk, wal_path, state_path = _paths(context)
     names = TopicNames()
+    done_bytes, all_bytes = 0, _log_bytes(wal_path)
 
     def see(frame: Frame) -> None:
+        nonlocal done_bytes
         names.see(frame)
-        advance(frame.end - frame.lsn)
+        done_bytes += frame.end - frame.lsn
+        show(done_bytes, all_bytes)
 
-    with progress_bar("verify", _log_bytes(wal_path)) as advance:
+    with progress_bar("verify") as show:
         report = verify(disk, wal_path, state_path, see)
     if context.obj["json"]:
         click.echo(json.dumps({"directory": wal_path, **_report_fields(report)}))
