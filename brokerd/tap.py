@@ -23,6 +23,7 @@ from twisted.python.logfile import LogFile
 from brokerd import __version__
 from brokerd.admin.health import Health
 from brokerd.admin.http.hosts import Hosts
+from brokerd.admin.shapes.configuration import OptionShape
 from brokerd.admin.site import MetricsResource, make_site
 from brokerd.errors import BrokerdError
 from brokerd.server.compiled import is_compiled
@@ -36,6 +37,7 @@ from brokerd.server.config import (
     secret_warnings,
     with_secrets,
 )
+from brokerd.server.configuration_report import ConfigurationReport
 from brokerd.server.descriptors import descriptors_left
 from brokerd.server.journald import WARNING
 from brokerd.server.listeners import ADMIN, endpoints_of, insecure_listeners, is_open
@@ -116,9 +118,11 @@ def assemble(
     make_core: MakeCore,
     metrics: MetricsResource,
     process_exit: ProcessExit,
+    options: Callable[[], Sequence[OptionShape]] = tuple,
 ) -> BrokerdService:
     """Assemble a service without opening anything.
 
+    :param options: returns the options of the configuration, for the admin API.
     :raises ConfigError: for an invalid or insecure endpoint.
     """
     data_dir = Path(os.path.abspath(config.data_dir))
@@ -149,7 +153,9 @@ def assemble(
         if config.security.auth == "off":
             only_writes = not checks_host(config, endpoints[ADMIN])
             hosts = Hosts([socket.gethostname(), *config.admin.hosts], only_writes)
-        site = make_site(service.status, core.api(), health, metrics, reactor, _log, hosts)
+        api = core.api()
+        api.options = options
+        site = make_site(service.status, api, health, metrics, reactor, _log, hosts)
         site.descriptors_left = descriptors_left
         service.attach_admin(listener(ADMIN, config.admin.endpoint, lambda: site))
     return service
@@ -175,16 +181,27 @@ def makeService(options: Options) -> BrokerdService:
         warnings = (*loaded.warnings, *secret_warnings(config))
         process_exit = ProcessExit()
         use_monotonic_clock(reactor)
-        service = assemble(config, os.environ, reactor, make_core, metrics_resource, process_exit)
+        report = ConfigurationReport(loaded, config)
+        service = assemble(
+            config, os.environ, reactor, make_core, metrics_resource, process_exit, report.options
+        )
     except BrokerdError as error:
         raise SystemExit(stderr_line(str(error))) from error
     parent: Mapping[str, Any] = options.parent or {}
     operator_log = make_operator_log(config.log, parent)
     service.log_observer = operator_log.observer
+
+    def read_again() -> Config:
+        return report.reading(load_options(options, os.environ))
+
+    def apply(config: Config) -> None:
+        service.reconfigure(config)
+        report.apply(config)
+
     reload = Reload(
         config,
-        lambda: with_secrets(load_options(options, os.environ).config),
-        service.reconfigure,
+        read_again,
+        apply,
         operator_log,
         service.credentials(),
     )

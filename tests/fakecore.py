@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.protocol import Factory, Protocol
 
 from brokerd import errors
+from brokerd.admin.calls import configuration
 from brokerd.admin.conditions import Condition
 from brokerd.admin.http.authentication import Authenticator
 from brokerd.admin.http.routing import Api
@@ -88,8 +89,8 @@ class FakeCore:
         return float(self.trouble.get("commit_seconds", 0))
 
     def api(self) -> Api:
-        nothing: Any = None
-        return Api(nothing, [], Authenticator(OPEN_GUARD, lambda: 0.0, bytes(32)))
+        broker: Any = types.SimpleNamespace(ready=True)
+        return Api(broker, configuration.ROUTES, Authenticator(OPEN_GUARD, lambda: 0.0, bytes(32)))
 
 
 def _from_environment(config: Config, data_dir: Path, reactor: Any) -> FakeCore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -42,6 +45,14 @@ def stop(process: subprocess.Popen[str]) -> None:
     assert (process.returncode, said) == (0, "")
 
 
+def options_in_use(twistd: Twistd) -> dict[str, Any]:
+    """Return the options as the admin API reports them, by name."""
+    listeners = twistd.directory / "brokerd-data" / "run" / "listeners.json"
+    admin = json.loads(listeners.read_text())["admin"]
+    with urlopen(f"http://{admin}/api/v1/configuration", timeout=SECONDS) as answer:
+        return {one["name"]: one for one in json.load(answer)["options"]}
+
+
 def test_both_are_harmless_with_a_log_on_stdout(twistd: Twistd) -> None:
     """SIGHUP reloads, and names what needs a restart."""
     file = twistd.directory / "brokerd.toml"
@@ -53,6 +64,10 @@ def test_both_are_harmless_with_a_log_on_stdout(twistd: Twistd) -> None:
     process.send_signal(signal.SIGHUP)
     twistd.wait_for_log(process, "reloaded")
     twistd.wait_for_log(process, "restart-needed")
+    options = options_in_use(twistd)
+    assert (options["log.level"]["value"], options["log.level"]["origin"]) == ("debug", "file")
+    assert options["wal.durability"]["value"] == "fsync"
+    assert options["wal.durability"]["restart_needed"]
     file.write_text("[log\n")
     process.send_signal(signal.SIGHUP)
     twistd.wait_for_log(process, "reload-failed")

@@ -13,6 +13,7 @@ from brokerd.admin.calls import (
     archive,
     audit,
     clock,
+    configuration,
     connections,
     effective_access,
     groups,
@@ -24,6 +25,7 @@ from brokerd.admin.calls import (
     security,
     sessions,
     topics,
+    transactions,
 )
 from brokerd.admin.http.authentication import Authenticator
 from brokerd.admin.http.resources import JSONResource
@@ -39,6 +41,7 @@ ROUTES = [
     *leases.ROUTES,
     *archive.ROUTES,
     *clock.ROUTES,
+    *configuration.ROUTES,
     *connections.ROUTES,
     *security.ROUTES,
     *sessions.ROUTES,
@@ -46,6 +49,7 @@ ROUTES = [
     *quotas.ROUTES,
     *schemas.ROUTES,
     *audit.ROUTES,
+    *transactions.ROUTES,
 ]
 OPENAPI = describe(ROUTES)
 

@@ -231,6 +231,19 @@ class Transactions:
             self._look_call.cancel()
             self._look_call = None
 
+    @property
+    def held_bytes_max(self) -> int:
+        """Most memory of all open transactions together."""
+        return self._most_bytes
+
+    def open(self) -> Iterator[Transaction]:
+        """Iterate over the open transactions, in the order of their timeouts."""
+        return iter(self._open)
+
+    def seconds_left(self, transaction: Transaction) -> float:
+        """Return the time until the broker rolls a transaction back."""
+        return transaction.end_seconds - self._clock.seconds()
+
     def status(self) -> dict[str, Any]:
         """Return counts and sizes for the status."""
         return {

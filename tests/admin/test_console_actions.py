@@ -264,3 +264,32 @@ def test_leases_and_dead_letters_come_in_pages(workshop: Workshop) -> None:
     client.settle_batch("paged", "workers", "w", items)
     console.visit("#/topics/paged/groups/workers")
     check("dead letters")
+
+
+def test_a_quota_is_set_changed_and_deleted(workshop: Workshop) -> None:
+    console = workshop.console
+    console.visit("#/quotas")
+    console.choose("Set a quota …")
+    console.fill("Name", "*")
+    console.page.get_by_role("dialog").get_by_label("Kind").select_option("default")
+    console.fill("Requests a second", "700")
+    console.press("Set")
+    assert console.notice() == "The quota of default * is set."
+    console.choose("change the quota of default *")
+    console.fill("Connections", "9")
+    console.press("Set")
+    console.notice()
+    limits = console.get("quotas/default/*")["limits"]
+    assert (limits["requests"], limits["connections"]) == (700, 9)
+    console.choose("delete the quota of default *")
+    console.press("Delete the quota")
+    assert console.notice() == "The quota of default * is deleted."
+    assert console.get("quotas")["quotas"] == []
+
+
+def test_broker_time_is_set(workshop: Workshop) -> None:
+    console = workshop.console
+    console.visit("#/clock")
+    console.choose("Set broker time …")
+    console.press("Set broker time")
+    assert console.notice() == "Broker time is set."

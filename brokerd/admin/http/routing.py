@@ -9,7 +9,7 @@ the request is decoded. `STATUSES` maps the errors of the broker to HTTP statuse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +27,7 @@ from brokerd.admin.http.authentication import Authenticator, Login, ask_for_logi
 from brokerd.admin.http.origins import is_cross_origin, is_from_page
 from brokerd.admin.http.resources import METHODS, Branch, json_answer, refusal
 from brokerd.admin.http.sessions import Session
+from brokerd.admin.shapes.configuration import OptionShape
 from brokerd.broker import Broker
 from brokerd.broker.calls import call_when_admitted
 from brokerd.errors import BrokerdError, InvalidRequest
@@ -140,6 +141,8 @@ class Call(NamedTuple):
     """The body, as the route's type."""
     login: Login
     """The session of the request."""
+    options: Callable[[], Sequence[OptionShape]]
+    """Returns the options of the configuration."""
 
     def carry_out(
         self,
@@ -229,13 +232,15 @@ class Api(Branch):
         self._broker = broker
         self._routes = routes
         self.authenticator = authenticator
+        self.options: Callable[[], Sequence[OptionShape]] = tuple
+        """Returns the options of the configuration."""
 
     def getChild(self, path: bytes, request: Request) -> Resource:
         """Return the resource of a path; its parts are already percent-decoded."""
         found = self.find([path, *(request.postpath or [])], request.args or {})
         if not found:
             return super().getChild(path, request)
-        return _Endpoint(self._broker, found, self.authenticator)
+        return _Endpoint(self._broker, found, self.authenticator, self.options)
 
     def find(
         self, raw: list[bytes], query: Mapping[bytes, list[bytes]]
@@ -272,10 +277,12 @@ class _Endpoint(Resource):
         broker: Broker,
         found: dict[str, tuple[Route, dict[str, str]]],
         authenticator: Authenticator,
+        options: Callable[[], Sequence[OptionShape]],
     ) -> None:
         super().__init__()
         self._broker = broker
         self._authenticator = authenticator
+        self._options = options
         self._found = found
 
     def render(self, request: Request) -> Any:
@@ -289,7 +296,8 @@ class _Endpoint(Resource):
                 http.NOT_ALLOWED,
                 refusal(f"{method} is not for this path: use {' or '.join(allowed)}"),
             )
-        _Reply(request, self._authenticator).begin(self._broker, *self._found[method])
+        reply = _Reply(request, self._authenticator, self._options)
+        reply.begin(self._broker, *self._found[method])
         return NOT_DONE_YET
 
 
@@ -298,9 +306,15 @@ class _Reply:
 
     _log = Logger()
 
-    def __init__(self, request: Request, authenticator: Authenticator) -> None:
+    def __init__(
+        self,
+        request: Request,
+        authenticator: Authenticator,
+        options: Callable[[], Sequence[OptionShape]],
+    ) -> None:
         self._request = request
         self._authenticator = authenticator
+        self._options = options
 
     def begin(self, broker: Broker, route: Route, names: dict[str, str]) -> None:
         """Make the call; send the answer when it fires."""
@@ -320,7 +334,7 @@ class _Reply:
         if route.is_write:
             _check_page(self._request, login.session)
         query, body = _query(self._request, route), _body(self._request, route)
-        call = Call(broker, access, names, query, body, login)
+        call = Call(broker, access, names, query, body, login, self._options)
         result = route.act(call)
         return result if isinstance(result, Struct) else await result
 

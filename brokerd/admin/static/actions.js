@@ -224,3 +224,54 @@ export function closeConnection(may, connection) {
     },
   }), `close ${name}`);
 }
+
+/* -- quotas and clock --------------------------------------------------------------------------- */
+
+const KINDS = ["account", "address", "listener", "default"].map((kind) => [kind, kind]);
+
+/* With `quota`, changes it; without, asks for its kind and name. */
+export function setQuota(may, quota) {
+  const limits = quota?.limits ?? { requests: 0, bytes_in: 0, bytes_out: 0, connections: 0 };
+  const limit = (name, label) => (
+    { name, label, type: "number", min: 0, value: String(limits[name]), required: true, hint: "0: no limit" });
+  const names = quota ? [] : [
+    { name: "kind", label: "Kind", choices: KINDS, value: "account" },
+    { name: "name", label: "Name", required: true, hint: "of the account, the address or the listener; * for the default" },
+  ];
+  const label = quota ? `change the quota of ${quota.kind} ${quota.name}` : "Set a quota …";
+  return may.has("admin") && button(quota ? "Change …" : label, () => ask({
+    title: quota ? `Quota of ${quota.kind} ${quota.name}` : "Set a quota",
+    fields: [...names, limit("requests", "Requests a second"), limit("bytes_in", "Bytes in a second"),
+      limit("bytes_out", "Bytes out a second"), limit("connections", "Connections")],
+    button: "Set",
+    act: async ({ kind = quota?.kind, name = quota?.name, ...values }) => {
+      const numbers = Object.fromEntries(Object.entries(values).map(([key, value]) => [key, Number(value)]));
+      await send("PUT", ["quotas", kind, name], numbers);
+      return `The quota of ${kind} ${name} is set.`;
+    },
+  }), label);
+}
+
+export function deleteQuota(may, { kind, name }) {
+  return may.has("admin") && button("Delete …", () => ask({
+    title: `Delete the quota of ${kind} ${name}`,
+    button: "Delete the quota",
+    act: async () => {
+      await send("DELETE", ["quotas", kind, name]);
+      return `The quota of ${kind} ${name} is deleted.`;
+    },
+  }), `delete the quota of ${kind} ${name}`);
+}
+
+export function setClock(may, clock) {
+  return may.has("admin") && button("Set broker time …", () => ask({
+    title: "Set broker time to the wall clock",
+    text: [`Broker time is ${clock.time}, the wall clock ${clock.wall_time}. The broker trusts the wall clock from then on.`,
+      "Times that the broker gave before may lie in the future afterwards."],
+    button: "Set broker time",
+    act: async () => {
+      await send("POST", ["clock", "set"]);
+      return "Broker time is set.";
+    },
+  }));
+}

@@ -1,7 +1,7 @@
 /* Requests to the JSON API. */
 
 /* Names in paths, by the part before them. Browsers drop the parts "." and ".." from a path. */
-const NAMES = { topics: "topic", groups: "group", schemas: "name" };
+const NAMES = { topics: "topic", groups: "group", schemas: "name", account: "name" };
 const isDropped = (part) => part === "." || part === "..";
 
 function address(parts, query = {}) {

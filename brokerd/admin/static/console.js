@@ -16,6 +16,10 @@ const VIEWS = [
   [/^schemas\/[^/]+\/[0-9]+$/, views.schema],
   [/^security$/, views.security],
   [/^audit$/, views.audit],
+  [/^transactions$/, views.transactions],
+  [/^quotas$/, views.quotas],
+  [/^clock$/, views.clock],
+  [/^configuration$/, views.configuration],
 ];
 const [overview, view, notice] = ["overview", "view", "notice"].map((id) => document.getElementById(id));
 let visits = 0;
@@ -53,7 +57,7 @@ async function show(event) {
 }
 
 document.addEventListener("brokerd-changed", (event) => {
-  text = event.detail;
+  [text, notice.textContent] = [event.detail, ""];
   show(event);
 });
 async function showSession() {

@@ -326,3 +326,69 @@ export async function audit(parts, query) {
       page.unreadable ? `${number(page.unreadable)} events are lost to damage` : "",
       page.next === null ? "" : element("a", { href: `${address("audit")}?${next}` }, "older events")))];
 }
+
+export async function quotas(parts, query) {
+  const first = Number(query.get("first") ?? 0);
+  const [page, may] = await Promise.all([get(["quotas"], { first, limit: ROWS }), permissions()]);
+  const limit = (shown, value) => value === 0 ? "no limit" : shown(value);
+  const rows = page.quotas.map(({ kind, name, limits, use }) => [
+    kind, name, limit(number, limits.requests), number(use.requests), limit(bytes, limits.bytes_in), bytes(use.bytes_in),
+    limit(bytes, limits.bytes_out), bytes(use.bytes_out), limit(number, limits.connections), number(use.connections),
+    number(use.waits), number(use.refused),
+    buttons(actions.setQuota(may, { kind, name, limits }), actions.deleteQuota(may, { kind, name }))]);
+  return [
+    buttons(actions.setQuota(may)),
+    section("Quotas: limits a second, and use since the start", table("quotas",
+      ["kind", "name", "#requests a second", "#requests", "#bytes in a second", "#bytes in", "#bytes out a second",
+        "#bytes out", "#connections at most", "#connections", "#requests that waited", "#connections refused", ""], rows)),
+    pages(["quotas"], "first", first, page.next)];
+}
+
+export async function transactions(parts, query) {
+  const first = Number(query.get("first_number") ?? 0);
+  const page = await get(["transactions"], { first_number: first, limit: ROWS });
+  const rows = page.transactions.map((one) => [
+    number(one.number), number(one.records), bytes(one.held_bytes), seconds(one.seconds_left),
+    one.commit_waits ? "its commit waits for room in the journal" : "open",
+    one.topics.join(", ") + (one.topics_count > one.topics.length ? ` and ${number(one.topics_count - one.topics.length)} more` : "")]);
+  return [
+    section("Transactions", facts([
+      ["open", number(page.open)], ["memory of all", `${bytes(page.held_bytes)} of ${bytes(page.held_bytes_max)}`],
+      ["committed since the start", number(page.committed)], ["rolled back", number(page.rolled_back)],
+      ["timed out", number(page.timed_out)]])),
+    section("Open transactions, oldest first",
+      table("open transactions", ["#number", "#records", "#memory", "#time left", "state", "topics"], rows)),
+    pages(["transactions"], "first_number", first, page.next_number)];
+}
+
+export async function clock() {
+  const [found, may] = await Promise.all([get(["clock"]), permissions()]);
+  return [
+    section("Clocks", facts([
+      ["broker time", found.time], ["wall clock", found.wall_time], ["time of removals", found.removal_time],
+      ["skew: broker time less wall clock", seconds(found.skew_seconds)],
+      ["ahead: broker time less time of removals", seconds(found.ahead_seconds)],
+      ["broker time is trusted", found.degraded === "" ? "yes" : `no: ${found.degraded}`]])),
+    buttons(actions.setClock(may, found))];
+}
+
+const ORIGINS = ["file", "environment", "option"];
+const given = (content) => Array.isArray(content) ? content.join(", ") : String(content);
+
+export async function configuration(parts, query) {
+  const { options } = await get(["configuration"]);
+  const text = query.get("text") ?? "";
+  const isChosen = ({ name, origin }) => name.includes(text) && (!query.has("given") || ORIGINS.includes(origin));
+  const [input, label] = field("option contains", { value: text });
+  const [only, onlyLabel] = field("without defaults", { type: "checkbox", checked: query.has("given") });
+  const rows = options.filter(isChosen).map((one) => [
+    one.name, given(one.value), one.source || "default", given(one.default ?? "–"),
+    one.restart_needed ? "restart needed for another value" : one.reloadable ? "reload" : "restart"]);
+  return [
+    form(() => {
+      const wanted = new URLSearchParams({ text: input.value });
+      if (only.checked) { wanted.set("given", "yes"); }
+      location.hash = `${address("configuration")}?${wanted}`;
+    }, label, onlyLabel, element("button", {}, "Show")),
+    section("Configuration in use", table("configuration", ["option", "value", "from", "default", "a change needs"], rows))];
+}
