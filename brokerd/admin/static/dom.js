@@ -25,12 +25,12 @@ export function bytes(value) {
 
 export const seconds = (value) => (value ?? null) === null ? "–" : `${Number(value.toFixed(3))} s`;
 
-/* `headings`: texts; one that begins with "#" is a column of numbers. `rows`: texts or nodes. */
+/* `headings`: texts; one that begins with "#" is a column of numbers, an empty one has buttons. `rows`: texts or nodes. */
 export function table(label, headings, rows) {
   const isNumber = headings.map((heading) => heading.startsWith("#"));
   const cell = (name, content, index) =>
     element(name, { className: isNumber[index] ? "n" : "" }, content);
-  const head = element("tr", {}, ...headings.map((text, index) => cell("th", text.replace("#", ""), index)));
+  const head = element("tr", {}, ...headings.map((text, index) => cell(text ? "th" : "td", text.replace("#", ""), index)));
   const body = rows.map((row) => element("tr", {}, ...row.map((content, index) => cell("td", content, index))));
   if (rows.length === 0) {
     body.push(element("tr", {}, element("td", { colSpan: headings.length, className: "none" }, "none")));
@@ -45,6 +45,12 @@ export function table(label, headings, rows) {
 export function facts(pairs) {
   return element("dl", {}, ...pairs.flatMap(([name, value]) =>
     [element("dt", {}, name), element("dd", {}, value)]));
+}
+
+/* Makes a block of text that keeps its lines. The keyboard can scroll a long one. */
+export function block(text) {
+  const isLong = text.length > 400 || text.split("\n").length > 10;
+  return element("pre", isLong ? { tabIndex: 0 } : {}, text);
 }
 
 export const section = (title, ...children) => element("section", {}, element("h2", {}, title), ...children);

@@ -3,7 +3,7 @@
 import * as actions from "./actions.js";
 import { get, getExactly, permissions } from "./api.js";
 import { button, buttons } from "./dialogs.js";
-import { address, bytes, element, facts, key, link, number, seconds, section, table, value } from "./dom.js";
+import { address, block, bytes, element, facts, key, link, number, seconds, section, table, value } from "./dom.js";
 
 const ROWS = 100;
 const SEARCH_REQUESTS = 10;
@@ -173,7 +173,7 @@ async function search(name, partition, from, text) {
 
 function recordTable(records, asHex) {
   return table("records", ["#offset", "key", "value", "append time", "format", "encoding"], records.map((record) => [
-    number(record.offset), key(record), element("pre", {}, value(record, asHex)),
+    number(record.offset), key(record), block(value(record, asHex)),
     record.append_time, record.format ?? "admin API", record.encoding]));
 }
 
@@ -276,7 +276,7 @@ export async function schema([, name, version]) {
     element("h2", { className: "name" }, `Schema ${name}`),
     facts([["version", number(found.version)], ["type", found.type], ["compatibility", found.compatibility],
       ["registered", found.created]]),
-    section("Text", element("pre", {}, found.definition)),
+    section("Text", block(found.definition)),
     section("Versions", element("p", { className: "pages" },
       ...all.versions.map((one) => link(String(one.version), "schemas", name, String(one.version)))))];
 }
