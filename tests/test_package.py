@@ -19,6 +19,7 @@ import pytest
 from brokerd import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
+STATIC = ROOT / "brokerd" / "admin" / "static"
 SECONDS = 300
 BACKEND = "scripts/build_backend.py"
 
@@ -104,17 +105,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "brokerd").rglob("*.py")}
     modules = {name for name in modules if not name.startswith("simulator/")}
-    assert names - modules == {
-        "twisted/plugins/brokerd_plugin.py",
-        "brokerd/py.typed",
-        "brokerd/admin/static/charts.js",
-        "brokerd/admin/static/console.js",
-        "brokerd/admin/static/dom.js",
-        "brokerd/admin/static/index.html",
-        "brokerd/admin/static/page.css",
-        "brokerd/admin/static/page.js",
-        "brokerd/admin/static/views.js",
-    }
+    static = {f"brokerd/admin/static/{path.name}" for path in STATIC.iterdir()}
+    assert "brokerd/admin/static/index.html" in static
+    assert names - modules - static == {"twisted/plugins/brokerd_plugin.py", "brokerd/py.typed"}
+    assert static - names == set()
     assert modules - names == set()
 
 
@@ -143,8 +137,22 @@ def test_the_job_says_what_is_not_installed(environment: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_installed_broker_starts_and_stops(environment: Path, tmp_path: Path) -> None:
-    """From the wheel alone it serves, and SIGTERM ends it cleanly."""
+def test_the_wheel_brings_no_package_of_an_extra(environment: Path) -> None:
+    """Spark, the archive's packages, schemas and the tools of tests stay away."""
+    metadata = ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    lines = " ".join(metadata["options.extras_require"].values()).split()
+    of_extras = {re.split(r"[<>=[]", line)[0].lower() for line in lines} - {"brokerd"}
+    assert {"pyspark", "pyarrow", "fastavro", "pytest", "mypy", "sphinx"} <= of_extras
+    listed = run(environment / "bin" / "python", "-m", "pip", "list", "--format=json")
+    installed = {package["name"].lower() for package in json.loads(listed)}
+    assert {"brokerd", "twisted", "msgpack"} <= installed
+    assert not installed & of_extras
+
+
+@pytest.mark.slow
+def test_an_installed_broker_serves_a_record(environment: Path, tmp_path: Path) -> None:
+    """From the wheel alone it takes a record and returns it, and SIGTERM ends it cleanly."""
     arguments = ["-n", "--pidfile=", "brokerd", "--admin", "tcp:0", "--listen", "mamamia=tcp:0"]
     listeners = tmp_path / "brokerd-data" / "run" / "listeners.json"
     with (tmp_path / "output").open("w") as output:
@@ -160,7 +168,20 @@ def test_an_installed_broker_starts_and_stops(environment: Path, tmp_path: Path)
         while not listeners.exists() and broker.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         assert listeners.exists(), (tmp_path / "output").read_text()
-        assert set(json.loads(listeners.read_text())) == {"mamamia", "admin"}
+        addresses = json.loads(listeners.read_text())
+        assert set(addresses) == {"mamamia", "admin"}
+        brokerctl = [environment / "bin" / "brokerctl", "--server", f"http://{addresses['admin']}"]
+        run(*brokerctl, "produce", "orders", "by brokerctl", cwd=tmp_path)
+        client = (
+            "from brokerd.client.mamamia import MamamiaClient\n"
+            f"with MamamiaClient({addresses['mamamia']!r}) as client:\n"
+            "    client.produce('orders', 'by the client')\n"
+            "    print(client.acquire('orders', 'billing', 'worker').payload)"
+        )
+        said = run(environment / "bin" / "python", "-c", client, cwd=tmp_path)
+        assert "by brokerctl" in said
+        said = run(*brokerctl, "tail", "orders", "--from", "0", "--max", "2", cwd=tmp_path)
+        assert "by the client" in said
         broker.send_signal(signal.SIGTERM)
         assert broker.wait(timeout=SECONDS) == 0, (tmp_path / "output").read_text()
         assert not listeners.exists()
