@@ -388,7 +388,7 @@ def _report_lines(report: JobReport) -> Iterator[str]:
     if ingest.segments:
         yield (
             f"ingested {some(ingest.segments, 'journal file')}, {size(ingest.log_bytes)}: "
-            f"{ingest.records:,} records and {ingest.events:,} events, in "
+            f"{some(ingest.records, 'record')} and {some(ingest.events, 'event')}, in "
             f"{some(ingest.files, 'file')} of {size(ingest.file_bytes)}"
         )
     for step in report.steps:
@@ -435,7 +435,7 @@ def _print_plan_lines(facts: dict[str, Any]) -> None:
     if facts["segments"]:
         click.echo(
             f"would ingest {some(facts['segments'], 'journal file')}, {size(facts['log_bytes'])}: "
-            f"{facts['records']:,} records, into {some(facts['files'], 'file')}"
+            f"{some(facts['records'], 'record')}, into {some(facts['files'], 'file')}"
         )
     else:
         click.echo("nothing to ingest")

@@ -51,7 +51,7 @@ def report(state: SharedState, times: Times, next_offset: int, dead: int, where:
         (
             "records in the log",
             f"{next_offset:,}",
-            f"{ledger.unacknowledged_copies():,} stored without an answer",
+            f"{ledger.unacknowledged_copies():,} twice: killed before the answer, then sent again",
         ),
         (
             "records read",

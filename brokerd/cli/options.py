@@ -125,8 +125,8 @@ def yes_option(command: Command) -> Command:
 
 
 def some(count: int, what: str) -> str:
-    """Format a count with its noun: ``1 lease``, ``2 leases``."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    """Format a count with its noun: ``1 lease``, ``2,000 leases``."""
+    return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def on_terminal() -> bool:

@@ -50,8 +50,16 @@ def parse_address(text: str) -> Address:
 def open_socket(address: Address, timeout: float) -> socket.socket:
     """Return a connected stream socket with this timeout (seconds) and TCP_NODELAY.
 
-    :raises OSError: the connection was refused or timed out.
+    :raises OSError: the connection was refused or timed out; its text names the address.
     """
+    try:
+        return _open_socket(address, timeout)
+    except OSError as error:
+        error.filename = str(address)
+        raise
+
+
+def _open_socket(address: Address, timeout: float) -> socket.socket:
     if address.path is None:
         opened = socket.create_connection((address.host, address.port), timeout)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

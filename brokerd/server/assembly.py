@@ -385,7 +385,7 @@ class BrokerCore:
 
     def _log_recovery(self, report: RecoveryReport) -> None:
         self._log.info(
-            "replayed {frames} frames, {bytes} bytes, in {seconds:.3f} s",
+            "replayed what no snapshot has: {frames} frames, {bytes} bytes, in {seconds:.3f} s",
             event_id="replayed",
             frames=report.frames,
             bytes=report.bytes,

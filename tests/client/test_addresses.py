@@ -73,3 +73,10 @@ def test_a_port_of_the_machine_is_opened():
         open_socket(Address(*listening.getsockname()), 5.0) as opened,
     ):
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_refused_connection_names_the_address():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError, match=f"refused: '127.0.0.1:{port}'$"):
+        open_socket(Address("127.0.0.1", port), 5.0)
