@@ -13,9 +13,9 @@ a frame of its own: call `GroupCommit.end_frame_early` first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 import msgpack
 from twisted.logger import Logger
@@ -83,6 +83,26 @@ class ChangedPartitions(NamedTuple):
     def add(self, partitions: list[Partition], group_partitions: list[GroupPartition]) -> None:
         self.partitions.update(dict.fromkeys(partitions))
         self.group_partitions.update(dict.fromkeys(group_partitions))
+
+
+class FrameObserver(Protocol):
+    """Observes frames. It must not change what it gets."""
+
+    def frame_built(
+        self,
+        ticket: int,
+        entries: Sequence[Entry],
+        partitions: Sequence[Partition],
+        group_partitions: Sequence[GroupPartition],
+    ) -> None:
+        """Observe the changes of a frame before they are encoded.
+
+        Its records are those from ``framed_end`` on in the open chunks of ``partitions``, its
+        events the waiting ones of ``group_partitions``.
+        """
+
+    def frame_durable(self, ticket: int) -> None:
+        """Note that all frames up to this ticket are durable."""
 
 
 class GroupCommit:
@@ -154,6 +174,8 @@ class GroupCommit:
         self._last_was_mark = True
         """Whether the last frame held only marks."""
         self._closed = False
+        self.observer: FrameObserver | None = None
+        """Observes all frames but marks. After an exception there is no observer any more."""
         wal.on_durable = self._on_durable
         wal.on_room = self._on_room
 
@@ -415,6 +437,14 @@ class GroupCommit:
         self.frame_time_us = self._time.time_us()
         entries = sorted(self._entries, key=_comes_after_topics)
         ticket = self._wal.next_ticket
+        if self.observer is not None:
+            self._observe(
+                self.observer.frame_built,
+                ticket,
+                entries,
+                self._partitions,
+                self._group_partitions,
+            )
         for partition in self._partitions:
             self._add_records(entries, partition, ticket)
         group, encoded, body = None, None, b""
@@ -442,6 +472,14 @@ class GroupCommit:
         self.gathered_bytes = 0
         if entries:
             self._append_entries(entries)
+
+    def _observe(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call the observer. A fault in it ends the observation, and nothing else."""
+        try:
+            function(*arguments)
+        except Exception:
+            self.observer = None
+            self._log.failure("a fault ended the tracing of records", event_id="tracing-failed")
 
     def _add_records(self, entries: list[Entry], partition: Partition, ticket: int) -> None:
         """Add the gathered records of a partition, in one batch unless they are very small."""
@@ -505,6 +543,8 @@ class GroupCommit:
         while uncommitted and uncommitted[0][0] <= ticket:
             self._uncommitted_bytes -= uncommitted.popleft()[1]
         self._set_limit()
+        if self.observer is not None:
+            self._observe(self.observer.frame_durable, ticket)
         if not self._turn_end_scheduled and not self._wal.busy:
             self._end_frame()
         waiting = self._durable_calls
