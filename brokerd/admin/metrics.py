@@ -96,6 +96,37 @@ DEFINITIONS = (
         "schema_checks.outcomes", "brokerd_schema_checks", C, "Ended schema checks", "outcome"
     ),
     Definition(
+        "telemetry.spans", "brokerd_telemetry_spans", C, "Spans for the collector", "operation"
+    ),
+    Definition(
+        "telemetry.dropped",
+        "brokerd_telemetry_dropped",
+        C,
+        "Spans dropped because a limit was reached",
+        "limit",
+    ),
+    Definition("telemetry.exported", "brokerd_telemetry_exported", C, "Spans sent"),
+    Definition("telemetry.failed", "brokerd_telemetry_failed", C, "Spans that could not be sent"),
+    Definition("telemetry.waiting", "brokerd_telemetry_waiting", G, "Spans that wait"),
+    Definition(
+        "telemetry.open_leases",
+        "brokerd_telemetry_open_leases",
+        G,
+        "Open leases of traced records",
+    ),
+    Definition(
+        "telemetry.unseen",
+        "brokerd_telemetry_unseen",
+        C,
+        "Leases and settles of records that were not in memory",
+    ),
+    Definition(
+        "telemetry.invalid",
+        "brokerd_telemetry_invalid",
+        C,
+        "Trace contexts that could not be read",
+    ),
+    Definition(
         "connections_refused",
         "brokerd_connections_refused",
         C,

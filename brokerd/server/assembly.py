@@ -32,6 +32,7 @@ from brokerd.broker import (
     build_broker,
 )
 from brokerd.broker.callbacks import run_callback
+from brokerd.broker.tracing import FrameTracer
 from brokerd.errors import StorageFailed, error_text
 from brokerd.groups import GroupSettings
 from brokerd.protocols.base.connection import Limits
@@ -47,11 +48,13 @@ from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
 from brokerd.schemas.checker import Checker
 from brokerd.security.passwords import Passwords
 from brokerd.server.certificate_log import CertificateLog
-from brokerd.server.config import Config, parse_durability
+from brokerd.server.config import Config, parse_durability, telemetry_headers
 from brokerd.server.disk_state import DiskState
 from brokerd.server.guards import audit_keep_us, make_guard, policy, prepare_accounts
 from brokerd.server.host import Host, RealHost
 from brokerd.server.sections import FIRST_BYTES, GIB, MEMORY_BYTES_MIN, Blipmq
+from brokerd.server.telemetry import STOP_SECONDS as TELEMETRY_STOP_SECONDS
+from brokerd.server.telemetry import Telemetry, check_packages
 from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 from brokerd.worker_pool import WorkerPool
 
@@ -308,6 +311,10 @@ class BrokerCore:
             self._background,
             self._reactor.seconds,
         )
+        self._telemetry: Telemetry | None = None
+        self._tracer: FrameTracer | None = None
+        if config.telemetry.endpoint:
+            self._trace(config)
         self._certificate_log = CertificateLog(self._reactor.seconds)
         self.guard = make_guard(
             config, self.broker, lambda: self.recovery is not None, self._certificate_log
@@ -337,6 +344,24 @@ class BrokerCore:
             str(root),
         )
 
+    def _trace(self, config: Config) -> None:
+        """Observe the frames of the journal. Raises ConfigError for missing packages or files."""
+        check_packages(config.telemetry)
+        host = self._host
+        self._telemetry_threads = host.threads("telemetry")
+        self._telemetry = Telemetry(
+            config.telemetry, telemetry_headers(config), self._reactor.callFromThread
+        )
+        self._tracer = FrameTracer(
+            self._telemetry,
+            lambda: int.from_bytes(host.random_bytes(8), "big") or 1,
+            lambda: int(host.wall_seconds() * 1_000_000) * 1000,
+            self.broker.time.monotonic_us,
+            config.telemetry.open_leases,
+            config.telemetry.queue_spans,
+        )
+        self.broker.group_commit.observer = self._tracer
+
     # -- up -----------------------------------------------------------------------------------
 
     def lock(self) -> None:
@@ -359,6 +384,9 @@ class BrokerCore:
         """Replay the log in a thread, then begin to serve."""
         for threads in (*self._threads, self._archive_threads):
             threads.start()
+        if self._telemetry is not None:
+            self._telemetry_threads.start()
+            self._telemetry.start()
         self._host.begin_replay()
         return _run(self._readers, self.broker.replay).addCallback(self._start)
 
@@ -484,6 +512,7 @@ class BrokerCore:
         finally:
             self._host.end_serving()
         self._schema_check_runner.end()
+        await self._stop_telemetry()
         hung = self._stop_threads() or hung
         if hung:
             raise StorageFailed(
@@ -497,6 +526,22 @@ class BrokerCore:
                 seconds=ARCHIVE_STOP_SECONDS,
             )
         self._lock.release()
+
+    async def _stop_telemetry(self) -> None:
+        """Send the spans that are left, within TELEMETRY_STOP_SECONDS."""
+        if self._telemetry is None:
+            return
+        stopping = _run(self._telemetry_threads, self._telemetry.stop)
+        try:
+            await stopping.addTimeout(TELEMETRY_STOP_SECONDS, self._reactor)
+        except TimeoutError:
+            self._log.warn(
+                "the collector did not take the last spans within {seconds} s; the stop goes on "
+                "without them",
+                event_id="telemetry-hangs",
+                seconds=TELEMETRY_STOP_SECONDS,
+            )
+        self._telemetry_threads.stop(0.0)
 
     def _stop_threads(self) -> str:
         """End the threads within JOIN_SECONDS; return which are still running, "" if none."""
@@ -602,6 +647,8 @@ class BrokerCore:
             "formats": {name: f.counters() for name, f in self._factories.items()},
             "certificates_refused": self._certificate_log.count,
         }
+        if self._telemetry is not None and self._tracer is not None:
+            status["telemetry"] = {**self._tracer.status(), **self._telemetry.status()}
         if self.broker.ready:
             status |= self.broker.status()
             segments = self._wal.segments()

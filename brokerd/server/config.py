@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -65,6 +66,7 @@ __all__ = [
     "parse_durability",
     "parse_size",
     "secret_warnings",
+    "telemetry_headers",
     "with_secrets",
 ]
 
@@ -258,7 +260,7 @@ def _visible_secrets(sources: Mapping[str, str]) -> Iterable[str]:
 def with_secrets(config: Config) -> Config:
     """Return the configuration with the secrets from their files.
 
-    :raises ConfigError: if a file is unreadable or empty.
+    :raises ConfigError: if a file is unreadable or empty, or has something else.
     """
     for name, file_name, path in _secret_files(config):
         section, _, key = name.partition(".")
@@ -267,6 +269,7 @@ def with_secrets(config: Config) -> Config:
         lines = read(file_name, path)
         values = msgspec.structs.replace(values, **{key: (*getattr(values, key), *lines)})
         config = msgspec.structs.replace(config, **{section: values})
+    telemetry_headers(config)
     return config
 
 
@@ -455,11 +458,46 @@ def _check(setting: Setting, value: Any) -> None:
             if not re.fullmatch(r"[\w.-]+", host):
                 wanted = "expected names of hosts, without scheme, port and path"
                 raise ConfigError(f"{setting.name}: {wanted}, got {host!r} ({setting.source})")
+    if setting.name == "telemetry.endpoint" and value and not _is_collector(value):
+        raise ConfigError(
+            f"{setting.name}: expected the URL of a collector such as "
+            '"http://127.0.0.1:4318/v1/traces", without user and password '
+            f"({setting.source})"
+        )
     if setting.name == "archive.uri":
         try:
             check_uri(value)
         except ConfigError as error:
             raise ConfigError(f"{error} ({setting.source})") from None
+
+
+def _is_collector(text: str) -> bool:
+    """Return whether a text is a URL for spans. Its headers have the secrets, not the URL."""
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError:
+        return False
+    is_plain = text.isascii() and text.isprintable() and " " not in text
+    is_http = url.scheme in ("http", "https") and bool(url.hostname) and port != 0
+    return is_plain and is_http and "@" not in url.netloc and not url.fragment
+
+
+def telemetry_headers(config: Config) -> dict[str, str]:
+    """Return the HTTP headers of ``telemetry.headers``, by name.
+
+    :raises ConfigError: for a line that is no header. It does not show the line.
+    """
+    headers = {}
+    for number, line in enumerate(config.telemetry.headers, 1):
+        name, equals, value = (part.strip() for part in line.partition("="))
+        is_value = value.isascii() and value.isprintable()
+        if not equals or not is_value or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
+            raise ConfigError(
+                f"telemetry.headers: header {number} is not of the form NAME=VALUE, in ASCII"
+            )
+        headers[name] = value
+    return headers
 
 
 def _meta_of(kind: Any) -> Meta | None:

@@ -214,6 +214,20 @@ class Admin(Struct, frozen=True):
     hosts: tuple[str, ...] = ()
 
 
+class Telemetry(Struct, frozen=True):
+    """Spans of records that carry a trace context; no endpoint turns them off."""
+
+    endpoint: str = ""
+    service_name: str = "brokerd"
+    headers: tuple[str, ...] = ()
+    headers_file: str = ""
+    ca_file: str = ""
+    timeout_seconds: Annotated[int, Meta(ge=1, le=600)] = 10
+    interval_ms: Annotated[int, Meta(ge=100, le=600_000)] = 1_000
+    queue_spans: Annotated[int, Meta(ge=512, le=1_000_000)] = 8_192
+    open_leases: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+
+
 class Security(Struct, frozen=True):
     """Authentication and authorization."""
 
@@ -269,6 +283,7 @@ class Config(Struct, frozen=True):
     rustlog: Rustlog = Rustlog()
     log: Log = Log()
     admin: Admin = Admin()
+    telemetry: Telemetry = Telemetry()
     security: Security = Security()
     tls: Tls = Tls()
 
@@ -276,6 +291,7 @@ class Config(Struct, frozen=True):
 SECRETS = {
     "blipmq.api_keys": "blipmq.api_keys_file",
     "security.admin_password": "security.admin_password_file",
+    "telemetry.headers": "telemetry.headers_file",
 }
 """Secret options -> the options that name a file with them, one per line."""
 FIRST_LINES = ("security.admin_password",)
