@@ -203,6 +203,18 @@ def test_limits_reach_connections_and_services_at_once() -> None:
     assert client.answers() == [Produced(0)]
 
 
+def test_the_memory_that_clients_may_claim_follows() -> None:
+    """Transactions have their part of it, at most a quarter."""
+    house = CoreHouse()
+    core = house.core
+    core.reconfigure(config("limits.memory=128MiB"))
+    assert core.broker.transactions.held_bytes_max == 32 << 20
+    assert core.memory.total_bytes == 96 << 20
+    core.reconfigure(config("limits.memory=1GiB", "limits.transaction_bytes=16MiB"))
+    assert core.broker.transactions.held_bytes_max == 16 << 20
+    assert core.memory.total_bytes == (1024 - 16) << 20
+
+
 def test_a_lower_limit_of_groups_counts_from_the_next_group_on() -> None:
     house = CoreHouse()
     house.broker.topics.create("t")

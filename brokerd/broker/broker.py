@@ -174,7 +174,7 @@ class Broker:
         return [*bounds, self.snapshotter.write_last]
 
     def change_limits(self, settings: BrokerSettings) -> None:
-        """Use other limits on topics, partitions, groups, producers and subscriptions.
+        """Use other limits on topics, partitions, groups, producers, subscriptions, transactions.
 
         What exists beyond a lower limit stays, except producers, which are forgotten.
         """
@@ -184,6 +184,7 @@ class Broker:
         self.context.state.stores.memory_max = settings.max_group_state_bytes
         self.producers.producers_max = settings.max_producers
         self.subscriptions.subscriptions_max = settings.max_subscriptions
+        self.transactions.held_bytes_max = settings.max_transaction_bytes
 
     # -- status -------------------------------------------------------------------------------
 

@@ -124,7 +124,7 @@ class Transactions:
         self._appender = appender
         self._topics = topics
         self._topic = topic
-        self._most_bytes = most_bytes
+        self.held_bytes_max = most_bytes
         self._timeout_us = timeout_us
         self._open: dict[Transaction, None] = {}
         """Transactions in the order of their begin, which is also that of their timeouts."""
@@ -231,11 +231,6 @@ class Transactions:
             self._look_call.cancel()
             self._look_call = None
 
-    @property
-    def held_bytes_max(self) -> int:
-        """Most memory of all open transactions together."""
-        return self._most_bytes
-
     def open(self) -> Iterator[Transaction]:
         """Iterate over the open transactions, in the order of their timeouts."""
         return iter(self._open)
@@ -255,10 +250,10 @@ class Transactions:
         }
 
     def _check_memory(self, added: int) -> None:
-        if self._held_bytes + added > self._most_bytes:
+        if self._held_bytes + added > self.held_bytes_max:
             raise LimitExceeded(
                 f"all open transactions together hold {self._held_bytes} bytes, and "
-                f"limits.transaction_bytes is {self._most_bytes}; try again when some are over"
+                f"limits.transaction_bytes is {self.held_bytes_max}; try again when some are over"
             )
 
     def _end(self, transaction: Transaction, state: str) -> None:

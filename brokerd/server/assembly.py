@@ -279,9 +279,8 @@ class BrokerCore:
             host.make_lock,
         )
         self._wal.on_fatal = self._failed
-        budget_bytes = memory_budget_bytes(config, host.memory_bytes())
-        settings = broker_settings(config, budget_bytes // TRANSACTION_SHARE)
-        self.memory = MemoryBudget(budget_bytes - settings.max_transaction_bytes, host.reactor)
+        settings, claims_bytes = self._shared_memory(config)
+        self.memory = MemoryBudget(claims_bytes, host.reactor)
         """The memory that peers claim besides transactions."""
         self.memory.on_freed = self._trim_later
         self._trim_call: Any = None
@@ -460,7 +459,15 @@ class BrokerCore:
             if isinstance(factory, BlipmqFactory):
                 factory.accept_keys(config.blipmq.api_keys)
         self.guard.accept_blipmq_keys(config.blipmq.api_keys)
-        self.broker.change_limits(broker_settings(config))
+        settings, claims_bytes = self._shared_memory(config)
+        self.memory.resize(claims_bytes)
+        self.broker.change_limits(settings)
+
+    def _shared_memory(self, config: Config) -> tuple[BrokerSettings, int]:
+        """Return the settings of the broker, and the memory for claims besides transactions."""
+        budget_bytes = memory_budget_bytes(config, self._host.memory_bytes())
+        settings = broker_settings(config, budget_bytes // TRANSACTION_SHARE)
+        return settings, budget_bytes - settings.max_transaction_bytes
 
     def _trim_later(self) -> None:
         """Return memory to the system in a moment, when the freed buffers are gone."""

@@ -22,6 +22,8 @@ from brokerd.server.logs import OperatorLog
 RELOADABLE = (
     "log.level",
     "log.rotate_bytes",
+    "limits.memory",
+    "limits.transaction_bytes",
     "limits.connections",
     "limits.connections_per_address",
     "limits.first_byte_seconds",

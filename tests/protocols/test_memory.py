@@ -159,6 +159,18 @@ def pass_seconds(clock: Clock, seconds: float) -> None:
         clock.advance(SWEEP_SECONDS)
 
 
+def test_another_limit_counts_at_once(budget: MemoryBudget, clock: Clock) -> None:
+    """More memory lets those go on that wait; less closes nobody, and the next ones wait."""
+    holder, waiting = Peer(budget), Peer(budget)
+    holder.holds(answers=11 * MIB)
+    budget.wait(waiting, ANSWERS)
+    budget.resize(2 * TOTAL)
+    clock.advance(0)
+    assert waiting.freed == 1 and budget.expected_bytes_max == TOTAL // 16
+    budget.resize(TOTAL // 2)
+    assert budget.full[ANSWERS] and not holder.closed
+
+
 def test_the_worst_claims_are_cut_when_one_waits_too_long(
     budget: MemoryBudget, clock: Clock
 ) -> None:

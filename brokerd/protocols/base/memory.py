@@ -86,7 +86,6 @@ class MemoryBudget:
     _log = Logger()
 
     def __init__(self, total_bytes: int, clock: Clock) -> None:
-        self.total_bytes = total_bytes
         self.cut = 0
         """Connections closed for their claims."""
         self.used = [0, 0, 0]
@@ -95,10 +94,6 @@ class MemoryBudget:
         """Whether connections have to wait, by kind."""
         self.on_freed: Callable[[], None] = lambda: None
         """Called when most of a large amount of memory is free again."""
-        self.expected_bytes_max = total_bytes // 32
-        """The largest claim for an answer whose size is not known yet."""
-        self._shares = tuple(total_bytes // part for part in SHARES)
-        self._common = total_bytes - sum(self._shares)
         self._clock = clock
         self._claims: dict[Claimant, Claim] = {}
         self._waiting: dict[Claimant, tuple[int, float]] = {}
@@ -109,6 +104,16 @@ class MemoryBudget:
         self._sweep_call: Any = None
         self._peak = 0
         """Largest sum of claims since `on_freed`."""
+        self.resize(total_bytes)
+
+    def resize(self, total_bytes: int) -> None:
+        """Limit all claims together to another sum. A lower limit closes no connection at once."""
+        self.total_bytes = total_bytes
+        self.expected_bytes_max = total_bytes // 32
+        """The largest claim for an answer whose size is not known yet."""
+        self._shares = tuple(total_bytes // part for part in SHARES)
+        self._common = total_bytes - sum(self._shares)
+        self._change((0, 0, 0), (0, 0, 0))
 
     # -- claims -------------------------------------------------------------------------------
 
