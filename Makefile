@@ -5,7 +5,7 @@
 # of test, test-slow, sim, fuzz and soak; the default is all cores.
 
 .DEFAULT_GOAL := help
-.PHONY: help run spark demo test test-slow test-compiled compiled-tests sim fuzz bench compare lint docs soak wheel deb clean
+.PHONY: help run spark demo test test-slow test-compiled compiled-tests sim fuzz bench compare lint docs screenshots soak wheel deb clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,6 +33,7 @@ help:
 	@echo 'make test-compiled   the wheel that mypyc compiles: tests of its modules, simulated runs, wrong bytes'
 	@echo 'make lint   ruff, mypy and the documentation build'
 	@echo 'make docs   the documentation as HTML, in build/docs (ARGS=-E reads every page again)'
+	@echo 'make screenshots  pictures of the console for the documentation, by Chromium'
 	@echo 'make sim    120 simulated runs, crashes at thousands of disk calls (JOBS=2: two processes)'
 	@echo 'make fuzz   wrong bytes for every wire format, 60 seconds each (ARGS="--seconds 600")'
 	@echo 'make bench  durable rates beside the rate of the disk: half an hour, minutes with ARGS=--no-size'
@@ -103,6 +104,10 @@ lint: docs
 # Warnings are errors. The build needs no network.
 docs: $(READY)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/doctrees $(ARGS) docs build/docs
+
+# The next `make docs` shows them.
+screenshots: $(READY)
+	$(BIN)/python -m tests.admin.screenshots docs/_static/console
 
 # ARGS are for the benchmark of the broker; then the other two do not run.
 bench: $(READY)

@@ -5,6 +5,9 @@ The build reads nothing but this directory. It fetches no inventory and no font.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 project = "brokerd"
 author = "The brokerd authors"
 copyright = author
@@ -32,3 +35,9 @@ html_theme_options = {
 html_static_path = ["_static"]
 html_css_files = ["brokerd.css"]
 html_show_sourcelink = False
+
+
+def setup(app: Any) -> None:
+    """Show the screenshots of the console, if ``make screenshots`` has made them."""
+    if (Path(__file__).parent / "_static" / "console").is_dir():
+        app.tags.add("screenshots")

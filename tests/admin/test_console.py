@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
 
 from benchmarks.process import BrokerProcess
+from brokerd.client.mamamia import MamamiaClient
+from brokerd.codecs.mamamia import Acquire, Produce
 from tests.admin.browser import CHROMIUM, Console, browser_of
 
 pytestmark = [
@@ -166,3 +169,23 @@ def test_topics_and_groups_with_names_that_browsers_drop_from_paths(console: Con
     console.press("Delete the topic")
     assert console.notice() == "Topic .. is deleted."
     assert page.url.endswith("#/topics")
+
+
+def test_ten_thousand_topics_with_a_group_each(console: Console, tmp_path: Path) -> None:
+    """Each page has a part of them; the overview has the groups with the largest lag."""
+    with BrokerProcess(tmp_path / "data", tmp_path / "log", formats=("mamamia",)) as broker:
+        broker.start()
+        with MamamiaClient(broker.address) as client:
+            for first in range(0, 10_000, 500):
+                topics = [f"topic-{number}" for number in range(first, first + 500)]
+                client.send_many([Produce(topic, b"x") for topic in topics])
+                client.send_many([Acquire(topic, "g", "w") for topic in topics])
+        console = Console(console.context.browser, broker.admin)
+        page = console.visit("#/topics?first=9900")
+        rows = page.locator("#view tbody tr")
+        assert rows.count() == 100 and "topic-9999" in rows.last.inner_text()
+        page = console.visit("#/groups?first=9900")
+        assert rows.count() == 100 and "topic-9999" in rows.last.inner_text()
+        page = console.visit("")
+        page.get_by_text("and 9,950 more with less lag").wait_for()
+        assert page.locator("#groups tr").count() == 51

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from benchmarks.process import BrokerProcess
 from brokerd.client.mamamia import BatchSettle, MamamiaClient
 from tests.admin.browser import CHROMIUM, Console, browser_of
+from tests.admin.screenshots import take
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,6 +22,7 @@ pytestmark = [
     ),
 ]
 
+MONITORING = Path(__file__).resolve().parents[2] / "docs" / "monitoring.rst"
 PHONE = {"width": 360, "height": 640}
 LONG = "orders-" + "x" * 200
 ADDRESSES = [
@@ -201,3 +204,12 @@ def test_the_keyboard_reaches_every_control(browser: Any, admin: str) -> None:
     page.get_by_role("heading", name="Groups, by topic").wait_for()
     assert page.evaluate("document.activeElement.id") == "view"
     console.context.close()
+
+
+def test_screenshots_of_a_broker_under_load(browser: Any, tmp_path: Path) -> None:
+    """Those of the documentation: desktop and phone, light and dark."""
+    pictures = take(browser, tmp_path / "pictures", load_seconds=5)
+    names = set(re.findall(r"_static/console/([\w-]+\.png)", MONITORING.read_text()))
+    assert {path.name for path in pictures} == names
+    for path in pictures:
+        assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000

@@ -88,11 +88,12 @@ function groups(status) {
       number(group.leased), number(group.delayed), number(group.dead), number(group.floor),
       group.committed === null ? "–" : number(group.committed), number(group.start), state(group)], 3, 10);
   }
-  if (all.length === 0 || all.length > SHOWN_GROUPS) {
+  const omitted = Math.max(0, all.length - SHOWN_GROUPS) + (status.groups_omitted ?? 0);
+  if (all.length === 0 || omitted > 0) {
     const cell = body.insertRow().insertCell();
     cell.colSpan = 11;
     cell.className = "none";
-    cell.textContent = all.length ? `and ${all.length - SHOWN_GROUPS} more with less lag` : "none yet";
+    cell.textContent = all.length ? `and ${number(omitted)} more with less lag` : "none yet";
   }
 }
 

@@ -1,0 +1,125 @@
+"""Take the screenshots of the console for the documentation, of a broker under load.
+
+``make screenshots`` writes them to ``docs/_static/console``, and the next ``make docs`` shows them.
+They are not committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.process import BrokerProcess
+from brokerd.client.mamamia import BatchSettle, MamamiaClient, batch_message
+from tests.admin.browser import CHROMIUM, Console, browser_of
+
+DESKTOP = {"width": 1_200, "height": 900}
+PHONE = {"width": 390, "height": 844}
+CUSTOMERS = ("ada", "grace", "edsger", "barbara")
+DEAD_EVERY = 50
+BATCH = 20
+PAUSE_SECONDS = 0.05
+LOAD_SECONDS = 24.0
+"""Load before the first picture, for the charts."""
+
+
+def work(address: str, stopped: threading.Event) -> None:
+    """Produce orders and settle most of them, until told to stop."""
+    number = 0
+    with MamamiaClient(address) as client:
+        while not stopped.wait(PAUSE_SECONDS):
+            orders = [
+                batch_message(
+                    {"order": number + one, "customer": CUSTOMERS[one % 4], "items": one % 7 + 1},
+                    key=CUSTOMERS[one % 4],
+                )
+                for one in range(BATCH)
+            ]
+            number += BATCH
+            client.produce_batch("orders", orders)
+            leased = client.acquire_batch("orders", "billing", "billing-1", BATCH - 1)
+            settles = [
+                BatchSettle(one.id, False, reason="no such customer", dead=True)
+                if one.id % DEAD_EVERY == 0
+                else BatchSettle(one.id, True)
+                for one in leased[: BATCH - 2]
+            ]
+            client.settle_batch("orders", "billing", "billing-1", settles)
+
+
+@contextmanager
+def load(address: str) -> Iterator[None]:
+    """Keep a broker busy."""
+    stopped = threading.Event()
+    thread = threading.Thread(target=work, args=(address, stopped))
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def take(browser: Any, directory: Path, load_seconds: float = LOAD_SECONDS) -> list[Path]:
+    """Write the pictures into a directory; return their paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    pictures: list[Path] = []
+    with tempfile.TemporaryDirectory() as place:
+        broker = BrokerProcess(Path(place) / "data", Path(place) / "log", formats=("mamamia",))
+        with broker:
+            broker.start()
+            console = Console(browser, broker.admin, viewport=DESKTOP)
+            for name in ("orders", "invoices", "shipments"):
+                console.post("topics", {"name": name, "settings": {"retention_seconds": 604_800}})
+            with load(broker.address):
+                pictures += _pictures(console, directory, load_seconds)
+    return pictures
+
+
+def _pictures(console: Console, directory: Path, load_seconds: float) -> Iterator[Path]:
+    page = console.visit("")
+    page.wait_for_timeout(load_seconds * 1_000)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        yield _picture(page, directory / f"overview-{scheme}.png")
+    page.set_viewport_size(PHONE)
+    yield _picture(page, directory / "overview-phone.png")
+    page.set_viewport_size(DESKTOP)
+    page.emulate_media(color_scheme="light")
+    console.open("#/topics/orders?partition=0&offset=0")
+    yield _picture(page, directory / "topic.png")
+    console.visit("#/topics/orders/groups/billing")
+    page.get_by_text("no such customer").first.wait_for()
+    yield _picture(page, directory / "group.png")
+    console.choose("Seek …")
+    console.press("Preview")
+    page.get_by_role("dialog").get_by_role("table").wait_for()
+    yield _picture(page, directory / "seek.png")
+
+
+def _picture(page: Any, path: Path) -> Path:
+    page.screenshot(path=path)
+    return path
+
+
+def main() -> None:
+    """Take the pictures into the directory of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    arguments = parser.parse_args()
+    if CHROMIUM is None:
+        parser.exit(
+            1, "screenshots: there is no Chromium here (Debian: apt-get install chromium)\n"
+        )
+    with browser_of() as browser:
+        for path in take(browser, arguments.directory):
+            print(path)
+
+
+if __name__ == "__main__":
+    main()
