@@ -51,7 +51,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
                 leased = client.acquire("orders", "workers", "w1")
                 assert leased is not None
                 client.settle("orders", "workers", leased.id, "w1", False, reason=reason)
-            client.acquire("orders", "workers", "w2")
+            client.acquire("orders", "workers", "w2", 3_600)
             yield Workshop(console, client)
 
 
@@ -246,7 +246,7 @@ def test_leases_and_dead_letters_come_in_pages(workshop: Workshop) -> None:
     records = [{"value": number} for number in range(250)]
     console.post("topics/paged/records", {"records": records})
     client.close()  # another test closed the connection; the next call connects anew
-    leased = client.acquire_batch("paged", "workers", "w", 250)
+    leased = client.acquire_batch("paged", "workers", "w", 250, 3_600)
     page = console.visit("#/topics/paged/groups/workers")
 
     def check(label: str) -> None:

@@ -112,6 +112,24 @@ def test_the_form_comes_back_when_the_session_ends(console: Console) -> None:
     page.locator("#phase.ready").wait_for()
 
 
+def test_a_page_whose_session_another_tab_replaced_says_so(console: Console) -> None:
+    """It does not write as another account than the one that it shows."""
+    page = console.visit("#/topics")
+    log_in(console, "admin", "root password")
+    page.get_by_role("button", name="Create a topic …").wait_for()
+    replaced = console.context.new_page()
+    replaced.goto(console.url)
+    replaced.get_by_role("button", name="Log out").click()
+    replaced.get_by_label("account").fill("admin")
+    replaced.get_by_label("password").fill("root password")
+    replaced.keyboard.press("Enter")
+    replaced.get_by_role("button", name="Log out").wait_for()
+    console.choose("Create a topic …")
+    console.fill("Name", "unwanted")
+    console.press("Create")
+    page.get_by_role("alert").get_by_text("another tab of this browser logged in").wait_for()
+
+
 def test_a_page_of_another_origin_changes_nothing(console: Console, admin: str) -> None:
     """Its requests carry no cookie, and the broker refuses them."""
     page = console.visit("")

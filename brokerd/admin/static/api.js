@@ -36,7 +36,9 @@ async function fetched(path, { headers = {}, parse = JSON.parse, ...options } = 
     [token, hasSession] = [null, false];
     document.dispatchEvent(new CustomEvent("brokerd-session"));
   }
-  if (!answer.ok) { throw new Error(body.error ?? `status ${answer.status}`); }
+  if (!answer.ok) {
+    throw Object.assign(new Error(body.error ?? `status ${answer.status}`), { status: answer.status });
+  }
   return body;
 }
 
@@ -45,10 +47,22 @@ export const get = (parts, query = {}) => fetched(address(parts, query));
 /* Like `get`, with the numbers in records as they are. */
 export const getExactly = (parts, query) => fetched(address(parts, query), { parse: parseExactly });
 
+/* Returns whether another tab logged in, so that the token of this page is not that of the cookie. */
+async function isOtherSession() {
+  return hasSession && (await get(["session"])).csrf_token !== token;
+}
+
 /* Sends a write; returns its answer. */
-export function send(method, parts, body = {}) {
+export async function send(method, parts, body = {}) {
   const headers = { "content-type": "application/json", ...token === null ? {} : { "x-csrf-token": token } };
-  return fetched(address(parts), { method, headers, body: JSON.stringify(body) });
+  try {
+    return await fetched(address(parts), { method, headers, body: JSON.stringify(body) });
+  } catch (error) {
+    if (error.status === 403 && await isOtherSession()) {
+      throw new Error("another tab of this browser logged in anew; load this page again");
+    }
+    throw error;
+  }
 }
 
 /* Returns the names of the caller's permissions: by role, or on a topic. None if the API refuses. */

@@ -37,9 +37,14 @@ function paged(label, headings, load) {
   let following = null;
   const more = button("Next page", () => show(following, true), `next page of ${label}`);
   const first = button("First page", () => show(null, true), `first page of ${label}`);
+  [more.hidden, first.hidden] = [true, true];
+  let visits = 0;
   async function show(from, isAsked = false) {
+    visits += 1;
+    const visit = visits;
     try {
       const { rows, next, text = "" } = await load(from);
+      if (visit !== visits) { return; }
       following = next;
       [more.hidden, first.hidden] = [next === null, from === null];
       note.textContent = text;
