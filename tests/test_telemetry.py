@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import pytest_twisted
 from msgspec import structs
 from prometheus_client import generate_latest
+from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
 import brokerd
@@ -26,9 +28,15 @@ from brokerd.errors import ConfigError
 from brokerd.server import assembly, telemetry
 from brokerd.server.config import Config, load, telemetry_headers, with_secrets
 from brokerd.server.sections import Telemetry as Section
-from brokerd.server.telemetry import TEXT_CHARS_MAX, Telemetry, check_packages
+from brokerd.server.telemetry import (
+    BATCH_SPANS,
+    STOP_SECONDS,
+    TEXT_CHARS_MAX,
+    Telemetry,
+    check_packages,
+)
 from tests.broker.test_tracing import PARENT, TRACE, metadata
-from tests.corehouse import CoreHouse
+from tests.corehouse import CoreHouse, HandClock, HandThreads
 
 trace_service = pytest.importorskip(
     "opentelemetry.proto.collector.trace.v1.trace_service_pb2", reason="brokerd[telemetry]"
@@ -111,37 +119,42 @@ def nobody() -> str:
         return f"http://127.0.0.1:{server.getsockname()[1]}/v1/traces"
 
 
-def started(url: str, **options: Any) -> tuple[Telemetry, list[Callable[[], None]]]:
-    """Started telemetry, and its reports to the reactor's thread."""
-    reports: list[Callable[[], None]] = []
-    section = Section(endpoint=url, **{"timeout_seconds": 1, "interval_ms": 100, **options})
-    sender = Telemetry(
-        section,
-        {"Authorization": "Bearer secret"},
-        lambda function, *arguments: reports.append(lambda: function(*arguments)),
-    )
-    sender.start()
-    return sender, reports
+class Desk:
+    """Telemetry whose clock and thread the test drives."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        section = Section(endpoint=url, **{"timeout_seconds": 5, "interval_ms": 100, **options})
+        self.clock, self.threads = HandClock(), HandThreads()
+        headers = {"Authorization": "Bearer secret"}
+        self.sender = Telemetry(section, headers, self.threads, self.clock)
+        self.sender.start()
+
+    def pass_time(self, seconds: float = 0.1) -> None:
+        self.clock.advance(seconds)
+        self.threads.run()
+
+    def send(self, *spans: Span) -> None:
+        for span in spans:
+            assert self.sender.offer(span)
+        self.pass_time()
+
+    def stop(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self.sender.stop())
 
 
 def attributes(values: Any) -> dict[str, Any]:
     return {one.key: one.value.string_value or one.value.int_value for one in values}
 
 
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "it never happens"
-        time.sleep(0.01)
-
-
 # -- sending ----------------------------------------------------------------------------------
 
 
 def test_a_span_on_the_wire(collector: Collector) -> None:
-    sender, reports = started(collector.url, service_name="orders-broker")
-    assert sender.offer(SPAN)
-    sender.stop()
+    desk = Desk(collector.url, service_name="orders-broker")
+    assert desk.sender.offer(SPAN)
+    desk.pass_time(0.09)
+    assert not collector.requests, "more spans may follow"
+    desk.pass_time(0.02)
     (request,) = collector.requests
     (resource,) = request.resource_spans
     found = attributes(resource.resource.attributes)
@@ -165,13 +178,11 @@ def test_a_span_on_the_wire(collector: Collector) -> None:
     (link,) = span.links
     assert link.trace_id == span.trace_id and link.span_id == (0xDEF).to_bytes(8, "big")
     assert collector.headers[0]["authorization"] == "Bearer secret"
-    assert sender.status() == {"exported": 1, "failed": 0, "waiting": 0}
-    assert not reports
+    assert desk.sender.status() == {"exported": 1, "failed": 0, "waiting": 0}
 
 
 def test_an_odd_span_does_not_stop_the_others(collector: Collector) -> None:
     """Names of clients may be no UTF-8, and a tracestate may break W3C's rules."""
-    sender, _ = started(collector.url)
     odd = SPAN._replace(
         name="lease \udc80",
         kind="internal",
@@ -180,9 +191,9 @@ def test_an_odd_span_does_not_stop_the_others(collector: Collector) -> None:
         error="",
         linked_id=0,
     )
-    assert sender.offer(odd) and sender.offer(SPAN)
-    sender.stop()
-    first, second = sorted(collector.spans(), key=lambda span: str(span.name))
+    desk = Desk(collector.url)
+    desk.send(odd, SPAN)
+    first, second = collector.spans()
     assert first.name == "lease ?" and attributes(first.attributes) == {
         "messaging.client.id": "caf?"
     }
@@ -192,51 +203,108 @@ def test_an_odd_span_does_not_stop_the_others(collector: Collector) -> None:
     assert second.name == "settle orders"
 
 
-def test_a_collector_that_is_away(nobody: str, capfd: pytest.CaptureFixture[str]) -> None:
-    sender, reports = started(nobody, timeout_seconds=1.3)  # two attempts
-    sender.offer(SPAN)
-    until(lambda: sender.status()["failed"])
+def test_a_collector_that_is_away(
+    nobody: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for logger in (logging.getLogger(), logging.getLogger("opentelemetry")):
+        monkeypatch.setattr(logger, "handlers", [])
+    desk = Desk(nobody, timeout_seconds=1.3)  # two attempts
     with capturedLogs() as logs:
-        for report in reports:
-            report()
+        desk.send(SPAN)
     (event,) = logs
     assert event["event_id"] == "telemetry-failed" and event["endpoint"] == nobody
     assert "refused" in event["reason"] and "secret" not in str(event)
-    assert sender.status() == {"exported": 0, "failed": 1, "waiting": 0}
-    sender.stop()
+    assert desk.sender.status() == {"exported": 0, "failed": 1, "waiting": 0}
     assert capfd.readouterr() == ("", ""), "the package writes nothing past the log"
 
 
 def test_a_collector_that_refuses_and_recovers(collector: Collector) -> None:
     """Each change is one line in the log."""
-    sender, reports = started(collector.url)
-    collector.status = 400
-    for failed in (1, 2):
-        sender.offer(SPAN)
-        until(lambda failed=failed: sender.status()["failed"] == failed)
-    collector.status = 200
-    sender.offer(SPAN)
-    until(lambda: sender.status()["exported"])
+    desk = Desk(collector.url)
     with capturedLogs() as logs:
-        for report in reports:
-            report()
+        for status in (200, 400, 400, 200, 200):
+            collector.status = status
+            desk.send(SPAN)
     assert [event["event_id"] for event in logs] == ["telemetry-failed", "telemetry-works"]
     assert "400" in logs[0]["reason"]
-    sender.stop()
+    assert desk.sender.status() == {"exported": 3, "failed": 2, "waiting": 0}
 
 
-def test_a_stuck_collector_fills_the_queue_and_delays_nothing(collector: Collector) -> None:
-    collector.answers.clear()
-    sender, _ = started(collector.url, queue_spans=512, timeout_seconds=30)
-    began = time.monotonic()
-    assert sum(sender.offer(SPAN) for _ in range(2_000)) == 512
-    assert time.monotonic() - began < 5, "nothing waits for the answer, which takes 30 s"
-    assert sender.status() == {"exported": 0, "failed": 0, "waiting": 512}
-    collector.answers.set()
-    until(lambda: sender.status() == {"exported": 512, "failed": 0, "waiting": 0})
-    assert sender.offer(SPAN), "there is room again"
-    sender.stop()
-    assert len(collector.spans()) == 513
+def test_a_fault_in_the_package_is_a_failed_export(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise LookupError("planted")
+
+    desk = Desk(collector.url)
+    monkeypatch.setattr(desk.sender._exporter, "_encode", fail)
+    with capturedLogs() as logs:
+        desk.send(SPAN)
+    assert "planted" in logs[0]["reason"]
+    assert desk.sender.status() == {"exported": 0, "failed": 1, "waiting": 0}
+
+
+def test_full_batches_do_not_wait(collector: Collector) -> None:
+    """One export is under way at a time; what came meanwhile follows it."""
+    desk = Desk(collector.url)
+    for _ in range(2 * BATCH_SPANS + 1):
+        assert desk.sender.offer(SPAN)
+    desk.pass_time(0.0)
+    assert [
+        len(request.resource_spans[0].scope_spans[0].spans) for request in collector.requests
+    ] == [
+        BATCH_SPANS,
+        BATCH_SPANS,
+    ]
+    assert desk.sender.status()["waiting"] == 1
+    desk.pass_time()
+    assert len(collector.spans()) == 2 * BATCH_SPANS + 1
+    desk.pass_time(9.0)
+    assert len(collector.requests) == 3, "nothing is sent when there is nothing"
+
+
+def test_a_stuck_collector_fills_the_queue(collector: Collector) -> None:
+    """Spans of the export under way count, because they are in memory, too."""
+    desk = Desk(collector.url, queue_spans=1_000)
+    assert sum(desk.sender.offer(SPAN) for _ in range(2_000)) == 1_000
+    desk.clock.advance(100.0)
+    assert not desk.sender.offer(SPAN)
+    assert desk.sender.status() == {"exported": 0, "failed": 0, "waiting": 1_000}
+    desk.pass_time()
+    desk.send(SPAN)
+    assert desk.sender.status() == {"exported": 1_001, "failed": 0, "waiting": 0}
+
+
+def test_a_stop_sends_all_that_is_left(collector: Collector) -> None:
+    desk = Desk(collector.url)
+    for _ in range(BATCH_SPANS + 5):
+        assert desk.sender.offer(SPAN)
+    stopped = desk.stop()
+    assert not stopped.called and not desk.sender.offer(SPAN), "the queue is closed"
+    desk.threads.run()
+    assert stopped.called and len(collector.spans()) == BATCH_SPANS + 5
+    assert Desk(collector.url).stop().called, "there is nothing to wait for"
+
+
+def test_a_stop_ends_without_a_stuck_collector(
+    collector: Collector, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for logger in (logging.getLogger(), logging.getLogger("opentelemetry")):
+        monkeypatch.setattr(logger, "handlers", [])
+    desk = Desk(collector.url)
+    for _ in range(BATCH_SPANS + 5):
+        assert desk.sender.offer(SPAN)
+    with capturedLogs() as logs:
+        stopped = desk.stop()
+        desk.clock.advance(STOP_SECONDS - 0.1)
+        assert not stopped.called
+        desk.clock.advance(0.2)
+    assert stopped.called and [event["event_id"] for event in logs] == ["telemetry-hangs"]
+    assert not desk.clock.getDelayedCalls()
+    desk.pass_time()
+    assert not collector.requests, "the export that ended late was the last"
+    assert desk.sender.status()["waiting"] == 0
+    assert capfd.readouterr().err == "", "it writes nothing past the log"
 
 
 # -- in the broker ----------------------------------------------------------------------------
@@ -255,7 +323,7 @@ def test_a_whole_broker_sends_its_spans(collector: Collector) -> None:
         wire.send_bytes(encode_request(request))
         house.run()
     house.pass_time(0.2)
-    until(lambda: len(collector.spans()) == 3)
+    assert len(collector.spans()) == 3
     spans = {span.name: span for span in collector.spans()}
     assert spans.keys() == {"produce orders", "lease orders", "settle orders"}
     ids = {span.span_id for span in spans.values()}
@@ -263,7 +331,6 @@ def test_a_whole_broker_sends_its_spans(collector: Collector) -> None:
     assert spans["settle orders"].links[0].span_id == spans["lease orders"].span_id
     for span in spans.values():
         assert span.trace_id == TRACE.to_bytes(16, "big") and span.trace_state == "v=1"
-    until(lambda: house.core.status()["telemetry"]["exported"] == 3)
     lines = generate_latest(make_registry(house.core.status())).decode().splitlines()
     for operation in ("produce", "lease", "settle"):
         assert f'brokerd_telemetry_spans_total{{operation="{operation}"}} 1.0' in lines
@@ -281,7 +348,7 @@ async def test_a_stop_does_not_wait_for_a_stuck_collector(
 ) -> None:
     from twisted.internet import reactor
 
-    monkeypatch.setattr(assembly, "TELEMETRY_STOP_SECONDS", 0.2)
+    monkeypatch.setattr(telemetry, "STOP_SECONDS", 0.2)
     collector.answers.clear()
     core = assembly.make_core(Config(telemetry=Section(endpoint=collector.url)), tmp_path, reactor)
     core.lock()
@@ -293,7 +360,7 @@ async def test_a_stop_does_not_wait_for_a_stuck_collector(
         await core.close()
     assert "telemetry-hangs" in [event.get("event_id") for event in logs]
     assert time.monotonic() - began < 10, "the collector would take 30 s"
-    assert core.status()["telemetry"]["waiting"] == 1, "it had a span to send"
+    assert core.status()["telemetry"]["spans"]["produce"] == 1, "it had a span to send"
     assembly.make_core(Config(), tmp_path, reactor).lock()  # the stop released the directory
 
 

@@ -53,7 +53,6 @@ from brokerd.server.disk_state import DiskState
 from brokerd.server.guards import audit_keep_us, make_guard, policy, prepare_accounts
 from brokerd.server.host import Host, RealHost
 from brokerd.server.sections import FIRST_BYTES, GIB, MEMORY_BYTES_MIN, Blipmq
-from brokerd.server.telemetry import STOP_SECONDS as TELEMETRY_STOP_SECONDS
 from brokerd.server.telemetry import Telemetry, check_packages
 from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 from brokerd.worker_pool import WorkerPool
@@ -347,9 +346,8 @@ class BrokerCore:
         """Observe the frames of the journal. Raises ConfigError for missing packages or files."""
         check_packages(config.telemetry)
         host = self._host
-        self._telemetry_threads = host.threads("telemetry")
         self._telemetry = Telemetry(
-            config.telemetry, telemetry_headers(config), self._reactor.callFromThread
+            config.telemetry, telemetry_headers(config), host.threads("telemetry"), self._reactor
         )
         self._tracer = FrameTracer(
             self._telemetry,
@@ -384,7 +382,6 @@ class BrokerCore:
         for threads in (*self._threads, self._archive_threads):
             threads.start()
         if self._telemetry is not None:
-            self._telemetry_threads.start()
             self._telemetry.start()
         self._host.begin_replay()
         return _run(self._readers, self.broker.replay).addCallback(self._start)
@@ -519,7 +516,8 @@ class BrokerCore:
         finally:
             self._host.end_serving()
         self._schema_check_runner.end()
-        await self._stop_telemetry()
+        if self._telemetry is not None:
+            await self._telemetry.stop()
         hung = self._stop_threads() or hung
         if hung:
             raise StorageFailed(
@@ -533,22 +531,6 @@ class BrokerCore:
                 seconds=ARCHIVE_STOP_SECONDS,
             )
         self._lock.release()
-
-    async def _stop_telemetry(self) -> None:
-        """Send the spans that are left, within TELEMETRY_STOP_SECONDS."""
-        if self._telemetry is None:
-            return
-        stopping = _run(self._telemetry_threads, self._telemetry.stop)
-        try:
-            await stopping.addTimeout(TELEMETRY_STOP_SECONDS, self._reactor)
-        except TimeoutError:
-            self._log.warn(
-                "the collector did not take the last spans within {seconds} s; the stop goes on "
-                "without them",
-                event_id="telemetry-hangs",
-                seconds=TELEMETRY_STOP_SECONDS,
-            )
-        self._telemetry_threads.stop(0.0)
 
     def _stop_threads(self) -> str:
         """End the threads within JOIN_SECONDS; return which are still running, "" if none."""
@@ -591,6 +573,8 @@ class BrokerCore:
         """Release everything at once, as a crash would; write nothing."""
         self._stop_timers()
         self._schema_check_runner.end()
+        if self._telemetry is not None:
+            self._telemetry.abandon()
         self._host.end_serving()
         for factory in self._factories.values():
             factory.abort_all()

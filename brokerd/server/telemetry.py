@@ -1,25 +1,31 @@
 # Tests: tests/test_telemetry.py
 """Sends spans to a collector by OTLP over HTTP (docs/tracing.rst).
 
-The package opentelemetry encodes and sends spans in a thread of its own. It is imported only when
-``telemetry.endpoint`` is set. A full queue drops spans; nothing here waits for the collector,
-except the end of a stop, for `STOP_SECONDS`.
+The package opentelemetry encodes and sends them; it is imported only when ``telemetry.endpoint`` is
+set. A full queue drops spans; nothing here waits for the collector, except the end of a stop, for
+`STOP_SECONDS`. The package's own queue is not used: its stop may take 30 s, it wants spans in the
+package's form, which takes 20 us each, from the reactor's thread, and it does not count drops.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from twisted.internet.defer import Deferred, TimeoutError
 from twisted.logger import Logger
 
 from brokerd import __version__
+from brokerd.broker.clock import Timer
 from brokerd.broker.tracing import Span
-from brokerd.errors import ConfigError
+from brokerd.errors import ConfigError, error_text
 from brokerd.server import sections
+from brokerd.server.host import Threads
 
 BATCH_SPANS = 512
 """The most spans of one request to the collector."""
@@ -55,7 +61,7 @@ def check_packages(section: sections.Telemetry) -> None:
 class Telemetry:
     """Spans on their way to the collector; a `SpanSink`.
 
-    `start` and `offer` belong to the reactor's thread. ``call_from_thread`` runs a function there.
+    One thread encodes and sends a batch after the other. Everything else runs in the reactor's.
     """
 
     _log = Logger(namespace="brokerd")
@@ -64,73 +70,73 @@ class Telemetry:
         self,
         section: sections.Telemetry,
         headers: Mapping[str, str],
-        call_from_thread: Callable[..., object],
+        threads: Threads,
+        clock: Any,
     ) -> None:
         self._section = section
         self._headers = dict(headers)
-        self._call_from_thread = call_from_thread
-        self._encode: Callable[[Span], Any] | None = None
-        self._processor: Any = None
-        self._exporter: _CountingExporter | None = None
-        self._taken = 0
+        self._threads = threads
+        self._clock = clock
+        self._exporter: _Exporter | None = None
+        self._waiting: deque[Span] = deque()
+        self._sending = 0
+        """Spans of the export under way."""
+        self._timer: Timer | None = None
+        self._ended: Deferred[None] | None = None
+        """Fires when no span is left, at a stop."""
         self._works = True
+        self._exported = 0
+        self._failed = 0
 
     def start(self) -> None:
         """Import the packages and start the thread."""
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
-
-        section = self._section
-        resource = Resource.create(
-            {"service.name": section.service_name, "service.version": __version__}
-        )
-        exporter = OTLPSpanExporter(
-            endpoint=section.endpoint,
-            certificate_file=section.ca_file or None,
-            headers=self._headers,
-            timeout=section.timeout_seconds,
-        )
-        self._exporter = counting = _CountingExporter(
-            exporter, SpanExportResult.SUCCESS, self._exported
-        )
-        self._encode = _encoder(resource)
-        self._processor = BatchSpanProcessor(
-            counting,
-            max_queue_size=section.queue_spans,
-            schedule_delay_millis=section.interval_ms,
-            max_export_batch_size=BATCH_SPANS,
-            export_timeout_millis=section.timeout_seconds * 1000,
-        )
+        self._threads.start()
+        self._exporter = _Exporter(self._section, self._headers)
 
     def offer(self, span: Span) -> bool:
-        """Take a span; return False if the queue is full or does not exist."""
-        if self._exporter is None or self._encode is None:
+        """Take a span; return False if the queue is full or closed."""
+        waiting = self._waiting
+        if len(waiting) + self._sending >= self._section.queue_spans or self._ended is not None:
             return False
-        if self._taken - self._exporter.ended >= self._section.queue_spans:
-            return False
-        self._taken += 1
-        self._processor.on_end(self._encode(span))
+        waiting.append(span)
+        self._go_on()
         return True
 
-    def stop(self) -> None:
-        """Send the spans that are left, and end. It blocks; run it in a thread."""
-        if self._processor is not None:
-            self._processor.shutdown()
+    def _go_on(self) -> None:
+        """Send a batch if it is full or nothing may follow it. Otherwise wait for more spans."""
+        if self._sending or not self._waiting or self._exporter is None:
+            return
+        if len(self._waiting) >= BATCH_SPANS or self._ended is not None:
+            self._send()
+        elif self._timer is None:
+            self._timer = self._clock.callLater(self._section.interval_ms / 1000, self._send)
 
-    def status(self) -> dict[str, int]:
-        """Return the counters, in values that JSON can hold."""
-        exporter = self._exporter
-        ended, failed = (0, 0) if exporter is None else (exporter.ended, exporter.failed)
-        return {"exported": ended - failed, "failed": failed, "waiting": self._taken - ended}
+    def _send(self) -> None:
+        self._stop_timer()
+        assert self._exporter is not None
+        batch = [self._waiting.popleft() for _ in range(min(BATCH_SPANS, len(self._waiting)))]
+        self._sending = len(batch)
+        self._threads.submit(partial(self._exporter.export, batch), self._sent)
 
-    def _exported(self, is_success: bool, reason: str) -> None:
-        """Report a change in the exporter's thread."""
-        if is_success != self._works:
-            self._works = is_success
-            self._call_from_thread(self._report, is_success, reason)
+    def _sent(self, reason: str, error: Exception | None) -> None:
+        """Count a batch. ``reason`` tells why the collector did not take it."""
+        count, self._sending = self._sending, 0
+        if error is not None:
+            reason = error_text(error)[:REASON_CHARS_MAX]
+        if reason:
+            self._failed += count
+        else:
+            self._exported += count
+        self._report(not reason, reason)
+        self._go_on()
+        if self._ended is not None and not self._sending and not self._ended.called:
+            self._ended.callback(None)
 
     def _report(self, works: bool, reason: str) -> None:
+        """Log the first failure, and the first success after it."""
+        if works == self._works or self._exporter is None:
+            return
+        self._works = works
         if works:
             self._log.info("spans reach the collector again", event_id="telemetry-works")
         else:
@@ -140,6 +146,44 @@ class Telemetry:
                 endpoint=self._section.endpoint,
                 reason=reason,
             )
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+
+    async def stop(self) -> None:
+        """Send the spans that are left, within STOP_SECONDS, and end the thread."""
+        self._stop_timer()
+        ended: Deferred[None] = Deferred()
+        self._ended = ended
+        self._go_on()
+        if not self._sending:
+            ended.callback(None)
+        try:
+            await ended.addTimeout(STOP_SECONDS, self._clock)
+        except TimeoutError:
+            self._log.warn(
+                "the collector did not take the last spans within {seconds} s; the stop goes on "
+                "without them",
+                event_id="telemetry-hangs",
+                seconds=STOP_SECONDS,
+            )
+        self.abandon()
+        self._threads.stop(0.0)
+
+    def abandon(self) -> None:
+        """Send nothing more. An export under way ends soon, by its timeout at the latest."""
+        self._stop_timer()
+        self._waiting.clear()
+        if self._exporter is not None:
+            self._exporter.close()
+            self._exporter = None
+
+    def status(self) -> dict[str, int]:
+        """Return the counters, in values that JSON can hold."""
+        waiting = len(self._waiting) + self._sending
+        return {"exported": self._exported, "failed": self._failed, "waiting": waiting}
 
 
 class _FirstWarning(logging.Handler):
@@ -154,43 +198,37 @@ class _FirstWarning(logging.Handler):
             self.text = record.getMessage()[:REASON_CHARS_MAX]
 
 
-class _CountingExporter:
-    """An exporter that counts spans. Its methods have the names that the package calls."""
+class _Exporter:
+    """The package's exporter. `export` belongs to the thread."""
 
-    def __init__(self, exporter: Any, success: object, report: Callable[[bool, str], None]) -> None:
-        self._exporter = exporter
-        self._success = success
-        self._report = report
-        self.ended = 0
-        """Spans that are exported or dropped."""
-        self.failed = 0
-        """Of these, spans that the collector did not take."""
+    def __init__(self, section: sections.Telemetry, headers: Mapping[str, str]) -> None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        resource = Resource.create(
+            {"service.name": section.service_name, "service.version": __version__}
+        )
+        self._encode = _encoder(resource)
+        self._success = SpanExportResult.SUCCESS
+        self._exporter = OTLPSpanExporter(
+            endpoint=section.endpoint,
+            certificate_file=section.ca_file or None,
+            headers=headers,
+            timeout=section.timeout_seconds,
+        )
         self._warning = _FirstWarning()
-        logger = logging.getLogger(_LOGGER)
-        logger.addHandler(self._warning)
-        logger.propagate = False
+        logging.getLogger(_LOGGER).addHandler(self._warning)  # for good: lines may come late
 
-    def export(self, spans: Sequence[Any]) -> Any:
-        is_success = False
+    def export(self, batch: Sequence[Span]) -> str:
+        """Send spans; return why the collector did not take them, "" if it did."""
         self._warning.text = ""
-        try:
-            result = self._exporter.export(spans)
-            is_success = result is self._success
-            return result
-        finally:
-            if not is_success:
-                self.failed += len(spans)
-            self.ended += len(spans)
-            self._report(is_success, self._warning.text or "the export failed")
+        result = self._exporter.export([self._encode(span) for span in batch])
+        return "" if result is self._success else self._warning.text or "the export failed"
 
-    def shutdown(self) -> None:
+    def close(self) -> None:
+        """Interrupt the waits of an export, and close the connection."""
         self._exporter.shutdown()
-        logger = logging.getLogger(_LOGGER)
-        logger.removeHandler(self._warning)
-        logger.propagate = True
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return True
 
 
 def _encoder(resource: Any) -> Callable[[Span], Any]:
