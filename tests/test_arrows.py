@@ -74,6 +74,8 @@ ARROWS: dict[str, set[str]] = {
     "spark.plan": QUERIED | {"spark.request", "spark.location"},
     "spark.read": QUERIED
     | {"spark.plan", "spark.request", "spark.location", "spark.options", "spark.errors"},
+    "spark.sink": QUERIED
+    | {"client", "codecs", "spark.options", "spark.errors", "spark.read.row_format"},
     "broker": BROKERED | {"broker"},
     "broker.callbacks": BROKERED,
     "broker.clock": BROKERED,
@@ -125,7 +127,7 @@ TWISTED: dict[str, set[str]] = {
 }
 """Which parts of Twisted a room may import. A room that is not listed may import any."""
 
-SPARK = {"spark", "spark.read", "archive"} | {
+SPARK = {"spark", "spark.read", "spark.sink", "archive"} | {
     f"archive.{room}" for room in ("ingest", "derive", "maintain", "cluster")
 }
 """The rooms that import pyspark."""

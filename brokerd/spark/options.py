@@ -132,10 +132,10 @@ def parse_options(given: Mapping[str, str]) -> Options:
     request = Request(
         topics=_topics(values),
         columns=_columns(values, table),
-        partition_bytes=_size(values, "partitionBytes") or PARTITION_BYTES,
-        tail=_boolean(values, "tail", True),
+        partition_bytes=parse_size(values, "partitionBytes") or PARTITION_BYTES,
+        tail=parse_boolean(values, "tail", True),
     )
-    max_bytes = _size(values, "maxBytesPerTrigger")
+    max_bytes = parse_size(values, "maxBytesPerTrigger")
     if max_bytes is not None and max_bytes < MAX_BYTES_MIN:
         raise BadOption(
             f"maxBytesPerTrigger={max_bytes} is too small: give {MAX_BYTES_MIN} or more"
@@ -150,7 +150,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         to=values.get("to"),
         max_bytes=max_bytes,
         fail_on_data_loss=(
-            _boolean(values, "failOnDataLoss", True) if "failOnDataLoss" in values else None
+            parse_boolean(values, "failOnDataLoss", True) if "failOnDataLoss" in values else None
         ),
     )
     if options.start is not None:
@@ -324,7 +324,7 @@ def _payload(values: Mapping[str, str]) -> Payload:
     return payload
 
 
-def _size(values: Mapping[str, str], name: str) -> int | None:
+def parse_size(values: Mapping[str, str], name: str) -> int | None:
     text = values.get(name)
     if text is None:
         return None
@@ -334,7 +334,7 @@ def _size(values: Mapping[str, str], name: str) -> int | None:
     return int(size[1]) * _UNITS[size[2]]
 
 
-def _boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
+def parse_boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
     text = values.get(name)
     if text is None:
         return default

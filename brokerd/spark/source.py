@@ -1,5 +1,5 @@
 # Tests: tests/spark/test_source.py
-"""The format ``brokerd`` of Apache Spark: docs/spark.rst.
+"""The format ``brokerd`` of Apache Spark: docs/spark.rst, docs/spark-sink.rst.
 
 Spark creates these objects in Python workers on the driver's machine, and pickles the readers for
 the executors.
@@ -25,10 +25,15 @@ from brokerd.spark.plan.query_plan import plan_query
 from brokerd.spark.read.row_format import RowFormat, SplitPartition, row_format, table_options
 from brokerd.spark.read.tables import plan_table
 from brokerd.spark.request import Request
+from brokerd.spark.sink.writer import batch_sink, stream_sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 FORMAT = "brokerd"
@@ -108,6 +113,14 @@ class LogSource(DataSource):
                 "upgrade pyspark, or use spark.read"
             ) from error
         return LogStreamReader(table_options(schema, self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        with hide_traceback():
+            return batch_sink(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        with hide_traceback():
+            return stream_sink(self.options, schema, overwrite)
 
 
 def _location(options: Options) -> Location:

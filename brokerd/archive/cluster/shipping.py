@@ -31,7 +31,7 @@ import brokerd
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-PACKAGES = ("archive", "spark", "walformat")
+PACKAGES = ("archive", "client", "codecs", "spark", "walformat")
 MODULES = ("__init__.py", "errors.py", "values.py")
 """The parts of brokerd that tasks import."""
 
