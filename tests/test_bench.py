@@ -213,6 +213,50 @@ class TestRun:
         assert result.requests == result.produced == result.latency_us.total()
         assert (result.errors, result.settled) == (0, 0)
 
+    def test_a_rate_bounds_the_requests_however_fast_the_answers_come(self) -> None:
+        """Each connection has one request in flight, and all of them share the rate."""
+        pairs = [socket.socketpair() for _ in range(2)]
+        frame_bytes = len(produce_frame("log", 10))
+
+        def serve(theirs: socket.socket) -> None:
+            while data := theirs.recv(1 << 16):
+                assert len(data) == frame_bytes
+                theirs.sendall(mamamia.produced(7))
+
+        peers = [threading.Thread(target=serve, args=(theirs,)) for _, theirs in pairs]
+        for (ours, _), peer in zip(pairs, peers, strict=True):
+            ours.setblocking(False)
+            peer.start()
+        spec = LoadSpec("produce", "unused", 2, 1, 10, 0.2, "log", "group", "0", rate=100.0)
+        result = load.run(spec, [ours for ours, _ in pairs], begin=time.monotonic())
+        for ours, _ in pairs:
+            ours.close()
+        for peer in peers:
+            peer.join()
+        for _, theirs in pairs:
+            theirs.close()
+        assert 0 < result.produced <= 21
+        assert result.errors == 0
+
+    def test_latency_counts_from_the_time_at_which_a_request_is_due(self) -> None:
+        """Here all are due at the beginning, so the last one took as long as the whole run."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+
+        def serve() -> None:
+            while theirs.recv(1 << 16):
+                theirs.sendall(mamamia.produced(7))
+
+        peer = threading.Thread(target=serve)
+        peer.start()
+        spec = LoadSpec("produce", "unused", 1, 1, 10, 0.05, "log", "group", "0", rate=1e9)
+        result = load.run(spec, [ours], begin=time.monotonic())
+        ours.close()
+        peer.join()
+        theirs.close()
+        assert result.produced > 1
+        assert max(result.latency_us) >= result.seconds * 1e6
+
     def test_a_broken_connection_is_an_error_and_not_a_hang(self) -> None:
         """A broker that goes away ends the run at once, with the reason."""
         ours, theirs = socket.socketpair()

@@ -128,6 +128,13 @@ def _same_address(one: object, other: str) -> bool:
 )
 @click.option("--seconds", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True)
 @click.option(
+    "--rate",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Requests a second, due at fixed times; latency counts from then. (0: as fast as the "
+    "answers come.) Needs --window 1.",
+)
+@click.option(
     "--batch",
     type=click.IntRange(1, 10_000),
     default=100,
@@ -162,6 +169,7 @@ def bench_command(
     window: int,
     size: int,
     seconds: float,
+    rate: float,
     batch: int,
     backlog: int,
     workers: int,
@@ -188,6 +196,8 @@ def bench_command(
         raise click.UsageError(
             f"{wire} has no scenario {scenario}; it has {', '.join(bench_format.scenarios)}"
         )
+    if rate and window > 1:
+        raise click.UsageError("--rate needs --window 1: more --connections carry a higher rate")
     address = address or f"127.0.0.1:{bench_format.port}"
     listeners = find_listeners(data_dir, wire, address)
     credentials = server.credentials_of(context) if "login" in root else server.NOBODY
@@ -205,6 +215,7 @@ def bench_command(
         backlog=backlog,
         format=wire,
         connection=ConnectOptions(tls, credentials),
+        rate=rate,
     )
     named = root.get("server")
     admin = None
@@ -242,6 +253,7 @@ def _print_report(report: dict[str, Any]) -> None:
         f"{report['scenario']} over {report['format']} at {report['address']}: "
         f"{report['connections']} connections x {report['window']} in flight, "
         f"{report['size_bytes']}-byte payloads, {report['seconds']:.1f} s"
+        + (f", {report['rate']:,.0f} requests/s due" if report["rate"] else "")
     )
     click.echo(
         f"  {report['msgs_per_s']:,.0f} messages/s  {report['mb_per_s']:,.1f} MB/s  "

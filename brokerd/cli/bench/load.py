@@ -7,6 +7,10 @@
     Latency is measured per request: from the write that sent it to the read that brought its
     answer.
 
+With ``rate`` requests are due at fixed times, whatever the broker does, and latency begins when a
+    request is due: a broker that stalls answers all that fell due meanwhile late ("coordinated
+    omission" would hide it; Gil Tene, How NOT to Measure Latency).
+
 :mod:`brokerd.cli.bench.measure` starts ``python -m brokerd.cli.bench.load``. The process reads a
     `LoadSpec` as one line of JSON, connects, and prints ``ready``. It reads the time to begin
     (system-wide monotonic seconds), runs, and prints its :class:`LoadResult` as one line of JSON.
@@ -113,7 +117,7 @@ def run(
     :param drain_seconds: longest wait for answers that are due at the end.
     """
     role = FORMATS[spec.format].role
-    load = _Load([_Connection(s, role(spec, n)) for n, s in enumerate(sockets)])
+    load = _Load([_Connection(s, role(spec, n)) for n, s in enumerate(sockets)], spec.rate)
     load.start()
     load.turn(begin, lambda: False)
     counted = load.begin_counting()
@@ -127,8 +131,13 @@ def run(
 class _Load:
     """The loop over all connections of a worker."""
 
-    def __init__(self, connections: list[_Connection]) -> None:
+    def __init__(self, connections: list[_Connection], rate: float = 0.0) -> None:
         self._connections = connections
+        self._interval_seconds = 1 / rate if rate else 0.0
+        self._due_at = 0.0
+        """When the next request is due, if there is a rate."""
+        self._ready: deque[tuple[_Connection, bytes | memoryview, int]] = deque()
+        """Connections without a request in flight, and their next requests."""
         self._selector = selectors.DefaultSelector()
         self._latency_us: Counter[int] = Counter()
         self._lost = 0
@@ -136,6 +145,7 @@ class _Load:
         self._last_answer = self._began = time.monotonic()
 
     def start(self) -> None:
+        self._due_at = time.monotonic()
         for connection in self._connections:
             self._selector.register(connection.sock, selectors.EVENT_READ, connection)
             data, requests = connection.role.first()
@@ -145,11 +155,12 @@ class _Load:
                 self._lose(connection, str(error))
 
     def stop(self) -> None:
+        self._ready.clear()
         for connection in self._connections:
             connection.role.stop()
 
     def is_idle(self) -> bool:
-        return self._due == 0
+        return self._due == 0 and not self._ready
 
     def begin_counting(self) -> LoadResult:
         """Clear the latencies of the warm-up; return its counts, to be subtracted at the end."""
@@ -183,7 +194,11 @@ class _Load:
     def turn(self, until: float, is_done: Callable[[], bool]) -> None:
         """Serve the sockets until a moment of monotonic seconds, or until ``is_done()``."""
         while (now := time.monotonic()) < until and not is_done():
-            for key, events in self._selector.select(until - now):
+            wait_until = until
+            if self._ready:
+                self._ask_due(now)
+                wait_until = min(until, self._due_at) if self._ready else until
+            for key, events in self._selector.select(max(0.0, wait_until - now)):
                 connection: _Connection = key.data
                 try:
                     if events & selectors.EVENT_WRITE and connection.flush():
@@ -213,11 +228,29 @@ class _Load:
         if step.replies:
             self._ask(connection, step.reply, step.replies, now)
 
+    def _ask_due(self, now: float) -> None:
+        """Send the requests that are due, while connections are ready."""
+        while self._ready and self._due_at <= now:
+            connection, data, requests = self._ready.popleft()
+            due_at, self._due_at = self._due_at, self._due_at + self._interval_seconds
+            try:
+                self._send(connection, data, requests, due_at)
+            except OSError as error:
+                self._lose(connection, str(error))
+
     def _ask(
         self, connection: _Connection, data: bytes | memoryview, requests: int, now: float
     ) -> None:
+        if self._interval_seconds:
+            self._ready.append((connection, data, requests))
+        else:
+            self._send(connection, data, requests, now)
+
+    def _send(
+        self, connection: _Connection, data: bytes | memoryview, requests: int, since: float
+    ) -> None:
         self._due += requests
-        if not connection.ask(data, requests, now):
+        if not connection.ask(data, requests, since):
             both = selectors.EVENT_READ | selectors.EVENT_WRITE
             self._selector.modify(connection.sock, both, connection)
 
@@ -235,6 +268,7 @@ class _Load:
 
     def _lose(self, connection: _Connection, why: str) -> None:
         self._lost += 1
+        self._ready = deque(one for one in self._ready if one[0] is not connection)
         self._due -= connection.asked - connection.answered
         connection.role.tally.example = connection.role.tally.example or why
         self._selector.unregister(connection.sock)

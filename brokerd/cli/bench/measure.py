@@ -49,6 +49,8 @@ class Plan:
     format: str = "mamamia"
     connection: ConnectOptions = PLAIN
     """TLS and login."""
+    rate: float = 0.0
+    """Requests a second of all connections; 0: as fast as the answers come."""
     worker_module: str = "brokerd.cli.bench.load"
 
 
@@ -64,6 +66,8 @@ class Figures:
     batch: int
     workers: int
     seconds: float
+    rate: float
+    """Requests a second that were due; 0: as fast as the answers came."""
     messages: int
     produced: int
     settled: int
@@ -134,6 +138,7 @@ def worker_specs(plan: Plan, place: LoadTarget) -> list[LoadSpec]:
             format=plan.format,
             records=place.records,
             connection=plan.connection,
+            rate=plan.rate * share / sum(shares),
         )
         for number, share in enumerate(shares)
     ]
@@ -226,6 +231,7 @@ def figures(plan: Plan, workers: int, total: load.LoadResult) -> Figures:
         batch=plan.batch if plan.scenario in FORMATS[plan.format].batched else 1,
         workers=workers,
         seconds=round(total.seconds, 3),
+        rate=plan.rate,
         messages=messages,
         produced=total.produced,
         settled=total.settled,

@@ -50,6 +50,8 @@ class LoadSpec:
     records: int = 0
     """Number of records in the topic, if the scenario reads by offset."""
     connection: ConnectOptions = PLAIN
+    rate: float = 0.0
+    """Requests a second of this worker; 0: as fast as the answers come."""
 
 
 class TargetSpec(NamedTuple):
