@@ -19,6 +19,7 @@ from brokerd.broker.tracing import (
     TraceContext,
     trace_context,
 )
+from brokerd.codecs import blipmq as bm
 from brokerd.codecs.mamamia import (
     Acquire,
     AcquireBatch,
@@ -31,6 +32,7 @@ from brokerd.codecs.mamamia import (
 )
 from brokerd.groups import GroupSettings
 from tests.house import House, ask
+from tests.protocols.blipmq_desk import BlipmqHouse
 
 TRACE = 0x4BF92F3577B34DA6A3CE929D0E0E4736
 PARENT = 0x00F067AA0BA902B7
@@ -507,6 +509,22 @@ def test_groups_have_leases_of_their_own() -> None:
     for span in house.spans():
         assert span.attributes["messaging.consumer.group.name"] == ""
         assert "messaging.client.id" not in span.attributes
+
+
+def test_a_delivery_of_blipmq_is_a_lease() -> None:
+    """The format has no metadata. Its consumers get the records of others."""
+    house = BlipmqHouse()
+    client = house.client()
+    subscription = client.subscribe("orders")
+    TracedHouse.trace(house)
+    house.append("orders", b"x", metadata=metadata())
+    delivery = client.poll(subscription)
+    assert delivery is not None and delivery.message == b"x"
+    assert client.ask(bm.Ack(delivery.correlation_id, subscription), bm.Ping(5)) == [bm.Pong(5)]
+    spans = house.sink.take()
+    assert outcomes(spans) == [("produce", None), ("lease", "settled"), ("settle", "settled")]
+    group = f"__blipmq.{subscription}"
+    assert spans[1].attributes["messaging.consumer.group.name"] == group
 
 
 # -- bounds -----------------------------------------------------------------------------------
