@@ -40,7 +40,7 @@ ADDRESSES = [
     "#/quotas",
     "#/audit",
     "#/clock",
-    "#/configuration",
+    "#/configuration?text=wal",
     "#/nonsense",
 ]
 DIALOGS = {

@@ -57,6 +57,7 @@ class Chart {
     this.svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
     this.svg.setAttribute("preserveAspectRatio", "none");
     this.svg.setAttribute("role", "img");
+    this.svg.setAttribute("aria-label", `${title}: no sample yet`);
     this.title = title;
     this.most = element("p", { className: "total" });
     const legend = element("p", { className: "legend" });
