@@ -52,6 +52,8 @@ class Shape:
     records: int
     frame_records: int
     value_bytes: int = 200
+    is_json: bool = False
+    """Whether values are JSON objects: a number ``n``, and text."""
 
     @property
     def frames(self) -> int:
@@ -176,7 +178,22 @@ def _write(directory: Path, part: _Part) -> int:
 
 def _values(shape: Shape) -> list[bytes]:
     size = shape.value_bytes
+    if shape.is_json:
+        return _json_values(shape)
     half = size // 2
     text = (_TEXT * (half // len(_TEXT) + 1))[: size - half]
     noise = os.urandom(half * shape.frame_records)
     return [noise[at : at + half] + text for at in range(0, len(noise), half)]
+
+
+def _json_values(shape: Shape) -> list[bytes]:
+    """Return JSON of the right size. ``n`` is below 1,000, and half of the text is random."""
+    size = shape.value_bytes
+    noise = os.urandom(size // 4 * shape.frame_records).hex()
+    values = []
+    for number in range(shape.frame_records):
+        at = number * (size // 2)
+        word = noise[at : at + size // 2]
+        value = b'{"n": %3d, "id": "%b", "text": "' % (int(word[:8], 16) % 1_000, word.encode())
+        values.append(value + _TEXT[: size - len(value) - 2] + b'"}')
+    return values

@@ -4,8 +4,8 @@
 ``python -m benchmarks.spark``. Each question is asked in a session that has asked it before (warm):
 once with all records in the journal, once with all in the archive. For comparison the same run lets
 as many plain processes read the same splits without Spark. The plan tells what a filter leaves out.
-Nothing is written during the measurement, and no broker runs. Method and figures:
-docs/benchmarks.rst.
+Then `benchmarks.engines` asks another archive through several programs. Nothing is written during
+the measurement, and no broker runs. Method and figures: docs/benchmarks.rst.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from multiprocessing import get_context
@@ -32,6 +33,7 @@ from brokerd.spark.plan.query_plan import Plan, Split, plan_query
 from brokerd.spark.read.split_reader import read_split
 
 from .children import ChildFailed, answer, run_child
+from .engines import JAVA, table
 from .long_log import BEGAN_US, FRAME_US, Shape, make_log
 
 if TYPE_CHECKING:
@@ -41,11 +43,10 @@ MIB = 1 << 20
 CORES = 4
 TRIES = 3
 """How often a question is asked once the session is warm; the fastest counts."""
+PARTS = ("journal", "archive", "engines")
 TARGET = 4_000_000
 """Records a second that a count of all records should reach on four cores."""
 _CHILD_SECONDS = 3600.0
-_JAVA = "-XX:TieredStopAtLevel=4 -XX:-UseSerialGC -XX:+UseG1GC"
-"""Spark's own defaults for Java; a rollup starts a smaller Java."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
-            report = measure(Path(name), options.scale, options.cores, show)
+            report = measure(Path(name), options.scale, options.cores, show, parts=options.parts)
     except (ChildFailed, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
@@ -102,41 +103,74 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="1: 10 M records (default: 1)")
     parser.add_argument("--cores", type=int, default=CORES, help=f"default: {CORES}")
     parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure")
+    parser.add_argument(
+        "--part", choices=PARTS, action="append", dest="parts", help="repeatable (default: all)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
 def measure(
-    directory: Path, scale: float, cores: int, show: Callable[[str], None], tries: int = TRIES
+    directory: Path,
+    scale: float,
+    cores: int,
+    show: Callable[[str], None],
+    tries: int = TRIES,
+    parts: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Run all measurements in a directory and return the figures.
+    """Run measurements in a directory and return the figures.
 
     :param scale: 1 is 10 M records of 200 bytes.
+    :param parts: some of `PARTS`; None: all.
     """
     machine = describe(directory)
     cores = min(cores, machine.cores)
     shape = Shape(int(10_000_000 * scale), 200)
-    data_dir = directory / "data"
-    size = make_log(data_dir, shape)
     show(
         f"{machine.cpu}, {cores} of {machine.cores} cores, {machine.file_system}; "
-        f"{shape.records:,} records of 200 bytes, frames of {shape.frame_records}, "
-        f"{size / MIB:,.0f} MiB of journal; durability: no broker runs, nothing is written"
+        f"{shape.records:,} records of 200 bytes, frames of {shape.frame_records}; "
+        "durability: no broker runs, nothing is written"
     )
     report: dict[str, Any] = {"target": TARGET}
+    wanted = parts or PARTS
+    spec: dict[str, Any] = {"cores": cores, "records": shape.records, "tries": tries}
+    if "journal" in wanted or "archive" in wanted:
+        data_dir = directory / "data"
+        show(f"{make_log(data_dir, shape) / MIB:,.0f} MiB of journal")
+        _measure_source(data_dir, spec, wanted, report, show)
+    if "engines" in wanted:
+        data_dir = directory / "json"
+        make_log(data_dir, replace(shape, is_json=True))
+        _archive(data_dir, cores)
+        spec["data_dir"] = str(data_dir)
+        report["engines"] = run_child("benchmarks.engines", spec, _CHILD_SECONDS)
+        for text in table(report["engines"]):
+            show(text)
+    return report
+
+
+def _measure_source(
+    data_dir: Path,
+    spec: Mapping[str, Any],
+    wanted: Sequence[str],
+    report: dict[str, Any],
+    show: Callable[[str], None],
+) -> None:
+    """Measure the format, with all records in the journal and with all in the archive."""
     for where in ("journal", "archive"):
         if where == "archive":
-            _archive(data_dir, cores)
-        spec = {"data_dir": str(data_dir), "cores": cores, "records": shape.records, "tries": tries}
-        found = run_child("benchmarks.spark", spec, _CHILD_SECONDS)
+            _archive(data_dir, spec["cores"])
+        if where not in wanted:
+            continue
+        found = run_child("benchmarks.spark", {"data_dir": str(data_dir), **spec}, _CHILD_SECONDS)
         report[where] = found
         show(f"{'of the ' + where:<28}{'seconds':>9}{'records/s':>14}{'of plain':>10}   read")
         for line in found["lines"]:
             show(_text(line))
-    rate = report["journal"]["lines"][0]["records_per_s"]
-    show(f"count of the journal: {rate:,.0f} records/s; wanted, on four cores: {TARGET:,}")
-    return report
+    if "journal" in report:
+        rate = report["journal"]["lines"][0]["records_per_s"]
+        show(f"count of the journal: {rate:,.0f} records/s; wanted, on four cores: {TARGET:,}")
 
 
 def _archive(data_dir: Path, cores: int) -> None:
@@ -162,7 +196,7 @@ def _text(line: Mapping[str, Any]) -> str:
 def _queries(data_dir: str, cores: int, records: int, tries: int) -> dict[str, Any]:
     """Ask all questions of a data directory and return the figures."""
     shape = Shape(records, 200)
-    settings = {"spark.driver.extraJavaOptions": _JAVA}
+    settings = {"spark.driver.extraJavaOptions": JAVA}
     options = SparkOptions(f"local[{cores}]", driver_memory_bytes=2 << 30, settings=settings)
     work = Path(data_dir, "run", "bench")
     with spark_session("bench", options, work, os.environ) as session:

@@ -23,3 +23,10 @@ def test_every_question_is_asked_of_the_journal_and_of_the_archive(tmp_path: Pat
     read, _, rest = narrow.partition(" of ")
     assert 0 < int(read) < int(rest.split()[0]), narrow
     assert any("nothing is written" in line for line in lines)
+    engines = report["engines"]
+    assert engines["programs"] == ["plain", "log", "format", "DuckDB", "Polars"]
+    for line in engines["lines"]:
+        assert all(seconds > 0 for seconds in line["seconds"].values())
+        assert all(0 < opened <= files for opened, files in line["files"].values())
+    assert next(line["name"] for line in engines["lines"]) == "count"
+    assert any("files opened" in line for line in lines)

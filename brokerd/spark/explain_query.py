@@ -8,7 +8,7 @@ from typing import NamedTuple
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.spark.clock import now_us
 from brokerd.spark.location import open_location
-from brokerd.spark.options import BadOption, batch_request, parse_options
+from brokerd.spark.options import BadOption, batch_request, option_texts, parse_options
 from brokerd.spark.plan.query_plan import Count, Plan, plan_query
 from brokerd.spark.read.payload import columns_to_read
 
@@ -41,8 +41,7 @@ class Explanation(NamedTuple):
 
 def explain(place: str, **options: object) -> Explanation:
     """Plan a query, and return the amounts: `brokerd.spark.explain`."""
-    given = {name: _text(value) for name, value in options.items()}
-    parsed = parse_options({**given, "path": place})
+    parsed = parse_options({**option_texts(options), "path": place})
     if parsed.table != RECORDS.name:
         raise BadOption(
             f"the table {parsed.table} is always read whole, so there is no plan to explain"
@@ -51,11 +50,6 @@ def explain(place: str, **options: object) -> Explanation:
     request = request._replace(columns=columns_to_read(request.columns, parsed.payload))
     location = open_location(parsed.path, parsed.archive)
     return Explanation(plan_query(location, request, now_us()))
-
-
-def _text(value: object) -> str:
-    """Convert an option to text as Spark does."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _number_cells(count: Count) -> tuple[str, str]:

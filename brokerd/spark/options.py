@@ -27,11 +27,14 @@ NAMES = (
     "archive",
     "partitionBytes",
     "tail",
+    "only",
     "maxBytesPerTrigger",
     "failOnDataLoss",
     "table",
 )
 _OF_ALL_TABLES = ("table", "columns", "archive", "partitionBytes")
+ARCHIVE = "archive"
+JOURNAL = "journal"
 EARLIEST = "earliest"
 LATEST = "latest"
 OFFSET_MAX = (1 << 63) - 1
@@ -108,6 +111,14 @@ def is_of_catalog(given: Mapping[str, str]) -> bool:
     return any(name.lower() == _PROVIDER for name in given)
 
 
+def option_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Convert the values of options to text as Spark does."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
+
+
 def parse_options(given: Mapping[str, str]) -> Options:
     """Parse and check the options of a batch or of a stream.
 
@@ -129,11 +140,14 @@ def parse_options(given: Mapping[str, str]) -> Options:
             raise BadOption(f"unknown option {_quoted(name)}; the options are {', '.join(NAMES)}")
     values = {known[name]: value for name, value in values.items()}
     table = _table(values)
+    only = _only(values)
     request = Request(
         topics=_topics(values),
         columns=_columns(values, table),
         partition_bytes=parse_size(values, "partitionBytes") or PARTITION_BYTES,
         tail=parse_boolean(values, "tail", True),
+        archived=only != JOURNAL,
+        unarchived=only != ARCHIVE,
     )
     max_bytes = parse_size(values, "maxBytesPerTrigger")
     if max_bytes is not None and max_bytes < MAX_BYTES_MIN:
@@ -189,6 +203,11 @@ def stream_request(options: Options) -> Request:
         raise BadOption(
             "to is for batches: leave it out and end the stream at the end of the log with "
             "Trigger.AvailableNow, or use spark.read"
+        )
+    if not (options.request.archived and options.request.unarchived):
+        raise BadOption(
+            "only is for batches: a stream reads each record where it is at that moment; leave it "
+            "out, or use spark.read"
         )
     return options.request._replace(unknown_topics=True)
 
@@ -314,6 +333,13 @@ def _columns(values: Mapping[str, str], table: str) -> tuple[str, ...]:
             )
         columns.append(name)
     return tuple(columns)
+
+
+def _only(values: Mapping[str, str]) -> str | None:
+    text = values.get("only")
+    if text is not None and text.strip().lower() not in (ARCHIVE, JOURNAL):
+        raise BadOption(f"only={_quoted(text)} is unknown: give {ARCHIVE} or {JOURNAL}")
+    return None if text is None else text.strip().lower()
 
 
 def _payload(values: Mapping[str, str]) -> Payload:

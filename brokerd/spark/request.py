@@ -36,6 +36,10 @@ class Request(NamedTuple):
     """The approximate size of a split."""
     tail: bool = True
     """Whether to read the open journal file."""
+    archived: bool = True
+    """Whether to read the records that the archive has."""
+    unarchived: bool = True
+    """Whether to read the records that only the journal has."""
     only_ids: frozenset[int] | None = None
     """Ids of the topics to read among those that ``topics`` selects. None means all of them."""
     unread: Mapping[tuple[int, int], int] = {}

@@ -10,7 +10,7 @@ of a DataFrame, and reuses it for other uses, which would then lack rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark import __version__ as spark_version
@@ -21,7 +21,8 @@ from brokerd.spark.clock import now_us
 from brokerd.spark.errors import hide_traceback
 from brokerd.spark.location import Location, open_location
 from brokerd.spark.options import BadOption, Options, batch_request, is_of_catalog, parse_options
-from brokerd.spark.plan.query_plan import plan_query
+from brokerd.spark.plan.query_plan import Split, plan_query
+from brokerd.spark.plan.split_text import decode_splits
 from brokerd.spark.read.row_format import RowFormat, SplitPartition, row_format, table_options
 from brokerd.spark.read.tables import plan_table
 from brokerd.spark.request import Request
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "brokerd"
+SPLITS = "splits"
+"""An option of `brokerd.spark.log`: the splits of its plan."""
 
 
 class LogReader(DataSourceReader):
@@ -55,6 +58,21 @@ class LogReader(DataSourceReader):
             request = self._rows.add_columns(self._request)
             plan = plan_query(self._location, request, now_us())
         return [SplitPartition(split) for split in plan.splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._rows.read(partition, self._schema)
+
+
+class SplitReader(DataSourceReader):
+    """Reads the splits of a plan."""
+
+    def __init__(self, splits: Sequence[Split], rows: RowFormat, schema: StructType) -> None:
+        self._splits = splits
+        self._rows = rows
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        return [SplitPartition(split) for split in self._splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.read(partition, self._schema)
@@ -97,9 +115,13 @@ class LogSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with hide_traceback():
-            options = parse_options(table_options(schema, self.options))
+            given = table_options(schema, self.options)
+            splits = given.pop(SPLITS, None)
+            options = parse_options(given)
             rows = row_format(options)
             rows.check(schema)
+            if splits is not None:
+                return SplitReader(decode_splits(splits), rows, schema)
             if options.table != RECORDS.name:
                 return TableReader(options, rows, schema)
             return LogReader(_location(options), batch_request(options), rows, schema)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
+import brokerd.spark
 from brokerd.client.blipmq import BlipmqClient
 from brokerd.client.flymq import FlymqClient
 from brokerd.client.mamamia import MamamiaClient, batch_message, split_message_id
@@ -215,7 +216,15 @@ def read_by_mamamia(data_dir: Path, topic: str, group: str) -> dict[Location, tu
 
 def load(spark: SparkSession, data_dir: Path, **options: str) -> list[Any]:
     """Return the rows of a batch by topic id, partition and offset; check that none is double."""
-    rows = spark.read.format("brokerd").options(**options).load(str(data_dir)).collect()
+    return _in_order(spark.read.format("brokerd").options(**options).load(str(data_dir)).collect())
+
+
+def load_log(spark: SparkSession, data_dir: Path) -> list[Any]:
+    """Return the rows of `brokerd.spark.log` in the form of `load`."""
+    return _in_order(brokerd.spark.log(spark, str(data_dir)).collect())
+
+
+def _in_order(rows: list[Any]) -> list[Any]:
     found = {(row["topic_id"], row["partition"], row["offset"]): row for row in rows}
     assert len(found) == len(rows)
     return [found[key] for key in sorted(found)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from brokerd.archive.contract.bounds import (
     FILE_NAME,
@@ -25,6 +26,7 @@ from brokerd.archive.ingest.ingest import IngestReport
 from brokerd.archive.maintain.rewrite import RewriteResult, RewriteUnit, rewrite
 from brokerd.archive.run import Settings
 from brokerd.spark.location import Location
+from brokerd.spark.plan.file_scans import FileScan
 from brokerd.spark.plan.predicate import UNBOUNDED, Interval, Predicate, TopicNames
 from brokerd.spark.plan.query_plan import Plan, plan_query
 from brokerd.spark.read.split_reader import read_split
@@ -250,12 +252,34 @@ class Log:
             and not 0 < row.expires_at <= now_us
         )
 
-    def plan(self, now_us: int = NOW_US, **request: object) -> Plan:
-        return plan_query(self.place, Request(**request), now_us)  # type: ignore[arg-type]
+    def plan(self, now_us: int = NOW_US, has_scans: bool = False, **request: object) -> Plan:
+        return plan_query(self.place, Request(**request), now_us, has_scans)  # type: ignore[arg-type]
 
     def read(self, now_us: int = NOW_US, **request: object) -> list[Row]:
         """Return the rows of a query."""
         return rows_of(self.plan(now_us, **request))
+
+
+def scanned_rows(root: Any, plan: Plan) -> list[Row]:
+    """Return the rows of the scans and the splits of a plan, by a slow reader of plain Parquet."""
+    rows = rows_of(plan)
+    for scan in plan.scans:
+        tables = [pq.read_table(root / "records" / path, partitioning=None) for path in scan.paths]
+        found = [row for table in tables for row in rows_in(table.to_batches())]
+        assert len(found) <= scan.records
+        assert scan.topic is None or {(row.topic_id, row.topic) for row in found} == {scan.topic}
+        rows += [row for row in found if _meets(row, scan)]
+    return sorted(rows)
+
+
+def _meets(row: Row, scan: FileScan) -> bool:
+    offsets = scan.partition_offsets.get((row.topic_id, row.partition), scan.offsets)
+    return (
+        (scan.topic_ids is None or row.topic_id in scan.topic_ids)
+        and offsets.contains(row.offset, row.offset)
+        and scan.times_us.contains(row.time_us, row.time_us)
+        and (scan.now_us is None or not 0 < row.expires_at <= scan.now_us)
+    )
 
 
 def make_predicate(*topic_ids: int, **fields: Any) -> Predicate:

@@ -25,7 +25,7 @@ from brokerd.spark.plan.log_end import log_end
 from brokerd.spark.plan.log_snapshot import take_snapshot
 from brokerd.spark.plan.query_plan import Plan
 from tests.archive.making import damage, make_no_file
-from tests.spark.logs import NOW_US, Log, Row, rows_of
+from tests.spark.logs import NOW_US, Log, Row, rows_of, scanned_rows
 
 
 @pytest.fixture
@@ -131,6 +131,23 @@ class Happening(RuleBasedStateMachine):
         assert set(rows) <= set(expected)
         assert len(set(rows)) == len(rows)
         assert set(expected) & set(self.log.expected()) <= set(rows)
+
+    @rule(
+        first=st.integers(0, 8), end=st.integers(0, 8), since=st.floats(0, 1), until=st.floats(0, 1)
+    )
+    def read_by_scans(self, first: int, end: int, since: float, until: float) -> None:
+        """Spark's own reader, with the conditions of a plan, has the rows of brokerd's."""
+        times = [row.time_us for row in self.log.rows] or [0]
+        span = max(times) - min(times)
+        options = {
+            "from_offset": first or None,
+            "to_offset": end or None,
+            "from_time_us": min(times) + int(since * span),
+            "to_time_us": min(times) + int(until * span),
+        }
+        for request in ({}, options):
+            found = self.log.plan(has_scans=True, **request)
+            assert scanned_rows(self.log.root, found) == self.log.read(**request)
 
     @rule(cut=st.floats(0, 1))
     def read_in_two(self, cut: float) -> None:

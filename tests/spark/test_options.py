@@ -69,6 +69,20 @@ def test_a_time_is_utc_unless_it_says_otherwise(text: str, time_us: int) -> None
     assert batch(to=text).to_time_us == time_us
 
 
+def test_archive_or_journal_can_be_read_alone() -> None:
+    """By a batch; a stream reads both."""
+    found = [batch(), batch(only="Archive"), batch(only="journal")]
+    assert [one.archived for one in found] == [True, True, False]
+    assert [one.unarchived for one in found] == [True, False, True]
+    with pytest.raises(BadOption, match="only='both' is unknown: give archive or journal"):
+        batch(only="both")
+    for only in ("archive", "journal"):
+        with pytest.raises(BadOption, match="only is for batches"):
+            stream_request(parse_options({"only": only}))
+    with pytest.raises(BadOption, match="only is for the table records, not for hourly"):
+        parse_options({"only": "archive", "table": "hourly"})
+
+
 @given(st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 63) - 1))
 def test_whole_numbers_are_offsets_in_every_partition(first: int, end: int) -> None:
     request = batch(**{"from": str(first), "to": str(end)})

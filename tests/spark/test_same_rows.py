@@ -24,6 +24,7 @@ from tests.spark.brokers import (
     fill,
     let_go,
     load,
+    load_log,
     read_by_flymq,
     read_by_mamamia,
     serving,
@@ -59,6 +60,7 @@ def filled(served: Served) -> Path:
 def check_same(source: SparkSession, data_dir: Path, group: str) -> list[Any]:
     """Spark and the wire formats read the same now; the rows."""
     rows = load(source, data_dir)
+    assert load_log(source, data_dir) == rows
     assert as_flymq(rows) == read_by_flymq(data_dir)
     for topic in ("of mamamia", ""):
         assert as_mamamia(rows, topic) == read_by_mamamia(data_dir, topic, group)
@@ -221,7 +223,7 @@ def test_while_rollups_run(source: SparkSession, tmp_path: Path) -> None:
             end = time.monotonic() + 300
             while (len(reached) < 3 or looks < 10) and time.monotonic() < end and not failed:
                 before = without_compacted(read_by_flymq(data_dir))
-                rows = load(source, data_dir)
+                rows = (load, load_log)[looks % 2](source, data_dir)
                 append(data_dir, "orders", 1_000)
                 after = without_compacted(read_by_flymq(data_dir))
                 read = without_compacted(as_flymq(rows))
@@ -235,6 +237,7 @@ def test_while_rollups_run(source: SparkSession, tmp_path: Path) -> None:
         assert len(reached) >= 3
         let_go(data_dir, restart)
         assert as_flymq(load(source, data_dir)) == read_by_flymq(data_dir)
+        assert as_flymq(load_log(source, data_dir)) == read_by_flymq(data_dir)
         check_joins(source, data_dir)
 
 

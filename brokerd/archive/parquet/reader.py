@@ -50,6 +50,22 @@ RowGroupCache = LruCache[RecordRows]
 """Decoded row groups, by path and number."""
 
 
+def check_footer(directory: Place | str, path: str, size: int) -> None:
+    """Verify the footer of a file: its size, and the checksum in its name.
+
+    Raises the errors of `open_file`.
+    """
+    name = parse_records_name(path) if "/" in path else parse_events_name(path)
+    store = open_store(directory)
+    full = store.place / path
+    try:
+        _read_footer(store.open(path), name.footer_hash, size)
+    except OSError as error:
+        raise _unreadable(full, error) from error
+    except DamagedData as error:
+        raise DamagedArchive(f"{full} is damaged: {error}", 0, OFFSET_MAX) from None
+
+
 def open_file(
     directory: Place | str,
     path: str,

@@ -55,22 +55,22 @@ class TopicNames:
     """Topic names, or patterns with ``*``. None selects all names except the broker's own."""
 
     def __init__(self, names: Iterable[str] | None) -> None:
-        self._names = None if names is None else tuple(names)
+        self.names = None if names is None else tuple(names)
         self._exact = frozenset(self.exact())
-        self._patterns = [name.split("*") for name in self._names or () if "*" in name]
+        self._patterns = [name.split("*") for name in self.names or () if "*" in name]
 
     def __reduce__(self) -> tuple[type[TopicNames], tuple[tuple[str, ...] | None]]:
-        return TopicNames, (self._names,)
+        return TopicNames, (self.names,)
 
     def match(self, name: str) -> bool:
         """Return whether a topic name is in the set, or matches a pattern."""
-        if self._names is None:
+        if self.names is None:
             return not name.startswith(RESERVED_PREFIX)
         return name in self._exact or any(_match(name, pieces) for pieces in self._patterns)
 
     def exact(self) -> tuple[str, ...]:
         """Return the names without ``*``."""
-        return tuple(name for name in self._names or () if "*" not in name)
+        return tuple(name for name in self.names or () if "*" not in name)
 
 
 def _match(name: str, pieces: Sequence[str]) -> bool:

@@ -10,9 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from brokerd.archive.journal.segment_list import damaged_places
+from brokerd.archive.storage.address import ObjectAddress
 from brokerd.errors import BrokerdError
 from brokerd.spark.location import Location
-from brokerd.spark.plan.archive_files import FilePart, match_files, split_files
+from brokerd.spark.plan.archive_files import (
+    FilePart,
+    match_files,
+    records_table,
+    split_files,
+)
+from brokerd.spark.plan.file_scans import FileScan, check_footers, scan_files
 from brokerd.spark.plan.log_snapshot import (
     TRIES,
     LogSnapshot,
@@ -83,18 +90,22 @@ class Plan(NamedTuple):
     """Journal files."""
     segment_bytes: Count
     """Batches of records in journal files."""
+    scans: tuple[FileScan, ...] = ()
+    """Archive files that no split has, because Spark's own reader reads them."""
 
 
-def plan_query(location: Location, request: Request, now_us: int) -> Plan:
+def plan_query(location: Location, request: Request, now_us: int, has_scans: bool = False) -> Plan:
     """Divide a query into splits, and return the plan.
 
     :param now_us: records that expire at this time or earlier are skipped.
+    :param has_scans: whether Spark's own reader reads archive files where it can. It reads
+        directories; brokerd reads buckets.
     :raises BrokerdError: the log cannot be read, or does not fit the request.
     """
     for _ in range(TRIES):
         snapshot = take_snapshot(location, request.tail)
         try:
-            return _Planner(location, request, snapshot, now_us).plan()
+            return _Planner(location, request, snapshot, now_us, has_scans).plan()
         except FileNotFoundError:
             continue
     raise files_deleted_error(location)
@@ -104,8 +115,15 @@ class _Planner:
     """Divides a snapshot into splits."""
 
     def __init__(
-        self, location: Location, request: Request, snapshot: LogSnapshot, now_us: int
+        self,
+        location: Location,
+        request: Request,
+        snapshot: LogSnapshot,
+        now_us: int,
+        has_scans: bool,
     ) -> None:
+        table = records_table(location.archive)
+        self._scanned_table = None if isinstance(table, ObjectAddress) or not has_scans else table
         self._location = location
         self._request = request
         self._snapshot = snapshot
@@ -129,30 +147,36 @@ class _Planner:
 
     def plan(self) -> Plan:
         """Return the plan. Raises FileNotFoundError if a file was deleted since the snapshot."""
-        file_parts, files, file_bytes = self._archive_parts()
+        scans, file_parts, files, file_bytes = self._archive_parts()
         segment_parts, segments, segment_bytes = self._journal_parts()
         splits = [*self._archive_splits(file_parts), *self._journal_splits(segment_parts)]
         return Plan(
             self._snapshot.log_id,
             tuple(splits),
             self._end_lsn,
-            sum(split.records for split in splits),
+            sum(split.records for split in splits) + sum(scan.records for scan in scans),
             files,
             file_bytes,
             segments,
             segment_bytes,
+            scans,
         )
 
     # -- Archive ---------------------------------------------------------------------------------
 
-    def _archive_parts(self) -> tuple[list[FilePart], Count, Count]:
-        archive = self._snapshot.archive
-        if archive is None or self._request.first_lsn >= archive.records_lsn:
+    def _archive_parts(self) -> tuple[tuple[FileScan, ...], list[FilePart], Count, Count]:
+        archive, request = self._snapshot.archive, self._request
+        if archive is None or request.first_lsn >= archive.records_lsn or not request.archived:
             sizes = () if archive is None else archive.files["size"].to_pylist()
-            return [], Count(0, len(sizes)), Count(0, sum(sizes))
-        files = match_files(archive.files, self._predicate)
+            return (), [], Count(0, len(sizes)), Count(0, sum(sizes))
+        files = rest = match_files(archive.files, self._predicate)
+        scans: tuple[FileScan, ...] = ()
+        if self._scanned_table is not None:
+            scans, rest = scan_files(files, self._predicate, self._snapshot.topics.name_of)
+            check_footers(self._scanned_table, files)
         return (
-            split_files(files, self._request.partition_bytes),
+            scans,
+            split_files(rest, request.partition_bytes),
             Count(len(files), len(archive.files)),
             Count(*(sum(one["size"].to_pylist()) for one in (files, archive.files))),
         )
@@ -182,7 +206,8 @@ class _Planner:
         segments = segment_bytes = 0
         files = [file for file in journal.files if file.first_lsn >= self._snapshot.archived_lsn]
         for file in files:
-            if not predicate.lsns.overlaps(file.first_lsn, file.end_lsn - 1):
+            is_wanted = predicate.lsns.overlaps(file.first_lsn, file.end_lsn - 1)
+            if not is_wanted or not self._request.unarchived:
                 continue
             scan = journal.scans.get(file.path)
             own = split_segment(file, scan, predicate, self._request.partition_bytes)

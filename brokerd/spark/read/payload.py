@@ -53,7 +53,7 @@ def convert_columns(
     if payload != "bytes" and VALUE in found:
         found[VALUE] = _VALUES[payload](found[VALUE], batch.column(ENCODING))
     if payload == "json" and METADATA in found:
-        found[METADATA] = _metadata_as_json(found[METADATA])
+        found[METADATA] = msgpack_as_json(found[METADATA])
     return list(found.values())
 
 
@@ -86,9 +86,12 @@ def _text_of(value: bytes | None) -> str | None:
         return None
 
 
-def _metadata_as_json(metadata: pa.Array) -> pa.Array:
-    """Convert metadata to JSON, each distinct value once: many records have the same metadata."""
-    coded = metadata.dictionary_encode()
+def msgpack_as_json(packed: pa.Array) -> pa.Array:
+    """Convert MessagePack to JSON, each distinct object once: many records have equal metadata.
+
+    Null stays null, and so does an object that JSON cannot express.
+    """
+    coded = packed.dictionary_encode()
     texts = pa.array(map(_msgpack_to_json, coded.dictionary.to_pylist()), pa.string())
     return texts.take(coded.indices)
 
@@ -106,7 +109,7 @@ def _msgpack_to_json(packed: bytes) -> str | None:
 # -- MessagePack ---------------------------------------------------------------------------------
 
 
-def _as_msgpack(values: pa.Array, encodings: pa.Array) -> pa.Array:
+def value_as_msgpack(values: pa.Array, encodings: pa.Array) -> pa.Array:
     """Return each value as one MessagePack object. Bytes get the header of bin, text of str."""
     lengths = pc.binary_length(values).to_numpy(zero_copy_only=False)
     headers = _headers(lengths.astype(np.uint32), encodings.to_numpy(zero_copy_only=False))
@@ -137,4 +140,4 @@ def _headers(lengths: npt.NDArray[np.uint32], encodings: npt.NDArray[np.int8]) -
     return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
 
 
-_VALUES: Mapping[Payload, Any] = {"json": _as_json, "msgpack": _as_msgpack}
+_VALUES: Mapping[Payload, Any] = {"json": _as_json, "msgpack": value_as_msgpack}

@@ -1,0 +1,185 @@
+# Tests: tests/spark/test_log_frame.py
+"""The log as a DataFrame: `brokerd.spark.log`.
+
+One plan of one snapshot has archive files and splits. Spark's own reader scans the files, column by
+column and without Python. Tasks in Python read the splits: the journal, and the files that need
+conditions of brokerd. The union of both has each record once (docs/spark-reading.rst).
+
+This module uses only public names of Spark, so it also works with Spark Connect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from brokerd.archive.contract.layout import RECORDS
+from brokerd.spark.clock import now_us
+from brokerd.spark.location import open_location
+from brokerd.spark.options import BadOption, Payload, batch_request, option_texts, parse_options
+from brokerd.spark.plan.archive_files import records_table
+from brokerd.spark.plan.file_scans import FileScan
+from brokerd.spark.plan.predicate import UNBOUNDED, Interval, Key
+from brokerd.spark.plan.query_plan import Plan, plan_query
+from brokerd.spark.plan.split_text import encode_splits
+from brokerd.spark.read.payload import (
+    ENCODING,
+    METADATA,
+    VALUE,
+    msgpack_as_json,
+    value_as_msgpack,
+)
+from brokerd.spark.read.row_format import RowFormat, row_format
+from brokerd.spark.source import FORMAT, SPLITS
+from brokerd.values import Encoding
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SCAN_OPTIONS = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+"""Options of Spark's reader. They override settings of the session that would lose rows, change
+times, or accept damaged pages."""
+
+_GLOB = re.compile(r"([{}\[\]*?\\])")
+"""Characters of a path that Spark would take for a pattern."""
+_FIRST, _END = "__first", "__end"
+_udf: Any = vars(F)["arrow_udf"]  # pyspark exports no type of it
+
+
+def read_log(spark: SparkSession, place: str, options: Mapping[str, object]) -> DataFrame:
+    """Plan a query, and return its rows: `brokerd.spark.log`."""
+    parsed = parse_options({**option_texts(options), "path": place})
+    if parsed.table != RECORDS.name:
+        raise BadOption(
+            f"log() has the table {RECORDS.name}: read {parsed.table} by "
+            "spark.read.format('brokerd')"
+        )
+    rows = row_format(parsed)
+    location = open_location(parsed.path, parsed.archive)
+    request = rows.add_columns(batch_request(parsed))
+    plan = plan_query(location, request, now_us(), has_scans=True)
+    frames = [*_scanned(spark, Path(str(records_table(location.archive))), plan, rows)]
+    if plan.splits:
+        frames.append(_split_rows(spark, plan, rows))
+    if not frames:
+        return spark.createDataFrame([], rows.schema())
+    return reduce(lambda one, two: one.unionByName(two), frames)
+
+
+# -- Splits --------------------------------------------------------------------------------------
+
+
+def _split_rows(spark: SparkSession, plan: Plan, rows: RowFormat) -> DataFrame:
+    """Return the rows of the splits of a plan, by the format ``brokerd``."""
+    options = {
+        SPLITS: encode_splits(plan.splits),
+        "columns": ",".join(rows.columns),
+        "payload": rows.payload,
+    }
+    return spark.read.format(FORMAT).options(**options).schema(rows.schema()).load()
+
+
+# -- Scans ---------------------------------------------------------------------------------------
+
+
+def _scanned(spark: SparkSession, table: Path, plan: Plan, rows: RowFormat) -> Iterator[DataFrame]:
+    """Yield the rows of each scan."""
+    file_schema = RowFormat(rows.layout, _file_columns(rows), "bytes").schema()
+    for scan in plan.scans:
+        paths = [_file_uri(table / path) for path in scan.paths]
+        frame = spark.read.schema(file_schema).options(**SCAN_OPTIONS).parquet(*paths)
+        frame = _filtered(spark, frame, scan)
+        if scan.topic is not None:
+            # Constants, so that conditions on the topic leave out the whole scan.
+            topic_id, name = scan.topic
+            constants = {"topic": F.lit(name), "topic_id": F.lit(topic_id).cast("long")}
+            frame = frame.withColumns(constants)
+        yield frame.select(*(_column(name, rows.payload) for name in rows.columns))
+
+
+def _file_columns(rows: RowFormat) -> tuple[str, ...]:
+    """Return all columns of a file. Spark reads those that a query needs."""
+    return tuple(column.name for column in rows.layout.file_columns())
+
+
+def _file_uri(path: Path) -> str:
+    return "file://" + _GLOB.sub(r"\\\1", str(path))
+
+
+def _filtered(spark: SparkSession, frame: DataFrame, scan: FileScan) -> DataFrame:
+    """Return the rows that meet the conditions of a scan."""
+    if scan.topic_ids is not None:
+        # As text, because each value would be a call to Java.
+        frame = frame.where(f"topic_id IN ({', '.join(map(str, scan.topic_ids)) or 'NULL'})")
+    if scan.times_us != UNBOUNDED:
+        first, end = (F.timestamp_micros(F.lit(one).cast("long")) for one in scan.times_us)
+        frame = frame.where(_is_between("append_time", first, end))
+    if scan.now_us is not None:
+        expires = F.col("expires_at")
+        frame = frame.where((expires == 0) | (expires > scan.now_us))
+    if scan.partition_offsets:
+        bounds = _bounds(spark, scan.partition_offsets)
+        frame = frame.join(F.broadcast(bounds), ["topic_id", "partition"], "left")
+        first, end = (
+            F.coalesce(F.col(name), F.lit(default).cast("long"))
+            for name, default in zip((_FIRST, _END), scan.offsets, strict=True)
+        )
+        return frame.where(_is_between("offset", first, end))
+    if scan.offsets != UNBOUNDED:
+        first, end = (F.lit(one).cast("long") for one in scan.offsets)
+        return frame.where(_is_between("offset", first, end))
+    return frame
+
+
+def _is_between(name: str, first: Column, end: Column) -> Column:
+    """Return the condition that a column is in an interval, whose end is exclusive."""
+    column = F.col(name)
+    return (column >= first) & (column < end)
+
+
+def _bounds(spark: SparkSession, offsets: Mapping[Key, Interval]) -> DataFrame:
+    """Return a table with the first and the end offset of each partition."""
+    rows = [(*key, *interval) for key, interval in offsets.items()]
+    types = {"topic_id": pa.int64(), "partition": pa.int32(), _FIRST: pa.int64(), _END: pa.int64()}
+    columns = [
+        pa.array(values, kind)
+        for values, kind in zip(zip(*rows, strict=True), types.values(), strict=True)
+    ]
+    return spark.createDataFrame(pa.table(columns, names=list(types)))
+
+
+# -- Payloads ------------------------------------------------------------------------------------
+
+
+def _column(name: str, payload: Payload) -> Column:
+    """Return a column in the format of the query. Only MessagePack is converted in Python."""
+    column = F.col(name)
+    if payload == "json" and name == METADATA:
+        return _msgpack_to_json(column).alias(name)
+    if payload == "json" and name == VALUE:
+        is_packed = F.col(ENCODING) == int(Encoding.MSGPACK)
+        text = F.try_validate_utf8(column.cast("string"))
+        packed = _msgpack_to_json(F.when(is_packed, column))
+        return F.when(is_packed, packed).otherwise(text).alias(name)
+    if payload == "msgpack" and name == VALUE:
+        converted: Column = _udf(value_as_msgpack, "binary")(column, F.col(ENCODING))
+        return converted.alias(name)
+    return column
+
+
+def _msgpack_to_json(column: Column) -> Column:
+    """Return a column of MessagePack as JSON."""
+    converted: Column = _udf(msgpack_as_json, "string")(column)
+    return converted
