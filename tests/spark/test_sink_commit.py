@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.archive.storage.address import ObjectAddress
 from brokerd.archive.storage.disk import RealDisk, RealFile
+from brokerd.archive.storage.store import open_store
 from brokerd.broker import BrokerSettings
 from brokerd.spark.sink.blocks import Block
 from brokerd.spark.sink.commit import (
@@ -135,6 +137,25 @@ def test_a_block_that_is_refused_is_not_overtaken_in_its_lane(desk: Desk, tmp_pa
     desk.faults = ["full 0", "full 1", "", "full 1"]
     desk.commit(staging_of(tmp_path), 0, stage(tmp_path, 0, cut(values_of(0), 1)), 3)
     assert sorted(desk.values("orders")) == encoded(0)
+
+
+def test_a_bucket_keeps_the_rows_as_well(desk: Desk, bucket: ObjectAddress) -> None:
+    """Killed in the first micro-batch; each attempt is a process of its own."""
+
+    def staging() -> Staging:
+        return Staging(f"{bucket}/brokerd", NAME)
+
+    desk.faults = ["", "killed 1"]
+    with pytest.raises(Killed):
+        desk.commit(staging(), 0, [staging().stage(0, cut(values_of(0), 2))])
+    assert desk.commit(staging(), 0, [staging().stage(0, cut(values_of(0), 3))])
+    for epoch in (1, 2):
+        files = staging().stage(epoch, cut(values_of(epoch), 4))
+        assert desk.commit(staging(), epoch, [files])
+    assert not desk.commit(staging(), 2, [])
+    assert sorted(desk.values("orders")) == encoded(0, 1, 2)
+    names = open_store(bucket).names(f"brokerd/{NAME}/rows")
+    assert [name[:10] for name in names] == ["0000000002"]
 
 
 def test_progress_spares_what_the_broker_has(desk: Desk, tmp_path: Path) -> None:

@@ -164,8 +164,8 @@ def _micro_batch() -> tuple[str, int]:
     epoch = context.getLocalProperty(EPOCH) if context is not None else None
     if not query_id or not epoch or not epoch.isdigit():
         raise NoQuery(
-            f"this Spark does not tell a task its query and micro-batch ({QUERY_ID}, {EPOCH}): use "
-            "Spark 4.1 to 4.3"
+            f"this Spark does not tell a task its query and micro-batch ({QUERY_ID}, {EPOCH}): the "
+            "sink is tested with Spark 4.3"
         )
     return query_id, int(epoch)
 
