@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from unittest import mock
 
@@ -20,7 +21,7 @@ from brokerd.spark.sink.commit import (
     number_blocks,
     send_directly,
 )
-from brokerd.spark.sink.sender import NotReachable
+from brokerd.spark.sink.sender import NotReachable, SequenceTaken
 from brokerd.spark.sink.staging import BadStaging, Staging
 from tests.house import House
 from tests.spark.sink_desk import NAME, Desk, Killed, block, stage, staging_of
@@ -206,6 +207,19 @@ def test_a_checkpoint_that_has_gone_back_is_refused(desk: Desk, tmp_path: Path) 
         desk.commit(staging_of(tmp_path), epoch, stage(tmp_path, epoch, cut(values_of(epoch), 3)))
     with pytest.raises(BadStaging, match="6 is stored, and Spark commits micro-batch 5"):
         desk.commit(staging_of(tmp_path), 5, [])
+
+
+def test_a_copy_of_a_checkpoint_is_noticed(desk: Desk, tmp_path: Path) -> None:
+    """Whether the other one runs on, or this one goes back. It stays an error, with any rows."""
+    desk.commit(staging_of(tmp_path), 0, stage(tmp_path, 0, cut(values_of(0), 3)))
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "staging", copy / "staging")
+    for epoch in range(1, 4):
+        desk.commit(staging_of(tmp_path), epoch, stage(tmp_path, epoch, cut(values_of(epoch), 3)))
+    for size in (3, 2):
+        with pytest.raises(SequenceTaken, match="has batches of micro-batch 1 already"):
+            desk.commit(staging_of(copy), 1, stage(copy, 1, cut(["lost"] * 20, size)))
+    assert sorted(desk.values("orders")) == encoded(0, 1, 2, 3)
 
 
 def test_another_process_that_finishes_meanwhile_is_no_error(

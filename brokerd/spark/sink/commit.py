@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from brokerd.codecs.mamamia import BatchMessage
 from brokerd.errors import BrokerdError
 from brokerd.spark.sink.blocks import Block
-from brokerd.spark.sink.sender import Numbered, Sender
+from brokerd.spark.sink.sender import Numbered, Sender, SequenceTaken
 from brokerd.spark.sink.staging import (
     BadStaging,
     Manifest,
@@ -51,6 +51,7 @@ def commit_epoch(
 
     :param files: what its tasks staged this time.
     :raises BadStaging: a later micro-batch is done.
+    :raises SequenceTaken: the broker has batches of this micro-batch from another process.
     :raises ForgottenProducer: and `fail_on_forgotten` is set.
     """
     done = staging.last_done()
@@ -64,12 +65,14 @@ def commit_epoch(
         manifest = staging.manifest(epoch)
         staging.delete(files if manifest is None else other_files(files, manifest))
         return False
-    manifest, is_new = staging.publish_manifest(Manifest(epoch, lanes, tuple(files)))
-    staging.delete(other_files(files, manifest))
     before = Sequences() if done is None else done.sequences
-    progress = staging.progress(epoch) or Progress(epoch, 0, before)
-    known = _KnownProducers(sender, progress.sequences, not is_new and fail_on_forgotten)
     try:
+        manifest = Manifest(epoch, lanes, tuple(files))
+        _check_unused(staging, sender, manifest)
+        manifest, is_new = staging.publish_manifest(manifest)
+        staging.delete(other_files(files, manifest))
+        progress = staging.progress(epoch) or Progress(epoch, 0, before)
+        known = _KnownProducers(sender, progress.sequences, not is_new and fail_on_forgotten)
         blocks = staging.read(manifest, progress.blocks)
         progress = _send(staging, sender, manifest, progress, blocks, known)
     except FileNotFoundError:
@@ -103,6 +106,26 @@ def number_blocks(
     """Yield blocks with their lanes and sequences; `first` is the number of the first one."""
     for number, block in enumerate(blocks, first):
         yield Numbered(number % lanes, epoch << EPOCH_SHIFT | number, block)
+
+
+def _check_unused(staging: Staging, sender: Sender, manifest: Manifest) -> None:
+    """Check that the broker has no batch of a micro-batch that has no manifest yet.
+
+    :raises SequenceTaken: it has one, which would be taken for a batch of this micro-batch.
+    """
+    if staging.manifest(manifest.epoch) is not None:
+        return
+    numbered = number_blocks(staging.read(manifest), manifest.epoch, 0, manifest.lanes)
+    first = next(_rounds(numbered, manifest.lanes), [])
+    is_taken = sender.has_any([(one.block.topic, one.lane, one.sequence) for one in first])
+    # Another process of this stream may have begun meanwhile; it has a manifest.
+    if is_taken and staging.manifest(manifest.epoch) is None:
+        raise SequenceTaken(
+            f"the broker has batches of micro-batch {manifest.epoch} already, and "
+            f"{staging.address}/{staging.name} knows nothing of them: a copy of the checkpoint was "
+            "restored, or another stream runs with one; begin with a new checkpointLocation and "
+            "stagingDirectory"
+        )
 
 
 def _send(

@@ -110,23 +110,32 @@ class Sender:
         if blocks and not self._is_admitted:
             first = blocks[0]
             self.has_sequence(first.block.topic, first.lane, first.sequence)
-            self._is_admitted = True
         self._deliver([self._request(one) for one in blocks], is_stored)
 
     def has_sequence(self, topic: str, lane: int, sequence: int) -> bool:
         """Return whether the broker remembers a batch, or a later one of its producer."""
+        return self.has_any([(topic, lane, sequence)])
+
+    def has_any(self, batches: Sequence[tuple[str, int, int]]) -> bool:
+        """Return `has_sequence` for any of some batches: topic, lane and sequence. Ask at once."""
         message = BatchMessage(b"", partition=MAX_PARTITIONS - 1)
         found = False
 
         def is_answer(request: ProduceBatch, answer: Answer) -> bool:
             nonlocal found
-            found = isinstance(answer, ProducedBatch) or _is_old(answer)
+            is_known = isinstance(answer, ProducedBatch) or _is_old(answer)
             is_absent = isinstance(answer, Failed) and _NO_PARTITION in answer.text
-            return found or is_absent or self._again(request, answer)
+            found = found or is_known
+            return is_known or is_absent or self._again(request, answer)
 
         self._deliver(
-            [ProduceBatch(topic, (message,), self._producer_id(lane), sequence)], is_answer
+            [
+                ProduceBatch(topic, (message,), self._producer_id(lane), sequence)
+                for topic, lane, sequence in batches
+            ],
+            is_answer,
         )
+        self._is_admitted = True
         return found
 
     def _deliver(
