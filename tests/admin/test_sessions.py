@@ -286,6 +286,30 @@ def test_a_new_login_ends_the_session_before(browser: Browser) -> None:
     assert browser.who() == "ann" and len(browser.site.authenticator.sessions) == 1
 
 
+def test_a_request_with_the_cookies_of_several_sessions_has_none_of_them(site: Site) -> None:
+    """Another server on the same host planted cookies of ann before root logs in; then one more."""
+    planted = [Browser(site), Browser(site)]
+    for one in planted:
+        one.log_in("ann")
+    before = [one.cookies["brokerd-9644"].value for one in planted]
+    root = Browser(site)
+    assert root.log_in()[0] == 201
+    own = root.cookies["brokerd-9644"].value
+
+    def who(*values: str) -> str:
+        cookies = "".join(f"cookie: brokerd-9644={value}\r\n" for value in values)
+        return Browser(site).who(cookies)
+
+    assert who(own) == who("over", own, own) == "root"
+    assert who(before[0], own) == who(own, before[0]) == ""
+    body = {"name": "root", "password": "pw"}
+    cookies = "".join(f"cookie: brokerd-9644={value}\r\n" for value in [*before, own])
+    browser = Browser(site)
+    assert browser.send("POST", "/session", body, PAGE + cookies)[0] == 201
+    assert [who(value) for value in [*before, own]] == ["", "", ""]
+    assert len(site.authenticator.sessions) == 1
+
+
 def test_a_large_body_is_authenticated_by_the_cookie_before_it_arrives(browser: Browser) -> None:
     records = [{"value": "x" * 100_000}]
     status, _ = browser.send("POST", "/topics/orders/records", {"records": records})

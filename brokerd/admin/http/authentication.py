@@ -215,23 +215,19 @@ class Login:
         return session
 
     async def open(self, name: str, password: str) -> Session:
-        """Check a password and begin a session; the request's own session ends.
+        """Check a password and begin a session; the sessions of the request's cookies end.
 
         Raises `LoginFailed` and `LoginThrottled`.
         """
         peer = peer_of(self._request)
         access = await self._authenticator.log_in(peer, name, password)
-        self._end()
+        self._authenticator.sessions.close(self._request, peer)
         return self._authenticator.sessions.open(access, self._request, peer)
 
     def close(self) -> None:
         """End the session, if there is one, and remove its cookie."""
-        self._end()
+        self._authenticator.sessions.close(self._request, peer_of(self._request))
         self._authenticator.sessions.forget(self._request)
-
-    def _end(self) -> None:
-        if self.session is not None:
-            self._authenticator.sessions.close(self.session)
 
     def seconds_left(self, session: Session) -> float:
         """Return how long a session lives without use."""

@@ -5,6 +5,9 @@ The cookie is HttpOnly and SameSite=Strict, and Secure if the page came over HTT
 port of the listener, because browsers send cookies to all ports of a host. A session belongs to the
 address of its login. It ends after a while without use, after its longest life, with the logout,
 and when its account loses the login: disabled, deleted, another password. A restart ends all.
+
+Another server on the same host can set a cookie of this name, so a request may carry the cookies of
+several sessions. Then it has none of them, and its login ends them all.
 """
 
 from __future__ import annotations
@@ -89,8 +92,27 @@ class Sessions:
         return session
 
     def find(self, request: Request, peer: str) -> Session | None:
-        """Return the session of a request's cookie, or None; count it as a use."""
+        """Return the session of a request's cookie, and count it as a use; None without a session,
+        and for a request with several.
+        """
+        carried = self._carried(request, peer)
+        if len(carried) != 1:
+            return None
+        ((digest, session),) = carried.items()
+        if not request.requestHeaders.hasHeader(POLL_HEADER):
+            session.used = self._seconds()
+            self._sessions.move_to_end(digest)
+        return session
+
+    def close(self, request: Request, peer: str) -> None:
+        """End the sessions of a request's cookies."""
+        for digest in self._carried(request, peer):
+            del self._sessions[digest]
+
+    def _carried(self, request: Request, peer: str) -> dict[bytes, Session]:
+        """Return the sessions of a request's cookies by digest; forget those that are over."""
         now = self._seconds()
+        carried = {}
         for value in _cookies(request):
             digest = self._digest(value)
             session = self._sessions.get(digest)
@@ -98,19 +120,9 @@ class Sessions:
                 continue
             if session.seconds_left(now) <= 0 or not session.access.is_known:
                 del self._sessions[digest]
-                continue
-            if not request.requestHeaders.hasHeader(POLL_HEADER):
-                session.used = now
-                self._sessions.move_to_end(digest)
-            return session
-        return None
-
-    def close(self, session: Session) -> None:
-        """End a session."""
-        for digest, one in self._sessions.items():
-            if one is session:
-                del self._sessions[digest]
-                break
+            else:
+                carried[digest] = session
+        return carried
 
     def forget(self, request: Request) -> None:
         """Remove the cookie from the browser, by the answer."""
