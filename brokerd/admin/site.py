@@ -15,15 +15,16 @@ from prometheus_client import CollectorRegistry
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.web import http
-from twisted.web.resource import IResource, Resource
+from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
 
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.http.access_log import AccessLog
 from brokerd.admin.http.hosts import Hosts
+from brokerd.admin.http.origins import RefusedLoad, is_embedded
 from brokerd.admin.http.permission import PermissionResource
 from brokerd.admin.http.request import BodyBudget, BoundedRequest, TimedChannel
-from brokerd.admin.http.resources import Answer, Branch, JSONResource
+from brokerd.admin.http.resources import METHODS, Answer, Branch, JSONResource
 from brokerd.admin.http.routing import Api
 from brokerd.admin.metrics import make_registry
 from brokerd.security import MONITOR
@@ -38,6 +39,14 @@ CONTENT_SECURITY_POLICY = (
 """Content-Security-Policy: the page loads only its own files, sends no form, and no page may frame
 it.
 """
+HEADERS = {
+    b"content-security-policy": CONTENT_SECURITY_POLICY,
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"referrer-policy": b"no-referrer",
+    b"x-content-type-options": b"nosniff",
+}
+"""Headers of every answer: no page of another origin holds an answer, not even unread."""
 
 Status = Callable[[], Mapping[str, Any]]
 MetricsResource = Callable[[CollectorRegistry], IResource]
@@ -122,7 +131,7 @@ class _Root(Branch):
         return self._health.describe(with_reasons=not self._guard.auth)
 
 
-class _Metrics(Resource):
+class _Metrics(Branch):
     """Takes the status in the reactor thread; Prometheus's resource prints it."""
 
     isLeaf = True
@@ -134,10 +143,11 @@ class _Metrics(Resource):
 
     def render_GET(self, request: Request) -> Any:
         """Print the current metrics."""
+        request.setHeader(b"cache-control", b"no-store")
         return self._metrics(make_registry(self._status())).render(request)
 
 
-class _Static(Resource):
+class _Static(Branch):
     isLeaf = True
 
     def __init__(self, path: bytes) -> None:
@@ -148,7 +158,6 @@ class _Static(Resource):
     def render_GET(self, request: Request) -> bytes:
         request.setHeader(b"content-type", self._type)
         request.setHeader(b"cache-control", b"no-cache")
-        request.setHeader(b"content-security-policy", CONTENT_SECURITY_POLICY)
         return self._body
 
 
@@ -199,8 +208,14 @@ class AdminSite(Site):
         self._access_log.end()
 
     def getResourceFor(self, request: Any) -> Any:
-        """Return the resource of a request; a refusal for an unknown host name."""
+        """Return the resource of a request; a refusal for an unknown host name, and for a read
+        that a page of another origin embeds.
+        """
+        for name, value in HEADERS.items():
+            request.setHeader(name, value)
         refused = None if self._hosts is None else self._hosts.refused(request)
+        if refused is None and request.method in METHODS and is_embedded(request):
+            return RefusedLoad()
         return super().getResourceFor(request) if refused is None else refused
 
     def log(self, request: Any) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from base64 import b64encode
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +49,17 @@ def console(browser: Any, admin: str) -> Iterator[Console]:
     console = Console(browser, admin)
     yield console
     console.context.close()
+
+
+@pytest.fixture
+def other_server(tmp_path: Path) -> Iterator[str]:
+    """A web server on another port of the same host, with an empty page."""
+    (tmp_path / "index.html").write_text("<!doctype html><body>")
+    pages = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), pages) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
 
 
 def log_in(console: Console, name: str, password: str) -> None:
@@ -97,6 +112,41 @@ def test_a_reader_sees_no_button(console: Console) -> None:
         page.locator("#view").get_by_text(text).first.wait_for()
         names = {one.inner_text() for one in page.locator("button:visible").all()}
         assert not [name for name in names if name.endswith("…")], address
+
+
+def test_the_next_account_does_not_see_what_the_last_one_saw(console: Console) -> None:
+    """The overview of an administrator is gone after the logout, also for an account without it."""
+    console.call("POST", "users", {"name": "joe", "password": "pw", "roles": ["guest"]}, **ROOT)
+    console.call("POST", "topics", {"name": "secret"}, **ROOT)
+    console.call("POST", "topics/secret/groups/hidden/pause", {"create": True}, **ROOT)
+    page = console.visit("")
+    log_in(console, "admin", "root password")
+    page.locator("#groups").get_by_text("hidden").wait_for()
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_label("password").wait_for()
+    assert "hidden" not in page.locator("#groups").inner_text()
+    log_in(console, "joe", "pw")
+    page.get_by_role("button", name="Log out").wait_for()
+    assert "hidden" not in page.locator("#groups").inner_text()
+
+
+def test_no_page_of_another_origin_learns_which_topics_exist(
+    console: Console, other_server: str
+) -> None:
+    """Whether an ``<object>`` loads is all that it sees. The session's cookie goes to all ports."""
+    console.call("POST", "topics", {"name": "probed"}, **ROOT)
+    page = console.visit("")
+    log_in(console, "admin", "root password")
+    page.get_by_role("button", name="Log out").wait_for()
+    foreign = console.context.new_page()
+    foreign.goto(other_server)
+    load = (
+        "(data) => new Promise((tell) => { const made = document.createElement('object');"
+        " made.onload = () => tell('load'); made.onerror = () => tell('error');"
+        " made.data = data; document.body.append(made); })"
+    )
+    for path in ("api/v1/topics/probed", "api/v1/topics/absent", ""):
+        assert foreign.evaluate(load, f"{console.url}{path}") == "error"
 
 
 def test_the_form_comes_back_when_the_session_ends(console: Console) -> None:

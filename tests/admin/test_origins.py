@@ -63,6 +63,51 @@ def test_other_pages_do_not_write(head: str) -> None:
     assert create(head) == 403
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("", 200),
+        ("sec-fetch-site: same-origin\r\nsec-fetch-mode: cors\r\nsec-fetch-dest: empty\r\n", 200),
+        ("sec-fetch-site: none\r\nsec-fetch-dest: document\r\n", 200),
+        ("sec-fetch-site: cross-site\r\nsec-fetch-dest: document\r\n", 200),
+        ("sec-fetch-site: cross-site\r\nsec-fetch-dest: object\r\n", 403),
+        ("sec-fetch-site: cross-site\r\nsec-fetch-dest: iframe\r\n", 403),
+        ("sec-fetch-site: same-site\r\nsec-fetch-dest: script\r\n", 403),
+        ("sec-fetch-site: same-site\r\nsec-fetch-dest: empty\r\n", 403),
+        ("sec-fetch-site: cross-site\r\n", 403),
+    ],
+)
+def test_other_pages_embed_no_answer(head: str, status: int) -> None:
+    """A page sees whether an ``<object>`` loads, and so would learn names of topics and accounts.
+    A link to this site works.
+    """
+    caller = Caller()
+    caller.post("/topics", {"name": "orders"})
+    missing = 404 if status == 200 else status
+    for path, wanted in [("/topics/orders", status), ("/topics/other", missing)]:
+        assert caller.call("GET", path, head=head)[0] == wanted
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/topics", "/api/v1/status", "/nothing"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_no_page_of_another_origin_holds_an_answer(path: str, method: str) -> None:
+    caller = Caller()
+    channel, wire = caller.connect()
+    lines = f"{method} {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n"
+    channel.dataReceived(f"{lines}content-length: 0\r\n\r\n".encode())
+    caller.house.run()
+    head = wire.value().partition(b"\r\n\r\n")[0].lower()
+    for line in [
+        b"cross-origin-opener-policy: same-origin",
+        b"cross-origin-resource-policy: same-origin",
+        b"x-content-type-options: nosniff",
+        b"referrer-policy: no-referrer",
+    ]:
+        assert head.count(line) == 1
+    assert head.count(b"frame-ancestors 'none'") == 1
+    assert b"cache-control: no-" in head
+
+
 def test_over_tls_the_page_came_over_tls() -> None:
     """A page that was changed on its way without TLS does not write."""
     assert create("origin: https://here:9644\r\n", tls=True) == 201
