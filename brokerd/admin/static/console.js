@@ -60,14 +60,11 @@ document.addEventListener("brokerd-changed", (event) => {
   [text, notice.textContent] = [event.detail, ""];
   show(event);
 });
-async function showSession() {
-  document.querySelector("dialog")?.close();
-  isAsked = await showLogin();
-  show(isAsked ? null : {});
-}
 
-document.addEventListener("brokerd-session", showSession);
-document.addEventListener("brokerd-refused", showSession);
+/* The next account must not see what the last one saw: nothing of the page stays. */
+for (const name of ["brokerd-session", "brokerd-refused"]) {
+  document.addEventListener(name, () => location.reload());
+}
 drawCharts(document.getElementById("charts"));
 window.addEventListener("hashchange", show);
 isAsked = await showLogin();
