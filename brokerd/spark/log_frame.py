@@ -106,7 +106,7 @@ def _scanned(spark: SparkSession, table: Path, plan: Plan, rows: RowFormat) -> I
             topic_id, name = scan.topic
             constants = {"topic": F.lit(name), "topic_id": F.lit(topic_id).cast("long")}
             frame = frame.withColumns(constants)
-        yield frame.select(*(_column(name, rows.payload) for name in rows.columns))
+        yield from _converted(frame, rows)
 
 
 def _file_columns(rows: RowFormat) -> tuple[str, ...]:
@@ -163,16 +163,31 @@ def _bounds(spark: SparkSession, offsets: Mapping[Key, Interval]) -> DataFrame:
 # -- Payloads ------------------------------------------------------------------------------------
 
 
+def _converted(frame: DataFrame, rows: RowFormat) -> Iterator[DataFrame]:
+    """Yield all rows of a scan in the format of the query. Only MessagePack is converted in Python.
+
+    For JSON, MessagePack and text are read apart: the dictionaries of ``encoding`` leave out the
+    row groups without MessagePack, and text never goes to Python.
+    """
+    if rows.payload != "json" or VALUE not in rows.columns:
+        yield frame.select(*(_column(name, rows.payload) for name in rows.columns))
+        return
+    is_packed = F.col(ENCODING) == int(Encoding.MSGPACK)
+    text = F.try_validate_utf8(F.col(VALUE).cast("string"))
+    is_text = ~F.coalesce(is_packed, F.lit(False))
+    for condition, value in ((is_text, text), (is_packed, _msgpack_to_json(F.col(VALUE)))):
+        columns = (
+            value.alias(name) if name == VALUE else _column(name, rows.payload)
+            for name in rows.columns
+        )
+        yield frame.where(condition).select(*columns)
+
+
 def _column(name: str, payload: Payload) -> Column:
-    """Return a column in the format of the query. Only MessagePack is converted in Python."""
+    """Return a column in the format of the query, except for values as JSON."""
     column = F.col(name)
     if payload == "json" and name == METADATA:
         return _msgpack_to_json(column).alias(name)
-    if payload == "json" and name == VALUE:
-        is_packed = F.col(ENCODING) == int(Encoding.MSGPACK)
-        text = F.try_validate_utf8(column.cast("string"))
-        packed = _msgpack_to_json(F.when(is_packed, column))
-        return F.when(is_packed, packed).otherwise(text).alias(name)
     if payload == "msgpack" and name == VALUE:
         converted: Column = _udf(value_as_msgpack, "binary")(column, F.col(ENCODING))
         return converted.alias(name)

@@ -21,9 +21,9 @@ from brokerd.archive.parquet.reader import check_footer
 from brokerd.archive.storage.address import Place
 from brokerd.spark.plan.predicate import INT64_MAX, UNBOUNDED, Interval, Key, Predicate
 
-TOPIC_BYTES = 4 << 20
-"""A topic has a scan of its own if its files are at least so large."""
-TOPICS_MAX = 16
+TOPIC_BYTES = 64 << 20
+"""A topic has a scan of its own if its files are at least so large, because scans take time."""
+TOPICS_MAX = 8
 """The largest number of scans of one topic each, with the same conditions. The largest topics have
 them."""
 
