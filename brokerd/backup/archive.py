@@ -9,6 +9,7 @@ from brokerd.archive.contract.layout import LAYOUTS
 from brokerd.archive.contract.pairing import SegmentEnd, TableState, check_pin, log_problem
 from brokerd.archive.contract.pin import Pin
 from brokerd.archive.storage.address import Place
+from brokerd.archive.storage.store import open_store
 from brokerd.backup.manifest import ArchiveVersion, BackupFailed, Manifest
 from brokerd.errors import ConfigError
 
@@ -16,7 +17,7 @@ from brokerd.errors import ConfigError
 def read_archive(place: Place, log_id: str) -> tuple[ArchiveVersion, TableState] | None:
     """Read the newest version of an archive. Return None if there is no archive.
 
-    :raises ConfigError: a library is not installed.
+    :raises ConfigError: there is an archive, and a library that reads it is not installed.
     :raises ArchiveUnavailable: a file cannot be read.
     :raises ForeignArchive: it is the archive of another log or program.
     :raises NewerFormat: a later version of brokerd wrote it.
@@ -24,6 +25,8 @@ def read_archive(place: Place, log_id: str) -> tuple[ArchiveVersion, TableState]
     try:
         from brokerd.archive.delta.log_reader import DeltaLog
     except ImportError as error:
+        if open_store(place).fingerprint("records/_delta_log") is None:
+            return None
         raise ConfigError(
             f"{place} needs a library that is not installed ({error}): "
             "pip install 'brokerd[archive]'"

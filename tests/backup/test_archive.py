@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from brokerd.backup.archive import read_archive
 from brokerd.backup.create import Created, create_backup
 from brokerd.backup.manifest import BackupFailed
 from brokerd.backup.restore import Identity
+from brokerd.errors import ConfigError
 from brokerd.wal import RealDisk
 from tests.backup.world import BIG, LOG_ID, NEW_ID, Log, read_log, repository, restore_to
 
@@ -60,6 +62,19 @@ def test_a_backup_names_its_archive_with_the_versions(log: Log, tmp_path: Path) 
     assert (found.address, found.lsn) == (str(place), lsn)
     assert found.versions == {"records": 1, "events": 1, "deliveries": 0, "hourly": 0}
     assert len(found.id) == 16
+
+
+def test_without_its_libraries_only_an_archive_that_exists_is_an_error(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker alone, without pyarrow, has backups."""
+    place = tmp_path / "archive"
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "brokerd.archive.delta.log_reader", None)
+        assert read_archive(place, LOG_ID) is None
+        archive_to(log, place, log.segments()[1])
+        with pytest.raises(ConfigError, match="needs a library that is not installed"):
+            read_archive(place, LOG_ID)
 
 
 def test_there_is_no_archive_or_another_logs(log: Log, tmp_path: Path) -> None:
