@@ -5,7 +5,7 @@
 # of test, test-slow, sim, fuzz and soak; the default is all cores.
 
 .DEFAULT_GOAL := help
-.PHONY: help run spark demo test test-slow test-compiled compiled-tests sim fuzz bench compare lint docs screenshots soak wheel deb clean
+.PHONY: help run spark demo test test-slow test-compiled compiled-tests sim fuzz bench compare lint docs screenshots soak rehearsal wheel deb clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -39,6 +39,7 @@ help:
 	@echo 'make bench  durable rates beside the rate of the disk: half an hour, minutes with ARGS=--no-size'
 	@echo 'make compare  rates beside Redis, beanstalkd, NATS and RabbitMQ, if their packages are installed'
 	@echo 'make soak   hours of SIGKILLs, power losses, flipped bytes and new seeds (SOAK_SECONDS=14400)'
+	@echo 'make rehearsal  the documented installation in a real systemd: kill, watchdog, reload, timers (root, minutes)'
 	@echo 'make wheel  packages to install elsewhere, into dist: pure Python, and compiled for this machine'
 	@echo 'make deb    Debian packages for this machine, into dist (ARGS=-Ppkg.brokerd.noarchive: without Spark)'
 
@@ -140,6 +141,10 @@ soak: $(READY)
 	$(BIN)/python -m simulator.crashpoints $(WITH_JOBS)
 	$(BIN)/python -m simulator.flips $(WITH_JOBS)
 	$(BIN)/python -m simulator --soak $(SOAK_SECONDS) --from $$(date +%s)000 $(WITH_JOBS)
+
+# A part of soak.
+rehearsal: $(READY)
+	$(BIN)/python -m pytest -m soak $(ARGS) tests/test_rehearsal.py
 
 # An old build directory would put deleted modules into the wheel.
 wheel: $(READY)

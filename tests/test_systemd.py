@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.cli.verbs.backup import create_command
 from brokerd.server.disk_state import STALLED_SECONDS
 from brokerd.server.process_exit import IN_USE, STORAGE_FAILED, USAGE
 from brokerd.server.sections import DEFAULT_LISTENERS
@@ -85,6 +86,8 @@ def test_the_user_of_the_unit_is_made_by_sysusers(service: dict[str, str]) -> No
         "brokerd-rollup.service",
         "brokerd-rollup.timer",
         "brokerd-rollup-follow.service",
+        "brokerd-backup.service",
+        "brokerd-backup.timer",
     ],
 )
 def test_systemd_understands_each_unit(name: str, tmp_path: Path) -> None:
@@ -130,6 +133,26 @@ def test_the_unit_that_follows_differs_from_the_rollup_only_in_how_it_runs(
     assert unit["Conflicts"] == "brokerd-rollup.timer"
 
 
+def test_the_backup_runs_as_the_rollup_does(rollup: dict[str, str]) -> None:
+    """As the broker's user, behind the broker, with a command that brokerctl takes."""
+    backup = section("brokerd-backup.service", "Service")
+    of_backups = {"ExecStart", "Environment", "EnvironmentFile", "ReadWritePaths", "MemoryMax"}
+    assert {key: value for key, value in backup.items() if key not in of_backups} == {
+        key: value
+        for key, value in rollup.items()
+        if key not in {"ExecStart", "SuccessExitStatus", "MemoryMax"}
+    }
+    program, *arguments = shlex.split(backup["ExecStart"])
+    assert Path(program) == Path(shlex.split(rollup["ExecStart"])[0]).with_name("brokerctl")
+    name, _, place = backup["Environment"].partition("=")
+    assert backup["ReadWritePaths"] == f"-{place}"
+    assert arguments[:3] == ["--data-dir", "${STATE_DIRECTORY}", "backup"]
+    context = create_command.make_context("create", arguments[4:])
+    assert arguments[3] == "create"
+    assert context.params["keep"] > 0
+    assert f"${{{name}}}" in arguments
+
+
 def test_a_rollup_that_finds_another_one_at_work_has_not_failed(rollup: dict[str, str]) -> None:
     """Nothing is left to do; only what went wrong makes the unit fail."""
     assert rollup["Type"] == "oneshot"
@@ -150,7 +173,8 @@ def test_the_machine_goes_before_the_broker(service: dict[str, str]) -> None:
 
 
 def test_a_reload_is_the_signal_that_reloads(service: dict[str, str]) -> None:
-    assert shlex.split(service["ExecReload"]) == ["/bin/kill", "-HUP", "$MAINPID"]
+    """By the shell's own kill, because a small system has no other."""
+    assert shlex.split(service["ExecReload"]) == ["/bin/sh", "-c", "kill -HUP ${MAINPID}"]
 
 
 def test_the_watchdog_waits_longer_than_a_slow_disk(service: dict[str, str]) -> None:
