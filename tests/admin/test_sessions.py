@@ -281,6 +281,20 @@ def test_sessions_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     assert (ann.who(), browsers[3].who()) == ("ann", "")
 
 
+def test_logins_of_other_accounts_do_not_end_a_single_session(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the bound of all sessions, the account with the most loses one."""
+    monkeypatch.setattr("brokerd.admin.http.sessions.SESSIONS_MAX", 3)
+    root = Browser(site)
+    root.log_in()
+    others = [Browser(site) for _ in range(4)]
+    for one in others:
+        one.log_in("ann")
+    assert root.who() == "root" and len(site.authenticator.sessions) == 3
+    assert [one.who() for one in others] == ["", "", "ann", "ann"]
+
+
 def test_a_new_login_ends_the_session_before(browser: Browser) -> None:
     browser.log_in("ann")
     assert browser.who() == "ann" and len(browser.site.authenticator.sessions) == 1

@@ -12,7 +12,7 @@ several sessions. Then it has none of them, and its login ends them all.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from hmac import compare_digest
@@ -28,9 +28,9 @@ IDLE_SECONDS = 3_600.0
 LIFE_SECONDS = 12 * 3_600.0
 """Longest life of a session."""
 SESSIONS_MAX = 1_000
-"""Most sessions; a further one ends the one that was not used for the longest time."""
+"""Most sessions; a further one ends a session of the account with the most."""
 ACCOUNT_SESSIONS_MAX = 20
-"""Most sessions of an account, in the same way."""
+"""Most sessions of an account; a further one ends the session with the longest time without use."""
 TOKEN_HEADER = b"x-csrf-token"
 POLL_HEADER = b"x-poll"
 """A page marks requests that it repeats by itself, which are no use of a session."""
@@ -83,13 +83,19 @@ class Sessions:
         if len(own) >= ACCOUNT_SESSIONS_MAX:
             del self._sessions[own[0]]
         if len(self._sessions) >= SESSIONS_MAX:
-            self._sessions.popitem(last=False)
+            del self._sessions[self._least_used_of_most()]
         number = next(self._numbers)
         value = self._derive(f"cookie {number}")
         session = Session(access, peer, self._derive(f"token {number}"), now)
         self._sessions[self._digest(value)] = session
         _set_cookie(request, value)
         return session
+
+    def _least_used_of_most(self) -> bytes:
+        """Return the least recently used session of the account with the most sessions."""
+        names = [one.access.name for one in self._sessions.values()]
+        ((most, _),) = Counter(names).most_common(1)
+        return next(digest for digest, one in self._sessions.items() if one.access.name == most)
 
     def find(self, request: Request, peer: str) -> Session | None:
         """Return the session of a request's cookie, and count it as a use; None without a session,
