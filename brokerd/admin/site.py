@@ -43,7 +43,7 @@ HEADERS = {
     b"content-security-policy": CONTENT_SECURITY_POLICY,
     b"cross-origin-opener-policy": b"same-origin",
     b"cross-origin-resource-policy": b"same-origin",
-    b"referrer-policy": b"no-referrer",
+    b"referrer-policy": b"same-origin",  # with no-referrer some browsers send Origin: null
     b"x-content-type-options": b"nosniff",
 }
 """Headers of every answer: no page of another origin holds an answer, not even unread."""

@@ -101,7 +101,7 @@ def test_no_page_of_another_origin_holds_an_answer(path: str, method: str) -> No
         b"cross-origin-opener-policy: same-origin",
         b"cross-origin-resource-policy: same-origin",
         b"x-content-type-options: nosniff",
-        b"referrer-policy: no-referrer",
+        b"referrer-policy: same-origin",
     ]:
         assert head.count(line) == 1
     assert head.count(b"frame-ancestors 'none'") == 1
