@@ -66,6 +66,7 @@ BUGS = (
         "a commit is written and not synced",
         "wal/write/commit.py",
         ("        if sync or write.spare is not None:", "        if write.spare is not None:"),
+        tests="wal/test_log.py",
     ),
     bug(
         "ignore-failed-sync",
@@ -76,6 +77,7 @@ BUGS = (
             "        if error is not None and not isinstance(error, OSError):\n"
             '            self.fail("writing to the log',
         ),
+        tests="broker/test_group_commit.py",
     ),
     bug(
         "skip-directory-fsync",
@@ -85,6 +87,7 @@ BUGS = (
             "os.path.join(path, write.name))\n            disk.sync_directory(path)",
             "os.path.join(path, write.name))",
         ),
+        tests="wal/test_log.py",
     ),
     bug(
         "newer-segment-first",
@@ -103,6 +106,7 @@ BUGS = (
             "        parts[:0] = frame_parts(frame.entries, lsn, segment_id, last_synced, "
             "frame.time_us, salt)",
         ),
+        tests="wal/test_log.py",
     ),
     bug(
         "answer-before-commit",
@@ -112,6 +116,7 @@ BUGS = (
             "            if ticket is None or ticket > durable:",
             "            if ticket is None:",
         ),
+        tests="protocols/test_connection.py",
     ),
     bug(
         "answer-with-the-commit-before",
@@ -121,6 +126,7 @@ BUGS = (
             "            self._schedule()\n            return self._wal.next_ticket\n",
             "            self._schedule()\n            return self._wal.next_ticket - 1\n",
         ),
+        tests="broker/test_group_commit.py",
     ),
     bug(
         "topics-in-between",
@@ -130,6 +136,7 @@ BUGS = (
             "entries = sorted(self._entries, key=_comes_after_topics)",
             "entries = list(self._entries)",
         ),
+        tests="broker/test_group_commit.py",
     ),
     bug(
         "reuse-offset",
@@ -139,6 +146,7 @@ BUGS = (
             "_batch(partition, partition.framed_end + start, len(part.values), body)",
             "_batch(partition, partition.framed_end, len(part.values), body)",
         ),
+        tests="broker/test_group_commit.py",
     ),
     bug(
         "lose-last-of-batch",
@@ -148,6 +156,7 @@ BUGS = (
             " else c[start:stop] for c in columns",
             " else c[start : stop - 1] for c in columns",
         ),
+        tests="broker/test_broker.py",
     ),
     bug(
         "admit-one-by-one",
@@ -163,6 +172,7 @@ BUGS = (
             "            broker.group_commit.admit(rows.size)\n"
             "            offset = broker.appender.append_rows(",
         ),
+        tests="protocols/test_mamamia.py",
     ),
     # -- recovery ------------------------------------------------------------------------------
     bug(
@@ -173,6 +183,7 @@ BUGS = (
             "            if frame.lsn >= self._from_lsn:",
             "            if frame.lsn > self._from_lsn:",
         ),
+        tests="wal/test_recover.py",
     ),
     bug(
         "chunk-off-by-one",
@@ -207,6 +218,7 @@ BUGS = (
             "        if partition is not None and next_offset > partition.next_offset:",
             "        if partition is not None and not partition.next_offset:",
         ),
+        tests="broker/test_state.py",
     ),
     bug(
         "no-rewrite",
@@ -216,6 +228,7 @@ BUGS = (
             "    rewrite(file, start, end)\n",
             "",
         ),
+        tests="wal/test_recover.py",
     ),
     bug(
         "no-sync-of-rewrite",
@@ -225,6 +238,7 @@ BUGS = (
             "        file.truncate(segment.position)\n    file.sync()\n",
             "        file.truncate(segment.position)\n",
         ),
+        tests="wal/test_deletion.py",
     ),
     bug(
         "tear-off-by-one",
@@ -234,6 +248,7 @@ BUGS = (
             "        return self._claim > self._segment.first_lsn + position",
             "        return self._claim >= self._segment.first_lsn + position",
         ),
+        tests="wal/test_recover.py",
     ),
     bug(
         "accept-torn-frame",
@@ -246,6 +261,7 @@ BUGS = (
             "                    yield self._accept(item)\n"
             "                    break\n",
         ),
+        tests="wal/test_recover.py",
     ),
     bug(
         "no-checksum-in-recovery",
@@ -255,6 +271,7 @@ BUGS = (
             "Entry(*header[:5], entry_body(data, header, position))",
             "Entry(*header[:5], entry_body(data, header, position, verify=False))",
         ),
+        tests="wal/test_recover.py",
     ),
     bug(
         "no-checksum-in-read",
@@ -264,6 +281,7 @@ BUGS = (
             "                body = entry_body(data, header, position)",
             "                body = entry_body(data, header, position, verify=False)",
         ),
+        tests="wal/test_reader.py",
     ),
     bug(
         "index-off-by-one",
@@ -273,6 +291,7 @@ BUGS = (
             "        return Rows(*(column[row : row + rows] for column in self._columns))",
             "        return Rows(*(column[row : row + rows - 1] for column in self._columns))",
         ),
+        tests="wal/test_reader.py",
     ),
     # -- the end of the log ----------------------------------------------------------------------
     bug(
@@ -370,6 +389,7 @@ BUGS = (
             "        elif not self._writing and self._wal.durable_lsn >= self._captured_lsn:",
             "        elif not self._writing:",
         ),
+        tests="broker/test_snapshotter.py",
     ),
     bug(
         "unsynced-snapshot",
@@ -379,6 +399,7 @@ BUGS = (
             "            size = self._write(file, start_lsn, chunks)\n            file.sync()\n",
             "            size = self._write(file, start_lsn, chunks)\n",
         ),
+        tests="wal/test_snapshot.py",
     ),
     bug(
         "drop-attempts",
@@ -388,12 +409,14 @@ BUGS = (
             "owner_indexes, *columns, firsts)",
             "owner_indexes, *columns[:2], [0] * len(rows), columns[3], firsts)",
         ),
+        tests="broker/test_pages_model.py",
     ),
     bug(
         "forget-last-token",
         "a snapshot forgets the last token of a group",
         "groups/snapshot_decode.py",
         ("        state._token = token\n", ""),
+        tests="groups/test_snapshot.py",
     ),
     bug(
         "forget-delay",
@@ -404,6 +427,7 @@ BUGS = (
             "shift_times(self.delays, -self.now_us))\n",
             "",
         ),
+        tests="groups/test_snapshot.py",
     ),
     bug(
         "forget-reason",
@@ -421,6 +445,7 @@ BUGS = (
             "self.settled.words)\n",
             "",
         ),
+        tests="groups/test_snapshot.py",
     ),
     # -- leases --------------------------------------------------------------------------------
     bug(
@@ -431,6 +456,7 @@ BUGS = (
             "        return int(self._monotonic() * 1_000_000)",
             "        return int(self._wall() * 1_000_000)",
         ),
+        tests="broker/test_clock.py",
     ),
     bug(
         "old-deadline",
@@ -441,6 +467,7 @@ BUGS = (
             "            deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1\n",
             "            deadline_us, owner, token, grants, failures, duration_us, _ = row\n",
         ),
+        tests="groups/test_store.py",
     ),
     bug(
         "drop-delay-in-replay",
@@ -450,6 +477,7 @@ BUGS = (
             "                    store.apply(event, now_us)",
             "                    store.apply(event, 0)",
         ),
+        tests="broker/test_broker.py",
     ),
     bug(
         "late-timer",
@@ -474,6 +502,7 @@ BUGS = (
             "group_partition.resume(now_us, self._state.behind_us)",
             "group_partition.resume(now_us, 0)",
         ),
+        tests="broker/test_broker.py",
     ),
     bug(
         "count-failure-twice",
@@ -483,6 +512,7 @@ BUGS = (
             "self._return_record(offset, attempts, True, now_us",
             "self._return_record(offset, attempts, False, now_us",
         ),
+        tests="groups/test_store.py",
     ),
     # -- connections and stopping --------------------------------------------------------------
     bug(
@@ -493,6 +523,7 @@ BUGS = (
             "        self._enqueue()\n        place = QueuedAnswers(None, [], 1, 0)",
             "        place = QueuedAnswers(None, [], 1, 0)",
         ),
+        tests="protocols/test_connection.py",
     ),
     bug(
         "close-before-answers",
@@ -513,6 +544,7 @@ BUGS = (
             "        if not self._wal.failed:\n            self.append_frame()\n",
             "        if not self._wal.failed:\n",
         ),
+        tests="broker/test_group_commit.py",
     ),
     # -- groups: order, pauses, dead letters ----------------------------------------------------
     bug(
@@ -523,6 +555,7 @@ BUGS = (
             "        return key in self._front\n",
             "        return key in self._front and self._is_leased(self._front[key])\n",
         ),
+        tests="groups/test_key_order.py",
     ),
     bug(
         "forget-keys",
@@ -532,12 +565,14 @@ BUGS = (
             "        {} if state._order is None else freeze_table(state._order.keys),",
             "        {} if state._order is None else dict.fromkeys(state._order.keys, 0),",
         ),
+        tests="groups/test_model.py",
     ),
     bug(
         "forget-pause",
         "a snapshot forgets that a group is paused",
         "groups/snapshot.py",
         ("            self.paused,\n", "            False,\n"),
+        tests="groups/test_model.py",
     ),
     bug(
         "replay-not-atomic",
@@ -559,6 +594,7 @@ BUGS = (
             "        group.topic.groups.pop",
             "        group.topic.groups.pop",
         ),
+        tests="broker/test_group_admin.py",
     ),
     # -- delays, expiry, resends ----------------------------------------------------------------
     bug(
@@ -570,6 +606,7 @@ BUGS = (
             "        self._group_commit.end_frame_early()\n"
             "        self._settle(group_partition, offset)\n        self._counters.delivered += 1",
         ),
+        tests="broker/test_schedule.py",
     ),
     bug(
         "cancel-in-memory",
@@ -579,6 +616,7 @@ BUGS = (
             "        self._leases.add_new_events(group_partition, before)\n        if settled:",
             "        if settled:",
         ),
+        tests="broker/test_pages_model.py",
     ),
     bug(
         "cancel-answered-early",
@@ -666,12 +704,14 @@ BUGS = (
             "            if message.expires_at_us < 0:",
         ),
         ("            expires_at_us or (0 if forever else None),\n", "            0,\n"),
+        tests="broker/test_schedule.py",
     ),
     bug(
         "forget-producers",
         "a snapshot forgets which batches may be sent again",
         "broker/producers.py",
         ("        context.state.captures.append(self._captures)\n", ""),
+        tests="broker/test_producers.py",
     ),
     bug(
         "resend-stored-again",
@@ -682,6 +722,7 @@ BUGS = (
             "        for remembered, packed in batches[-1:]:",
         ),
         ("        if batches and sequence < batches[-1][0]:", "        if sequence < 0:"),
+        tests="broker/test_producers.py",
     ),
     # -- topics and segments --------------------------------------------------------------------
     bug(
@@ -692,6 +733,7 @@ BUGS = (
             "        ready = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]",
             "        ready = [one for one in found if one.segment.end_lsn > 0]",
         ),
+        tests="broker/test_retention.py",
     ),
     bug(
         "sweep-what-is-open",
@@ -726,6 +768,7 @@ BUGS = (
             "            if not coverage.covers(topic_id, partition, first, end):",
             "            if end < first:",
         ),
+        tests="wal/test_deletion.py",
     ),
     bug(
         "delete-for-the-newest-snapshot",
@@ -735,6 +778,7 @@ BUGS = (
             "        elif segment.end_lsn > coverage.snapshot_lsn:",
             "        elif coverage.snapshot_lsn < 0:",
         ),
+        tests="broker/test_segment_cleaner.py",
     ),
     bug(
         "delete-before-the-mark",
@@ -744,6 +788,7 @@ BUGS = (
             "            if news:\n",
             "            if news < 0:\n",
         ),
+        tests="broker/test_segment_cleaner.py",
     ),
     bug(
         "mark-ignored-at-the-start",
@@ -753,12 +798,14 @@ BUGS = (
             'self.archive(self._partition_given(entry, fields["offset"]), fields["offset"])',
             'self.archive(self._partition_given(entry, fields["offset"]), 0)',
         ),
+        tests="broker/test_cold.py",
     ),
     bug(
         "forget-the-mark",
         "a snapshot forgets below which offsets records are in the archive alone",
         "broker/model/snapshot_capture.py",
         ("p.index: p.archived_end for p in topic.partitions if p.archived_end", ""),
+        tests="broker/test_archive_pin.py",
     ),
     bug(
         "hole-delivered",
@@ -768,6 +815,7 @@ BUGS = (
             "rows.expires_at_us or [0] * len(offsets), REMOVED)",
             "rows.expires_at_us or [0] * len(offsets), 0)",
         ),
+        tests="broker/test_holes.py",
     ),
     bug(
         "archive-seen-long-ago",
@@ -784,12 +832,14 @@ BUGS = (
             "            return error  # `ArchiveReader` reports it\n",
             "            error = DamagedData(str(error))\n",
         ),
+        tests="broker/test_cold.py",
     ),
     bug(
         "bound-above-dead-letters",
         "records may be compacted that are dead letters",
         "broker/archive/bounds.py",
         ("    if not position.dead:\n", "    if position.floor >= 0:\n"),
+        tests="broker/test_bounds.py",
     ),
     bug(
         "bound-of-one-group",
@@ -799,6 +849,7 @@ BUGS = (
             "bounds[index] = min(bounds[index], offset)",
             "bounds[index] = offset",
         ),
+        tests="broker/test_bounds.py",
     ),
     bug(
         "bound-at-the-commit",
@@ -1000,6 +1051,7 @@ BUGS = (
         "a fetch shows records whose commit is under way",
         "broker/records/fetch.py",
         ("chunk.durable_end(reader.group_commit.durable_ticket),", "chunk.end,"),
+        tests="broker/test_fetch.py",
     ),
     bug(
         "fetch-loses-the-last",
@@ -1009,6 +1061,7 @@ BUGS = (
             "                self._offset = part.offsets[fit]\n",
             "                self._offset = part.offsets[fit] + 1\n",
         ),
+        tests="broker/test_audit.py",
     ),
     bug(
         "commit-moves-the-floor",
@@ -1018,6 +1071,7 @@ BUGS = (
             "group_partition.store.commit_offset(offset),\n",
             "(group_partition.store.commit_offset(offset), group_partition.store.seek(offset)),\n",
         ),
+        tests="broker/test_group_admin.py",
     ),
     bug(
         "forget-commits",
@@ -1027,12 +1081,14 @@ BUGS = (
             "            self.token,\n            self.committed,\n",
             "            self.token,\n            -1,\n",
         ),
+        tests="groups/test_snapshot.py",
     ),
     bug(
         "rustlog-group-goes-back",
         "a fetch for a group begins at the lower one of its commit and what was asked for",
         "protocols/rustlog/connection.py",
         ("offset = max(offset, committed)", "offset = min(offset, committed)"),
+        tests="protocols/test_rustlog.py",
     ),
     bug(
         "rustlog-batch-one-by-one",
@@ -1054,12 +1110,14 @@ BUGS = (
         "a PRODUCE is answered before it is durable",
         "protocols/mega/connection.py",
         ("self.answers.append(produced(", "self.answer_at_once(produced("),
+        tests="protocols/test_mega.py",
     ),
     bug(
         "flymq-early-commit",
         "a COMMIT is answered before it is durable",
         "protocols/flymq/connection.py",
         ("self.answers.append(groups.commit(", "self.answer_at_once(groups.commit("),
+        tests="protocols/test_flymq_groups.py",
     ),
     bug(
         "transaction-topic-by-topic",
@@ -1075,6 +1133,7 @@ BUGS = (
             "                    producer_format,\n"
             "                )\n",
         ),
+        tests="broker/test_transactions.py",
     ),
     bug(
         "settle-then-fire",
@@ -1091,6 +1150,7 @@ BUGS = (
             "        self._counters.delivered += 1\n",
             "        self._counters.delivered += 1\n",
         ),
+        tests="broker/test_schedule.py",
     ),
     bug(
         "flymq-filter-repeats",
@@ -1100,12 +1160,14 @@ BUGS = (
             "            self._is_full = True\n            self._offset = record.offset + 1",
             "            self._is_full = True\n            self._offset = record.offset",
         ),
+        tests="protocols/test_flymq_filtered_fetch.py",
     ),
     bug(
         "blipmq-early-pong",
         "a PONG leaves before what was published is durable",
         "protocols/blipmq/connection.py",
         ("self._answer(encode(Pong(", "self.answer_at_once(encode(Pong("),
+        tests="protocols/test_blipmq.py",
     ),
     bug(
         "blipmq-early-delivery",
@@ -1115,18 +1177,21 @@ BUGS = (
             "            self.answer(head, message)\n",
             "            self.answer_at_once(head, message)\n",
         ),
+        tests="protocols/test_blipmq_poll.py",
     ),
     bug(
         "flight-never-doubles",
         "a message is in flight for as long at its second delivery as at its first",
         "broker/subscriptions.py",
         ("lease_doubling=True", "lease_doubling=False"),
+        tests="broker/test_subscriptions.py",
     ),
     bug(
         "one-delivery-more",
         "a message is delivered once more than allowed",
         "broker/subscriptions.py",
         ("max_attempts=max(1, max_deliveries)", "max_attempts=max(1, max_deliveries) + 1"),
+        tests="broker/test_subscriptions.py",
     ),
     bug(
         "subscription-id-again",
