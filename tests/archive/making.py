@@ -89,11 +89,18 @@ def make_segment(
         position += len(parts[-1])
     header = SegmentHeader(segment_id, first_lsn, position, frames[0][0] if frames else 0)
     path = directory / f"{first_lsn:020}.wal"
-    path.write_bytes(b"".join([encode_segment_header(header), *parts]))
+    _put(path, b"".join([encode_segment_header(header), *parts]))
     if indexed:
         encoded = index.encode(segment_id, first_lsn, first_lsn + position)
-        path.with_suffix(".idx").write_bytes(encoded)
+        _put(path.with_suffix(".idx"), encoded)
     return path
+
+
+def _put(path: Path, data: bytes) -> None:
+    """Write a file at once: a broker's files never become shorter under their readers."""
+    new = path.parent.with_name(f"{path.parent.name}.new")
+    new.write_bytes(data)
+    new.replace(path)
 
 
 def damage(path: Path, position: int, bit: int = 0) -> None:

@@ -101,7 +101,7 @@ def test_nothing_new_needs_no_spark(world: World) -> None:
     """A second run does nothing, and starts nothing."""
     world.roll_events([event(EventKind.SETTLED, 0, 5)], 10)
     assert derived.derive_deliveries(world.run()).lines == [
-        "added 1 outcomes to the table deliveries"
+        "added 1 outcome to the table deliveries"
     ]
     world.spark = None  # type: ignore[assignment]
     assert derived.derive_deliveries(world.run()).lines == []
