@@ -1,4 +1,4 @@
-"""The options of the sink: what is wrong is said before anything is written."""
+"""The options of the sink: an error names a wrong one before the first write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sender and a broker in memory: each batch once, whatever is lost or refused."""
+"""A sender and a broker in memory: each batch once, also after losses and refusals."""
 
 from __future__ import annotations
 

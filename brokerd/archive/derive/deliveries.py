@@ -72,11 +72,9 @@ def derive_deliveries(run: Run) -> StepReport:
     _delete_other_open(run.store, end)
     outcomes = sum(one.stats.rows for one in added)
     report.numbers = {"outcomes": outcomes}
-    report.lines = (
-        [f"added {outcomes:,} {'outcome' if outcomes == 1 else 'outcomes'} to the table deliveries"]
-        if outcomes
-        else []
-    )
+    if outcomes:
+        noun = "outcome" if outcomes == 1 else "outcomes"
+        report.lines = [f"added {outcomes:,} {noun} to the table deliveries"]
     return report
 
 

@@ -7,9 +7,9 @@
     Latency is measured per request: from the write that sent it to the read that brought its
     answer.
 
-With ``rate`` requests are due at fixed times, whatever the broker does, and latency begins when a
-    request is due: a broker that stalls answers all that fell due meanwhile late ("coordinated
-    omission" would hide it; Gil Tene, How NOT to Measure Latency).
+With ``rate``, requests are due at fixed times, and latency begins when a request is due. So a stall
+    of the broker counts for each request that fell due meanwhile. Without that, the stall would
+    count once ("coordinated omission": Gil Tene, How NOT to Measure Latency).
 
 :mod:`brokerd.cli.bench.measure` starts ``python -m brokerd.cli.bench.load``. The process reads a
     `LoadSpec` as one line of JSON, connects, and prints ``ready``. It reads the time to begin

@@ -1,5 +1,5 @@
 # Tests: tests/spark/test_sink_commit.py
-"""The commit of a micro-batch: exactly once, whatever was killed before. No pyspark.
+"""Commits a micro-batch exactly once, also after a kill at any moment. No pyspark.
 
 1. The manifest is written, unless the micro-batch has one. The tasks of a repeated micro-batch may
    have cut its rows differently, so only the first manifest counts.
