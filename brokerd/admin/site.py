@@ -64,7 +64,10 @@ _STATIC = {
             "charts.js",
             "dialogs.js",
             "dom.js",
+            "lists.js",
             "login.js",
+            "schemas.js",
+            "security.js",
             "views.js",
         )
     },

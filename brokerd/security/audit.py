@@ -56,6 +56,7 @@ class EventType(StrEnum):
 
     LOGIN = "auth.success"
     LOGIN_FAILED = "auth.failure"
+    LOGOUT = "auth.logout"
     DENIED = "access.denied"
     TOPIC_CREATED = "topic.create"
     TOPIC_CONFIGURED = "topic.configure"
@@ -84,6 +85,7 @@ class EventType(StrEnum):
     QUOTA_SET = "quota.set"
     QUOTA_DELETED = "quota.delete"
     CONNECTION_CLOSED = "connection.close"
+    SESSION_ENDED = "session.end"
 
 
 class Result(StrEnum):

@@ -47,6 +47,8 @@ DIALOGS = {
     "#/topics": "Create a topic …",
     f"#/topics/{LONG}": f"delete topic {LONG}",
     f"#/topics/{LONG}/groups/workers": "Seek …",
+    "#/schemas": "Register a schema …",
+    "#/security": "Set an access list …",
 }
 
 

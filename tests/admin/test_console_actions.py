@@ -293,3 +293,206 @@ def test_broker_time_is_set(workshop: Workshop) -> None:
     console.choose("Set broker time …")
     console.press("Set broker time")
     assert console.notice() == "Broker time is set."
+
+
+def test_a_group_is_configured(workshop: Workshop) -> None:
+    """An empty field is the default of the broker."""
+    console = workshop.console
+    console.post("topics/orders/groups/tuned/pause", {"create": True})
+    page = console.visit("#/topics/orders/groups/tuned")
+    console.choose("Change settings …")
+    console.fill("Most attempts", "7")
+    page.get_by_role("dialog").get_by_label("Records of a key").select_option("yes")
+    console.fill("Shortest back-off, in seconds", "1.5")
+    console.press("Change")
+    assert console.notice() == "The settings of group tuned are changed."
+    settings = console.get("topics/orders/groups/tuned")["settings"]
+    assert (settings["max_attempts"], settings["backoff_base_seconds"]) == (7, 1.5)
+    assert settings["key_ordered"] and settings["attempts"] == "failures"
+    console.choose("Change settings …")
+    console.fill("Most attempts", "")
+    console.press("Change")
+    console.notice()
+    settings = console.get("topics/orders/groups/tuned")["settings"]
+    assert (settings["max_attempts"], settings["backoff_base_seconds"]) == (1, 1.5)
+
+
+def test_a_group_has_charts_of_its_lag(workshop: Workshop) -> None:
+    """They begin with the first look, go on after a change, and follow the broker."""
+    console = workshop.console
+    console.post("topics/charted/records", {"records": [{"value": "x"}] * 5})
+    workshop.client.close()
+    workshop.client.acquire("charted", "workers", "w", 3_600)
+    page = console.visit("#/topics/charted/groups/workers")
+    chart = page.get_by_role("img", name="records of the group: lag 5, leased 1, dead 0")
+    chart.wait_for()
+    page.get_by_role("img", name="age of the oldest unsettled record: age ").wait_for()
+    console.post("topics/charted/records", {"records": [{"value": "x"}] * 7})
+    page.get_by_role("img", name="records of the group: lag 12, leased 1, dead 0").wait_for()
+    console.choose("Pause …")
+    console.press("Pause")
+    console.notice()
+    most = page.get_by_label("charts of the group").get_by_text("at most 12 in").first
+    most.wait_for()
+    before = int(most.inner_text().split()[-2])
+    assert before >= 3
+    line = page.locator("#view polyline.line-0").first.get_attribute("points").split()
+    heights = [float(point.partition(",")[2]) for point in line]
+    assert len(line) >= before and heights[0] > heights[-1] == 2.0
+    page.wait_for_function(
+        "(before) => Number(document.querySelector('#view .total').textContent.split(' ')[4])"
+        " > before",
+        arg=before,
+    )
+
+
+def test_a_schema_is_registered_and_deleted(workshop: Workshop) -> None:
+    """A version that is not compatible is refused until the mode allows it."""
+    console = workshop.console
+    page = console.visit("#/schemas")
+    console.choose("Register a schema …")
+    console.fill("Name", "orders/ü")
+    console.fill("Text", "{")
+    console.press("Register")
+    page.get_by_role("dialog").get_by_role("alert").wait_for()
+    console.fill("Text", '{"type": "object"}')
+    console.press("Register")
+    assert console.notice() == "Version 1 of schema orders/ü is registered."
+    page.get_by_role("heading", name="Schema orders/ü").wait_for()
+    console.choose("Register a version …")
+    console.fill("Text", '{"type": "object", "required": ["id"]}')
+    console.press("Register")
+    page.get_by_role("dialog").get_by_role("alert").get_by_text("compatibility check").wait_for()
+    console.press("Cancel")
+    console.choose("Set compatibility …")
+    page.get_by_role("dialog").get_by_label("Compatibility", exact=True).select_option("none")
+    console.press("Set")
+    assert console.notice() == "The compatibility of schema orders/ü is none."
+    console.choose("Register a version …")
+    console.fill("Text", '{"type": "object", "required": ["id"]}')
+    console.press("Register")
+    assert console.notice() == "Version 2 of schema orders/ü is registered."
+    page.get_by_text("required").wait_for()
+    console.choose("Delete this version …")
+    console.fill("Type orders/ü to confirm", "orders/ü")
+    console.press("Delete the version")
+    assert console.notice() == "The version 2 of schema orders/ü is deleted."
+    (one,) = console.get("schemas")["schemas"]
+    assert [version["version"] for version in one["versions"]] == [1]
+    console.visit("#/schemas/orders%2F%C3%BC/1")
+    console.choose("Delete the schema …")
+    console.fill("Type orders/ü to confirm", "orders/ü")
+    console.press("Delete the schema")
+    assert console.notice() == "The schema orders/ü is deleted."
+    assert console.get("schemas")["schemas"] == []
+
+
+def test_an_account_is_created_changed_and_deleted(workshop: Workshop) -> None:
+    console = workshop.console
+    page = console.visit("#/security")
+    console.choose("Create an account …")
+    console.fill("Name", "ann ü")
+    console.fill("Password", "long enough 17")
+    console.fill("Password again", "long enough 18")
+    console.press("Create")
+    page.get_by_role("alert").get_by_text("the two passwords differ").wait_for()
+    console.fill("Password again", "long enough 17")
+    console.fill("Roles", "consumer, monitor")
+    console.press("Create")
+    assert console.notice() == "Account ann ü is created."
+    ann = console.get("users/ann%20%C3%BC")
+    assert (ann["roles"], ann["enabled"]) == (["consumer", "monitor"], True)
+    console.choose("change account ann ü")
+    console.fill("Roles", "producer")
+    page.get_by_role("dialog").get_by_label("Enabled").select_option("no")
+    console.press("Change")
+    console.notice()
+    after = console.get("users/ann%20%C3%BC")
+    assert (after["roles"], after["enabled"]) == (["producer"], False)
+    console.choose("change the password of ann ü")
+    console.fill("Password", "another one 17")
+    console.fill("Password again", "another one 17")
+    console.press("Change the password")
+    assert console.notice() == "The password of account ann ü is changed."
+    assert console.get("users/ann%20%C3%BC")["updated"] > after["updated"]
+    console.choose("delete account ann ü")
+    console.fill("Type ann ü to confirm", "ann ü")
+    console.press("Delete the account")
+    assert console.notice() == "Account ann ü is deleted."
+    assert console.get("users")["users"] == []
+
+
+def test_an_api_key_shows_once(workshop: Workshop) -> None:
+    """The broker accepts the key that the dialog shows, until it is revoked."""
+    console = workshop.console
+    console.post("users", {"name": "robot"})
+    page = console.visit("#/security")
+    console.choose("Create an API key …")
+    console.fill("Account", "robot")
+    console.fill("Label", "<b>host 3</b>")
+    console.press("Create")
+    dialog = page.get_by_role("dialog")
+    secret = dialog.locator("pre")
+    secret.wait_for()
+    (key,) = console.get("keys")["keys"]
+    assert (key["user"], key["label"]) == ("robot", "<b>host 3</b>")
+    text = secret.inner_text()
+    assert text.startswith(f"bk_{key['key_id']}_")
+    console.press("Close")
+    assert console.notice() == f"API key {key['key_id']} of account robot is created."
+    assert text not in page.content()
+    console.choose(f"revoke API key {key['key_id']}")
+    console.press("Revoke the key")
+    assert console.notice() == f"API key {key['key_id']} is revoked."
+    assert console.get("keys")["keys"] == []
+    console.call("DELETE", "users/robot", {})
+
+
+def test_an_access_list_is_set_changed_and_deleted(workshop: Workshop) -> None:
+    """Lines of names and permissions; a wrong one is refused, and nothing is set."""
+    console = workshop.console
+    page = console.visit("#/security")
+    console.choose("Set an access list …")
+    console.fill("Name", "orders.")
+    page.get_by_role("dialog").get_by_label("Applies to").select_option("prefixes")
+    console.fill("Accounts", "ann: read, wriet")
+    console.press("Set")
+    page.get_by_role("dialog").get_by_role("alert").get_by_text("“ann: read, wriet”").wait_for()
+    assert console.get("acls")["access_lists"] == []
+    console.fill("Accounts", "ann: read, write\n\n a:b : admin")
+    console.press("Set")
+    assert console.notice() == "The access list of prefix orders. is set."
+    (found,) = console.get("acls")["access_lists"]
+    assert found["prefix"] and not found["public"]
+    assert found["users"] == {"a:b": ["admin"], "ann": ["read", "write"]}
+    console.choose("change the access list of prefix orders.")
+    console.fill("Accounts", "")
+    console.fill("Roles", "clerks: read")
+    page.get_by_role("dialog").get_by_label("Public").select_option("yes")
+    console.press("Set")
+    console.notice()
+    (found,) = console.get("acls")["access_lists"]
+    assert (found["public"], found["users"]) == (True, {})
+    assert found["roles"] == {"clerks": ["read"]}
+    console.choose("delete the access list of prefix orders.")
+    console.fill("Type orders. to confirm", "orders.")
+    console.press("Delete the access list")
+    assert console.notice() == "The access list of prefix orders. is deleted."
+    assert console.get("acls")["access_lists"] == []
+
+
+def test_names_that_browsers_drop_from_paths_are_changed_too(workshop: Workshop) -> None:
+    """An access list of the topic ``..``, and none of another name."""
+    console = workshop.console
+    console.visit("#/security")
+    console.choose("Set an access list …")
+    console.fill("Name", "..")
+    console.fill("Accounts", "ann: read")
+    console.press("Set")
+    assert console.notice() == "The access list of topic .. is set."
+    assert [one["topic"] for one in console.get("acls")["access_lists"]] == [".."]
+    console.choose("delete the access list of topic ..")
+    console.fill("Type .. to confirm", "..")
+    console.press("Delete the access list")
+    console.notice()
+    assert console.get("acls")["access_lists"] == []

@@ -91,7 +91,7 @@ def test_the_form_gives_a_session_that_lasts_until_the_logout(console: Console) 
 
 
 def test_a_reader_sees_no_button(console: Console) -> None:
-    """Neither for topics, groups, delayed messages nor connections."""
+    """Neither for topics, groups, delayed messages, connections, schemas nor accounts."""
     console.call(
         "POST", "users", {"name": "ann", "password": "pw", "roles": ["consumer", "monitor"]}, **ROOT
     )
@@ -107,11 +107,14 @@ def test_a_reader_sees_no_button(console: Console) -> None:
         ("#/topics/seen", "later"),
         ("#/topics/seen/groups/g", "none"),
         ("#/connections", "none"),
+        ("#/schemas", "none"),
+        ("#/security", "unauthorized"),
     ]:
         console.open(address)
         page.locator("#view").get_by_text(text).first.wait_for()
         names = {one.inner_text() for one in page.locator("button:visible").all()}
-        assert not [name for name in names if name.endswith("…")], address
+        own = {"Change your password …"}
+        assert not [name for name in names - own if name.endswith("…")], address
 
 
 def test_the_next_account_does_not_see_what_the_last_one_saw(console: Console) -> None:
@@ -202,3 +205,49 @@ def test_a_page_of_another_origin_changes_nothing(console: Console, admin: str) 
         )
         assert failed == "failed"
     assert not [status for status in statuses[1:] if status < 400]
+
+
+def test_an_account_changes_its_own_password(console: Console) -> None:
+    """A wrong present password is a refusal in the dialog, and not the end of the session."""
+    console.call("POST", "users", {"name": "pat", "password": "pw", "roles": ["guest"]}, **ROOT)
+    page = console.visit("#/security")
+    log_in(console, "pat", "pw")
+    console.choose("Change your password …")
+    names = {one.inner_text() for one in page.locator("#view button:visible").all()}
+    assert names == {"Change your password …"}
+    console.fill("Present password", "wrong")
+    console.fill("Password", "new one 17")
+    console.fill("Password again", "new one 17")
+    console.press("Change the password")
+    page.get_by_role("dialog").get_by_role("alert").get_by_text("current password").wait_for()
+    console.fill("Present password", "pw")
+    console.press("Change the password")
+    assert console.notice() == "The password of account pat is changed."
+    page.get_by_role("button", name="Log out").click()
+    page.locator("#login-password").wait_for()
+    log_in(console, "pat", "new one 17")
+    page.get_by_role("button", name="Change your password …").wait_for()
+
+
+def test_an_administrator_ends_the_session_of_another_browser(
+    console: Console, browser: Any, admin: str
+) -> None:
+    """That browser shows the login form at its next request; the trail has the end."""
+    console.call("POST", "users", {"name": "sam", "password": "pw", "roles": ["monitor"]}, **ROOT)
+    other = Console(browser, admin)
+    other.visit("#/connections")
+    log_in(other, "sam", "pw")
+    other.page.get_by_role("heading", name="Connections").wait_for()
+    page = console.visit("#/security")
+    log_in(console, "admin", "root password")
+    sessions = page.get_by_role("region", name="Sessions of browsers")
+    sessions.get_by_text("admin (this browser)").wait_for()
+    row = sessions.get_by_role("row").filter(has_text="sam")
+    row.get_by_role("button", name="end session").click()
+    console.press("End the session")
+    assert "is ended" in console.notice()
+    assert sessions.get_by_text("sam").count() == 0
+    other.page.get_by_label("password").wait_for()
+    other.context.close()
+    events = console.call("GET", "audit?type=session.end", **ROOT)["events"]
+    assert events[0]["details"]["ended_user"] == "sam"

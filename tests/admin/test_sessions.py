@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from http.cookies import SimpleCookie
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.admin.caller import JSON, Caller, answer_of
 from tests.house import House
 
 PAGE = "origin: http://here\r\n"
+ROOT = f"authorization: Basic {b64encode(b'root:pw').decode()}\r\n"
 
 
 class Site(Caller):
@@ -334,3 +336,71 @@ def test_without_security_there_is_nothing_to_log_in_to() -> None:
     caller = Caller()
     assert caller.post("/session", {"name": "a", "password": "b"})[0] == 404
     assert caller.get("/session")[0] == 404
+
+
+def events_of(site: Site, kind: str) -> list[dict[str, Any]]:
+    """Return the events of a type in the audit trail, without what differs each time."""
+    status, answer = site.call("GET", f"/audit?type={kind}", head=JSON + ROOT)
+    assert status == 200
+    wanted = ("user", "client_ip", "format", "resource", "result", "details")
+    return [{name: one[name] for name in wanted} for one in answer["events"]]
+
+
+def test_a_logout_is_an_audit_event(browser: Browser) -> None:
+    assert browser.send("DELETE", "/session")[0] == 200
+    browser.site.house.clock.advance(1)
+    browser.site.house.run()
+    assert events_of(browser.site, "auth.logout") == [
+        {
+            "user": "root",
+            "client_ip": "192.0.2.1",
+            "format": "admin",
+            "resource": "",
+            "result": "success",
+            "details": {},
+        }
+    ]
+
+
+def test_an_administrator_lists_the_sessions(site: Site, browser: Browser) -> None:
+    """Oldest first, in pages, without those that are over."""
+    site.house.clock.advance(10)
+    ann = Browser(site, "192.0.2.2")
+    ann.log_in("ann")
+    site.house.clock.advance(5)
+    status, answer = browser.send("GET", "/sessions")
+    assert status == 200 and answer["next"] is None
+    own, other = answer["sessions"]
+    assert (own["user"], own["address"], own["current"]) == ("root", "192.0.2.1", True)
+    assert (own["open_seconds"], own["idle_seconds"], own["seconds_left"]) == (15, 0, IDLE_SECONDS)
+    assert (other["user"], other["address"], other["current"]) == ("ann", "192.0.2.2", False)
+    assert (other["open_seconds"], other["idle_seconds"]) == (5, 5)
+    status, page = browser.send("GET", "/sessions?first=1&limit=1")
+    assert [one["id"] for one in page["sessions"]] == [other["id"]]
+    site.call("PATCH", "/users/ann", {"enabled": False}, JSON + ROOT)
+    (left,) = browser.send("GET", "/sessions")[1]["sessions"]
+    assert left["id"] == own["id"]
+
+
+def test_an_administrator_ends_a_session(site: Site, browser: Browser) -> None:
+    """Its browser has to log in again, and the audit trail has who ended it; again is a 404."""
+    ann = Browser(site, "192.0.2.2")
+    ann.log_in("ann")
+    number = browser.send("GET", "/sessions")[1]["sessions"][1]["id"]
+    assert browser.send("DELETE", f"/sessions/{number}") == (200, {"deleted": str(number)})
+    assert (ann.who(), browser.who()) == ("", "root")
+    status, answer = browser.send("DELETE", f"/sessions/{number}")
+    assert (status, answer["error"]) == (
+        404,
+        f"there is no session {number}: it is over, or never existed",
+    )
+    (event,) = events_of(site, "session.end")
+    assert (event["user"], event["resource"]) == ("root", str(number))
+    assert event["details"] == {"address": "192.0.2.2", "ended_user": "ann"}
+
+
+def test_sessions_are_for_administrators(site: Site) -> None:
+    ann = Browser(site)
+    ann.log_in("ann")
+    assert ann.send("GET", "/sessions")[0] == ann.send("DELETE", "/sessions/1")[0] == 403
+    assert ann.who() == "ann"

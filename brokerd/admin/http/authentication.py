@@ -229,6 +229,18 @@ class Login:
         self._authenticator.sessions.close(self._request, peer_of(self._request))
         self._authenticator.sessions.forget(self._request)
 
+    def open_sessions(self) -> list[Session]:
+        """Return the open sessions of the site by number."""
+        return self._authenticator.sessions.open_sessions()
+
+    def end(self, number: int) -> Session | None:
+        """End a session of the site; return it, or None if there is no such session."""
+        return self._authenticator.sessions.end(number)
+
+    def now(self) -> float:
+        """Return the time of the sessions' clock."""
+        return self._authenticator.sessions.now()
+
     def seconds_left(self, session: Session) -> float:
         """Return how long a session lives without use."""
         return self._authenticator.sessions.seconds_left(session)

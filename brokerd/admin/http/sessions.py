@@ -39,7 +39,9 @@ POLL_HEADER = b"x-poll"
 class Session:
     """One login of a browser."""
 
-    def __init__(self, access: Access, peer: str, token: str, now: float) -> None:
+    def __init__(self, number: int, access: Access, peer: str, token: str, now: float) -> None:
+        self.number = number
+        """Never used again in this process, and no secret."""
         self.access = access
         self.peer = peer
         self.token = token
@@ -49,6 +51,10 @@ class Session:
     def seconds_left(self, now: float) -> float:
         """Return how long the session lives without use."""
         return min(self.used + IDLE_SECONDS, self.since + LIFE_SECONDS) - now
+
+    def is_over(self, now: float) -> bool:
+        """Return whether its time is over, or its account lost the login."""
+        return self.seconds_left(now) <= 0 or not self.access.is_known
 
     def allows_write(self, request: Request) -> bool:
         """Return whether the request has the session's token."""
@@ -66,7 +72,7 @@ class Sessions:
     def __init__(self, seconds: Callable[[], float], secret: bytes) -> None:
         self._seconds = seconds
         self._secret = secret
-        self._numbers = count()
+        self._numbers = count(1)
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
         """The session that was used last is last."""
 
@@ -76,9 +82,7 @@ class Sessions:
     def open(self, access: Access, request: Request, peer: str) -> Session:
         """Begin a session, and set its cookie in the answer."""
         now = self._seconds()
-        for digest, one in list(self._sessions.items()):
-            if one.seconds_left(now) <= 0:
-                del self._sessions[digest]
+        self._forget_ended(now)
         own = [digest for digest, one in self._sessions.items() if one.access.name == access.name]
         if len(own) >= ACCOUNT_SESSIONS_MAX:
             del self._sessions[own[0]]
@@ -86,10 +90,30 @@ class Sessions:
             del self._sessions[self._least_used_of_most()]
         number = next(self._numbers)
         value = self._derive(f"cookie {number}")
-        session = Session(access, peer, self._derive(f"token {number}"), now)
+        session = Session(number, access, peer, self._derive(f"token {number}"), now)
         self._sessions[self._digest(value)] = session
         _set_cookie(request, value)
         return session
+
+    def open_sessions(self) -> list[Session]:
+        """Return the open sessions by number."""
+        self._forget_ended(self._seconds())
+        return sorted(self._sessions.values(), key=lambda session: session.number)
+
+    def end(self, number: int) -> Session | None:
+        """End a session; return it, or None if there is no such session."""
+        self._forget_ended(self._seconds())
+        for digest, session in self._sessions.items():
+            if session.number == number:
+                del self._sessions[digest]
+                return session
+        return None
+
+    def _forget_ended(self, now: float) -> None:
+        """Forget the sessions that are over."""
+        for digest, session in list(self._sessions.items()):
+            if session.is_over(now):
+                del self._sessions[digest]
 
     def _least_used_of_most(self) -> bytes:
         """Return the least recently used session of the account with the most sessions."""
@@ -124,7 +148,7 @@ class Sessions:
             session = self._sessions.get(digest)
             if session is None or session.peer != peer:
                 continue
-            if session.seconds_left(now) <= 0 or not session.access.is_known:
+            if session.is_over(now):
                 del self._sessions[digest]
             else:
                 carried[digest] = session
@@ -133,6 +157,10 @@ class Sessions:
     def forget(self, request: Request) -> None:
         """Remove the cookie from the browser, by the answer."""
         _set_cookie(request, "", "; Max-Age=0")
+
+    def now(self) -> float:
+        """Return the time of the clock."""
+        return self._seconds()
 
     def seconds_left(self, session: Session) -> float:
         """Return how long a session lives without use."""

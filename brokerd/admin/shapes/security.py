@@ -88,6 +88,30 @@ class SessionShape(Struct):
         return f"SessionShape({self.name!r})"
 
 
+class OpenSession(Struct):
+    """An open session of a browser."""
+
+    id: int
+    user: str
+    address: str
+    """The address of its login, which alone can use it."""
+    open_seconds: float
+    idle_seconds: float
+    """Time without use."""
+    seconds_left: float
+    """Life of the session without use."""
+    current: bool
+    """Whether it is the session of the request."""
+
+
+class SessionList(Struct):
+    """A page of open sessions, oldest first."""
+
+    sessions: list[OpenSession]
+    next: int | None
+    """``first`` of the next page."""
+
+
 class Grants(Struct, forbid_unknown_fields=True):
     """The content of an access list."""
 

@@ -149,6 +149,40 @@ export function seekGroup(may, path, group) {
   }));
 }
 
+const GROUP_NUMBERS = [
+  ["max_attempts", "Most attempts", { min: 1, max: 1000000 }, "then the record becomes a dead letter"],
+  ["backoff_base_seconds", "Shortest back-off, in seconds", { min: 0, step: "any" }, "after the first failure"],
+  ["backoff_max_seconds", "Longest back-off, in seconds", { min: 0, step: "any" }, ""],
+  ["default_duration_seconds", "Lease, in seconds", { min: 0, step: "any" }, "of clients that ask for no duration"],
+];
+const DEFAULT = "empty: default of the broker";
+
+/* Changes the settings that differ from those that show. */
+export function configureGroup(may, path, { group, settings }) {
+  const wanted = (given) => ({
+    ...Object.fromEntries(GROUP_NUMBERS.map(([name]) => [name, optional(given[name])])),
+    attempts: given.attempts,
+    key_ordered: given.key_ordered === "yes",
+  });
+  return may.has("admin") && button("Change settings …", () => ask({
+    title: `Settings of group ${group}`,
+    fields: [
+      ...GROUP_NUMBERS.map(([name, label, bounds, hint]) => (
+        { name, label, type: "number", ...bounds, value: shown(settings[name]), hint: [hint, DEFAULT].filter(Boolean).join("; ") })),
+      { name: "attempts", label: "Attempts are", choices: [["failures", "failures"], ["grants", "grants of a lease"]],
+        value: settings.attempts },
+      { name: "key_ordered", label: "Records of a key one after the other", choices: [["yes", "yes"], ["no", "no"]],
+        value: settings.key_ordered ? "yes" : "no" },
+    ],
+    button: "Change",
+    act: async (given) => {
+      const after = Object.entries(wanted(given)).filter(([name, value]) => value !== settings[name]);
+      await send("PATCH", [...path, "settings"], Object.fromEntries(after));
+      return `The settings of group ${group} are changed.`;
+    },
+  }));
+}
+
 export function deleteGroup(may, path, group) {
   return may.has("admin") && button("Remove …", () => ask({
     title: `Remove group ${group.group}`,

@@ -1,13 +1,14 @@
 /* Requests to the JSON API. */
 
 /* Names in paths, by the part before them. Browsers drop the parts "." and ".." from a path. */
-const NAMES = { topics: "topic", groups: "group", schemas: "name", account: "name" };
+const NAMES = { topics: "topic", groups: "group", keys: "key_id" };
 const isDropped = (part) => part === "." || part === "..";
+const nameOf = (parts, index) => parts[0] === "acls" ? "name" : NAMES[parts[index - 1]] ?? "name";
 
 function address(parts, query = {}) {
   const given = Object.entries(query).filter(([, value]) => (value ?? "") !== "");
   parts.forEach((part, index) => {
-    if (isDropped(part)) { given.push([`path.${NAMES[parts[index - 1]]}`, part]); }
+    if (isDropped(part)) { given.push([`path.${nameOf(parts, index)}`, part]); }
   });
   const path = parts.map((part) => isDropped(part) ? "-" : encodeURIComponent(part)).join("/");
   return given.length ? `api/v1/${path}?${new URLSearchParams(given)}` : `api/v1/${path}`;
@@ -29,10 +30,13 @@ const OURS = { "x-requested-with": "XMLHttpRequest" };
 let token = null; // of the session: its writes carry it
 let hasSession = false;
 
+/* A wrong present password is refused with 401, too, and ends no session. */
+const isSessionOver = async () => (await fetch("api/v1/session", { cache: "no-store", headers: OURS })).status !== 200;
+
 async function fetched(path, { headers = {}, parse = JSON.parse, ...options } = {}) {
   const answer = await fetch(path, { cache: "no-store", headers: { ...OURS, ...headers }, ...options });
   const body = parse(await answer.text());
-  if (answer.status === 401 && hasSession) {
+  if (answer.status === 401 && hasSession && await isSessionOver()) {
     [token, hasSession] = [null, false];
     document.dispatchEvent(new CustomEvent("brokerd-session"));
   }
@@ -43,6 +47,9 @@ async function fetched(path, { headers = {}, parse = JSON.parse, ...options } = 
 }
 
 export const get = (parts, query = {}) => fetched(address(parts, query));
+
+/* Like `get`, for a request that the page repeats by itself: it keeps no session alive. */
+export const poll = (parts) => fetched(address(parts), { headers: { "x-poll": "1" } });
 
 /* Like `get`, with the numbers in records as they are. */
 export const getExactly = (parts, query) => fetched(address(parts, query), { parse: parseExactly });

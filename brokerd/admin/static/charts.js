@@ -1,6 +1,7 @@
-/* Charts of the overview: the last minutes of the status, drawn as SVG. */
+/* Charts of the overview and of a group: samples of the last minutes, drawn as SVG. */
 
-import { bytes, element, number } from "./dom.js";
+import { poll } from "./api.js";
+import { bytes, element, number, seconds } from "./dom.js";
 
 const SAMPLES = 90;
 const [WIDTH, HEIGHT] = [300, 80];
@@ -51,8 +52,9 @@ function mean(histograms) {
 }
 
 class Chart {
-  constructor({ title, unit, lines }) {
+  constructor({ title, unit, lines, samples = SAMPLES }) {
     this.unit = unit;
+    this.samples = samples;
     this.svg = document.createElementNS(SPACE, "svg");
     this.svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
     this.svg.setAttribute("preserveAspectRatio", "none");
@@ -75,12 +77,12 @@ class Chart {
   add(before, now) {
     for (const line of this.lines) {
       line.values.push(line.measure(before, now));
-      if (line.values.length > SAMPLES) { line.values.shift(); }
+      if (line.values.length > this.samples) { line.values.shift(); }
     }
     const most = Math.max(...this.lines.flatMap((line) => line.values));
     for (const line of this.lines) {
       line.path.setAttribute("points", line.values.map((value, index) => {
-        const x = WIDTH * (SAMPLES - line.values.length + index) / (SAMPLES - 1);
+        const x = WIDTH * (this.samples - line.values.length + index) / (this.samples - 1);
         return `${x.toFixed(1)},${(HEIGHT - 2 - (HEIGHT - 4) * (most ? value / most : 0)).toFixed(1)}`;
       }).join(" "));
       line.shown.textContent = `${line.name} ${this.unit(line.values.at(-1))}`;
@@ -104,4 +106,49 @@ export function drawCharts(place) {
     }
     before = now;
   });
+}
+
+/* -- a group ------------------------------------------------------------------------------------ */
+
+const GROUP_MS = 2000;
+const GROUP_SAMPLES = 450; // 15 minutes
+const GROUP_CHARTS = [
+  { title: "records of the group", unit: number, samples: GROUP_SAMPLES, lines: {
+    lag: (before, now) => now.lag,
+    leased: (before, now) => now.leased,
+    dead: (before, now) => now.dead,
+  } },
+  { title: "age of the oldest unsettled record", unit: seconds, samples: GROUP_SAMPLES, lines: {
+    age: (before, now) => now.oldest_age_seconds ?? 0,
+  } },
+];
+let last = null; // the charts of the group that was shown last
+
+/* Returns the charts of a group, whose description is the first sample. They get a sample every 2 seconds while they
+   show. A view of the same group that follows at once, for example after a change, goes on with them. */
+export function groupCharts(path, first) {
+  const name = JSON.stringify(path);
+  if (last === null || last.name !== name || Date.now() - last.at > 2 * GROUP_MS) {
+    last = { name, charts: GROUP_CHARTS.map((definition) => new Chart(definition)) };
+  }
+  const { charts } = last;
+  const place = element("section", { className: "charts" }, ...charts.map((chart) => chart.article));
+  place.setAttribute("aria-label", "charts of the group");
+  const add = (now) => {
+    charts.forEach((chart) => chart.add(null, now));
+    last.at = Date.now();
+  };
+  add(first);
+  async function sample() {
+    if (!place.isConnected) { return; }
+    try {
+      const now = await poll(path);
+      if (place.isConnected) { add(now); }
+    } catch (error) {
+      charts.forEach((chart) => { chart.most.textContent = `no sample: ${error.message}`; });
+    }
+    setTimeout(sample, GROUP_MS);
+  }
+  setTimeout(sample, GROUP_MS);
+  return place;
 }

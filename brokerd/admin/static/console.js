@@ -3,6 +3,8 @@
 import { drawCharts } from "./charts.js";
 import { element } from "./dom.js";
 import { showLogin } from "./login.js";
+import * as schemas from "./schemas.js";
+import { security } from "./security.js";
 import * as views from "./views.js";
 
 const VIEWS = [
@@ -12,9 +14,9 @@ const VIEWS = [
   [/^groups$/, views.groups],
   [/^connections$/, views.connections],
   [/^archive$/, views.archive],
-  [/^schemas$/, views.schemas],
-  [/^schemas\/[^/]+\/[0-9]+$/, views.schema],
-  [/^security$/, views.security],
+  [/^schemas$/, schemas.schemas],
+  [/^schemas\/[^/]+\/[0-9]+$/, schemas.schema],
+  [/^security$/, security],
   [/^audit$/, views.audit],
   [/^transactions$/, views.transactions],
   [/^quotas$/, views.quotas],

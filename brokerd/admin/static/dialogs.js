@@ -4,13 +4,16 @@ import { element } from "./dom.js";
 
 let ids = 0;
 
-/* Makes the input, select or text area of a field. */
+/* Makes the input, select or text area of a field: its type, or `choices` with a select. */
 function inputOf({ name, type = "text", value = "", choices, suggestions, ...others }) {
   ids += 1;
   const id = `field-${ids}`;
   if (choices) {
     const options = choices.map(([key, text]) => element("option", { value: key, selected: key === value }, text));
     return [element("select", { id, name, ...others }, ...options)];
+  }
+  if (type === "textarea") {
+    return [element("textarea", { id, name, value, rows: 5, spellcheck: false, ...others })];
   }
   const input = element("input", { id, name, type, value, autocomplete: "off", spellcheck: false, ...others });
   if (!suggestions) { return [input]; }
@@ -22,9 +25,10 @@ function inputOf({ name, type = "text", value = "", choices, suggestions, ...oth
 export const changed = (text) => document.dispatchEvent(new CustomEvent("brokerd-changed", { detail: text }));
 
 /* Opens a dialog. `text`: paragraphs. `fields`: objects with `name`, `label`, and properties of the input.
-   `act` gets the values by name, makes the change and returns the text of the notice. `preview` gets the
-   values and returns nodes; the change is possible once they show. `confirm`: a text to type. */
-export function ask({ title, text = [], fields = [], button, preview = null, act, confirm = null }) {
+   `act` gets the values by name, makes the change and returns the text of the notice, or `notice` and `nodes`,
+   which show until the dialog is closed. `preview` gets the values and returns nodes; the change is possible once
+   they show. `confirm`: a text to type. */
+export function ask({ title, text = [], fields = [], button: verb, preview = null, act, confirm = null }) {
   ids += 1;
   const heading = element("h2", { id: `dialog-${ids}`, className: "name" }, title);
   const [refusal, shown] = [element("p", { className: "damage", hidden: true }), element("div", { className: "preview" })];
@@ -45,7 +49,7 @@ export function ask({ title, text = [], fields = [], button, preview = null, act
   const values = () => Object.fromEntries(rows.map(({ input }) => [input.name, input.value]));
   const cancel = element("button", { type: "button" }, "Cancel");
   const look = preview === null ? null : element("button", { type: "button" }, "Preview");
-  const go = element("button", { className: confirm === null ? "main" : "danger" }, button);
+  const go = element("button", { className: confirm === null ? "main" : "danger" }, verb);
   const form = element("form", { className: "ask" }, heading, ...text.map((line) => element("p", {}, line)),
     ...rows.map(({ row }) => row), shown, refusal,
     element("p", { className: "actions" }, ...[look, go, cancel].filter(Boolean)));
@@ -86,9 +90,16 @@ export function ask({ title, text = [], fields = [], button, preview = null, act
     event.preventDefault();
     if (!isPreviewed) { look.click(); return; }
     attempt(async (given) => {
-      const notice = await act(given);
-      dialog.close();
-      changed(notice);
+      const result = await act(given);
+      const { notice, nodes } = typeof result === "string" ? { notice: result, nodes: null } : result;
+      const end = () => {
+        dialog.close();
+        changed(notice);
+      };
+      if (nodes === null) { end(); return; }
+      const close = button("Close", end);
+      form.replaceChildren(heading, element("p", {}, notice), ...nodes, element("p", { className: "actions" }, close));
+      close.focus();
     });
   });
   cancel.addEventListener("click", () => dialog.close());

@@ -2,8 +2,10 @@
 
 import * as actions from "./actions.js";
 import { get, getExactly, permissions } from "./api.js";
-import { button, buttons } from "./dialogs.js";
+import { groupCharts } from "./charts.js";
+import { buttons } from "./dialogs.js";
 import { address, block, bytes, element, facts, key, link, number, seconds, section, table, value } from "./dom.js";
+import { field, form, paged, pages } from "./lists.js";
 
 const ROWS = 100;
 const SEARCH_REQUESTS = 10;
@@ -12,50 +14,6 @@ const MATCHES = 100;
 const AUDIT_ROWS = 200;
 const sum = (values) => values.reduce((total, one) => total + one, 0);
 const setting = (shown, given) => given === null ? "default of the broker" : given === 0 ? "no limit" : shown(given);
-
-function pages(parts, name, first, next) {
-  const links = [];
-  if (first > 0) { links.push(link("first page", ...parts)); }
-  if (next !== null) { links.push(element("a", { href: `${address(...parts)}?${name}=${next}` }, "next page")); }
-  return element("p", { className: "pages" }, ...links);
-}
-
-function field(label, properties) {
-  const input = element("input", properties);
-  return [input, element("label", {}, `${label} `, input)];
-}
-
-function form(act, ...children) {
-  return element("form", { onsubmit: (event) => { event.preventDefault(); act(); } }, ...children);
-}
-
-/* Shows a list in pages. `load` gets the place of a page, null for the first, and returns `rows`,
-   `next` (the place of the next page, or null) and perhaps more about the page in `text`. */
-function paged(label, headings, load) {
-  const [place, note] = [element("div", {}), element("p", { className: "total" })];
-  note.setAttribute("role", "status");
-  let following = null;
-  const more = button("Next page", () => show(following, true), `next page of ${label}`);
-  const first = button("First page", () => show(null, true), `first page of ${label}`);
-  [more.hidden, first.hidden] = [true, true];
-  let visits = 0;
-  async function show(from, isAsked = false) {
-    visits += 1;
-    const visit = visits;
-    try {
-      const { rows, next, text = "" } = await load(from);
-      if (visit !== visits) { return; }
-      following = next;
-      [more.hidden, first.hidden] = [next === null, from === null];
-      note.textContent = text;
-      place.replaceChildren(table(label, headings, rows));
-      if (isAsked) { place.firstChild.focus(); }
-    } catch (error) {
-      note.textContent = error.message;
-    }
-  }
-  return { show, nodes: [note, place, buttons(first, more)] };
-}
 
 export async function topics(parts, query) {
   const first = Number(query.get("first") ?? 0);
@@ -203,7 +161,8 @@ export async function group([, topicName, , name]) {
       ["lease", seconds(found.settings.default_duration_seconds)],
       ["key order", found.settings.key_ordered ? "yes" : "no"]]),
     buttons(actions.pauseGroup(may, path, found), actions.seekGroup(may, path, found),
-      actions.deleteGroup(may, path, found)),
+      actions.configureGroup(may, path, found), actions.deleteGroup(may, path, found)),
+    groupCharts(path, found),
     section("Partitions", table("partitions of the group",
       ["#partition", "#floor", "#next", "#lag", "#leased", "#delayed", "#dead", "#committed"],
       found.by_partition.map((one) => [one.partition, one.floor, one.next, one.lag, one.leased, one.delayed,
@@ -262,57 +221,6 @@ export async function archive() {
     content !== null && typeof content === "object"
       ? Object.entries(content).map(([part, inner]) => [`${name}, ${part}`, String(inner ?? "–")])
       : [[name, String(content ?? "–")]]).map(([name, content]) => [name.replaceAll("_", " "), content || "–"])))];
-}
-
-export async function schemas(parts, query) {
-  const first = Number(query.get("first") ?? 0);
-  const page = await get(["schemas"], { first, limit: ROWS });
-  const rows = page.schemas.map((one) => [
-    one.versions.length ? link(one.name, "schemas", one.name, String(one.versions.at(-1).version)) : one.name,
-    one.compatibility, one.versions.map((version) => `${version.version} (${version.type})`).join(", "),
-    one.versions.at(-1)?.created]);
-  return [section("Schemas, by name", table("schemas", ["schema", "compatibility", "versions", "last version of"], rows),
-    pages(["schemas"], "first", first, page.next))];
-}
-
-export async function schema([, name, version]) {
-  const [found, all] = await Promise.all([get(["schemas", name, "versions", version]), get(["schemas", name])]);
-  return [
-    element("h2", { className: "name" }, `Schema ${name}`),
-    facts([["version", number(found.version)], ["type", found.type], ["compatibility", found.compatibility],
-      ["registered", found.created]]),
-    section("Text", block(found.definition)),
-    section("Versions", element("p", { className: "pages" },
-      ...all.versions.map((one) => link(String(one.version), "schemas", name, String(one.version)))))];
-}
-
-const granted = (grants) => Object.entries(grants).map(([name, given]) => `${name}: ${given.join(", ")}`).join("; ");
-
-export async function security() {
-  const mine = await get(["whoami"]);
-  const own = section("This browser", facts([
-    ["account", mine.name || "anonymous"], ["roles", mine.roles.join(", ") || "–"],
-    ["permissions on all topics", mine.permissions.join(", ") || "–"], ["security", mine.auth ? "on" : "off"]]));
-  const lists = await Promise.all([
-    listed("Accounts", "users", "users", ["account", "roles", "enabled", "password", "changed"], (one) =>
-      [one.name, one.roles.join(", "), one.enabled ? "yes" : "no", one.has_password ? "yes" : "no", one.updated]),
-    listed("Access lists", "acls", "access_lists", ["topic", "applies to", "public", "accounts", "roles"], (one) =>
-      [one.topic, one.prefix ? "the prefix" : "the topic", one.public ? "yes" : "no", granted(one.users), granted(one.roles)]),
-    listed("API keys", "keys", "keys", ["key id", "account", "label", "created"], (one) =>
-      [one.key_id, one.user, one.label, one.created]),
-  ]);
-  return [own, ...lists];
-}
-
-/* Returns a section with the first entries of a list, or with the refusal. */
-async function listed(title, path, name, headings, row) {
-  try {
-    const page = await get([path], { limit: SEARCH_LIMIT });
-    const more = page.next === null ? "" : `, the first ${number(page[name].length)}`;
-    return section(title + more, table(title, headings, page[name].map(row)));
-  } catch (error) {
-    return section(title, element("p", { className: "none" }, error.message));
-  }
 }
 
 export async function audit(parts, query) {

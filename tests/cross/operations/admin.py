@@ -110,6 +110,8 @@ FORM = Form(
         operation("none", "GET", "/session"),
         operation("none", "POST", "/session", {}),
         operation("none", "DELETE", "/session"),
+        operation(BY_ROLE, "GET", "/sessions"),
+        operation(BY_ROLE, "DELETE", "/sessions/0"),
         operation(SHOWS, "GET", "/topics"),
         operation("ADMIN", "POST", "/topics", {"name": "T"}),
         operation("any", "GET", TOPIC),
