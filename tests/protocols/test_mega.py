@@ -829,3 +829,67 @@ def test_a_run_is_appended_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = ask(house, *run)
     assert runs == [10]
     assert [type(answer) for answer in answers] == [mega.Produced] * 6 + [Refused] * 4
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("place", [0, 3, 20, 40])
+@pytest.mark.parametrize(
+    "between",
+    [
+        Consume(7, "t", T, 2),
+        Consume(7, "t", T, 9),
+        Consume(7, "t", T, 77),
+        Consume(7, "other", T, 0),
+        Consume(7, "no such", T, 0),
+        Produce(7, "t", T, b"x"),
+        Produce(7, "other", T, b"x"),
+    ],
+    ids=["trimmed", "expired", "beyond", "other", "unknown", "produce", "produce-other"],
+)
+def test_consumes_in_one_read_are_answered_as_one_by_one(
+    between: mega.Request, place: int, cold: bool
+) -> None:
+    run = [Consume(number, "t", T, 4 + number % 5) for number in range(40)]
+    requests: list[Any] = [*run[:place], between, *run[place:]]
+    answers = []
+    for is_alone in (False, True):
+        house = House(settings=COLD if cold else None)
+        create(house)
+        create(house, "other")
+        produce(house, *(b"%d" % number for number in range(9)))
+        produce(house, b"other", topic="other")
+        house.append("t", b"soon", expires_at_us=house.broker.appender.expiry_us(1_000_000))
+        house.append("t", b"last")
+        house.broker.topics.trim("t", 0, 4)
+        house.pass_time(700, step=10)
+        desk = Desk(house)
+        answers.append(
+            [desk.ask(request)[0] for request in requests] if is_alone else desk.ask(*requests)
+        )
+    together, alone = answers
+    assert len(together) == 41
+    assert together == alone
+
+
+def test_a_run_of_consumes_takes_no_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the records that are not in memory."""
+    create(house := House())
+    produce(house, *(b"%d" % number for number in range(10)))
+    fetched: list[int] = []
+    fetch = house.broker.reader.fetch
+    monkeypatch.setattr(
+        house.broker.reader,
+        "fetch",
+        lambda partition, offset, *rest: (
+            fetched.append(offset),
+            fetch(partition, offset, *rest),
+        )[1],
+    )
+    topic = house.broker.topics.existing("t")
+    traffic = topic.traffic or house.broker.counters.traffic.of(topic)
+    before = traffic.read_records
+    run = [Consume(number, "t", T, number) for number in range(10)]
+    answers = ask(house, *run)
+    assert [answer.payload for answer in answers] == [b"%d" % number for number in range(10)]  # type: ignore[union-attr]
+    assert fetched == []
+    assert traffic.read_records == before + 10

@@ -8,7 +8,7 @@ records only, so no client reads a record that a crash may take back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.clock import BrokerTime
@@ -108,8 +108,9 @@ class RecordReader:
                 f"a fetch of {max_records} records and {max_bytes} bytes gets nowhere; "
                 "ask for 1 record or more"
             )
-        rows = self._in_memory(partition, offset) if max_records == 1 else None
-        if rows is not None:
+        found = self._in_memory(partition, offset) if max_records == 1 else None
+        if found is not None:
+            rows = found.rows(offset, offset + 1)
             traffic = partition.topic.traffic or self.traffic.of(partition.topic)
             traffic.read_records += 1
             traffic.read_bytes += rows.size()
@@ -117,17 +118,37 @@ class RecordReader:
             return
         _Fetch(self, partition, offset, max_records, max_bytes, done).go_on()
 
-    def _in_memory(self, partition: Partition, offset: int) -> Rows | None:
-        """Return the record at this offset if it is in memory, durable, and not expired."""
+    def records_in_memory(
+        self, partition: Partition, offsets: Iterable[int], max_bytes: int
+    ) -> list[Record]:
+        """Return the records at the first of these offsets, as many as memory can answer.
+
+        The list ends before an offset whose record is not in memory, not durable, or expired: only
+        a `fetch` can tell what is there. It also ends with the record that reaches ``max_bytes`` of
+        keys, values and metadata.
+        """
+        records: list[Record] = []
+        size = 0
+        for offset in offsets:
+            chunk = self._in_memory(partition, offset) if size < max_bytes else None
+            if chunk is None:
+                break
+            record = chunk.record(offset - chunk.base)
+            size += len(record.value) + len(record.key or b"") + len(record.metadata or b"")
+            records.append(record)
+        traffic = partition.topic.traffic or self.traffic.of(partition.topic)
+        traffic.read_records += len(records)
+        traffic.read_bytes += size
+        return records
+
+    def _in_memory(self, partition: Partition, offset: int) -> Chunk | None:
+        """Return the chunk of a record that is in memory, durable, and not expired."""
         chunk = partition.find(offset)
         if chunk is None or not partition.start_offset <= offset < chunk.durable_end(
             self.group_commit.durable_ticket
         ):
             return None
-        index = offset - chunk.base
-        if self.expiry.is_expired(chunk, index):
-            return None
-        return chunk.rows(offset, offset + 1)
+        return None if self.expiry.is_expired(chunk, offset - chunk.base) else chunk
 
 
 class _Fetch:

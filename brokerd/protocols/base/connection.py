@@ -270,8 +270,12 @@ class Connection(Protocol):
         used = self.queued_bytes + self._answered_bytes
         return self.factory.limits.in_flight_bytes - used
 
-    def answer_run(self, part: bytes, count: int) -> None:
-        """Append the answers to ``count`` requests in one part, and count its bytes."""
+    def answer_run(self, part: bytes, count: int, at_once: bool = False) -> None:
+        """Append the answers to ``count`` requests in one part, and count its bytes.
+
+        With ``at_once`` they depend on no pending commit.
+        """
+        self._undelayed_parts += at_once
         self.answer(part)
         self._extra_parts += 1 - count
 

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from brokerd.broker import FetchCallback, Partition, Topic
 from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_traceback
 from brokerd.protocols.base.connection import Connection, Hold, QueuedAnswers
+from brokerd.protocols.base.memory import FURTHER_ANSWERS
 from brokerd.security import READ
 from brokerd.values import Record
 
@@ -59,6 +60,19 @@ class FetchConnection(Connection):
         self.await_memory()
         reading = _PendingFetch(self, topic.name, answer, expected_bytes)
         reading.begin(max(self.written_ticket, topic.ticket), read)
+
+    def records_in_memory(self, partition: Partition, offsets: Iterable[int]) -> list[Record]:
+        """Return the records at the first of these offsets if their answers need not wait.
+
+        As many as memory holds and the bytes in flight allow. The caller looks at the permission
+        first, and answers at once.
+        """
+        ticket = max(self.written_ticket, partition.topic.ticket)
+        is_full = self.factory.memory.full[FURTHER_ANSWERS]
+        if is_full or ticket > self.group_commit.durable_ticket:
+            return []
+        reader = self.broker.reader
+        return reader.records_in_memory(partition, offsets, self.in_flight_room)
 
     def answer_existence(self, topic: Topic, answer: bytes) -> None:
         """Send an answer that shows only that a topic exists, when that is durable."""

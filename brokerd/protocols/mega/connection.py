@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from brokerd.broker import Broker, Clock, Partition
 from brokerd.broker.records.size import values_frame_bytes
@@ -49,6 +49,8 @@ from brokerd.security.audit import EventType
 from brokerd.security.quotas import Use
 from brokerd.values import Encoding, Format, Record
 
+_RunT = TypeVar("_RunT", Produce, Consume)
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _BYTES, _MEGA = int(Encoding.BYTES), int(Format.MEGA)
 _CODES: dict[type[BrokerdError], Code] = {
@@ -86,16 +88,16 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
         return Use.READ, 0
 
     def handle_run(self, frames: list[Request | Refused]) -> int:
-        """Append the records of PRODUCE requests for one topic in one step."""
+        """Carry out PRODUCE, or CONSUME, requests for one topic in one step."""
         first = frames[0]
-        if type(first) is not Produce:
-            return 0
-        topic_name = first[1]
-        run: list[Produce] = []
-        for one in frames:
-            if type(one) is not Produce or one[1] != topic_name:
-                break
-            run.append(one)
+        if type(first) is Produce:
+            return self._produce_run(_like(first, frames))
+        if type(first) is Consume:
+            return self._consume_run(_like(first, frames))
+        return 0
+
+    def _produce_run(self, run: list[Produce]) -> int:
+        topic_name = run[0].topic
         count, partition = len(run), self._partition(topic_name)
         if (
             count < RUN_FRAMES_MIN
@@ -112,6 +114,22 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
         answers = map(produced, ids, timestamps, range(offset, offset + count))
         self.answer_run(b"".join(answers), count)
         return count
+
+    def _consume_run(self, run: list[Consume]) -> int:
+        """Answer with records that are in memory. `_consume` finds the others, one by one."""
+        topic_name = run[0].topic
+        partition = self._partition(topic_name)
+        if partition is None or not self.access.may(READ, topic_name):
+            return 0
+        records = self.records_in_memory(partition, [request.offset for request in run])
+        if not records:
+            return 0
+        answers = [
+            _consume_answer(request.correlation_id, (record,), 0, None)
+            for request, record in zip(run, records, strict=False)
+        ]
+        self.answer_run(b"".join(answers), len(answers), at_once=True)
+        return len(answers)
 
     def refuse(self, frame: Request | Refused, refusal: BrokerdError) -> None:
         """Answer with the code of the refusal."""
@@ -184,6 +202,17 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
         CreateTopic: _create_topic,
         Refused: _refused,
     }
+
+
+def _like(first: _RunT, frames: list[Request | Refused]) -> list[_RunT]:
+    """Return the first frames as long as they have the type and the topic of ``first``."""
+    kind, topic_name = type(first), first.topic
+    run: list[_RunT] = []
+    for one in frames:
+        if type(one) is not kind or one.topic != topic_name:
+            break
+        run.append(one)
+    return run
 
 
 def _consume_answer(
