@@ -142,18 +142,27 @@ class FrozenGroup(NamedTuple):
         )
         settings = b"" if self.settings is None else self.settings.to_json().encode()
         yield _section(Section.HEADER, header + settings)
-        for part in _parts(self.reasons.values(), ROWS_PER_CHUNK):
-            yield _section(Section.REASONS, _json([[reason] for reason in part]))
-        yield from _word_sections(Section.SETTLED, Section.SETTLED_FULL, self.settled.words)
-        yield from _run_sections(Section.SETTLED_RUNS, self.settled.runs)
-        yield from _word_sections(Section.TOUCHED, Section.TOUCHED_FULL, self.touched.words)
-        yield from _run_sections(Section.TOUCHED_RUNS, self.touched.runs)
-        yield from _block_sections(Section.RETURNED, self._all_returned().items())
-        yield from _block_sections(Section.DELAYED, shift_times(self.delays, -self.now_us))
-        yield from _block_sections(Section.DEAD, renumber_reasons(self.dead, self.reasons))
-        yield from self._lease_sections()
-        for keys in _parts(self.keys.items(), ROWS_PER_CHUNK):
-            yield _section(Section.KEYS, _columns(KEY_COLUMNS, *zip(*keys, strict=True)))
+        if self.reasons:
+            for part in _parts(self.reasons.values(), ROWS_PER_CHUNK):
+                yield _section(Section.REASONS, _json([[reason] for reason in part]))
+        yield from _set_sections(
+            self.settled, Section.SETTLED, Section.SETTLED_FULL, Section.SETTLED_RUNS
+        )
+        yield from _set_sections(
+            self.touched, Section.TOUCHED, Section.TOUCHED_FULL, Section.TOUCHED_RUNS
+        )
+        # Most tables of most groups are empty, and a section of none costs as much as one of some.
+        if self.returned or self.former:
+            yield from _block_sections(Section.RETURNED, self._all_returned().items())
+        if self.delays:
+            yield from _block_sections(Section.DELAYED, shift_times(self.delays, -self.now_us))
+        if self.dead:
+            yield from _block_sections(Section.DEAD, renumber_reasons(self.dead, self.reasons))
+        if self.leases:
+            yield from self._lease_sections()
+        if self.keys:
+            for keys in _parts(self.keys.items(), ROWS_PER_CHUNK):
+                yield _section(Section.KEYS, _columns(KEY_COLUMNS, *zip(*keys, strict=True)))
 
     def _all_returned(self) -> Mapping[int, Block]:
         """Return the rows of returned records, including the former leases."""
@@ -251,9 +260,17 @@ def _gather(section: Section, pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield _section(section, b"".join(gathered))
 
 
+def _set_sections(
+    members: FrozenSet, partly: Section, full: Section, of_runs: Section
+) -> Iterator[bytes]:
+    """Yield the sections of a set of offsets: its words, then its runs."""
+    if members.words:
+        yield from _word_sections(partly, full, members.words)
+    if members.runs:
+        yield from _run_sections(of_runs, members.runs)
+
+
 def _word_sections(partly: Section, full: Section, words: Mapping[int, int]) -> Iterator[bytes]:
-    if not words:
-        return
     yield from _gather(full, (KEY_FIELDS.pack(key) for key, word in words.items() if word == FULL))
     yield from _gather(
         partly,

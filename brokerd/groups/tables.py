@@ -34,7 +34,7 @@ def grow(table: Table[Value]) -> Table[Value]:
 
 def freeze_table(table: Table[Value]) -> Mapping[int, Value]:
     """Return the present entries. Later writes to the table do not change them."""
-    if isinstance(table, Shards):
+    if type(table) is not dict and isinstance(table, Shards):  # the second test is a slow one
         return table.freeze()
     return dict(table) if table else _EMPTY
 
