@@ -97,7 +97,10 @@ ARROWS: dict[str, set[str]] = {
     "protocols": WAIST | {"codecs", "broker", "security", "schemas"},
     "admin": WAIST | {"broker", "security", "schemas"},
     "client": WAIST | {"codecs"},
-    "cli": WAIST | {"client", "codecs", "wal", "walformat", "server.config", "server.listeners"},
+    "cli": WAIST
+    | {"client", "codecs", "wal", "walformat", "server.config", "server.listeners"}
+    | {"cli.verbs.erase"},
+    "cli.verbs.erase": WAIST | {"cli", "archive", "server.config"},
     "cli.verbs.backup": WAIST
     | {"cli", "backup", "archive.contract", "archive.storage", "wal", "server.config"},
     "backup": STORED | {"archive.delta", "wal"},

@@ -20,18 +20,17 @@ from brokerd.archive.cluster.bucket_frames import FILE, ROW, BucketFrames, table
 from brokerd.archive.cluster.local_frames import LocalFrames
 from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.contract.bounds import Bounds
-from brokerd.archive.contract.layout import Layout
+from brokerd.archive.contract.layout import STAGING, Layout
 from brokerd.archive.delta.actions import AddFile, add_plain_file
 from brokerd.archive.parquet.plain_file import PlainFileInfo, StagedFile
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import open_store
 
-__all__ = ["FILE", "ROW", "STAGING", "Frames", "StagedFile"]
+__all__ = ["FILE", "ROW", "Frames", "StagedFile"]
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-STAGING = "staging"
 BOUNDS = "topic_id long, partition int, start long, compact_below long, compact boolean"
 
 

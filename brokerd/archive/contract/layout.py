@@ -18,6 +18,8 @@ VERSION = 1
 """The version of tables and files."""
 LOG_ID_PROPERTY = "brokerd.log_id"
 VERSION_PROPERTY = "brokerd.version"
+STAGING = "staging"
+"""The directory of a rollup's unfinished work, beside the tables."""
 ROLLUP_APP = "brokerd-rollup"
 """The Delta app transaction whose version is the LSN up to which a table holds the log."""
 SEGMENT_APP = "brokerd-segment"

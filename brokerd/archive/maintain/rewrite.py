@@ -22,7 +22,7 @@ from brokerd.archive.cluster.attempts import retry_later, task_error_text
 from brokerd.archive.contract.layout import LAYOUTS, Layout, Range
 from brokerd.archive.contract.ranges import merge_ranges
 from brokerd.archive.contract.view import ArchiveUnavailable
-from brokerd.archive.maintain.merge_sort import Source, merge_sorted, read_drops
+from brokerd.archive.maintain.merge_sort import DroppedRows, Source, merge_sorted, read_drops
 from brokerd.archive.maintain.retention_bounds import RetentionBounds
 from brokerd.archive.parquet.reader import AHEAD_BYTES, ArchiveFile, open_file
 from brokerd.archive.parquet.writer import FileInfo, FileWriter, verify_written
@@ -76,11 +76,24 @@ def rewrite(unit: RewriteUnit) -> RewriteResult | RewriteFailure:
 
 
 def _rewrite(unit: RewriteUnit) -> RewriteResult:
+    store = open_store(unit.root)
+    return rewrite_without(
+        unit, [read_drops(store, unit.drops.get(path, ())) for path in unit.paths]
+    )
+
+
+def rewrite_without(unit: RewriteUnit, drops: Sequence[DroppedRows]) -> RewriteResult:
+    """Rewrite a unit without some rows, and verify the new files.
+
+    :param drops: the dropped rows of each file of the unit.
+    :raises DamagedData: a file is damaged, or a new file does not have the rows.
+    :raises ArchiveUnavailable: the disk or the server reports an error.
+    :raises OSError: a write failed.
+    """
     layout = LAYOUTS[unit.table]
-    table, store = unit.root / unit.table, open_store(unit.root)
+    table = unit.root / unit.table
     files = [open_file(table, path, ahead_bytes=AHEAD_BYTES) for path in unit.paths]
     removed: Counter[str] = Counter()
-    drops = [read_drops(store, unit.drops.get(path, ())) for path in unit.paths]
     sources = [Source(file, layout, rows, removed) for file, rows in zip(files, drops, strict=True)]
     outputs = plan_outputs(files, unit)
     with _Outputs(table, layout, unit.log_id, outputs) as writer:

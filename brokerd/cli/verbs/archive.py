@@ -1,5 +1,5 @@
 # Tests: tests/cli/test_archive.py
-"""``brokerctl archive``: status, refresh, seal (docs/cli.rst)."""
+"""``brokerctl archive``: status, refresh, seal, erase (docs/cli.rst)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from brokerd.cli import output
 from brokerd.cli.options import some
 from brokerd.cli.server import Answer, server_of
+from brokerd.cli.verbs.erase import erase_command
 
 _WAITS = {
     "archive": "for the archive to have them",
@@ -22,7 +23,10 @@ _WAITS = {
 
 @click.group("archive")
 def archive_group() -> None:
-    """The archive of a running broker: status, refresh, seal."""
+    """The archive: status, refresh, seal; erase the records of a key."""
+
+
+archive_group.add_command(erase_command)
 
 
 @archive_group.command("status")
