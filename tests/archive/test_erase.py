@@ -281,9 +281,11 @@ def test_it_waits_for_no_rollup(data: Data) -> None:
             os.write(ready[1], b"x")
             os.read(done[0], 1)
         os._exit(0)
-    os.read(ready[0], 1)
-    with pytest.raises(RollupLocked):
-        erase(data, data.root)
-    os.write(done[1], b"x")
-    os.waitpid(pid, 0)
+    try:
+        os.read(ready[0], 1)
+        with pytest.raises(RollupLocked):
+            erase(data, data.root)
+    finally:
+        os.write(done[1], b"x")
+        os.waitpid(pid, 0)
     assert rows(data.root) == before
