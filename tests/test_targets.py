@@ -26,14 +26,5 @@ def test_every_part_measures_its_ratio(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_the_table_has_the_median_and_the_spread() -> None:
     runs = [targets.Target("a", "of b's", ">= 1.0", value) for value in (0.5, 0.1, 0.3)]
-    assert targets._line(runs).split() == [
-        "a",
-        "0.30",
-        "(0.10",
-        "to",
-        "0.50)",
-        "of",
-        "b's",
-        ">=",
-        "1.0",
-    ]
+    words = ["a", "0.30", "(0.10", "to", "0.50)", "of", "b's", ">=", "1.0"]
+    assert targets._line(runs).split() == words
