@@ -202,6 +202,23 @@ class TestRoundTrips:
         body = encode_records(RecordColumns([b"", b""], expires_at_us=[5, 0]))
         assert records_expire_at_us(body) == 0
 
+    @given(
+        st.binary(max_size=300),
+        st.integers(0, 255),
+        st.integers(-(1 << 63), (1 << 63) - 1),
+        st.one_of(st.none(), st.integers(-(1 << 63), (1 << 63) - 1)),
+        st.booleans(),
+    )
+    def test_one_plain_record_has_the_bytes_of_the_general_way(
+        self, value: bytes, number: int, time_us: int, producer_time: int | None, has_times: bool
+    ) -> None:
+        """A column of one number is encoded as that number, and a list takes the general way."""
+        times = [producer_time] if has_times else None
+        plain = RecordColumns([value], None, number, None, time_us, times, None, number)
+        general = plain._replace(encodings=[number], append_time_us=[time_us])
+        assert encode_records(plain) == encode_records(general)
+        assert bytes(encode_large_records(plain)) == encode_records(general)
+
     def test_equal_numbers_take_no_room_in_a_batch(self) -> None:
         body = encode_records(RecordColumns([b"x" * 10] * 1000, append_time_us=[7] * 1000))
         assert len(body) == 88 + 10_000

@@ -22,6 +22,8 @@ RECORDS_HEADER_BYTES = 88
 BATCH_RECORDS_MAX = 1 << 20
 
 _RECORDS = struct.Struct("<IIIIq i4x I4x q q q B7x B7x i4x")
+_PLAIN_KINDS = CONSTANT << 4 | CONSTANT << 8 | CONSTANT << 20 | CONSTANT << 24
+"""Columns of a record without key, producer time, expiry and metadata."""
 
 
 class RecordColumns(NamedTuple):
@@ -98,6 +100,10 @@ def _encode_columns(columns: RecordColumns) -> list[bytes]:
     rows = len(values)
     if not 1 <= rows <= BATCH_RECORDS_MAX:
         raise ValueError(f"a batch holds 1 to {BATCH_RECORDS_MAX} records, not {rows}")
+    if rows == 1 and keys is None and metadata is None and expires_at is None:
+        head = _plain_record_head(columns)
+        if head:
+            return [head]
     for name, column in zip(columns._fields, columns, strict=True):
         if column is not None and not isinstance(column, int) and len(column) != rows:
             raise ValueError(f"column {name} has {len(column)} rows, not {rows}")
@@ -154,6 +160,32 @@ def _encode_columns(columns: RecordColumns) -> list[bytes]:
         all_metadata,
         all_keys,
     ]
+
+
+def _plain_record_head(columns: RecordColumns) -> bytes:
+    """Return what precedes the value of one record without key, metadata and expiry.
+
+    All its columns are constants: the body has the same bytes as one column by column. Returns
+    nothing if a column is not plain; its faults are found there.
+    """
+    values, _, encoding, _, append_time, producer_times, _, origin = columns
+    producer_time = None
+    if producer_times is not None:
+        if len(producer_times) != 1:
+            return b""
+        producer_time = producer_times[0]
+    if not (isinstance(encoding, int) and isinstance(append_time, int) and isinstance(origin, int)):
+        return b""
+    size = len(values[0])
+    kinds, time = _PLAIN_KINDS, 0
+    if producer_time is not None:
+        kinds, time = _PLAIN_KINDS | CONSTANT << 12, producer_time
+    try:
+        return _RECORDS.pack(
+            kinds, 0, 0, size, 0, 0, size, append_time, time, 0, encoding, origin, 0
+        )
+    except struct.error:
+        return b""
 
 
 def _read_producer_times(

@@ -321,6 +321,8 @@ def _column(column: Sequence[int] | int, count: int) -> list[int]:
 
 
 def _collapse(column: bytearray, first: int) -> Sequence[int] | int:
+    if len(column) - first == 1:
+        return column[first]
     part = column[first:]
     return part[0] if part.count(part[:1]) == len(part) else part
 
