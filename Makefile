@@ -144,7 +144,7 @@ soak: $(READY)
 
 # A part of soak.
 rehearsal: $(READY)
-	$(BIN)/python -m pytest -m soak $(ARGS) tests/test_rehearsal.py
+	$(BIN)/python -m pytest -m soak $(ARGS) tests/test_rehearsal.py tests/test_rehearsal_production.py
 
 # An old build directory would put deleted modules into the wheel.
 wheel: $(READY)

@@ -40,6 +40,15 @@ with {CLIENT} as client:
 CLIENTS = "docs/clients.rst"
 
 
+def test_every_link_of_the_readme_has_its_file() -> None:
+    """Relative links, which repository hosts resolve. A page of docs is named by a link only."""
+    text = (ROOT / "README.rst").read_text()
+    links = re.findall(r"`[^`<]+ <(?!https?:)([^>]+)>`__", text)
+    assert len(links) > 20
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert re.findall(r"(?<!<)docs/[\w/-]+\.rst", text) == []
+
+
 @pytest.mark.parametrize(
     ("page", "part", "before", "after", "printed"),
     [

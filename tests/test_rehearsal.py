@@ -1,121 +1,26 @@
 """The documented installation in a real systemd: kill -9, watchdog, reload, mistakes, timers, cron.
 
-A Debian without anything of brokerd boots in a container (systemd-nspawn), without a network. The
-commands are those of the pages, as they stand there. BROKERD_REHEARSAL_ROOT names the directory of
-a Debian that debootstrap has made before, with PACKAGES; the test copies it.
+The commands are those of the pages, as they stand there.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import shutil
-import subprocess
-import textwrap
-import time
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-TOOLS = ("debootstrap", "systemd-nspawn", "nsenter")
-PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-venv,logrotate,curl,cron"
-SUITE = "bookworm"
-SECONDS = 1800
+from tests.rehearsal import ROOT, Machine, debian, needs_machine, recipe, run
+
+RELEASES = sorted((ROOT / "tests" / "releases").glob("*.tar.xz"))
 SERVER = "--server http://127.0.0.1:9644"
 WAIT = f"""
 until /opt/brokerd/bin/brokerctl {SERVER} topic list >/dev/null 2>&1; do sleep 0.2; done
 """
-
-
-def recipe(page: str, after: str) -> list[str]:
-    """Return the commands of the first literal block after a text of a page."""
-    text = (ROOT / "docs" / page).read_text().partition(after)[2]
-    assert text, f"{page} has no {after!r}"
-    block = re.search(r"::\n\n((?:    .*\n|\n)+)", text)
-    assert block is not None
-    return textwrap.dedent(block[1]).replace("\\\n", " ").strip().splitlines()
-
-
-def run(*command: object, cwd: Path = ROOT) -> None:
-    """Run a command of this machine that must succeed."""
-    result = subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=SECONDS
-    )
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-
-
-class Machine:
-    """A container with an init system of its own."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._log = (root.parent / "console").open("wb")
-        self._container = subprocess.Popen(
-            ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network"]
-            + ["--machine=rehearsal", "--console=pipe", "--boot", f"--directory={root}"],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-        )
-        self._leader = ""
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            children = Path(f"/proc/{self._container.pid}/task/{self._container.pid}/children")
-            self._leader = children.read_text().strip() if children.exists() else ""
-            if self._leader and "running" in self._inside("systemctl is-system-running").stdout:
-                return
-            time.sleep(0.5)
-        self.stop()
-        raise AssertionError((root.parent / "console").read_text())
-
-    def _inside(self, script: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["nsenter", "--target", self._leader, "--mount", "--uts", "--ipc", "--net", "--pid"]
-            + ["--root", "--wd=/", "sh", "-ec", f"cd /source\n{script}"],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            env={
-                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-                "PIP_NO_INDEX": "1",
-                "PIP_FIND_LINKS": "/source/wheels",
-            },
-        )
-
-    def run(self, script: str) -> str:
-        """Run a shell script as the container's root, which must succeed; return its output."""
-        result = self._inside(script)
-        journal = "" if result.returncode == 0 else self._inside("journalctl -n 40").stdout
-        assert result.returncode == 0, f"{script}\n{result.stdout}{result.stderr}\n{journal}"
-        return result.stdout
-
-    def property(self, name: str, unit: str = "brokerd") -> str:
-        """Return a property of a unit."""
-        return self.run(f"systemctl show --property={name} --value {unit}").strip()
-
-    def until(self, script: str, seconds: float) -> None:
-        """Repeat a condition of the shell until it holds."""
-        self.run(f"""
-            n=0
-            until {script}; do
-                n=$((n + 1)); test $n -lt {int(seconds * 2)}; sleep 0.5
-            done""")
-
-    def stop(self) -> None:
-        """End the container."""
-        if self._leader:
-            subprocess.run(
-                ["nsenter", "--target", self._leader, "--all", "--root", "systemctl", "poweroff"],
-                capture_output=True,
-            )
-        try:
-            self._container.wait(timeout=150)
-        except subprocess.TimeoutExpired:
-            self._container.kill()
-            self._container.wait()
-        self._log.close()
 
 
 def wheels(directory: Path, extras: str) -> None:
@@ -133,10 +38,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A booted Debian. /source has what a clone and `make wheel` have."""
     directory = tmp_path_factory.mktemp("rehearsal")
     root = directory / "root"
-    if "BROKERD_REHEARSAL_ROOT" in os.environ:
-        run("cp", "-a", os.environ["BROKERD_REHEARSAL_ROOT"], root)
-    else:
-        run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, root)
+    debian(root)
     source = root / "source"
     source.mkdir()
     shutil.copytree(ROOT / "etc", source / "etc")
@@ -165,10 +67,7 @@ def restarted(machine: Machine, command: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(
-    os.geteuid() != 0 or any(shutil.which(tool) is None for tool in TOOLS),
-    reason="needs root and Debian's debootstrap, systemd-container, util-linux",
-)
+@needs_machine
 class TestRehearsal:
     """Each test goes on with the machine of the one before."""
 
@@ -251,6 +150,35 @@ class TestRehearsal:
         assert machine.property("Result") == "success"
         assert machine.property("ExecMainStatus") == "0"
         machine.run("test ! -e /var/lib/brokerd/run/listeners.json; systemctl start brokerd")
+
+    @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
+    def test_it_goes_on_with_the_directory_of_an_earlier_release(
+        self, machine: Machine, release: Path
+    ) -> None:
+        """As after an upgrade: the topics and accounts of that release are there."""
+        with tarfile.open(release) as archive:
+            archive.extractall(machine.root / "source" / "release", filter="data")
+        expected = json.loads((machine.root / "source/release/expectations.json").read_text())
+        machine.run(f"""
+            systemctl stop brokerd
+            mv /var/lib/brokerd /var/lib/later
+            mv /source/release/data /var/lib/brokerd
+            chown -R brokerd:brokerd /var/lib/brokerd
+            chmod 700 /var/lib/brokerd
+            systemctl start brokerd
+            {WAIT}
+            """)
+        brokerctl = f"/opt/brokerd/bin/brokerctl {SERVER} --json"
+        for kind, verb in (("topics", "topic list"), ("users", "user list")):
+            listed = json.loads(machine.run(f"{brokerctl} {verb}"))[kind]
+            names = {one["name"] for one in expected["admin"][kind]}
+            assert {one["name"] for one in listed} == names
+        machine.run("""
+            systemctl stop brokerd
+            rm -r /var/lib/brokerd
+            mv /var/lib/later /var/lib/brokerd
+            systemctl start brokerd
+            """)
 
     @pytest.mark.skipif(
         "BROKERD_REHEARSAL_SPARK" not in os.environ,
