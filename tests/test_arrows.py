@@ -67,6 +67,7 @@ ARROWS: dict[str, set[str]] = {
     "archive.ingest": ARCHIVED,
     "archive.derive": ARCHIVED,
     "archive.maintain": ARCHIVED | {"archive.derive"},
+    "archive.typed": ARCHIVED | {"schemas"},
     "spark": QUERIED | {"spark"},
     "spark.request": QUERIED,
     "spark.location": QUERIED,

@@ -143,7 +143,7 @@ class _Wiring:
             delivery=self.delivery,
             delayed=self.delayed,
             accounts=Accounts(self.context, self.audit, self.passwords, self.settings.security),
-            schemas=Schemas(self.context, self.audit, self.checker),
+            schemas=self.schemas,
             overview=self.overview,
             record_history=RecordHistory(
                 self.context, self.read_threads, self.archive_reader, self.archive_refresher
@@ -383,7 +383,12 @@ class _Wiring:
             self.snapshot_writer,
             self.overview.commit_place,
             self.damage_report.places,
+            self.schemas.stored,
         )
+
+    @cached_property
+    def schemas(self) -> Schemas:
+        return Schemas(self.context, self.audit, self.checker)
 
     def _bounds_changed(self) -> None:
         if self.bounds is not None:

@@ -139,7 +139,7 @@ def _field_incompatibility(new: Any, old: Any) -> str | None:
         return "is required, and was not in the old schema"
     if old is None:
         return None
-    new_type, old_type = _type_of(new), _type_of(old)
+    new_type, old_type = type_of(new), type_of(old)
     if new_type != old_type and not any({new_type, old_type} <= alike for alike in _SAME_ENCODING):
         return f"was {old_type} in the old schema, and is {new_type}"
     if new.is_repeated != old.is_repeated:
@@ -147,7 +147,8 @@ def _field_incompatibility(new: Any, old: Any) -> str | None:
     return None
 
 
-def _type_of(field: Any) -> str:
+def type_of(field: Any) -> str:
+    """Return the name of a field's type."""
     return _TYPE_NAMES[field.type]
 
 

@@ -66,6 +66,8 @@ def read_log(spark: SparkSession, place: str, options: Mapping[str, object]) -> 
             f"log() has the table {RECORDS.name}: read {parsed.table} by "
             "spark.read.format('brokerd')"
         )
+    if parsed.payload == "schema":
+        return spark.read.format(FORMAT).options(**option_texts(options)).load(place)
     rows = row_format(parsed)
     location = open_location(parsed.path, parsed.archive)
     request = rows.add_columns(batch_request(parsed))

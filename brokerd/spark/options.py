@@ -16,7 +16,7 @@ from brokerd.archive.contract.layout import LAYOUTS, RECORDS
 from brokerd.errors import BrokerdError, escaped
 from brokerd.spark.request import PARTITION_BYTES, Request
 
-Payload = Literal["bytes", "json", "msgpack"]
+Payload = Literal["bytes", "json", "msgpack", "schema"]
 
 NAMES = (
     "topics",
@@ -62,7 +62,12 @@ _OF_CATALOG = frozenset(
 """Properties that Spark reserves (TableCatalog). It passes them when a table is created."""
 _CATALOG_PREFIX = "option."
 """Begins further names of the options when a table is created: Spark passes both names."""
-_PAYLOADS: dict[str, Payload] = {"bytes": "bytes", "json": "json", "msgpack": "msgpack"}
+_PAYLOADS: dict[str, Payload] = {
+    "bytes": "bytes",
+    "json": "json",
+    "msgpack": "msgpack",
+    "schema": "schema",
+}
 _SIZE = re.compile(r"(\d{1,19}) ?(|KiB|MiB|GiB)", re.ASCII)
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _OFFSET = re.compile(r"[+-]?\d{1,19}", re.ASCII)
@@ -104,6 +109,14 @@ class Options(NamedTuple):
     """The size of a micro-batch, in bytes of the journal."""
     fail_on_data_loss: bool | None = None
     """Whether a stream fails if records were removed before it read them. None: not given."""
+    typed_columns: tuple[str, ...] | None = None
+    """The option ``columns`` with ``payload=schema``, which may name fields of the schema."""
+
+    @property
+    def topic(self) -> str:
+        """Return the only topic, for ``payload=schema``."""
+        (name,) = self.request.topics or ()
+        return name
 
 
 def is_of_catalog(given: Mapping[str, str]) -> bool:
@@ -141,6 +154,12 @@ def parse_options(given: Mapping[str, str]) -> Options:
     values = {known[name]: value for name, value in values.items()}
     table = _table(values)
     only = _only(values)
+    payload = _payload(values)
+    typed_columns = None
+    if payload == "schema":
+        if "columns" in values:
+            typed_columns = tuple(name.strip() for name in values.pop("columns").split(","))
+        _check_one_topic(_topics(values))
     request = Request(
         topics=_topics(values),
         columns=_columns(values, table),
@@ -158,7 +177,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         path=path,
         archive=_nonempty(values, "archive"),
         table=table,
-        payload=_payload(values),
+        payload=payload,
         request=request,
         start=values.get("from"),
         to=values.get("to"),
@@ -166,6 +185,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         fail_on_data_loss=(
             parse_boolean(values, "failOnDataLoss", True) if "failOnDataLoss" in values else None
         ),
+        typed_columns=typed_columns,
     )
     if options.start is not None:
         parse_start(options.start)
@@ -304,6 +324,13 @@ def _topics(values: Mapping[str, str]) -> tuple[str, ...] | None:
             "leave it out to read all topics"
         )
     return tuple(dict.fromkeys(names))
+
+
+def _check_one_topic(topics: tuple[str, ...] | None) -> None:
+    if topics is None or len(topics) != 1 or "*" in topics[0]:
+        raise BadOption(
+            "payload=schema has the columns of one topic: give its name alone in the option topics"
+        )
 
 
 def _table(values: Mapping[str, str]) -> str:

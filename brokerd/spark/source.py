@@ -57,7 +57,7 @@ class LogReader(DataSourceReader):
         with hide_traceback():
             request = self._rows.add_columns(self._request)
             plan = plan_query(self._location, request, now_us())
-        return [SplitPartition(split) for split in plan.splits]
+            return self._rows.partitions(plan.splits, self._location)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.read(partition, self._schema)
@@ -110,7 +110,7 @@ class LogSource(DataSource):
             location = _location(options)
             if options.table != RECORDS.name:
                 plan_table(location.archive, options.table, (), 1)  # raises if the table is absent
-            rows = row_format(options)
+            rows = row_format(options, location)
             return rows.table_schema(self.options) if is_of_catalog(self.options) else rows.schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:

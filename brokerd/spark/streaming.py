@@ -47,7 +47,7 @@ from brokerd.spark.plan.positions import (
 )
 from brokerd.spark.plan.predicate import Interval, Key
 from brokerd.spark.plan.query_plan import Plan, build_predicate, plan_query
-from brokerd.spark.read.row_format import RowFormat, SplitPartition, row_format
+from brokerd.spark.read.row_format import RowFormat, row_format
 from brokerd.spark.request import Request
 
 if TYPE_CHECKING:
@@ -233,7 +233,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 earlier = request._replace(first_lsn=first.first_lsn, end_lsn=first.lsn)
                 requests.append(earlier._replace(only_ids=new, unread=left))
             plans = [plan_query(query.location, one, now_us()) for one in requests]
-            return [SplitPartition(split) for plan in plans for split in plan.splits]
+            splits = [split for plan in plans for split in plan.splits]
+            return query.rows.partitions(splits, query.location)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._query.rows.read(partition, self._schema)

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgpack
 from xxhash import xxh3_128_digest
 
+from brokerd.archive.contract.schemas import StoredSchema
 from brokerd.walformat import (
     ENTRY_HEADER_BYTES,
     FRAME_HEADER_BYTES,
@@ -54,6 +55,19 @@ def topic_entry(topic_id: int, op: str, partition: int = 0, **keys: object) -> E
     """Return the entry of a change of a topic: for instance ``created`` with ``name``."""
     body = msgpack.packb({"op": op, **keys})
     return Entry(EntryKind.TOPIC, topic_id, partition, 0, 0, body)
+
+
+def schema_entry(schema: StoredSchema) -> Entry:
+    """Return the entry of the registration of a version."""
+    fields = {
+        "op": "registered",
+        "name": schema.name,
+        "version": schema.version,
+        "type": schema.type,
+        "definition": schema.text,
+        "created_us": schema.created_us,
+    }
+    return Entry(EntryKind.SCHEMA, 0, 0, 0, 0, msgpack.packb(fields))
 
 
 def mark_entry() -> Entry:

@@ -19,6 +19,7 @@ from brokerd.archive.contract.bounds import (
     decode_bounds,
     encode_topic,
 )
+from brokerd.archive.contract.schemas import StoredSchemas, decode_schemas
 from brokerd.archive.contract.view import ArchiveView
 from brokerd.broker import TopicSettings
 from brokerd.broker.archive import bounds_writer
@@ -27,6 +28,8 @@ from brokerd.broker.archive.bounds_writer import EVERY_SECONDS, RETRY_SECONDS, S
 from brokerd.broker.status.damage import DamagedBytes
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.groups import LeaseStore
+from brokerd.schemas.values import SchemaType
+from brokerd.security.access import OPEN
 from brokerd.wal import WalOptions
 from brokerd.wal.damage.log_scan import scan_log
 from brokerd.wal.read.scanner import ScanFrame
@@ -521,3 +524,68 @@ def test_requests_while_one_is_on_are_for_the_next(house: House) -> None:
     house.pass_time(0.5)
     assert first[0][:1] == ["a"]
     assert second == [["a", "b"]]
+
+
+class TestSchemas:
+    """``state/schemas``, which is written before the bounds if schemas have changed."""
+
+    PATH = f"{STATE_DIR}/schemas"
+
+    def stored(self, house: House) -> StoredSchemas:
+        return decode_schemas(bytes(house.disk.content(self.PATH)))
+
+    def register(self, house: House, text: bytes) -> None:
+        done: list[Any] = []
+        register = house.broker.schemas.register
+        register(OPEN, "t", SchemaType.JSON, text, lambda *result: done.append(result))
+        assert done[0][1] is None
+        house.run()
+
+    def names(self, house: House) -> list[str]:
+        return house.disk.list(STATE_DIR)
+
+    def test_all_versions_are_in_it_before_the_bounds(self, house: House) -> None:
+        """With the broker time of their registration; deleted versions leave it."""
+        self.register(house, b"{}")
+        self.register(house, b'{"title": "t"}')
+        bounds = asked(house)
+        found = self.stored(house)
+        assert found.log_id == bounds.log_id
+        assert [(one.name, one.version, one.type, one.text) for one in found.versions] == [
+            ("t", 1, "json", b"{}"),
+            ("t", 2, "json", b'{"title": "t"}'),
+        ]
+        assert found.versions[0].created_us <= found.versions[1].created_us
+        house.broker.schemas.delete(OPEN, "t", 1)
+        house.run()
+        asked(house)
+        assert [one.version for one in self.stored(house).versions] == [2]
+        house.broker.schemas.delete(OPEN, "t")
+        house.run()
+        asked(house)
+        assert self.stored(house).versions == []
+
+    def test_it_is_written_only_after_a_change(self, house: House) -> None:
+        """A log that never had a schema has none."""
+        asked(house)
+        assert "schemas" not in self.names(house)
+        self.register(house, b"{}")
+        asked(house)
+        house.disk.unlink(self.PATH)
+        house.append("t", b"x")
+        asked(house)
+        assert "schemas" not in self.names(house)
+        self.register(house, b"{}")
+        asked(house)
+        assert "schemas" in self.names(house)
+
+    def test_a_start_writes_it_anew(self, house: House) -> None:
+        """Also after a restore, which has no such file."""
+        self.register(house, b"{}")
+        again = house.crash()
+        asked(again)
+        assert len(self.stored(again).versions) == 1
+        again.disk.unlink(self.PATH)
+        last = again.crash()
+        asked(last)
+        assert len(self.stored(last).versions) == 1

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from brokerd.archive.contract import schemas
 from brokerd.archive.contract.bounds import (
     FILE_NAME,
     Bounds,
@@ -33,7 +34,7 @@ from brokerd.spark.read.split_reader import read_split
 from brokerd.spark.request import Request
 from tests.archive.data import MIB, NOW_MS
 from tests.archive.inline import ingest_inline
-from tests.archive.making import LOG_ID, TIME_US, LogMaker, make_segment, topic_entry
+from tests.archive.making import LOG_ID, TIME_US, LogMaker, make_segment, schema_entry, topic_entry
 
 NOW_US = TIME_US + 500_000_000
 """The default time at which queries are planned."""
@@ -72,6 +73,7 @@ class Log:
         self.sealed: list[Path] = []
         """Files that are not deleted."""
         self.next_topic_id = 1
+        self.schemas: list[schemas.StoredSchema] = []
         self.without_index: list[Path] = []
         self.bounds = self._bounds()
         self.publish()
@@ -92,6 +94,12 @@ class Log:
         self._tell(topic_entry(topic_id, "deleted", token_base=0))
         for one in (topic_id, *(i for i, of in self.internal.items() if of == topic_id)):
             self.names.pop(one, None)
+
+    def register(self, name: str, version: int, type_: str, text: bytes) -> None:
+        """Register a version of a schema."""
+        stored = schemas.StoredSchema(name, version, type_, text, self.log.time_us)
+        self.schemas.append(stored)
+        self._tell(schema_entry(stored))
 
     def trim(self, topic_id: int, partition: int, offset: int) -> None:
         self._tell(topic_entry(topic_id, "start", partition=partition, offset=offset))
@@ -179,6 +187,9 @@ class Log:
     def publish(self) -> None:
         """Write the bounds."""
         self.bounds = self._bounds()
+        if self.schemas:
+            data = schemas.encode_schemas(schemas.StoredSchemas(LOG_ID, self.schemas))
+            (self.path / "state" / schemas.FILE_NAME).write_bytes(data)
         (self.path / "state" / FILE_NAME).write_bytes(encode_bounds(self.bounds))
 
     def archived_lsn(self) -> int:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from brokerd.archive.journal.columns import ENTRY_FIELDS, Bodies, Integers, fields
 from brokerd.archive.journal.sealed import Batches, DamagedSegment, read_header
-from brokerd.archive.journal.topics import TopicChange
+from brokerd.archive.journal.topics import CHANGES, TopicChange
 from brokerd.archive.storage.local import READ_ONLY, sync_directory
 from brokerd.archive.storage.regular_file import open_regular
 from brokerd.errors import NewerFormat
@@ -289,12 +289,15 @@ class _FrameScan:
         self, data: bytes, entry: Integers, heads: npt.NDArray[np.void]
     ) -> list[TopicChange]:
         found = []
-        for row in np.flatnonzero(heads["kind"] == EntryKind.TOPIC).tolist():
+        for row in np.flatnonzero(np.isin(heads["kind"], CHANGES)).tolist():
             head, at = heads[row], int(entry[row])
+            kind = int(head["kind"])
             start = at + ENTRY_HEADER_BYTES
             body = msgpack.unpackb(data[start : start + int(head["body_bytes"])])
             lsn = self._file.first_lsn + self.position + at
-            found.append(TopicChange(lsn, int(head["topic_id"]), int(head["partition"]), body))
+            found.append(
+                TopicChange(lsn, int(head["topic_id"]), int(head["partition"]), body, kind)
+            )
         return found
 
     def _explain(self, position: int) -> None:

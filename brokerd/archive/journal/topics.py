@@ -1,5 +1,5 @@
 # Tests: tests/archive/test_segment_list.py, tests/spark/test_journal.py
-"""Reads topic changes from sealed segments."""
+"""Reads changes of topics and schemas from sealed segments."""
 
 from __future__ import annotations
 
@@ -24,20 +24,27 @@ from brokerd.walformat import (
     entry_body,
 )
 
+CHANGES = (EntryKind.TOPIC, EntryKind.SCHEMA)
+"""The kinds of entries that are changes."""
+
 
 class TopicChange(NamedTuple):
-    """A TOPIC entry: creates, configures or deletes a topic, or sets a start offset."""
+    """A TOPIC entry: creates, configures or deletes a topic, or sets a start offset.
+
+    Or a SCHEMA entry: registers or deletes versions of a schema.
+    """
 
     lsn: int
     topic_id: int
     partition: int
     fields: dict[str, Any]
+    kind: int = EntryKind.TOPIC
 
 
 def topic_changes(
     segment: SealedSegment, damage: Iterable[tuple[int, int]] = ()
 ) -> Iterator[TopicChange]:
-    """Yield the topic changes of a segment, in order.
+    """Yield the changes of topics and schemas of a segment, in order.
 
     :param damage: known damaged places of the file, first position and end. Unreadable entries
         there are skipped.
@@ -48,7 +55,7 @@ def topic_changes(
     known = DisjointRanges(damage)
     fd = os.open(segment.path, os.O_RDONLY)
     try:
-        for chunk in EntryScan(fd, segment, _is_topic, known).chunks():
+        for chunk in EntryScan(fd, segment, _is_change, known).chunks():
             for position, header in zip(chunk.positions, chunk.headers, strict=True):
                 try:
                     body = entry_body(chunk.data, header, position - chunk.base)
@@ -57,13 +64,14 @@ def topic_changes(
                         continue
                     raise DamagedSegment(segment.path, position, str(error)) from None
                 lsn = segment.first_lsn + position
-                yield TopicChange(lsn, header.topic_id, header.partition, msgpack.unpackb(body))
+                fields = msgpack.unpackb(body)
+                yield TopicChange(lsn, header.topic_id, header.partition, fields, header.kind)
     finally:
         os.close(fd)
 
 
-def _is_topic(header: EntryHeader) -> bool:
-    return header.kind == EntryKind.TOPIC
+def _is_change(header: EntryHeader) -> bool:
+    return header.kind in CHANGES
 
 
 def new_topics(wal: Path, bounds: Bounds) -> dict[int, str]:

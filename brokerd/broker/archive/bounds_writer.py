@@ -1,9 +1,10 @@
 # Tests: tests/broker/test_bounds.py
-"""Writes ``state/bounds`` for the rollup (docs/archive-format.rst).
+"""Writes ``state/bounds`` and ``state/schemas`` for the rollup (docs/archive-format.rst).
 
 The broker writes the file at its start and stop, after it seals a segment, once a minute while the
 log grows, on request, and soon after a change that invalidates a bound: a seek, a commit to a lower
-offset, new settings of a topic. The broker logs a failed write and tries again.
+offset, new settings of a topic. The broker logs a failed write and tries again. It writes the
+schemas first, if they have changed since their last write.
 
 The capture runs in short steps that do not block the reactor. The write follows when the captured
 state is synced to the disk at every durability: removed records must not come back.
@@ -25,6 +26,8 @@ from brokerd.archive.contract.bounds import (
     encode_bounds,
     encode_topic,
 )
+from brokerd.archive.contract.schemas import FILE_NAME as SCHEMAS_NAME
+from brokerd.archive.contract.schemas import StoredSchema, StoredSchemas, encode_schemas
 from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.broker.archive.bounds import CommitPlace, capture
 from brokerd.broker.clock import Timer
@@ -56,11 +59,17 @@ Written = Callable[[Exception | None], None]
 """Called with None when the bounds are durable, else with the error."""
 
 
+Schemas = tuple[StoredSchema, ...]
+
+
 class _Writing:
     """One write under way: its content, its start time and its requests."""
 
-    def __init__(self, head: Bounds, began: float, requests: list[Written]) -> None:
+    def __init__(
+        self, head: Bounds, schemas: Schemas, began: float, requests: list[Written]
+    ) -> None:
         self.head = head
+        self.schemas = schemas
         self.began = began
         self.requests = requests
         self.topics: list[bytes] = []
@@ -69,7 +78,8 @@ class _Writing:
 class BoundsWriter:
     """Writes the file in ``writer``, the thread that writes snapshots.
 
-    ``places`` returns the known damaged places of the log.
+    ``places`` returns the known damaged places of the log, and ``schemas`` the registered versions:
+    the same object while they are the same.
     """
 
     _log = Logger()
@@ -81,6 +91,7 @@ class BoundsWriter:
         writer: WorkerPool,
         commit_place: CommitPlace,
         places: Callable[[], set[DamagedPlace]],
+        schemas: Callable[[], Schemas] = tuple,
     ) -> None:
         self._access = access
         self._state = context.state
@@ -91,6 +102,8 @@ class BoundsWriter:
         self._time = context.time
         self._commit_place = commit_place
         self._places = places
+        self._schemas = schemas
+        self._written_schemas: Schemas | None = None
         self.log_id: str | None = None
         """None until the broker reads or makes it. Making it needs room on the disk."""
         self.written = 0
@@ -142,13 +155,13 @@ class BoundsWriter:
 
         For a clean stop, after the last commit.
         """
-        head = self._with_end(self._head())
+        head, schemas = self._with_end(self._head()), self._schemas()
         pieces = capture(self._state.by_id.values(), self._commit_place)
         topics = [encode_topic(topic) for topic in pieces if topic is not None]
 
         def write() -> None:
             try:
-                self._write(head, topics)
+                self._write(head, schemas, topics)
             except (OSError, MemoryError) as error:
                 self._report(error)
 
@@ -193,7 +206,7 @@ class BoundsWriter:
         self._busy = True
         self._wanted = False
         requests, self._requests = self._requests, []
-        writing = _Writing(self._head(), self._clock.seconds(), requests)
+        writing = _Writing(self._head(), self._schemas(), self._clock.seconds(), requests)
         # Later topics have ids from `Bounds.next_topic_id` of the head on.
         topics = list(self._state.by_id.values())
         self._step(writing, capture(topics, self._commit_place))
@@ -243,21 +256,34 @@ class BoundsWriter:
             self._done(writing, error)
         elif not self._stopped:
             self._writer.submit(
-                lambda: None if self._stopped else self._write(writing.head, writing.topics),
+                lambda: None if self._stopped else self._write_all(writing),
                 lambda _, error: self._done(writing, error),
             )
 
-    def _write(self, head: Bounds, topics: list[bytes]) -> None:
-        """Write the file atomically and durably. Blocks; raises OSError."""
+    def _write_all(self, writing: _Writing) -> None:
+        self._write(writing.head, writing.schemas, writing.topics)
+
+    def _write(self, head: Bounds, schemas: Schemas, topics: list[bytes]) -> None:
+        """Write the files atomically and durably. Blocks; raises OSError."""
         if self.log_id is None:
             self._set_log_id(self._find_log_id())
         assert self.log_id is not None
         data = encode_bounds(structs.replace(head, log_id=self.log_id), topics)
         self._access.disk.make_directory(self._access.state_path)
+        if schemas is not self._written_schemas:
+            self._write_schemas(self.log_id, schemas)
         write_atomically(self._access.disk, self._access.state_path, FILE_NAME, [data])
         self.written += 1
         self.lsn = head.lsn
         self.last_error = None
+
+    def _write_schemas(self, log_id: str, schemas: Schemas) -> None:
+        """Write the schemas. A log that never had one has no file. Blocks; raises OSError."""
+        disk, directory = self._access.disk, self._access.state_path
+        if schemas or SCHEMAS_NAME in disk.list(directory):
+            data = encode_schemas(StoredSchemas(log_id, [*schemas]))
+            write_atomically(disk, directory, SCHEMAS_NAME, [data])
+        self._written_schemas = schemas
 
     def _done(self, writing: _Writing, error: Exception | None) -> None:
         if self._stopped:

@@ -75,6 +75,8 @@ class SchemaRegistry:
         self.names: dict[str, SchemaName] = {}
         self.versions = 0
         self.text_bytes = 0
+        self.changes = 0
+        """Number of changes, so that a reader notices them."""
 
     def put_version(self, version: SchemaVersion) -> None:
         """Add or replace a version."""
@@ -89,6 +91,7 @@ class SchemaRegistry:
         )
         self.versions += 1
         self.text_bytes += len(version.text)
+        self.changes += 1
 
     def put_name(self, name: str, mode: Mode, last: int) -> None:
         """Set mode and last version of a name; do nothing for a name without versions."""
@@ -103,6 +106,7 @@ class SchemaRegistry:
             return
         kept = dict(current.versions) if version else {}
         kept.pop(version, None)
+        self.changes += 1
         removed = [each for each in current.versions.values() if each.version not in kept]
         self.versions -= len(removed)
         self.text_bytes -= sum(len(each.text) for each in removed)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from brokerd.archive.contract.schemas import StoredSchema
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES, Congested
 from brokerd.broker.model.map_entries import Map
@@ -64,6 +65,7 @@ class Schemas:
         self._checker = checker
         self._waiting = 0
         """Number of registrations that wait for room in the log."""
+        self._stored: tuple[int, tuple[StoredSchema, ...]] = -1, ()
         SchemaReplay(context.state, self._registry)
 
     # -- queries ------------------------------------------------------------------------------
@@ -95,6 +97,18 @@ class Schemas:
         if found is None:
             raise UnknownSchema(f"schema not found: {name} v{version}")
         return found
+
+    def stored(self) -> tuple[StoredSchema, ...]:
+        """Return all versions for ``state/schemas``: the same object while they are the same."""
+        changes, stored = self._stored
+        if changes != self._registry.changes:
+            stored = tuple(
+                StoredSchema(one.name, one.version, one.type.value, one.text, one.created_us)
+                for name in self._registry.names.values()
+                for one in name.versions.values()
+            )
+            self._stored = self._registry.changes, stored
+        return stored
 
     def validate(
         self, name: str, message: bytes, done: CheckDone, requester: Requester = ANONYMOUS

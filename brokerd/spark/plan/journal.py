@@ -33,7 +33,7 @@ from brokerd.archive.journal.segment_list import (
 )
 from brokerd.archive.journal.topics import TopicChange, topic_changes
 from brokerd.errors import BrokerdError
-from brokerd.walformat import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
+from brokerd.walformat import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, EntryKind
 
 
 class UnreadableJournal(BrokerdError):
@@ -67,6 +67,8 @@ class Journal(NamedTuple):
     """The frames of files without an index, by path."""
     gaps: tuple[tuple[int, int], ...]
     """Ranges of deleted or damaged LSNs: first and end (exclusive)."""
+    schema_changes: tuple[TopicChange, ...] = ()
+    """Changes of schemas since the bounds."""
 
 
 class _OpenSegment(NamedTuple):
@@ -102,12 +104,14 @@ def read_journal(wal: Path, bounds: Bounds, since: int, tail: bool) -> Journal:
             gaps.append((lsn, found.file.first_lsn))
         lsn = found.end_lsn
         segments.append(found)
+    changes = [change for one in segments for change in one.changes]
     return Journal(
         [one.file for one in segments],
-        [change for one in segments for change in one.changes],
+        [change for change in changes if change.kind == EntryKind.TOPIC],
         lsn,
         {one.file.path: one.scan for one in segments if one.scan is not None},
         tuple(gaps),
+        tuple(change for change in changes if change.kind == EntryKind.SCHEMA),
     )
 
 

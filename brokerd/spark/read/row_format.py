@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -23,15 +23,23 @@ from pyspark.sql.types import (
 
 from brokerd.archive.cluster.shipping import package
 from brokerd.archive.contract.layout import LAYOUTS, Column, Layout, arrow_schema
+from brokerd.archive.contract.schemas import StoredSchema
+from brokerd.archive.typed.topic_schema import ERROR, RESERVED, VERSION, TopicSchema
+from brokerd.archive.typed.types import struct_of
 from brokerd.errors import BrokerdError
 from brokerd.spark.errors import hide_traceback
+from brokerd.spark.location import Location
 from brokerd.spark.options import BadOption, Options, Payload
 from brokerd.spark.plan.query_plan import Split
-from brokerd.spark.read.payload import METADATA, VALUE, columns_to_read, convert_columns
+from brokerd.spark.plan.schemas import read_topic_schemas
+from brokerd.spark.read.column_types import arrow_schema_of, spark_type
+from brokerd.spark.read.payload import ENCODING, METADATA, VALUE, columns_to_read, convert_columns
 from brokerd.spark.read.split_reader import read_split
 from brokerd.spark.read.tables import TableSplit, read_table
 from brokerd.spark.request import Request
 
+_OF_SCHEMA = ("value", "encoding", "append_time")
+"""Columns of records that ``payload=schema`` needs."""
 _OPTIONS = "brokerd"
 """The key of the options in the metadata of the first column."""
 _TYPES: dict[str, DataType] = {
@@ -51,8 +59,11 @@ class VersionMismatch(BrokerdError):
 class SplitPartition(InputPartition):
     """The input of one task. It stays pickled, because a different brokerd may fail to load it."""
 
-    def __init__(self, split: Split | TableSplit) -> None:
+    def __init__(
+        self, split: Split | TableSplit, versions: Sequence[StoredSchema] | None = None
+    ) -> None:
         self.pickled = pickle.dumps(split)
+        self.pickled_versions = pickle.dumps(versions)
         self.package = package()
         """The brokerd that made the plan, on the driver's machine."""
 
@@ -66,6 +77,11 @@ class SplitPartition(InputPartition):
         split: Split | TableSplit = pickle.loads(self.pickled)
         return split
 
+    def versions(self) -> list[StoredSchema] | None:
+        """Load the versions of the topic's schema, for ``payload=schema``. Call `split` first."""
+        versions: list[StoredSchema] | None = pickle.loads(self.pickled_versions)
+        return versions
+
 
 class RowFormat(NamedTuple):
     """The columns of rows, and the format of their payloads."""
@@ -73,9 +89,15 @@ class RowFormat(NamedTuple):
     layout: Layout
     columns: tuple[str, ...]
     payload: Payload
+    topic: str = ""
+    """The topic with ``payload=schema``."""
+    kind: pa.StructType | None = None
+    """The columns of its schema; None if a user's or a table's schema has them."""
 
     def schema(self) -> StructType:
         """Return the schema for Spark."""
+        if self.payload == "schema":
+            return self._typed_schema()
         fields = []
         for column in map(self._column, self.columns):
             fields.append(StructField(column.name, _TYPES[column.type], column.nullable))
@@ -92,6 +114,8 @@ class RowFormat(NamedTuple):
 
     def check(self, schema: StructType) -> None:
         """Raise `BadOption` if a user's schema differs from the schema of the rows."""
+        if self.payload == "schema":
+            return  # a table keeps the columns of its creation, and a stream those of its start
         wanted = [(field.name, field.dataType) for field in schema.fields]
         if wanted != [(field.name, field.dataType) for field in self.schema().fields]:
             raise BadOption(
@@ -101,7 +125,25 @@ class RowFormat(NamedTuple):
 
     def add_columns(self, request: Request) -> Request:
         """Return a request with the columns that this format needs."""
-        return request._replace(columns=columns_to_read(self.columns, self.payload))
+        if self.payload == "schema":
+            names = [name.lower() for name in self.columns] or request.columns
+            own = [name for name in names if name in request.columns]
+            columns = tuple(dict.fromkeys((*own, *_OF_SCHEMA)))
+        else:
+            columns = columns_to_read(self.columns, self.payload)
+        return request._replace(columns=columns)
+
+    def partitions(
+        self, splits: Iterable[Split | TableSplit], location: Location
+    ) -> list[InputPartition]:
+        """Return a partition for each split of a plan.
+
+        The schemas are read after the plan, so they include those of all its records.
+        """
+        versions = None
+        if self.payload == "schema":
+            versions = read_topic_schemas(location, self.topic)
+        return [SplitPartition(split, versions) for split in splits]
 
     def read(self, partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a `SplitPartition`.
@@ -112,9 +154,13 @@ class RowFormat(NamedTuple):
         """
         if not isinstance(partition, SplitPartition):
             return
-        arrow = self._arrow_schema(schema)
         with hide_traceback():
             split = partition.split()
+            versions = partition.versions()
+            if isinstance(split, Split) and versions is not None:
+                yield from _typed_rows(split, versions, schema)
+                return
+            arrow = self._arrow_schema(schema)
             if isinstance(split, TableSplit):
                 for batch in read_table(split):
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
@@ -122,6 +168,25 @@ class RowFormat(NamedTuple):
             for batch in read_split(split):
                 columns = convert_columns(batch, self.columns, self.payload)
                 yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+    def _typed_schema(self) -> StructType:
+        """Return the schema with the columns of a topic's schema."""
+        kind = self.kind if self.kind is not None else struct_of({})
+        typed = {one.name: spark_type(one.type) for one in kind.fields}
+        by_name = {one.name: one for one in _record_fields()}
+        by_name |= {name: StructField(name, one, True) for name, one in typed.items()}
+        found = {name.lower(): one for name, one in by_name.items()}
+        names = self.columns or (*(one for one in by_name if one != VALUE),)
+        fields = []
+        for name in names:
+            field = found.get(name.lower())
+            if field is None or field in fields:
+                problem = "is given twice" if field else "is not a column"
+                raise BadOption(
+                    f"columns: {name!r} {problem}; the columns are {', '.join(by_name)}"
+                )
+            fields.append(field)
+        return StructType(fields)
 
     def _arrow_schema(self, schema: StructType) -> pa.Schema:
         """Return the Arrow schema. Spark compares the whole schema, including nullability."""
@@ -146,6 +211,40 @@ def table_options(schema: StructType, given: Mapping[str, str]) -> dict[str, str
     return {**(kept[0] or {} if kept else {}), **given}
 
 
-def row_format(options: Options) -> RowFormat:
-    """Return the format that a user's options select."""
+def _record_fields() -> list[StructField]:
+    """Return the columns of a record, and those of its schema."""
+    layout = LAYOUTS["records"].file_columns()
+    fields = [StructField(one.name, _TYPES[one.type], one.nullable) for one in layout]
+    version = StructField(VERSION, IntegerType(), True)
+    return [*fields, version, StructField(ERROR, StringType(), True)]
+
+
+def _typed_rows(
+    split: Split, versions: Sequence[StoredSchema], schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a split with the columns of a schema."""
+    arrow = arrow_schema_of(schema)
+    kind = struct_of({one.name: one.type for one in arrow if one.name not in RESERVED})
+    topic = TopicSchema(versions, kind)
+    for batch in read_split(split):
+        times = batch.column("append_time").view(pa.int64())
+        rows = topic.convert(batch.column(VALUE), batch.column(ENCODING), times)
+        typed = dict(zip(kind.names, rows.columns.flatten(), strict=True))
+        typed |= {VERSION: rows.versions, ERROR: rows.errors}
+        columns = [typed[name] if name in typed else batch.column(name) for name in arrow.names]
+        yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+
+def row_format(options: Options, location: Location | None = None) -> RowFormat:
+    """Return the format that a user's options select.
+
+    :param location: the log, to read the columns of a topic's schema.
+    :raises BrokerdError: the schema cannot be read.
+    """
+    if options.payload == "schema":
+        kind = None
+        if location is not None:
+            kind = TopicSchema(read_topic_schemas(location, options.topic)).stored_kind
+        columns = options.typed_columns or ()
+        return RowFormat(LAYOUTS[options.table], columns, "schema", options.topic, kind)
     return RowFormat(LAYOUTS[options.table], options.request.columns, options.payload)

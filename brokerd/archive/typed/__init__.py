@@ -1,0 +1,1 @@
+"""Decodes values by the registered schemas of their topic, and keeps typed tables."""

@@ -1,0 +1,201 @@
+# Tests: tests/archive/test_typed_values.py
+"""Decodes Protocol Buffers by their schema: the types of columns, and the values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from brokerd.archive.typed.types import (
+    BINARY,
+    DEPTH_MAX,
+    DOUBLE,
+    JSON_TEXT,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    ColumnNames,
+    Convert,
+    Misfit,
+    struct_of,
+)
+from brokerd.archive.typed.values import Decoder, FieldBudget, NoColumns
+from brokerd.values import Encoding
+
+_UINT64 = pa.decimal128(20, 0)
+_KINDS = {
+    **dict.fromkeys(("double", "float"), DOUBLE),
+    **dict.fromkeys(("int32", "int64", "sint32", "sint64", "sfixed32", "sfixed64"), LONG),
+    **dict.fromkeys(("uint32", "fixed32"), LONG),
+    **dict.fromkeys(("uint64", "fixed64"), _UINT64),
+    "bool": pa.bool_(),
+    "string": STRING,
+    "bytes": BINARY,
+    "enum": STRING,
+}
+_TIMESTAMP = "google.protobuf.Timestamp"
+_WRAPPERS = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+_SECONDS_MIN, _SECONDS_MAX = -62_135_596_800, 253_402_300_799
+"""The years 1 to 9999, the range of the type Timestamp."""
+
+
+class _Type(NamedTuple):
+    """The type of a column, and the conversion of its values, if one is needed."""
+
+    kind: pa.DataType
+    convert: Convert | None
+
+
+def protobuf_decoder(text: bytes, reserved: Iterable[str]) -> Decoder:
+    """Return the decoder of a schema. Raises `NoColumns`."""
+    try:
+        from google.protobuf.message import DecodeError
+        from google.protobuf.message_factory import GetMessageClass
+
+        from brokerd.schemas import protobuf
+        from brokerd.schemas.values import InvalidDefinition
+    except ModuleNotFoundError as error:
+        raise NoColumns(f"{error.name} is not installed: pip install 'brokerd[schemas]'") from None
+    try:
+        root = protobuf.read(text).root
+    except InvalidDefinition as error:
+        raise NoColumns(str(error)) from None
+    kind, convert = _Builder().struct(root, reserved, ())
+    message_class = GetMessageClass(root)
+
+    def decode(value: bytes, encoding: int) -> dict[str, Any]:
+        if encoding == Encoding.MSGPACK:
+            raise Misfit("the value is MessagePack, not Protobuf")
+        if not value:
+            raise Misfit("empty message")
+        try:
+            message = message_class.FromString(value)
+            missing = message.FindInitializationErrors()
+            if missing:
+                raise Misfit("missing required field: %", missing[0])
+            found: dict[str, Any] = convert(message)
+        except (DecodeError, ValueError, RecursionError) as error:
+            raise Misfit(f"invalid Protobuf wire format: {error}") from None
+        return found
+
+    return Decoder(kind, decode)
+
+
+class _Builder:
+    """Builds the types of one schema."""
+
+    def __init__(self) -> None:
+        self._budget = FieldBudget()
+
+    def struct(
+        self, root: Any, reserved: Iterable[str], around: tuple[str, ...]
+    ) -> tuple[pa.StructType, Convert]:
+        """Return the type of a message, and its conversion."""
+        names = ColumnNames(reserved)
+        fields: list[tuple[str, str, Convert | None, bool]] = []
+        kinds = {}
+        for field in root.fields:
+            self._budget.take()
+            column = names.add(field.name)
+            found = self._field(field, (*around, root.full_name))
+            fields.append((field.name, column, found.convert, field.has_presence))
+            kinds[column] = found.kind
+
+        def convert_all(message: Any) -> Any:
+            found = {}
+            for name, column, convert, has_presence in fields:
+                if has_presence and not message.HasField(name):
+                    continue
+                value = getattr(message, name)
+                found[column] = value if convert is None else convert(value)
+            return found
+
+        return struct_of(kinds), convert_all
+
+    def _field(self, field: Any, around: tuple[str, ...]) -> _Type:
+        message = field.message_type
+        if message is not None and message.GetOptions().map_entry:
+            value = self._single(message.fields_by_name["value"], around)
+            convert = value.convert
+            return _Type(
+                pa.map_(STRING, value.kind),
+                lambda found: {
+                    _key(key): one if convert is None else convert(one)
+                    for key, one in found.items()
+                },
+            )
+        single = self._single(field, around)
+        if not field.is_repeated:
+            return single
+        one = single.convert
+        return _Type(
+            pa.list_(pa.field("element", single.kind)),
+            list if one is None else lambda found: [one(item) for item in found],
+        )
+
+    def _single(self, field: Any, around: tuple[str, ...]) -> _Type:
+        """Return the type of one value of a field."""
+        from brokerd.schemas.protobuf import type_of
+
+        message = field.message_type
+        if message is None:
+            name = type_of(field)
+            if name == "enum":
+                return _Type(STRING, _enum(field.enum_type))
+            return _Type(_KINDS[name], Decimal if _KINDS[name] == _UINT64 else None)
+        if message.full_name == _TIMESTAMP:
+            return _Type(TIMESTAMP, _timestamp)
+        if message.full_name in _WRAPPERS:
+            inner = self._single(message.fields_by_name["value"], around)
+            unwrap = inner.convert
+            return _Type(
+                inner.kind, lambda found: found.value if unwrap is None else unwrap(found.value)
+            )
+        if message.full_name in around or len(around) >= DEPTH_MAX or _is_recursive(message):
+            return _Type(JSON_TEXT, _json_text)
+        return _Type(*self.struct(message, (), around))
+
+
+def _key(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _is_recursive(root: Any) -> bool:
+    """Return whether a message may hold a message of its own type."""
+    seen: set[str] = set()
+    waiting = [root]
+    while waiting:
+        for field in waiting.pop().fields:
+            inner = field.message_type
+            if inner is not None and inner.full_name == root.full_name:
+                return True
+            if inner is not None and inner.full_name not in seen:
+                seen.add(inner.full_name)
+                waiting.append(inner)
+    return False
+
+
+def _enum(kind: Any) -> Convert:
+    names = {number: value.name for number, value in kind.values_by_number.items()}
+    return lambda number: names.get(number, str(number))
+
+
+def _timestamp(value: Any) -> int:
+    if not _SECONDS_MIN <= value.seconds <= _SECONDS_MAX or not 0 <= value.nanos < 10**9:
+        raise Misfit("a Timestamp is not between the years 1 and 9999")
+    seconds: int = value.seconds * 1_000_000 + value.nanos // 1000
+    return seconds
+
+
+def _json_text(message: Any) -> str:
+    from google.protobuf.json_format import MessageToDict
+
+    found = MessageToDict(message, preserving_proto_field_name=True)
+    return json.dumps(found, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,163 @@
+# Tests: tests/archive/test_topic_schema.py
+"""The columns of a topic by all versions of its schema, and the conversion of its records.
+
+Records do not name a version. A record has the version that was the latest at its append time. If
+its value does not fit, it has the next older version that it fits: its producer had not changed
+yet. So later versions never change the columns of a record.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from brokerd.archive.contract.layout import RECORDS
+from brokerd.archive.contract.schemas import StoredSchema
+from brokerd.archive.typed.avro_values import avro_decoder
+from brokerd.archive.typed.json_values import json_decoder
+from brokerd.archive.typed.protobuf_values import protobuf_decoder
+from brokerd.archive.typed.types import (
+    Conflict,
+    Convert,
+    Misfit,
+    adapter,
+    merge_structs,
+    stored_type,
+    struct_of,
+)
+from brokerd.archive.typed.values import Decoder, NoColumns
+from brokerd.errors import escaped
+
+VERSION = "schema_version"
+ERROR = "schema_error"
+RESERVED = frozenset({*(column.name for column in RECORDS.columns), VERSION, ERROR})
+"""Columns of records. A field with such a name gets another column."""
+TRIES = 3
+"""How many versions are tried for a value."""
+REASON_CHARS_MAX = 300
+
+_DECODERS = {"json": json_decoder, "avro": avro_decoder, "protobuf": protobuf_decoder}
+
+
+class TypedRows(NamedTuple):
+    """The typed columns of some records."""
+
+    versions: pa.Array
+    """The version of each record; null if its value fits none."""
+    errors: pa.Array
+    """The reason why a value fits no version; null if it fits."""
+    columns: pa.StructArray
+
+
+class TopicSchema:
+    """The versions of a topic's schema, in the order of registration. There is at least one.
+
+    :param kind: the columns of the result. By default those of all versions.
+    """
+
+    def __init__(self, versions: Sequence[StoredSchema], kind: pa.StructType | None = None) -> None:
+        self.versions = versions
+        self.conflicts: list[Conflict] = []
+        """Columns that cannot take the values of a version."""
+        self.problems: dict[int, str] = {}
+        """The reason why a version has no columns, by its number."""
+        self._created = [one.created_us for one in versions]
+        self._decoders = [self._decoder(one) for one in versions]
+        merged = struct_of({})
+        for version, decoder in zip(versions, self._decoders, strict=True):
+            if decoder is not None:
+                merged = merge_structs(merged, decoder.kind, "", version.version, self.conflicts)
+        self.kind: pa.StructType = merged if kind is None else _narrowed(merged, kind)
+        """The columns, with types of `brokerd.archive.typed.types`."""
+        self._adapters: list[Convert | None] = [
+            None if one is None else adapter(one.kind, self.kind) for one in self._decoders
+        ]
+        self.stored_kind: pa.StructType = stored_type(self.kind)
+        """The columns, with the types of files and queries."""
+
+    def _decoder(self, schema: StoredSchema) -> Decoder | None:
+        make = _DECODERS.get(schema.type)
+        try:
+            if make is None:
+                raise NoColumns(f"the type {schema.type!r} is unknown: upgrade brokerd")
+            return make(schema.text, RESERVED)
+        except NoColumns as problem:
+            self.problems[schema.version] = str(problem)
+            return None
+
+    def convert(self, values: pa.Array, encodings: pa.Array, times_us: pa.Array) -> TypedRows:
+        """Return the typed columns of records.
+
+        :param times_us: their append times.
+        """
+        versions: list[int | None] = []
+        errors: list[str | None] = []
+        rows: list[Mapping[str, Any] | None] = []
+        every = zip(values, encodings.to_pylist(), times_us.to_pylist(), strict=True)
+        for value, encoding, time_us in every:
+            version, error, row = self._convert(value.as_py(), encoding, time_us)
+            versions.append(version)
+            errors.append(error)
+            rows.append(row)
+        columns = self._columns(versions, errors, rows)
+        return TypedRows(pa.array(versions, pa.int32()), pa.array(errors, pa.string()), columns)
+
+    def _convert(
+        self, value: bytes, encoding: int, time_us: int
+    ) -> tuple[int | None, str | None, Mapping[str, Any] | None]:
+        latest = max(bisect_right(self._created, time_us) - 1, 0)
+        reason = ""
+        for at in range(latest, max(latest - TRIES, -1), -1):
+            version, decoder, adapt = self.versions[at], self._decoders[at], self._adapters[at]
+            try:
+                if decoder is None:
+                    raise Misfit(self.problems[version.version])
+                row = decoder.decode(value, encoding)
+                return version.version, None, row if adapt is None else adapt(row)
+            except Misfit as misfit:
+                reason = reason or _reason(version.version, misfit.text())
+        return None, reason, None
+
+    def _columns(
+        self,
+        versions: list[int | None],
+        errors: list[str | None],
+        rows: list[Mapping[str, Any] | None],
+    ) -> pa.StructArray:
+        """Return rows as columns. A row that Arrow refuses does not fit, and becomes an error."""
+        try:
+            return pa.array(rows, self.stored_kind)
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            for at, row in enumerate(rows):
+                try:
+                    pa.array([row], self.stored_kind)
+                except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+                    errors[at] = _reason(versions[at], str(error).partition("\n")[0])
+                    versions[at] = rows[at] = None
+            return pa.array(rows, self.stored_kind)
+
+
+def _reason(version: int | None, text: str) -> str:
+    return escaped(f"version {version}: {text}")[:REASON_CHARS_MAX]
+
+
+def _narrowed(merged: pa.StructType, kind: pa.StructType) -> pa.StructType:
+    """Return the merged type of each column of a result, if it is stored with the same type."""
+    known = {one.name: one.type for one in merged.fields}
+    return struct_of(
+        {
+            one.name: known[one.name]
+            if one.name in known and stored_type(known[one.name]) == one.type
+            else one.type
+            for one in kind.fields
+        }
+    )
+
+
+def selected(kind: pa.StructType, names: Iterable[str]) -> pa.StructType:
+    """Return some columns of a struct, in the given order."""
+    by_name = {one.name: one.type for one in kind.fields}
+    return struct_of({name: by_name[name] for name in names})

@@ -1,0 +1,250 @@
+# Tests: tests/archive/test_topic_schema.py
+"""Types of columns, and their evolution over the versions of a schema (docs/typed-tables.rst).
+
+A type is an Arrow type. Every column may be null. `JSON_TEXT` marks text that holds JSON; files and
+queries have it as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+JSON_TEXT = pa.large_string()
+"""A value without a type of its own, as JSON."""
+LONG, DOUBLE, STRING, BINARY = pa.int64(), pa.float64(), pa.string(), pa.binary()
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+DECIMAL_DIGITS_MAX = 38
+DEPTH_MAX = 32
+"""The deepest nesting of columns. Deeper values are JSON."""
+
+Convert = Callable[[Any], Any]
+"""Converts one value. Raises `Misfit`."""
+
+_NOT_IN_NAMES = str.maketrans(dict.fromkeys(" ,;{}()\n\t=", "_"))
+"""Characters that Delta tables refuse in the names of columns."""
+
+
+class Misfit(Exception):
+    """A value does not fit a column. The message has the reason."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason, path)
+        self.reason = reason
+        self.path = path
+
+    def inside(self, name: str) -> Misfit:
+        """Return the misfit as seen from the value that holds it under a name."""
+        return Misfit(self.reason, f"{name}.{self.path}".removesuffix("."))
+
+    def text(self) -> str:
+        """Return the reason with the path, in which ``$`` is the value itself."""
+        return self.reason.replace("%", self.path or "$", 1)
+
+
+class Conflict(NamedTuple):
+    """A column whose type changed so that it cannot hold the values of a version."""
+
+    version: int
+    path: str
+    kept: pa.DataType
+    refused: pa.DataType
+
+    def text(self) -> str:
+        """Return the conflict in words."""
+        kept, refused = type_name(self.kept), type_name(self.refused)
+        return f"column {self.path} stays {kept}, and version {self.version} has {refused}"
+
+
+class ColumnNames:
+    """Gives fields the names of columns, which differ also without regard to case."""
+
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self._reserved = frozenset(reserved)
+        self._used: set[str] = set()
+
+    def add(self, field: str) -> str:
+        """Return the column of a field."""
+        name = field.translate(_NOT_IN_NAMES) or "_"
+        if name.lower() in self._reserved:
+            name = f"value_{name}"
+        wanted, number = name, 2
+        while name.lower() in self._used:
+            name, number = f"{wanted}_{number}", number + 1
+        self._used.add(name.lower())
+        return name
+
+
+def struct_of(columns: Mapping[str, pa.DataType]) -> pa.StructType:
+    """Return the struct with these columns."""
+    return pa.struct([pa.field(name, kind) for name, kind in columns.items()])
+
+
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in files and queries."""
+    if kind == JSON_TEXT:
+        return STRING
+    if pa.types.is_struct(kind):
+        return struct_of({one.name: stored_type(one.type) for one in kind.fields})
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", stored_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(STRING, stored_type(kind.item_type))
+    return kind
+
+
+def type_name(kind: pa.DataType) -> str:
+    """Return a type in the words of SQL."""
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{o.name}: {type_name(o.type)}' for o in kind.fields)}>"
+    if pa.types.is_list(kind):
+        return f"array<{type_name(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<string, {type_name(kind.item_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return _NAMES[kind]
+
+
+_NAMES = {
+    pa.bool_(): "boolean",
+    LONG: "bigint",
+    DOUBLE: "double",
+    STRING: "string",
+    BINARY: "binary",
+    pa.date32(): "date",
+    TIMESTAMP: "timestamp",
+    JSON_TEXT: "JSON",
+}
+
+
+# -- Evolution -----------------------------------------------------------------------------------
+
+
+def merge_types(
+    old: pa.DataType, new: pa.DataType, path: str, version: int, conflicts: list[Conflict]
+) -> pa.DataType:
+    """Return the type of a column that takes the values of an older and a newer type.
+
+    Fields are added and numbers widened. Otherwise the column keeps its type.
+
+    :param conflicts: gets the columns that cannot take the values of the version.
+    """
+    if old == new:
+        return old
+    if {old, new} == {LONG, DOUBLE}:
+        return DOUBLE
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        scale = max(old.scale, new.scale)
+        digits = max(old.precision - old.scale, new.precision - new.scale) + scale
+        if digits <= DECIMAL_DIGITS_MAX:
+            return pa.decimal128(digits, scale)
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return merge_structs(old, new, path, version, conflicts)
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        inner = (old.value_type, new.value_type, f"{path}.element")
+        return pa.list_(pa.field("element", merge_types(*inner, version, conflicts)))
+    if pa.types.is_map(old) and pa.types.is_map(new):
+        inner = (old.item_type, new.item_type, f"{path}.value")
+        return pa.map_(STRING, merge_types(*inner, version, conflicts))
+    conflicts.append(Conflict(version, path, old, new))
+    return old
+
+
+def merge_structs(
+    old: pa.StructType, new: pa.StructType, path: str, version: int, conflicts: list[Conflict]
+) -> pa.StructType:
+    """Merge the columns of two structs as `merge_types` does. Names match without case."""
+    columns = {one.name: one.type for one in old.fields}
+    by_name = {name.lower(): name for name in columns}
+    for one in new.fields:
+        known = by_name.get(one.name.lower())
+        if known is None:
+            columns[one.name] = one.type
+            by_name[one.name.lower()] = one.name
+            continue
+        inner = f"{path}.{known}".lstrip(".")
+        columns[known] = merge_types(columns[known], one.type, inner, version, conflicts)
+    return struct_of(columns)
+
+
+def adapter(old: pa.DataType, new: pa.DataType) -> Convert | None:
+    """Return the conversion of a value of one type to a column's type; None if none is needed."""
+    if old == new:
+        return None
+    if old == LONG and new == DOUBLE:
+        return float
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return _struct_adapter(old, new)
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        return _items_adapter(adapter(old.value_type, new.value_type))
+    if pa.types.is_map(old) and pa.types.is_map(new):
+        return _map_adapter(adapter(old.item_type, new.item_type))
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        is_wide = new.precision - new.scale >= old.precision - old.scale and new.scale >= old.scale
+        return None if is_wide else _refusal(old, new)
+    return _refusal(old, new)
+
+
+def _refusal(old: pa.DataType, new: pa.DataType) -> Convert:
+    text = f"column % is {type_name(new)}, and the value {type_name(old)}"
+
+    def refuse(value: Any) -> Any:
+        raise Misfit(text)
+
+    return refuse
+
+
+def _struct_adapter(old: pa.StructType, new: pa.StructType) -> Convert | None:
+    columns = {one.name.lower(): one for one in new.fields}
+    moves: list[tuple[str, str, Convert | None]] = []
+    for one in old.fields:
+        column = columns.get(one.name.lower())
+        if column is not None:
+            moves.append((one.name, column.name, adapter(one.type, column.type)))
+    if all(name == column and convert is None for name, column, convert in moves):
+        return None  # Arrow ignores further fields
+
+    def adapt(value: dict[str, Any]) -> dict[str, Any]:
+        found = {}
+        for name, column, convert in moves:
+            item = value.get(name)
+            if item is None:
+                continue
+            found[column] = item if convert is None else converted(convert, item, column)
+        return found
+
+    return adapt
+
+
+def converted(convert: Convert, value: Any, name: str) -> Any:
+    """Convert the value of a field. Raises `Misfit` with the field in its path."""
+    try:
+        return convert(value)
+    except Misfit as misfit:
+        raise misfit.inside(name) from None
+
+
+def _items_adapter(convert: Convert | None) -> Convert | None:
+    if convert is None:
+        return None
+
+    def adapt(values: Sequence[Any]) -> list[Any]:
+        return [None if one is None else converted(convert, one, "element") for one in values]
+
+    return adapt
+
+
+def _map_adapter(convert: Convert | None) -> Convert | None:
+    if convert is None:
+        return None
+
+    def adapt(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            key: None if one is None else converted(convert, one, "value")
+            for key, one in values.items()
+        }
+
+    return adapt

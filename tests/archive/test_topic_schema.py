@@ -1,0 +1,150 @@
+"""The columns of a topic over the versions of its schema, and the version of a record."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from brokerd.archive.contract.schemas import StoredSchema
+from brokerd.archive.typed.topic_schema import TopicSchema
+from brokerd.archive.typed.types import type_name
+
+
+def version(number: int, created_us: int, **properties: Any) -> StoredSchema:
+    required = properties.pop("required", [])
+    text = {"type": "object", "properties": properties, "required": required}
+    return StoredSchema("t", number, "json", json.dumps(text).encode(), created_us)
+
+
+def rows(topic: TopicSchema, *values: tuple[int, Any]) -> list[tuple[Any, Any, Any]]:
+    """The version, the error and the columns of values at some times."""
+    texts = [one if isinstance(one, bytes) else json.dumps(one).encode() for _, one in values]
+    found = topic.convert(
+        pa.array(texts, pa.binary()),
+        pa.array([0] * len(texts), pa.int8()),
+        pa.array([time for time, _ in values], pa.int64()),
+    )
+    return list(zip(*(one.to_pylist() for one in found), strict=True))
+
+
+LONG, DOUBLE, TEXT = {"type": "integer"}, {"type": "number"}, {"type": "string"}
+
+
+def test_fields_are_added_and_numbers_widened() -> None:
+    """Also inside of objects and arrays; the order is that of the first version with a field."""
+    first = version(1, 0, n=LONG, inner={"type": "object", "properties": {"a": LONG}})
+    second = version(
+        *(2, 9),
+        new=TEXT,
+        n=DOUBLE,
+        inner={"type": "object", "properties": {"b": TEXT, "a": DOUBLE}},
+    )
+    topic = TopicSchema([first, second])
+    assert not topic.conflicts
+    assert type_name(topic.kind) == (
+        "struct<n: double, inner: struct<a: double, b: string>, new: string>"
+    )
+    old, new = rows(topic, (5, {"n": 1, "inner": {"a": 2}}), (9, {"n": 1.5, "inner": {"b": "x"}}))
+    assert old == (1, None, {"n": 1.0, "inner": {"a": 2.0, "b": None}, "new": None})
+    assert new == (2, None, {"n": 1.5, "inner": {"a": None, "b": "x"}, "new": None})
+
+
+def test_a_column_keeps_its_type_and_the_conflict_is_told() -> None:
+    """A value of the other type is an error, a null is not."""
+    other = version(2, 9, n={"type": ["string", "null"]}, m=TEXT, required=["m"])
+    topic = TopicSchema([version(1, 0, n=LONG), other])
+    assert [one.text() for one in topic.conflicts] == [
+        "column n stays bigint, and version 2 has string"
+    ]
+    refused, null = rows(topic, (9, {"n": "x", "m": "y"}), (9, {"n": None, "m": "y"}))
+    assert refused[:2] == (None, "version 2: column n is bigint, and the value string")
+    assert null == (2, None, {"n": None, "m": "y"})
+
+
+def test_a_record_has_the_latest_version_of_its_time_that_it_fits() -> None:
+    """A later version never changes it; one before the first version has the first."""
+    needs = [version(n, n * 10, **{f"f{n}": LONG}, required=[f"f{n}"]) for n in (1, 2, 3, 4, 5)]
+    topic = TopicSchema(needs)
+    found = rows(
+        topic,
+        (5, {"f1": 1}),
+        (25, {"f2": 1}),
+        (25, {"f1": 1}),
+        (25, {"f3": 1}),
+        (55, {"f3": 1}),
+        (55, {"f2": 1}),
+    )
+    assert [one[0] for one in found] == [1, 2, 1, None, 3, None]
+    assert found[3][1] == "version 2: missing required field: f2"
+
+
+def test_names_of_columns_differ_from_each_other_and_from_those_of_records() -> None:
+    """Also without regard to case, and without characters that Delta refuses."""
+    topic = TopicSchema([version(1, 0, **{"key": TEXT, "Offset": LONG, "a b": LONG, "A_b": LONG})])
+    assert topic.kind.names == ["value_key", "value_Offset", "a_b", "A_b_2"]
+    later = TopicSchema([version(1, 0, name=TEXT), version(2, 1, NAME=TEXT)])
+    assert later.kind.names == ["name"]
+    assert rows(later, (1, {"NAME": "x"})) == [(2, None, {"name": "x"})]
+
+
+def test_a_version_without_columns_is_a_problem_of_its_own() -> None:
+    """The other versions have theirs."""
+    loop = {
+        "type": "record",
+        "name": "r",
+        "fields": [{"name": "next", "type": ["null", "r"]}, {"name": "n", "type": "int"}],
+    }
+    broken = StoredSchema("t", 2, "avro", json.dumps(loop).encode(), 9)
+    topic = TopicSchema([version(1, 0, n=LONG, required=["n"]), broken])
+    assert topic.problems == {2: "the type r holds itself"}
+    assert rows(topic, (9, {"n": 1}), (9, b"\x00\x02")) == [
+        (1, None, {"n": 1}),
+        (None, "version 2: the type r holds itself", None),
+    ]
+
+
+def test_text_that_arrow_refuses_is_an_error_of_its_row() -> None:
+    """Half of a surrogate pair is JSON, and not UTF-8."""
+    topic = TopicSchema([version(1, 0, s=TEXT)])
+    bad, good = rows(topic, (1, b'{"s": "\\ud800"}'), (1, {"s": "x"}))
+    assert bad[0] is None
+    assert "surrogates not allowed" in bad[1]
+    assert good == (1, None, {"s": "x"})
+
+
+def test_columns_of_a_stream_stay_though_versions_come() -> None:
+    """A field without a column is left out, and a wider value is an error."""
+    kind = TopicSchema([version(1, 0, n=LONG)]).stored_kind
+    topic = TopicSchema([version(1, 0, n=LONG), version(2, 9, n=DOUBLE, m=TEXT)], kind)
+    old, wide = rows(topic, (1, {"n": 3}), (9, {"n": 1.5, "m": "x"}))
+    assert old == (1, None, {"n": 3})
+    assert wide[:2] == (None, "version 2: column n is bigint, and the value double")
+
+
+@pytest.mark.parametrize("type_", ["json", "avro", "protobuf"])
+def test_references_do_not_multiply_columns(type_: str) -> None:
+    """Each of 30 types holds the next one twice: two to the thirtieth columns."""
+    if type_ == "json":
+        inner = {
+            f"t{n}": {
+                "type": "object",
+                "properties": {key: {"$ref": f"#/$defs/t{n + 1}"} for key in "ab"},
+            }
+            for n in range(30)
+        }
+        text = json.dumps({"$defs": inner, **inner["t0"]})
+    elif type_ == "avro":
+        kind: Any = "int"
+        for n in range(30):
+            fields = [{"name": "a", "type": kind}]
+            fields.append({"name": "b", "type": "int" if n == 0 else f"t{n - 1}"})
+            kind = {"type": "record", "name": f"t{n}", "fields": fields}
+        text = json.dumps(kind)
+    else:
+        parts = [f"message T{n} {{ T{n + 1} a = 1; T{n + 1} b = 2; }}" for n in range(30)]
+        text = 'syntax = "proto3";' + "\n".join([*parts, "message T30 { int32 n = 1; }"])
+    topic = TopicSchema([StoredSchema("t", 1, type_, text.encode(), 0)])
+    assert topic.problems == {1: "it has more than 2000 columns"}
