@@ -123,6 +123,7 @@ sim: $(READY)
 	$(BIN)/python -m simulator.crashpoints --workload changes --workload archive --every 33 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload rollup --every 33 $(WITH_JOBS)
 	$(BIN)/python -m simulator.crashpoints --workload bucket --workload requests --every 9 $(WITH_JOBS)
+	$(BIN)/python -m simulator.crashpoints --workload throttled --workload drawn --every 33 $(WITH_JOBS)
 
 # Half an hour with all four.
 compare: $(READY)

@@ -15,11 +15,12 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 from unittest.mock import patch
 
 import msgpack
@@ -71,54 +72,93 @@ RecordId = tuple[int, int, int]
 """Topic id, partition and offset."""
 
 
+Batches = Sequence[Sequence[bytes]]
+"""The values of one batch of each topic, the topic with the id 1 first. A batch may be empty."""
+
+
+def _batches(number: int) -> Batches:
+    """Return the batches of a segment of the fixed workload."""
+    return [[b"%d of %d" % (number, topic), b"v" * 300 * topic] for topic in (1, 2)]
+
+
 class SealedLog:
     """Sealed segments that a log wrote, and their records."""
 
-    def __init__(self) -> None:
+    def __init__(self, batches: Sequence[Batches] | None = None) -> None:
+        """Write a log. ``batches`` are those of each segment, by default of the fixed workload."""
         self.values: dict[RecordId, bytes] = {}
         self.segments: list[dict[str, bytes]] = []
         """The files of each segment by name."""
+        self._held: dict[str, dict[RecordId, bytes]] = {}
+        """The records of each segment, by the name of its file."""
+        given = [_batches(number) for number in range(SEGMENTS)] if batches is None else batches
+        self.topics = [number for number, _ in enumerate(given[0], 1)]
+        """The ids of the topics."""
         disk = SimDisk()
         options = WalOptions(segment_bytes=SEGMENT_BYTES_MIN, free_bytes_min=0)
         log = BareLog(disk, options, Random(SEED).randbytes)
         log.wal.open(0, lambda frame: None)
         log.run()
-        for topic in (1, 2):
+        for topic in self.topics:
             body = msgpack.packb({"op": "created", "name": f"t{topic}", "partitions": 1})
             log.wal.append([Entry(EntryKind.TOPIC, topic, 0, 0, 0, body)], 1)
-        for number in range(SEGMENTS):
-            for topic in (1, 2):
-                log.wal.append(self._entries(topic, number), 1)
+        held: list[dict[RecordId, bytes]] = []
+        for some in given:
+            held.append({})
+            for topic, values in zip(self.topics, some, strict=True):
+                if values:
+                    log.wal.append(self._entries(topic, values, held[-1]), 1)
             log.wal.seal()
             log.run()
         self.end_lsn = log.wal.durable_lsn
         log.close()
         names = [os.path.basename(path) for path in disk.paths(WAL_DIR)]
-        sealed = sorted(name[:-4] for name in names if name.endswith(".idx"))[:SEGMENTS]
-        for stem in sealed:
+        sealed = sorted(name[:-4] for name in names if name.endswith(".idx"))[: len(given)]
+        for stem, records in zip(sealed, held, strict=True):
             files = (f"{stem}.wal", f"{stem}.idx")
             self.segments.append({name: disk.read(f"{WAL_DIR}/{name}") for name in files})
+            self._held |= dict.fromkeys(files, records)
 
-    def _entries(self, topic: int, number: int) -> list[Entry]:
-        values = [b"%d of %d" % (number, topic), b"v" * 300 * topic]
-        for at, value in enumerate(values):
-            self.values[topic, 0, 2 * number + at] = value
-        event = (EventKind.LEASED, 2 * number, 1_000_000, 7, 1, "owner", "")
-        body = encode_records(RecordColumns(values))
+    def _entries(
+        self, topic: int, values: Sequence[bytes], held: dict[RecordId, bytes]
+    ) -> list[Entry]:
+        first = sum(1 for place in self.values if place[0] == topic)
+        for offset, value in enumerate(values, first):
+            self.values[topic, 0, offset] = held[topic, 0, offset] = value
+        event = (EventKind.LEASED, first, 1_000_000, 7, 1, "owner", "")
+        body = encode_records(RecordColumns(list(values)))
         return [
-            Entry(EntryKind.RECORDS, topic, 0, 2 * number, 2, body),
+            Entry(EntryKind.RECORDS, topic, 0, first, len(values), body),
             Entry(EntryKind.GROUP_EVENTS, topic, 0, 0, 1, encode_group_events("g", [event])),
         ]
 
     def values_in(self, name: str) -> dict[RecordId, bytes]:
         """Return the records of a segment, by the name of its file."""
-        number = next(at for at, files in enumerate(self.segments) if name in files)
-        return {place: v for place, v in self.values.items() if place[2] // 2 == number}
+        return self._held[name]
 
     def bounds(self) -> Bounds:
         parts = [PartitionBounds(0, 1 << 40, 1 << 40)]
-        topics = [TopicBounds(number, f"t{number}", 0, False, parts) for number in (1, 2)]
-        return Bounds(LOG_ID, self.end_lsn, 1_700_000_000_000_000, True, 3, topics)
+        topics = [TopicBounds(topic, f"t{topic}", 0, False, parts) for topic in self.topics]
+        end = len(topics) + 1
+        return Bounds(LOG_ID, self.end_lsn, 1_700_000_000_000_000, True, end, topics)
+
+
+class Steps(NamedTuple):
+    """The steps of a run, and of the broker after it."""
+
+    settings: Settings = Settings(vacuum_hours=1)
+    merges: bool = True
+    """Whether it merges the files of each bucket of records into one."""
+    merges_by_policy: bool = False
+    """Whether it merges records and events as a run that starts no Spark does."""
+    vacuums: bool = True
+    deletes: bool = True
+    """Whether the broker then deletes the journal files that the archive holds."""
+    hours: int = 100
+    """The time before the run, and again before the vacuum."""
+
+
+WHOLE = Steps()
 
 
 class InlineSpark(SparkRunner):
@@ -155,21 +195,33 @@ class RollupScript:
         self.archive = archive
         self.acknowledged: dict[RecordId, bytes] = {}
         """Records of the segments that the log has sealed so far."""
+        self.every_commits = EVERY_COMMITS
+        """Checkpoints are due after so many commits."""
+        self.report = IngestReport()
+        """The report of the last run's ingest."""
         self._chance = chance or Random(SEED)
 
     def play(self) -> None:
         """Seal one segment after the other, and run the job after each."""
         with self.simulated():
-            self.disk.mkdir(JOURNAL)
-            self.disk.sync_directory(DISK)
+            self.make_journal()
             for files in self.log.segments:
-                for name, data in files.items():
-                    file = self.disk.create(f"{JOURNAL}/{name}")
-                    file.pwrite(data, 0)
-                    file.sync()
-                self.disk.sync_directory(JOURNAL)
-                self.acknowledged |= self.log.values_in(next(iter(files)))
+                self.seal(files)
                 self.run_job()
+
+    def make_journal(self) -> None:
+        """Make the directory of the journal."""
+        self.disk.mkdir(JOURNAL)
+        self.disk.sync_directory(DISK)
+
+    def seal(self, files: dict[str, bytes]) -> None:
+        """Write the files of a sealed segment durably. Its records are acknowledged."""
+        for name, data in files.items():
+            file = self.disk.create(f"{JOURNAL}/{name}")
+            file.pwrite(data, 0)
+            file.sync()
+        self.disk.sync_directory(JOURNAL)
+        self.acknowledged |= self.log.values_in(next(iter(files)))
 
     def digest(self) -> str:
         """Return a text that is the same for the same play."""
@@ -191,31 +243,36 @@ class RollupScript:
             "secrets.randbelow": chance.randrange,
             "os.urandom": chance.randbytes,
             "brokerd.archive.delta.table.checkpoint_if_due": partial(
-                checkpoint_if_due, every=EVERY_COMMITS
+                checkpoint_if_due, every=self.every_commits
             ),
             "deltalake.DeltaTable": partial(_CopiedTable, self),
         }
 
     # -- the job -------------------------------------------------------------------------------
 
-    def run_job(self) -> None:
+    def run_job(self, how: Steps = WHOLE) -> None:
         """Ingest, merge, vacuum; then delete the journal files that the archive holds."""
-        self.disk.now_ns += 100 * HOUR_NS
+        self.disk.now_ns += how.hours * HOUR_NS
         bounds = self.log.bounds()
+        self.report = IngestReport()
         with tempfile.TemporaryDirectory() as wal:
             for path, data in self.disk.files().items():
                 if os.path.dirname(path) == JOURNAL:
                     Path(wal, os.path.basename(path)).write_bytes(data)
             tables = ensure_tables(self.archive, LOG_ID, self._now_ms())
-            run = Run(
-                self.archive, bounds, Settings(vacuum_hours=1), tables, InlineSpark(), self._now_ms
-            )
-            ingest_log(run, Path(wal), lambda: 1 << 60, IngestReport())
-        self._merge(tables)
-        self.disk.now_ns += 100 * HOUR_NS
-        for table in tables.values():
-            table.vacuum(1, self._now_ms())
-        self._delete_journal()
+            spark = InlineSpark()
+            run = Run(self.archive, bounds, how.settings, tables, spark, self._now_ms)
+            ingest_log(run, Path(wal), lambda: 1 << 60, self.report)
+        if how.merges:
+            self._merge(tables)
+        if how.merges_by_policy:
+            _merge_by_policy(run)
+        self.disk.now_ns += how.hours * HOUR_NS
+        if how.vacuums:
+            for table in tables.values():
+                table.vacuum(how.settings.vacuum_hours, self._now_ms())
+        if how.deletes:
+            self._delete_journal()
 
     def _now_ms(self) -> int:
         return self.disk.now_ns // 1_000_000
@@ -304,19 +361,30 @@ class RollupScript:
             yield from self.problems(acknowledged, is_complete=False)
             if JOURNAL not in self.disk.directories():
                 return  # the log does not exist yet
-            self._remove_unsealed()
+            self.remove_unsealed()
             self.run_job()
             yield from self.problems(acknowledged, is_complete=True)
             self.disk.crash(CrashModel.DROP)
             yield from self.problems(acknowledged, is_complete=True)
 
-    def _remove_unsealed(self) -> None:
+    def remove_unsealed(self) -> None:
         """Remove a segment that the crash left half written or half deleted, as the log does."""
         names = self.disk.list(JOURNAL)
         for name in names:
             partner = name[:20] + (".idx" if name.endswith(".wal") else ".wal")
             if partner not in names:
                 self.disk.unlink(f"{JOURNAL}/{name}")
+
+
+def _merge_by_policy(run: Run) -> None:
+    """Take the steps of a run that starts no Spark and removes no record."""
+    from brokerd.archive.job import steps  # It imports pyspark.
+
+    settings = run.settings._replace(
+        derived=False, retention=False, compaction=False, merge=True, events_days=0
+    )
+    for step in steps(settings):
+        step(replace(run, settings=settings))
 
 
 class _CopiedTable:

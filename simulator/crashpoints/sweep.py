@@ -14,8 +14,14 @@ from typing import NamedTuple, Protocol
 
 from brokerd.errors import BrokerdError
 from simulator.crashpoints import archive, changes
-from simulator.crashpoints.bucket import BucketScript, fault_problems, requests_of
+from simulator.crashpoints.bucket import (
+    BucketScript,
+    fault_problems,
+    requests_of,
+    throttled_problems,
+)
 from simulator.crashpoints.check import PROBLEMS_MAX, check_broker
+from simulator.crashpoints.drawn import DRAWN, DrawnPlay
 from simulator.crashpoints.expect import RecordedRun
 from simulator.crashpoints.log import LogScript, check_log
 from simulator.crashpoints.points import CHANGING, LOST, TREE_CHANGING, Hooked, Point, Points
@@ -144,6 +150,37 @@ def _sweep_requests(wanted: Callable[[int], bool], models: tuple[CrashModel, ...
     return Outcome("requests", calls, number, checks, findings)
 
 
+def _sweep_throttled(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+    """Throttle the bucket from one request on in each play. No power is lost."""
+    log = SealedLog()
+    requests = requests_of(log)
+    checks: Counter[str] = Counter()
+    findings: list[Finding] = []
+    for number, request in enumerate(requests, 1):
+        if wanted(number):
+            checks[request.name] += 1
+            point = Point("throttled", number, "before", request.name, request.path)
+            texts = throttled_problems(log, number)
+            findings += (Finding(point, models[0], text) for text in texts[:PROBLEMS_MAX])
+    calls = Counter(request.name for request in requests)
+    return Outcome("throttled", calls, len(requests), checks, findings)
+
+
+def _sweep_drawn(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+    """Play archives of their own, each drawn from its number."""
+    checks: Counter[str] = Counter()
+    findings: list[Finding] = []
+    calls: Counter[str] = Counter()
+    for number in range(1, DRAWN + 1):
+        play = DrawnPlay(number)
+        calls[play.place] += 1
+        if wanted(number):
+            checks[play.place] += 1
+            point = Point("drawn", number, "before", play.place, "its end")
+            findings += (Finding(point, models[0], text) for text in play.problems()[:PROBLEMS_MAX])
+    return Outcome("drawn", calls, DRAWN, checks, findings)
+
+
 def _sweep_runs(
     workload: str, plan: Plan, wanted: Callable[[int], bool], models: tuple[CrashModel, ...]
 ) -> Outcome:
@@ -168,6 +205,8 @@ WORKLOADS: dict[str, Callable[[Callable[[int], bool], tuple[CrashModel, ...]], O
     "rollup": _sweep_rollup,
     "bucket": _sweep_bucket,
     "requests": _sweep_requests,
+    "throttled": _sweep_throttled,
+    "drawn": _sweep_drawn,
 }
 
 

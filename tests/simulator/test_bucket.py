@@ -9,7 +9,8 @@ import pytest
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.storage.address import ObjectAddress
 from brokerd.archive.storage.bucket import BucketStore
-from simulator.crashpoints.rollup import JOURNAL, RollupScript
+from simulator.crashpoints.bucket import throttled_play
+from simulator.crashpoints.rollup import JOURNAL, WHOLE, RollupScript, SealedLog, Steps
 from simulator.crashpoints.sweep import Outcome, sweep
 from simulator.machine.bucket import Request, SimBucket, lose_answer, refuse
 from simulator.machine.crash import CrashModel
@@ -72,8 +73,17 @@ def slice_of(workload: str, every: int) -> Outcome:
     return sweep(workload, lambda number: number % every == 1, tuple(CrashModel))
 
 
-@pytest.mark.parametrize("every", [100, pytest.param(10, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("workload", ["bucket", "requests"])
+@pytest.mark.parametrize(
+    ("workload", "every"),
+    [
+        ("bucket", 100),
+        ("requests", 100),
+        ("throttled", 210),
+        pytest.param("bucket", 10, marks=pytest.mark.slow),
+        pytest.param("requests", 10, marks=pytest.mark.slow),
+        pytest.param("throttled", 25, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_completes_the_archive_after_a_kill_or_an_error(workload: str, every: int) -> None:
     """`python -m simulator.crashpoints` checks all points."""
     outcome = slice_of(workload, every)
@@ -83,17 +93,25 @@ def test_a_run_completes_the_archive_after_a_kill_or_an_error(workload: str, eve
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", ["bucket", "requests"])
+@pytest.mark.parametrize("workload", ["bucket", "requests", "throttled"])
 def test_journal_files_that_go_before_the_commit_are_found(
     workload: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job, but the segments are deleted first."""
     run_job = RollupScript.run_job
 
-    def delete_first(script: RollupScript) -> None:
+    def delete_first(script: RollupScript, how: Steps = WHOLE) -> None:
         for path in script.disk.paths(JOURNAL):
             script.disk.unlink(path)
-        run_job(script)
+        run_job(script, how)
 
     monkeypatch.setattr(RollupScript, "run_job", delete_first)
     assert slice_of(workload, 25).findings
+
+
+def test_a_throttled_bucket_fails_several_runs() -> None:
+    """Each is repeated, and the archive is complete at the end."""
+    play = throttled_play(SealedLog(), 137)
+    assert play.failed_runs > 1
+    assert play.throttling.failed >= play.failed_runs
+    assert play.found == []
