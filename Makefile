@@ -139,6 +139,7 @@ soak: $(READY)
 	$(BIN)/python -m benchmarks.torture --kills 50
 	$(BIN)/python -m benchmarks.archive_torture --rounds 64
 	$(BIN)/python -m benchmarks.powerloss --points 200
+	$(BIN)/python -m benchmarks.powerloss --points 60 --bucket
 	$(BIN)/python -m simulator.crashpoints $(WITH_JOBS)
 	$(BIN)/python -m simulator.flips $(WITH_JOBS)
 	$(BIN)/python -m simulator --soak $(SOAK_SECONDS) --from $$(date +%s)000 $(WITH_JOBS)

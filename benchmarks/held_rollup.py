@@ -1,7 +1,7 @@
 # Tests: tests/test_archive_torture.py
 """Run a rollup that stops at each of its points and waits, so that it can be killed there.
 
-``python -m benchmarks.held_rollup DATA_DIR DERIVED MASTER ARCHIVE`` builds its job as
+``python -m benchmarks.held_rollup DATA_DIR DERIVED MASTER ARCHIVE VACUUM_HOURS`` builds its job as
 ``brokerd-rollup`` does. At each point it prints the name on stdout (``at before records commit``)
 and waits for a line on stdin. At the end it notifies the broker and prints ``done`` and the outcome
 as JSON. :class:`HeldRollup` is the other side of this dialogue. It signals only its own processes,
@@ -58,12 +58,14 @@ class HeldRollup:
         derived: bool = True,
         master: str = LOCAL,
         archive: Place | None = None,
+        vacuum_hours: int = SETTINGS.vacuum_hours,
     ) -> None:
         self._data_dir = data_dir
         self._log = log
         self._derived = derived
         self._master = master
         self._archive = archive or data_dir / "archive"
+        self._vacuum_hours = vacuum_hours
         self._outcome: Outcome | None = None
         self._process: subprocess.Popen[str] | None = None
 
@@ -73,6 +75,7 @@ class HeldRollup:
                 [
                     *(sys.executable, "-m", "benchmarks.held_rollup", str(self._data_dir)),
                     *("derived" if self._derived else "", self._master, str(self._archive)),
+                    str(self._vacuum_hours),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -218,12 +221,12 @@ def _hold(point: str) -> None:
         sys.exit("nobody says when to go on")
 
 
-def main(data_dir: Path, derived: bool, master: str, archive: str) -> int:
+def main(data_dir: Path, derived: bool, master: str, archive: str, vacuum_hours: int) -> int:
     """Run the rollup in this process and return the exit code."""
     job = Job(
         data_dir=data_dir,
         root=place_of(archive),
-        settings=SETTINGS._replace(derived=derived),
+        settings=SETTINGS._replace(derived=derived, vacuum_hours=vacuum_hours),
         open_spark=partial(
             spark_session,
             "torture",
@@ -256,4 +259,4 @@ def _tell_broker(data_dir: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), bool(sys.argv[2]), *sys.argv[3:5]))
+    sys.exit(main(Path(sys.argv[1]), bool(sys.argv[2]), *sys.argv[3:5], int(sys.argv[5])))

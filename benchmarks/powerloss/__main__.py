@@ -3,7 +3,8 @@
 
 A broker works on a file system in user space that records each write, truncation, link, rename,
 removal and sync. Clients of all formats write, lease and settle. The broker is killed, and the log
-is rolled up and deleted. Then, for many points of the recording, the command builds a directory as
+is rolled up and deleted. With ``--bucket`` the archive is in a bucket, on a server that does not
+lose its power. Then, for many points of the recording, the command builds a directory as
 a power loss at that point could have left it, and starts a broker on it. Every change that a client
 saw acknowledged before that point has to be there.
 
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +31,7 @@ from brokerd.archive.storage.local import sync_strictly
 from brokerd.errors import BrokerdError
 
 from . import kernel
+from .bucket import ADDRESS, Bucket
 from .check import check
 from .facts import Facts, TimedLedger
 from .filesystem import FileSystemFailed, RecordedDirectory
@@ -66,16 +69,17 @@ def choose_losses(operations: Sequence[Operation], count: int, seed: int) -> lis
     )
 
 
-def record(directory: Path, seed: int, plan: Plan) -> None:
-    """Make a recording and its facts in a new directory.
+def record(directory: Path, seed: int, plan: Plan, bucket: Bucket | None) -> None:
+    """Make a recording and its facts in a new directory, with the archive in a bucket if given.
 
     :raises BrokerFailed: the broker does not come back.
     :raises FileSystemFailed: the file system cannot be mounted.
     """
     directory.mkdir()
-    facts = Facts(seed, has_rollups=plan.has_rollups)
+    facts = Facts(seed, has_rollups=plan.has_rollups, in_bucket=bucket is not None)
     with RecordedDirectory(directory) as disk:
-        ledger = TimedLedger(facts, Position(disk.recording))
+        position = Position(disk.recording)
+        ledger = TimedLedger(facts, position)
         data_dir = disk.path / "data"
         scratch = directory / "scratch"
         scratch.mkdir()
@@ -83,14 +87,25 @@ def record(directory: Path, seed: int, plan: Plan) -> None:
         (data_dir / "run" / "rollup").symlink_to(scratch)
         for made in (disk.path, data_dir):
             sync_strictly(made)
-        with BrokerProcess(data_dir, directory / "broker.log", SETTINGS) as broker:
+        if bucket is not None:
+            bucket.position = position
+        settings = settings_of(bucket)
+        with BrokerProcess(data_dir, directory / "broker.log", settings) as broker:
             Workload(broker, ledger, plan, _say).run()
+        if bucket is not None:
+            bucket.position = None
+            bucket.save(directory / "bucket")
     shutil.rmtree(directory / "backing")
     facts.save(directory / "facts")
 
 
+def settings_of(bucket: Bucket | None) -> tuple[str, ...]:
+    """Return the settings of the broker."""
+    return SETTINGS if bucket is None else (*SETTINGS, f"archive.uri={ADDRESS}")
+
+
 def try_losses(
-    directory: Path, losses: Sequence[Loss], seed: int
+    directory: Path, losses: Sequence[Loss], seed: int, bucket: Bucket | None
 ) -> Iterator[tuple[Loss, list[str]]]:
     """Try power losses of a recording in order; yield the broken promises of each."""
     facts = Facts.load(directory / "facts")
@@ -104,17 +119,22 @@ def try_losses(
         shutil.rmtree(root, ignore_errors=True)
         replay.write(left, root)
         is_rolled_up = facts.has_rollups and number % _ROLL_UP_EVERY == 0
-        findings = _try_loss(root, facts, loss.point, is_rolled_up)
+        if bucket is not None:
+            bucket.fill(bucket.objects_at(loss.point))
+        findings = _try_loss(root, facts, loss.point, is_rolled_up, bucket)
         if not findings:
             shutil.rmtree(root)
         yield loss, findings
 
 
-def _try_loss(root: Path, facts: Facts, point: int, is_rolled_up: bool) -> list[str]:
+def _try_loss(
+    root: Path, facts: Facts, point: int, is_rolled_up: bool, bucket: Bucket | None
+) -> list[str]:
     log = root.with_name(root.name + ".log")
-    with BrokerProcess(root / "data", log, SETTINGS) as broker:
+    archive = root / "data" / "archive" if bucket is None else ADDRESS
+    with BrokerProcess(root / "data", log, settings_of(bucket)) as broker:
         try:
-            findings = check(broker, facts, point, is_rolled_up)
+            findings = check(broker, facts, point, archive, is_rolled_up)
         except Exception as error:  # Any error means that the broker did not serve.
             findings = [f"{type(error).__name__}: {error}"]
     if not findings:
@@ -126,16 +146,19 @@ def _say(line: str) -> None:
     print(f"  {line}", flush=True)
 
 
-def _run(options: argparse.Namespace, seed: int, directory: Path) -> int:
+def _run(options: argparse.Namespace, seed: int, directory: Path, bucket: Bucket | None) -> int:
     """Make a recording if none is given, try power losses, print findings; return the exit code."""
     broken = 0
     if options.recording is None:
-        plan = Plan(options.rounds, has_rollups=not options.no_rollups)
-        record(directory, seed, plan)
+        archive = None if bucket is None else ADDRESS
+        plan = Plan(options.rounds, has_rollups=not options.no_rollups, archive=archive)
+        record(directory, seed, plan, bucket)
         findings = Facts.load(directory / "facts").findings
         broken += bool(findings)
         for finding in findings:
             print(f"BROKEN while recording: {finding}", flush=True)
+    elif bucket is not None:
+        bucket.load(directory / "bucket")
     if options.point is not None:
         losses = [Loss(options.point, model) for model in options.model or Model]
     else:
@@ -143,7 +166,7 @@ def _run(options: argparse.Namespace, seed: int, directory: Path) -> int:
         losses = choose_losses(operations, options.points, seed)
         losses = [loss for loss in losses if loss.model in (options.model or Model)]
     began = time.monotonic()
-    for number, (loss, findings) in enumerate(try_losses(directory, losses, seed), 1):
+    for number, (loss, findings) in enumerate(try_losses(directory, losses, seed, bucket), 1):
         broken += bool(findings)
         for finding in findings:
             print(f"BROKEN at point {loss.point}, {loss.model}: {finding}", flush=True)
@@ -159,6 +182,13 @@ def _run(options: argparse.Namespace, seed: int, directory: Path) -> int:
     return 1 if broken else 0
 
 
+def _has_bucket(options: argparse.Namespace) -> bool:
+    """Return whether the archive of the recording is in a bucket."""
+    if options.recording is None:
+        return bool(options.bucket)
+    return Facts.load(options.recording / "facts").in_bucket
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code."""
     parser = argparse.ArgumentParser(
@@ -168,6 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, printed")
     parser.add_argument("--rounds", type=int, default=3, help="of the recording; default: 3")
     parser.add_argument("--no-rollups", action="store_true", help="record without the archive")
+    parser.add_argument("--bucket", action="store_true", help="record with an archive in a bucket")
     parser.add_argument("--recording", type=Path, help="of an earlier run, in place of a new one")
     parser.add_argument("--point", type=int, help="try this point only")
     parser.add_argument("--model", type=Model, action="append", help=", ".join(Model))
@@ -182,7 +213,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"powerloss: seed {seed}, data in {directory}", flush=True)
     code = 2
     try:
-        code = _run(options, seed, directory)
+        with ExitStack() as stack:
+            bucket = stack.enter_context(Bucket()) if _has_bucket(options) else None
+            code = _run(options, seed, directory, bucket)
     except KeyboardInterrupt:
         print("powerloss: interrupted", file=sys.stderr)
         code = 130

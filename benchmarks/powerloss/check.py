@@ -23,6 +23,8 @@ from benchmarks.crowd import KEYED, SHARED, key_of
 from benchmarks.held_rollup import HeldRollup
 from benchmarks.ledger import Ledger, Seen
 from benchmarks.process import BrokerProcess
+from brokerd.archive.contract.layout import RECORDS
+from brokerd.archive.storage.address import Place
 from brokerd.cli.server import Server, find
 from brokerd.client.flymq import FlymqClient
 from brokerd.client.mamamia import MamamiaClient
@@ -172,7 +174,9 @@ class Check:
             self._ledger.report(f"{topic}: a new record got offset {offset}, {last} was told")
 
 
-def check(broker: BrokerProcess, facts: Facts, point: int, is_rolled_up: bool = False) -> list[str]:
+def check(
+    broker: BrokerProcess, facts: Facts, point: int, archive: Place, is_rolled_up: bool = False
+) -> list[str]:
     """Start a broker on a directory, judge its records, and return the findings.
 
     With ``is_rolled_up`` a rollup has to succeed there, too, and to archive all records.
@@ -193,20 +197,20 @@ def check(broker: BrokerProcess, facts: Facts, point: int, is_rolled_up: bool = 
             found.judge_new(topic, client.produce(topic, _AFTER).offset, seen)
     if code := broker.stop():
         found.findings.append(f"the broker stopped with exit code {code}")
-    found.judge_archive(read_archive(broker.data_dir / "archive"))
+    found.judge_archive(read_archive(archive))
     found.findings += verify(broker.data_dir)
     if is_rolled_up:
-        found.findings += _roll_up(broker)
-        found.judge_whole_archive(read_archive(broker.data_dir / "archive"))
+        found.findings += _roll_up(broker, archive)
+        found.judge_whole_archive(read_archive(archive))
     return found.findings
 
 
-def _roll_up(broker: BrokerProcess) -> list[str]:
+def _roll_up(broker: BrokerProcess, archive: Place) -> list[str]:
     """Archive the whole log of a stopped broker; return the findings."""
     broker.start()
     Server(find(broker.admin, "")).post("wal", "seal")
     log = broker.data_dir.with_name("rollup.log")
-    with HeldRollup(broker.data_dir, log, derived=False) as job:
+    with HeldRollup(broker.data_dir, log, archive=archive, vacuum_hours=0) as job:
         while job.next_point() is not None:
             job.go_on()
         problems = job.outcome().problems
@@ -254,11 +258,11 @@ def _lease(client: MamamiaClient, wanted: set[int]) -> list[int]:
             time.sleep(_POLL_SECONDS)
 
 
-def read_archive(archive: Path) -> list[tuple[str, int, int, bytes]]:
+def read_archive(archive: Place) -> list[tuple[str, int, int, bytes]]:
     """Return the rows of the table of records; empty if the table does not exist."""
     columns = ["topic", "partition", "offset", "value"]
     try:
-        table = DeltaTable(str(archive / "records")).to_pyarrow_table(columns=columns)
+        table = DeltaTable(str(archive / RECORDS.name)).to_pyarrow_table(columns=columns)
     except TableNotFoundError:
         return []
     return list(zip(*(table[name].to_pylist() for name in columns), strict=True))

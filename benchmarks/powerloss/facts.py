@@ -63,6 +63,8 @@ class Facts:
 
     seed: int
     has_rollups: bool = True
+    in_bucket: bool = False
+    """Whether the archive is in a bucket."""
     sent: dict[Origin, int] = field(default_factory=dict)
     """The position before each record was sent."""
     told: dict[str, dict[Origin, tuple[int | None, int]]] = field(default_factory=dict)

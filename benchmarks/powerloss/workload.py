@@ -1,6 +1,8 @@
 # Tests: tests/powerloss/test_main.py
 """Clients of all formats on one broker, with kills, rollups, trims, deletions and a retention.
 
+A rollup writes all tables, merges and compacts files, and deletes those that no version needs.
+
 The writers of `benchmarks.crowd` write records. The workers here make transactions, settle leases,
 trim, and delete topics. All note positions in :class:`Facts`.
 """
@@ -30,6 +32,7 @@ from benchmarks.crowd import (
 from benchmarks.held_rollup import HeldRollup
 from benchmarks.oracle import Origin
 from benchmarks.process import BrokerFailed, BrokerProcess
+from brokerd.archive.storage.address import Place
 from brokerd.cli.server import NoBroker, Refused, Server, find
 from brokerd.client.flymq import FlymqClient
 from brokerd.client.mamamia import MamamiaClient
@@ -63,8 +66,11 @@ _SETTLE_MAX = 40
 _UNSETTLED = 0.1
 _ROLLED_BACK = 0.2
 _BROKER_KILLS = (1, 3)
-_ROLLUP_KILLED = 0.4
-_ROLLUP_POINTS = 12
+_ROLLUP_KILLED = 0.6
+_KILLED_BESIDE = 0.5
+"""Probability that the broker is killed at a point of a rollup."""
+_ROLLUP_POINTS = 36
+"""The most points of a rollup before a kill; a run may have fewer, and then ends by itself."""
 _DELETION_SECONDS = 3.0
 _SHORT_BYTES = MIB
 
@@ -93,6 +99,8 @@ class Plan:
     rounds: int = 3
     round_bytes: int = ROUND_BYTES
     has_rollups: bool = True
+    archive: Place | None = None
+    """The place of the archive; None for the directory in the data directory."""
 
 
 class Worker(threading.Thread):
@@ -271,34 +279,43 @@ class Workload:
         )
 
     def _roll_up(self, stage: Stage) -> int:
-        """Run the rollup during client work, sometimes killed and repeated; return the runs."""
+        """Run the rollup during client work until a run ends by itself; return the runs."""
         _server(stage).post("wal", "seal")
         for writer in self._writers:
             writer.write(self._plan.round_bytes // len(self._writers) // 4)
-        if self._chance.random() < _ROLLUP_KILLED:
-            self._run_job(self._chance.randrange(_ROLLUP_POINTS))
-            self._run_job(None)
-            count = 2
-        else:
-            self._run_job(None)
-            count = 1
+        runs = 1
+        while self._run_job(is_killed=self._chance.random() < _ROLLUP_KILLED):
+            runs += 1
         self._await_writers(stage)
         stage.over.wait(_DELETION_SECONDS)
-        return count
+        return runs
 
-    def _run_job(self, kill_at: int | None) -> None:
-        """Run the rollup; if ``kill_at`` is given, kill it at that point, counted from 0."""
+    def _run_job(self, is_killed: bool) -> bool:
+        """Run the rollup, kill it or now and then the broker at a point; return whether it died.
+
+        Vacuum keeps no file that the newest version does not need.
+        """
         data_dir = self._broker.data_dir
-        with HeldRollup(data_dir, log_of(data_dir), derived=False) as job:
-            points = 0
-            while job.next_point() is not None:
-                if points == kill_at:
+        kill_at = self._chance.randrange(_ROLLUP_POINTS)
+        is_broker_killed = not is_killed and self._chance.random() < _KILLED_BESIDE
+        with HeldRollup(
+            data_dir, log_of(data_dir), archive=self._plan.archive, vacuum_hours=0
+        ) as job:
+            number = 0
+            while (point := job.next_point()) is not None:
+                if number == kill_at and is_killed:
+                    self._say(f"the rollup is killed {point}")
                     job.kill()
-                    return
-                points += 1
+                    return True
+                if number == kill_at and is_broker_killed:
+                    self._say(f"the broker is killed {point}")
+                    self._broker.kill()
+                    self._broker.start()
+                number += 1
                 job.go_on()
             for problem in job.outcome().problems:
                 self._ledger.report(f"the rollup: {problem}")
+        return False
 
     def _await_writers(self, stage: Stage) -> None:
         deadline = time.monotonic() + _ROUND_SECONDS
