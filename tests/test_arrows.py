@@ -68,6 +68,7 @@ ARROWS: dict[str, set[str]] = {
     "archive.derive": ARCHIVED,
     "archive.maintain": ARCHIVED | {"archive.derive"},
     "archive.typed": ARCHIVED | {"schemas"},
+    "archive.iceberg": ARCHIVED,
     "spark": QUERIED | {"spark"},
     "spark.request": QUERIED,
     "spark.location": QUERIED,

@@ -178,6 +178,7 @@ def _run_steps(job: Job, run: Run, bounds: bytes, report: JobReport) -> None:
         if report.ingest.lots:
             with report.collect_problems(job.root), run.spark.here():
                 _merge(job, run, report)
+            _write_iceberg(job, run, report)
         return
     with report.collect_problems(job.root):
         for step in steps(job.settings):
@@ -187,10 +188,19 @@ def _run_steps(job: Job, run: Run, bounds: bytes, report: JobReport) -> None:
         step_report = describe(run)
         if step_report.lines:
             report.steps.append(step_report)
+    _write_iceberg(job, run, report)
     if job.settings.vacuum:
         with report.collect_problems(job.root):
             check_pairing(job.data_dir, job.root, run.bounds, run.tables)
             report.steps.append(vacuum(run))
+
+
+def _write_iceberg(job: Job, run: Run, report: JobReport) -> None:
+    """Write Iceberg metadata if the option is set, also after a failed step."""
+    if job.settings.iceberg:
+        with report.collect_problems(job.root):
+            check_pairing(job.data_dir, job.root, run.bounds, run.tables)
+            report.steps.append(iceberg(run, cleans=not job.is_small))
 
 
 def _merge(job: Job, run: Run, report: JobReport) -> None:
@@ -229,6 +239,21 @@ def describe(run: Run) -> StepReport:
     from brokerd.archive.maintain.describe import describe_files
 
     return describe_files(run)
+
+
+def iceberg(run: Run, *, cleans: bool) -> StepReport:
+    """Add the new versions of the tables to their Iceberg metadata. Return the counts.
+
+    :param cleans: delete unused metadata files.
+    """
+    try:
+        from brokerd.archive.iceberg.export import write_iceberg
+    except ModuleNotFoundError as missing:
+        raise JobFailed(
+            f"archive.iceberg needs a library that is not installed ({missing.name}): "
+            "`pip install 'brokerd[iceberg]'`"
+        ) from missing
+    return write_iceberg(run, cleans=cleans)
 
 
 def vacuum(run: Run) -> StepReport:

@@ -44,6 +44,9 @@ class Settings(NamedTuple):
     vacuum: bool = True
     vacuum_hours: int = 24
     events_days: int = 0
+    iceberg: bool = False
+    iceberg_catalog: str = ""
+    iceberg_namespace: str = "brokerd"
 
 
 @dataclass

@@ -126,6 +126,9 @@ class Archive(Struct, frozen=True):
     vacuum: bool = True
     vacuum_hours: Annotated[int, Meta(ge=0, le=876_000)] = 24
     events_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
+    iceberg: bool = False
+    iceberg_catalog: str = ""
+    iceberg_namespace: str = "brokerd"
 
 
 MEMORY_BYTES_MIN = 64 * MIB
