@@ -35,7 +35,9 @@ from brokerd.client.flymq import FlymqClient
 from brokerd.codecs.flymq import (
     BeginTransaction,
     CommitTransaction,
+    Fetch,
     ListTopics,
+    Produce,
     ProduceInTransaction,
 )
 from brokerd.codecs.flymq.peer import encode_request
@@ -181,7 +183,7 @@ def small_transactions(wire: Wire, number: int) -> Callable[[], None]:
 def topic_lists(wire: Wire, number: int) -> Callable[[], None]:
     """List 15,000 topics."""
     request = encode_request(ListTopics())
-    return lambda: _check_list(wire.ask(request))
+    return lambda: _check_size(wire.ask(request), TOPICS)
 
 
 def small_produces(wire: Wire, number: int) -> Callable[[], None]:
@@ -196,15 +198,36 @@ def small_produces(wire: Wire, number: int) -> Callable[[], None]:
     return once
 
 
+def fetches(wire: Wire, number: int) -> Callable[[], None]:
+    """Fetch 20 records of 1 MB."""
+    topic = f"large-{number}"
+    for _ in range(20):
+        wire.ask(encode_request(Produce(topic, None, os.urandom(1_000_000))))
+    request = encode_request(Fetch(topic, 0, 0, 20, sdk=True))
+    return lambda: _check_size(wire.ask(request), 20_000_000)
+
+
+def filtered_fetches(wire: Wire, number: int) -> Callable[[], None]:
+    """Fetch from 100,000 records with a filter that no record passes."""
+    topic = f"filtered-{number}"
+    one = encode_request(Produce(topic, None, b"x" * 100))
+    for _ in range(100):
+        wire._socket.sendall(one * 1000)
+        for _ in range(1000):
+            wire.answer()
+    request = encode_request(Fetch(topic, 0, 0, 100_000, filter="no such text", sdk=True))
+    return lambda: _check_size(wire.ask(request), 1)
+
+
+def _check_size(answer: bytes, least: int) -> None:
+    if len(answer) < least:
+        raise BrokerFailed(f"an answer of {least} bytes or more has {len(answer)}")
+
+
 def _check(answer: bytes) -> None:
     found = msgpack.unpackb(answer)
     if "error" in found:
         raise BrokerFailed(f"a request was refused: {found['error']}")
-
-
-def _check_list(answer: bytes) -> None:
-    if len(answer) < TOPICS:
-        raise BrokerFailed(f"a list of topics has {len(answer)} bytes")
 
 
 @dataclass(frozen=True)
@@ -230,6 +253,8 @@ CASES = {
         Case("records", small_transactions, 4, "flymq"),
         Case("topics", topic_lists, 8, "flymq", TOPICS),
         Case("flood", small_produces),
+        Case("fetches", fetches, 4, "flymq"),
+        Case("filters", filtered_fetches, 4, "flymq"),
     )
 }
 

@@ -40,12 +40,19 @@ def test_every_phase_of_much_at_once_has_figures(
 def test_a_small_produce_beside_heavy_requests_has_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--json", "--seconds=0.5", "--only=idle", "--only=leases", "--only=records"]
+    options = [
+        "--json",
+        "--seconds=0.5",
+        "--only=idle",
+        "--only=leases",
+        "--only=records",
+        "--only=fetches",
+    ]
     code = neighbours.main([*options, f"--directory={tmp_path}"])
     out = capsys.readouterr()
     assert code == 0, out.err
     cases = json.loads(out.out)["cases"]
-    assert [case["case"] for case in cases] == ["idle", "leases", "records"]
+    assert [case["case"] for case in cases] == ["idle", "leases", "records", "fetches"]
     assert all(case["produces"] and case["processor_longest_ms"] > 0 for case in cases)
     assert list(tmp_path.iterdir()) == []
 
