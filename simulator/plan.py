@@ -32,7 +32,7 @@ DiskCall = Literal[
 ErrorName = Literal["EIO", "ENOSPC", "EDQUOT"]
 PowerModel = Literal["drop", "keep", "tear", "reorder"]
 WireFormat = Literal["mamamia", "rustlog", "mega", "blipmq", "flymq"]
-Role = Literal["producer", "consumer", "worker", "watcher", "vandal", "operator"]
+Role = Literal["producer", "consumer", "worker", "watcher", "vandal", "operator", "registrar"]
 Action = Literal[
     "produce",
     "produce_batch",
@@ -81,6 +81,23 @@ Action = Literal[
     "configure_topic",
     "delete_topic",
     "describe",
+    # of registrars
+    "create_account",
+    "update_account",
+    "delete_account",
+    "set_list",
+    "delete_list",
+    "make_key",
+    "revoke_key",
+    "log_in",
+    "probe",
+    "register_schema",
+    "schema_mode",
+    "delete_schema",
+    "validate",
+    "set_quota",
+    "delete_quota",
+    "inspect",
 ]
 
 DEFAULT_SEGMENT_BYTES = 1 << 20
@@ -130,6 +147,8 @@ class Settings(Part, frozen=True, kw_only=True):
     archive_deletes: bool = True
     capacity_bytes: int | None = None
     """Disk space of the broker's files until the audit, besides the space that it keeps free."""
+    principal: str = ""
+    """The account of all Mamamia clients. With one, security is on."""
 
     @property
     def longest_backoff_us(self) -> int:
@@ -258,6 +277,8 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     """Of an operator: the longest retention that it sets; 0: no limit."""
     retention_bytes_max: int = 0
     """Of an operator: the largest retention in bytes of a partition that it sets."""
+    quota_requests_max: int = 0
+    """Of a registrar: the highest quota of Mamamia's listener, in requests a second; 0: none."""
     patience_us: int = PATIENCE_US
     """Time after which it gives up an answer, closes the connection and connects again."""
     reconnect_us_max: int = 1_000_000
@@ -457,7 +478,11 @@ class Plan(Part, frozen=True, kw_only=True):
 
     @property
     def is_steady(self) -> bool:
-        """Whether disk and archive have their usual times, and the disk has space."""
+        """Whether disk and archive have their usual times, the disk has space, and no request waits
+        for a quota.
+        """
+        if any(client.quota_requests_max for client in self.clients):
+            return False
         return self.settings.capacity_bytes is None and not any(
             isinstance(fault, NoSpace | SlowDisk | Rot | ArchiveAway | ArchiveSlow | ArchiveDamage)
             or (isinstance(fault, DiskError) and fault.error != "EIO")

@@ -24,7 +24,7 @@ from brokerd.broker.model.topics import TopicSettings
 from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Config, Groups, Limits, Retention
 from brokerd.server.sections import Archive as ArchiveConfig
-from brokerd.server.sections import Blipmq
+from brokerd.server.sections import Blipmq, Mamamia, Security
 from brokerd.server.sections import Broker as BrokerConfig
 from brokerd.server.sections import Wal as WalConfig
 from brokerd.wal.damage.verify import verify
@@ -112,6 +112,8 @@ def config_of(settings: Settings) -> Config:
             retry_base_ms=settings.blipmq_retry_base_us // 1_000,
             subscription_grace_seconds=settings.blipmq_grace_seconds,
         ),
+        mamamia=Mamamia(principal=settings.principal),
+        security=Security(auth="on" if settings.principal else "off"),
     )
 
 
@@ -155,6 +157,7 @@ class _Run:
         self._history = History(rules=plan.settings.group_rules(), boots=machine.boots)
         self._history.clock_steps = self._faults.clock_steps
         self._history.is_steady = plan.is_steady
+        self._history.principal = plan.settings.principal
         self._history.given_topics = tuple(topic.name for topic in plan.topics)
         self._history.subscriptions = plan.settings.subscription_rules()
         self._audits = [name for name in plan.formats if name != MAMAMIA]

@@ -423,7 +423,7 @@ BUGS = (
         "a snapshot forgets what waits, and makes it ready",
         "groups/snapshot.py",
         (
-            "        yield from _block_sections(Section.DELAYED, "
+            "        if self.delays:\n            yield from _block_sections(Section.DELAYED, "
             "shift_times(self.delays, -self.now_us))\n",
             "",
         ),
@@ -441,9 +441,9 @@ BUGS = (
         "a snapshot forgets what is settled above the floor",
         "groups/snapshot.py",
         (
-            "        yield from _word_sections(Section.SETTLED, Section.SETTLED_FULL, "
-            "self.settled.words)\n",
-            "",
+            "        yield from _set_sections(\n            self.settled, Section.SETTLED, "
+            "Section.SETTLED_FULL, Section.SETTLED_RUNS\n        )\n",
+            "        yield from _run_sections(Section.SETTLED_RUNS, self.settled.runs)\n",
         ),
         tests="groups/test_snapshot.py",
     ),
@@ -1202,6 +1202,69 @@ BUGS = (
             "max(self._next_id, subscription_id)",
         ),
         tests="broker/test_subscriptions.py",
+    ),
+    # -- administration ------------------------------------------------------------------------
+    bug(
+        "revoked-key-goes-on",
+        "a login goes on when its key is revoked",
+        "security/principal.py",
+        (
+            "            or (bool(self.key_id) and self.key_id not in self._directory.keys)\n",
+            "",
+        ),
+        tests="security/test_principal.py",
+    ),
+    bug(
+        "permissions-from-the-cache",
+        "a change of accounts or lists leaves the cached permissions",
+        "security/directory.py",
+        ("        self.version += 1\n        self._cache.clear()", "        self.version += 1"),
+        tests="security/test_directory.py",
+    ),
+    bug(
+        "disabled-account-goes-on",
+        "a disabled account keeps its permissions",
+        "security/principal.py",
+        ("            or (account is not None and not account.enabled)\n", ""),
+        tests="security/test_principal.py",
+    ),
+    bug(
+        "snapshot-without-quotas",
+        "snapshots have no quotas",
+        "broker/security/entries.py",
+        ("            *directory.quotas.values(),\n", ""),
+        tests="broker/test_security_entries.py",
+    ),
+    bug(
+        "snapshot-without-modes",
+        "snapshots have schemas without their mode and last number",
+        "broker/schemas/entries.py",
+        ("[*current.versions.values(), current]", "[*current.versions.values()]"),
+        tests="broker/test_schemas_registry.py",
+    ),
+    bug(
+        "number-of-a-schema-again",
+        "the number of the last deleted version is given again",
+        "broker/schemas/registry.py",
+        (
+            "number = 1 if current is None else current.last + 1",
+            "number = 1 if current is None else current.latest.version + 1",
+        ),
+        tests="broker/test_schemas_registry.py",
+    ),
+    bug(
+        "compatible-with-the-first",
+        "a new schema is compared with the oldest version in place of the latest",
+        "schemas/checks.py",
+        ("older if mode.transitive else older[:1]", "older if mode.transitive else older[-1:]"),
+        tests="schemas/test_checks.py",
+    ),
+    bug(
+        "quota-at-half-price",
+        "each request takes half of its share of a quota",
+        "security/quotas.py",
+        ("now_seconds) + 1 / quota.requests", "now_seconds) + 0.5 / quota.requests"),
+        tests="security/test_quotas.py",
     ),
 )
 

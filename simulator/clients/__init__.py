@@ -16,6 +16,7 @@ from simulator.clients.formats import make_format_client
 from simulator.clients.links import Connect, Link
 from simulator.clients.mamamia import MamamiaClient
 from simulator.clients.operator import Operator
+from simulator.clients.registrar import Registrar
 from simulator.clients.scripted import AuditFailed
 from simulator.clients.vandal import Vandal
 from simulator.history.operations import History
@@ -32,6 +33,7 @@ __all__ = [
     "Link",
     "MamamiaClient",
     "Operator",
+    "Registrar",
     "Vandal",
     "WrongAnswer",
     "make_client",
@@ -64,6 +66,9 @@ def make_client(
     """Return the client of a plan. ``start()`` begins it."""
     if plan.role == "operator":
         return Operator(plan, world, DirectClient(plan.name, world, machine, history))
+    if plan.role == "registrar":
+        direct = DirectClient(plan.name, world, machine, history)
+        return Registrar(plan, world, direct, history.principal)
     if plan.role == "vandal":
         return Vandal(plan, world, connect, history)
     if plan.format != "mamamia":

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from functools import partial
 
 from brokerd.codecs import mamamia as mm
-from simulator.clients import admin_calls
+from simulator.clients import admin_calls, registry_calls
 from simulator.clients.conversation import Ask
 from simulator.clients.direct import Asker
 from simulator.clients.links import Connect
 from simulator.clients.mamamia_wire import MamamiaWire
+from simulator.clients.registrar import LISTENER_QUOTA
 from simulator.clients.scripted import Script, ScriptedClient, insist
 from simulator.history.operations import (
     Acquire,
@@ -34,6 +35,7 @@ DURATION_US = 86_400 * 1_000_000
 MARGIN_US = 5_000_000
 """Wait after the longest lease or delay, because the broker may end them a little late."""
 UNNUMBERED = -1
+IS_ACCOUNT = "there is an account"
 
 
 class Auditor(ScriptedClient):
@@ -59,7 +61,23 @@ class Auditor(ScriptedClient):
 
     # -- the script ------------------------------------------------------------------------------
 
+    def _open(self) -> Script:
+        """Lift the quota of the listener, and give its account all rights. Look at the registry."""
+        if not any(client.role == "registrar" for client in self._plan.clients):
+            return
+        principal = self._plan.settings.principal
+        yield from insist(partial(registry_calls.inspect, NAME))
+        yield from insist(partial(registry_calls.delete_quota, NAME, *LISTENER_QUOTA))
+        if principal:
+            roles = "consumer", "producer"
+            make = partial(registry_calls.create_account, NAME, principal, roles)
+            yield from insist(make, lambda operation: IS_ACCOUNT in operation.error)
+            yield from insist(
+                partial(registry_calls.update_account, NAME, principal, roles, enabled=True)
+            )
+
     def _audit(self) -> Script:
+        yield from self._open()
         for topic_name, group in self._plan.pairs():
             yield from insist(partial(admin_calls.resume, NAME, topic_name, group))
         for topic in self._plan.topics:

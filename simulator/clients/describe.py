@@ -55,6 +55,8 @@ TOLD = (
     "subscription",
     "existed",
     "topics",
+    "permissions",
+    "is_valid",
 )
 """Fields that an answer fills, in operations without a format of their own."""
 

@@ -8,6 +8,7 @@ durable. If the machine ends first, the call has no answer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from twisted.python.failure import Failure
@@ -15,6 +16,7 @@ from twisted.python.failure import Failure
 from brokerd.broker import Broker
 from brokerd.broker.calls import call_when_admitted
 from brokerd.errors import BrokerdError
+from brokerd.security.guard import Guard
 from simulator.clients.describe import asked, outcome
 from simulator.history.operations import NEVER, History, Operation
 from simulator.machine.machine import Machine
@@ -24,6 +26,7 @@ WATCH_US = 50_000
 """Time between two checks whether the broker still runs."""
 
 Done = Callable[[Operation], None]
+Finish = Callable[[Any, BrokerdError | None], None]
 
 
 class Asker(Protocol):
@@ -46,6 +49,23 @@ class Asker(Protocol):
         called without an answer. The broker must be ready.
         """
 
+    @property
+    def boot(self) -> int:
+        """The number of the present life of the broker."""
+
+    @property
+    def guard(self) -> Guard:
+        """The guard of the broker's listeners."""
+
+    def perform_later(
+        self,
+        operation: Operation,
+        begin: Callable[[Broker, Finish], None],
+        tell: Callable[[Any], None],
+        done: Done,
+    ) -> None:
+        """Make a call that may end later. It gets a callback for its result or its refusal."""
+
 
 class DirectClient:
     """An `Asker` of the broker of a machine."""
@@ -61,6 +81,15 @@ class DirectClient:
         """Whether a broker runs and serves."""
         return self._machine.is_ready
 
+    @property
+    def boot(self) -> int:
+        return self._machine.boots[-1].number
+
+    @property
+    def guard(self) -> Guard:
+        assert self._machine.core is not None, "there is nobody to ask"
+        return self._machine.core.guard
+
     def perform(
         self,
         operation: Operation,
@@ -69,14 +98,31 @@ class DirectClient:
         done: Done,
     ) -> None:
         """Make a call; see `Asker.perform`."""
+        self._question(operation, tell, done).begin(self._broker(), call)
+
+    def perform_later(
+        self,
+        operation: Operation,
+        begin: Callable[[Broker, Finish], None],
+        tell: Callable[[Any], None],
+        done: Done,
+    ) -> None:
+        """Make a call; see `Asker.perform_later`."""
+        self._question(operation, tell, done).begin_later(self._broker(), begin)
+
+    def _broker(self) -> Broker:
         core = self._machine.core
         assert core is not None and self._machine.is_ready, "there is nobody to ask"
+        return core.broker
+
+    def _question(self, operation: Operation, tell: Callable[[Any], None], done: Done) -> _Question:
+        """Add the operation to the history."""
         operation.number = len(self._history.operations)
         operation.boot = self._machine.boots[-1].number
         operation.sent_us = operation.arrived_us = self._world.now_us
         self._history.operations.append(operation)
         self._world.trace(f"{self._name} #{operation.number} {asked(operation)}")
-        _Question(self, operation, tell, done).begin(core.broker, call)
+        return _Question(self, operation, tell, done)
 
     def answered(self, operation: Operation) -> None:
         """Note the time of the answer."""
@@ -106,6 +152,16 @@ class _Question:
 
     def begin(self, broker: Broker, call: Callable[[Broker], Any]) -> None:
         call_when_admitted(broker, lambda: call(broker)).addCallbacks(self._answered, self._refused)
+        self._watch()
+
+    def begin_later(self, broker: Broker, begin: Callable[[Broker, Finish], None]) -> None:
+        def finish(result: Any, error: BrokerdError | None) -> None:
+            if error is None:
+                broker.group_commit.when_all_durable(partial(self._answered, result))
+            else:
+                self._refused(Failure(error))
+
+        call_when_admitted(broker, lambda: begin(broker, finish)).addErrback(self._refused)
         self._watch()
 
     def _answered(self, result: Any) -> None:

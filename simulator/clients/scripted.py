@@ -11,6 +11,7 @@ from simulator.clients.conversation import Ask, Conversation, Wire
 from simulator.clients.describe import asked
 from simulator.clients.direct import Asker
 from simulator.clients.links import Connect
+from simulator.clients.registry_calls import RegistryCall
 from simulator.history.operations import History, Operation
 from simulator.machine.world import World
 
@@ -22,7 +23,7 @@ LOSSES_MAX = 5
 NO_GROUP = "has no group"
 """Part of the broker's refusal for an unknown group."""
 
-Step = Callable[[], Ask | AdminCall] | int
+Step = Callable[[], Ask | AdminCall | RegistryCall] | int
 """A step of a script: a request whose answer it needs, or a wait in microseconds."""
 Script = Generator[Step, Operation, None]
 
@@ -32,7 +33,7 @@ class AuditFailed(BrokerdError):
 
 
 def insist(
-    make: Callable[[], Ask | AdminCall],
+    make: Callable[[], Ask | AdminCall | RegistryCall],
     accepts: Callable[[Operation], bool] = lambda operation: False,
 ) -> Generator[Step, Operation, Operation]:
     """Repeat a request until it succeeds, or until ``accepts`` allows the refusal."""
@@ -69,7 +70,7 @@ class ScriptedClient:
         self._wire = wire
         self._script = script
         self._done = done
-        self._wanted: Callable[[], Ask | AdminCall] | None = None
+        self._wanted: Callable[[], Ask | AdminCall | RegistryCall] | None = None
         """The request without an answer."""
         self._losses = 0
         self._conversation: Conversation | None = None
@@ -98,6 +99,8 @@ class ScriptedClient:
         wanted = self._wanted()
         if isinstance(wanted, AdminCall):
             self._direct.perform(*wanted, self._answered)
+        elif isinstance(wanted, RegistryCall):
+            self._direct.perform_later(*wanted, self._answered)
         else:
             self._conversation.ask(wanted)
 

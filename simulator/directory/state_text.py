@@ -10,6 +10,7 @@ from brokerd.broker import Broker, GroupPartition, Topic
 from brokerd.server.assembly import broker_settings
 from brokerd.server.config import Config
 from brokerd.wal import WalOptions
+from simulator.clients.registry_calls import view_of
 from simulator.machine.bare import STATE_DIR, BareBroker, counting_ids
 from simulator.machine.disk import SimDisk
 
@@ -45,11 +46,16 @@ def _snapshots(disk: SimDisk) -> list[str]:
 
 
 def describe(broker: Broker) -> Iterator[str]:
-    """Yield a line for each partition and each group partition, in order, without times."""
+    """Yield a line for each partition and each group partition, in order, without times.
+
+    Accounts, schemas and quotas follow.
+    """
     for topic in sorted(broker.topics.all(), key=lambda topic: topic.topic_id):
         yield from _topic(topic)
         if topic.internal is not None:
             yield from _topic(topic.internal)
+    for part, items in view_of(broker)._asdict().items():
+        yield from (f"{part}: {item}" for item in items)
 
 
 def _topic(topic: Topic) -> Iterator[str]:

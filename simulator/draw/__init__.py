@@ -16,6 +16,7 @@ from simulator.draw.chance import FEATURES, LATER, NEEDS_FSYNC, SECOND, Chance, 
 from simulator.draw.clients import MIXES, NEEDS, draw_clients
 from simulator.draw.faults import CRASHES_MAX, draw_faults
 from simulator.draw.formats import FORMATS, add_formats
+from simulator.draw.registry import add_registrar
 from simulator.plan import Plan
 
 __all__ = ["CRASHES_MAX", "FEATURES", "FORMATS", "MIXES", "NEEDS", "generate"]
@@ -50,4 +51,5 @@ def generate(seed: int) -> Plan:
         faults=draw_faults(context, [client.name for client in clients]),
     )
     plan = add_formats(plan, replace(context, chance=Chance(f"plan/{seed}/formats")))
-    return add_archive(plan, replace(context, chance=Chance(f"plan/{seed}/archive")))
+    plan = add_archive(plan, replace(context, chance=Chance(f"plan/{seed}/archive")))
+    return add_registrar(plan, replace(context, chance=Chance(f"plan/{seed}/registry")))

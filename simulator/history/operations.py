@@ -443,5 +443,7 @@ class History:
     """Whether the disk always had room in good time; False also if not recorded."""
     compacted: list[Compacted] = field(default_factory=list)
     published: list[Published] = field(default_factory=list)
+    principal: str = ""
+    """The account of all Mamamia clients; "" if security is off."""
     rotted: bool = False
     """Whether synced bytes were changed, so that the broker may report damage."""

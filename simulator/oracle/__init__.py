@@ -42,6 +42,7 @@ from simulator.oracle.records.records import (
 )
 from simulator.oracle.records.removal import Removal
 from simulator.oracle.records.topics import check_topics
+from simulator.oracle.registry import check_registry
 from simulator.oracle.subscriptions import Subscriptions
 from simulator.oracle.timeline.resends import merge_resends
 from simulator.oracle.timeline.spans import Lives
@@ -88,6 +89,7 @@ def judge(history: History) -> Judgement:
     found += _check_records(records, lives)
     found += removal.check()
     found += check_topics(whole, Lives(whole))
+    found += check_registry(whole, Lives(whole))
     offsets = Offsets(history, lives, records)
     found += offsets.check()
     found += Reads(history, lives, records, removal, offsets).check()

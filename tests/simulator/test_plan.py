@@ -109,7 +109,8 @@ def test_other_formats_come_on_top_of_what_a_run_would_be_without_them(
     for plan in PLANS[:50]:
         alone = generate(plan.seed)
         assert alone.formats == ("mamamia",)
-        assert plan.clients[: len(alone.clients)] == alone.clients
+        others = [client for client in alone.clients if client.role != "registrar"]
+        assert plan.clients[: len(others)] == tuple(others)
         assert (plan.topics, plan.disk, plan.network) == (alone.topics, alone.disk, alone.network)
         assert set(alone.faults) <= set(plan.faults)
 

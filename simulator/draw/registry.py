@@ -1,0 +1,68 @@
+# Tests: tests/simulator/test_plan.py
+"""Draw the administrator of accounts, schemas and quotas of a plan.
+
+The draw has its own random numbers, so the other parts of the plan do not depend on it.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from simulator.draw.chance import DrawContext
+from simulator.plan import Action, ClientPlan, Plan
+
+REGISTRAR = 0.3
+"""Probability of a registrar in a run that loses nothing."""
+SECURITY = 0.7
+"""Probability of security, where all clients speak Mamamia."""
+QUOTA = 0.3
+"""Probability of a quota for the listener."""
+PRINCIPAL = "everyone"
+
+ACCOUNTS: dict[Action, int] = {
+    "create_account": 3,
+    "update_account": 4,
+    "delete_account": 1,
+    "set_list": 5,
+    "delete_list": 2,
+    "make_key": 3,
+    "revoke_key": 2,
+}
+LOGINS: dict[Action, int] = {"log_in": 4, "probe": 8}
+SCHEMAS: dict[Action, int] = {
+    "register_schema": 6,
+    "schema_mode": 2,
+    "delete_schema": 1,
+    "validate": 3,
+}
+QUOTAS: dict[Action, int] = {"set_quota": 3, "delete_quota": 2}
+
+
+def add_registrar(plan: Plan, context: DrawContext) -> Plan:
+    """Return the plan, with a registrar if it is drawn. ``context`` has its own random numbers."""
+    chance = context.chance
+    if not chance.on(REGISTRAR) or "lazy durability" in context.features:
+        return plan
+    is_secure = plan.formats == ("mamamia",) and chance.on(SECURITY)
+    mix: dict[Action, int] = {"inspect": 2}
+    parts = [part for part in (ACCOUNTS, SCHEMAS, QUOTAS) if chance.on(0.6)]
+    for part in parts or [ACCOUNTS]:
+        mix |= part
+    if is_secure:
+        mix |= ACCOUNTS | LOGINS
+    has_quota = "set_quota" in mix and chance.on(QUOTA)
+    operations = chance.scale(20, 200)
+    registrar = ClientPlan(
+        name="registrar",
+        identity="registrar",
+        role="registrar",
+        seed=chance.getrandbits(32),
+        operations=operations,
+        think_us=2 * context.end_us // operations,
+        topics=plan.topics,
+        mix=mix,
+        quota_requests_max=chance.scale(5, 300) if has_quota else 0,
+    )
+    if is_secure:
+        plan = replace(plan, settings=replace(plan.settings, principal=PRINCIPAL))
+    return replace(plan, clients=(*plan.clients, registrar))
