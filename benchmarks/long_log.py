@@ -54,6 +54,8 @@ class Shape:
     value_bytes: int = 200
     is_json: bool = False
     """Whether values are JSON objects: a number ``n``, and text."""
+    segment_records: int = 0
+    """Records of a segment; 0: as many as have room."""
 
     @property
     def frames(self) -> int:
@@ -109,6 +111,8 @@ def make_log(data_dir: Path, shape: Shape) -> int:
 def _parts(shape: Shape) -> Iterator[_Part]:
     room = SEGMENT_BYTES - SEGMENT_HEADER_BYTES - len(_first_frame(0, bytes(16)))
     each = max(1, room // shape.frame_bytes)
+    if shape.segment_records:
+        each = min(each, max(1, shape.segment_records // shape.frame_records))
     lsn = 0
     for first in range(0, shape.frames, each):
         end = min(first + each, shape.frames)
