@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -149,12 +150,13 @@ def test_the_list_ends_where_vacuum_has_been(archive: Path, tmp_path: Path) -> N
 
 def test_a_topic_is_restored(archive: Path, tmp_path: Path) -> None:
     """Values, keys, metadata and order are as they were, in each partition."""
+    page = (ROOT / PAGE).read_text()
     with BrokerProcess(tmp_path / "data", tmp_path / "log", formats=["mamamia"]) as broker:
         broker.start()
         brokerctl = [sys.executable, "-c", "from brokerd.cli.main import main; main()"]
-        create = [*brokerctl, "--server", broker.admin, "topic", "create", "orders-restored"]
-        subprocess.run([*create, "--partitions", "2"], cwd=ROOT, check=True, timeout=SECONDS)
-        run(example(PAGE, "batch_message"), archive, ("127.0.0.1:9000", broker.address))
+        (line,) = re.findall("^    brokerctl .* (archive restore-topic .*)$", page, re.MULTILINE)
+        given = ["--server", broker.admin, *line.split(), f"--archive={archive}"]
+        subprocess.run([*brokerctl, *given], cwd=ROOT, check=True, timeout=SECONDS)
         found: dict[int, list[tuple[object, object, object]]] = {0: [], 1: []}
         with MamamiaClient(broker.address) as client:
             while leased := client.acquire_batch("orders-restored", "g", "me", 1_000, wait=1.0):

@@ -76,8 +76,7 @@ def preview(begin: bytes, encoding: int | None) -> str:
 def payload(record: NewRecord) -> Payload:
     """Return the bytes of the record in a request. Raises `InvalidRequest`."""
     value, encoding = _value_of(record)
-    metadata = None if record.metadata is None else _packed(record.metadata, "metadata")
-    return Payload(value, encoding, _key_of(record), metadata)
+    return Payload(value, encoding, _key_of(record), _metadata_of(record))
 
 
 def _value(value: bytes, encoding: int) -> tuple[Any, str | None]:
@@ -145,6 +144,24 @@ def _key_of(record: NewRecord) -> bytes | None:
     if record.key_base64 is not None:
         return _from_base64(record.key_base64, "key_base64")
     return None if record.key is None else record.key.encode()
+
+
+def _metadata_of(record: NewRecord) -> bytes | None:
+    if record.metadata is not None and record.metadata_base64 is not None:
+        raise InvalidRequest("a record has either metadata or metadata_base64")
+    if record.metadata_base64 is None:
+        return None if record.metadata is None else _packed(record.metadata, "metadata")
+    metadata = _from_base64(record.metadata_base64, "metadata_base64")
+    _check_packed(metadata, "metadata_base64")
+    return metadata
+
+
+def _check_packed(value: bytes, name: str) -> None:
+    """Raise `InvalidRequest` if bytes are not MessagePack."""
+    try:
+        msgpack.unpackb(value, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise InvalidRequest(f"{name} is not msgpack: {error_text(error)}") from None
 
 
 def _packed(value: Any, name: str) -> bytes:

@@ -33,7 +33,7 @@ def again(shape: RecordShape) -> NewRecord:
         new["value_base64"] = told["value_base64"]
     else:
         new["value"] = told["value"]
-    for name in ("key", "key_base64", "metadata"):
+    for name in ("key", "key_base64", "metadata", "metadata_base64", "producer_time"):
         if told[name] is not None:
             new[name] = told[name]
     return msgspec.json.decode(msgspec.json.encode(new), type=NewRecord)
@@ -128,14 +128,25 @@ JSON = st.recursive(
         st.tuples(JSON.map(msgpack.packb), st.just(Encoding.MSGPACK)),
     ),
     st.none() | st.binary(),
+    st.none() | st.dictionaries(st.text() | st.binary(), JSON | st.binary()).map(msgpack.packb),
+    st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
 )
 def test_what_was_shown_can_be_produced_again(
-    value: tuple[bytes, Encoding], key: bytes | None
+    value: tuple[bytes, Encoding], key: bytes | None, metadata: bytes | None, time: int | None
 ) -> None:
     """It is the same record then, whatever it holds."""
     raw, encoding = value
-    produced = payload(again(show(raw, encoding, key=key)))
-    assert (produced.value, produced.encoding, produced.key) == (raw, encoding, key)
+    more = {"key": key, "metadata": metadata, "producer_time": time}
+    request = again(show(raw, encoding, **more))
+    assert payload(request) == (raw, encoding, key, metadata)
+    assert request.producer_time == time
+
+
+def test_metadata_comes_in_one_form() -> None:
+    with pytest.raises(InvalidRequest, match="either metadata or metadata_base64"):
+        payload(NewRecord(value="x", metadata={}, metadata_base64=""))
+    with pytest.raises(InvalidRequest, match="metadata_base64 is not msgpack"):
+        payload(NewRecord(value="x", metadata_base64=b64(b"\xc1")))
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def described() -> dict[str, set[str]]:
                 options |= set(re.findall(r"--[\w-]+", body))
             options |= shared if "FILTER" in head else set()
             options |= settings if "SETTINGS" in head else set()
-            found[re.match(r"[a-z ]+[a-z]", head)[0]] = options  # type: ignore[index]
+            found[re.match(r"[a-z](?:[a-z ]|-(?=[a-z]))*[a-z]", head)[0]] = options  # type: ignore[index]
     return found
 
 

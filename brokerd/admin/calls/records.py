@@ -35,7 +35,7 @@ from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.delayed.schedule import check_delay, delays_frame_bytes
 from brokerd.broker.records.size import record_frame_bytes
 from brokerd.broker.slices import SLICE_SECONDS, SliceOwner
-from brokerd.errors import BrokerdError, DamagedData, RecordTooLarge
+from brokerd.errors import BrokerdError, DamagedData, InvalidRequest, RecordTooLarge
 from brokerd.security import READ, WRITE
 from brokerd.values import ADMIN_RECORD_BYTES, Format, Record
 
@@ -60,6 +60,8 @@ async def append_records(call: Call) -> AppendedList:
         _check_size(one)
         if record.delay_seconds:
             check_delay(us_of(record.delay_seconds))
+            if record.producer_time is not None:
+                raise InvalidRequest("a delayed message has no producer_time")
     name = call.path["topic"]
     return AppendedList(await call_when_admitted(call.broker, lambda: _append(call, name, batch)))
 
@@ -106,7 +108,13 @@ def _append_one(
         )
         return Appended(schedule_id=schedule_id)
     offset = broker.appender.append(
-        partition, one.value, one.encoding, one.key, one.metadata, expires_at_us=expires_at_us
+        partition,
+        one.value,
+        one.encoding,
+        one.key,
+        one.metadata,
+        producer_time=record.producer_time,
+        expires_at_us=expires_at_us,
     )
     return Appended(partition.index, offset)
 

@@ -82,6 +82,9 @@ class NewRecord(Struct, forbid_unknown_fields=True):
     key: str | None = None
     key_base64: str | None = None
     metadata: dict[str, Any] | None = None
+    metadata_base64: str | None = None
+    producer_time: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
+    """A number that the producer chooses; not for delayed messages."""
     partition: Index | None = None
     ttl_seconds: Seconds | None = None
     """Left out: the TTL of the topic; 0: no expiry."""

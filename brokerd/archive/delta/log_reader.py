@@ -117,6 +117,24 @@ class DeltaLog:
         self._snapshot, self._fingerprint, self._tag = known, fingerprint, tag
         return known
 
+    def read_at(self, version: int) -> Snapshot:
+        """Return an earlier version. The files of it may have been deleted.
+
+        :raises ArchiveUnavailable: there is no such version, or its commits are gone.
+        :raises ForeignArchive: the table belongs to another program or another log.
+        :raises NewerFormat: a later version of brokerd wrote it.
+        """
+        with _unavailable(self.table):
+            names = list_log(self.table)
+            newest = max(names.commits | names.checksummed, default=-1)
+            if not 0 <= version <= newest:
+                raise ArchiveUnavailable(
+                    f"{self.table} has no version {version}; the newest is {newest}"
+                )
+            checkpoints = frozenset(one for one in names.checkpoints if one <= version)
+            base = self._base(names._replace(checkpoints=checkpoints))
+            return self._follow(base, version)
+
     def _is_unchanged(self, version: int) -> bool:
         """Return True if the version is still the newest; False if unknown. The check is cheap."""
         last, following = commit_name(version), commit_name(version + 1)
