@@ -2,9 +2,10 @@
 
 python -m tests.mutation groups --count 60 --cosmic-ray /tmp/mutation/bin/cosmic-ray
 
-cosmic-ray changes one operator, number, or word of the source at a time and runs the tests of the
-room. A mutant survives if they pass. The seed selects ``count`` of all mutants; type annotations
-have none. docs/testing.rst, section "Mutation tests", describes how to install cosmic-ray.
+cosmic-ray changes one operator, number, or word of the source at a time and runs the tests that
+the modules of the room name. A mutant survives if they pass. The seed selects ``count`` of all
+mutants; type annotations have none. docs/testing.rst, section "Mutation tests", describes how to
+install cosmic-ray.
 """
 
 from __future__ import annotations
@@ -27,23 +28,15 @@ from pathlib import Path
 from tests.planted import ROOT, copy_tree
 
 ROOMS = {
-    "walformat": (
-        "brokerd/walformat",
-        "tests/test_walformat.py tests/wal/test_directory.py tests/wal/test_recover.py",
-    ),
-    "groups": ("brokerd/groups", "tests/groups"),
-    "recovery": (
-        "brokerd/wal/recovery",
-        "tests/wal/test_cut_short.py tests/wal/test_directory.py tests/broker/test_log_end.py "
-        "tests/wal/test_recover.py",
-    ),
-    "delta": (
-        "brokerd/archive/delta",
-        "tests/archive/test_vacuum.py tests/archive/test_table.py tests/archive/test_checkpoints.py"
-        " tests/archive/test_log_files.py",
-    ),
+    "walformat": "brokerd/walformat",
+    "groups": "brokerd/groups",
+    "recovery": "brokerd/wal/recovery",
+    "delta": "brokerd/archive/delta",
 }
-"""The source directory of a room, and its tests."""
+"""The source directory of each room."""
+
+TESTS = "# Tests: "
+"""The first line of a module begins so and names its tests."""
 
 CONFIGURATION = """
 [cosmic-ray]
@@ -55,6 +48,18 @@ test-command = "{python} -m pytest -q -x -p no:cacheprovider -m 'not slow' --tb=
 [cosmic-ray.distributor]
 name = "local"
 """
+
+
+def tests_of(source: str) -> list[str]:
+    """Return the test files that the modules of a room name."""
+    named: set[str] = set()
+    for path in (ROOT / source).rglob("*.py"):
+        first = path.read_text().partition("\n")[0]
+        if first.startswith(TESTS):
+            named.update(one.strip() for one in first.removeprefix(TESTS).split(","))
+    return sorted(
+        one for one in named if not any(one != other and one.startswith(other) for other in named)
+    )
 
 
 def annotations(source: str) -> Iterator[tuple[int, int, int, int]]:
@@ -101,7 +106,8 @@ def main(given: list[str]) -> int:
     parser.add_argument("--seconds", type=float, help="end after this time, with what there is")
     parser.add_argument("--cosmic-ray", default="cosmic-ray", metavar="PROGRAM")
     options = parser.parse_args(given)
-    source, tests = ROOMS[options.room]
+    source = ROOMS[options.room]
+    tests = " ".join(tests_of(source))
     with tempfile.TemporaryDirectory(prefix="mutation-") as directory:
         root = Path(directory)
         copy_tree(root)
@@ -137,11 +143,14 @@ def main(given: list[str]) -> int:
             if result is None:
                 continue
             outcome = str(result["test_outcome"]).rpartition(".")[2].lower()
+            if outcome == "killed" and result["output"] == "timeout":
+                outcome = "timeout"
             outcomes[outcome] += 1
             if outcome == "survived":
                 print(result["diff"], end="\n\n")
-    tried = outcomes.total()
-    print(f"{options.room}: {outcomes['killed']} of {tried} mutants killed; there are {total}")
+    killed, slow = outcomes["killed"], outcomes["timeout"]
+    print(f"{options.room}: {killed} of {outcomes.total()} mutants killed, {slow} ran out of time")
+    print(f"the sample has {min(options.count, total)} of {total} mutants, seed {options.seed}")
     return 0
 
 

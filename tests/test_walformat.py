@@ -176,6 +176,10 @@ class TestRoundTrips:
         body = encode_group_events(group, events)
         assert decode_group_events(body, len(events)) == (group, events)
 
+    def test_a_thousand_group_events_come_back(self) -> None:
+        events = [(3, offset, 0, 0, 0, "", "") for offset in range(1_000)]
+        assert decode_group_events(encode_group_events("g", events), 1_000) == ("g", events)
+
     @given(st.lists(st.binary(max_size=30), max_size=5), st.integers(0, 2**40))
     def test_a_frame_comes_back_and_has_the_size_foretold(
         self, bodies: list[bytes], block: int
@@ -253,6 +257,12 @@ class TestDamage:
         for length in range(len(self.FRAME)):
             with pytest.raises(FormatError):
                 list(iter_entries(self.FRAME[:length], SALT))
+
+    def test_a_header_that_is_cut_short_says_how_many_bytes_are_left(self) -> None:
+        with pytest.raises(FormatError, match="frame header is cut short: 5 bytes of 64"):
+            parse_frame_header(bytes(12), SALT, 7)
+        with pytest.raises(FormatError, match="entry header is cut short: 5 bytes of 48"):
+            parse_entry_header(bytes(12), SALT, 7)
 
     def test_bytes_of_another_segment_never_pass(self) -> None:
         other = segment_salt(bytes(16))
@@ -343,6 +353,7 @@ class TestRefusals:
         ("events", "message"),
         [
             ([], "1 to"),
+            ([(1, 0, 0, 0, 0, "", "")] * (2**20 + 1), "1 to 1048576 events, not 1048577"),
             ([(1, 2**63, 0, 0, 0, "", "")], "does not fit"),
             ([(1, 0, 0, -1, 0, "", ""), (1, 0, 0, 0, 0, "", "")], "does not fit"),
         ],

@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.wal import LostRange, WalOptions
-from brokerd.walformat import Entry, encode_frame, segment_salt
+from brokerd.walformat import Entry, EntryKind, encode_frame, segment_salt
 from simulator.machine.disk import CrashModel, SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
@@ -67,6 +67,15 @@ class TestReplay:
         assert report.next_lsn == ends[-1]
         assert report.next_offsets == {(1, 0): 7, (2, 0): 1}
         assert report.cut is None and report.damages == []
+
+    def test_no_entry_of_another_kind_is_taken_for_a_loss(self) -> None:
+        """The bodies are none of a loss, so a start that took one for it would fail."""
+        rig = Rig()
+        kinds = [kind for kind in EntryKind if kind not in (EntryKind.RECORDS, EntryKind.LOST)]
+        rig.put(*(Entry(kind, 1, 0, 0, 1, b"body") for kind in kinds))
+        again = rig.restart()
+        assert [entry.kind for entry in again.entries()] == kinds
+        assert again.report.loss_entries == []
 
     def test_only_frames_from_the_given_position_are_applied(self) -> None:
         disk, _, ends = small_log()

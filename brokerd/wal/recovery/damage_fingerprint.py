@@ -1,4 +1,4 @@
-# Tests: tests/broker/test_cured.py
+# Tests: tests/broker/test_cured.py, tests/wal/test_damage_fingerprint.py
 """Fingerprints of damaged places, which tell whether damage has changed.
 
 State that was built from a damaged log lacks the damaged entries. When the place is cured, or more

@@ -1,4 +1,4 @@
-# Tests: tests/wal/test_recover.py
+# Tests: tests/wal/test_recover.py, tests/wal/test_damage_fingerprint.py
 """The report of a replay: frames, damage, lost records."""
 
 from __future__ import annotations

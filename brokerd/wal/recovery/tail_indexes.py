@@ -1,4 +1,4 @@
-# Tests: tests/wal/test_cut_short.py
+# Tests: tests/wal/test_cut_short.py, tests/wal/test_damage_fingerprint.py
 """Index files at the end of a log whose last segments are short or missing.
 
 The log writes an index once its segment is complete and synced. So a sound index proves how far the
