@@ -62,6 +62,14 @@ class DueQueue:
     def push_run(self, due_us: int, first: int, count: int) -> None:
         """Add ``count`` offsets from ``first`` on, as `push` does."""
         heap = self.heap
+        size, lowest = len(heap), due_us << OFFSET_BITS | first
+        if size + count <= self._limit:
+            # Rising entries that are above their parents extend a heap. The last parent of an old
+            # entry may be an entry of the run itself.
+            parents = heap[max(size - 1, 0) // 2 : (size + count) // 2]
+            if not parents or max(parents) <= lowest:
+                heap += range(lowest, lowest + count)
+                return
         for offset in range(first, first + count):
             heappush(heap, due_us << OFFSET_BITS | offset)
             if len(heap) > self._limit:

@@ -10,7 +10,8 @@ docs/leases.rst is the contract.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from functools import partial
+from itertools import islice, repeat
 
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
 from brokerd.groups import snapshot, snapshot_decode
@@ -24,6 +25,9 @@ from brokerd.walformat import EventKind
 
 STALE_PER_LAPSE = 8
 """Stale deadlines that `end_due` passes over for each lapse."""
+
+RUN_MIN = 4
+"""Number of records from which `LeaseStore.settle_run` first tries to settle all at once."""
 
 MAX_ATTEMPTS_REASON = "max_attempts"
 GIVEN_UP_REASON = "given_up"
@@ -39,6 +43,7 @@ _EXPIRED = int(EventKind.EXPIRED)
 _DEAD = int(EventKind.DEAD)
 
 _new_tuple = tuple.__new__
+_new_grant: Callable[[tuple[int, ...]], Grant] = partial(_new_tuple, Grant)
 
 Failure = tuple[int | None, str, bool]
 """(delay_us, reason, dead) of a failed settle."""
@@ -152,19 +157,22 @@ class LeaseStore(GroupOperations):
 
         It has the effect of the loop of `acquire`, in a fraction of the time.
         """
-        events, token = self.events, self._token + 1
+        offsets = range(first, first + count)
+        tokens = range(self._token + 1, self._token + 1 + count)
+        ones, zeros, durations = repeat(1), repeat(0), repeat(duration_us)
+        owners, reasons = repeat(owner), repeat("")
         deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
-        granted: list[Grant] = []
-        for offset in range(first, first + count):
-            events.append((_LEASED, offset, duration_us, token, 1, owner, ""))
-            leases[offset] = (deadline_us, owner, token, 1, 0, duration_us, None)
-            granted.append(_new_tuple(Grant, (offset, token, 1, 0, duration_us)))
-            token += 1
+        deadlines, nones = repeat(deadline_us), repeat(None)
+        self.events += zip(
+            repeat(_LEASED), offsets, durations, tokens, ones, owners, reasons, strict=False
+        )
+        rows = zip(deadlines, owners, tokens, ones, zeros, durations, nones, strict=False)
+        leases.update(zip(offsets, rows, strict=False))
         self._touched.add_range(first, first + count)
-        self._owners.setdefault(owner, set()).update(range(first, first + count))
+        self._owners.setdefault(owner, set()).update(offsets)
         self._deadlines.push_run(deadline_us, first, count)
-        self._token = token - 1
-        return granted
+        self._token += count
+        return list(map(_new_grant, zip(offsets, tokens, ones, zeros, durations, strict=False)))
 
     def settle(
         self,
@@ -217,6 +225,8 @@ class LeaseStore(GroupOperations):
         leases = self._leases
         if type(leases) is not dict or self._order is not None:
             return 0
+        if len(offsets) >= RUN_MIN and self._settle_range(leases, now_us, offsets, owner, tokens):
+            return len(offsets)
         owners, add_event, add_settled = self._owners, self.events.append, self._settled.add
         settled = 0
         for offset, token in zip(offsets, tokens, strict=True):
@@ -237,6 +247,44 @@ class LeaseStore(GroupOperations):
             add_event((_SETTLED, offset, 0, 0, 0, "", ""))
             settled += 1
         return settled
+
+    def _settle_range(
+        self,
+        leases: dict[int, LeaseRow],
+        now_us: int,
+        offsets: Sequence[int],
+        owner: str | None,
+        tokens: Sequence[int | None],
+    ) -> bool:
+        """Settle consecutive records that one owner has leased; return False if they are not.
+
+        It has the effect of the loop of `settle_run`, in a fraction of the time.
+        """
+        first, end = offsets[0], offsets[0] + len(offsets)
+        rows = list(map(leases.get, offsets))
+        if None in rows or list(offsets) != list(range(first, end)):
+            return False
+        deadlines, holders, held_tokens, *_ = zip(*rows, strict=True)
+        holder = holders[0]
+        if (
+            min(deadlines) < now_us
+            or holders.count(holder) < len(holders)
+            or (owner is not None and owner != holder)
+            or (tokens.count(None) < len(tokens) and tuple(tokens) != held_tokens)
+        ):
+            return False
+        for offset in offsets:
+            del leases[offset]
+        owned = self._owners[holder]
+        owned.difference_update(offsets)
+        if not owned:
+            del self._owners[holder]
+        self._settled.add_range(first, end)
+        zeros, texts = repeat(0), repeat("")
+        self.events += zip(
+            repeat(_SETTLED), offsets, zeros, zeros, zeros, texts, texts, strict=False
+        )
+        return True
 
     def leased_run(self, now_us: int, offsets: Sequence[int]) -> int:
         """Return how many records `settle_run` would settle without an owner and tokens."""

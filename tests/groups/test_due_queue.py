@@ -114,3 +114,31 @@ def test_as_many_live_entries_as_there_may_be_are_never_moved() -> None:
         due[offset] = offset
         queue.push(offset, offset)
     assert not looked
+
+
+@given(
+    st.lists(st.tuples(times, st.integers(0, 300)), max_size=40),
+    st.lists(st.tuples(times, st.integers(1, 30)), min_size=1, max_size=6),
+)
+def test_a_run_is_pushed_like_its_offsets_one_by_one(
+    before: list[tuple[int, int]], runs: list[tuple[int, int]]
+) -> None:
+    """Whether or not its entries are the last ones due."""
+    due: dict[int, int] = {}
+    queue = DueQueue(due.get, due.__len__)
+    for time_us, offset in before:
+        due[offset] = time_us
+        queue.push(time_us, offset)
+    first = 1_000
+    for time_us, count in runs:
+        due.update(dict.fromkeys(range(first, first + count), time_us))
+        queue.push_run(time_us, first, count)
+        first += count
+    expected = [
+        offset for _, offset in sorted((time_us, offset) for offset, time_us in due.items())
+    ]
+    found = []
+    while due:
+        found.append(queue.pop_before(100))
+        del due[found[-1]]
+    assert found == expected

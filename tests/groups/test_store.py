@@ -895,3 +895,57 @@ def test_a_run_of_delays_must_lie_above_all_others() -> None:
     store.delay_run(0, 10, [SECOND] * 3)
     with pytest.raises(ValueError, match="rows at or above"):
         store.delay_run(0, 9, [SECOND])
+
+
+def with_leases(*runs: tuple[str, int]) -> LeaseStore:
+    """A store in which each owner has leased so many records; the durations rise."""
+    store = a_store()
+    for number, (owner, count) in enumerate(runs):
+        store.acquire(number, 1_000, owner, (number + 1) * SECOND, count, accept_run=all_of)
+    store.events.clear()
+    return store
+
+
+def all_of(first: int, count: int) -> int:
+    return count
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "owner", "changed", "now_us", "settled"),
+    [
+        (0, 6, "ann", {}, 0, 6),
+        (0, 10, "ann", {}, 0, 10),
+        (4, 9, None, {}, 0, 5),
+        (4, 9, "ann", {5: None, 6: 7}, 0, 5),
+        (4, 9, "ann", {6: 8}, 0, 2),
+        (0, 6, "bob", {}, 0, 0),
+        (8, 14, "ann", {}, 0, 2),
+        (8, 14, None, {}, 0, 6),
+        (0, 10, "ann", {}, SECOND + 1, 0),
+        (0, 14, None, {}, SECOND + 1, 0),
+        (10, 15, "bob", {}, SECOND + 1, 5),
+        (12, 20, "bob", {}, 0, 3),
+    ],
+)
+def test_a_run_of_settles_is_as_many_single_ones(
+    first: int, end: int, owner: str | None, changed: dict, now_us: int, settled: int
+) -> None:
+    """It ends before the first record without a live lease of that owner and token."""
+    one, other = (with_leases(("ann", 10), ("bob", 5)) for _ in range(2))
+    run = range(first, end)
+    tokens = [changed.get(offset, offset + 1) for offset in run]
+    assert one.settle_run(now_us, run, owner, tokens) == settled
+    for offset in run[:settled]:
+        assert other.settle(now_us, 1_000, offset, True, owner, changed.get(offset, offset + 1))
+    assert one.events == other.events
+    assert list(one.freeze().encode()) == list(other.freeze().encode())
+    assert [one.owned(name) for name in ("ann", "bob")] == [
+        other.owned(name) for name in ("ann", "bob")
+    ]
+
+
+def test_a_run_in_another_order_or_with_a_repeated_record_settles_each_once() -> None:
+    store = with_leases(("ann", 10))
+    assert store.settle_run(0, [7, 6, 5, 4, 3], "ann", [None] * 5) == 5
+    assert store.settle_run(0, [0, 1, 2, 2, 1], "ann", [1, 2, 3, 3, 2]) == 3
+    assert [event[1] for event in store.events] == [7, 6, 5, 4, 3, 0, 1, 2]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Protocol
 
 from xxhash import xxh3_64_intdigest
@@ -280,7 +281,7 @@ class LeaseService:
             grants = self._acquire_from(
                 group_partition, now_us, owner, duration_us, limit - len(found), lease_filter
             )
-            found += [(group_partition, grant) for grant in grants]
+            found += zip(repeat(group_partition), grants, strict=False)
             if len(found) == limit or lease_filter.stopped:
                 group.next_partition = (group.next_partition + step + bool(grants)) % len(
                     partitions

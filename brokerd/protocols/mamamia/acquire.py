@@ -9,7 +9,7 @@ does not try while the connection has too much to send.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import repeat
 
@@ -214,19 +214,15 @@ def answer_many(
 ) -> bytes:
     """Return the answer to ACQUIRE_BATCH."""
     if lease_filter.is_bytes:
-        return acquired_bytes(
-            (
-                message_id_of(group_partition.partition.index, grant.offset),
-                chunk.values[index],
-                chunk.keys[index],
-                grant.token,
-                grant.grants,
-                grant.duration_us / 1e6,
-            )
-            for (group_partition, grant), (chunk, index) in zip(
-                leased, lease_filter.taken, strict=True
-            )
-        )
+        group_partitions, granted = zip(*leased, strict=True)
+        offsets, tokens, grants, _, durations = zip(*granted, strict=True)
+        indexes = [group_partition.partition.index for group_partition in group_partitions]
+        # The ids of partition 0 are its offsets.
+        ids: Iterable[int] = map(message_id_of, indexes, offsets) if any(indexes) else offsets
+        values = [chunk.values[index] for chunk, index in lease_filter.taken]
+        keys = [chunk.keys[index] for chunk, index in lease_filter.taken]
+        seconds = [duration_us / 1e6 for duration_us in durations]
+        return acquired_bytes(zip(ids, values, keys, tokens, grants, seconds, strict=True))
     return acquired_batch(
         [
             batch_item(

@@ -441,12 +441,14 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         tokens: Sequence[int | None],
     ) -> int:
         """Settle the first of these records, of one partition, as processed; return how many."""
-        indexes, offsets = zip(*map(split_message_id, ids), strict=True)
-        if indexes.count(indexes[0]) < len(ids):
+        index, _ = split_message_id(ids[0])
+        first_id, next_id = message_id_of(index, 0), message_id_of(index + 1, 0)
+        if min(ids) < first_id or max(ids) >= next_id:
             return 0
+        offsets = [message_id - first_id for message_id in ids] if index else ids
         leases = self.broker.leases
         with suppress(BrokerdError):  # the first settle raises the error again
-            group_partition = leases.group_partition(topic_name, group_id, indexes[0], max(offsets))
+            group_partition = leases.group_partition(topic_name, group_id, index, max(offsets))
             return leases.settle_run(group_partition, offsets, owner, tokens)
         return 0
 
