@@ -101,8 +101,9 @@ ARROWS: dict[str, set[str]] = {
     "client": WAIST | {"codecs"},
     "cli": WAIST
     | {"client", "codecs", "wal", "walformat", "server.config", "server.listeners"}
-    | {"cli.verbs.erase", "cli.verbs.restore_topic"},
+    | {"cli.verbs.erase", "cli.verbs.recover", "cli.verbs.restore_topic"},
     "cli.verbs.erase": WAIST | {"cli", "archive", "server.config"},
+    "cli.verbs.recover": WAIST | {"cli", "archive", "server.config"},
     "cli.verbs.restore_topic": WAIST | {"cli", "archive", "server.config"},
     "cli.verbs.backup": WAIST
     | {"cli", "backup", "archive.contract", "archive.storage", "wal", "server.config"},

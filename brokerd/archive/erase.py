@@ -16,7 +16,7 @@ from brokerd.archive.contract.bounds import Bounds, TopicBounds
 from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, STAGING
 from brokerd.archive.data_dir import WAL, archive_lock, check_data_dir, read_bounds, rollup_lock
 from brokerd.archive.errors import JobFailed
-from brokerd.archive.job import check_pairing, open_paired_tables
+from brokerd.archive.job import check_pairing, iceberg, open_paired_tables
 from brokerd.archive.journal.copies import delete_copies
 from brokerd.archive.journal.key_search import SegmentRecords, search_journal
 from brokerd.archive.maintain.erase import (
@@ -29,6 +29,7 @@ from brokerd.archive.maintain.erase import (
 )
 from brokerd.archive.run import Run, Settings
 from brokerd.archive.storage.address import Place
+from brokerd.errors import BrokerdError
 
 HOUR_MS = 3_600_000
 END_LSN = 1 << 63
@@ -146,6 +147,11 @@ def _erase(job: EraseJob, run: Run, topic_ids: tuple[int, ...]) -> EraseReport:
     if problem := job.notify():
         problems.append(problem)
     old, deleted = old_files(table, search), list[str]()
+    if job.settings.iceberg:
+        try:
+            iceberg(run, cleans=False, keeps_older=not job.deletes_now)
+        except BrokerdError as error:
+            problems.append(str(error))
     if job.deletes_now:
         run.failpoint("before erase deletes")
         delete_old_files(table, old)

@@ -241,10 +241,11 @@ def describe(run: Run) -> StepReport:
     return describe_files(run)
 
 
-def iceberg(run: Run, *, cleans: bool) -> StepReport:
+def iceberg(run: Run, *, cleans: bool, keeps_older: bool = True) -> StepReport:
     """Add the new versions of the tables to their Iceberg metadata. Return the counts.
 
     :param cleans: delete unused metadata files.
+    :param keeps_older: False: only the newest snapshots stay.
     """
     try:
         from brokerd.archive.iceberg.export import write_iceberg
@@ -253,7 +254,7 @@ def iceberg(run: Run, *, cleans: bool) -> StepReport:
             f"archive.iceberg needs a library that is not installed ({missing.name}): "
             "`pip install 'brokerd[iceberg]'`"
         ) from missing
-    return write_iceberg(run, cleans=cleans)
+    return write_iceberg(run, cleans=cleans, keeps_older=keeps_older)
 
 
 def vacuum(run: Run) -> StepReport:

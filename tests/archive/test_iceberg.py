@@ -25,6 +25,7 @@ from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.delta.checkpoints import checkpoint_if_due
 from brokerd.archive.delta.log_files import COMMITS, commit_name
 from brokerd.archive.delta.tables import open_tables
+from brokerd.archive.erase import EraseJob, run_erase
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.iceberg import metadata_files, snapshots
 from brokerd.archive.iceberg.export import write_iceberg
@@ -166,6 +167,33 @@ def test_same_rows_after_whole_runs(tmp_path: Path, spark: SparkSession) -> None
     data.compacted = {1}
     assert Operation.OVERWRITE in run()
     assert (1, 0, 47, b"new 38") not in data.records()
+
+
+@pytest.mark.parametrize("deletes_now", [True, False])
+def test_an_erasure_leaves_no_snapshot_without_files(tmp_path: Path, deletes_now: bool) -> None:
+    data = Data(tmp_path / "data")
+    for value in (b"one", b"two"):
+        data.append(1, 0, value, b"stays", keys=[b"customer", b"other"])
+        data.log.seal()
+        data.publish()
+        data.roll_up()
+    settings = Settings(file_bytes=MIB, iceberg=True)
+    report = run_erase(
+        EraseJob(
+            data_dir=data.path,
+            root=data.root,
+            settings=settings,
+            now_ms=lambda: NOW_MS,
+            topic="topic-1",
+            key=b"customer",
+            deletes_now=deletes_now,
+        )
+    )
+    assert report.problems == ()
+    check(cast(World, SimpleNamespace(root=data.root)))
+    table = StaticTable.from_metadata(f"file://{data.root}/records")
+    assert table.scan().to_arrow()["key"].to_pylist() == [b"other"] * 2
+    assert len(table.metadata.snapshots) == (1 if deletes_now else 3)
 
 
 def age(world: World, hours: float) -> None:

@@ -205,7 +205,8 @@ def decode_commit(data: bytes, path: Place) -> Actions:
     if not signature and (adds or removed or transactions):
         raise ForeignArchive(
             f"{path} was written by {infos[0].engine_info}, which changed the content of the "
-            "table; use another archive, or restore the version before it (docs/archive-log.rst)"
+            "table; `brokerctl archive recover` restores the version before it "
+            "(docs/archive-log.rst)"
         )
     metadata = [line.meta_data.configuration for line in lines if line.meta_data is not None]
     protocols = [line.protocol for line in lines if line.protocol is not None]

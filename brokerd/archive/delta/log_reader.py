@@ -151,7 +151,7 @@ class DeltaLog:
             checkpoint = read_checkpoint(self.table, version)
             if checkpoint is not None:
                 actions = decode_checkpoint(checkpoint)
-                self._check(actions)
+                check_actions(actions, self._log_id, self.table)
                 return apply(actions, version, None)
         return None
 
@@ -166,23 +166,24 @@ class DeltaLog:
                     f"{path} is missing, and no checkpoint replaces it; restore it from a backup"
                 ) from None
             actions = decode_commit(data, path)
-            self._check(actions)
+            check_actions(actions, self._log_id, self.table)
             base = apply(actions, version, base)
         assert base is not None
         return base._replace(files=base.files.combine_chunks())
 
-    def _check(self, actions: Actions) -> None:
-        """Check the properties and the Delta protocol. Raises ForeignArchive and NewerFormat."""
-        if actions.configuration is not None:
-            check_properties(actions.configuration, self._log_id, self.table)
-        if actions.protocol not in (None, PROTOCOL, OPEN_PROTOCOL):
-            raise ForeignArchive(
-                f"{self.table}: another program raised the table's Delta protocol to reader "
-                f"{actions.protocol.reader}, writer {actions.protocol.writer} "
-                f"({', '.join(actions.protocol.features) or 'no features'}), which brokerd does "
-                "not support; use another archive, or restore the version before it "
-                "(docs/archive-log.rst)"
-            )
+
+def check_actions(actions: Actions, log_id: str, table: Place) -> None:
+    """Check the properties and the Delta protocol. Raises ForeignArchive and NewerFormat."""
+    if actions.configuration is not None:
+        check_properties(actions.configuration, log_id, table)
+    if actions.protocol not in (None, PROTOCOL, OPEN_PROTOCOL):
+        raise ForeignArchive(
+            f"{table}: another program raised the table's Delta protocol to reader "
+            f"{actions.protocol.reader}, writer {actions.protocol.writer} "
+            f"({', '.join(actions.protocol.features) or 'no features'}), which brokerd does "
+            "not support; `brokerctl archive recover` restores the version before it "
+            "(docs/archive-log.rst)"
+        )
 
 
 def read_log_id(table: Place) -> str | None:

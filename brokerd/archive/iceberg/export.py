@@ -23,12 +23,13 @@ from brokerd.archive.storage.store import open_store
 HOUR_MS = 3_600_000
 
 
-def write_iceberg(run: Run, *, cleans: bool) -> StepReport:
+def write_iceberg(run: Run, *, cleans: bool, keeps_older: bool = True) -> StepReport:
     """Add the newest versions of all tables to their Iceberg metadata, and to the catalog.
 
     Snapshots whose files vacuum may delete go first.
 
     :param cleans: delete unused metadata files.
+    :param keeps_older: False: only the newest snapshot of each table stays.
     :raises JobFailed: metadata is damaged, or the catalog has another table of this name.
     :raises ArchiveUnavailable: disk, server or catalog reports an error.
     """
@@ -38,6 +39,8 @@ def write_iceberg(run: Run, *, cleans: bool) -> StepReport:
         catalog = CatalogTables(settings.iceberg_catalog, settings.iceberg_namespace)
     added = removed = 0
     for layout in LAYOUTS.values():
+        if layout.name not in run.tables:
+            continue
         run.failpoint(f"before iceberg of {layout.name}")
         table = run.tables.newest(layout)
         files = MetadataFiles(table.path)
@@ -46,7 +49,7 @@ def write_iceberg(run: Run, *, cleans: bool) -> StepReport:
             files.prepare()
         history = _history(files, table, found, run)
         history = _add_changes(history, table, run)
-        expired = history.expire(_first_version(table, run)) if settings.vacuum else 0
+        expired = history.expire(_first_version(table, run) if keeps_older else table.version)
         added, removed = added + history.added, removed + expired
         number = found.number if found is not None else 0
         if found is None or history.metadata is not found.metadata:
@@ -98,6 +101,8 @@ def _totals(table: Table) -> Totals:
 
 def _first_version(table: Table, run: Run) -> int:
     """Return the oldest version whose files vacuum keeps; -1 for all."""
+    if not run.settings.vacuum:
+        return -1
     now_ms = min(run.now_ms(), run.bounds.time_us // 1000)
     cutoff_ms = now_ms - run.settings.vacuum_hours * HOUR_MS
     found = -1

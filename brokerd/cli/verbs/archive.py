@@ -1,5 +1,5 @@
 # Tests: tests/cli/test_archive.py
-"""``brokerctl archive``: status, refresh, seal, erase, restore-topic (docs/cli.rst)."""
+"""``brokerctl archive``: status, refresh, seal, erase, restore-topic, recover (docs/cli.rst)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from brokerd.cli import output
 from brokerd.cli.options import some
 from brokerd.cli.server import Answer, server_of
 from brokerd.cli.verbs.erase import erase_command
+from brokerd.cli.verbs.recover import recover_command
 from brokerd.cli.verbs.restore_topic import restore_topic_command
 
 _WAITS = {
@@ -24,10 +25,11 @@ _WAITS = {
 
 @click.group("archive")
 def archive_group() -> None:
-    """The archive: status, refresh, seal; erase a key, restore a topic."""
+    """The archive: status, refresh, seal; erase a key, restore a topic, recover."""
 
 
 archive_group.add_command(erase_command)
+archive_group.add_command(recover_command)
 archive_group.add_command(restore_topic_command)
 
 
