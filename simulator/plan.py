@@ -139,6 +139,8 @@ class Settings(Part, frozen=True, kw_only=True):
     blipmq_retry_base_us: int = 100_000
     """A multiple of 1,000."""
     blipmq_grace_seconds: int = 3_600
+    blipmq_look_back_us: int = 0
+    """A multiple of 1,000."""
     archive: bool = False
     """Whether the broker has an archive. A `Rollup` fills it."""
     archive_poll_seconds: int = 5
@@ -161,6 +163,7 @@ class Settings(Part, frozen=True, kw_only=True):
             self.blipmq_max_deliveries,
             self.blipmq_retry_base_us,
             self.blipmq_grace_seconds * 1_000_000,
+            self.blipmq_look_back_us,
         )
 
     def group_rules(self) -> GroupRules:

@@ -14,8 +14,8 @@ class SubscriptionRules(NamedTuple):
     """Duration of the first delivery of a message."""
     grace_us: int = 3_600_000_000
     """Time after which an unused subscription ends."""
-    looks_back: bool = False
-    """Whether a subscription may begin a little in the past."""
+    look_back_us: int = 0
+    """Time before its creation at which a subscription begins."""
 
     def flight_us(self, delivery: int) -> int:
         """Return the duration of a delivery, counted from 1."""

@@ -111,6 +111,7 @@ def config_of(settings: Settings) -> Config:
             max_deliveries=settings.blipmq_max_deliveries,
             retry_base_ms=settings.blipmq_retry_base_us // 1_000,
             subscription_grace_seconds=settings.blipmq_grace_seconds,
+            look_back_ms=settings.blipmq_look_back_us // 1_000,
         ),
         mamamia=Mamamia(principal=settings.principal),
         security=Security(auth="on" if settings.principal else "off"),

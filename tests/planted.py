@@ -1266,6 +1266,26 @@ BUGS = (
         ("now_seconds) + 1 / quota.requests", "now_seconds) + 0.5 / quota.requests"),
         tests="security/test_quotas.py",
     ),
+    bug(
+        "looks-back-too-far",
+        "a subscription begins twice as long in the past",
+        "protocols/blipmq/connection.py",
+        (
+            "broker.time.time_us() - self._settings.look_back_us, found",
+            "broker.time.time_us() - 2 * self._settings.look_back_us, found",
+        ),
+        tests="protocols/test_blipmq.py",
+    ),
+    bug(
+        "looks-back-too-short",
+        "a subscription begins half as long in the past",
+        "protocols/blipmq/connection.py",
+        (
+            "broker.time.time_us() - self._settings.look_back_us, found",
+            "broker.time.time_us() - self._settings.look_back_us // 2, found",
+        ),
+        tests="protocols/test_blipmq.py",
+    ),
 )
 
 

@@ -15,7 +15,7 @@ from simulator.draw.broker import draw_disk, draw_network, draw_settings, draw_t
 from simulator.draw.chance import FEATURES, LATER, NEEDS_FSYNC, SECOND, Chance, DrawContext
 from simulator.draw.clients import MIXES, NEEDS, draw_clients
 from simulator.draw.faults import CRASHES_MAX, draw_faults
-from simulator.draw.formats import FORMATS, add_formats
+from simulator.draw.formats import FORMATS, add_formats, add_look_back
 from simulator.draw.registry import add_registrar
 from simulator.plan import Plan
 
@@ -51,5 +51,6 @@ def generate(seed: int) -> Plan:
         faults=draw_faults(context, [client.name for client in clients]),
     )
     plan = add_formats(plan, replace(context, chance=Chance(f"plan/{seed}/formats")))
+    plan = add_look_back(plan, Chance(f"plan/{seed}/look back"))
     plan = add_archive(plan, replace(context, chance=Chance(f"plan/{seed}/archive")))
     return add_registrar(plan, replace(context, chance=Chance(f"plan/{seed}/registry")))

@@ -87,6 +87,9 @@ TAILED: frozenset[WireFormat] = frozenset(("rustlog", "mega", "flymq"))
 """Formats with a client that reads at the end of a partition all the time."""
 TAIL_READS = 300
 
+LOOKS_BACK = 0.4
+"""Probability of subscriptions that begin in the past, where there are any."""
+
 CONNECTION_FAULTS = "drops", "stalls", "slow readers"
 """Faults of a client's connection."""
 
@@ -194,6 +197,14 @@ def draw_settings(chance: Chance, settings: Settings) -> Settings:
         blipmq_retry_base_us=chance.scale(10, 3_000) * MS,
         blipmq_grace_seconds=chance.scale(1, 10) if chance.on(0.1) else 3_600,
     )
+
+
+def add_look_back(plan: Plan, chance: Chance) -> Plan:
+    """Return the plan, in which subscriptions may begin in the past. ``chance`` is its own."""
+    if "blipmq" not in plan.formats or not chance.on(LOOKS_BACK):
+        return plan
+    look_back_us = chance.scale(1, 60_000) * MS
+    return replace(plan, settings=replace(plan.settings, blipmq_look_back_us=look_back_us))
 
 
 def draw_connection_faults(

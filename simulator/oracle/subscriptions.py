@@ -202,9 +202,9 @@ class Subscriptions:
         return one.span.first_us + self._rules.flight_us(before + 1)
 
     def _check_begin(self, group_partition: GroupPartition) -> Iterator[Violation]:
-        """P3: check that no record is older than the subscription."""
-        begun = self._lives.span(group_partition.subscribe)
-        if self._rules.looks_back:
+        """P3: check that no record is older than the begin of the subscription."""
+        begun = self._begin(group_partition)
+        if begun is None:
             return
         for poll in group_partition.polls:
             record = self._record(group_partition, poll)
@@ -213,6 +213,20 @@ class Subscriptions:
                 yield violation(
                     "P3-from-now", text, record.sent.produce, group_partition.subscribe, poll
                 )
+
+    def _begin(self, group_partition: GroupPartition) -> Span | None:
+        """Return the bounds of the time from which on it gets records.
+
+        It looks back in broker time. None if a step of the wall clock may have changed the age of
+        records.
+        """
+        begun = self._lives.span(group_partition.subscribe)
+        back_us = self._rules.look_back_us
+        if not back_us:
+            return begun
+        if self._history.clock_steps != []:
+            return None
+        return Span(begun.first_us - back_us - SLACK_US, begun.last_us - back_us + SLACK_US)
 
     def _record(self, group_partition: GroupPartition, poll: Poll) -> Record | None:
         """Return the record of a delivery, if its place is known and unique."""
@@ -281,7 +295,7 @@ class Subscriptions:
         deliveries = self._deliveries(group_partition)
         values = {poll.handed.value for poll in group_partition.polls if poll.handed is not None}
         may_have_more = any(poll.answered_us == NEVER for poll in group_partition.polls)
-        begun = self._lives.span(group_partition.subscribe)
+        begun = self._begin(group_partition) or self._lives.span(group_partition.subscribe)
         for record in self._records.of_topic.get(topic, ()):
             message = record.sent.message
             if not begun.is_before(record.stored) or not self._records.is_known(record):

@@ -87,6 +87,33 @@ def a_message_from_before_the_subscription(story: Story, wrong: bool) -> None:
     poll(story, (0, b"a"))
 
 
+def looks_back(story: Story, back_us: int) -> None:
+    story.history.subscriptions = story.history.subscriptions._replace(look_back_us=back_us)
+
+
+@breaks("P3-from-now")
+def a_message_from_before_the_time_to_which_a_subscription_looks_back(
+    story: Story, wrong: bool
+) -> None:
+    looks_back(story, SECOND_US)
+    publish(story, b"a")
+    story.wait(2 * SECOND_US if wrong else SECOND_US // 2)
+    subscribe(story)
+    poll(story, (0, b"a"))
+
+
+@breaks("P5-eventually")
+def a_message_missing_since_the_time_to_which_a_subscription_looks_back(
+    story: Story, wrong: bool
+) -> None:
+    looks_back(story, SECOND_US)
+    publish(story, b"a")
+    story.wait(SECOND_US // 2 if wrong else 2 * SECOND_US)
+    subscribe(story)
+    drained(story)
+    story.audit((0, b"a"), drain=((0, b"a"),))
+
+
 @breaks("P3-one-lease")
 def a_message_delivered_while_it_is_in_flight(story: Story, wrong: bool) -> None:
     subscribe(story)
