@@ -54,6 +54,19 @@ def produced(
     )
 
 
+def produced_run(
+    topic: str, first_offset: int, timestamp_ms: int, value_sizes: Sequence[int]
+) -> bytes:
+    """Return the answers to PRODUCEs of consecutive records without keys, in partition 0."""
+    head, pack = _produced_head(topic, Opcode.PRODUCE), _STORED.pack
+    return b"".join(
+        [
+            head + pack(0, offset, timestamp_ms, -1, size)
+            for offset, size in enumerate(value_sizes, first_offset)
+        ]
+    )
+
+
 @lru_cache(maxsize=1024)
 def _produced_head(topic: str, opcode: int) -> bytes:
     """Return the common beginning of all answers to PRODUCE, or a variant, of a topic."""

@@ -53,7 +53,7 @@ _U16 = Struct(">H")
 _U32 = Struct(">I")
 _I32 = Struct(">i")
 _NO_KEY = bytes(_U32.size)
-_NO_PARTITION = frozenset((_I32.pack(-1), _I32.pack(0)))
+_NO_PARTITION = (_I32.pack(-1), _I32.pack(0))
 """Any partition, and the first one."""
 
 
@@ -141,15 +141,18 @@ def produce_run(frames: Sequence[Frame]) -> tuple[str, list[bytes]]:
         return "", values
     value_at = size_at + _U32.size
     around = value_at + _I32.size
+    start, length = head, -1
     for opcode, flags, payload in frames:
-        size = len(payload) - around
+        if len(payload) != length:
+            length = len(payload)
+            if length < around:
+                break
+            start = head + _U32.pack(length - around)
         if (
             opcode != _PRODUCE
             or flags & COMPRESSION_MASK
-            or size < 0
-            or not payload.startswith(head)
-            or payload[size_at:value_at] != _U32.pack(size)
-            or payload[-_I32.size :] not in _NO_PARTITION
+            or not payload.startswith(start)
+            or not payload.endswith(_NO_PARTITION)
         ):
             break
         values.append(payload[value_at : -_I32.size])

@@ -155,10 +155,10 @@ class ProduceConnection(RequestConnection):
         first = broker.appender.append_values(partition, values, Format.FLYMQ)
         chunk = partition.chunks.open
         assert chunk is not None, "the records were just appended to it"
-        self._receipts += [
-            ProduceReceipt(name, 0, offset, chunk, offset, -1, len(value), PRODUCE)
-            for offset, value in enumerate(values, first)
-        ]
+        self.queue_receipts()
+        self.wrote()
+        answers = partial(_run_answers, name, first, chunk, list(map(len, values)))
+        self.answer_when_durable(answers, count, count * (PRODUCED_BYTES + len(name)))
         return count
 
     def produce_with_ttl(self, request: ProduceWithTtl) -> None:
@@ -221,6 +221,12 @@ def too_large(size: int) -> RecordTooLarge:
     return RecordTooLarge(
         f"key and value have {size} bytes together, and {CONTENT_BYTES_MAX} is the limit"
     )
+
+
+def _run_answers(topic: str, first: int, chunk: Chunk, value_sizes: list[int]) -> bytes:
+    """Return the answers to a run of PRODUCE requests, all of one frame of the log."""
+    time_ms = chunk.times_us[first - chunk.base] // 1000
+    return flymq.produced_run(topic, first, time_ms, value_sizes)
 
 
 def _produce_answers(stored: list[ProduceReceipt]) -> bytes:
