@@ -10,7 +10,10 @@ chunk.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache, partial
 from struct import Struct
+from typing import Any
 
 from brokerd.codecs.mega.layouts import HEAD, TIMESTAMP, TIMESTAMP_NUMBER
 from brokerd.codecs.mega.values import (
@@ -26,6 +29,9 @@ from brokerd.codecs.mega.values import (
     StreamError,
     Type,
 )
+
+_new_produce: Callable[[tuple[Any, ...]], Produce] = partial(tuple.__new__, Produce)
+"""`Produce._make` without a step of Python: a read has hundreds of requests."""
 
 _ID = Struct(">i")
 _HEAD_BYTES = HEAD.size
@@ -124,7 +130,37 @@ class RequestReader:
             end = self._request(data, position, size, requests)
             if end == position:
                 return
+            if end < size and not (self._skip_bytes or self._maybe_trailer):
+                end = self._like_the_last(data, position, end, size, requests)
             position = end
+
+    def _like_the_last(
+        self, data: bytes, start: int, end: int, size: int, requests: list[Request | Refused]
+    ) -> int:
+        """Append the next requests as long as they are PRODUCEs for the topic of the last one.
+
+        The last one is at ``start`` to ``end``. Return the end of the others. It has the effect of
+        `_request` for each, in a third of the time.
+        """
+        last = requests[-1]
+        if type(last) is not Produce:
+            return end
+        fixed = end - start - len(last.payload)
+        kind_topic = data[start + _ID.size : start + fixed - _TIMESTAMP_NUMBER_BYTES]
+        if not data.startswith(kind_topic, end + _ID.size):
+            return end
+        topic, longest = last.topic, self._max_payload_bytes
+        unpack = _produce_layout(len(kind_topic)).unpack_from
+        position = end
+        while position + fixed <= size:
+            correlation_id, found, timestamp, length = unpack(data, position)
+            payload = position + fixed
+            end = payload + length
+            if found != kind_topic or end > size or not 0 <= length <= longest:
+                break
+            requests.append(_new_produce((correlation_id, topic, timestamp, data[payload:end])))
+            position = end
+        return position
 
     def _request(
         self, data: bytes, position: int, size: int, requests: list[Request | Refused]
@@ -211,6 +247,12 @@ class RequestReader:
     ) -> None:
         requests.append(Refused(correlation_id, code))
         self.error = StreamError(f"{problem}; the connection cannot be followed any further")
+
+
+@lru_cache(maxsize=64)
+def _produce_layout(kind_topic_bytes: int) -> Struct:
+    """Return the layout of a PRODUCE before its payload: id, kind and topic, time, length."""
+    return Struct(f">i{kind_topic_bytes}sqi")
 
 
 def _text(topic: bytes) -> str:
