@@ -19,6 +19,7 @@ from brokerd.codecs.blipmq.messages import (
     encode,
     frame_reader,
     poll_run,
+    pongs,
     publish_run,
     type_of,
 )
@@ -95,6 +96,7 @@ __all__ = [
     "encode",
     "frame_reader",
     "poll_run",
+    "pongs",
     "publish_run",
     "type_of",
 ]

@@ -7,7 +7,7 @@ length. Checks are in the order of the page (section Bad input).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import Any
 
@@ -45,6 +45,7 @@ _U16 = Struct(">H")
 _ACK = int(FrameType.ACK)
 _PUBLISH = int(FrameType.PUBLISH)
 _PING = int(FrameType.PING)
+_PONG = int(FrameType.PONG)
 _POLL = int(FrameType.POLL)
 _TYPES = frozenset(FrameType)
 
@@ -81,6 +82,12 @@ def encode(message: Message) -> bytes:
     if length > MAX_LENGTH:
         raise ValueError(f"a frame of {length} bytes is over the limit of {MAX_LENGTH}")
     return _LENGTH_HEAD.pack(length, frame_type, message[0]) + payload
+
+
+def pongs(correlation_ids: Iterable[int]) -> bytes:
+    """Return the PONG frames with these ids."""
+    pack = _LENGTH_HEAD.pack
+    return b"".join([pack(MIN_LENGTH, _PONG, number) for number in correlation_ids])
 
 
 # -- decoding --------------------------------------------------------------------------------------

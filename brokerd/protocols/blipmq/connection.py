@@ -47,6 +47,7 @@ from brokerd.codecs.blipmq import (
     encode,
     frame_reader,
     poll_run,
+    pongs,
     publish_run,
     type_of,
 )
@@ -179,7 +180,7 @@ class BlipmqConnection(PollConnection):
         broker.appender.append_values(topic.partitions[0], messages, Format.BLIPMQ)
         self.wrote()
         if pings:
-            self.answer_run(b"".join([encode(Pong(ping)) for ping in pings]), len(pings))
+            self.answer_run(pongs(pings), len(pings))
         return count
 
     def _lease_run(self, frames: list[bytes]) -> int:
