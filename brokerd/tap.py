@@ -149,10 +149,10 @@ def assemble(
         reactor, data_dir, core, listeners, health, process_exit, notifier, _log, facts
     )
     if config.admin.endpoint != "none":
-        hosts = None
-        if config.security.auth == "off":
-            only_writes = not checks_host(config, endpoints[ADMIN])
-            hosts = Hosts([socket.gethostname(), *config.admin.hosts], only_writes)
+        has_login = config.security.auth != "off"
+        only_writes = not has_login and not checks_host(config, endpoints[ADMIN])
+        names = [socket.gethostname(), *config.admin.hosts]
+        hosts = Hosts(names, only_writes, has_login)
         api = core.api()
         api.options = options
         site = make_site(service.status, api, health, metrics, reactor, _log, hosts)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 from twisted.logger import LogEvent
 
+from brokerd.archive.contract.view import ForeignArchive
 from brokerd.codecs.mamamia import Acquire, Produce, Produced
 from brokerd.server.sections import Archive, Broker, Config, Wal
 from brokerd.server.tls import Credentials, TlsFiles
@@ -148,6 +149,20 @@ def archive_unreadable(directory: Path) -> Provoked:
     return Provoked(watched, end)
 
 
+def archive_unusable(directory: Path) -> Provoked:
+    """The archive of another log is there before this log has one."""
+    archive = FakeArchive()
+    archive.failure = ForeignArchive("it is the archive of another log")
+    watched = Watched(directory, CONFIG, open_archive=archive.open)
+    watched.pass_time(6)
+
+    def end() -> None:
+        archive.failure = None
+        watched.pass_time(12)
+
+    return Provoked(watched, end)
+
+
 def archive_behind(directory: Path) -> Provoked:
     """The rollup does not run for a day."""
     watched, archive = archived(directory)
@@ -231,6 +246,7 @@ ALL: dict[str, Callable[[Path], Provoked]] = {
         loop_stalled,
         log_damaged,
         archive_unreadable,
+        archive_unusable,
         archive_behind,
         clock_ahead,
         certificate_expires,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from brokerd.codecs.mamamia import Acquire, Produce, Settle
+from brokerd.server.sections import Config, Telemetry
 from tests.broker.fakearchive import FakeArchive
 from tests.test_conditions import ALL
 from tests.watched import Watched
@@ -63,7 +64,8 @@ def grouped(expression: str) -> set[str]:
 def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     """The series of a broker that has done some of everything."""
     archive = FakeArchive()
-    watched = Watched(tmp_path_factory.mktemp("broker"), open_archive=archive.open)
+    config = Config(telemetry=Telemetry(endpoint="http://127.0.0.1:9/v1/traces"))
+    watched = Watched(tmp_path_factory.mktemp("broker"), config, open_archive=archive.open)
     client = watched.connect()
     client.send(Produce("t", b"x"), Produce("t", b"y"), Acquire("t", "g", "c"))
     client.send(Settle("t", "g", 0, "c", True), Produce("t\n", b"refused"))

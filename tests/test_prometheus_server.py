@@ -94,7 +94,8 @@ class Server:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "data", tmp_path / "broker.log") as process:
+    nobody = "telemetry.endpoint=http://127.0.0.1:9/v1/traces"
+    with BrokerProcess(tmp_path / "data", tmp_path / "broker.log", [nobody]) as process:
         process.start()
         yield process
 

@@ -133,7 +133,7 @@ def test_defaults_serve_loopback_only(tmp_path: Path) -> None:
         ([], (b"403", b"403")),
         (["--admin", "unix:admin.sock"], (b"403", b"403")),
         (["--set", "admin.hosts=box.example.org,log.example.org"], (b"200", b"404")),
-        (["--set", "security.auth=on"], (b"200", b"404")),
+        (["--set", "security.auth=on"], (b"200", b"403")),
         (
             ["--admin", "tcp:1:interface=0.0.0.0", "--set", "security.allow_insecure=true"],
             (b"200", b"403"),

@@ -375,6 +375,12 @@ class RecordedDirectory:
             raise FileSystemFailed(f"nothing was mounted on {self.path}")
         return self
 
+    @property
+    def pid(self) -> int:
+        """Process id of the server. While it is stopped (SIGSTOP), the directory hangs."""
+        assert self._process is not None
+        return self._process.pid
+
     def __exit__(self, *_: object) -> None:
         """Unmount the directory; the recording is complete then."""
         assert self._process is not None

@@ -611,6 +611,7 @@ class BrokerCore:
             *self._disk_state.conditions(),
             Condition("log-damaged", lambda: damage.reason if damage.in_log else ""),
             Condition("archive-unreadable", archive_unreadable),
+            Condition("archive-unusable", lambda: archive.uselessness),
             Condition("archive-behind", lambda: archive.lateness),
             Condition("clock-ahead", lambda: self.broker.time.problem),
         ]

@@ -46,6 +46,8 @@ class DiskState:
         self._is_measuring = False
         self._earlier_refusals = 0
         """Refusals before the present shortage."""
+        self._was_short = False
+        """Whether there was a shortage at the last check."""
         self._is_nearly_full = False
 
     def measure(self) -> None:
@@ -82,7 +84,10 @@ class DiskState:
         shortage, refusals = self._wal.shortage, self._group_commit.space_refusals
         if shortage is None:
             self._earlier_refusals = refusals
+            if self._was_short:  # the last measurement may be older than the end of the shortage
+                self._was_short, self.free_bytes, self._measured_at = False, None, None
             return ""
+        self._was_short = True
         if refusals == self._earlier_refusals and self._wal.room:
             return ""
         return (

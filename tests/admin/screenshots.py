@@ -7,8 +7,11 @@ They are not committed.
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +27,8 @@ CUSTOMERS = ("ada", "grace", "edsger", "barbara")
 DEAD_EVERY = 50
 BATCH = 20
 PAUSE_SECONDS = 0.05
+STALL_SECONDS = 2.0
+"""Time for which the broker gets no processor, so that a condition shows."""
 LOAD_SECONDS = 24.0
 """Load before the first picture, for the charts."""
 
@@ -77,11 +82,11 @@ def take(browser: Any, directory: Path, load_seconds: float = LOAD_SECONDS) -> l
             for name in ("orders", "invoices", "shipments"):
                 console.post("topics", {"name": name, "settings": {"retention_seconds": 604_800}})
             with load(broker.address):
-                pictures += _pictures(console, directory, load_seconds)
+                pictures += _pictures(console, directory, load_seconds, broker.pid)
     return pictures
 
 
-def _pictures(console: Console, directory: Path, load_seconds: float) -> Iterator[Path]:
+def _pictures(console: Console, directory: Path, load_seconds: float, pid: int) -> Iterator[Path]:
     page = console.visit("")
     page.wait_for_timeout(load_seconds * 1_000)
     for scheme in ("light", "dark"):
@@ -89,7 +94,15 @@ def _pictures(console: Console, directory: Path, load_seconds: float) -> Iterato
         yield _picture(page, directory / f"overview-{scheme}.png")
     page.set_viewport_size(PHONE)
     yield _picture(page, directory / "overview-phone.png")
-    page.set_viewport_size(DESKTOP)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(STALL_SECONDS)
+    os.kill(pid, signal.SIGCONT)
+    page.locator("#conditions li").get_by_text("loop-stalled").wait_for()
+    for name, size in (("condition-phone", PHONE), ("condition", DESKTOP)):
+        page.set_viewport_size(size)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            yield _picture(page, directory / f"{name}-{scheme}.png")
     page.emulate_media(color_scheme="light")
     console.open("#/topics/orders?partition=0&offset=0")
     yield _picture(page, directory / "topic.png")

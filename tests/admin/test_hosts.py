@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from twisted.internet.interfaces import ISSLTransport
+from zope.interface import directlyProvides
 
 from brokerd.admin.http.hosts import Hosts
 from tests.admin.caller import JSON, Caller, answer_of
@@ -81,3 +85,59 @@ def test_a_site_that_is_open_checks_the_writes_of_pages() -> None:
     assert create("b", "evil.example", "sec-fetch-site: same-origin\r\n") == 403
     assert create("c", "evil.example", "") == 201
     assert create("d", "box.example.org", "origin: http://box.example.org\r\n") == 201
+
+
+LOGIN = "authorization: Basic cm9vdDpndWVzcw==\r\n"
+KEY = "authorization: Bearer bk_1_2\r\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "status"),
+    [
+        ("/api/v1/topics", "", 403),
+        ("/%61pi/v1/topics", "", 403),
+        ("/api/v1/openapi.json", "", 403),
+        ("/api/v1/topics", LOGIN, 403),
+        ("/metrics", LOGIN, 403),
+        ("/api/v1/topics", "origin: http://evil.example\r\n", 403),
+        ("/api/v1/topics", "sec-fetch-site: cross-site\r\n", 403),
+        ("/api/v1/topics", "sec-fetch-site: none\r\nsec-fetch-site: cross-site\r\n", 403),
+        ("/api/v1/topics", "origin: https://evil.example\r\norigin: http://a\r\n", 403),
+        ("/", "", 200),
+        ("/console.js", "", 200),
+        ("/health/live", "", 200),
+        ("/api/v1/topics", KEY, 200),
+        ("/api/v1/topics", "sec-fetch-site: same-origin\r\n", 200),
+        ("/api/v1/topics", "origin: https://evil.example\r\n", 200),
+    ],
+)
+def test_with_logins_a_page_whose_name_was_made_to_lead_here_guesses_none(
+    path: str, head: str, status: int
+) -> None:
+    """Keys, and browsers that reach a proxy by HTTPS, use any name."""
+    caller = Caller(hosts=Hosts(["box.example.org"], has_login=True))
+
+    def ask(host: str) -> tuple[int, Any]:
+        channel, wire = caller.connect()
+        lines = f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{head}\r\n"
+        channel.dataReceived(lines.encode())
+        caller.house.run()
+        top, _, body = wire.value().partition(b"\r\n\r\n")
+        return int(top.split()[1]), body
+
+    found, body = ask("evil.example")
+    assert found == status
+    assert (b"admin.hosts" in body) == (status == 403)
+    if "sec-fetch" not in head and "origin" not in head:
+        assert ask("box.example.org:9644")[0] == ask("127.0.0.1")[0] == 200
+
+
+def test_over_tls_any_name_is_answered() -> None:
+    """The certificate tells the name."""
+    caller = Caller(hosts=Hosts([], has_login=True))
+    channel, wire = caller.connect()
+    directlyProvides(wire, ISSLTransport)
+    lines = "GET /api/v1/topics HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n"
+    channel.dataReceived(lines.encode())
+    caller.house.run()
+    assert wire.value().startswith(b"HTTP/1.1 200 ")

@@ -13,6 +13,7 @@ from brokerd.broker.archive.refresher import ArchiveRefresher, RefreshDone
 from brokerd.broker.context import Context
 from brokerd.broker.retention.sealing import SealCallback, Sealing
 from brokerd.broker.retention.segment_cleaner import SegmentCleaner
+from brokerd.errors import error_text
 
 
 class ArchiveAdmin:
@@ -118,6 +119,19 @@ class ArchiveAdmin:
             return ""  # the first refresh is under way
         why = status["error"] or "it does not exist"
         return f"records of the log cannot be read from the archive: {why}"
+
+    @property
+    def uselessness(self) -> str:
+        """Why an archive on which no record depends yet cannot be used; "" if it can, or is
+        missing.
+        """
+        error = self._archive_refresher.error
+        if error is None or self._state.archived:
+            return ""
+        return (
+            f"the archive cannot be used: {error_text(error)}; the broker deletes no archived "
+            "journal meanwhile"
+        )
 
     @property
     def lateness(self) -> str:
