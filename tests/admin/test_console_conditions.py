@@ -250,6 +250,7 @@ def test_a_log_that_rots(browser: Any, tmp_path: Path) -> None:
         seen.shows("log-damaged", "records known to be lost: 1")
 
 
+@pytest.mark.soak  # three rollups, and a minute after the last failed read
 def test_an_archive_that_falls_behind_and_goes_away(browser: Any, tmp_path: Path) -> None:
     """The rollup stops; the archive is foreign; its files are away while a client reads them."""
     data_dir, archive, away = (tmp_path / name for name in ("data", "archive", "away"))
