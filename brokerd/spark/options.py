@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from brokerd.archive.contract.layout import LAYOUTS, RECORDS
 from brokerd.errors import BrokerdError, escaped
-from brokerd.spark.request import PARTITION_BYTES, Request
+from brokerd.spark.request import PARTITION_BYTES, AsOf, Request
 
 Payload = Literal["bytes", "json", "msgpack", "schema"]
 
@@ -31,7 +31,11 @@ NAMES = (
     "maxBytesPerTrigger",
     "failOnDataLoss",
     "table",
+    "versionAsOf",
+    "timestampAsOf",
+    "lsnAsOf",
 )
+_AS_OF = NAMES[-3:]
 _OF_ALL_TABLES = ("table", "columns", "archive", "partitionBytes")
 ARCHIVE = "archive"
 JOURNAL = "journal"
@@ -167,6 +171,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         tail=parse_boolean(values, "tail", True),
         archived=only != JOURNAL,
         unarchived=only != ARCHIVE,
+        as_of=_as_of(values),
     )
     max_bytes = parse_size(values, "maxBytesPerTrigger")
     if max_bytes is not None and max_bytes < MAX_BYTES_MIN:
@@ -207,6 +212,11 @@ def batch_request(options: Options) -> Request:
         )
     start = Position() if options.start is None else parse_start(options.start)
     to = Position() if options.to is None else _parse_position("to", options.to)
+    if options.request.as_of is not None and (start.offsets or to.offsets):
+        raise BadOption(
+            "the topics of an earlier version are unknown, so from and to take no offsets by "
+            "topic: give one offset or a time, or conditions on the rows"
+        )
     return options.request._replace(
         to_time_us=to.time_us, to_offset=to.offset, to_offsets=to.offsets, **_start_fields(start)
     )
@@ -224,6 +234,8 @@ def stream_request(options: Options) -> Request:
             "to is for batches: leave it out and end the stream at the end of the log with "
             "Trigger.AvailableNow, or use spark.read"
         )
+    if options.request.as_of is not None:
+        raise BadOption(f"{', '.join(_AS_OF)} are for batches: use spark.read")
     if not (options.request.archived and options.request.unarchived):
         raise BadOption(
             "only is for batches: a stream reads each record where it is at that moment; leave it "
@@ -367,6 +379,29 @@ def _only(values: Mapping[str, str]) -> str | None:
     if text is not None and text.strip().lower() not in (ARCHIVE, JOURNAL):
         raise BadOption(f"only={_quoted(text)} is unknown: give {ARCHIVE} or {JOURNAL}")
     return None if text is None else text.strip().lower()
+
+
+def _as_of(values: Mapping[str, str]) -> AsOf | None:
+    given = [name for name in _AS_OF if name in values]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise BadOption(f"{' and '.join(given)} exclude each other: give one of them")
+    for name in ("only", "tail"):
+        if name in values:
+            raise BadOption(f"{name} has no effect with {given[0]}: leave it out")
+    name, text = given[0], values[given[0]].strip()
+    if name == "timestampAsOf":
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            raise BadOption(
+                f"{name}={_quoted(text)} is not a time: give one such as 2026-11-01T12:30:00Z"
+            ) from None
+        return AsOf(time_us=microseconds(time if time.tzinfo else time.replace(tzinfo=UTC)))
+    if not _OFFSET.fullmatch(text) or not 0 <= int(text) <= OFFSET_MAX:
+        raise BadOption(f"{name}={_quoted(text)} is not a whole number, 0 or more")
+    return AsOf(version=int(text)) if name == "versionAsOf" else AsOf(lsn=int(text))
 
 
 def _payload(values: Mapping[str, str]) -> Payload:

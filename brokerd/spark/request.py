@@ -13,6 +13,16 @@ COLUMNS = tuple(column.name for column in RECORDS.file_columns())
 PARTITION_BYTES = 64 << 20
 
 
+class AsOf(NamedTuple):
+    """An earlier version of the archive. Exactly one field is set."""
+
+    version: int | None = None
+    time_us: int | None = None
+    """The newest version at this time."""
+    lsn: int | None = None
+    """The oldest version with the log up to this LSN."""
+
+
 class Request(NamedTuple):
     """The records and columns that a query reads. It is pickled."""
 
@@ -46,3 +56,5 @@ class Request(NamedTuple):
     """The first offsets to read, by topic id and partition. Other partitions are read whole."""
     unknown_topics: bool = False
     """Whether to accept unknown topics, which count as empty. If not, they are an error."""
+    as_of: AsOf | None = None
+    """The version of the archive to read, without the journal. None: archive and journal now."""

@@ -19,6 +19,7 @@ from brokerd.spark.plan.archive_files import (
     records_table,
     split_files,
 )
+from brokerd.spark.plan.as_of import check_files, snapshot_as_of
 from brokerd.spark.plan.file_scans import FileScan, check_footers, scan_files
 from brokerd.spark.plan.log_snapshot import (
     TRIES,
@@ -104,6 +105,10 @@ def plan_query(location: Location, request: Request, now_us: int, has_scans: boo
     """
     for _ in range(TRIES):
         snapshot = take_snapshot(location, request.tail)
+        if request.as_of is not None:
+            past = snapshot_as_of(location, snapshot, request.as_of)
+            snapshot, now_us = past.snapshot, min(now_us, past.time_us)
+            request = request._replace(end_lsn=request.as_of.lsn)
         try:
             return _Planner(location, request, snapshot, now_us, has_scans).plan()
         except FileNotFoundError:
@@ -170,6 +175,8 @@ class _Planner:
             sizes = () if archive is None else archive.files["size"].to_pylist()
             return (), [], Count(0, len(sizes)), Count(0, sum(sizes))
         files = rest = match_files(archive.files, self._predicate)
+        if request.as_of is not None:
+            check_files(self._location, archive.version, files)
         scans: tuple[FileScan, ...] = ()
         if self._scanned_table is not None:
             scans, rest = scan_files(files, self._predicate, self._snapshot.topics.name_of)
