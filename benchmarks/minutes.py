@@ -209,7 +209,8 @@ def _measure_visible(
     show(
         f"{found['records']:,} records at {found['rate']:,.0f}/s (asked: {options.rate:,}); "
         f"append to visible p50 {found['p50']:.1f} s, p95 {found['p95']:.1f} s, "
-        f"longest {found['longest']:.1f} s"
+        f"longest {found['longest']:.1f} s; from the broker's answer "
+        f"p50 {found['stored_p50']:.1f} s, p95 {found['stored_p95']:.1f} s"
     )
     show(
         f"processor seconds: rollup {found['rollup_processor_seconds']:.1f}, "
@@ -261,8 +262,9 @@ def _load(broker: BrokerProcess, data_dir: Path, rate: int, seconds: float) -> d
         _send(broker.address, rate, seconds, write)
         os._exit(0)
     os.close(write)
-    waiting: list[deque[tuple[int, float]]] = [deque() for _ in range(PARTITIONS)]
+    waiting: list[deque[tuple[int, float, float]]] = [deque() for _ in range(PARTITIONS)]
     times: list[float] = []
+    stored: list[float] = []
     sent: list[float] = []
     os.set_blocking(read, False)
     buffer, is_open = b"", True
@@ -279,7 +281,9 @@ def _load(broker: BrokerProcess, data_dir: Path, rate: int, seconds: float) -> d
                 and batches
                 and view.covers(topic_id, partition, batches[0][0], batches[0][0] + 1)
             ):
-                times.append(time.monotonic() - batches.popleft()[1])
+                _, due, at = batches.popleft()
+                times.append(time.monotonic() - due)
+                stored.append(time.monotonic() - at)
         while is_open:
             try:
                 data = os.read(read, 1 << 16)
@@ -291,7 +295,7 @@ def _load(broker: BrokerProcess, data_dir: Path, rate: int, seconds: float) -> d
         for line in lines:
             last, due, at = json.loads(line)
             partition = len(sent) % PARTITIONS
-            waiting[partition].append((last, due))
+            waiting[partition].append((last, due, at))
             sent.append(at)
     os.close(read)
     os.waitpid(pid, 0)
@@ -305,6 +309,8 @@ def _load(broker: BrokerProcess, data_dir: Path, rate: int, seconds: float) -> d
         "p50": statistics.median(times),
         "p95": cuts[18],
         "longest": max(times),
+        "stored_p50": statistics.median(stored),
+        "stored_p95": statistics.quantiles(stored, n=20)[18],
     }
 
 
