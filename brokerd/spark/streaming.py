@@ -178,6 +178,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Records of the last micro-batch that were removed after its end was chosen."""
         self._is_first = True
         """Whether the topics of the checkpoint were not yet compared with the options."""
+        self._reached: Offset | None = None
+        """The end of the last micro-batch, or None before the first one."""
 
     def initialOffset(self) -> dict[str, Any]:
         with hide_traceback():
@@ -210,11 +212,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 location, request = self._query.location, self._query.request
                 end = batch_end(location, offset.lsn, limit.max_bytes, request.tail)
             lsn = end.lsn if self._last_lsn is None else min(end.lsn, self._last_lsn)
-            return self._advance(offset, max(offset.lsn, lsn)).as_json()
+            self._reached = self._advance(offset, max(offset.lsn, lsn))
+            return self._reached.as_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         with hide_traceback():
-            return Offset(*self._end()).as_json()
+            end = self._end()
+            return {**Offset(*end).as_json(), **self._lag(end.lsn)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         with hide_traceback():
@@ -251,6 +255,23 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end(self) -> LogEnd:
         return log_end(self._query.location, self._query.request.tail)
+
+    def _lag(self, end_lsn: int) -> dict[str, int]:
+        """Return the records and bytes after the last micro-batch, for the query's progress.
+
+        The numbers are upper bounds: the plan counts whole batches and row groups. Planning reads
+        no record, and is needed only while the stream is behind.
+        """
+        reached = self._reached
+        if reached is None:
+            return {}
+        if reached.lsn >= end_lsn:
+            return {"lag_records": 0, "lag_bytes": 0}
+        request = add_start(self._query.request, reached.start)
+        request = request._replace(first_lsn=reached.lsn, end_lsn=end_lsn, tail=True)
+        plan = plan_query(self._query.location, request, now_us())
+        size = plan.file_bytes.read + plan.segment_bytes.read
+        return {"lag_records": plan.records, "lag_bytes": size}
 
     # -- Positions -------------------------------------------------------------------------------
 

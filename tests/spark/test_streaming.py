@@ -74,6 +74,12 @@ def stream(log: Log) -> Stream:
     return Stream(log.path)
 
 
+def lag(reader: LogStreamReader) -> tuple[int | None, int | None]:
+    """The lag in records and bytes that the progress of a query shows."""
+    report = again(reader.reportLatestOffset())
+    return report.get("lag_records"), report.get("lag_bytes")
+
+
 def new(log: Log, before: int = 0) -> list[Value]:
     """What was appended since there were so many records."""
     rows = log.rows[before:]
@@ -443,3 +449,51 @@ def test_beside_a_broker_and_rollups_each_record_comes_once(tmp_path: Path) -> N
         found += stream.run()
     assert sorted(value[2] for value in found) == list(range(30_000))
     assert stream.batches > 10
+
+
+# -- Lag -----------------------------------------------------------------------------------------
+
+
+def test_the_progress_shows_the_lag(log: Log, stream: Stream) -> None:
+    """In records and bytes behind the last micro-batch, of the topics that the stream reads."""
+    orders, other = log.create("orders"), log.create("other")
+    for _ in range(8):
+        log.append(orders, 0, *(b"x" * 1_000 for _ in range(10)))
+    reader = stream.reader(topics="orders", maxBytesPerTrigger="20KiB")
+    assert lag(reader) == (None, None)
+    offset = again(reader.initialOffset())
+    limit = reader.getDefaultReadLimit()
+    seen = []
+    while (end := again(reader.latestOffset(offset, limit))) != offset:
+        offset = end
+        seen.append(lag(reader))
+    records = [one[0] for one in seen]
+    assert len(seen) > 2
+    assert records == sorted(records, reverse=True)
+    assert 0 < records[0] < 80
+    assert all(10_000 < size < 12_000 for count, size in seen if count == 10)
+    assert seen[-1] == (0, 0)
+    log.append(other, 0, b"of another topic")
+    assert lag(reader) == (0, 0)
+    log.append(orders, 1, b"a", b"b")
+    count, size = lag(reader)
+    assert (count, 0 < size < 1_000) == (2, True)
+
+
+def test_the_lag_counts_what_is_archived_and_the_rest(log: Log, stream: Stream) -> None:
+    """A stream that begins late has all of it before it."""
+    topic = log.create("orders")
+    log.append(topic, 0, b"a")
+    reader = stream.reader()
+    offset = again(reader.initialOffset())
+    offset = again(reader.latestOffset(offset, ReadAllAvailable()))
+    assert lag(reader) == (0, 0)
+    log.append(topic, 0, *(b"b" * 100 for _ in range(50)))
+    log.seal()
+    log.roll_up()
+    log.append(topic, 1, b"c", b"d")
+    count, size = lag(reader)
+    assert 52 <= count <= 53  # a file of the archive counts whole row groups
+    assert size > 100
+    again(reader.latestOffset(offset, ReadAllAvailable()))
+    assert lag(reader) == (0, 0)
