@@ -80,7 +80,7 @@ class Machine:
             stderr=self._log,
         )
         self.leader = ""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             children = Path(f"/proc/{self._container.pid}/task/{self._container.pid}/children")
             self.leader = children.read_text().strip() if children.exists() else ""
@@ -170,7 +170,7 @@ class Terminal:
         (self.machine.root / "root" / "commands").write_text(script + "\n")
         self._type(". /root/commands; echo commands are done")
         output, waiting = "", list(answers)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not output.rstrip().endswith("commands are done"):
             readable, _, _ = select.select(
                 [self.terminal], [], [], max(0, deadline - time.monotonic())

@@ -49,9 +49,11 @@ def built(directory: Path) -> Path:
 
 
 def repacked(package: Path, version: str, target: Path) -> None:
-    """Write a package with another version."""
+    """Write a package with another version, and with another configuration file."""
     files = target.with_suffix("")
     run("dpkg-deb", "--raw-extract", package, files)
+    with (files / "etc" / "brokerd" / "brokerd.toml").open("a") as configuration:
+        configuration.write("# The end.\n")
     control = files / "DEBIAN" / "control"
     control.write_text(re.sub(r"(?m)^Version: .*", f"Version: {version}", control.read_text()))
     run("dpkg-deb", "--root-owner-group", "-Znone", "--build", files, target)
@@ -191,5 +193,6 @@ class TestProduction:
             terminal.run(f"cd /root; apt-get -y {command}".replace("OLD.deb", PACKAGE))
             assert machine.property("MainPID") != process
             assert machine.property("ActiveState") == "active"
+            assert machine.property("ActiveState", "brokerd-backup.timer") == "active"
             assert machine.run(version) == expected
             assert "a first record" in terminal.run(f"{read} --from 0")
