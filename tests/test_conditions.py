@@ -326,3 +326,14 @@ def test_a_nearly_full_disk_does_not_come_and_go(tmp_path: Path) -> None:
             disk.capacity = int(used + segments * MIB)
             watched.pass_time(6)
     assert (began(events), ended(events)) == (["disk-nearly-full"], ["disk-nearly-full"])
+
+
+def test_a_shortage_that_is_over_leaves_no_nearly_full_disk(tmp_path: Path) -> None:
+    """The free space that was measured during the shortage does not count after it."""
+    with logged() as events:
+        provoked = disk_full(tmp_path)
+        provoked.end()  # type: ignore[misc]  # it has an end
+    before = began(events)
+    assert before.count("disk-full") == 1
+    assert "disk-nearly-full" not in before[before.index("disk-full") :]
+    assert provoked.watched.seen().health == []
