@@ -24,6 +24,7 @@ from brokerd.archive.contract.bounds import FILE_NAME, Bounds
 from brokerd.archive.contract.layout import EVENTS, LAYOUTS, RECORDS, ROLLUP_APP
 from brokerd.archive.contract.pairing import check_pin
 from brokerd.archive.contract.pin import Pin
+from brokerd.archive.contract.schemas import FILE_NAME as SCHEMAS_NAME
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.data_dir import (
     WAL,
@@ -44,6 +45,7 @@ from brokerd.archive.run import Run, Settings, StepReport, count_text
 from brokerd.archive.storage.access import FileAccess, apply_access
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import Store
+from brokerd.archive.typed.derive import derive_typed, publish_schemas, typed_tables
 from brokerd.errors import BrokerdError
 
 if TYPE_CHECKING:
@@ -174,6 +176,14 @@ def _run_steps(job: Job, run: Run, bounds: bytes, report: JobReport) -> None:
     with report.collect_problems(job.root):
         publish_bounds(run.store, bounds)
         ingest_log(run, job.data_dir / WAL, partial(_free_bytes, job), report.ingest)
+    if not job.settings.typed and not job.is_small:
+        with report.collect_problems(job.root):
+            publish_schemas(run, job.data_dir / "state" / SCHEMAS_NAME)
+    if job.settings.typed and (report.ingest.lots or not job.is_small):
+        with report.collect_problems(job.root):
+            check_pairing(job.data_dir, job.root, run.bounds, run.tables)
+            schemas = publish_schemas(run, job.data_dir / "state" / SCHEMAS_NAME)
+            report.steps.append(derive_typed(run, schemas, job.is_small))
     if job.is_small:
         if report.ingest.lots:
             with report.collect_problems(job.root), run.spark.here():
@@ -268,6 +278,8 @@ def vacuum(run: Run) -> StepReport:
     for layout in LAYOUTS.values():
         run.failpoint(f"before vacuum of {layout.name}")
         files += len(run.tables[layout.name].vacuum(hours, now_ms))
+    for table in typed_tables(run):
+        files += len(table.vacuum(hours, now_ms))
     remove_temporaries(run.root, hours, now_ms)
     lines = [f"deleted {count_text(files, 'file')} that no version needs"] if files else []
     return StepReport("vacuum", {"files": files}, lines)

@@ -36,6 +36,7 @@ class Settings(NamedTuple):
     """The job's own process writes a lot of at most this size, without Spark."""
     file_bytes: int = 128 << 20
     derived: bool = True
+    typed: bool = False
     retention: bool = True
     compaction: bool = True
     tombstone_seconds: int = 86_400

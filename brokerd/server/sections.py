@@ -118,6 +118,7 @@ class Archive(Struct, frozen=True):
     follow_seconds: PositiveSeconds = 10
     maintain_seconds: PositiveSeconds = 3_600
     derived: bool = True
+    typed: bool = False
     retention: bool = True
     compaction: bool = True
     tombstone_seconds: Seconds = 86_400

@@ -156,10 +156,16 @@ def transaction_action(app_id: str, version: int, now_ms: int) -> Action:
     return {"txn": {"appId": app_id, "version": version, "lastUpdated": now_ms}}
 
 
-def create_actions(layout: Layout, log_id: str, now_ms: int) -> list[Action]:
-    """Build the actions that create an empty table."""
+def create_actions(
+    layout: Layout, log_id: str, now_ms: int, further: Mapping[str, str] | None = None
+) -> list[Action]:
+    """Build the actions that create an empty table.
+
+    :param further: properties of its own.
+    """
     properties = {
         **_PROPERTIES,
+        **(further or {}),
         STATISTICS_PROPERTY: statistics_of(layout),
         LOG_ID_PROPERTY: log_id,
     }
@@ -170,8 +176,8 @@ def metadata_action(
     layout: Layout, table_id: str, properties: Mapping[str, str], created_ms: int
 ) -> Action:
     """Build the action with the schema and the properties of a table."""
-    columns = [
-        {"name": c.name, "type": c.type, "nullable": c.nullable, "metadata": {}}
+    columns: list[dict[str, Any]] = [
+        {"name": c.name, "type": _type(c.type), "nullable": c.nullable, "metadata": {}}
         for c in layout.columns
     ]
     metadata = {
@@ -184,6 +190,11 @@ def metadata_action(
         "createdTime": created_ms,
     }
     return {"metaData": metadata}
+
+
+def _type(name: str) -> str | msgspec.Raw:
+    """Return the JSON of a type: a name, or the object of a nested type."""
+    return msgspec.Raw(name.encode()) if name.startswith("{") else name
 
 
 def statistics_of(layout: Layout) -> str:

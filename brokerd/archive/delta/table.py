@@ -113,6 +113,7 @@ class Table:
         now_ms: int,
         operation: str = "WRITE",
         data_change: bool = True,
+        properties: Mapping[str, str] | None = None,
     ) -> bool:
         """Add files, remove files and raise app transactions in one durable commit.
 
@@ -125,6 +126,7 @@ class Table:
         :param operation: a name for the history of the table.
         :param data_change: False if the added files have exactly the rows of the removed files.
             Streams over the Delta log pass over such a commit.
+        :param properties: the table also gets the columns of its layout, and these properties.
         :return: False, without a change, if the table already has these or later transactions.
         :raises TableConflict: since the last read, another process raised one of the transactions,
             removed one of the files, or added one.
@@ -139,6 +141,8 @@ class Table:
                 for app, version in {**transactions, **(marks or {})}.items()
             ),
         ]
+        if properties is not None:
+            actions.insert(0, self._metadata(properties))
         data = encode_commit(actions, operation, now_ms)
         with _unavailable(self.path):
             checkpoint_if_due(self.path, self._read())
@@ -190,19 +194,33 @@ class Table:
         :return: False if the properties name them already.
         :raises ArchiveUnavailable: the disk or the server reports an error.
         """
-        from deltalake import DeltaTable
-
         wanted = statistics_of(self.layout)
         while self._snapshot.configuration.get(STATISTICS_PROPERTY) != wanted:
-            options = self._store.deltalake_options
-            found = DeltaTable(str(self.path), storage_options=options).metadata()
-            properties = {**self._snapshot.configuration, STATISTICS_PROPERTY: wanted}
-            action = metadata_action(
-                self.layout, str(found.id), properties, int(found.created_time or 0)
-            )
+            action = self._metadata({STATISTICS_PROPERTY: wanted})
             if self._put_next([action], "SET TBLPROPERTIES", now_ms):
                 return True
         return False
+
+    def set_columns(self, properties: Mapping[str, str], *, now_ms: int) -> None:
+        """Give the table the columns of its layout, and further properties.
+
+        New columns are null in the rows of existing files.
+
+        :raises ArchiveUnavailable: the disk or the server reports an error.
+        """
+        while any(
+            self._snapshot.configuration.get(name) != text for name, text in properties.items()
+        ):
+            self._put_next([self._metadata(properties)], "CHANGE COLUMNS", now_ms)
+
+    def _metadata(self, properties: Mapping[str, str]) -> Action:
+        """Return the action with the columns of the layout, and with further properties."""
+        from deltalake import DeltaTable
+
+        options = self._store.deltalake_options
+        found = DeltaTable(str(self.path), storage_options=options).metadata()
+        merged = {**self._snapshot.configuration, **properties}
+        return metadata_action(self.layout, str(found.id), merged, int(found.created_time or 0))
 
     def _put_next(self, actions: Sequence[Action], operation: str, now_ms: int) -> bool:
         """Try to commit as the version after the snapshot, and read the newest version."""

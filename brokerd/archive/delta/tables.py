@@ -8,6 +8,7 @@ an archive of a later version it raises NewerFormat. In both cases it changes no
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 
 from brokerd.archive.contract.layout import ARCHIVE_APP, LAYOUTS, RECORDS, Layout
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
@@ -17,12 +18,22 @@ from brokerd.archive.delta.table import Table
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import Store, open_store
 
-BESIDE_TABLES = ("bounds", "compaction", "lost+found", "rollup.lock", "wal")
+BESIDE_TABLES = ("bounds", "compaction", "lost+found", "rollup.lock", "schemas", "typed", "wal")
 """Names that may exist beside the tables before the first table is created."""
 
 
 class Tables(dict[str, Table]):
     """The tables of an archive by name. A run opens each table once."""
+
+    def __init__(self, tables: Mapping[str, Table] | None = None) -> None:
+        super().__init__(tables or {})
+        self.typed: dict[str, Table] = {}
+        """The open typed tables, by their path in the archive."""
+
+    def clear(self) -> None:
+        """Forget all tables, so that the next run opens them again."""
+        super().clear()
+        self.typed.clear()
 
     def newest(self, layout: Layout) -> Table:
         """Return a table at its newest version."""
@@ -48,7 +59,7 @@ def ensure_tables(root: Place, log_id: str, now_ms: int, tables: Tables | None =
         )
     for layout in LAYOUTS.values():
         if layout.name not in tables:
-            _create(root, layout, log_id, now_ms)
+            create_table(root, layout, log_id, now_ms)
             tables[layout.name] = Table(root, layout, log_id)
     return tables
 
@@ -61,7 +72,7 @@ def open_tables(root: Place, log_id: str) -> Tables:
     """
     store = open_store(root)
     _check_root(store)
-    missing = [layout for layout in LAYOUTS.values() if not _is_table(store, layout.name)]
+    missing = [layout for layout in LAYOUTS.values() if not is_table(store, layout.name)]
     for layout in missing:
         _check_empty(store, layout.name)
     present = [layout for layout in LAYOUTS.values() if layout not in missing]
@@ -80,14 +91,15 @@ def _check_root(store: Store) -> None:
     if COMMITS in names:
         raise ForeignArchive(f"{root} is a Delta table itself; set archive.uri to a directory")
     strange = sorted(names - set(LAYOUTS) - set(BESIDE_TABLES))
-    if strange and not any(_is_table(store, name) for name in LAYOUTS):
+    if strange and not any(is_table(store, name) for name in LAYOUTS):
         raise ForeignArchive(
             f"{root} already holds other files, such as {strange[0]!r}; set archive.uri to an "
             "empty directory, or to a new one"
         )
 
 
-def _is_table(store: Store, name: str) -> bool:
+def is_table(store: Store, name: str) -> bool:
+    """Return whether a directory of an archive holds a table."""
     return any(found.endswith((".json", ".parquet")) for found in store.names(f"{name}/{COMMITS}"))
 
 
@@ -104,10 +116,16 @@ def _check_empty(store: Store, name: str) -> None:
         )
 
 
-def _create(root: Place, layout: Layout, log_id: str, now_ms: int) -> None:
+def create_table(
+    root: Place,
+    layout: Layout,
+    log_id: str,
+    now_ms: int,
+    properties: Mapping[str, str] | None = None,
+) -> None:
     """Create a table, unless another process has just created it."""
     number = 1 + secrets.randbelow((1 << 62) - 1)
-    actions = create_actions(layout, log_id, now_ms)
+    actions = create_actions(layout, log_id, now_ms, properties)
     actions.append(transaction_action(ARCHIVE_APP, number, now_ms))
     data = encode_commit(actions, "CREATE TABLE", now_ms)
     store = open_store(root)

@@ -40,6 +40,17 @@ class PlainFileReader:
         """Return the number of rows."""
         return int(self._file.metadata.num_rows)
 
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the columns."""
+        names: list[str] = self.schema.names
+        return names
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns."""
+        return self._file.schema_arrow.remove_metadata()
+
     def read(self, schema: pa.Schema) -> Iterator[pa.Table]:
         """Yield a table for each row group, with the columns and types of a schema."""
         for group in range(self._file.num_row_groups):

@@ -1,0 +1,303 @@
+"""Typed tables of the rollup: each record once, in its table or in that of rejected records."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from brokerd.archive.cluster.runner import SparkRunner
+from brokerd.archive.contract.schemas import (
+    FILE_NAME,
+    StoredSchema,
+    StoredSchemas,
+    decode_schemas,
+    encode_schemas,
+)
+from brokerd.archive.job import JobReport, run_job
+from tests.archive.data import MIB, Data
+from tests.archive.inline import map_here
+from tests.archive.making import LOG_ID
+from tests.archive.test_job import TAKE_ONLY, job_of
+
+pytestmark = pytest.mark.spark_tasks
+"""Nothing here starts Spark, and tasks run where the job runs them."""
+
+TYPED = TAKE_ONLY._replace(typed=True, merge=False, local_lot_bytes=MIB)
+
+
+class Orders(Data):
+    """A log whose topic 1 has a schema."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.versions: list[StoredSchema] = []
+
+    def register(self, *, required: tuple[str, ...] = ("n",), **types: Any) -> None:
+        properties = {
+            name: {"type": kind} if isinstance(kind, str) else kind for name, kind in types.items()
+        }
+        text = {"type": "object", "properties": properties, "required": required}
+        number = len(self.versions) + 1
+        stored = StoredSchema(
+            "topic-1", number, "json", json.dumps(text).encode(), self.log.time_us
+        )
+        self.versions.append(stored)
+
+    def publish(self) -> None:
+        data = encode_schemas(StoredSchemas(LOG_ID, self.versions))
+        (self.path / "state" / FILE_NAME).write_bytes(data)
+        super().publish()
+
+    def add(self, *values: object, topic_id: int = 1, partition: int = 0) -> None:
+        texts = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in values]
+        self.append(topic_id, partition, *texts)
+
+    def roll(self, **changes: Any) -> JobReport:
+        self.publish()
+        given = {"settings": TYPED, **changes}
+        report = run_job(job_of(self, None, **given))
+        assert report.problems == []
+        return report
+
+    def table(self, part: str) -> list[dict[str, Any]]:
+        table = DeltaTable(str(self.root / "typed" / "1" / part)).to_pyarrow_table()
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
+
+    def typed(self, *names: str) -> list[tuple[Any, ...]]:
+        return [tuple(row[name] for name in ("offset", *names)) for row in self.table("rows")]
+
+    def rejected(self) -> list[tuple[int, str]]:
+        return [(row["offset"], row["schema_error"]) for row in self.table("rejected")]
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the tasks of other steps here, too; they would start Spark."""
+    monkeypatch.setattr(SparkRunner, "map", map_here)
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Orders:
+    found = Orders(tmp_path / "data")
+    found.register(n="integer", s="string")
+    return found
+
+
+def test_rows_are_typed_and_the_others_rejected(orders: Orders) -> None:
+    """Without Spark for a small lot; other topics have no such table."""
+    orders.add({"n": 1, "s": "a"}, b"no JSON", {"n": 2})
+    orders.add({"n": 9}, topic_id=2)
+    orders.log.seal()
+    report = orders.roll()
+    (step,) = [one for one in report.steps if one.name == "typed"]
+    assert step.numbers["typed"] == 2
+    assert step.numbers["rejected"] == 1
+    assert orders.typed("n", "s", "schema_version") == [(0, 1, "a", 1), (2, 2, None, 1)]
+    assert orders.rejected() == [
+        (1, "version 1: invalid JSON message: Expecting value: line 1 column 1 (char 0)")
+    ]
+    assert orders.table("rejected")[0]["value"] == b"no JSON"
+    assert os.listdir(orders.root / "typed") == ["1"]
+    copy = decode_schemas((orders.root / FILE_NAME).read_bytes())
+    assert copy.versions == orders.versions
+    assert orders.roll().steps[0].lines == []
+
+
+@pytest.mark.usefixtures("inline")
+def test_each_record_comes_once_over_runs_and_merges(orders: Orders) -> None:
+    """The merge changes no row."""
+    settings = TYPED._replace(merge=True)
+    for number in range(6):
+        orders.add({"n": number}, {"s": 1}, partition=number % 2)
+        orders.log.seal()
+        orders.roll(settings=settings, is_small=number % 2 == 0)
+    assert [row["n"] for row in orders.table("rows")] == [0, 2, 4, 1, 3, 5]
+    assert len(orders.table("rejected")) == 6
+    assert len(DeltaTable(str(orders.root / "typed/1/rows")).file_uris()) < 4
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_new_field_is_a_new_column(orders: Orders) -> None:
+    """Old files lack it; engines read null. A deleted version stays usable."""
+    duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
+    orders.add({"n": 1})
+    orders.log.seal()
+    orders.roll()
+    inner = {"type": "object", "properties": {"k": {"type": "string"}}}
+    orders.register(n="integer", s="string", o=inner, l={"type": "array", "items": {}})
+    orders.versions.pop(0)
+    orders.add({"n": 2, "o": {"k": "x"}, "l": [1]})
+    orders.log.seal()
+    report = orders.roll()
+    assert "typed table of topic-1: new columns o, l" in report.steps[0].lines
+    assert orders.typed("n", "o", "l") == [(0, 1, None, None), (1, 2, {"k": "x"}, ["1"])]
+    orders.add({"n": 3})
+    orders.log.seal()
+    orders.roll(settings=TYPED._replace(merge=True))
+    table = DeltaTable(str(orders.root / "typed/1/rows"))
+    frame = polars.scan_delta(str(orders.root / "typed/1/rows")).collect()
+    assert sorted(frame["n"]) == [1, 2, 3]
+    query = duckdb.read_parquet(table.file_uris(), union_by_name=True)
+    assert query.aggregate("sum(n)").fetchall() == [(6,)]
+
+
+def test_a_wider_type_makes_the_table_anew(orders: Orders) -> None:
+    """In one commit, from the archive; rejected records stay as they are."""
+    orders.add({"n": 1}, {"s": "x"})
+    orders.log.seal()
+    orders.roll()
+    orders.register(n="number", s="string")
+    orders.add({"n": 1.5})
+    orders.log.seal()
+    report = orders.roll()
+    assert any("made anew with 2 columns and 2 rows" in line for line in report.steps[0].lines)
+    assert orders.typed("n", "schema_version") == [(0, 1.0, 1), (2, 1.5, 2)]
+    assert [offset for offset, _ in orders.rejected()] == [1]
+
+
+def test_an_incompatible_type_is_told_once(orders: Orders) -> None:
+    """The column keeps its type, and the values are rejected."""
+    orders.add({"n": 1})
+    orders.log.seal()
+    orders.roll()
+    orders.register(n="string")
+    orders.add({"n": "x"})
+    orders.log.seal()
+    told = "typed table of topic-1: column n stays bigint, and version 2 has string"
+    assert told in orders.roll().steps[0].lines
+    assert orders.rejected() == [(1, "version 2: column n is bigint, and the value string")]
+    assert told not in orders.roll().steps[0].lines
+
+
+def test_records_after_the_bounds_wait(orders: Orders) -> None:
+    """Their schemas may not be known yet."""
+    orders.add({"n": 1})
+    orders.log.seal()
+    orders.publish()
+    early = (orders.path / "state/bounds").read_bytes()
+    orders.register(n="integer", late="string")
+    orders.add({"n": 2, "late": "x"})
+    orders.log.seal()
+    schemas = orders.versions.pop()
+    orders.publish()
+    (orders.path / "state/bounds").write_bytes(early)
+    assert run_job(job_of(orders, None, settings=TYPED)).problems == []
+    assert orders.typed("n") == [(0, 1)]
+    orders.versions.append(schemas)
+    orders.roll()
+    assert orders.typed("n", "late") == [(0, 1, None), (1, 2, "x")]
+
+
+@pytest.mark.usefixtures("inline")
+def test_rows_of_removed_records_go(orders: Orders) -> None:
+    """A complete run removes them, whatever removed the records."""
+    orders.add({"n": 1}, {"n": 2}, {"s": 1})
+    orders.log.seal()
+    orders.roll()
+    orders.add({"n": 4})
+    orders.add({"n": 5}, partition=1)
+    orders.log.seal()
+    orders.roll()
+    orders.starts[1] = 3
+    settings = TYPED._replace(retention=True)
+    orders.roll(settings=settings)
+    orders.roll(settings=settings)
+    assert orders.typed("n") == [(3, 4), (0, 5)]
+    assert orders.rejected() == []
+
+
+def test_the_tables_of_a_deleted_topic_are_deleted(orders: Orders) -> None:
+    """Also their rejected records."""
+    orders.add({"n": 1})
+    orders.add({"n": 1}, topic_id=2)
+    orders.log.seal()
+    orders.roll()
+    del orders.starts[1]
+    report = orders.roll()
+    assert "deleted the typed table of topic id 1, which is deleted" in report.steps[0].lines
+    assert [one for one in (orders.root / "typed").rglob("*") if one.is_file()] == []
+    assert orders.roll().steps[0].lines == []
+
+
+POINTS = [
+    "before schemas are published",
+    "before a typed table is created",
+    "before columns of a typed table",
+    "typed rows written",
+    "before typed rows commit",
+    "after typed rows commit",
+    "before typed rejected commit",
+    "after typed rejected commit",
+    "before typed files are merged",
+    "before a typed table is made anew",
+    "after a typed table is made anew",
+    "before typed rows are removed",
+    "before a typed table is deleted",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("point", POINTS)
+def test_after_a_kill_each_row_is_there_once(orders: Orders, point: str) -> None:
+    """At each point, the first and the second time that a run passes it."""
+
+    class Killed(BaseException):
+        """In place of the end of the process."""
+
+    def killed(count: int, **changes: Any) -> bool:
+        passed = 0
+
+        def at(name: str) -> None:
+            nonlocal passed
+            passed += name == point
+            if name == point and passed == count:
+                raise Killed
+
+        orders.publish()
+        try:
+            assert run_job(job_of(orders, None, failpoint=at, **changes)).problems == []
+        except Killed:
+            return True
+        return False
+
+    merges = point == "before typed files are merged"
+    settings = TYPED._replace(merge=merges, retention=True)
+    kills = 0
+    orders.add({"n": 0}, {"s": 0})
+    orders.add({"n": 0}, topic_id=2)
+    orders.log.seal()
+    kills += killed(1, settings=settings) + killed(2, settings=settings)
+    orders.register(n="integer", s="string", more="string")
+    orders.add({"n": 1, "more": "x"}, {"s": 1})
+    orders.log.seal()
+    kills += killed(1, settings=settings) + killed(2, settings=settings)
+    orders.register(n="number", s="string", more="string")
+    orders.add({"n": 2.5}, {"s": 2})
+    orders.log.seal()
+    kills += killed(1, settings=settings) + killed(2, settings=settings)
+    if merges:
+        for number in range(3, 7):
+            orders.add({"n": number, "s": "x" * 2000})
+            orders.log.seal()
+            kills += killed(1, settings=settings)
+        orders.roll(settings=settings)
+        assert [row[0] for row in orders.typed()] == [0, 2, 4, 6, 7, 8, 9]
+    orders.starts[1] = 0 if merges else 2
+    kills += killed(1, settings=settings) + killed(1, settings=settings)
+    orders.roll(settings=settings)
+    orders.roll(settings=settings)
+    if not merges:
+        assert orders.typed("n", "more") == [(2, 1.0, "x"), (4, 2.5, None)]
+    assert [offset for offset, _ in orders.rejected()] == ([1] if merges else []) + [3, 5]
+    del orders.starts[1]
+    kills += killed(1, settings=settings)
+    orders.roll(settings=settings)
+    assert list((orders.root / "typed").rglob("*.json")) == []
+    assert kills
