@@ -66,10 +66,10 @@ _SETTLE_MAX = 40
 _UNSETTLED = 0.1
 _ROLLED_BACK = 0.2
 _BROKER_KILLS = (1, 3)
-_ROLLUP_KILLED = 0.6
+_ROLLUP_KILLED = 0.75
 _KILLED_BESIDE = 0.5
 """Probability that the broker is killed at a point of a rollup."""
-_ROLLUP_POINTS = 36
+_ROLLUP_POINTS = 28
 """The most points of a rollup before a kill; a run may have fewer, and then ends by itself."""
 _DELETION_SECONDS = 3.0
 _SHORT_BYTES = MIB

@@ -10,6 +10,7 @@ import pytest
 
 from brokerd.errors import DamagedData, LeaseLost, NewerFormat, NotLeaseOwner, UnknownOffset
 from brokerd.groups import MAX_DURATION_US, DeadLetter, GroupSettings, Lease, LeaseStore
+from brokerd.groups.view import LEASE_MEMORY, STORE_MEMORY
 from brokerd.values import Grant
 from brokerd.walformat import EventKind
 
@@ -949,3 +950,18 @@ def test_a_run_in_another_order_or_with_a_repeated_record_settles_each_once() ->
     assert store.settle_run(0, [7, 6, 5, 4, 3], "ann", [None] * 5) == 5
     assert store.settle_run(0, [0, 1, 2, 2, 1], "ann", [1, 2, 3, 3, 2]) == 3
     assert [event[1] for event in store.events] == [7, 6, 5, 4, 3, 0, 1, 2]
+
+
+class TestMemoryBytes:
+    """The formula of docs/leases.rst."""
+
+    def test_a_new_store_has_its_own_memory_alone(self) -> None:
+        assert a_store().memory_bytes == STORE_MEMORY
+        assert a_store(key_ordered=True).memory_bytes == STORE_MEMORY
+
+    def test_each_lease_adds_as_much(self) -> None:
+        store, sizes = a_store(), []
+        for _ in range(3):
+            store.acquire(0, END, "ann", SECOND)
+            sizes.append(store.memory_bytes)
+        assert sizes[2] - sizes[1] == sizes[1] - sizes[0] == LEASE_MEMORY
