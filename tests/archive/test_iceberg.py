@@ -33,9 +33,11 @@ from brokerd.archive.iceberg.metadata_files import HINT, METADATA
 from brokerd.archive.job import Job, run_job, vacuum
 from brokerd.archive.maintain.clean import clean
 from brokerd.archive.maintain.history import maintain_history
-from brokerd.archive.run import Settings
+from brokerd.archive.run import Run, Settings
+from brokerd.archive.storage.address import ObjectAddress
 from brokerd.walformat import EventKind
 from tests.archive.data import MIB, NO_LIMIT, Data
+from tests.archive.inline import InlineSpark, ingest_inline
 from tests.archive.plain import Happened
 from tests.archive.world import NOW_MS, World, record
 
@@ -353,6 +355,27 @@ def test_damaged_metadata_names_the_remedy(world: World, damage: str) -> None:
         path.unlink()
     export(world)
     check(world)
+
+
+def test_in_a_bucket(tmp_path: Path, bucket: ObjectAddress, s3_server: str) -> None:
+    data = Data(tmp_path / "data")
+    data.fill(2)
+    ingest_inline(bucket, data.wal, data.bounds())
+    run = Run(
+        root=bucket,
+        bounds=data.bounds(),
+        settings=Settings(iceberg=True),
+        tables=open_tables(bucket, data.bounds().log_id),
+        spark=InlineSpark(),
+        now_ms=lambda: NOW_MS,
+    )
+    assert write_iceberg(run, cleans=True).numbers["snapshots"] == 2
+    assert write_iceberg(run, cleans=True).numbers["snapshots"] == 0
+    properties = {"s3.endpoint": s3_server, "s3.region": "us-east-1"}
+    table = StaticTable.from_metadata(f"{bucket}/records", properties)
+    names = ("topic_id", "partition", "offset", "value")
+    found = [tuple(row[name] for name in names) for row in table.scan().to_arrow().to_pylist()]
+    assert sorted(found) == sorted(data.appended)
 
 
 # -- Catalogs ------------------------------------------------------------------------------------
