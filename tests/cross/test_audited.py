@@ -47,10 +47,10 @@ ADMINISTRATION = [
 NOTHING_TO_TELL = {"POST /archive/refresh", "POST /wal/seal"}
 """Writes that change nothing of what the broker holds."""
 REFUSED = {
-    *("DELETE /keys/0", "DELETE /connections/0"),
+    *("DELETE /keys/0", "DELETE /connections/0", "DELETE /sessions/0"),
     *("USER_DELETE", "DELETE_GROUP", "CLUSTER_JOIN", "CLUSTER_LEAVE"),
 }
-"""There is no such key, connection, account, group, and no cluster."""
+"""There is no such key, connection, session, account, group, and no cluster."""
 MAKES_A_TOPIC = {"CREATE_TOPIC", "CreateTopic", "POST /topics"}
 
 
