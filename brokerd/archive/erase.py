@@ -2,7 +2,7 @@
 """The job of ``brokerctl archive erase``: docs/archive-erase.rst.
 
 It holds the locks of a rollup. It rewrites files (`brokerd.archive.maintain.erase`), lets the
-broker read the new version, deletes the old files, and searches the journal.
+broker read the new version, deletes the old files, and searches typed tables and journal.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, NoReturn
+
+import pyarrow as pa
 
 from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.contract.bounds import Bounds, TopicBounds
@@ -27,11 +29,14 @@ from brokerd.archive.maintain.erase import (
     erase_key,
     old_files,
 )
+from brokerd.archive.parquet.plain_file import PlainFileReader
 from brokerd.archive.run import Run, Settings
 from brokerd.archive.storage.address import Place
-from brokerd.errors import BrokerdError
+from brokerd.archive.typed.layouts import RECORD_SCHEMA, REJECTED, ROWS, table_name
+from brokerd.errors import BrokerdError, DamagedData
 
 HOUR_MS = 3_600_000
+_KEYS = pa.schema([RECORD_SCHEMA.field("key")])
 END_LSN = 1 << 63
 """An LSN above all others."""
 
@@ -63,6 +68,14 @@ class JournalRecords(NamedTuple):
     """Whether the archive has the whole file, so that the broker may delete it."""
 
 
+class TypedRows(NamedTuple):
+    """A file of a typed table with rows of the key."""
+
+    path: str
+    """Relative to the archive."""
+    rows: int
+
+
 class EraseReport(NamedTuple):
     """The proof of an erasure."""
 
@@ -89,6 +102,8 @@ class EraseReport(NamedTuple):
     delete_after_ms: int | None
     """The first complete rollup after this time deletes the old files; None: they are deleted, or
     the rollup deletes none."""
+    typed: tuple[TypedRows, ...]
+    """Files of typed tables with rows of the key: live ones and older ones."""
     journal: tuple[JournalRecords, ...]
     problems: tuple[str, ...]
     """Files that could not be read, and may hold records of the key."""
@@ -100,9 +115,9 @@ class EraseReport(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether neither archive nor journal have a record of the key any more."""
-        left = self.found_after or self.held or self.old or self.journal or self.problems
-        return not left
+        """Return whether neither archive, typed tables nor journal have a record of the key."""
+        left = self.found_after or self.held or self.old or self.typed or self.journal
+        return not (left or self.problems)
 
 
 def run_erase(job: EraseJob) -> EraseReport:
@@ -157,6 +172,7 @@ def _erase(job: EraseJob, run: Run, topic_ids: tuple[int, ...]) -> EraseReport:
         delete_old_files(table, old)
         _delete_leftovers(run)
         old, deleted = [], old
+    typed = _typed_rows(run, topic_ids[0], job.key, problems)
     found = search_journal(job.data_dir / WAL, run.bounds, topic_ids, job.key)
     taken_lsn = table.transaction(ROLLUP_APP)
     return EraseReport(
@@ -174,9 +190,28 @@ def _erase(job: EraseJob, run: Run, topic_ids: tuple[int, ...]) -> EraseReport:
         deleted=tuple(deleted),
         old=tuple(old),
         delete_after_ms=_delete_after_ms(job) if old else None,
+        typed=typed,
         journal=tuple(JournalRecords(one, one.end_lsn <= taken_lsn) for one in found.segments),
         problems=(*problems, *found.problems),
     )
+
+
+def _typed_rows(run: Run, topic_id: int, key: bytes, problems: list[str]) -> tuple[TypedRows, ...]:
+    """Return the files of the topic's typed tables with rows of the key; add unreadable ones."""
+    found = []
+    for part in (ROWS, REJECTED):
+        for entry in run.store.list(table_name(topic_id, part)):
+            if not entry.path.endswith(".parquet"):
+                continue
+            try:
+                tables = PlainFileReader(run.store, entry.path).read(_KEYS)
+                rows = sum(rows["key"].to_pylist().count(key) for rows in tables)
+            except (DamagedData, OSError) as error:
+                problems.append(str(error))
+                continue
+            if rows:
+                found.append(TypedRows(entry.path, rows))
+    return tuple(found)
 
 
 def _delete_after_ms(job: EraseJob) -> int | None:

@@ -18,8 +18,9 @@ from brokerd.archive.contract.schemas import (
     decode_schemas,
     encode_schemas,
 )
+from brokerd.archive.erase import EraseJob, run_erase
 from brokerd.archive.job import JobReport, run_job
-from tests.archive.data import MIB, Data
+from tests.archive.data import MIB, NOW_MS, Data
 from tests.archive.inline import map_here
 from tests.archive.making import LOG_ID
 from tests.archive.test_job import TAKE_ONLY, job_of
@@ -210,6 +211,34 @@ def test_rows_of_removed_records_go(orders: Orders) -> None:
     orders.roll(settings=settings)
     assert orders.typed("n") == [(3, 4), (0, 5)]
     assert orders.rejected() == []
+
+
+@pytest.mark.usefixtures("inline")
+def test_an_erasure_is_complete_when_no_typed_file_has_the_key(orders: Orders) -> None:
+    """Live rows, rejected ones, and the files that a later vacuum deletes."""
+    orders.append(1, 0, b'{"n": 1}', b'{"s": 1}', b'{"n": 2}', keys=[b"ann", b"ann", b"bob"])
+    orders.log.seal()
+    orders.roll()
+    job = EraseJob(orders.path, orders.root, TYPED, lambda: NOW_MS, "topic-1", b"ann")
+    report = run_erase(job)
+    assert (report.erased, report.found_after) == (2, 0)
+    assert [(one.path.split("/")[2], one.rows) for one in report.typed] == [
+        ("rows", 1),
+        ("rejected", 1),
+    ]
+    assert not report.is_complete
+    settings = TYPED._replace(retention=True, vacuum=True)
+    orders.roll(settings=settings)
+    assert orders.typed("n") == [(2, 2)]
+    report = run_erase(job)
+    assert len(report.typed) == 2
+    for path in (orders.root / "typed").rglob("*"):
+        os.utime(path, (0, 0))
+    later_ms = NOW_MS + 25 * 3_600_000
+    orders.log.time_us = later_ms * 1000
+    orders.roll(settings=settings, now_ms=lambda: later_ms)
+    report = run_erase(job)
+    assert report.typed == ()
 
 
 def test_the_tables_of_a_deleted_topic_are_deleted(orders: Orders) -> None:

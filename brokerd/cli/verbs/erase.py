@@ -156,6 +156,7 @@ def _json(report: EraseReport, topic: str, key: bytes) -> dict[str, Any]:
         "deleted": list(report.deleted),
         "old": list(report.old),
         "delete_after": _time(report.delete_after_ms),
+        "typed": [one._asdict() for one in report.typed],
         "journal": [
             {**one.segment._asdict(), "archived": one.is_archived} for one in report.journal
         ],
@@ -200,6 +201,12 @@ def _left(report: EraseReport, config: Config) -> Iterator[str]:
             f"LEFT {some(len(report.old), 'file')} of older versions: "
             + (f"a complete run of brokerd-rollup after {when}" if when else "no rollup")
             + " deletes them"
+        )
+    for rows in report.typed:
+        yield (
+            f"LEFT {some(rows.rows, 'row')} in {rows.path}, a typed table: a complete run of "
+            "brokerd-rollup removes rows of erased records, and deletes the file after "
+            f"{some(config.archive.vacuum_hours, 'hour')} (archive.vacuum_hours)"
         )
     for one in report.journal:
         yield f"LEFT {some(one.segment.records, 'record')} in {_goes(one, config)}"
