@@ -843,7 +843,8 @@ def test_the_page_names_every_check_and_every_check_has_a_story() -> None:
     sources = "".join(path.read_text() for path in Path(oracle.__file__).parent.rglob("*.py"))
     found = set(re.findall(r'"(P\d-[a-z-]+)"', sources)) | {"audit"}
     assert named == found
-    assert {promise for promise, _, _ in all_tales()} == found
+    in_tests_of_their_own = {"P1-registry"}  # test_registry.py
+    assert {promise for promise, _, _ in all_tales()} | in_tests_of_their_own == found
 
 
 def test_equal_payloads_without_an_answer_have_no_order() -> None:
