@@ -197,7 +197,7 @@ def test_records_after_the_bounds_wait(orders: Orders) -> None:
 
 @pytest.mark.usefixtures("inline")
 def test_rows_of_removed_records_go(orders: Orders) -> None:
-    """A complete run removes them, whatever removed the records."""
+    """A complete run removes them after every kind of removal of records."""
     orders.add({"n": 1}, {"n": 2}, {"s": 1})
     orders.log.seal()
     orders.roll()

@@ -872,7 +872,7 @@ def test_consumes_in_one_read_are_answered_as_one_by_one(
 
 
 def test_a_run_of_consumes_takes_no_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the records that are not in memory."""
+    """Records in memory need none."""
     create(house := House())
     produce(house, *(b"%d" % number for number in range(10)))
     fetched: list[int] = []

@@ -1,4 +1,4 @@
-"""Drawn archives: what is drawn, and faults that they find."""
+"""Drawn archives: their draws, and the planted faults that they find."""
 
 from __future__ import annotations
 
