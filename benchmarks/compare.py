@@ -154,7 +154,9 @@ def run(
     samples = []
     for number in range(runs):
         for name in (OURS, *(one.name for one in rivals)):
-            with tempfile.TemporaryDirectory(prefix=f".compare-{name}-", dir=directory) as made:
+            with tempfile.TemporaryDirectory(
+                prefix=f".compare-{name}-", dir=directory.resolve()
+            ) as made:
                 place = Path(made)
                 opened = open_ours(place) if name == OURS else RivalServer(RIVALS[name], place)
                 with opened as server:

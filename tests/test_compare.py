@@ -170,12 +170,15 @@ def test_nothing_to_compare_with_is_an_error(
         pytest.param("rabbitmq", marks=pytest.mark.soak),
     ],
 )
-def test_the_server_of_a_rival_is_measured(name: str, tmp_path: Path) -> None:
+def test_the_server_of_a_rival_is_measured(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if RIVALS[name].find() is None:
         pytest.skip(f"{name} is not installed")
     add_rivals()
     shapes = ((PRODUCE, 1, 1), (PAIRS, 2, 4))
-    found = compare.run(tmp_path, [RIVALS[name]], 1, 0.3, print, shapes)
+    monkeypatch.chdir(tmp_path)
+    found = compare.run(Path(), [RIVALS[name]], 1, 0.3, print, shapes)
     assert {one.broker for one in found} == {OURS, name}
     assert all(one.rate > 0 for one in found)
     assert list(tmp_path.iterdir()) == []
