@@ -496,6 +496,16 @@ def a_poll_that_waited_for_all_of_its_time(story: Story, wrong: bool) -> None:
     a_poll_of_five_seconds(story, (5 if wrong else 3) * SECOND_US)
 
 
+@breaks("P5-served")
+def a_poll_is_not_given_what_expired_until_the_clock_went_back(story: Story, wrong: bool) -> None:
+    story.produce(Message(b"a", ttl_us=9 * SECOND_US if wrong else SECOND_US))
+    story.wait(2 * SECOND_US)
+    a_poll_of_five_seconds(story)
+    story.history.clock_steps = [ClockStep(story.now_us, -HOUR_US)]
+    story.restart("power")
+    story.acquire((0, b"a"), client="d")
+
+
 @breaks("P5-buried", max_attempts=1, counts_grants=True)
 def a_dead_letter_by_grants_comes_late(story: Story, wrong: bool) -> None:
     story.produce(b"a")

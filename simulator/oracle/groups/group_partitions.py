@@ -148,7 +148,7 @@ class GroupPartitionJudge:
         ]
         self._is_steady = history.is_steady
         polls = idle_polls(history, lives, group_partition.acquires)
-        self._waiting = Waiting(history.rules, lives, polls, group_partition.changes)
+        self._waiting = Waiting(history.rules, lives, removal, polls, group_partition.changes)
         self._lettered = {letter.place for op in group_partition.letters for letter in op.letters}
 
     def judge(self) -> Iterator[Violation]:

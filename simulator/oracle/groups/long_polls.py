@@ -2,7 +2,8 @@
 """Turn long polls without a result into events of the records they might have got: promise 5.
 
 The broker must notice by itself that a lease lapsed or a delay is over, and serve the waiting poll.
-Pauses, order by key, other lives of the group and disk faults excuse it.
+Pauses, order by key, other lives of the group and disk faults excuse it, and so does a record that
+had expired until the wall clock went back.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from simulator.history.operations import (
 from simulator.oracle.groups.lease_model import SERVED_US, LeaseModel
 from simulator.oracle.groups.lease_search import Event
 from simulator.oracle.records.records import Record, Sight
+from simulator.oracle.records.removal import Removal
 from simulator.oracle.timeline.spans import Lives, Span, possible
 
 MODEL = LeaseModel()
@@ -57,9 +59,15 @@ class Waiting:
     """The long polls of one group."""
 
     def __init__(
-        self, begin: GroupRules, lives: Lives, polls: list[Poll], changes: list[GroupChange]
+        self,
+        begin: GroupRules,
+        lives: Lives,
+        removal: Removal,
+        polls: list[Poll],
+        changes: list[GroupChange],
     ) -> None:
         self._lives = lives
+        self._removal = removal
         paused = [
             (lives.span(op), op.answered_us != NEVER, isinstance(op, Pause))
             for op in changes
@@ -85,7 +93,8 @@ class Waiting:
             first_us = max(first_us, record.stored.last_us)
             leased = (self._lives.span(sight.acquire).first_us - 1 for sight in sights)
             for at_us in (last_us, *leased):
-                if first_us + SERVED_US < at_us <= last_us:
+                is_late = first_us + SERVED_US < at_us <= last_us
+                if is_late and not self._removal.may_be_hidden(record, at_us):
                     step = partial(MODEL.is_not_served, since_us=first_us)
                     yield Event(Span(at_us, at_us), step, poll.acquire)
 

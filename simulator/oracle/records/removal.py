@@ -145,6 +145,10 @@ class Removal:
             self.start(record.topic, partition) > offset or self.expires(record).first_us <= by_us
         )
 
+    def may_be_hidden(self, record: Record, by_us: int) -> bool:
+        """Return whether the record may have counted as expired at ``by_us``, and not later."""
+        return self._time.may_go_back and self.expires(record).first_us <= by_us
+
     def may_be_removed_unseen(self, produce: Produce) -> bool:
         """Return whether the records of a produce may have been removed, at any place."""
         rules = self._rules(produce.topic, Span(self._lives.span(produce).first_us, EVER_US))

@@ -7,7 +7,7 @@ found it at most an hour past the log.
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from simulator.history.operations import History
@@ -60,6 +60,13 @@ class BrokerTime:
     def latest_us(self, begun_us: int, wait_us: int) -> int:
         """Return the last moment at which a wait from ``begun_us`` may still go on."""
         return min(begun_us + wait_us, EVER_US) if self._follows else EVER_US
+
+    @property
+    def may_go_back(self) -> bool:
+        """Whether the time for removal may go back, so that expired records are there again."""
+        return not self._are_steps_known or any(
+            after < before for before, after in pairwise([0, *self._offsets])
+        )
 
     def _offsets_during(self, first_us: int, last_us: int) -> list[int]:
         """Return the offsets of the wall clock during a span."""
