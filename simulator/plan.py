@@ -150,7 +150,7 @@ class Settings(Part, frozen=True, kw_only=True):
     capacity_bytes: int | None = None
     """Disk space of the broker's files until the audit, besides the space that it keeps free."""
     principal: str = ""
-    """The account of all Mamamia clients. With one, security is on."""
+    """The account of all clients. With one, security is on."""
 
     @property
     def longest_backoff_us(self) -> int:
@@ -231,6 +231,8 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     mix: dict[Action, int] = {}
     batch_max: int = 10
     payload_bytes_max: int = 100
+    is_plain: bool = False
+    """Whether all payloads are byte strings, so that PRODUCE requests may form a run."""
     large_permille: int = 0
     """Thousandths of payloads that are 20 to 200 KiB, also above ``payload_bytes_max``."""
     empty_permille: int = 0

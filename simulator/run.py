@@ -24,7 +24,7 @@ from brokerd.broker.model.topics import TopicSettings
 from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Config, Groups, Limits, Retention
 from brokerd.server.sections import Archive as ArchiveConfig
-from brokerd.server.sections import Blipmq, Mamamia, Security
+from brokerd.server.sections import Blipmq, Flymq, Mamamia, Mega, Rustlog, Security
 from brokerd.server.sections import Broker as BrokerConfig
 from brokerd.server.sections import Wal as WalConfig
 from brokerd.wal.damage.verify import verify
@@ -32,7 +32,8 @@ from simulator import oracle
 from simulator.archive.rollup import Archiver, offsets_in_log
 from simulator.archive.view import SimArchive
 from simulator.clients import AuditFailed, Auditor, DirectClient, WrongAnswer, make_client
-from simulator.clients.format_audits import make_audit
+from simulator.clients.blipmq import KEY as BLIPMQ_KEY
+from simulator.clients.format_audits import auditor_name, make_audit
 from simulator.directory.state_text import state_of, without_newest_snapshot, without_snapshots
 from simulator.faults import Faults
 from simulator.history.operations import NEVER, Boot, History, Letters, Published
@@ -112,8 +113,13 @@ def config_of(settings: Settings) -> Config:
             retry_base_ms=settings.blipmq_retry_base_us // 1_000,
             subscription_grace_seconds=settings.blipmq_grace_seconds,
             look_back_ms=settings.blipmq_look_back_us // 1_000,
+            api_keys=(BLIPMQ_KEY,) if settings.principal else (),
+            principal=settings.principal,
         ),
         mamamia=Mamamia(principal=settings.principal),
+        flymq=Flymq(principal=settings.principal),
+        rustlog=Rustlog(principal=settings.principal),
+        mega=Mega(principal=settings.principal),
         security=Security(auth="on" if settings.principal else "off"),
     )
 
@@ -159,6 +165,8 @@ class _Run:
         self._history.clock_steps = self._faults.clock_steps
         self._history.is_steady = plan.is_steady
         self._history.principal = plan.settings.principal
+        self._history.formats = {client.name: client.format for client in plan.clients}
+        self._history.formats |= {auditor_name(name): name for name in plan.formats}
         self._history.given_topics = tuple(topic.name for topic in plan.topics)
         self._history.subscriptions = plan.settings.subscription_rules()
         self._audits = [name for name in plan.formats if name != MAMAMIA]
@@ -427,7 +435,7 @@ class _Run:
             self._audited()
             return
         wire_format = self._audits.pop(0)
-        name = f"{wire_format}-auditor"
+        name = auditor_name(wire_format)
         make_audit(
             wire_format,
             self._plan,

@@ -22,6 +22,8 @@ from simulator.history.subscriptions import Acknowledge, Handed, Poll, Subscribe
 from simulator.payloads import payload_of
 from simulator.plan import Action, ClientPlan, Topic
 
+KEY = "dev-key"
+"""The key of clients without an account of their own."""
 LENGTH_BYTES = 4
 FIRST_ID = 1 << 40
 """The first correlation id. Delivery tags are lower."""
@@ -53,7 +55,7 @@ class _Probe(NamedTuple):
 class BlipMQWire:
     """A `Wire` of BlipMQ."""
 
-    def __init__(self, key: str = "dev-key") -> None:
+    def __init__(self, key: str = KEY) -> None:
         self._ids = count(FIRST_ID)
         self._reader = blipmq.frame_reader()
         self._expected: deque[_Expected | _Probe] = deque()

@@ -42,6 +42,11 @@ LETTERS_US = 2_000_000
 UNNUMBERED = -1
 
 
+def auditor_name(wire_format: WireFormat) -> str:
+    """Return the client of the audit of a format."""
+    return f"{wire_format}-auditor"
+
+
 def make_audit(
     wire_format: WireFormat,
     plan: Plan,
@@ -52,7 +57,7 @@ def make_audit(
     done: Callable[[], None],
 ) -> ScriptedClient:
     """Return the audit of a format other than Mamamia."""
-    name = f"{wire_format}-auditor"
+    name = auditor_name(wire_format)
     if wire_format == "blipmq":
         script = _drain(name, plan, history)
     else:

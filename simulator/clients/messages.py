@@ -91,7 +91,7 @@ class MessageMaker:
         else:
             size = chance.randint(0, plan.payload_bytes_max)
         filling = (tag * (size // len(tag) + 1))[:size]
-        return chance.choice(FORMS)(tag, filling)
+        return (FORMS[0] if plan.is_plain else chance.choice(FORMS))(tag, filling)
 
     def _metadata(self) -> bytes | None:
         if not self._often(self._plan.metadata_permille):

@@ -17,6 +17,7 @@ from simulator.draw.clients import MIXES, NEEDS, draw_clients
 from simulator.draw.faults import CRASHES_MAX, draw_faults
 from simulator.draw.formats import FORMATS, add_formats, add_look_back
 from simulator.draw.registry import add_registrar
+from simulator.draw.runs import add_runs
 from simulator.plan import Plan
 
 __all__ = ["CRASHES_MAX", "FEATURES", "FORMATS", "MIXES", "NEEDS", "generate"]
@@ -53,4 +54,5 @@ def generate(seed: int) -> Plan:
     plan = add_formats(plan, replace(context, chance=Chance(f"plan/{seed}/formats")))
     plan = add_look_back(plan, Chance(f"plan/{seed}/look back"))
     plan = add_archive(plan, replace(context, chance=Chance(f"plan/{seed}/archive")))
-    return add_registrar(plan, replace(context, chance=Chance(f"plan/{seed}/registry")))
+    plan = add_registrar(plan, replace(context, chance=Chance(f"plan/{seed}/registry")))
+    return add_runs(plan, Chance(f"plan/{seed}/runs"))

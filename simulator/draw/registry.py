@@ -14,7 +14,7 @@ from simulator.plan import Action, ClientPlan, Plan
 REGISTRAR = 0.3
 """Probability of a registrar in a run that loses nothing."""
 SECURITY = 0.7
-"""Probability of security, where all clients speak Mamamia."""
+"""Probability of security in a run with a registrar."""
 QUOTA = 0.3
 """Probability of a quota for the listener."""
 PRINCIPAL = "everyone"
@@ -43,7 +43,7 @@ def add_registrar(plan: Plan, context: DrawContext) -> Plan:
     chance = context.chance
     if not chance.on(REGISTRAR) or "lazy durability" in context.features:
         return plan
-    is_secure = plan.formats == ("mamamia",) and chance.on(SECURITY)
+    is_secure = chance.on(SECURITY)
     mix: dict[Action, int] = {"inspect": 2}
     parts = [part for part in (ACCOUNTS, SCHEMAS, QUOTAS) if chance.on(0.6)]
     for part in parts or [ACCOUNTS]:

@@ -444,6 +444,8 @@ class History:
     compacted: list[Compacted] = field(default_factory=list)
     published: list[Published] = field(default_factory=list)
     principal: str = ""
-    """The account of all Mamamia clients; "" if security is off."""
+    """The account of all clients; "" if security is off."""
+    formats: dict[str, str] = field(default_factory=dict)
+    """Client -> wire format; clients without one speak Mamamia."""
     rotted: bool = False
     """Whether synced bytes were changed, so that the broker may report damage."""

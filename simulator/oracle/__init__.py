@@ -75,6 +75,7 @@ def check(history: History) -> list[Violation]:
 def judge(history: History) -> Judgement:
     """Return the violations and the number of undecided records."""
     history = replace(history, operations=[op for op in history.operations if _arrived(op)])
+    registry = check_registry(history, Lives(history))
     history = spread_transactions(history)
     whole = history
     found = [*check_boots(history, Lives(history)), *check_answers(history)]
@@ -88,12 +89,12 @@ def judge(history: History) -> Judgement:
     found += records.violations
     found += _check_records(records, lives)
     found += removal.check()
-    found += check_topics(whole, Lives(whole))
-    found += check_registry(whole, Lives(whole))
+    found += check_topics(whole, Lives(whole), registry.permissions)
+    found += registry.violations
     offsets = Offsets(history, lives, records)
     found += offsets.check()
     found += Reads(history, lives, records, removal, offsets).check()
-    found += Subscriptions(history, lives, records, removal).check()
+    found += Subscriptions(history, lives, records, removal, registry.permissions).check()
     found += check_cancels(history, lives, records)
     views = GroupViews(history, lives, records, removal)
     undecided = 0

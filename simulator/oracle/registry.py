@@ -1,5 +1,5 @@
 # Tests: tests/simulator/test_registry.py
-"""Check accounts, access lists, keys, schemas and quotas, and the requests that they concern.
+"""Check accounts, access lists, keys, schemas and quotas, and the requests that quotas hold back.
 
 The model of `simulator.oracle.registry_model` follows the requests of the only client that changes
 them. A request without an answer leaves two possible states.
@@ -13,63 +13,49 @@ from typing import NamedTuple
 from simulator.history.operations import (
     NEVER,
     Acquire,
-    Cancel,
-    Extend,
     History,
-    Look,
     Operation,
     Produce,
-    Release,
-    Settle,
 )
-from simulator.history.registry import READ, WRITE, Inspect, LogIn, Probe, RegistryOperation
+from simulator.history.registry import Inspect, LogIn, Probe, RegistryOperation
+from simulator.oracle.permissions import Epoch, Permissions
 from simulator.oracle.registry_model import REFUSALS, Refused, RegistryState, Told
 from simulator.oracle.timeline.spans import EVER_US, Lives, Span
 from simulator.oracle.violation import Violation, violation
 
 SECOND = 1_000_000
-DENIALS = "unauthorized", "authentication required"
-NEEDS: dict[type[Operation], int] = {
-    Produce: WRITE,
-    Cancel: WRITE,
-    Acquire: READ,
-    Settle: READ,
-    Extend: READ,
-    Release: READ,
-    Look: READ,
-}
-"""The permission of each request of Mamamia on its topic (docs/protocols/mamamia.rst)."""
 LISTENER_QUOTA = "listener", "mamamia"
 STEPS_SECONDS = 1, 4, 3_600
 
 
-class Epoch(NamedTuple):
-    """A time in which the registry had one of some states."""
+class Judged(NamedTuple):
+    """The violations of the registry, and the permissions of the clients."""
 
-    first_us: int
-    last_us: int
-    states: tuple[RegistryState, ...]
+    violations: list[Violation]
+    permissions: Permissions
 
 
-def check_registry(history: History, lives: Lives) -> list[Violation]:
-    """Return the violations of the registry, of permissions and of quotas."""
+def check_registry(history: History, lives: Lives) -> Judged:
+    """Judge the registry, permissions and quotas."""
     requests = [op for op in history.operations if isinstance(op, RegistryOperation)]
-    if history.rotted or lives.any_loss or not (requests or history.principal):
-        return []
     found: list[Violation] = []
+    if history.rotted or lives.any_loss or not (requests or history.principal):
+        return Judged(found, Permissions(history, lives, []))
     epochs = [Epoch(-1, EVER_US, (RegistryState(),))]
     for op in requests:
         before = epochs[-1].states
         states = _follow(op, before)
         if not states:
             found.append(violation(_promise(op), _contradiction(op, before), op))
-            return found  # no later answer proves anything
+            # No later answer proves anything.
+            return Judged(found, Permissions(history, lives, []))
         span = lives.span(op)
         epochs[-1] = epochs[-1]._replace(last_us=span.last_us)
         epochs.append(Epoch(span.first_us, EVER_US, states))
-    found += _check_access(history, lives, epochs)
+    permissions = Permissions(history, lives, epochs)
+    found += permissions.check()
     found += _check_quota(history, lives, epochs)
-    return found
+    return Judged(found, permissions)
 
 
 def _promise(op: RegistryOperation) -> str:
@@ -108,43 +94,13 @@ def _explains(result: Refused | Told, error: str) -> bool:
     return not any(text in error for text in REFUSALS)
 
 
-def _states(epochs: list[Epoch], span: Span) -> list[RegistryState]:
-    """Return the states that the registry may have had during a span."""
-    return [
-        state
-        for epoch in epochs
-        if epoch.first_us <= span.last_us and span.first_us <= epoch.last_us
-        for state in epoch.states
-    ]
-
-
-def _check_access(history: History, lives: Lives, epochs: list[Epoch]) -> Iterator[Violation]:
-    """Check that requests are carried out with their permission, and refused without it."""
-    if not history.principal:
-        return
-    for op in history.operations:
-        needed = NEEDS.get(type(op), 0)
-        if not needed or op.connection == NEVER or op.answered_us == NEVER:
-            continue
-        is_denied = op.error.startswith(DENIALS)
-        if op.error and not is_denied:
-            continue
-        topic = getattr(op, "topic", "")
-        states = _states(epochs, lives.span(op))
-        allowed = {bool(each.permissions(history.principal, topic) & needed) for each in states}
-        if is_denied and allowed == {True}:
-            text = f"{topic}: the client had the permission all the time, and is refused"
-            yield violation("access", text, op)
-        if not op.error and allowed == {False}:
-            yield violation("access", f"{topic}: no state gives the client the permission", op)
-
-
 def _check_quota(history: History, lives: Lives, epochs: list[Epoch]) -> Iterator[Violation]:
     """Check that no time has more requests than the quota of the listener allows."""
     counted = [
         (op.arrived_us, op.written_us, op)
         for op in history.operations
         if isinstance(op, Produce | Acquire)
+        and history.formats.get(op.client, "mamamia") == "mamamia"
         and op.connection != NEVER
         and NEVER not in (op.arrived_us, op.written_us)
         and op.succeeded
@@ -168,13 +124,13 @@ def _check_rate(
     inside = [each for each in counted if each[0] >= window.first_us and each[1] < window.last_us]
     last_us = max((first_us for first_us, _, _ in inside), default=0)
     for step_us in (seconds * SECOND for seconds in STEPS_SECONDS):
-        begin_us = window.first_us
-        while inside and begin_us <= last_us:
+        for begin_us in range(window.first_us, last_us + 1, step_us):
             end_us = begin_us + step_us
             passed = [op for first, last, op in inside if begin_us <= first and last < end_us]
-            took_us = min(step_us, max((op.written_us for op in passed), default=0) - begin_us)
+            if not passed:
+                continue
+            took_us = min(step_us, max(op.written_us for op in passed) - begin_us)
             if len(passed) > rate * (took_us / SECOND + 1) + 1:
                 text = f"{len(passed)} requests in {took_us} us, and the quota is {rate} a second"
                 yield violation("quota", text, *passed[:3])
                 return
-            begin_us = end_us

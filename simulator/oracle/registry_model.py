@@ -132,6 +132,11 @@ class RegistryState:
                     found |= granted if role in account.roles else 0
         return found
 
+    def is_enabled(self, name: str) -> bool:
+        """Return whether there is such an account, and it is enabled."""
+        account = self.accounts.get(name)
+        return account is not None and account.enabled
+
     def is_live(self, label: str) -> bool:
         """Return whether a login with this key has any rights."""
         owner = self.accounts.get(self.keys.get(label, ""))

@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from simulator.history.operations import NEVER, History, Letters, Message, Place, Produce
+from simulator.history.registry import READ
 from simulator.history.subscriptions import (
     UNKNOWN_DELIVERY,
     Acknowledge,
@@ -21,6 +22,7 @@ from simulator.history.subscriptions import (
     group_of,
 )
 from simulator.oracle.groups.lease_model import SLACK_US
+from simulator.oracle.permissions import Permissions
 from simulator.oracle.records.records import Record, Records
 from simulator.oracle.records.removal import Removal
 from simulator.oracle.timeline.spans import EVER_US, Lives, Span, falling
@@ -54,11 +56,19 @@ class GroupPartition:
 class Subscriptions:
     """Judge of the subscriptions of a history."""
 
-    def __init__(self, history: History, lives: Lives, records: Records, removal: Removal) -> None:
+    def __init__(
+        self,
+        history: History,
+        lives: Lives,
+        records: Records,
+        removal: Removal,
+        permissions: Permissions,
+    ) -> None:
         self._history = history
         self._lives = lives
         self._records = records
         self._removal = removal
+        self._permissions = permissions
         self._rules = history.subscriptions
         operations = history.operations
         self._subscribes = [op for op in operations if isinstance(op, Subscribe) and op.succeeded]
@@ -245,6 +255,8 @@ class Subscriptions:
                 if UNKNOWN_DELIVERY not in ack.error:
                     continue
                 span = self._lives.span(ack)
+                if self._permissions.may_lack(READ, ack.topic, span):
+                    continue  # the subscription looks unknown
                 for each in deliveries:
                     if self._flew(deliveries, each, span) and not self._was_dealt_with(
                         group_partition, place, ack, span
@@ -328,7 +340,7 @@ class Subscriptions:
         moments += [
             self._lives.span(poll).first_us
             for poll in group_partition.polls
-            if poll.answered_us != NEVER
+            if poll.answered_us != NEVER and self._counts(poll)
         ]
         moments = sorted(moment for moment in moments if moment >= moments[0])
         last_us = max(
@@ -336,6 +348,12 @@ class Subscriptions:
         )
         gaps = zip(moments, [*moments[1:], last_us], strict=True)
         return any(after - before >= self._rules.grace_us for before, after in gaps)
+
+    def _counts(self, poll: Poll) -> bool:
+        """Return whether a poll surely delayed the expiry: it had the permission."""
+        if poll.handed is not None:
+            return True
+        return not self._permissions.may_lack(READ, poll.topic, self._lives.span(poll))
 
 
 def _qos(message: Message) -> int:

@@ -52,6 +52,17 @@ def audit(story: Story, of_t: tuple[bytes, ...], of_u: tuple[bytes, ...]) -> Non
     story.acquire(duration_us=day_us, **by_audit)
 
 
+@breaks("P2-content")
+def a_message_that_a_transaction_refused(story: Story, wrong: bool) -> None:
+    told = tuple((topic, Message(payload)) for topic, payload in BOTH)
+    for topic, message in told:
+        error = "unauthorized" if topic == "u" else ""
+        asked = {"transaction": "txn-1", "message": message, "error": error}
+        story._add(Stage(**story._asked(asked, topic=topic)))
+    tell(story, Transact, messages=told)
+    audit(story, (b"a",), (b"b",) if wrong else ())
+
+
 @breaks("P2-transaction")
 def half_of_a_transaction_after_a_crash(story: Story, wrong: bool) -> None:
     transact(story, *BOTH, **story.no_answer())

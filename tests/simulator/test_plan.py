@@ -87,8 +87,8 @@ def test_runs_stay_small() -> None:
         assert 5_000_000 <= plan.end_us <= 120_000_000
         ours = [client for client in plan.clients if client.format == "mamamia"]
         others = [client for client in plan.clients if client.format != "mamamia"]
-        assert sum(client.operations for client in ours) <= 1_700
-        assert len(ours) <= 9
+        assert sum(client.operations for client in ours) <= 2_100
+        assert len(ours) <= 11
         assert sum(client.operations for client in others) <= 2_130
         assert len(others) <= 2 * FORMATS_MAX + 2
         assert len(crashes(plan)) <= CRASHES_MAX

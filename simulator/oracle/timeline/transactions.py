@@ -11,26 +11,30 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from simulator.history.operations import History, Message, Operation, Produce
-from simulator.history.transactions import Transact
+from simulator.history.transactions import Stage, Transact
 
 
 def spread_transactions(history: History) -> History:
     """Return the history with a produce for each topic of a transaction."""
     if not any(isinstance(op, Transact) for op in history.operations):
         return history
+    refused = [op for op in history.operations if isinstance(op, Stage) and op.error]
+    dropped = {(op.transaction, op.topic, op.message) for op in refused}
     operations: list[Operation] = []
     for op in history.operations:
         if isinstance(op, Transact):
-            operations += _parts(op)
+            operations += _parts(op, dropped)
         else:
             operations.append(op)
     return replace(history, operations=operations)
 
 
-def _parts(op: Transact) -> Iterator[Produce]:
+def _parts(op: Transact, dropped: set[tuple[str, str, Message]]) -> Iterator[Produce]:
+    """Yield the produces of a transaction, without the messages that it refused to stage."""
     by_topic: dict[str, list[Message]] = defaultdict(list)
     for topic, message in op.messages:
-        by_topic[topic].append(message)
+        if (op.transaction, topic, message) not in dropped:
+            by_topic[topic].append(message)
     for topic, messages in by_topic.items():
         yield Produce(
             number=op.number,
