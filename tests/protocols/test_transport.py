@@ -24,6 +24,7 @@ from zope.interface import implementer
 from brokerd.protocols.base.transport import (
     LARGE_BYTES,
     acknowledge,
+    join_less,
     lose_sending,
     prepare,
     read_directly,
@@ -302,6 +303,41 @@ def test_small_answers_are_joined_and_large_ones_are_not_copied() -> None:
     assert transport.calls[1][1] is large
 
 
+def large_parts(ends: Ends) -> bytes:
+    """Leave 12 MiB in parts of many sizes to the reactor; return them joined."""
+    ends.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1024 * KIB)
+    sizes = [3 << 20, 1, 60_000, 3 << 20, *[5] * 1000, 100_000, 100_000, 100_000, 6 << 20, 7]
+    parts = [bytes([65 + number % 26]) * size for number, size in enumerate(sizes)]
+    for part in parts:
+        ends.transport.write(part)
+    return b"".join(parts)
+
+
+def test_large_parts_that_wait_arrive_in_order_although_they_are_not_joined(ends: Ends) -> None:
+    """The buffer that is sent stays small, but for a part that is moved as it is."""
+    data, transport = large_parts(ends), ends.transport
+    sent = b""
+    while transport in ends.watch.writers:
+        waiting = unsent_bytes(transport)
+        join_less(transport)
+        assert unsent_bytes(transport) == waiting
+        size = len(transport.dataBuffer)
+        assert size <= 4 * transport.SEND_LIMIT or size > 2 << 20  # one of the large parts
+        assert transport.doWrite() is None
+        sent += ends.read()
+    assert sent + ends.read() == data
+    assert (transport.dataBuffer, transport._tempDataBuffer) == (b"", [])
+
+
+def test_a_large_part_that_waits_is_not_copied(ends: Ends) -> None:
+    large = bytes(1 << 20)
+    ends.transport.write(large)
+    ends.transport.write(bytes(1 << 20))
+    join_less(ends.transport)
+    assert ends.transport.dataBuffer is large
+    assert ends.transport._tempDataLen == 1 << 20
+
+
 def test_the_sending_side_is_shut_once_everything_is_sent_and_reading_goes_on(ends: Ends) -> None:
     """A peer in the middle of its request reads the last answer, and then the end."""
     sent = ends.fill()
@@ -424,6 +460,15 @@ class TestReadDirectly:
         assert not loop.usual
         loop.turn()
         assert loop.usual == 1 and loop.peer.recv(100) == b"hello"
+
+    def test_a_writable_connection_does_not_join_all_that_waits(self, loop: Loop) -> None:
+        assert loop.protocol.transport is not None
+        transport: Any = loop.protocol.transport
+        for _ in range(20):
+            transport.write(bytes(1 << 20))
+        loop.turn()
+        assert len(transport.dataBuffer) == 1 << 20
+        assert transport._tempDataLen == 19 << 20
 
     def test_the_end_of_a_connection_is_told_once(self, loop: Loop) -> None:
         loop.peer.close()

@@ -33,6 +33,9 @@ QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 AT_ONCE_BYTES = 1024 * 1024
 """Longest data that `send` writes at once. The reactor sends longer data in pieces."""
 
+LEAST_LARGE_SENDS = 4
+"""Sends from which unsent bytes are not joined at once."""
+
 LARGE_BYTES = 64 * 1024
 """Parts of this size or more are not joined with others: the copy would cost more."""
 
@@ -87,6 +90,37 @@ def _send_at_once(transport: Any, data: bytes) -> bytes:
             break
         left = left[sent:]
     return bytes(left)
+
+
+def join_less(transport: Any) -> None:
+    """Move the next unsent bytes of a plain connection to the buffer that ``doWrite`` sends.
+
+    When that buffer is nearly empty, ``doWrite`` joins all parts that wait: a copy of 20 MB took
+    12 ms. Here only parts of about one send are joined, and a large part is moved as it is.
+    """
+    send_bytes = transport.SEND_LIMIT
+    size = len(transport.dataBuffer) - transport.offset
+    parts = transport._tempDataBuffer
+    if size >= send_bytes or size + transport._tempDataLen <= LEAST_LARGE_SENDS * send_bytes:
+        return
+    waiting_bytes = size + transport._tempDataLen
+    taken = [memoryview(transport.dataBuffer)[transport.offset :]] if size else []
+    count = 0
+    while size < send_bytes:
+        part = parts[count]
+        if taken and size + len(part) > 2 * send_bytes:
+            cut = send_bytes - size
+            taken.append(memoryview(part)[:cut])
+            parts[count] = memoryview(part)[cut:]
+            size += cut
+        else:
+            taken.append(part)
+            size += len(part)
+            count += 1
+    del parts[:count]
+    transport.dataBuffer = taken[0] if len(taken) == 1 else b"".join(taken)
+    transport.offset = 0
+    transport._tempDataLen = waiting_bytes - size
 
 
 def lose_sending(transport: Any) -> bool:
@@ -149,8 +183,9 @@ def read_directly(reactor: Any) -> Callable[[], None]:
     """Let an epoll reactor call readable TCP connections without a logging context for each event.
 
     The context and the checks around it cost a third of the way of a small request. Errors are
-    logged and close the connection as before, and all other events go the usual way. Returns a
-    function that undoes it. Does nothing for other reactors.
+    logged and close the connection as before, and all other events go the usual way. Before a
+    write, `join_less` divides the unsent bytes. Returns a function that undoes it. Does nothing for
+    other reactors.
     """
     kind = type(reactor)
     if (
@@ -162,7 +197,7 @@ def read_directly(reactor: Any) -> Callable[[], None]:
         return lambda: None
     wait = reactor._poller.poll
     selectables = reactor._selectables
-    readable = select.EPOLLIN
+    readable, writable = select.EPOLLIN, select.EPOLLOUT
 
     def poll(timeout: float | None) -> None:
         for descriptor, event in wait(-1 if timeout is None else timeout, len(selectables)):
@@ -177,6 +212,8 @@ def read_directly(reactor: Any) -> Callable[[], None]:
                 if lost:
                     reactor._disconnectSelectable(selectable, lost, True)
             elif selectable is not None:
+                if event & writable and type(selectable) in (tcp.Server, unix.Server):
+                    join_less(selectable)
                 log.callWithLogger(
                     selectable, reactor._doReadOrWrite, selectable, descriptor, event
                 )
