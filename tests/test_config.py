@@ -124,6 +124,17 @@ def test_file_mistakes_are_named_with_their_place(file: Path, line: str, said: s
     assert "\n" not in str(caught.value)
 
 
+def test_a_back_off_above_its_maximum_is_refused_with_both_places(file: Path) -> None:
+    file.write_text("[groups]\nbackoff_base_ms = 5000\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file, {"BROKERD_GROUPS_BACKOFF_MAX_MS": "4999"})
+    assert str(caught.value) == (
+        "groups.backoff_base_ms: expected at most groups.backoff_max_ms, which is 4999, got 5000 "
+        f"({file}: [groups] backoff_base_ms, environment variable BROKERD_GROUPS_BACKOFF_MAX_MS)"
+    )
+    load(file, {"BROKERD_GROUPS_BACKOFF_MAX_MS": "5000"})
+
+
 def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """A missing file, a directory and a file that is not text get one line each."""
     (tmp_path / "latin").write_bytes(b"# \xe9\n")
@@ -423,11 +434,16 @@ def test_configuration_cannot_be_changed() -> None:
     assert msgspec.structs.replace(Config().wal, segment_bytes=2).segment_bytes == 2
 
 
+LONGEST_BACKOFF = (f"groups.backoff_max_ms={NUMBERS['groups.backoff_max_ms'].le}",)
+"""So that the largest base is not above the maximum."""
+
+
 @pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_has_bounds_and_the_broker_takes_both(name: str, tmp_path: Path) -> None:
     """What ``config check`` lets through never keeps a broker from starting."""
     for bound in (NUMBERS[name].ge, NUMBERS[name].le):
-        config = load(assignments=[f"{name}={bound}"]).config
+        rest = LONGEST_BACKOFF if name == "groups.backoff_base_ms" else ()
+        config = load(assignments=[f"{name}={bound}", *rest]).config
         make_core(config, tmp_path / "data", reactor)  # opens nothing
     for beyond in (NUMBERS[name].ge - 1, NUMBERS[name].le + 1, 10**400):
         with pytest.raises(ConfigError, match=rf"{name}: expected .*, from \d+ to \d+"):

@@ -57,6 +57,19 @@ class GroupSettings:
                     f"group setting {name} is {getattr(self, name)!r}; use true or false"
                 )
 
+    def check_backoff(self) -> None:
+        """Raise InvalidRequest if the delay after the first failure is above the longest one.
+
+        New settings must pass. `from_json` accepts such values of earlier versions: the delay is
+        ``backoff_max_us`` then.
+        """
+        if self.backoff_base_us > self.backoff_max_us:
+            raise InvalidRequest(
+                f"the back-off after the first failure ({self.backoff_base_us / 1e6:g} s) is "
+                f"longer than the longest back-off ({self.backoff_max_us / 1e6:g} s); lower "
+                "backoff_base or raise backoff_max"
+            )
+
     def backoff_us(self, failures: int) -> int:
         """Return the delay after this number of failures: base * 2 ** (failures - 1)."""
         if failures <= 0 or not self.backoff_base_us:

@@ -78,6 +78,9 @@ BUILD_VARIABLE = "BROKERD_COMPILE"
 """A variable for the build of brokerd (docs/architecture.rst); the broker ignores it."""
 
 
+BACKOFF = ("groups.backoff_base_ms", "groups.backoff_max_ms")
+
+
 class Setting(NamedTuple):
     """One value as given, before its type is checked."""
 
@@ -244,6 +247,7 @@ def _build(listen: dict[str, str], settings: Iterable[Setting]) -> LoadedConfig:
     built: dict[str, Any] = {name: SECTIONS[name](**given) for name, given in values.items()}
     config = Config(data_dir=data_dir, listen=listen, **built)
     address(config.archive.uri, Path(data_dir))
+    _check_backoff(config.groups, sources)
     return LoadedConfig(config, sources, tuple(_visible_secrets(sources)))
 
 
@@ -469,6 +473,17 @@ def _check(setting: Setting, value: Any) -> None:
             check_uri(value)
         except ConfigError as error:
             raise ConfigError(f"{error} ({setting.source})") from None
+
+
+def _check_backoff(groups: Groups, sources: Mapping[str, str]) -> None:
+    """Refuse a delay after the first failure above the longest delay."""
+    base, longest = groups.backoff_base_ms, groups.backoff_max_ms
+    if base > longest:
+        given = [sources[name] for name in BACKOFF if name in sources]
+        raise ConfigError(
+            f"groups.backoff_base_ms: expected at most groups.backoff_max_ms, which is {longest}, "
+            f"got {base} ({', '.join(given)})"
+        )
 
 
 def _is_collector(text: str) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from brokerd.broker import Congested
 from brokerd.codecs.mamamia import Acquire, Produce, Settle
 from brokerd.errors import NoSpace
+from brokerd.groups import GroupSettings
 from brokerd.security import READ, WRITE
 from tests.admin.caller import Caller, answer_of
 from tests.guards import Given, GuardOf
@@ -308,6 +309,32 @@ def test_settings_change_one_by_one(caller: Caller) -> None:
 )
 def test_settings_that_make_no_sense_are_refused(caller: Caller, change: dict[str, object]) -> None:
     assert caller.call("PATCH", f"{GROUP}/settings", change)[0] == 400
+
+
+def test_a_back_off_above_its_maximum_is_refused(caller: Caller) -> None:
+    """The values that are not in the request count, too."""
+    path = f"{GROUP}/settings"
+    status, answer = caller.call("PATCH", path, {"backoff_base_seconds": 601})
+    assert status == 400
+    assert "(601 s) is longer than the longest back-off (600 s)" in answer["error"]
+    change = {"backoff_base_seconds": 2, "backoff_max_seconds": 2}
+    assert caller.call("PATCH", path, change)[0] == 200
+    assert caller.call("PATCH", path, {"backoff_max_seconds": 1.5})[0] == 400
+    new = {**change, "backoff_base_seconds": 3, "create": True}
+    assert caller.call("PATCH", f"{GROUP}2/settings", new)[0] == 400
+    assert caller.get(f"{GROUP}2")[0] == 404
+    settings = caller.get(GROUP)[1]["settings"]
+    assert {name: settings[name] for name in change} == change
+
+
+def test_a_back_off_of_an_earlier_version_does_not_block_other_changes(caller: Caller) -> None:
+    old = GroupSettings(backoff_base_us=20_000_000, backoff_max_us=10_000_000)
+    for group_partition in caller.house.broker.topics.existing("orders").groups["g"].used():
+        group_partition.store.configure(old)
+    status, group = caller.call("PATCH", f"{GROUP}/settings", {"max_attempts": 9})
+    assert (status, group["settings"]["max_attempts"]) == (200, 9)
+    assert group["settings"]["backoff_base_seconds"] == 20
+    assert caller.call("PATCH", f"{GROUP}/settings", {"backoff_base_seconds": 19})[0] == 400
 
 
 def test_a_group_is_deleted(caller: Caller) -> None:

@@ -188,6 +188,8 @@ def test_settings_change_one_by_one(busy: Shell) -> None:
     text = busy.misused("group", "configure", *ON, "--max-attempts", "0")
     assert "'--max-attempts': '0' is not from 1 to 1000000" in text
     assert "neither yes nor no" in busy.misused("group", "configure", *ON, "--key-ordered", "1")
+    text = busy.refused("group", "configure", *ON, "--backoff-base", "2m")
+    assert "(120 s) is longer than the longest back-off (60 s); lower backoff_base or" in text
 
 
 def test_a_group_is_deleted(busy: Shell) -> None:

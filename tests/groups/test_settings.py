@@ -57,6 +57,15 @@ def test_back_off_doubles_is_bounded_and_never_overflows() -> None:
     assert [settings.backoff_us(n) for n in (0, 1, 2, 3, 4, 1_000_000)] == [0, 10, 20, 40, 50, 50]
 
 
+def test_a_back_off_above_its_maximum_is_refused_and_read_from_an_old_journal() -> None:
+    """Earlier versions accepted it, so that journals and snapshots may have it."""
+    settings = GroupSettings.from_json('{"backoff_base_us":20000000,"backoff_max_us":500000}')
+    assert settings.backoff_us(1) == 500_000
+    with pytest.raises(InvalidRequest, match=r"\(20 s\) is longer than .* \(0.5 s\); lower"):
+        settings.check_backoff()
+    GroupSettings(backoff_base_us=5, backoff_max_us=5).check_backoff()
+
+
 def test_leases_double_are_bounded_and_never_shorter_than_asked_for() -> None:
     settings = GroupSettings(lease_doubling=True, backoff_max_us=50)
     assert [settings.lease_us(10, n) for n in (1, 2, 3, 4, 1_000_000)] == [10, 20, 40, 50, 50]

@@ -70,15 +70,27 @@ class GroupAdmin:
     def configure(self, topic: str, group: str, settings: GroupSettings) -> None:
         """Set the settings of a group. Creates the group if it does not exist.
 
-        A change of ``key_ordered`` ends all its leases and delays. Raises `InvalidName`.
+        A change of ``key_ordered`` ends all its leases and delays. Raises `InvalidName`, and
+        `InvalidRequest` for a changed back-off with a base above its maximum.
         """
         text_bytes = 4 * len(settings.to_json())
+        self._check_backoff(topic, group, settings)
         self._change(
             self._group_or_new(topic, group),
             lambda group_partition: group_partition.store.configure(settings),
             text_bytes,
             change_packed=lambda group_partition: group_partition.change_packed(settings),
         )
+
+    def _check_backoff(self, topic: str, group: str, settings: GroupSettings) -> None:
+        """Let a group keep the back-off that an earlier version accepted."""
+        found = self._state.existing_topic(topic).groups.get(group)
+        before = None if found is None else found.settings
+        if before is None or (before.backoff_base_us, before.backoff_max_us) != (
+            settings.backoff_base_us,
+            settings.backoff_max_us,
+        ):
+            settings.check_backoff()
 
     def settings(self, topic: str, group: str) -> GroupSettings:
         """Return the settings of a group. Raises `UnknownGroup`."""
