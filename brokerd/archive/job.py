@@ -183,7 +183,8 @@ def _run_steps(job: Job, run: Run, bounds: bytes, report: JobReport) -> None:
         with report.collect_problems(job.root):
             check_pairing(job.data_dir, job.root, run.bounds, run.tables)
             schemas = publish_schemas(run, job.data_dir / "state" / SCHEMAS_NAME)
-            report.steps.append(derive_typed(run, schemas, job.is_small))
+            collect = partial(report.collect_problems, job.root)
+            report.steps.append(derive_typed(run, schemas, job.is_small, collect))
     if job.is_small:
         if report.ingest.lots:
             with report.collect_problems(job.root), run.spark.here():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from brokerd.archive.contract.schemas import StoredSchema
 from brokerd.archive.typed.topic_schema import TopicSchema
 from brokerd.archive.typed.types import type_name
+from brokerd.archive.typed.values import LibraryMissing
 
 
 def version(number: int, created_us: int, **properties: Any) -> StoredSchema:
@@ -148,3 +150,65 @@ def test_references_do_not_multiply_columns(type_: str) -> None:
         text = 'syntax = "proto3";' + "\n".join([*parts, "message T30 { int32 n = 1; }"])
     topic = TopicSchema([StoredSchema("t", 1, type_, text.encode(), 0)])
     assert topic.problems == {1: "it has more than 2000 columns"}
+
+
+def test_lone_surrogates_of_hostile_json_are_an_error_of_their_row() -> None:
+    """Texts of UTF-8 cannot hold them; the other rows are converted."""
+    closed = {"type": "object", "properties": {"n": LONG}, "additionalProperties": False}
+    topic = TopicSchema([StoredSchema("t", 1, "json", json.dumps(closed).encode(), 0)])
+    bad, good = rows(topic, (5, {"\ud800": 1}), (5, {"n": 1}))
+    assert bad == (None, "version 1: unexpected field: \\ud800", None)
+    assert good == (1, None, {"n": 1})
+
+
+def test_columns_have_no_characters_that_files_refuse() -> None:
+    """A schema may have fields of any name."""
+    names = {"\ud800": TEXT, "a\x00b": TEXT, "c\x1f": LONG}
+    topic = TopicSchema([version(1, 0, **names)])
+    assert topic.kind.names == ["_", "a_b", "c_"]
+    topic = TopicSchema([version(1, 0, n=LONG, required=[5, ["n"], "n"])])
+    assert rows(topic, (5, {}))[0][1] == "version 1: missing required field: n"
+
+
+def test_messages_without_fields_have_no_column() -> None:
+    """Parquet has no such type. A field that comes later makes a column."""
+    empty = {"type": "record", "name": "E", "fields": []}
+    inner = {"type": "record", "name": "I", "fields": [{"name": "e", "type": "E"}]}
+    texts = []
+    for fields in ([], [{"name": "a", "type": "long"}]):
+        listed = [
+            {"name": "e", "type": {**empty, "fields": fields}},
+            {"name": "n", "type": "long"},
+            {"name": "i", "type": inner},
+            {"name": "m", "type": {"type": "map", "values": "E"}},
+        ]
+        texts.append(json.dumps({"type": "record", "name": "R", "fields": listed}).encode())
+    first, second = (
+        StoredSchema("t", at + 1, "avro", text, at * 9) for at, text in enumerate(texts)
+    )
+    topic = TopicSchema([first])
+    assert type_name(topic.stored_kind) == "struct<n: bigint>"
+    assert rows(topic, (5, b"\x04\x00")) == [(1, None, {"n": 2})]
+    topic = TopicSchema([first, second])
+    assert not topic.conflicts
+    old, new = rows(topic, (5, b"\x04\x00"), (9, b"\x06\x04\x06\x00"))
+    assert old == (1, None, {"e": {"a": None}, "n": 2, "i": {"e": {"a": None}}, "m": []})
+    assert new == (2, None, {"e": {"a": 3}, "n": 2, "i": {"e": {"a": 3}}, "m": []})
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("avro", "fastavro is not installed: pip install 'brokerd\\[schemas\\]'"),
+        ("protobuf", "google.protobuf.message is not installed"),
+        ("later", "schemas of type 'later' are unknown: upgrade brokerd"),
+    ],
+)
+def test_no_record_is_rejected_for_a_missing_library(
+    kind: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rejected records stay rejected, so that the next installation could not mend them."""
+    for name in ("fastavro", "google.protobuf.message"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(LibraryMissing, match=problem):
+        TopicSchema([StoredSchema("t", 1, kind, b'"long"', 0)])

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -20,6 +22,8 @@ from brokerd.archive.contract.schemas import (
 )
 from brokerd.archive.erase import EraseJob, run_erase
 from brokerd.archive.job import JobReport, run_job
+from brokerd.archive.typed import derive
+from brokerd.archive.typed.layouts import STATISTICS
 from tests.archive.data import MIB, NOW_MS, Data
 from tests.archive.inline import map_here
 from tests.archive.making import LOG_ID
@@ -252,6 +256,104 @@ def test_the_tables_of_a_deleted_topic_are_deleted(orders: Orders) -> None:
     assert "deleted the typed table of topic id 1, which is deleted" in report.steps[0].lines
     assert [one for one in (orders.root / "typed").rglob("*") if one.is_file()] == []
     assert orders.roll().steps[0].lines == []
+
+
+def test_a_stop_between_the_two_commits_doubles_no_row(orders: Orders) -> None:
+    """The next run has newer records, too; the table of rows must get these alone."""
+
+    def stop(name: str) -> None:
+        if name == "after typed rows commit":
+            raise KeyboardInterrupt
+
+    orders.add({"n": 1}, b"bad")
+    orders.log.seal()
+    orders.publish()
+    with pytest.raises(KeyboardInterrupt):
+        run_job(job_of(orders, None, settings=TYPED, failpoint=stop))
+    orders.add({"n": 2}, b"worse")
+    orders.log.seal()
+    orders.roll()
+    assert orders.typed("n") == [(0, 1), (2, 2)]
+    assert [offset for offset, _ in orders.rejected()] == [1, 3]
+
+
+def test_files_have_statistics_with_null_counts(orders: Orders) -> None:
+    """Without null counts, other programs skip no file."""
+    orders.add({"n": 1}, {"n": 2}, b"bad")
+    orders.log.seal()
+    orders.roll()
+    for part, rows, last in ("rows", 2, 1), ("rejected", 1, 2):
+        actions = DeltaTable(str(orders.root / "typed/1" / part)).get_add_actions()
+        (found,) = pa.table(actions).to_pylist()
+        assert found["num_records"] == rows
+        assert found["max"]["offset"] == last
+        assert found["null_count"] == dict.fromkeys(STATISTICS, 0)
+
+
+def test_a_table_that_fails_does_not_stop_the_others(orders: Orders) -> None:
+    """Its error is told."""
+    orders.versions.append(msgspec.structs.replace(orders.versions[0], name="topic-2"))
+    orders.add({"n": 1})
+    orders.add({"n": 2}, topic_id=2)
+    orders.log.seal()
+    orders.roll()
+    (commit,) = (orders.root / "typed/1/rows/_delta_log").glob("*1.json")
+    commit.write_bytes(b"{}")
+    orders.add({"n": 3})
+    orders.add({"n": 4}, topic_id=2)
+    orders.log.seal()
+    orders.publish()
+    (problem,) = run_job(job_of(orders, None, settings=TYPED)).problems
+    assert str(commit) in problem
+    found = DeltaTable(str(orders.root / "typed/2/rows")).to_pyarrow_table()
+    assert sorted(found["n"].to_pylist()) == [2, 4]
+
+
+def test_hostile_values_and_schemas_do_not_stop_a_run(orders: Orders) -> None:
+    """A lone surrogate in JSON, which UTF-8 cannot express; a record without fields in Avro."""
+    inner = {"name": "e", "type": {"type": "record", "name": "E", "fields": []}}
+    fields = [inner, {"name": "n", "type": "long"}]
+    text = json.dumps({"type": "record", "name": "R", "fields": fields}).encode()
+    orders.versions.append(StoredSchema("topic-2", 1, "avro", text, 0))
+    closed = {"type": "object", "properties": {"n": {}}, "additionalProperties": False}
+    orders.versions[0] = StoredSchema("topic-1", 1, "json", json.dumps(closed).encode(), 0)
+    orders.add({"\ud800": 1}, {"n": "x"})
+    orders.add(b"\x06", topic_id=2)
+    orders.log.seal()
+    orders.roll()
+    assert orders.rejected() == [(0, "version 1: unexpected field: \\ud800")]
+    assert orders.typed("n") == [(1, '"x"')]
+    found = DeltaTable(str(orders.root / "typed/2/rows")).to_pyarrow_table()
+    assert found["n"].to_pylist() == [3]
+
+
+@pytest.mark.usefixtures("inline")
+def test_commits_of_records_are_looked_through_once(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new table has the rows of the present version, and looks at later commits alone."""
+    monkeypatch.setattr(derive, "MARK_COMMITS", 2)
+
+    def seen() -> tuple[int, int]:
+        table = DeltaTable(str(orders.root / "typed/1/rows"))
+        return table.transaction_version(derive.REMOVAL_APP) or 0, table.version()
+
+    for number in range(4):
+        orders.add({"n": number})
+        orders.log.seal()
+        orders.roll(is_small=number in (1, 2))
+        version = DeltaTable(str(orders.root / "records")).version()
+        if number == 0:
+            first = version
+            assert seen()[0] == first
+    assert first + 2 <= version == seen()[0]
+    before = seen()
+    orders.roll()
+    assert seen() == before
+    orders.starts[1] = 1
+    orders.roll(settings=TYPED._replace(retention=True))
+    orders.roll(settings=TYPED._replace(retention=True))
+    assert orders.typed("n") == [(1, 1), (2, 2), (3, 3)]
 
 
 POINTS = [

@@ -29,7 +29,7 @@ from brokerd.archive.typed.types import (
     Misfit,
     struct_of,
 )
-from brokerd.archive.typed.values import CONTENT, Decoder, FieldBudget, NoColumns
+from brokerd.archive.typed.values import CONTENT, Decoder, FieldBudget, LibraryMissing, NoColumns
 from brokerd.values import Encoding
 
 _PRIMITIVES = {
@@ -71,12 +71,12 @@ class _Type(NamedTuple):
 
 
 def avro_decoder(text: bytes, reserved: Iterable[str]) -> Decoder:
-    """Return the decoder of a schema. Raises `NoColumns`."""
+    """Return the decoder of a schema. Raises `NoColumns`, `LibraryMissing`."""
     try:
         from fastavro import parse_schema, schemaless_reader
         from fastavro.schema import SchemaParseException
     except ModuleNotFoundError as error:
-        raise NoColumns(f"{error.name} is not installed: pip install 'brokerd[schemas]'") from None
+        raise LibraryMissing.of(error) from None
     try:
         definition = _without_logical(json.loads(text), 0)
         parsed: Any = parse_schema(definition)

@@ -9,8 +9,8 @@ table's columns first. A changed type makes the table anew from the archive, in 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from xxhash import xxh3_64_hexdigest
@@ -62,6 +62,8 @@ REMOVAL_APP = "brokerd-typed-records"
 """Its version is that of ``records`` up to which removed records are gone from a typed table."""
 COLUMNS_PROPERTY = "brokerd.columns"
 """The types of the columns that come from the schema, by name, as JSON."""
+MARK_COMMITS = 100
+"""After so many commits of ``records`` without removal a typed table gets a new `REMOVAL_APP`."""
 TASK_BYTES = 64 << 20
 """The approximate size of the files of ``records`` that a task reads."""
 
@@ -94,25 +96,60 @@ def _decode(data: bytes, where: str) -> StoredSchemas:
         raise DamagedData(f"{where} is damaged: {error}; start the broker, or restore it") from None
 
 
-def derive_typed(run: Run, schemas: StoredSchemas, is_small: bool) -> StepReport:
+def derive_typed(
+    run: Run,
+    schemas: StoredSchemas,
+    is_small: bool,
+    collect: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> StepReport:
     """Add the new archived records to the typed tables, and return the counts.
-
-    :param is_small: whether rows of removed records may stay until the next complete run.
 
     Only records below the LSN of the bounds are added: their schemas are known.
 
-    Raises JobFailed, ArchiveUnavailable, ForeignArchive, NewerFormat, TableConflict.
+    :param is_small: whether rows of removed records may stay until the next complete run.
+    :param collect: makes a context for each topic. It collects the errors of the topic, so that the
+        other topics go on.
+    :raises BrokerdError: a table is foreign, damaged or in conflict, or a task failed.
     """
     report = StepReport("typed", {"typed": 0, "rejected": 0, "removed_typed": 0, "merged_typed": 0})
     end = min(run.tables.newest(RECORDS).transaction(ROLLUP_APP), run.bounds.lsn)
     topics = {one.id: one.name for one in run.bounds.topics if not one.internal_of}
     names = {one.name for one in schemas.versions}
+    removals = _Removals(run)
     for topic_id, name in topics.items():
         if name in names:
             versions = tuple(schemas.of_topic(name))
-            _Topic(run, topic_id, name, versions, end, report, is_small).update()
+            with collect():
+                _Topic(run, topic_id, name, versions, end, report, removals, is_small).update()
     _delete_tables(run, set(topics), report)
     return report
+
+
+class _Removals:
+    """Finds the commits of ``records`` that removed records. A run reads each commit once."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._removes: dict[int, bool] = {}
+        """By version; true also if the commit is gone."""
+
+    def since(self, version: int) -> bool:
+        """Return whether a commit after a version removed records, or may have."""
+        newest = self._run.tables[RECORDS.name].version
+        return any(self._is_removal(number) for number in range(version + 1, newest + 1))
+
+    def _is_removal(self, version: int) -> bool:
+        if version not in self._removes:
+            path = f"{RECORDS.name}/{COMMITS}/{commit_name(version)}"
+            try:
+                lines = self._run.store.read(path, COMMIT_BYTES_MAX).splitlines()
+            except FileNotFoundError:
+                self._removes[version] = True
+            else:
+                self._removes[version] = any(
+                    b'"remove":' in line and b'"dataChange":true' in line for line in lines
+                )
+        return self._removes[version]
 
 
 class _Topic:
@@ -126,6 +163,7 @@ class _Topic:
         versions: tuple[StoredSchema, ...],
         end: int,
         report: StepReport,
+        removals: _Removals,
         is_small: bool,
     ) -> None:
         self._is_small = is_small
@@ -135,6 +173,7 @@ class _Topic:
         self._versions = versions
         self._end = end
         self._report = report
+        self._removals = removals
         encoded = encode_schemas(StoredSchemas("", list(versions)))
         self._digest = xxh3_64_hexdigest(encoded)
         self._rejected = layout_of(table_name(topic_id, REJECTED), REJECTED_SCHEMA)
@@ -234,7 +273,7 @@ class _Topic:
         rows.commit(
             [one.rows for one in written if one.rows is not None],
             rows.paths(),
-            marks={TYPED_APP: self._end},
+            marks={TYPED_APP: self._end, REMOVAL_APP: run.tables[RECORDS.name].version},
             now_ms=run.now_ms(),
             operation="REPLACE TABLE",
             properties=properties,
@@ -285,9 +324,16 @@ class _Topic:
             file = one.rows if part == ROWS else one.rejected
             if file is not None:
                 added.append(file)
+        # Rows of an empty table are all of the present version of ``records``.
+        marks = {} if len(table.files) else {REMOVAL_APP: run.tables[RECORDS.name].version}
         run.failpoint(f"before typed {part} commit")
         done = table.commit(
-            added, (), {TYPED_APP: self._end}, now_ms=run.now_ms(), operation="DERIVE"
+            added,
+            (),
+            {TYPED_APP: self._end},
+            marks=marks,
+            now_ms=run.now_ms(),
+            operation="DERIVE",
         )
         run.failpoint(f"after typed {part} commit")
         if not done:
@@ -307,7 +353,10 @@ class _Topic:
         version = table.transaction(REMOVAL_APP)
         if version == records.version or not len(table.files):
             return
-        if not _has_removed(run, version, records.version):
+        if not self._removals.since(version):
+            if records.version - version >= MARK_COMMITS:
+                marks = {REMOVAL_APP: records.version}
+                table.commit((), marks=marks, now_ms=run.now_ms(), operation="DERIVE")
             return
         every = tuple(path for path, _ in self._record_files(0))
         sizes = table.files.select(["path", "size"]).to_pylist()
@@ -351,19 +400,6 @@ class _Topic:
         merged = [path for paths in groups for path in paths]
         table.commit(added, merged, now_ms=run.now_ms(), operation="OPTIMIZE", data_change=False)
         self._report.numbers["merged_typed"] += len(merged)
-
-
-def _has_removed(run: Run, since: int, version: int) -> bool:
-    """Return whether commits of ``records`` after a version removed records, or are gone."""
-    for number in range(since + 1, version + 1):
-        path = f"{RECORDS.name}/{COMMITS}/{commit_name(number)}"
-        try:
-            lines = run.store.read(path, COMMIT_BYTES_MAX).splitlines()
-        except FileNotFoundError:
-            return True
-        if any(b'"remove":' in line and b'"dataChange":true' in line for line in lines):
-            return True
-    return False
 
 
 def _groups(files: Sequence[tuple[str, int]]) -> list[tuple[str, ...]]:

@@ -265,8 +265,9 @@ class _Builder:
     def struct(self, schema: dict[str, Any], reserved: Iterable[str], seen: list[int]) -> _Type:
         """Return the struct of an object's properties."""
         names = ColumnNames(reserved)
-        required = schema.get("required", [])
-        needed = required if isinstance(required, list) else []
+        required = schema.get("required")
+        listed = required if isinstance(required, list) else []
+        needed = [one for one in listed if isinstance(one, str)]
         fields = []
         kinds = {}
         for name, inner in _object_properties(schema).items():

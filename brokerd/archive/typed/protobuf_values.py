@@ -23,7 +23,7 @@ from brokerd.archive.typed.types import (
     Misfit,
     struct_of,
 )
-from brokerd.archive.typed.values import Decoder, FieldBudget, NoColumns
+from brokerd.archive.typed.values import Decoder, FieldBudget, LibraryMissing, NoColumns
 from brokerd.values import Encoding
 
 _UINT64 = pa.decimal128(20, 0)
@@ -54,7 +54,7 @@ class _Type(NamedTuple):
 
 
 def protobuf_decoder(text: bytes, reserved: Iterable[str]) -> Decoder:
-    """Return the decoder of a schema. Raises `NoColumns`."""
+    """Return the decoder of a schema. Raises `NoColumns`, `LibraryMissing`."""
     try:
         from google.protobuf.message import DecodeError
         from google.protobuf.message_factory import GetMessageClass
@@ -62,7 +62,7 @@ def protobuf_decoder(text: bytes, reserved: Iterable[str]) -> Decoder:
         from brokerd.schemas import protobuf
         from brokerd.schemas.values import InvalidDefinition
     except ModuleNotFoundError as error:
-        raise NoColumns(f"{error.name} is not installed: pip install 'brokerd[schemas]'") from None
+        raise LibraryMissing.of(error) from None
     try:
         root = protobuf.read(text).root
     except InvalidDefinition as error:

@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from brokerd.archive.cluster.attempts import retry_later
 from brokerd.archive.contract.layout import RECORDS, parse_records_name
 from brokerd.archive.contract.schemas import StoredSchema
-from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.delta.actions import AddFile, add_plain_file
 from brokerd.archive.parquet.plain_file import PlainFileReader, PlainFileWriter
 from brokerd.archive.parquet.reader import open_file
@@ -70,14 +68,6 @@ def topic_schema(versions: tuple[StoredSchema, ...]) -> TopicSchema:
 
 def write_typed(task: TypedTask) -> TypedFiles:
     """Write the typed rows and the rejected records of some files."""
-    try:
-        return _write_typed(task)
-    except ArchiveUnavailable as error:
-        retry_later(error)
-        raise
-
-
-def _write_typed(task: TypedTask) -> TypedFiles:
     topic = topic_schema(task.versions)
     schema = rows_schema(topic.stored_kind)
     with ExitStack() as stack:
@@ -144,8 +134,8 @@ def close_file(writer: PlainFileWriter, directory: str) -> AddFile:
     """Complete a file of a typed table, and return it for a commit."""
     name = f"t-{secrets.token_hex(8)}.parquet"
     info = writer.close(f"{directory}/{name}")
-    # Delta has no null counts of structs, arrays and maps as a whole.
-    return add_plain_file(info._replace(path=name, nulls={}), "append_time")
+    nulls = {column: info.nulls[column] for column in STATISTICS}
+    return add_plain_file(info._replace(path=name, nulls=nulls), "append_time")
 
 
 # -- Merging -------------------------------------------------------------------------------------
@@ -215,14 +205,6 @@ def remove_rows(task: RemovalTask) -> Removal | None:
 
     Return None if it has all of them.
     """
-    try:
-        return _remove_rows(task)
-    except ArchiveUnavailable as error:
-        retry_later(error)
-        raise
-
-
-def _remove_rows(task: RemovalTask) -> Removal | None:
     store = open_store(task.root)
     reader = PlainFileReader(store, f"{task.table}/{task.path}")
     keys = pa.concat_tables(reader.read(_KEYS))

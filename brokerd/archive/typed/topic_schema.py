@@ -28,7 +28,7 @@ from brokerd.archive.typed.types import (
     stored_type,
     struct_of,
 )
-from brokerd.archive.typed.values import Decoder, NoColumns
+from brokerd.archive.typed.values import Decoder, LibraryMissing, NoColumns
 from brokerd.errors import escaped
 
 VERSION = "schema_version"
@@ -56,6 +56,8 @@ class TopicSchema:
     """The versions of a topic's schema, in the order of registration. There is at least one.
 
     :param kind: the columns of the result. By default those of all versions.
+    :raises LibraryMissing: this installation cannot decode a version. Then no record is converted:
+        the schema error of a record must not depend on the installation.
     """
 
     def __init__(self, versions: Sequence[StoredSchema], kind: pa.StructType | None = None) -> None:
@@ -80,9 +82,9 @@ class TopicSchema:
 
     def _decoder(self, schema: StoredSchema) -> Decoder | None:
         make = _DECODERS.get(schema.type)
+        if make is None:
+            raise LibraryMissing(f"schemas of type {schema.type!r} are unknown: upgrade brokerd")
         try:
-            if make is None:
-                raise NoColumns(f"the type {schema.type!r} is unknown: upgrade brokerd")
             return make(schema.text, RESERVED)
         except NoColumns as problem:
             self.problems[schema.version] = str(problem)
@@ -141,7 +143,9 @@ class TopicSchema:
 
 
 def _reason(version: int | None, text: str) -> str:
-    return escaped(f"version {version}: {text}")[:REASON_CHARS_MAX]
+    """Return the text of an error. JSON may have surrogates alone, which UTF-8 cannot express."""
+    text = escaped(f"version {version}: {text}")[:REASON_CHARS_MAX]
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _narrowed(merged: pa.StructType, kind: pa.StructType) -> pa.StructType:

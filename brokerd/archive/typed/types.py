@@ -23,8 +23,11 @@ DEPTH_MAX = 32
 Convert = Callable[[Any], Any]
 """Converts one value. Raises `Misfit`."""
 
-_NOT_IN_NAMES = str.maketrans(dict.fromkeys(" ,;{}()\n\t=", "_"))
-"""Characters that Delta tables refuse in the names of columns."""
+_NOT_IN_NAMES = dict.fromkeys(
+    [*map(ord, " ,;{}()="), *range(0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000)], "_"
+)
+"""Characters that Delta tables refuse in names of columns, control characters, and surrogates,
+which UTF-8 cannot express."""
 
 
 class Misfit(Exception):
@@ -83,16 +86,26 @@ def struct_of(columns: Mapping[str, pa.DataType]) -> pa.StructType:
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in files and queries."""
+    """Return the type in files and queries. Fields without content are left out."""
     if kind == JSON_TEXT:
         return STRING
     if pa.types.is_struct(kind):
-        return struct_of({one.name: stored_type(one.type) for one in kind.fields})
+        fields = [one for one in kind.fields if not _is_empty(one.type)]
+        return struct_of({one.name: stored_type(one.type) for one in fields})
     if pa.types.is_list(kind):
         return pa.list_(pa.field("element", stored_type(kind.value_type)))
     if pa.types.is_map(kind):
         return pa.map_(STRING, stored_type(kind.item_type))
     return kind
+
+
+def _is_empty(kind: pa.DataType) -> bool:
+    """Return whether a type has structs without fields alone, which Parquet cannot express."""
+    if pa.types.is_struct(kind):
+        return all(_is_empty(one.type) for one in kind.fields)
+    if pa.types.is_list(kind):
+        return _is_empty(kind.value_type)
+    return pa.types.is_map(kind) and _is_empty(kind.item_type)
 
 
 def type_name(kind: pa.DataType) -> str:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from brokerd.errors import BrokerdError
+
 FIELDS_MAX = 2_000
 """The largest number of columns of a version, nested ones included."""
 CONTENT = "content"
@@ -16,6 +18,15 @@ CONTENT = "content"
 
 class NoColumns(Exception):
     """A version of a schema has no columns. The message has the reason."""
+
+
+class LibraryMissing(BrokerdError):
+    """This installation cannot decode a type of schema: a library is missing, or brokerd is old."""
+
+    @classmethod
+    def of(cls, missing: ModuleNotFoundError) -> LibraryMissing:
+        """Return the error of an import."""
+        return cls(f"{missing.name} is not installed: pip install 'brokerd[schemas]'")
 
 
 class FieldBudget:
