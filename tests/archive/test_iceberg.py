@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 from pyiceberg.table import StaticTable
 from pyiceberg.table.snapshots import Operation
@@ -457,3 +459,75 @@ def test_a_catalog_that_is_not_set_up_is_named(world: World) -> None:
     with pytest.raises(ArchiveUnavailable, match=r"archive\.iceberg_catalog: nowhere: brokerd\."):
         export(world)
     assert json.loads((world.root / RECORDS.name / METADATA / HINT).read_text()) == 1
+
+
+def test_a_locked_catalog_is_unavailable_and_the_next_run_catches_up(
+    world: World, catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/catalog.db?timeout=0")
+    export(world)
+    append(world, 0)
+    with closing(sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(ArchiveUnavailable, match=r"database is locked.*; the next run"):
+            export(world)
+    export(world)
+    assert len(catalog.load_table("brokerd.records").scan().to_arrow()) == 1
+
+
+@pytest.mark.parametrize("where", ["load_table", "commit_table"])
+def test_a_fault_of_the_program_is_no_error_of_the_catalog(
+    world: World, catalog: SqlCatalog, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not read as a catalog that does not answer."""
+    export(world)
+    append(world, 0)
+
+    def fail(*arguments: object) -> None:
+        raise TypeError("a fault")
+
+    monkeypatch.setattr(SqlCatalog, where, fail)
+    with pytest.raises(TypeError, match="a fault"):
+        export(world)
+
+
+def test_a_commit_whose_answer_is_lost_counts(
+    world: World, catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog answers late; the next run finds the snapshots."""
+    export(world)
+    append(world, 0)
+    commit = SqlCatalog.commit_table
+
+    def late(*arguments: Any) -> None:
+        commit(*arguments)
+        raise CommitStateUnknownException("timed out")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "commit_table", late)
+        with pytest.raises(ArchiveUnavailable, match="timed out"):
+            export(world)
+    append(world, 1)
+    export(world)
+    table = catalog.load_table("brokerd.records")
+    assert rows_of(table.scan().to_arrow()) == delta_rows(world, RECORDS.name)
+    assert len(table.metadata.snapshots) == 2
+
+
+def test_a_foreign_commit_in_the_catalog_goes(world: World, catalog: SqlCatalog) -> None:
+    """Also if it has the number of brokerd's next snapshot."""
+    append(world, 0)
+    export(world)
+    table = catalog.load_table("brokerd.records")
+    rows = table.scan().to_arrow()
+    for _ in range(2):
+        table.append(rows)
+    assert len(catalog.load_table("brokerd.records").scan().to_arrow()) == 3
+    append(world, 1)
+    export(world)
+    append(world, 2)
+    export(world)
+    found = catalog.load_table("brokerd.records")
+    assert rows_of(found.scan().to_arrow()) == delta_rows(world, RECORDS.name)
+    wanted = [one.snapshot_id for one in iceberg(world).metadata.snapshots]
+    assert [one.snapshot_id for one in found.metadata.snapshots] == wanted

@@ -7,6 +7,8 @@ pyiceberg finds the catalog by its name: in the environment (``PYICEBERG_CATALOG
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -25,7 +27,6 @@ from pyiceberg.utils.config import Config
 from brokerd.archive.contract.layout import LOG_ID_PROPERTY
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.errors import JobFailed
-from brokerd.errors import BrokerdError
 
 
 class CatalogTables:
@@ -49,35 +50,29 @@ class CatalogTables:
         :raises ArchiveUnavailable: the catalog does not answer, or refuses.
         """
         where = f"archive.iceberg_catalog: {self._name}: {self._namespace}.{table}"
-        try:
-            self._update(table, metadata, location, where)
-        except BrokerdError:
-            raise
-        except Exception as error:  # each catalog has errors of its own library
-            text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ArchiveUnavailable(f"{where}: {text}; the next run tries again") from error
-
-    def _update(self, table: str, metadata: TableMetadataV2, location: str, where: str) -> None:
-        if self._catalog is None:
-            settings = Config().get_catalog_config(self._name) or {}
-            self._catalog = load_catalog(self._name, **settings)
-            self._catalog.create_namespace_if_not_exists(self._namespace)
-        catalog = self._catalog
         identifier = (*self._namespace.split("."), table)
-        try:
-            found = catalog.load_table(identifier)
-        except NoSuchTableError:
-            catalog.register_table(identifier, location)
-            return
+        with _library_errors(where):
+            if self._catalog is None:
+                settings = Config().get_catalog_config(self._name) or {}
+                self._catalog = load_catalog(self._name, **settings)
+                self._catalog.create_namespace_if_not_exists(self._namespace)
+            catalog = self._catalog
+            try:
+                found = catalog.load_table(identifier)
+            except NoSuchTableError:
+                catalog.register_table(identifier, location)
+                return
         log_id = metadata.properties[LOG_ID_PROPERTY]
         if found.metadata.properties.get(LOG_ID_PROPERTY) != log_id:
             raise JobFailed(
                 f"{where} is not a table of this log: drop it there, or set another "
                 "archive.iceberg_namespace"
             )
-        if found.metadata.table_uuid != metadata.table_uuid:
-            catalog.drop_table(identifier)  # it keeps the files
-            catalog.register_table(identifier, location)
+        is_same = found.metadata.table_uuid == metadata.table_uuid
+        if not is_same or _has_foreign_numbers(found.metadata, metadata):
+            with _library_errors(where):
+                catalog.drop_table(identifier)  # it keeps the files
+                catalog.register_table(identifier, location)
             return
         updates = list(_updates(found.metadata, metadata))
         if updates:
@@ -86,7 +81,32 @@ class CatalogTables:
                 AssertTableUUID(uuid=metadata.table_uuid),
                 AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=current),
             )
-            catalog.commit_table(found, requirements, tuple(updates))
+            with _library_errors(where):
+                catalog.commit_table(found, requirements, tuple(updates))
+
+
+@contextmanager
+def _library_errors(where: str) -> Iterator[None]:
+    """Convert the errors of a catalog's library to ArchiveUnavailable.
+
+    Each catalog has errors of its own library. A built-in error such as a TypeError is a fault of
+    the program, and is raised as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        is_built_in = type(error).__module__ == "builtins"
+        if is_built_in and not isinstance(error, OSError | ValueError | RuntimeError | ImportError):
+            raise
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ArchiveUnavailable(f"{where}: {text}; the next run tries again") from error
+
+
+def _has_foreign_numbers(found: Any, wanted: TableMetadataV2) -> bool:
+    """Return whether commits of another program took the sequence numbers of new snapshots."""
+    present = {one.snapshot_id for one in found.snapshots}
+    numbers = [one.sequence_number for one in wanted.snapshots if one.snapshot_id not in present]
+    return any((number or 0) <= found.last_sequence_number for number in numbers)
 
 
 def _updates(found: Any, wanted: TableMetadataV2) -> list[Any]:
