@@ -107,6 +107,7 @@ class Broker:
         self.counters = self.context.counters
         self.slices = SliceQueue(self.context.clock)
         """Long work of all connections: some milliseconds in each reactor turn."""
+        self.slices.light_waits = self.group_commit.light_waits
         self.connections = ConnectionRegistry()
         self.quotas = Quotas(self.accounts.directory, self.accounts.change_quota)
         self._state = self.context.state

@@ -62,6 +62,13 @@ LARGE_FRAME_BYTES = 1 << 20
 ms to make a frame of as many bytes, if they are events or small records."""
 
 
+SMALL_REQUEST_BYTES = 64 << 10
+"""Largest request, as bytes of a frame, that passes those that wait for the log."""
+
+PASSING_BYTES_MAX = 1 << 20
+"""Most bytes of small requests that pass others between two commits."""
+
+
 class Congested(BrokerdError):
     """The log has no space yet. The caller tries again when `GroupCommit.when_uncongested` calls.
 
@@ -139,6 +146,9 @@ class GroupCommit:
         self._cache = cache
         self._frame_bytes = frame_bytes
         self._max_uncommitted_bytes = max_uncommitted_bytes
+        self._passing_bytes = min(PASSING_BYTES_MAX, max_uncommitted_bytes // 8)
+        self._passed_bytes = 0
+        """Bytes of small requests that passed others since the last commit."""
         self._mark_quiet_us = mark_quiet_us
         self._before_frame = before_frame
         self._after_frame = after_frame
@@ -162,9 +172,11 @@ class GroupCommit:
         """Broker time of the last frame."""
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
-        self._durable_calls: deque[tuple[int, Callable[[], None], bool]] = deque()
-        """Ticket and callback of each, and whether a client waits for it."""
+        self._durable_calls: deque[tuple[int, Callable[[], None], bool, bool]] = deque()
+        """Ticket and callback of each, whether a client waits for it, and whether its request was
+        light."""
         self._waiting_clients = 0
+        self._waiting_light = 0
         self._congested: deque[Callable[[], None]] = deque()
         """Callers of `when_uncongested`, in the order in which they came."""
         self._is_retrying = False
@@ -259,18 +271,33 @@ class GroupCommit:
         """Check as `admit` does, when ``size`` more bytes would exceed ``limit_bytes``."""
         self._check_open()
         size += ADMITTED_EXTRA_BYTES + self._reserved_bytes
-        if self._congested and not self._is_retrying:
+        waits_behind = bool(self._congested) and not self._is_retrying
+        if waits_behind or (self._uncommitted_bytes and not self._fits(size)):
             self._schedule()
-            raise Congested("others wait for the disk already; try again")
-        if self._uncommitted_bytes and (
-            self.uncommitted_bytes + size > self._max_uncommitted_bytes
-        ):
-            self._schedule()
-            raise Congested("too much work waits for the disk; try again")
+            if not self._may_pass(size):
+                raise Congested("too much work waits for the disk; try again")
+            self._passed_bytes += size
         if self.gathered_bytes + size > min(self._frame_bytes, self._wal.room):
             self.end_frame_early()
         if self._wal.room < size:
             self._no_room(size, "the disk has no room for")
+
+    def _fits(self, size: int) -> bool:
+        """Return whether uncommitted bytes leave room for ``size`` more.
+
+        For requests that waited, a few bytes that passed them do not count: otherwise a request of
+        more than ``max_uncommitted_bytes`` would never find the log without work.
+        """
+        if self._is_retrying and self.uncommitted_bytes <= self._passing_bytes:
+            return True
+        return self.uncommitted_bytes + size <= self._max_uncommitted_bytes
+
+    def _may_pass(self, size: int) -> bool:
+        """Return whether a request of ``size`` bytes passes the limit and those that wait.
+
+        So small requests wait for one large commit, and not for several.
+        """
+        return size <= SMALL_REQUEST_BYTES and self._passed_bytes + size <= self._passing_bytes
 
     def _check_event_room(self, size: int, room: Callable[[], int]) -> None:
         """Check as `admit_events` does, when ``size`` more bytes would exceed ``limit_bytes``.
@@ -367,13 +394,20 @@ class GroupCommit:
             return self._wal.next_ticket
         return self._wal.next_ticket - 1
 
-    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
+    def when_durable(
+        self, ticket: int, callback: Callable[[], None], is_light: bool = False
+    ) -> None:
         """Answer a client by ``callback`` when ``ticket`` is durable.
 
-        Calls must come in the order of tickets.
+        Calls must come in the order of tickets. A light request was handled as it arrived.
         """
-        self._durable_calls.append((ticket, callback, True))
+        self._durable_calls.append((ticket, callback, True, is_light))
         self._waiting_clients += 1
+        self._waiting_light += is_light
+
+    def light_waits(self) -> bool:
+        """Return whether a light request waits for its commit."""
+        return self._waiting_light > 0
 
     def when_all_durable(self, callback: Callable[[], None]) -> None:
         """Call back, now or later, when all changes so far are durable."""
@@ -381,7 +415,7 @@ class GroupCommit:
         if ticket <= self.durable_ticket:
             callback()
         else:
-            self._durable_calls.append((ticket, callback, False))
+            self._durable_calls.append((ticket, callback, False, False))
 
     def _turn_end(self) -> None:
         self._turn_end_scheduled = False
@@ -539,6 +573,7 @@ class GroupCommit:
 
     def _on_durable(self, ticket: int) -> None:
         self.durable_ticket = ticket
+        self._passed_bytes = 0
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] <= ticket:
             self._uncommitted_bytes -= uncommitted.popleft()[1]
@@ -549,8 +584,9 @@ class GroupCommit:
             self._end_frame()
         waiting = self._durable_calls
         while waiting and waiting[0][0] <= ticket:
-            _, callback, is_client = waiting.popleft()
+            _, callback, is_client, is_light = waiting.popleft()
             self._waiting_clients -= is_client
+            self._waiting_light -= is_light
             run_callback(callback)
         self._cache.trim()
         if self._congested:

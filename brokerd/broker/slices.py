@@ -5,7 +5,8 @@ Long work is cut into slices of about a millisecond. All connections of all list
 `SliceQueue`. In a turn it runs slices until `SLICE_SECONDS` are used. Each *owner*, an account or a
 connection, gets the same time: it pays for its slices by their measured cost, and waits while the
 others catch up. An owner that comes with little work goes first (RFC 8290, "new" and "old" queues),
-so a light request waits for one slice of others at most.
+so a light request waits for one slice of others at most. A step that cannot be cut may be long. After
+it, `light_waits` lets light requests have their answers before the next one (`LONG_SECONDS`).
 
 The queue also limits the requests that connections handle as they arrive: `charge` adds the cost
 of a long run, and while `is_full`, connections that have requests wait in the queue. Short runs are
@@ -32,6 +33,13 @@ in which a turn begins slices, and the time that each owner gets in a round."""
 
 TURN_SECONDS: Final = 0.003
 """Time of long runs of requests in one turn, of all connections."""
+
+LONG_SECONDS: Final = 0.005
+"""A slice that took longer ends in a pause: while requests that were handled as they arrived wait
+for a commit, heavy work rests for as long as the slice took."""
+
+PAUSE_SECONDS: Final = 0.001
+"""Time between two looks at the end of a pause."""
 
 CHARGED_SECONDS: Final = 0.001
 """Shorter runs of requests are not charged."""
@@ -65,6 +73,9 @@ class SliceQueue:
         self._is_scheduled = False
         self._in_turn = False
         self._charged_seconds = 0.0
+        self._pause_ends_seconds = 0.0
+        self.light_waits: Callable[[], bool] = lambda: False
+        """Returns whether a request that was handled as it arrived waits for its commit."""
         self.is_full = False
         """Whether the requests of this turn took `TURN_SECONDS`."""
 
@@ -110,25 +121,30 @@ class SliceQueue:
         owner.credit_seconds = min(SLICE_SECONDS, owner.credit_seconds + share)
         owner.idle_since_seconds = now_seconds
 
-    def _schedule(self) -> None:
+    def _schedule(self, delay_seconds: float = 0) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self.clock.callLater(0, self._turn)
+            self.clock.callLater(delay_seconds, self._turn)
 
     def _turn(self) -> None:
-        """Begin a turn: run slices until their time is used, or each work has had one."""
+        """Begin a turn: run slices until their time is used, or each work has had one.
+
+        In a pause, only owners that came with credit have slices.
+        """
         self._is_scheduled = self.is_full = False
         self._charged_seconds = 0.0
-        end_seconds = self.clock.seconds() + SLICE_SECONDS
+        began_seconds = self.clock.seconds()
+        is_pause = began_seconds < self._pause_ends_seconds and self.light_waits()
+        end_seconds = began_seconds + SLICE_SECONDS
         left = self._waiting
         self._in_turn = True
         try:
-            while left and self._run_one() < end_seconds:
+            while left and (self._new or not is_pause) and self._run_one() < end_seconds:
                 left -= 1
         finally:
             self._in_turn = False
             if self._waiting:
-                self._schedule()
+                self._schedule(PAUSE_SECONDS if is_pause and not self._new else 0)
 
     def _run_one(self) -> float:
         """Run the next slice, charge its owner, and return the time."""
@@ -141,7 +157,10 @@ class SliceQueue:
             work()
         finally:
             after_seconds = owner.idle_since_seconds = self.clock.seconds()
-            owner.credit_seconds -= after_seconds - before_seconds
+            took_seconds = after_seconds - before_seconds
+            owner.credit_seconds -= took_seconds
+            if took_seconds > LONG_SECONDS:
+                self._pause_ends_seconds = after_seconds + took_seconds
             if not owner.works:
                 owner.is_queued = False
             elif owner.credit_seconds > 0:

@@ -3,7 +3,7 @@
 
 The log runs in the reactor's thread, and worker pools do its disk work. A frame that is appended
 while no commit is in flight is written at once. Frames that are appended during a commit share the
-next commit and its fdatasync. A *ticket* is the number of a frame: 1, 2, 3... The format is
+next commit and its fdatasync, up to `COMMIT_BYTES`. A *ticket* is the number of a frame: 1, 2, 3... The format is
 docs/wal-format.rst.
 
 A failed write or sync is fatal, because the content of the disk is then unknown. The log calls
@@ -62,6 +62,8 @@ QUICK_SECONDS = 0.001
 """A commit that takes less is quick."""
 QUICK_COMMITS = 8
 """Number of quick commits, one after the other, after which the reactor waits for the next."""
+COMMIT_BYTES = 4 << 20
+"""Most bytes of the frames of a commit, unless it has one frame only."""
 WAIT_SECONDS = 0.002
 """Longest time for which the reactor waits for a commit. A stuck sync then goes on without it."""
 
@@ -387,7 +389,7 @@ class Wal:
     def _start_commit(self) -> None:
         self.busy = True
         self._commit_began = self._seconds()
-        frames, self._queue = self._queue, []
+        frames = self._next_frames()
         sync = self.options.durability == "fsync"
         try:
             writes = [self._write(run) for run in by_segment(frames)]
@@ -397,6 +399,17 @@ class Wal:
             )
         except Exception as error:  # these frames never become durable
             self.fail("a commit cannot be made", error)
+
+    def _next_frames(self) -> list[QueuedFrame]:
+        """Take the frames of the next commit from the queue: small ones do not wait for a large one."""
+        queue, size = self._queue, 0
+        for count, frame in enumerate(queue):
+            size += frame.size
+            if count and size > COMMIT_BYTES:
+                self._queue = queue[count:]
+                return queue[:count]
+        self._queue = []
+        return queue
 
     def _write(self, frames: list[QueuedFrame]) -> SegmentWrite:
         """Encode frames of one segment, with its header if they are the first.

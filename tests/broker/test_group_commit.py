@@ -442,6 +442,42 @@ class TestNoRoom:
         house.writer.step()
         assert again == [[1]]
 
+    def test_small_requests_pass_a_large_one_that_waits_and_do_not_stop_it(self) -> None:
+        """It is larger than all uncommitted work may be, so it waits for the work before it."""
+        house = House(settings=BrokerSettings(max_uncommitted_bytes=80 * KIB))
+        produce(house, "t", bytes(70 * KIB))
+        house.turn()
+        with pytest.raises(Congested):
+            produce(house, "t", bytes(90 * KIB))
+        order: list[str] = []
+
+        def again() -> None:
+            try:
+                produce(house, "t", bytes(90 * KIB))
+            except Congested:
+                house.broker.group_commit.when_uncongested(again)
+            else:
+                order.append("large")
+
+        house.broker.group_commit.when_uncongested(again)
+        assert produce(house, "t", bytes(6 * KIB)) == [1]
+        with pytest.raises(Congested):
+            produce(house, "t", bytes(6 * KIB))
+        house.broker.group_commit.when_all_durable(lambda: order.append("small"))
+        house.writer.step()
+        assert order == ["large"]
+        produce(house, "t", bytes(10))
+        house.turn()
+        house.writer.step()
+        assert order == ["large", "small"]
+        house.run()
+        house = house.crash()
+        assert [len(read(house, "t", offset).value) for offset in (1, 2, 3)] == [
+            6 * KIB,
+            90 * KIB,
+            10,
+        ]
+
     def test_settles_wait_for_no_other_work_to_become_durable(self) -> None:
         house = House(settings=BrokerSettings(max_uncommitted_bytes=20 * KIB))
         produce(house, "t", b"x")

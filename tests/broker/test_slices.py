@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.broker.slices import SLICE_SECONDS, TURN_SECONDS, SliceOwner, SliceQueue
+from brokerd.broker.slices import LONG_SECONDS, SLICE_SECONDS, TURN_SECONDS, SliceOwner, SliceQueue
 from tests.protocols.flymq_desk import Steps
 
 
@@ -82,6 +82,30 @@ def test_an_owner_pays_for_a_long_step_with_later_rounds() -> None:
     order = desk.finish()
     second = order.index("long", 1)
     assert 8 <= order[:second].count("fair") <= 12
+
+
+def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_commit() -> None:
+    """It rests no longer than the step took; work that comes with credit goes on."""
+    desk = Desk()
+    clock, waits = desk.clock, True
+    clock.callLater = lambda _, call: clock.waiting.append(call)  # type: ignore[method-assign]
+    desk.slices.light_waits = lambda: waits
+    desk.work("long", SliceOwner(), cost=4 * LONG_SECONDS)
+    heavy = SliceOwner()
+    heavy.credit_seconds = -SLICE_SECONDS
+    desk.work("heavy", heavy, slices=2)
+    assert desk.turn() == ["long"]
+    assert desk.turn() == []
+    desk.work("light", SliceOwner(), cost=0.0)
+    assert desk.turn() == ["light"]
+    desk.clock.now += 2 * LONG_SECONDS
+    assert desk.turn() == []
+    desk.clock.now += 3 * LONG_SECONDS
+    assert desk.turn() == ["heavy"]
+    desk.work("long", SliceOwner(), cost=4 * LONG_SECONDS)
+    assert desk.turn() == ["long"]
+    waits = False
+    assert desk.turn() == ["heavy"]
 
 
 def test_light_work_that_comes_goes_before_all_heavy_work() -> None:

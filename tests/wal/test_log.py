@@ -185,6 +185,20 @@ class TestGroupCommit:
         assert rig.disk.calls["pwrite"] == 2
         assert rig.durable[-2:] == [2, 101]
 
+    def test_small_frames_do_not_wait_for_the_commit_of_a_large_one_behind_them(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("brokerd.wal.log.COMMIT_BYTES", 4000)
+        rig = Rig()
+        large = records(2, size=4000)
+        rig.wal.append([records(0)], 1)
+        for entry in (records(1), large, records(3)):
+            rig.wal.append([entry], 1)
+        for durable in ([1], [1, 2], [1, 2, 3], [1, 2, 3, 4]):
+            rig.commits.step()
+            assert rig.durable == durable
+        assert rig.wal.commits == 4
+
     def test_busy_until_the_commit_in_flight_is_done(self) -> None:
         rig = Rig()
         states = []

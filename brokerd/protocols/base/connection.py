@@ -625,12 +625,12 @@ class Connection(Protocol):
         self._queued_requests += answers.count
         self.queued_bytes += answers.size
         if answers.ticket is not None and answers.ticket > self.group_commit.durable_ticket:
-            self._await(answers.ticket)
+            self._await(answers.ticket, is_light=True)
 
-    def _await(self, ticket: int) -> None:
+    def _await(self, ticket: int, is_light: bool = False) -> None:
         if ticket > self._awaited_ticket:
             self._awaited_ticket = ticket
-            self.group_commit.when_durable(ticket, self._flush)
+            self.group_commit.when_durable(ticket, self._flush, is_light)
 
     def _check_in_flight(self) -> None:
         limits = self.factory.limits
