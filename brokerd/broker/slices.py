@@ -5,8 +5,8 @@ Long work is cut into slices of about a millisecond. All connections of all list
 `SliceQueue`. In a turn it runs slices until `SLICE_SECONDS` are used. Each *owner*, an account or a
 connection, gets the same time: it pays for its slices by their measured cost, and waits while the
 others catch up. An owner that comes with little work goes first (RFC 8290, "new" and "old" queues),
-so a light request waits for one slice of others at most. A step that cannot be cut may be long. After
-it, `light_waits` lets light requests have their answers before the next one (`LONG_SECONDS`).
+so a light request waits for one slice of others at most. A step that cannot be cut may be long.
+After it, `light_waits` lets light requests have their answers before the next one (`LONG_SECONDS`).
 
 The queue also limits the requests that connections handle as they arrive: `charge` adds the cost
 of a long run, and while `is_full`, connections that have requests wait in the queue. Short runs are

@@ -3,8 +3,8 @@
 
 The log runs in the reactor's thread, and worker pools do its disk work. A frame that is appended
 while no commit is in flight is written at once. Frames that are appended during a commit share the
-next commit and its fdatasync, up to `COMMIT_BYTES`. A *ticket* is the number of a frame: 1, 2, 3... The format is
-docs/wal-format.rst.
+next commit and its fdatasync, up to `COMMIT_BYTES`. A *ticket* is the number of a frame: 1, 2, 3...
+The format is docs/wal-format.rst.
 
 A failed write or sync is fatal, because the content of the disk is then unknown. The log calls
 ``on_fatal`` once, acknowledges nothing any more, and does not retry.
@@ -401,7 +401,10 @@ class Wal:
             self.fail("a commit cannot be made", error)
 
     def _next_frames(self) -> list[QueuedFrame]:
-        """Take the frames of the next commit from the queue: small ones do not wait for a large one."""
+        """Take the frames of the next commit from the queue.
+
+        Small frames do not wait for a large one behind them.
+        """
         queue, size = self._queue, 0
         for count, frame in enumerate(queue):
             size += frame.size
