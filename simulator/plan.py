@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from simulator.history.operations import GroupRules
-from simulator.rules import SubscriptionRules
+from simulator.rules import ClockRules, SubscriptionRules
 
 DiskCall = Literal[
     "create",
@@ -81,6 +81,7 @@ Action = Literal[
     "configure_topic",
     "delete_topic",
     "describe",
+    "set_clock",
     # of registrars
     "create_account",
     "update_account",
@@ -141,6 +142,15 @@ class Settings(Part, frozen=True, kw_only=True):
     blipmq_grace_seconds: int = 3_600
     blipmq_look_back_us: int = 0
     """A multiple of 1,000."""
+    blipmq_ttl_seconds: int = 0
+    """Time to live of all messages of BlipMQ; 0: that of the topic."""
+    rustlog_reference_groups: bool = False
+    """Whether RustLog's binary dialect has the reference's group rules."""
+    transaction_seconds: int = 60
+    mark_quiet_ms: int = 100
+    clock_tolerance_seconds: int = 60
+    clock_grace_seconds: int = 3_600
+    dead_letter_seconds: int = 604_800
     archive: bool = False
     """Whether the broker has an archive. A `Rollup` fills it."""
     archive_poll_seconds: int = 5
@@ -164,6 +174,13 @@ class Settings(Part, frozen=True, kw_only=True):
             self.blipmq_retry_base_us,
             self.blipmq_grace_seconds * 1_000_000,
             self.blipmq_look_back_us,
+            self.blipmq_ttl_seconds * 1_000_000,
+        )
+
+    def clock_rules(self) -> ClockRules:
+        """Return the clock options for the oracle."""
+        return ClockRules(
+            self.clock_tolerance_seconds * 1_000_000, self.clock_grace_seconds * 1_000_000
         )
 
     def group_rules(self) -> GroupRules:
@@ -284,6 +301,8 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     """Of an operator: the largest retention in bytes of a partition that it sets."""
     quota_requests_max: int = 0
     """Of a registrar: the highest quota of Mamamia's listener, in requests a second; 0: none."""
+    has_reference_groups: bool = False
+    """Of RustLog: whether the broker has the reference's group rules."""
     patience_us: int = PATIENCE_US
     """Time after which it gives up an answer, closes the connection and connects again."""
     reconnect_us_max: int = 1_000_000

@@ -6,6 +6,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class ClockRules(NamedTuple):
+    """When the broker trusts the wall clock."""
+
+    tolerance_us: int = 60_000_000
+    grace_us: int = 3_600_000_000
+
+
 class SubscriptionRules(NamedTuple):
     """The broker's settings for new subscriptions."""
 
@@ -16,6 +23,8 @@ class SubscriptionRules(NamedTuple):
     """Time after which an unused subscription ends."""
     look_back_us: int = 0
     """Time before its creation at which a subscription begins."""
+    ttl_us: int = 0
+    """Time to live of published messages; 0: that of the topic."""
 
     def flight_us(self, delivery: int) -> int:
         """Return the duration of a delivery, counted from 1."""

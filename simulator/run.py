@@ -24,7 +24,7 @@ from brokerd.broker.model.topics import TopicSettings
 from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Config, Groups, Limits, Retention
 from brokerd.server.sections import Archive as ArchiveConfig
-from brokerd.server.sections import Blipmq, Flymq, Mamamia, Mega, Rustlog, Security
+from brokerd.server.sections import Blipmq, Clock, Flymq, Mamamia, Mega, Rustlog, Security
 from brokerd.server.sections import Broker as BrokerConfig
 from brokerd.server.sections import Wal as WalConfig
 from brokerd.wal.damage.verify import verify
@@ -91,6 +91,7 @@ def config_of(settings: Settings) -> Config:
             read_cache_bytes=settings.read_cache_bytes,
             frame_bytes=settings.frame_bytes,
             max_uncommitted_bytes=settings.max_uncommitted_bytes,
+            mark_quiet_ms=settings.mark_quiet_ms,
         ),
         groups=Groups(
             max_attempts=settings.max_attempts,
@@ -98,7 +99,14 @@ def config_of(settings: Settings) -> Config:
             backoff_base_ms=settings.backoff_base_us // 1_000,
             backoff_max_ms=settings.backoff_max_us // 1_000,
         ),
-        retention=Retention(check_seconds=settings.retention_check_seconds),
+        retention=Retention(
+            check_seconds=settings.retention_check_seconds,
+            dead_letter_seconds=settings.dead_letter_seconds,
+        ),
+        clock=Clock(
+            tolerance_seconds=settings.clock_tolerance_seconds,
+            grace_seconds=settings.clock_grace_seconds,
+        ),
         archive=ArchiveConfig(
             poll_seconds=settings.archive_poll_seconds,
             delete_segments=settings.archive_deletes,
@@ -107,18 +115,23 @@ def config_of(settings: Settings) -> Config:
         limits=Limits(
             in_flight_requests=settings.in_flight_requests,
             in_flight_bytes=settings.in_flight_bytes,
+            transaction_seconds=settings.transaction_seconds,
         ),
         blipmq=Blipmq(
             max_deliveries=settings.blipmq_max_deliveries,
             retry_base_ms=settings.blipmq_retry_base_us // 1_000,
             subscription_grace_seconds=settings.blipmq_grace_seconds,
             look_back_ms=settings.blipmq_look_back_us // 1_000,
+            message_ttl_seconds=settings.blipmq_ttl_seconds,
             api_keys=(BLIPMQ_KEY,) if settings.principal else (),
             principal=settings.principal,
         ),
         mamamia=Mamamia(principal=settings.principal),
         flymq=Flymq(principal=settings.principal),
-        rustlog=Rustlog(principal=settings.principal),
+        rustlog=Rustlog(
+            principal=settings.principal,
+            group_rules="reference" if settings.rustlog_reference_groups else "seed",
+        ),
         mega=Mega(principal=settings.principal),
         security=Security(auth="on" if settings.principal else "off"),
     )
@@ -169,6 +182,8 @@ class _Run:
         self._history.formats |= {auditor_name(name): name for name in plan.formats}
         self._history.given_topics = tuple(topic.name for topic in plan.topics)
         self._history.subscriptions = plan.settings.subscription_rules()
+        self._history.clock = plan.settings.clock_rules()
+        self._history.transaction_us = plan.settings.transaction_seconds * 1_000_000
         self._audits = [name for name in plan.formats if name != MAMAMIA]
         """Formats whose audit is still to come."""
         self._clients = [

@@ -1322,6 +1322,43 @@ BUGS = (
         tests="protocols/test_denials.py",
     ),
     bug(
+        "transaction-for-ever",
+        "a transaction is open ten times as long as allowed",
+        "broker/transactions.py",
+        (
+            "transaction.end_seconds = self._clock.seconds() + self._timeout_us / 1e6",
+            "transaction.end_seconds = self._clock.seconds() + self._timeout_us / 1e5",
+        ),
+        tests="broker/test_transactions.py",
+    ),
+    bug(
+        "reference-group-goes-on",
+        "by the reference's rules a fetch begins at the higher one of its commit and its offset",
+        "protocols/rustlog/connection.py",
+        (
+            "                offset = committed\n",
+            "                offset = max(offset, committed)\n",
+        ),
+        tests="protocols/test_rustlog.py",
+    ),
+    bug(
+        "messages-live-half-as-long",
+        "messages of BlipMQ expire after half of their time",
+        "protocols/blipmq/connection.py",
+        ("broker.appender.expiry_us(ttl_us) if", "broker.appender.expiry_us(ttl_us // 2) if"),
+        tests="protocols/test_blipmq.py",
+    ),
+    bug(
+        "clock-set-an-hour-ahead",
+        "an operator sets broker time to an hour after the wall clock",
+        "broker/clock.py",
+        (
+            "        self._offset_us = self._wall_us() - now_us\n        self._trust(",
+            "        self._offset_us = self._wall_us() - now_us + 36 * 10**8\n        self._trust(",
+        ),
+        tests="broker/test_clock.py",
+    ),
+    bug(
         "looks-back-too-far",
         "a subscription begins twice as long in the past",
         "protocols/blipmq/connection.py",

@@ -28,6 +28,7 @@ from simulator.history.operations import (
     Replay,
     Resume,
     Seek,
+    SetClock,
     TopicRules,
     TopicView,
     Trim,
@@ -195,6 +196,11 @@ def cancel(name: str, topic: str, schedule_id: int) -> AdminCall:
         operation.cancelled = was_waiting
 
     return AdminCall(operation, lambda broker: broker.delayed.cancel(topic, schedule_id), tell)
+
+
+def set_clock(name: str) -> AdminCall:
+    operation = SetClock(number=UNNUMBERED, client=name)
+    return AdminCall(operation, lambda broker: broker.clock_admin.set_to_wall(), _nothing)
 
 
 def _nothing(result: object) -> None:

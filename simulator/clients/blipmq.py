@@ -241,6 +241,7 @@ class BlipMQRequests:
             topic.name,
             value,
             qos=0 if self._values.often(self._plan.qos_0_permille) else 1,
+            ttl_us=self._history.subscriptions.ttl_us,
         )
 
     def _subscribe(self) -> Ask | None:
@@ -290,9 +291,9 @@ class BlipMQRequests:
     }
 
 
-def publish_ask(name: str, topic: str, value: bytes, qos: int) -> Ask:
-    """Return a PUBLISH."""
-    message = Message(payload_of(value), None if qos else QOS_0)
+def publish_ask(name: str, topic: str, value: bytes, qos: int, ttl_us: int = 0) -> Ask:
+    """Return a PUBLISH. The broker gives the message the time to live; 0: none of its own."""
+    message = Message(payload_of(value), None if qos else QOS_0, ttl_us=ttl_us or None)
     operation = Produce(
         number=UNNUMBERED,
         client=name,

@@ -230,6 +230,9 @@ class Operator:
         self._schedules += self._chance.randrange(3)
         yield admin_calls.cancel(self.plan.name, topic.name, schedule_id)
 
+    def _set_clock(self, topic: Topic, group: str) -> Script:
+        yield admin_calls.set_clock(self.plan.name)
+
     def _limit(self, most: int) -> int:
         """Draw a limit up to ``most``, in one case of three 0."""
         return 0 if self._chance.random() < 0.33 else self._chance.randint(0, most)
@@ -260,4 +263,5 @@ class Operator:
         "configure_topic": _configure_topic,
         "delete_topic": _delete_topic,
         "cancel": _cancel,
+        "set_clock": _set_clock,
     }

@@ -108,6 +108,9 @@ class RustLogRequests(OffsetRequests):
             case Read():
                 return self._fetch(operation, dialect)
             case Commit():
+                (topic,) = (topic for topic in self._topics if topic.name == operation.topic)
+                is_there = operation.partition < topic.partitions
+                operation.is_kept = is_there or not self._has_reference_groups(dialect)
                 group_partition = operation.topic, operation.partition, operation.group
                 return rustlog.OffsetCommit(*group_partition, operation.offset)
             case Committed():
@@ -120,6 +123,9 @@ class RustLogRequests(OffsetRequests):
             case ListTopics():
                 return rustlog.ListTopics()
         raise TypeError(f"RustLog has no {operation!r}")
+
+    def _has_reference_groups(self, dialect: Dialect) -> bool:
+        return self._plan.has_reference_groups and dialect is Dialect.BINARY
 
     def _produced(self, operation: Produce) -> rustlog.Produce:
         """Return a produce without a key, and with a partition."""
@@ -139,5 +145,6 @@ class RustLogRequests(OffsetRequests):
         operation.stops_at_gaps = dialect is Dialect.BINARY
         if self._plan.groups and self._chance.random() < 0.3:
             operation.group = self._chance.choice(self._plan.groups)
+            operation.by_reference = self._has_reference_groups(dialect)
         asked = operation.topic, operation.partition, operation.offset, operation.limit_bytes
         return rustlog.Fetch(*asked, operation.group or None)

@@ -16,6 +16,7 @@ from simulator.draw.chance import FEATURES, LATER, NEEDS_FSYNC, SECOND, Chance, 
 from simulator.draw.clients import MIXES, NEEDS, draw_clients
 from simulator.draw.faults import CRASHES_MAX, draw_faults
 from simulator.draw.formats import FORMATS, add_formats, add_look_back
+from simulator.draw.options import add_options
 from simulator.draw.registry import add_registrar
 from simulator.draw.runs import add_runs
 from simulator.plan import Plan
@@ -55,4 +56,5 @@ def generate(seed: int) -> Plan:
     plan = add_look_back(plan, Chance(f"plan/{seed}/look back"))
     plan = add_archive(plan, replace(context, chance=Chance(f"plan/{seed}/archive")))
     plan = add_registrar(plan, replace(context, chance=Chance(f"plan/{seed}/registry")))
-    return add_runs(plan, Chance(f"plan/{seed}/runs"))
+    plan = add_runs(plan, Chance(f"plan/{seed}/runs"))
+    return add_options(plan, replace(context, chance=Chance(f"plan/{seed}/options")))

@@ -35,6 +35,9 @@ class Read(Operation):
     """The requested offset."""
     group: str = ""
     """Group whose committed offset replaces ``offset`` if it is higher; "" for none."""
+    by_reference: bool = False
+    """Whether the committed offset always replaces ``offset``, and without one there is no record.
+    """
     limit: int = 1
     """Most records."""
     limit_bytes: int | None = None
@@ -58,6 +61,8 @@ class Commit(Operation):
     group: str
     partition: int
     offset: int
+    is_kept: bool = True
+    """Whether it outlives the broker: RustLog's reference rules keep others in memory."""
 
 
 @dataclass(kw_only=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from simulator.rules import SubscriptionRules
+from simulator.rules import ClockRules, SubscriptionRules
 
 NEVER = -1
 
@@ -319,6 +319,11 @@ class Purge(LetterChange):
 
 
 @dataclass(kw_only=True)
+class SetClock(Operation):
+    """Declares the wall clock right: broker time continues from it."""
+
+
+@dataclass(kw_only=True)
 class Trim(Operation):
     """Removes the records of a partition below an offset."""
 
@@ -434,6 +439,9 @@ class History:
     given_topics: tuple[str, ...] = ()
     """Topics that the broker creates at its start if they do not exist."""
     subscriptions: SubscriptionRules = field(default_factory=SubscriptionRules)
+    clock: ClockRules = field(default_factory=ClockRules)
+    transaction_us: int = 60_000_000
+    """Time after which an open transaction is rolled back."""
     operations: list[Operation] = field(default_factory=list)
     boots: list[Boot] = field(default_factory=list)
     audit_us: int = NEVER

@@ -47,7 +47,7 @@ from simulator.oracle.subscriptions import Subscriptions
 from simulator.oracle.timeline.resends import merge_resends
 from simulator.oracle.timeline.spans import Lives
 from simulator.oracle.timeline.topic_lives import split_topics
-from simulator.oracle.timeline.transactions import spread_transactions
+from simulator.oracle.timeline.transactions import check_transaction_times, spread_transactions
 from simulator.oracle.violation import Violation
 
 __all__ = ["Judgement", "Violation", "check", "judge"]
@@ -76,9 +76,10 @@ def judge(history: History) -> Judgement:
     """Return the violations and the number of undecided records."""
     history = replace(history, operations=[op for op in history.operations if _arrived(op)])
     registry = check_registry(history, Lives(history))
+    late = list(check_transaction_times(history, Lives(history)))
     history = spread_transactions(history)
     whole = history
-    found = [*check_boots(history, Lives(history)), *check_answers(history)]
+    found = [*check_boots(history, Lives(history)), *check_answers(history), *late]
     history = split_topics(history, Lives(history))
     history, disagreements = merge_resends(history)
     found += disagreements

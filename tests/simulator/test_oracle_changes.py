@@ -27,11 +27,13 @@ from simulator.history.operations import (
     Replay,
     Resume,
     Seek,
+    SetClock,
     TopicRules,
     TopicView,
     Trim,
 )
 from simulator.oracle import check
+from simulator.rules import ClockRules
 from tests.simulator.story import SECOND_US, Story
 from tests.simulator.tales import Tales
 
@@ -377,6 +379,29 @@ def a_record_that_expires_right_after_a_jump_of_the_clock(story: Story, wrong: b
     story.produce(b"b", at=(1,))
     story.history.clock_steps = [ClockStep(story.now_us, 2 * HOUR_US)]
     story.wait(HOUR_US // 2 if wrong else HOUR_US + SECOND_US)
+    story.audit((1, b"b"), drain=[(1, b"b")])
+
+
+@breaks("P1-kept")
+def a_record_that_expires_after_an_operator_set_the_clock(story: Story, wrong: bool) -> None:
+    story.produce(Message(b"a", ttl_us=2 * HOUR_US))
+    story.produce(b"b", at=(1,))
+    story.history.clock_steps = [ClockStep(story.now_us, 2 * HOUR_US)]
+    if not wrong:
+        asked = story._asked({})
+        del asked["topic"]
+        story._add(SetClock(**asked))
+    story.wait(SECOND_US)
+    story.audit((1, b"b"), drain=[(1, b"b")])
+
+
+@breaks("P1-kept")
+def a_record_that_expires_after_a_short_grace(story: Story, wrong: bool) -> None:
+    story.history.clock = ClockRules(grace_us=(60 if wrong else 10) * SECOND_US)
+    story.produce(Message(b"a", ttl_us=2 * HOUR_US))
+    story.produce(b"b", at=(1,))
+    story.history.clock_steps = [ClockStep(story.now_us, 2 * HOUR_US)]
+    story.wait(20 * SECOND_US)
     story.audit((1, b"b"), drain=[(1, b"b")])
 
 

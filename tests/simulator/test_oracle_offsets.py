@@ -58,6 +58,30 @@ def committed(story: Story, offset: int | None, **fields: Any) -> Committed:
     return operation
 
 
+# -- the reference's group rules -----------------------------------------------------------------
+
+
+@breaks("P2-read")
+def a_fetch_of_a_group_without_a_commit_by_the_reference(story: Story, wrong: bool) -> None:
+    story.produce(b"a", b"b", at=(0, 1))
+    shown = ((0, b"a"),) if wrong else ()
+    read(story, *shown, group="g", by_reference=True, next=len(shown))
+
+
+@breaks("P2-read")
+def a_fetch_of_a_group_begins_at_its_commit_by_the_reference(story: Story, wrong: bool) -> None:
+    story.produce(b"a", b"b", at=(0, 1))
+    commit(story, 1 if wrong else 0)
+    read(story, (0, b"a"), (1, b"b"), group="g", by_reference=True, offset=1, next=2)
+
+
+@breaks("P1-committed")
+def a_commit_that_the_reference_keeps_in_memory(story: Story, wrong: bool) -> None:
+    commit(story, 7, is_kept=wrong)
+    story.restart("power")
+    committed(story, None)
+
+
 # -- reads -----------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.history.offsets import Read, Reading
 from simulator.history.operations import Message, Place
-from simulator.history.transactions import RollBack, Stage, Transact
+from simulator.history.transactions import Begin, RollBack, Stage, Transact
 from simulator.oracle import check
 from tests.simulator.story import SECOND_US, Story
 from tests.simulator.tales import Tales
@@ -61,6 +61,23 @@ def a_message_that_a_transaction_refused(story: Story, wrong: bool) -> None:
         story._add(Stage(**story._asked(asked, topic=topic)))
     tell(story, Transact, messages=told)
     audit(story, (b"a",), (b"b",) if wrong else ())
+
+
+@breaks("P2-transaction")
+def a_commit_after_the_time_of_a_transaction(story: Story, wrong: bool) -> None:
+    tell(story, Begin)
+    story.wait((70 if wrong else 50) * SECOND_US)
+    transact(story, *BOTH)
+    audit(story, (b"a",), (b"b",))
+
+
+@breaks("P2-transaction")
+def the_end_of_a_transaction_before_its_time(story: Story, wrong: bool) -> None:
+    tell(story, Begin)
+    story.wait((50 if wrong else 70) * SECOND_US)
+    refused = "transaction is not active: aborted (it was open for 60 seconds)"
+    transact(story, *BOTH, error=refused)
+    audit(story, (), ())
 
 
 @breaks("P2-transaction")

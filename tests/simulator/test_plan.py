@@ -120,6 +120,31 @@ def test_producers_that_are_not_told_places_run_only_where_nothing_is_lost() -> 
         assert plan.settings.durability == "fsync" or "blipmq" not in plan.formats
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "blipmq_ttl_seconds",
+        "clock_grace_seconds",
+        "clock_tolerance_seconds",
+        "mark_quiet_ms",
+        "rustlog_reference_groups",
+        "transaction_seconds",
+    ],
+)
+def test_each_option_is_drawn_now_and_then(option: str) -> None:
+    usual = getattr(Settings(), option)
+    drawn = sum(getattr(plan.settings, option) != usual for plan in PLANS)
+    assert 3 < drawn < len(PLANS) / 2
+
+
+def test_an_operator_sets_the_clock_only_where_nothing_waits_for_a_delay() -> None:
+    clocks = [plan for plan in PLANS if any("set_clock" in each.mix for each in plan.clients)]
+    assert clocks
+    for plan in clocks:
+        assert plan.settings.backoff_base_us == 0
+        assert not any(each.delay_us_max or each.schedule_us_max for each in plan.clients)
+
+
 def test_settings_are_ones_the_log_accepts() -> None:
     for plan in PLANS:
         WalOptions(segment_bytes=plan.settings.segment_bytes)

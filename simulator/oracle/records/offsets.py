@@ -139,7 +139,7 @@ class Offsets:
             return
         else:
             value = NOTHING if op.offset is None else Number(op.offset, op.offset)
-        is_sure = op.succeeded and not self._lives.loses(op.boot)
+        is_sure = op.succeeded and not self._lives.loses(op.boot) and getattr(op, "is_kept", True)
         setting = Setting(span, is_sure, value, op.number)
         self._settings[op.topic, op.group, op.partition].append(setting)
 
@@ -158,10 +158,11 @@ class Offsets:
         others = [setting[:3] for setting in settings if setting.number != op.number]
         return possible(NOTHING, others, self._lives.span(op))
 
-    def starts(self, read: Read) -> list[int]:
+    def starts(self, read: Read) -> list[int] | None:
         """Return the possible starts of a read: its offset, or that of its group.
 
-        Of a range, return the offsets that explain the answer best.
+        None: an answer without records is right, because nothing may be committed. Of a range,
+        return the offsets that explain the answer best.
         """
         if not read.group:
             return [read.offset]
@@ -169,9 +170,14 @@ class Offsets:
         likely += [] if read.next is None else [read.next - 1]
         starts: set[int] = set()
         for number in self.at(read):
+            if read.by_reference and number is None:
+                if not read.readings and not read.next:
+                    return None
+                continue
             low, high = number or (read.offset, read.offset)
             within = (min(max(offset, low), high) for offset in (low, high, *likely))
-            starts.update(max(read.offset, offset) for offset in within)
+            least = 0 if read.by_reference else read.offset
+            starts.update(max(least, offset) for offset in within)
         return sorted(starts)
 
     # -- checks ---------------------------------------------------------------------------------

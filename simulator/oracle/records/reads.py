@@ -47,6 +47,11 @@ class Reads:
         """Return all violations of the reads."""
         for op in self._reads:
             starts = self._offsets.starts(op)
+            if starts is None:
+                continue
+            if not starts:
+                yield violation("P2-read", "without a commit the group gets an answer", op)
+                continue
             yield from _check_answer(op, min(starts))
             missing = [self._missing(op, start) for start in starts]
             if not self._records.damaged and missing[0] is not None and None not in missing:

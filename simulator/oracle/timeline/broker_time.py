@@ -2,7 +2,8 @@
 """Bounds of the broker time that removal uses, after docs/broker.rst.
 
 This is broker time as far as the wall clock was trusted: it ran steadily for the grace, or a start
-found it at most an hour past the log.
+found it at most an hour past the log, or an operator set
+broker time to it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from simulator.history.operations import History
-from simulator.oracle.timeline.spans import EVER_US, Lives
+from simulator.history.operations import History, SetClock
+from simulator.oracle.timeline.spans import EVER_US, Lives, Span
 
-TOLERANCE_US = 60 * 1_000_000
-GRACE_US = 3_600 * 1_000_000
 START_GAP_US = 3_600 * 1_000_000
 NOTICE_US = 1_000_000
 """The greatest difference between a measured time and the broker's."""
@@ -31,6 +30,7 @@ class BrokerTime:
     """Moments of the world at which waits in broker time end."""
 
     def __init__(self, history: History, lives: Lives) -> None:
+        self._tolerance_us, self._grace_us = history.clock
         self._are_steps_known = history.clock_steps is not None
         steps = sorted(history.clock_steps or ())
         self._step_times = [step.at_us for step in steps]
@@ -39,11 +39,12 @@ class BrokerTime:
         self._follows = (
             self._are_steps_known
             and all(step.step_us >= 0 for step in steps)
-            and sum(step.step_us for step in steps) < TOLERANCE_US - NOTICE_US
+            and sum(step.step_us for step in steps) < self._tolerance_us - NOTICE_US
         )
         """Whether the time for removal is the wall clock all the time."""
         starts = [(each.ended_us, each.ready_us) for each in lives.crossings]
-        self._bounds = self._fast(starts)
+        sets = [lives.span(op) for op in history.operations if isinstance(op, SetClock)]
+        self._bounds = self._fast(starts, sets)
 
     def earliest_us(self, begun_us: int, wait_us: int) -> int:
         """Return the first moment at which a wait from ``begun_us`` may have ended."""
@@ -79,27 +80,30 @@ class BrokerTime:
             if begun_us <= last_us and ended_us >= first_us
         ]
 
-    def _fast(self, starts: list[tuple[int, int]]) -> list[_Bound]:
+    def _fast(self, starts: list[tuple[int, int]], sets: list[Span]) -> list[_Bound]:
         """Return the bounds of broker time; the first holds from the beginning."""
         changes: list[tuple[int, int, int]] = []
         """When an offset may be trusted, the offset, and how far it may exceed the trusted one."""
         for index, offset in enumerate(self._offsets):
-            changes.append((self._step_times[index], offset, TOLERANCE_US))
-            near = 2 * TOLERANCE_US
+            changes.append((self._step_times[index], offset, self._tolerance_us))
+            near = 2 * self._tolerance_us
             first = index
             while first > 0 and abs(self._offsets[first - 1] - offset) <= near:
                 first -= 1
-            held_us = self._step_times[first] + GRACE_US - NOTICE_US
+            held_us = self._step_times[first] + self._grace_us - NOTICE_US
             end_us = [*self._step_times, EVER_US][index + 1]
             if held_us < end_us:
                 changes.append((max(held_us, self._step_times[index]), offset, EVER_US))
         for ended_us, ready_us in starts:
             for offset in self._offsets_during(ended_us, ready_us):
                 changes.append((ended_us, offset, START_GAP_US + NOTICE_US))
+        for span in sets:
+            for offset in self._offsets_during(*span):
+                changes.append((span.first_us, offset, EVER_US))
         bounds, trusted_us, highest_us = [_Bound(0, 0)], 0, 0
         for at_us, offset, gap_us in sorted(changes):
             highest_us = max(highest_us, offset)
             if offset - trusted_us <= gap_us:
                 trusted_us = max(trusted_us, offset)
-            bounds.append(_Bound(at_us, min(highest_us, trusted_us + TOLERANCE_US)))
+            bounds.append(_Bound(at_us, min(highest_us, trusted_us + self._tolerance_us)))
         return bounds

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from simulator.history.operations import History, Message, Operation, Produce
-from simulator.history.transactions import Stage, Transact
+from simulator.history.transactions import Begin, Stage, Transact
+from simulator.oracle.timeline.spans import Lives
+from simulator.oracle.violation import Violation, violation
+
+TIMED_OUT = "it was open for"
+"""Part of the refusal of a transaction that lasted too long."""
+LATE_US = 1_000_000
+EARLY_US = 1_000
 
 
 def spread_transactions(history: History) -> History:
@@ -53,6 +60,29 @@ def _parts(op: Transact, dropped: set[tuple[str, str, Message]]) -> Iterator[Pro
             is_silent=True,
             in_transaction=True,
         )
+
+
+def check_transaction_times(history: History, lives: Lives) -> Iterator[Violation]:
+    """P2: check that no transaction is committed after its time, or ended by time before.
+
+    Its time is monotonic, and does not run while a commit waits.
+    """
+    begins = {
+        op.transaction: op for op in history.operations if isinstance(op, Begin) and op.succeeded
+    }
+    for op in history.operations:
+        if not isinstance(op, Transact) or op.transaction not in begins:
+            continue
+        begin = begins[op.transaction]
+        begun, span, longest_us = lives.span(begin), lives.span(op), history.transaction_us
+        if op.succeeded and span.first_us > begun.last_us + longest_us + LATE_US:
+            text = (
+                f"{op.transaction} was committed {span.first_us - begun.last_us} us after its begin"
+            )
+            yield violation("P2-transaction", text, begin, op)
+        if TIMED_OUT in op.error and span.last_us < begun.first_us + longest_us - EARLY_US:
+            text = f"{op.transaction} was over {span.last_us - begun.first_us} us after its begin"
+            yield violation("P2-transaction", text, begin, op)
 
 
 def by_transaction(produces: Iterable[Produce]) -> list[list[Produce]]:

@@ -1,0 +1,86 @@
+# Tests: tests/simulator/test_plan.py
+"""Draw options of the broker that most runs leave at their defaults, and an operator's clock.
+
+The draw has its own random numbers, so the other parts of the plan do not depend on it.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from simulator.draw.chance import Chance, DrawContext
+from simulator.plan import ClientPlan, ClockStep, Plan, Settings
+
+CLOCK_OPTIONS = 0.5
+"""Probability of other clock options, where the wall clock is set."""
+CLOCK_SET = 0.5
+"""Probability of an operator who declares the wall clock right, where nothing waits for a delay."""
+MESSAGE_TTL = 0.25
+REFERENCE_GROUPS = 0.4
+TRANSACTION_SECONDS = 0.4
+MARK_QUIET = 0.3
+
+
+def add_options(plan: Plan, context: DrawContext) -> Plan:
+    """Return the plan with other options. ``context`` has its own random numbers."""
+    chance = context.chance
+    settings, formats = plan.settings, plan.formats
+    if chance.on(MARK_QUIET):
+        settings = replace(settings, mark_quiet_ms=chance.scale(1, 5_000))
+    if "blipmq" in formats and chance.on(MESSAGE_TTL):
+        settings = replace(settings, blipmq_ttl_seconds=chance.scale(1, 60))
+    if "flymq" in formats and chance.on(TRANSACTION_SECONDS):
+        settings = replace(settings, transaction_seconds=chance.scale(1, 10))
+    has_steps = any(isinstance(fault, ClockStep) for fault in plan.faults)
+    if has_steps and chance.on(CLOCK_OPTIONS):
+        settings = draw_clock(chance, settings)
+    plan = replace(plan, settings=settings)
+    is_lasting = "topic deletions" not in context.features
+    if "rustlog" in formats and is_lasting and chance.on(REFERENCE_GROUPS):
+        plan = with_reference_groups(plan)
+    if has_steps and not waits(plan) and chance.on(CLOCK_SET):
+        plan = replace(plan, clients=tuple(map(with_clock, plan.clients)))
+    return plan
+
+
+def draw_clock(chance: Chance, settings: Settings) -> Settings:
+    """Draw a tolerance and a grace. A clock that is trusted so soon removes no dead letters."""
+    return replace(
+        settings,
+        clock_tolerance_seconds=chance.scale(3, 60),
+        clock_grace_seconds=chance.scale(5, 300),
+        dead_letter_seconds=0,
+    )
+
+
+def with_reference_groups(plan: Plan) -> Plan:
+    """Return the plan with the reference's group rules in RustLog's binary dialect."""
+    return replace(
+        plan,
+        settings=replace(plan.settings, rustlog_reference_groups=True),
+        clients=tuple(
+            replace(client, has_reference_groups=client.format == "rustlog")
+            for client in plan.clients
+        ),
+    )
+
+
+def waits(plan: Plan) -> bool:
+    """Return whether anything may wait in broker time.
+
+    After a crash such a delay may last longer, by as much as the clock was set back.
+    """
+    return plan.settings.backoff_base_us > 0 or any(
+        client.delay_us_max
+        or client.schedule_us_max
+        or client.aged_permille
+        or "configure" in client.mix
+        for client in plan.clients
+    )
+
+
+def with_clock(client: ClientPlan) -> ClientPlan:
+    """Return the client; an operator also sets broker time to the wall clock."""
+    if client.role != "operator":
+        return client
+    return replace(client, mix={**client.mix, "set_clock": 1 + sum(client.mix.values()) // 6})
