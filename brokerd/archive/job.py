@@ -41,6 +41,7 @@ from brokerd.archive.ingest.ingest import IngestReport, ingest_log
 from brokerd.archive.ingest.plan import Lot, LotLimits, plan_lot
 from brokerd.archive.journal.log_check import check_log, read_pin
 from brokerd.archive.journal.segment_list import end_of_log
+from brokerd.archive.maintain.merge_policy import SMALL_ROUND_GROWTH
 from brokerd.archive.run import Run, Settings, StepReport, count_text
 from brokerd.archive.storage.access import FileAccess, apply_access
 from brokerd.archive.storage.address import Place
@@ -219,7 +220,7 @@ def _merge(job: Job, run: Run, report: JobReport) -> None:
     settings = run.settings._replace(
         derived=False, retention=False, compaction=False, events_days=0
     )
-    merging = replace(run, settings=settings)
+    merging = replace(run, settings=settings, merge_growth=SMALL_ROUND_GROWTH)
     for step in steps(settings):
         check_pairing(job.data_dir, job.root, run.bounds, run.tables)
         report.steps.append(step(merging))

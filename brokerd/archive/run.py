@@ -76,6 +76,8 @@ class Run:
     """The wall clock in milliseconds, for the history of Delta tables only."""
     only: frozenset[int] | None = None
     """Ids of the topics to maintain, or None for all topics."""
+    merge_growth: int = 2
+    """The parameter ``growth`` of `brokerd.archive.maintain.merge_policy.neighbours_to_merge`."""
     failpoint: Callable[[str], None] = lambda name: None
     """Is called at named points, where tests stop the process."""
 

@@ -130,7 +130,7 @@ def test_small_rounds_take_the_log_and_merge_without_spark(
     monkeypatch.setattr(file_stats, "open_file", no_footer)
     job = job_of(data)
     merged: Counter[str] = Counter()
-    for _ in range(6):
+    for _ in range(9):
         data.fill(1)
         data.compacted.add(1)
         data.publish()

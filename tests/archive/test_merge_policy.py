@@ -7,14 +7,18 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.archive.maintain.merge_policy import deepest, neighbours_to_merge
+from brokerd.archive.maintain.merge_policy import (
+    SMALL_ROUND_GROWTH,
+    deepest,
+    neighbours_to_merge,
+)
 
 LIMIT = 128
 
 
-def merged(sizes: list[int]) -> tuple[list[int], int]:
+def merged(sizes: list[int], growth: int = 2) -> tuple[list[int], int]:
     """(sizes afterwards, bytes written) of one run."""
-    runs = neighbours_to_merge(sizes, LIMIT)
+    runs = neighbours_to_merge(sizes, LIMIT, growth)
     written = sum(sum(sizes[run.start : run.stop]) for run in runs)
     for run in runs:  # the last first, so that positions stay
         sizes = [*sizes[: run.start], sum(sizes[run.start : run.stop]), *sizes[run.stop :]]
@@ -31,6 +35,19 @@ def test_a_file_each_run_leaves_few_and_writes_each_byte_a_few_times() -> None:
         assert len([size for size in sizes if size < LIMIT]) <= math.log2(LIMIT) + 1
     assert sizes[:7] == [128] * 7
     assert written <= 1000 * math.log2(LIMIT)
+
+
+def test_small_rounds_write_each_byte_a_third_as_often_and_leave_more_files() -> None:
+    """512 runs of one unit: each byte in a file of 8, then in one of 64; seven files a size."""
+    sizes: list[int] = []
+    written = 0
+    for _ in range(512):
+        sizes, now = merged([*sizes, 1], SMALL_ROUND_GROWTH)
+        written += now
+        assert len([size for size in sizes if size < 64]) <= 2 * (SMALL_ROUND_GROWTH - 1)
+    assert sizes == [64] * 8
+    assert written == 960, "some go into a file of 64 at once"
+    assert merged(sizes) == ([128] * 4, 512), "a complete run merges the rest"
 
 
 def test_a_backlog_of_small_files_is_merged_at_once() -> None:

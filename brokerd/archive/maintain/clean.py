@@ -214,7 +214,9 @@ class _Cleaner:
         states = {(one.topic_id, one.partition): one for one in self._state.partitions}
         extents, percent = partition_extents(files), settings.rewrite_percent
         selection = _Selection(
-            files_to_merge(files, settings.file_bytes, self._run.only) if settings.merge else [],
+            files_to_merge(files, settings.file_bytes, self._run.only, self._run.merge_growth)
+            if settings.merge
+            else [],
             extents,
             partitions_to_compact(extents, self._below, states, percent, self._old_us())
             - self._blocked,

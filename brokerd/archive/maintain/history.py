@@ -116,7 +116,8 @@ def _merge(run: Run, table: Table, problems: list[str]) -> int:
     Add to ``problems`` the reason why a group was not merged.
     """
     files = _files(table)
-    runs = neighbours_to_merge([file.size for file in files], run.settings.file_bytes)
+    sizes = [file.size for file in files]
+    runs = neighbours_to_merge(sizes, run.settings.file_bytes, run.merge_growth)
     groups = [[files[at].path for at in piece] for piece in pieces(runs)]
     if not groups:
         return 0

@@ -10,17 +10,20 @@ from collections.abc import Iterable, Sequence
 
 FILES_MAX = 64
 """The largest number of files of one merge. All of them may be open together."""
+SMALL_ROUND_GROWTH = 8
+"""The least growth of a file by a merge in a small round. A complete run has 2: small rounds
+rewrite a record a third as often, and leave more files."""
 
 Span = tuple[tuple[int, int], tuple[int, int]]
 """The smallest and the largest (topic id, partition) that a shared file may hold."""
 
 
-def neighbours_to_merge(sizes: Sequence[int], limit: int) -> list[range]:
+def neighbours_to_merge(sizes: Sequence[int], limit: int, growth: int = 2) -> list[range]:
     """Return runs of neighbours, as positions, newest first. Each run becomes one file.
 
     ``sizes`` has the newest file last. A file is merged with all later files if these are together
-    at least as large, up to ``limit`` bytes. Afterwards each file is larger than all later files
-    together, up to the limit. So a second merge finds no run.
+    at least ``growth - 1`` times as large, up to ``limit`` bytes. So the new file is at least
+    ``growth`` times as large, and a second merge finds no run.
     """
     runs = []
     first = end = len(sizes)
@@ -30,7 +33,7 @@ def neighbours_to_merge(sizes: Sequence[int], limit: int) -> list[range]:
             runs.append(range(first, end))
             first = end = at + 1
             total = 0
-        if sizes[at] <= total or at == end - 1:
+        if sizes[at] * (growth - 1) <= total or at == end - 1:
             first = at
         total += sizes[at]
     return [run for run in [*runs, range(first, end)] if len(run) > 1]

@@ -29,11 +29,15 @@ Partition = tuple[int, int]
 
 
 def files_to_merge(
-    files: Iterable[RecordsFile], file_bytes: int, only: Collection[int] | None = None
+    files: Iterable[RecordsFile],
+    file_bytes: int,
+    only: Collection[int] | None = None,
+    growth: int = 2,
 ) -> list[list[RecordsFile]]:
     """Return groups of files to merge. Each group becomes as few files as possible.
 
     :param only: ids of the topics to maintain. None means all, and shared files.
+    :param growth: see `neighbours_to_merge`.
     """
     units: list[list[RecordsFile]] = []
     own: dict[Partition, list[RecordsFile]] = {}
@@ -45,10 +49,10 @@ def files_to_merge(
             own.setdefault(file.name.only[:2], []).append(file)
     for files_of_one in own.values():
         for run in _contiguous_runs(files_of_one):
-            units += _worth_merging(run, file_bytes)
+            units += _worth_merging(run, file_bytes, growth)
     for bucket in () if only is not None else shared.values():
         by_lsn = sorted(bucket, key=lambda file: (file.first_lsn, file.path))
-        units += _worth_merging(by_lsn, file_bytes)
+        units += _worth_merging(by_lsn, file_bytes, growth)
         merged = {file.path for unit in units for file in unit}
         units += _overlapping([file for file in bucket if file.path not in merged], file_bytes)
     return units
@@ -67,9 +71,11 @@ def _contiguous_runs(files: Iterable[RecordsFile]) -> list[list[RecordsFile]]:
     return runs
 
 
-def _worth_merging(run: Sequence[RecordsFile], file_bytes: int) -> list[list[RecordsFile]]:
+def _worth_merging(
+    run: Sequence[RecordsFile], file_bytes: int, growth: int
+) -> list[list[RecordsFile]]:
     """Return the parts of a run that the merge policy selects."""
-    runs = neighbours_to_merge([file.size for file in run], file_bytes)
+    runs = neighbours_to_merge([file.size for file in run], file_bytes, growth)
     return [[run[at] for at in piece] for piece in pieces(runs)]
 
 
