@@ -156,7 +156,7 @@ def ask_all(data_dir: str, cores: int, records: int, tries: int) -> dict[str, An
             for name, prepare in programs.items():
                 place = plain if name == PLAIN else archive
                 seconds[name], answers[name] = _quickest(partial(prepare, question), tries)
-                files[name] = _opened(place, prepare(question))
+                files[name] = opened_files(place, prepare(question))
             if len({repr(one) for one in answers.values()}) != 1:
                 raise ChildFailed(f"{question.name}: the answers differ: {answers}")
             lines.append({"name": question.name, "seconds": seconds, "files": files})
@@ -238,7 +238,7 @@ def _quickest(prepare: Callable[[], Query], tries: int) -> tuple[float, object]:
 # -- Files that are opened -----------------------------------------------------------------------
 
 
-def _opened(place: Path, query: Query) -> tuple[int, int]:
+def opened_files(place: Path, query: Query) -> tuple[int, int]:
     """Run a query, and return how many Parquet files below a directory it opened, of how many."""
     files = sorted(place.rglob("*.parquet"))
     with _watch(files) as count:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from brokerd.archive.contract.layout import RECORDS
+from brokerd.archive.contract.layout import BUCKET, RECORDS
+from brokerd.archive.parquet.column_facts import Text
 from brokerd.spark.clock import now_us
 from brokerd.spark.location import open_location
 from brokerd.spark.options import BadOption, Payload, batch_request, option_texts, parse_options
@@ -99,16 +100,46 @@ def _split_rows(spark: SparkSession, plan: Plan, rows: RowFormat) -> DataFrame:
 def _scanned(spark: SparkSession, table: Path, plan: Plan, rows: RowFormat) -> Iterator[DataFrame]:
     """Yield the rows of each scan."""
     file_schema = RowFormat(rows.layout, _file_columns(rows), "bytes").schema()
+    file_schema = file_schema.add(BUCKET, "integer")
+    options = {**SCAN_OPTIONS, "basePath": f"file://{table}"}
+    is_converted = rows.payload == "json" and VALUE in rows.columns
     for scan in plan.scans:
-        paths = [_file_uri(table / path) for path in scan.paths]
-        frame = spark.read.schema(file_schema).options(**SCAN_OPTIONS).parquet(*paths)
-        frame = _filtered(spark, frame, scan)
-        if scan.topic is not None:
-            # Constants, so that conditions on the topic leave out the whole scan.
-            topic_id, name = scan.topic
-            constants = {"topic": F.lit(name), "topic_id": F.lit(topic_id).cast("long")}
-            frame = frame.withColumns(constants)
-        yield from _converted(frame, rows)
+        for text, paths in _by_text(scan) if is_converted else [(Text.UNKNOWN, scan.paths)]:
+            uris = [_file_uri(table / path) for path in paths]
+            frame = spark.read.schema(file_schema).options(**options).parquet(*uris)
+            frame = _filtered(spark, frame, scan)
+            if scan.topics:
+                frame = frame.withColumns(_topic_columns(scan.topics))
+            yield from _converted(frame, rows, text)
+
+
+def _by_text(scan: FileScan) -> list[tuple[Text, list[str]]]:
+    """Return the paths of a scan, divided by what all values of a file are."""
+    paths: dict[Text, list[str]] = {}
+    for path, text in zip(scan.paths, scan.texts, strict=True):
+        paths.setdefault(text, []).append(path)
+    return sorted(paths.items())
+
+
+def _topic_columns(topics: Mapping[int, tuple[int, str]]) -> dict[str, Column]:
+    """Return the topic and the topic id by bucket.
+
+    The files' own columns have the same values. But Spark reads no file to evaluate a condition on
+    the bucket, because that is in the paths: it skips files whose bucket has another topic.
+    """
+    names = {bucket: F.lit(name) for bucket, (_, name) in topics.items()}
+    ids = {bucket: F.lit(topic_id).cast("long") for bucket, (topic_id, _) in topics.items()}
+    return {"topic": _by_bucket(names), "topic_id": _by_bucket(ids)}
+
+
+def _by_bucket(values: Mapping[int, Column]) -> Column:
+    """Return a column with the value of each bucket. It is a constant if there is one bucket."""
+    *others, last = values
+    cases: Any = F
+    for bucket in others:
+        cases = cases.when(F.col(BUCKET) == bucket, values[bucket])
+    found: Column = cases.otherwise(values[last]) if others else values[last]
+    return found
 
 
 def _file_columns(rows: RowFormat) -> tuple[str, ...]:
@@ -165,19 +196,27 @@ def _bounds(spark: SparkSession, offsets: Mapping[Key, Interval]) -> DataFrame:
 # -- Payloads ------------------------------------------------------------------------------------
 
 
-def _converted(frame: DataFrame, rows: RowFormat) -> Iterator[DataFrame]:
+def _converted(frame: DataFrame, rows: RowFormat, known: Text) -> Iterator[DataFrame]:
     """Yield all rows of a scan in the format of the query. Only MessagePack is converted in Python.
 
     For JSON, MessagePack and text are read apart: the dictionaries of ``encoding`` leave out the
-    row groups without MessagePack, and text never goes to Python.
+    row groups without MessagePack, and text never goes to Python. Where the Delta log says that
+    all values are text, Spark neither looks at ``encoding`` nor validates UTF-8.
+
+    :param known: what all values of the scan are.
     """
     if rows.payload != "json" or VALUE not in rows.columns:
         yield frame.select(*(_column(name, rows.payload) for name in rows.columns))
         return
     is_packed = F.col(ENCODING) == int(Encoding.MSGPACK)
-    text = F.try_validate_utf8(F.col(VALUE).cast("string"))
-    is_text = ~F.coalesce(is_packed, F.lit(False))
-    for condition, value in ((is_text, text), (is_packed, _msgpack_to_json(F.col(VALUE)))):
+    text = F.col(VALUE).cast("string")
+    if known is not Text.UTF8:
+        text = F.try_validate_utf8(text)
+    branches = [(F.lit(True), text)]
+    if known is Text.UNKNOWN:
+        is_text = ~F.coalesce(is_packed, F.lit(False))
+        branches = [(is_text, text), (is_packed, _msgpack_to_json(F.col(VALUE)))]
+    for condition, value in branches:
         columns = (
             value.alias(name) if name == VALUE else _column(name, rows.payload)
             for name in rows.columns

@@ -393,14 +393,20 @@ def rows_of(layout: Layout, count: int, **columns: Any) -> pa.Table:
 
 def test_file_of_records_is_added_as_it_was_written(table: Table) -> None:
     rows = rows_of(
-        RECORDS, 5, topic_id=[3] * 5, partition=[1] * 5, offset=range(100, 105), value=[b"xy"] * 5
+        RECORDS,
+        5,
+        topic_id=[3] * 5,
+        partition=[1] * 5,
+        offset=range(100, 105),
+        value=[b"xy"] * 5,
+        encoding=[1] * 5,
     )
     with FileWriter(table.path, RECORDS, LOG_ID, [Range(3, 1, 100, 105)]) as writer:
         writer.write(rows)
         info = writer.close()
     assert table.commit([add_file(info)], now_ms=NOW_MS)
     (row,) = table.files.to_pylist()
-    facts = FileStats(5, 10, 0, 4, 0, 4, keyed=0, tombstones=0, expiring=4, described=1)
+    facts = FileStats(5, 10, 0, 4, 0, 4, keyed=0, tombstones=0, expiring=4, described=1, text=2)
     assert row == {"path": info.path, "size": info.size, **facts._asdict()}
     (told,) = pa.table(DeltaTable(table.path).get_add_actions(flatten=True)).to_pylist()
     assert (told["min.offset"], told["max.offset"], told["max.expires_at"]) == (100, 104, 4)

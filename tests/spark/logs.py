@@ -19,7 +19,7 @@ from brokerd.archive.contract.bounds import (
     TopicBounds,
     encode_bounds,
 )
-from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, parse_records_name
+from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, bucket_of, parse_records_name
 from brokerd.archive.delta.actions import add_file
 from brokerd.archive.delta.table import Table
 from brokerd.archive.delta.tables import open_tables
@@ -278,7 +278,9 @@ def scanned_rows(root: Any, plan: Plan) -> list[Row]:
         tables = [pq.read_table(root / "records" / path, partitioning=None) for path in scan.paths]
         found = [row for table in tables for row in rows_in(table.to_batches())]
         assert len(found) <= scan.records
-        assert scan.topic is None or {(row.topic_id, row.topic) for row in found} == {scan.topic}
+        assert not scan.topics or {
+            (bucket_of(row.topic_id), (row.topic_id, row.topic)) for row in found
+        } == set(scan.topics.items())
         rows += [row for row in found if _meets(row, scan)]
     return sorted(rows)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from brokerd.archive.contract.view import DamagedArchive
+from brokerd.archive.parquet.column_facts import Text
 from brokerd.archive.storage.address import ObjectAddress
 from brokerd.spark.location import Location
 from brokerd.spark.plan import file_scans, query_plan
@@ -60,7 +61,7 @@ def scans_of(log: Log, **request: Any) -> list[FileScan]:
 
 
 def conditions(scan: FileScan) -> FileScan:
-    return scan._replace(paths=(), records=0, topic=None)
+    return scan._replace(paths=(), records=0, texts=(), topics={})
 
 
 def buckets(scan: FileScan) -> set[int]:
@@ -69,7 +70,8 @@ def buckets(scan: FileScan) -> set[int]:
 
 def test_a_file_needs_no_condition_unless_a_row_may_be_left_out(log: Log) -> None:
     """Expiring records need one, and their files are apart."""
-    plain, expiring = scans_of(log)
+    plain, shared, expiring = scans_of(log)
+    plain = plain._replace(paths=plain.paths + shared.paths, records=plain.records + shared.records)
     assert conditions(plain) == NO_CONDITION
     assert conditions(expiring) == NO_CONDITION._replace(now_us=NOW_US)
     assert buckets(expiring) == {3, 4}
@@ -79,7 +81,7 @@ def test_a_file_needs_no_condition_unless_a_row_may_be_left_out(log: Log) -> Non
 
 def test_topics_are_a_condition_where_others_share_a_file(log: Log) -> None:
     log.delete(17)
-    plain, some = scans_of(log)
+    _, plain, some = scans_of(log)
     assert some.topic_ids is not None and {1, 4, 20} <= set(some.topic_ids)
     assert buckets(some) == {1, 3, 4} and 1 not in buckets(plain)
     (one,) = scans_of(log, topics=("t1",))
@@ -114,17 +116,34 @@ def test_limits_of_offsets_and_times_are_conditions_of_the_files_across_them(log
     assert three.times_us.first == time_us and len(three.paths) == 2
 
 
-def test_large_topics_have_scans_of_their_own(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which Spark leaves out all if a condition names another topic."""
+def test_a_scan_has_one_topic_a_bucket(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which Spark leaves out the files of other topics if a condition names one."""
+    first, *_ = scans_of(log)
+    assert first.topics == {one: (one or 16, f"t{one or 16}") for one in buckets(first)}
+    assert buckets(first) == {0, *range(5, 16)}
+    split_up(log, 1, 17, 2, 18)
+    own = [scan for scan in scans_of(log) if scan.topics]
+    assert [sorted(scan.topics) for scan in own] == [[0, 1, 2, *range(5, 16)]]
     monkeypatch.setattr(file_scans, "TOPIC_BYTES", 1)
-    monkeypatch.setattr(file_scans, "TOPICS_MAX", 3)
-    scans = scans_of(log)
-    own = [scan for scan in scans if scan.topic is not None]
-    assert len(own) == 3
-    assert all(scan.topic == (id, f"t{id}") for scan in own for id in buckets(scan) if scan.topic)
-    split_up(log, 1, 17)
-    own = [scan for scan in scans_of(log) if scan.topic is not None]
-    assert {1, 17} <= {scan.topic[0] for scan in own if scan.topic}
+    own = [scan for scan in scans_of(log) if scan.topics]
+    assert [sorted(scan.topics) for scan in own] == [[0, 1, 2, *range(5, 16)], [1, 2]]
+    assert {scan.topics[1][0] for scan in own} == {1, 17}
+    monkeypatch.setattr(file_scans, "TOPIC_SCANS_MAX", 0)
+    assert not [scan for scan in scans_of(log) if scan.topics]
+
+
+def test_a_scan_knows_which_files_have_text_alone(tmp_path: Path) -> None:
+    log = Log(tmp_path / "data")
+    for number, encodings in enumerate(([0, 1], [0, 0], [1, 2])):
+        values = [[b"text", "\u00e4".encode()], [b"text", b"\xff"], [b"text", b"\xa1t"]][number]
+        log.log.append(log.create(f"t{number}"), 0, values, encodings=encodings)
+        log._written()
+    log.seal()
+    log.publish()
+    log.roll_up()
+    (scan,) = log.plan(has_scans=True).scans
+    assert [path.split("/")[0] for path in scan.paths] == ["bucket=1", "bucket=2", "bucket=3"]
+    assert scan.texts == (Text.UTF8, Text.NO_MSGPACK, Text.UNKNOWN)
 
 
 def test_brokerd_reads_what_spark_cannot(log: Log, tmp_path: Path, bucket: ObjectAddress) -> None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import brokerd.spark
+from benchmarks.engines import opened_files
 from brokerd.archive.storage.address import ObjectAddress
 from brokerd.spark.location import BadLocation
 from brokerd.spark.options import BadOption
@@ -221,6 +222,25 @@ def test_conditions_leave_out_topics_and_reach_the_reader(
     assert (
         "ReadSchema: struct<partition:int,offset:bigint,append_time:timestamp,value:binary>" in plan
     )
+
+
+def test_files_of_other_topics_are_not_opened(source: SparkSession, log: Log) -> None:
+    """Though one scan has the files of both topics: their buckets tell."""
+    log.roll_up()
+    log.delete_archived()
+    place = log.root / "records"
+    frame = brokerd.spark.log(source, str(log.path), only="archive")
+    for condition, files in (
+        ("topic = 'two'", 1),
+        ("topic_id = 1", 1),
+        ("topic IN ('one', 'two')", 2),
+        ("topic LIKE 't%' AND offset < 9", 1),
+        ("offset < 9", 2),
+    ):
+        narrow = frame.where(condition)
+        assert opened_files(place, narrow.collect) == (files, 2), condition
+        assert len(narrow.collect()) == 3 * files
+    assert opened_files(place, frame.where("topic = 'three'").collect) == (0, 2)
 
 
 def test_what_is_wrong_is_an_error_of_brokerd(source: SparkSession, big: Log) -> None:

@@ -66,6 +66,7 @@ def add_file(file: FileInfo) -> AddFile:
         tombstones=file.tombstones,
         expiring=file.expiring,
         described=1,
+        text=int(file.text),
     )
     return AddFile(file.path, file.size, stats, *_limits(file), file.nulls)
 

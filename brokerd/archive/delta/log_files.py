@@ -75,6 +75,8 @@ class FileStats(NamedTuple):
     """Rows that expire."""
     described: int = 0
     """1 if the ``add`` has null counts and the smallest and largest texts."""
+    text: int = 0
+    """A `Text`: what all values of records are."""
 
 
 class Snapshot(NamedTuple):
@@ -244,8 +246,8 @@ def _file_table(paths: Any, sizes: Any, tags: Any) -> pa.Table:
     """Return a table as `Snapshot.files`. Raises ValueError for a tag without numbers."""
     columns = {"path": paths, "size": sizes}
     tags = pc.fill_null(tags, encode_stats(FileStats()))
-    # Tags of older versions lack the last number.
-    numbers = pc.split_pattern(pc.binary_join_element_wise(tags, "0", ","), ",")
+    # Tags of older versions lack the last two numbers, or one.
+    numbers = pc.split_pattern(pc.binary_join_element_wise(tags, "0,0", ","), ",")
     for place, name in enumerate(FileStats._fields):
         columns[name] = pc.cast(pc.list_element(numbers, place), pa.int64())
     return pa.table(columns)

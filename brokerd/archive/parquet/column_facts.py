@@ -2,15 +2,41 @@
 """Counts the nulls of columns, and finds the smallest and the largest text of a column.
 
 Other programs need both to skip files of a Delta table. The order of texts is that of their UTF-8
-bytes.
+bytes. `text_of` tells whether values are text, so that Spark converts no value which is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import IntEnum
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from brokerd.values import Encoding
+
+
+class Text(IntEnum):
+    """What all values of some records are. A larger number says more."""
+
+    UNKNOWN = 0
+    """Some values may be MessagePack."""
+    NO_MSGPACK = 1
+    """No value is MessagePack."""
+    UTF8 = 2
+    """No value is MessagePack, and all are valid UTF-8."""
+
+
+def text_of(values: pa.Array, encodings: pa.Array) -> Text:
+    """Return what all of these values are."""
+    if np.any(encodings.to_numpy() == int(Encoding.MSGPACK)):
+        return Text.UNKNOWN
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return Text.NO_MSGPACK
+    return Text.UTF8
 
 
 class ColumnFacts:

@@ -29,7 +29,7 @@ from brokerd.archive.contract.layout import (
     records_name,
 )
 from brokerd.archive.contract.ranges import merge_ranges
-from brokerd.archive.parquet.column_facts import ColumnFacts
+from brokerd.archive.parquet.column_facts import ColumnFacts, Text, text_of
 from brokerd.archive.parquet.digest import RowsDigest, byte_lengths
 from brokerd.archive.parquet.file_objects import FileSink
 from brokerd.archive.parquet.footer import (
@@ -71,6 +71,8 @@ class FileInfo(NamedTuple):
     """The smallest and the largest value of each column of text with statistics."""
     nulls: dict[str, int]
     """The number of nulls of each column."""
+    text: Text = Text.UNKNOWN
+    """What all values of the records are."""
 
     @property
     def bucket(self) -> int:
@@ -107,6 +109,7 @@ class FileWriter:
         self._minimum: dict[str, int] = {}
         self._maximum: dict[str, int] = {}
         self._facts = ColumnFacts(self._schema.names, layout.texts)
+        self._text = Text.UTF8 if layout is RECORDS else Text.UNKNOWN
         self._sink = FileSink(open_store(directory).create(below))
         self._writer = pq.ParquetWriter(self._sink, self._schema, **parquet_options(layout))
 
@@ -167,6 +170,7 @@ class FileWriter:
             digest=footer.digest,
             texts=self._facts.texts,
             nulls=self._facts.nulls,
+            text=self._text,
             **self._totals,
         )
 
@@ -213,6 +217,9 @@ class FileWriter:
         totals["rows"] += len(table)
         totals["content"] += group.content
         if self._layout is RECORDS:
+            if self._text:
+                found = text_of(table["value"].chunk(0), table["encoding"].chunk(0))
+                self._text = min(self._text, found)
             keys = table["key"].chunk(0)
             totals["keyed"] += len(keys) - keys.null_count
             totals["expiring"] += int(np.count_nonzero(table["expires_at"].chunk(0).to_numpy()))

@@ -17,15 +17,16 @@ import pyarrow as pa
 
 from brokerd.archive.contract.layout import BUCKETS, RecordsName, bucket_of, parse_records_name
 from brokerd.archive.contract.view import ArchiveUnavailable
+from brokerd.archive.parquet.column_facts import Text
 from brokerd.archive.parquet.reader import check_footer
 from brokerd.archive.storage.address import Place
 from brokerd.spark.plan.predicate import INT64_MAX, UNBOUNDED, Interval, Key, Predicate
 
 TOPIC_BYTES = 64 << 20
-"""A topic has a scan of its own if its files are at least so large, because scans take time."""
-TOPICS_MAX = 8
-"""The largest number of scans of one topic each, with the same conditions. The largest topics have
-them."""
+"""A further scan of topics has at least so many bytes, because scans take time."""
+TOPIC_SCANS_MAX = 8
+"""The largest number of scans of one topic a bucket, with the same conditions. The largest topics
+of each bucket have them."""
 
 
 class FileScan(NamedTuple):
@@ -35,8 +36,11 @@ class FileScan(NamedTuple):
     """Paths relative to the table."""
     records: int
     """An upper bound of the number of rows."""
-    topic: tuple[int, str] | None = None
-    """The id and the name of the topic if all rows are of one topic."""
+    texts: tuple[Text, ...] = ()
+    """For each path: what all values of the file are."""
+    topics: Mapping[int, tuple[int, str]] = {}
+    """By bucket, the id and the name of the topic. It is empty if the files of a bucket may have
+    several topics."""
     topic_ids: tuple[int, ...] | None = None
     """Ids of the topics to read. None: all."""
     offsets: Interval = UNBOUNDED
@@ -73,6 +77,7 @@ class _File(NamedTuple):
     path: str
     size: int
     rows: int
+    text: Text
 
 
 def check_footers(table: Place, files: pa.Table) -> None:
@@ -118,13 +123,15 @@ class _Divider:
         plain: list[_File] = []
         rest = []
         names = ("path", "size", "rows", "first_time_us", "last_time_us", "first_lsn", "last_lsn")
-        rows = zip(*(files[name].to_pylist() for name in (*names, "expiring")), strict=True)
-        for at, (path, size, count, *times_us, first_lsn, last_lsn, expiring) in enumerate(rows):
+        rows = zip(*(files[name].to_pylist() for name in (*names, "expiring", "text")), strict=True)
+        for at, (path, size, count, *times_us, first_lsn, last_lsn, expiring, text) in enumerate(
+            rows
+        ):
             name = parse_records_name(path)
             if not self._is_known(name) or not self._predicate.lsns.contains(first_lsn, last_lsn):
                 rest.append(at)
                 continue
-            file = _File(name, path, size, count)
+            file = _File(name, path, size, count, Text(text))
             checks = self._key_checks(name)._replace(
                 times=not self._predicate.times_us.contains(times_us[0], times_us[1]),
                 expiry=expiring > 0,
@@ -177,7 +184,11 @@ class _Divider:
         return bisect_left(keys, first), bisect_right(keys, last)
 
     def _by_topic(self, files: list[_File], checks: _Checks) -> Iterator[FileScan]:
-        """Yield scans of files with the same conditions. Large topics have scans of their own."""
+        """Yield scans of files with the same conditions.
+
+        A scan of one topic a bucket lets Spark skip the files of other topics by their buckets. The
+        first has the largest topic of each bucket, the next one the second largest, and so on.
+        """
         by_topic: dict[int, list[_File]] = defaultdict(list)
         others = []
         for file in files:
@@ -186,13 +197,22 @@ class _Divider:
             else:
                 others.append(file)
         sizes = {topic_id: sum(file.size for file in some) for topic_id, some in by_topic.items()}
-        largest = sorted(sizes, key=lambda topic_id: (-sizes[topic_id], topic_id))
-        for place, topic_id in enumerate(largest):
-            if place < TOPICS_MAX and sizes[topic_id] >= TOPIC_BYTES:
-                scan = self._scan(by_topic[topic_id], checks)
-                yield scan._replace(topic=(topic_id, self._name_of(topic_id)))
+        ranks = [0] * BUCKETS
+        by_rank: dict[int, list[int]] = defaultdict(list)
+        for topic_id in sorted(sizes, key=lambda topic_id: (-sizes[topic_id], topic_id)):
+            bucket = bucket_of(topic_id)
+            by_rank[ranks[bucket]].append(topic_id)
+            ranks[bucket] += 1
+        for rank, ids in sorted(by_rank.items()):
+            some = [file for topic_id in ids for file in by_topic[topic_id]]
+            is_large = sum(sizes[topic_id] for topic_id in ids) >= TOPIC_BYTES
+            if rank < TOPIC_SCANS_MAX and (is_large or not rank):
+                topics = {
+                    bucket_of(topic_id): (topic_id, self._name_of(topic_id)) for topic_id in ids
+                }
+                yield self._scan(some, checks)._replace(topics=topics)
             else:
-                others += by_topic[topic_id]
+                others += some
         if others:
             yield self._scan(others, checks)
 
@@ -202,6 +222,7 @@ class _Divider:
         return FileScan(
             tuple(file.path for file in ordered),
             sum(file.rows for file in ordered),
+            tuple(file.text for file in ordered),
             topic_ids=self._ids_of(files) if checks.topics else None,
             offsets=predicate.offsets if checks.offsets or checks.partition_offsets else UNBOUNDED,
             partition_offsets=self._offsets_of(files) if checks.partition_offsets else {},
