@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.contract.bounds import Bounds, TopicBounds
-from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, STAGING
+from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, STAGING, UNFINISHED
 from brokerd.archive.data_dir import WAL, archive_lock, check_data_dir, read_bounds, rollup_lock
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.job import check_pairing, iceberg, open_paired_tables
@@ -170,7 +170,7 @@ def _erase(job: EraseJob, run: Run, topic_ids: tuple[int, ...]) -> EraseReport:
     if job.deletes_now:
         run.failpoint("before erase deletes")
         delete_old_files(table, old)
-        _delete_leftovers(run)
+        _delete_leftovers(run, topic_ids[0])
         old, deleted = [], old
     typed = _typed_rows(run, topic_ids[0], job.key, problems)
     found = search_journal(job.data_dir / WAL, run.bounds, topic_ids, job.key)
@@ -221,9 +221,12 @@ def _delete_after_ms(job: EraseJob) -> int | None:
     return job.now_ms() + job.settings.vacuum_hours * HOUR_MS
 
 
-def _delete_leftovers(run: Run) -> None:
+def _delete_leftovers(run: Run, topic_id: int) -> None:
     """Delete unfinished work of stopped rollups. The locks are held, so none is at work."""
     run.store.delete([one.path for one in run.store.list(STAGING, hidden=True)])
+    for part in (ROWS, REJECTED):
+        paths = [one.path for one in run.store.list(table_name(topic_id, part))]
+        run.store.delete([one for one in paths if one.rpartition("/")[2].startswith(UNFINISHED)])
     if not run.store.is_local:  # an archive in a directory has no copies of the journal
         delete_copies(run.store, END_LSN)
 

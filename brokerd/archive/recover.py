@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from brokerd.archive.contract.layout import LAYOUTS
+from brokerd.archive.contract.layout import LAYOUTS, Layout
 from brokerd.archive.data_dir import archive_lock, check_data_dir, read_bounds, rollup_lock
 from brokerd.archive.delta.foreign import ForeignCommits, find_foreign, missing_files, set_aside
 from brokerd.archive.delta.log_files import COMMITS
@@ -19,6 +19,7 @@ from brokerd.archive.delta.table import Table
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import open_store
+from brokerd.archive.typed.layouts import typed_layouts
 
 
 class RecoverJob(NamedTuple):
@@ -60,7 +61,9 @@ def run_recover(job: RecoverJob) -> list[RecoveredTable]:
     with rollup_lock(job.data_dir), archive_lock(job.root):
         log_id = read_bounds(job.data_dir)[0].log_id
         found: dict[str, ForeignCommits] = {}
-        for layout in LAYOUTS.values():
+        layouts = {**LAYOUTS}
+        layouts.update({one.name: one for one in typed_layouts(open_store(job.root))})
+        for layout in layouts.values():
             table = job.root / layout.name
             if not open_store(table).names(COMMITS):
                 continue
@@ -80,12 +83,13 @@ def run_recover(job: RecoverJob) -> list[RecoveredTable]:
                 f"{one.first} to {one.last} of {name}" for name, one in found.items()
             )
             job.confirm(f"set aside the commits {commits}")
-        return [_recover(job, name, log_id, one) for name, one in found.items()]
+        return [_recover(job, layouts[name], log_id, one) for name, one in found.items()]
 
 
-def _recover(job: RecoverJob, name: str, log_id: str, found: ForeignCommits) -> RecoveredTable:
+def _recover(job: RecoverJob, layout: Layout, log_id: str, found: ForeignCommits) -> RecoveredTable:
+    name = layout.name
     aside = set_aside(job.root / name, found)
-    table = Table(job.root, LAYOUTS[name], log_id)
+    table = Table(job.root, layout, log_id)
     table.keep_out_writers(job.now_ms())
     return RecoveredTable(
         name, table.version, found.last - found.before.version, found.reason, f"{name}/{aside}"

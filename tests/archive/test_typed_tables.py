@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from brokerd.archive.cluster.runner import SparkRunner
+from brokerd.archive.contract.layout import UNFINISHED
 from brokerd.archive.contract.schemas import (
     FILE_NAME,
     StoredSchema,
@@ -22,12 +23,14 @@ from brokerd.archive.contract.schemas import (
 )
 from brokerd.archive.erase import EraseJob, run_erase
 from brokerd.archive.job import JobReport, run_job
+from brokerd.archive.recover import RecoverJob, run_recover
 from brokerd.archive.typed import derive
 from brokerd.archive.typed.layouts import STATISTICS
 from tests.archive.data import MIB, NOW_MS, Data
 from tests.archive.inline import map_here
 from tests.archive.making import LOG_ID
 from tests.archive.test_job import TAKE_ONLY, job_of
+from tests.archive.test_log_files import open_to_writers
 
 pytestmark = pytest.mark.spark_tasks
 """Nothing here starts Spark, and tasks run where the job runs them."""
@@ -245,6 +248,20 @@ def test_an_erasure_is_complete_when_no_typed_file_has_the_key(orders: Orders) -
     assert report.typed == ()
 
 
+def test_an_erasure_deletes_unfinished_typed_files(orders: Orders) -> None:
+    """A stopped rollup left one. It may have the key, and nobody can read it."""
+    orders.append(1, 0, b'{"n": 1}', keys=[b"ann"])
+    orders.log.seal()
+    orders.roll()
+    left = orders.root / "typed/1/rows" / f"{UNFINISHED}00.parquet"
+    left.write_bytes(b"PAR1ann")
+    job = EraseJob(orders.path, orders.root, TYPED, lambda: NOW_MS, "topic-1", b"ann")
+    kept = run_erase(job._replace(deletes_now=False))
+    assert any(left.name in one for one in kept.problems)
+    assert run_erase(job).problems == ()
+    assert not left.exists()
+
+
 def test_the_tables_of_a_deleted_topic_are_deleted(orders: Orders) -> None:
     """Also their rejected records."""
     orders.add({"n": 1})
@@ -307,6 +324,26 @@ def test_a_table_that_fails_does_not_stop_the_others(orders: Orders) -> None:
     assert str(commit) in problem
     found = DeltaTable(str(orders.root / "typed/2/rows")).to_pyarrow_table()
     assert sorted(found["n"].to_pylist()) == [2, 4]
+
+
+def test_optimize_of_another_program_is_undone(orders: Orders) -> None:
+    """By ``brokerctl archive recover``, as for the other tables."""
+    for number in range(2):
+        orders.add({"n": number})
+        orders.log.seal()
+        orders.roll()
+    open_to_writers(orders.root / "typed/1/rows")
+    table = DeltaTable(str(orders.root / "typed/1/rows"))
+    assert table.optimize.compact()["numFilesRemoved"] == 2
+    orders.publish()
+    (problem,) = run_job(job_of(orders, None, settings=TYPED)).problems
+    assert "typed/1/rows" in problem and "`brokerctl archive recover`" in problem
+    (found,) = run_recover(RecoverJob(orders.path, orders.root, lambda: NOW_MS))
+    assert (found.name, found.commits) == ("typed/1/rows", 1)
+    orders.add({"n": 2})
+    orders.log.seal()
+    orders.roll()
+    assert orders.typed("n") == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_hostile_values_and_schemas_do_not_stop_a_run(orders: Orders) -> None:

@@ -43,6 +43,7 @@ from brokerd.archive.typed.layouts import (
     layout_of,
     rows_schema,
     table_name,
+    typed_layouts,
 )
 from brokerd.archive.typed.task import (
     MergeTask,
@@ -417,13 +418,7 @@ def _groups(files: Sequence[tuple[str, int]]) -> list[tuple[str, ...]]:
 
 def typed_tables(run: Run) -> list[Table]:
     """Open the typed tables of the archive, for vacuum."""
-    found = []
-    for topic_id in sorted(run.store.names(DIRECTORY)):
-        for part in (ROWS, REJECTED):
-            name = f"{DIRECTORY}/{topic_id}/{part}"
-            if is_table(run.store, name):
-                found.append(Table(run.root, Layout(name, ()), run.bounds.log_id))
-    return found
+    return [Table(run.root, one, run.bounds.log_id) for one in typed_layouts(run.store)]
 
 
 def _delete_tables(run: Run, live: set[int], report: StepReport) -> None:

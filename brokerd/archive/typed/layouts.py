@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from brokerd.archive.contract.layout import Column, Layout
+from brokerd.archive.delta.tables import is_table
+from brokerd.archive.storage.store import Store
 from brokerd.archive.typed.types import BINARY, LONG, STRING, TIMESTAMP, type_name
 
 DIRECTORY = "typed"
@@ -50,6 +52,16 @@ def rows_schema(kind: pa.StructType) -> pa.Schema:
 def table_name(topic_id: int, part: str) -> str:
     """Return the path of a table in the archive."""
     return f"{DIRECTORY}/{topic_id}/{part}"
+
+
+def typed_layouts(store: Store) -> list[Layout]:
+    """Return the layouts of the existing typed tables of an archive, without their columns."""
+    names = [
+        f"{DIRECTORY}/{topic_id}/{part}"
+        for topic_id in sorted(store.names(DIRECTORY))
+        for part in (ROWS, REJECTED)
+    ]
+    return [Layout(name, ()) for name in names if is_table(store, name)]
 
 
 def layout_of(name: str, schema: pa.Schema) -> Layout:
