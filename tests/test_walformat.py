@@ -28,6 +28,7 @@ from brokerd.walformat import (
     encode_frame,
     encode_group_events,
     encode_large_records,
+    encode_plain_record,
     encode_records,
     encode_segment_header,
     frame_size,
@@ -211,17 +212,19 @@ class TestRoundTrips:
         st.integers(0, 255),
         st.integers(-(1 << 63), (1 << 63) - 1),
         st.one_of(st.none(), st.integers(-(1 << 63), (1 << 63) - 1)),
-        st.booleans(),
     )
-    def test_one_plain_record_has_the_bytes_of_the_general_way(
-        self, value: bytes, number: int, time_us: int, producer_time: int | None, has_times: bool
+    def test_one_plain_record_has_the_bytes_of_a_batch(
+        self, value: bytes, number: int, time_us: int, producer_time: int | None
     ) -> None:
-        """A column of one number is encoded as that number, and a list takes the general way."""
-        times = [producer_time] if has_times else None
-        plain = RecordColumns([value], None, number, None, time_us, times, None, number)
-        general = plain._replace(encodings=[number], append_time_us=[time_us])
-        assert encode_records(plain) == encode_records(general)
-        assert bytes(encode_large_records(plain)) == encode_records(general)
+        columns = RecordColumns(
+            [value], None, [number], None, time_us, [producer_time], None, number
+        )
+        plain = encode_plain_record(value, time_us, producer_time, number, number)
+        assert plain == encode_records(columns) == bytes(encode_large_records(columns))
+
+    def test_a_plain_record_refuses_a_number_out_of_range(self) -> None:
+        with pytest.raises(ValueError, match="does not fit its column"):
+            encode_plain_record(b"", 0, None, 256, 0)
 
     def test_equal_numbers_take_no_room_in_a_batch(self) -> None:
         body = encode_records(RecordColumns([b"x" * 10] * 1000, append_time_us=[7] * 1000))

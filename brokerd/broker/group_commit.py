@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, NoReturn, Protocol, cast
+from functools import partial
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgpack
 from twisted.logger import Logger
@@ -43,6 +44,10 @@ from brokerd.walformat import (
     encode_large_records,
     encode_records,
 )
+
+_RECORDS = EntryKind.RECORDS
+_new_entry: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
+"""`Entry._make` without a step of Python: a frame may have an entry for each record."""
 
 ENTRY_OVERHEAD_BYTES = 256
 """Upper bound of the headers and padding of one entry in a frame."""
@@ -519,18 +524,22 @@ class GroupCommit:
         """Add the gathered records of a partition, in one batch unless they are very small."""
         chunk = partition.chunks.open
         assert chunk is not None, "a partition with gathered records has an open chunk"
-        first = partition.framed_end - chunk.base
-        count = len(chunk.values) - first
-        columns = chunk.columns(first, self.frame_time_us)
-        encode = encode_records if self.gathered_bytes < LARGE_BODY_BYTES else encode_large_records
-        body = encode(columns)
+        base_offset = partition.framed_end
+        count = partition.next_offset - base_offset
+        body: bytes | BodyParts | None = None
+        if count == 1:
+            body = chunk.last_record_body(self.frame_time_us)
+        if body is None:
+            columns = chunk.columns(base_offset - chunk.base, self.frame_time_us)
+            is_large = self.gathered_bytes >= LARGE_BODY_BYTES
+            body = encode_large_records(columns) if is_large else encode_records(columns)
+            if count > len(body):
+                self._add_small_batches(entries, partition, columns)
+        if count <= len(body):
+            entries.append(_batch(partition, base_offset, count, body))
         traffic = partition.topic.traffic or self._traffic.of(partition.topic)
         traffic.written_records += count
         traffic.written_bytes += len(body)
-        if count <= len(body):
-            entries.append(_batch(partition, partition.framed_end, count, body))
-        else:
-            self._add_small_batches(entries, partition, columns)
         partition.framed_end = partition.next_offset
         chunk.set_framed(count, self.frame_time_us, ticket, self.durable_ticket)
         self._cache.grow(chunk, len(body) + count * RECORD_OVERHEAD_BYTES)
@@ -659,5 +668,6 @@ def _comes_after_topics(entry: Entry) -> bool:
 
 
 def _batch(partition: Partition, base_offset: int, count: int, body: bytes | BodyParts) -> Entry:
-    place = partition.topic.topic_id, partition.index, base_offset
-    return Entry(EntryKind.RECORDS, *place, count, cast("bytes", body))  # `Entry` allows both
+    return _new_entry(
+        (_RECORDS, partition.topic.topic_id, partition.index, base_offset, count, body)
+    )

@@ -54,6 +54,7 @@ from brokerd.walformat.records import (
     RecordColumns,
     decode_records,
     encode_large_records,
+    encode_plain_record,
     encode_records,
     records_expire_at_us,
 )
@@ -107,6 +108,7 @@ __all__ = [
     "encode_frame",
     "encode_group_events",
     "encode_large_records",
+    "encode_plain_record",
     "encode_records",
     "encode_segment_header",
     "entry_body",

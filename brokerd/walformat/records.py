@@ -86,6 +86,30 @@ def encode_records(columns: RecordColumns) -> bytes:
     return b"".join(parts)
 
 
+def encode_plain_record(
+    value: bytes,
+    append_time_us: int,
+    producer_time: int | None,
+    encoding: int,
+    producer_format: int,
+) -> bytes:
+    """Encode a batch of one record without key, metadata and expiry.
+
+    All its columns are constants: the bytes are those that `encode_records` makes. Raises
+    ValueError for a number out of range.
+    """
+    size = len(value)
+    kinds = _PLAIN_KINDS if producer_time is None else _PLAIN_KINDS | CONSTANT << 12
+    time, origin = producer_time or 0, producer_format
+    try:
+        head = _RECORDS.pack(
+            kinds, 0, 0, size, 0, 0, size, append_time_us, time, 0, encoding, origin, 0
+        )
+    except struct.error as error:
+        raise ValueError(f"a number of the record does not fit its column: {error}") from None
+    return head + value
+
+
 def encode_large_records(columns: RecordColumns) -> bytes | BodyParts:
     """Encode a body as `encode_records` does, without a copy of the values if it is large."""
     parts = _encode_columns(columns)
@@ -100,10 +124,6 @@ def _encode_columns(columns: RecordColumns) -> list[bytes]:
     rows = len(values)
     if not 1 <= rows <= BATCH_RECORDS_MAX:
         raise ValueError(f"a batch holds 1 to {BATCH_RECORDS_MAX} records, not {rows}")
-    if rows == 1 and keys is None and metadata is None and expires_at is None:
-        head = _plain_record_head(columns)
-        if head:
-            return [head]
     for name, column in zip(columns._fields, columns, strict=True):
         if column is not None and not isinstance(column, int) and len(column) != rows:
             raise ValueError(f"column {name} has {len(column)} rows, not {rows}")
@@ -160,32 +180,6 @@ def _encode_columns(columns: RecordColumns) -> list[bytes]:
         all_metadata,
         all_keys,
     ]
-
-
-def _plain_record_head(columns: RecordColumns) -> bytes:
-    """Return what precedes the value of one record without key, metadata and expiry.
-
-    All its columns are constants: the body has the same bytes as one column by column. Returns
-    nothing if a column is not plain; its faults are found there.
-    """
-    values, _, encoding, _, append_time, producer_times, _, origin = columns
-    producer_time = None
-    if producer_times is not None:
-        if len(producer_times) != 1:
-            return b""
-        producer_time = producer_times[0]
-    if not (isinstance(encoding, int) and isinstance(append_time, int) and isinstance(origin, int)):
-        return b""
-    size = len(values[0])
-    kinds, time = _PLAIN_KINDS, 0
-    if producer_time is not None:
-        kinds, time = _PLAIN_KINDS | CONSTANT << 12, producer_time
-    try:
-        return _RECORDS.pack(
-            kinds, 0, 0, size, 0, 0, size, append_time, time, 0, encoding, origin, 0
-        )
-    except struct.error:
-        return b""
 
 
 def _read_producer_times(

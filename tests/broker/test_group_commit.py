@@ -662,10 +662,10 @@ def test_a_frame_that_cannot_be_made_stops_the_broker_and_answers_nobody(
     client = house.connect()
     client.send(Produce("t", b"x"))
 
-    def faulty(columns: object) -> bytes:
+    def faulty(*record: object) -> bytes:
         raise ValueError("a fault of ours")
 
-    monkeypatch.setattr("brokerd.broker.group_commit.encode_records", faulty)
+    monkeypatch.setattr("brokerd.broker.model.chunks.encode_plain_record", faulty)
     with capturedLogs():
         house.run()
     monkeypatch.undo()
