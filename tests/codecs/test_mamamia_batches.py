@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.codecs.mamamia import BodyError, Decoder, RequestError, batches
+from brokerd.codecs.mamamia import (
+    BatchMessage,
+    BodyError,
+    Decoder,
+    ProduceBatch,
+    RequestError,
+    batches,
+)
 from brokerd.codecs.mamamia.batches import plain_produce_batch, plain_settle_batch
 from brokerd.codecs.mamamia.walk_steps import finish
 from tests.strategies.mamamia import keys, names, payloads
@@ -107,6 +114,72 @@ def test_a_produce_batch_is_read_as_walking_reads_it(body: Any) -> None:
     packed = msgpack.packb(body)
     plain = plain_produce_batch(packed)
     assert plain is None or plain == outcome(walk_produce_batch, packed)
+
+
+def cut(body: bytes) -> Any:
+    """Read the body of a batch for the log of an earlier one."""
+    decoder = Decoder()
+    decoder.decode(0x82, msgpack.packb({"log_id": "l", "messages": [{"payload": b""}]}))
+    log_id, values = decoder.plain_batch(body)
+    return None if values is None else (log_id, list(values))
+
+
+bins = st.binary(max_size=300)
+messages_alone = st.one_of(
+    st.lists(st.fixed_dictionaries({"payload": bins, "metadata": st.none()}), max_size=4),
+    st.lists(st.fixed_dictionaries({"payload": bins}), max_size=4),
+    st.lists(bare_items, max_size=4),
+)
+
+
+@given(messages_alone, st.integers(0, 3))
+def test_values_cut_out_of_a_body_are_those_that_walking_finds(messages: Any, count: int) -> None:
+    """Messages of one length, too."""
+    for items in messages, messages[:1] * count:
+        packed = msgpack.packb({"log_id": "l", "messages": items})
+        values = cut(packed)
+        walked = outcome(walk_produce_batch, packed)
+        if values is not None:
+            assert walked == ProduceBatch(
+                "l", tuple(BatchMessage(one, 0, None, None, None, None, None) for one in values[1])
+            )
+        else:
+            assert not items or not all(map(_is_alone, items)) or len(set(map(tuple, items))) > 1
+
+
+def _is_alone(message: dict[str, Any]) -> bool:
+    """Return whether a message is a payload of bytes alone, in the usual order."""
+    return list(message.items()) in (
+        [("payload", message["payload"])],
+        [("payload", message["payload"]), ("metadata", None)],
+    ) and isinstance(message["payload"], bytes)
+
+
+@given(messages_alone.filter(bool), st.data())
+def test_a_damaged_body_is_not_cut_into_other_values(messages: Any, data: st.DataObject) -> None:
+    packed = bytearray(msgpack.packb({"log_id": "l", "messages": messages}))
+    at = data.draw(st.integers(0, len(packed)))
+    packed[at : at + data.draw(st.integers(0, 2))] = data.draw(
+        st.binary(max_size=2) | st.sampled_from([b"\xc4", b"\xc5", b"\xc5\x00", b"\x81", b"\x90"])
+    )
+    values = cut(bytes(packed))
+    if values is not None:
+        walked = walk_produce_batch(bytes(packed))
+        assert (walked.log_id, [one.value for one in walked.messages]) == values
+        assert {one[1:] for one in walked.messages} == {(0, None, None, None, None, None)}
+
+
+def test_a_large_batch_is_not_cut_in_one_step() -> None:
+    def batch(count: int, size: int) -> bytes:
+        message = {"payload": bytes(size), "metadata": None}
+        packed: bytes = msgpack.packb({"log_id": "l", "messages": [message] * count})
+        return packed
+
+    most = batches.PLAIN_VALUES_MAX
+    assert cut(batch(most, 1)) == ("l", [b"\0"] * most)
+    assert cut(batch(most + 1, 1)) is None
+    assert cut(batch(2, 60_000)) == ("l", [bytes(60_000)] * 2)
+    assert cut(batch(3, 60_000)) is None
 
 
 @given(settle_bodies, st.data())

@@ -61,6 +61,22 @@ class TestMamamia:
         house.pass_time(1.1)
         assert client.answers() == [mm.Acquired(None)]
 
+    def test_a_batch_that_repeats_the_last_needs_the_permission_again(self) -> None:
+        house = House()
+        access = Given("olga", 0, {"orders": WRITE})
+        client = mamamia(house, access)
+        batch = mm.ProduceBatch("orders", (mm.BatchMessage(b"x" * 100),) * 100)
+        for _ in range(2):
+            client.send(batch)
+            house.run()
+            assert client.answers() != [mm.Failed(UNAUTHORIZED)]
+        access.revoke()
+        client.send(batch)
+        house.run()
+        assert client.answers() == [mm.Failed(UNAUTHORIZED)]
+        topic = house.broker.topics.find("orders")
+        assert topic is not None and topic.partitions[0].next_offset == 200
+
     @pytest.mark.parametrize("request_made", ["settle", "release"])
     def test_what_is_half_carried_out_goes_on(
         self, request_made: str, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ from twisted.logger import capturedLogs, formatEvent
 from brokerd.broker import BrokerSettings, TopicSettings
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia import frame
+from brokerd.codecs.mamamia import requests as decoding
 from brokerd.errors import NoSpace
 from brokerd.groups import GroupSettings
 from brokerd.values import Encoding, Format
@@ -777,6 +778,42 @@ def test_a_batch_of_bytes_alone_is_stored_as_any_other(
         ]
     if partitions == 1:
         assert ids == (3, 4, 5)
+
+
+def test_later_batches_of_bytes_alone_are_cut_out_of_their_bodies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the first batch for a topic is decoded."""
+    house = House()
+    decoded: list[bytes] = []
+    decode_batch = decoding._PLAIN[mm.Command.PRODUCE_BATCH]
+
+    def decode(body: bytes) -> Any:
+        decoded.append(body)
+        return decode_batch(body)
+
+    monkeypatch.setitem(decoding._PLAIN, mm.Command.PRODUCE_BATCH, decode)
+    topic = house.broker.topics.create("orders")
+    client = house.connect()
+    values = [b"%d" % number * (number % 90) for number in range(100)]
+    batch = mm.ProduceBatch("orders", tuple(map(mm.BatchMessage, values)))
+    for number in range(3):
+        client.send(batch)
+        house.run()
+        [answer] = client.answers()
+        assert answer.message_ids == tuple(range(100 * number, 100 * number + 100))
+    assert len(decoded) == 1
+    chunk = topic.partition(0).find(0)
+    assert chunk is not None
+    records = chunk.records(0, 300)
+    assert [(one.value, one.encoding, one.producer_format) for one in records] == [
+        (value, Encoding.BYTES, Format.MAMAMIA) for value in values * 3
+    ]
+    house.broker.topics.delete("orders")
+    client.send(batch)
+    house.run()
+    [answer] = client.answers()
+    assert answer.message_ids == tuple(range(100)), "the topic is created again"
 
 
 @pytest.mark.parametrize("size", [300, 1_000, 3_000])

@@ -7,10 +7,11 @@ fields. A test compares the results of both ways.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
+from struct import Struct
 from typing import Any, TypeGuard
 
 from msgpack import unpackb
@@ -32,6 +33,17 @@ from brokerd.values import MAX_NAME_BYTES, Encoding
 PLAIN_BYTES = 256 * 1024
 """Longer bodies are walked, which builds no objects from a false length."""
 
+PLAIN_VALUES_BYTES = 128 * 1024
+PLAIN_VALUES_MAX = 1_024
+"""The largest batch whose values `plain_values` cuts out: a fraction of a millisecond."""
+
+_AROUND_PAYLOAD = (
+    (b"\x82\xa7payload", b"\xa8metadata\xc0"),
+    (b"\x81\xa7payload", b""),
+)
+"""The bytes before and after the payload in a message without other fields."""
+_BIN8, _BIN16 = 0xC4, 0xC5
+_BIN_HEADER_BYTES = {_BIN8: 2, _BIN16: 3}
 _UNUSUAL = frozenset(("ttl", "delay"))
 _BARE = frozenset(("payload",))
 _WITH_METADATA = frozenset(("payload", "metadata"))
@@ -135,6 +147,76 @@ def plain_produce_batch(body: bytes) -> ProduceBatch | None:
     ):
         return None
     return ProduceBatch(log_id, tuple(read), producer_id, sequence)
+
+
+def plain_values(body: bytes, start: int, count: int) -> Sequence[bytes] | None:
+    """Return the payloads of ``count`` messages that fill a body from ``start`` to its end.
+
+    Each message has a payload of the type bin, of up to 65,535 bytes, and no other field, or
+    metadata of nil after it. Returns None for any other messages: decode the body. No object is
+    made but the payloads.
+    """
+    if not 0 < count <= PLAIN_VALUES_MAX or len(body) > PLAIN_VALUES_BYTES:
+        return None
+    for before, after in _AROUND_PAYLOAD:
+        if (
+            body.startswith(before, start)
+            and body.endswith(after)
+            and len(body) > start + len(before)
+        ):
+            equal = _equal_values(body, start, count, before, after)
+            return _any_values(body, start, count, before, after) if equal is None else equal
+    return None
+
+
+def _equal_values(
+    body: bytes, start: int, count: int, before: bytes, after: bytes
+) -> Sequence[bytes] | None:
+    """Return what `plain_values` does if all payloads have the length of the first, else None.
+
+    The messages have one length, so they are cut by one layout. Each step is one call for all.
+    """
+    size, rest = divmod(len(body) - start, count)
+    kind = start + len(before)
+    if body[kind] not in _BIN_HEADER_BYTES:
+        return None
+    header = len(before) + _BIN_HEADER_BYTES[body[kind]]
+    length = size - header - len(after)
+    if rest or length != int.from_bytes(body[kind + 1 : start + header], "big"):
+        return None
+    layout = Struct(f"{header}s{length}s{len(after)}s")
+    headers, values, ends = zip(*layout.iter_unpack(memoryview(body)[start:]), strict=True)
+    if headers.count(headers[0]) == count == ends.count(after):
+        return values
+    return None
+
+
+def _any_values(
+    body: bytes, start: int, count: int, before: bytes, after: bytes
+) -> Sequence[bytes] | None:
+    """Return what `plain_values` does, for payloads of any lengths."""
+    values: list[bytes] = []
+    between = after + before
+    position = start + len(before)
+    end = 0
+    try:
+        while len(values) < count:
+            if body[position] == _BIN8:
+                first = position + 2
+                end = first + body[position + 1]
+            elif body[position] == _BIN16:
+                first = position + 3
+                end = first + (body[position + 1] << 8 | body[position + 2])
+            else:
+                return None
+            values.append(body[first:end])
+            if not body.startswith(between, end):
+                break
+            position = end + len(between)
+    except IndexError:
+        return None
+    # The last message ends with the body.
+    return values if len(values) == count and end + len(after) == len(body) else None
 
 
 def _bare_values(messages: list[Any]) -> list[bytes] | None:

@@ -15,7 +15,11 @@ from typing import Final
 
 from msgpack import unpackb
 
-from brokerd.codecs.mamamia.batches import plain_produce_batch, plain_settle_batch
+from brokerd.codecs.mamamia.batches import (
+    plain_produce_batch,
+    plain_settle_batch,
+    plain_values,
+)
 from brokerd.codecs.mamamia.fields import (
     batch_message,
     batch_settle,
@@ -36,7 +40,15 @@ from brokerd.codecs.mamamia.fields import (
     stored,
 )
 from brokerd.codecs.mamamia.frames import Frame
-from brokerd.codecs.mamamia.packing import KINDS, SHALLOW_BYTES, UNDECODABLE, Fields, walk
+from brokerd.codecs.mamamia.packing import (
+    KINDS,
+    SHALLOW_BYTES,
+    UNDECODABLE,
+    Fields,
+    array_size,
+    pack_str,
+    walk,
+)
 from brokerd.codecs.mamamia.values import (
     MAX_BATCH,
     MAX_MESSAGE_ID,
@@ -68,17 +80,21 @@ LARGE_BODY_BYTES: Final = 16_384
 """Longer bodies may take more than some milliseconds."""
 _STEPS_BYTES: dict[int, int] = {Command.RELEASE: 2_048}
 """The same for commands whose items are very short."""
+_ARRAY_HEADER_BYTES = {0xDC: 3, 0xDD: 5}
+"""Bytes of the header of a long array."""
 _LENGTH_BYTES = {0xC5: 2, 0xC6: 4, 0xDA: 2, 0xDB: 4}
 """Bytes of the length after the first byte of a long bin or str."""
 _new = tuple.__new__  # half the cost of calling a NamedTuple
 
 
 class Decoder:
-    """Decodes the requests of one connection. Holds at most about 6 KiB."""
+    """Decodes the requests of one connection. Holds at most about 7 KiB."""
 
     __slots__ = (
         "_acquire",
         "_acquire_body",
+        "_batch_log_id",
+        "_batch_prefix",
         "_produce_log_id",
         "_produce_prefix",
         "_settle_prefix",
@@ -89,6 +105,8 @@ class Decoder:
     def __init__(self) -> None:
         self._produce_prefix: bytes | tuple[()] = _NEVER
         self._produce_log_id = ""
+        self._batch_prefix: bytes | tuple[()] = _NEVER
+        self._batch_log_id = ""
         self._acquire_body: bytes | None = None
         self._acquire = Acquire("", "", "")
         self._settle_prefix: bytes | tuple[()] = _NEVER
@@ -113,7 +131,10 @@ class Decoder:
         if command in _READERS:
             array_key, read = _READERS[command]
             plain = _PLAIN.get(command)
-            return (plain and plain(body)) or finish(read(walk(body, array_key)))
+            request = (plain and plain(body)) or finish(read(walk(body, array_key)))
+            if type(request) is ProduceBatch:
+                self._remember_batch(request.log_id, body)
+            return request
         with suppress(RequestError):  # a body that cannot be decoded is worse (page, Bad input)
             walk(body)
         raise RequestError(f"Unknown command: {command}")
@@ -139,6 +160,26 @@ class Decoder:
                 break
             payloads.append(body[size_at + 1 : -len(_METADATA_NIL)])
         return self._produce_log_id, payloads
+
+    def plain_batch(self, body: bytes) -> tuple[str, Sequence[bytes] | None]:
+        """Return the log_id and the payloads of a PRODUCE_BATCH for the log of the last one.
+
+        None in place of the payloads: `decode` the body. It may have other fields, or errors.
+        """
+        # The remembered prefix is "map of 2, log_id, its value, messages". After it comes an array,
+        # whose items `plain_values` finds to the end of the body.
+        prefix = self._batch_prefix
+        if not body.startswith(prefix):
+            return "", None
+        start = len(prefix)
+        width = _ARRAY_HEADER_BYTES.get(body[start], 1)
+        values = plain_values(body, start + width, array_size(body, start))
+        return self._batch_log_id, values
+
+    def _remember_batch(self, log_id: str, body: bytes) -> None:
+        prefix = b"\x82\xa6log_id" + pack_str(log_id.encode()) + b"\xa8messages"
+        if body.startswith(prefix):
+            self._batch_prefix, self._batch_log_id = prefix, log_id
 
     def acquire_run(self, frames: Iterable[Frame]) -> tuple[Acquire, int]:
         """Return the last ACQUIRE_NEXT request, and how many of the first frames repeat it."""
@@ -209,7 +250,10 @@ class Decoder:
             return self._read_settle(fields, body)
         if read is None:
             raise RequestError(f"Unknown command: {command}")
-        return (yield from read(fields))
+        request = yield from read(fields)
+        if type(request) is ProduceBatch:
+            self._remember_batch(request.log_id, body)
+        return request
 
     def _decode_produce(self, body: bytes) -> Produce:
         # The remembered prefix is "map of 3, log_id, its value, payload". After it come the

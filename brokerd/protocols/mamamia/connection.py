@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
-from brokerd.broker import Broker, Clock, Congested
+from brokerd.broker import Broker, Clock, Congested, Partition
 from brokerd.broker.delayed.schedule import check_delay, delays_frame_bytes
 from brokerd.broker.records.size import record_frame_bytes, values_frame_bytes
 from brokerd.codecs.mamamia import (
@@ -240,6 +240,8 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
             raise request
         in_steps = self._IN_STEPS.get(command)
         if request is None:
+            if command == Command.PRODUCE_BATCH and self._append_plain_batch(body):
+                return
             in_steps = None
             if self._decoder.takes_steps(command, body):
                 self.hold(Hold.IN_PROGRESS)
@@ -357,9 +359,21 @@ class MamamiaConnection(FrameConnection[Frame, FrameLengthError]):
         if values is None or topic is None or len(topic.partitions) != 1 or producer_id is not None:
             self.answers.append(BatchProduce(broker, self.access, request).answer())
             return
-        broker.group_commit.admit(values_frame_bytes(values))
-        offset = broker.appender.append_values(topic.partitions[0], values, Format.MAMAMIA)
-        # Offsets of partition 0 are the ids.
+        self._append_values(topic.partitions[0], values)
+
+    def _append_plain_batch(self, body: bytes) -> bool:
+        """Carry out a PRODUCE_BATCH of values alone; return False if it has to be decoded."""
+        topic_name, values = self._decoder.plain_batch(body)
+        topic = None if values is None else self.broker.topics.find(topic_name)
+        if values is None or topic is None or len(topic.partitions) != 1:
+            return False
+        self.access.require(WRITE, topic_name)
+        self._append_values(topic.partitions[0], values)
+        return True
+
+    def _append_values(self, partition: Partition, values: Sequence[bytes]) -> None:
+        """Append values to the first partition, whose offsets are the ids."""
+        offset = self.broker.appender.produce_values(partition, values, Format.MAMAMIA)
         self.answers.append(produced_batch(list(range(offset, offset + len(values)))))
 
     def _batch_steps(self, request: ProduceBatch) -> Steps[bytes]:
