@@ -45,6 +45,8 @@ from brokerd.walformat import (
     encode_records,
 )
 
+_log = Logger("brokerd.broker.group_commit.GroupCommit")
+
 _RECORDS = EntryKind.RECORDS
 _new_entry: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 """`Entry._make` without a step of Python: a frame may have an entry for each record."""
@@ -127,8 +129,6 @@ class GroupCommit:
     ``gathered_bytes`` is an upper bound of the next frame. All gathered changes were admitted, so
     the log always has space for the frame.
     """
-
-    _log = Logger()
 
     def __init__(
         self,
@@ -468,7 +468,7 @@ class GroupCommit:
 
         The next start replays the log. NoSpace also ends here, but admission prevents it.
         """
-        self._log.failure("a frame could not be made", event_id="frame-failed")
+        _log.failure("a frame could not be made", event_id="frame-failed")
         self._wal.fail(f"a frame could not be made: {type(error).__name__}", error)
         self._set_limit()
 
@@ -518,7 +518,7 @@ class GroupCommit:
             function(*arguments)
         except Exception:
             self.observer = None
-            self._log.failure("a fault ended the tracing of records", event_id="tracing-failed")
+            _log.failure("a fault ended the tracing of records", event_id="tracing-failed")
 
     def _add_records(self, entries: list[Entry], partition: Partition, ticket: int) -> None:
         """Add the gathered records of a partition, in one batch unless they are very small."""

@@ -457,11 +457,12 @@ class Wal:
                 self._quick_commits = 0
 
     def _committed(
-        self, frames: list[QueuedFrame], seconds: float, error: Exception | None
+        self, frames: list[QueuedFrame], seconds: float | None, error: Exception | None
     ) -> None:
         if error is not None:
             self.fail("writing to the log failed", error)
             return
+        assert seconds is not None, "a commit without an error has a time"
         self._quick_commits = self._quick_commits + 1 if seconds < QUICK_SECONDS else 0
         self.busy = False
         self.write_times.observe(seconds)

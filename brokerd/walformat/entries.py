@@ -46,7 +46,7 @@ class Entry(NamedTuple):
     partition: int
     base_offset: int
     count: int  # type: ignore[assignment]  # tuple.count() gives way to the field
-    body: bytes
+    body: bytes | BodyParts
 
 
 class BodyParts:

@@ -74,7 +74,8 @@ def frame_parts(
     digest = xxh3_64_intdigest
     parts = [b""]
     length = FRAME_HEADER_BYTES
-    for kind, topic_id, partition, base_offset, count, body in entries:
+    for kind, topic_id, partition, base_offset, count, large in entries:
+        body = large if isinstance(large, bytes) else bytes(large)
         size = len(body)
         head = ENTRY_FIELDS.pack(kind, 1, 0, size, topic_id, partition, count, base_offset)
         checksum = digest(head, salt)

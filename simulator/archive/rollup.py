@@ -326,7 +326,7 @@ def _batches(data: bytes, segment_id: bytes) -> Iterator[tuple[Key, MutableChunk
         for entry in iter_entries(data[position : position + length], salt):
             if entry.kind == EntryKind.RECORDS:
                 chunk = MutableChunk(entry.base_offset)
-                chunk.extend(entry.count, decode_records(entry.body, entry.count))
+                chunk.extend(entry.count, decode_records(bytes(entry.body), entry.count))
                 yield (entry.topic_id, entry.partition), chunk
         position += length
 

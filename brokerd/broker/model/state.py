@@ -293,7 +293,7 @@ class State:
     def _apply_events(self, frame: Frame, entry: Entry) -> None:
         if entry.topic_id in self._replay.deleted:
             return
-        name, events = decode_group_events(entry.body, entry.count)
+        name, events = decode_group_events(bytes(entry.body), entry.count)
         group = self._group(self._topic(entry), name)
         if frame.lsn < self._replay.unused_from.get((group, entry.partition), 0):
             return

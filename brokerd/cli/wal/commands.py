@@ -267,7 +267,7 @@ def _event_name(kind: int) -> str:
 
 def _body_fields(entry: Entry, payloads: bool) -> dict[str, Any]:
     if entry.kind == EntryKind.GROUP_EVENTS:
-        group, events = decode_group_events(entry.body, entry.count)
+        group, events = decode_group_events(bytes(entry.body), entry.count)
         names = ("offset", "amount", "token", "count", "owner", "reason")
         return {
             "group": group,
@@ -293,13 +293,13 @@ def _body_fields(entry: Entry, payloads: bool) -> dict[str, Any]:
     if not payloads:
         return {}
     if entry.kind == EntryKind.RECORDS:
-        columns = decode_records(entry.body, entry.count)
+        columns = decode_records(bytes(entry.body), entry.count)
         return {
             "values": [_base64(value) for value in columns.values],
             "keys": [_base64(key) for key in columns.keys or ()],
             "metadata": [_base64(metadata) for metadata in columns.metadata or ()],
         }
-    return {"body": _base64(entry.body)}
+    return {"body": _base64(bytes(entry.body))}
 
 
 def _base64(data: bytes | None) -> str | None:

@@ -28,6 +28,8 @@ from twisted.logger import Logger
 
 from brokerd.broker import Clock, Congested
 
+_log = Logger("brokerd.protocols.base.memory.MemoryBudget")
+
 OWN_BYTES: Final = 64 << 10
 """Bytes that each connection may hold beside the budget."""
 PLACE_BYTES: Final = 1_000
@@ -82,8 +84,6 @@ class MemoryBudget:
     :param total_bytes: all claims together; one pass of a connection may exceed it.
     :param clock: tells the time and calls later.
     """
-
-    _log = Logger()
 
     def __init__(self, total_bytes: int, clock: Clock) -> None:
         self.cut = 0
@@ -258,7 +258,7 @@ class MemoryBudget:
             claimant.cut_for_memory()
         if count:
             self.cut += count
-            self._log.warn(
+            _log.warn(
                 "memory: {count} connections are closed, which held {size} bytes of {kind} without "
                 "progress while others waited; the worst was {worst}",
                 count=count,

@@ -74,15 +74,7 @@ def encode_large_frames(header: bytes, frames: list[QueuedFrame], last_synced: i
 
     The copies and checksums of large bodies leave the interpreter to other threads.
     """
-    joined = [frame._replace(entries=_joined(frame.entries)) for frame in frames]
-    return b"".join((header, *encode_frames(joined, last_synced)))
-
-
-def _joined(entries: Sequence[Entry]) -> list[Entry]:
-    return [
-        entry if type(entry.body) is bytes else entry._replace(body=bytes(entry.body))
-        for entry in entries
-    ]
+    return b"".join((header, *encode_frames(frames, last_synced)))
 
 
 def write_all(
