@@ -27,7 +27,9 @@ def add_options(plan: Plan, context: DrawContext) -> Plan:
     settings, formats = plan.settings, plan.formats
     if chance.on(MARK_QUIET):
         settings = replace(settings, mark_quiet_ms=chance.scale(1, 5_000))
-    if "blipmq" in formats and chance.on(MESSAGE_TTL):
+    # Equal payloads do not tell which record has a time to live.
+    has_equals = any(client.empty_permille for client in plan.clients)
+    if "blipmq" in formats and chance.on(MESSAGE_TTL) and not has_equals:
         settings = replace(settings, blipmq_ttl_seconds=chance.scale(1, 60))
     if "flymq" in formats and chance.on(TRANSACTION_SECONDS):
         settings = replace(settings, transaction_seconds=chance.scale(1, 10))

@@ -19,12 +19,14 @@ from hypothesis import strategies as st
 from brokerd.archive.contract.layout import ARCHIVE_APP, RECORDS, Range
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.delta import log_reader
-from brokerd.archive.delta.actions import AddFile, add_file
+from brokerd.archive.delta.actions import STATISTICS_PROPERTY, AddFile, add_file
 from brokerd.archive.delta.checkpoints import checkpoint_if_due
+from brokerd.archive.delta.history import list_versions
 from brokerd.archive.delta.log_files import (
     COMMITS,
     PROTOCOL,
     SUMS,
+    FileStats,
     Snapshot,
     checkpoint_name,
     commit_name,
@@ -437,3 +439,47 @@ def test_checkpoint_that_is_removed_before_it_is_read_is_named(
     for read in (read_log_id, lambda place: DeltaLog(place, LOG_ID).read()):
         with pytest.raises(ArchiveUnavailable, match="parquet cannot be read: No such"):
             read(table.path)
+
+
+# -- an unusual log --------------------------------------------------------------------------------
+
+
+def test_a_log_without_commits_has_no_version(table: Table) -> None:
+    commit_path(table, 0).unlink()
+    with pytest.raises(ArchiveUnavailable, match="no version 0; the newest is -1"):
+        DeltaLog(table.path, LOG_ID).read_at(0)
+
+
+def test_a_log_that_was_read_is_continued_without_its_old_commits(table: Table) -> None:
+    log = DeltaLog(table.path, LOG_ID)
+    assert log.read() is not None
+    table.commit([records_file(1, 0, 10)], now_ms=NOW_MS)
+    table.commit([records_file(1, 10, 20)], now_ms=NOW_MS)
+    assert log.read() is not None
+    table.commit([records_file(1, 20, 30)], now_ms=NOW_MS)
+    commit_path(table, 0).unlink()
+    with pytest.raises(ArchiveUnavailable):
+        DeltaLog(table.path, LOG_ID).read()
+    found = log.read()
+    assert found is not None
+    assert (found.version, len(found.files)) == (3, 3)
+
+
+def test_a_commit_that_cannot_be_read_is_named(table: Table) -> None:
+    commit_path(table, 0).unlink()
+    commit_path(table, 0).symlink_to("nowhere")
+    with pytest.raises(ArchiveUnavailable, match=f"{commit_name(0)} cannot be read"):
+        list_versions(table.path)
+
+
+def test_a_file_without_the_mark_counts_as_not_described() -> None:
+    assert FileStats().described == 0
+
+
+@pytest.mark.parametrize("named", ["", "zzz"])
+def test_other_names_of_columns_with_statistics_are_replaced(table: Table, named: str) -> None:
+    wanted = fresh(table).configuration[STATISTICS_PROPERTY]
+    table.set_columns({STATISTICS_PROPERTY: named}, now_ms=NOW_MS)
+    assert table.name_statistics(now_ms=NOW_MS)
+    assert fresh(table).configuration[STATISTICS_PROPERTY] == wanted
+    assert not table.name_statistics(now_ms=NOW_MS)
