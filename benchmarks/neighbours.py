@@ -21,9 +21,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -77,6 +78,17 @@ class Wire:
         """Send a request and return the body of its answer."""
         self._socket.sendall(request)
         return self.answer()
+
+    def ask_admin(self, path: str, body: bytes) -> int:
+        """Post JSON to the admin API and return the status."""
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        self._socket.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            answer += self._read(1)
+        fields = dict(line.lower().split(b": ", 1) for line in answer.split(b"\r\n")[1:-2])
+        self._read(int(fields[b"content-length"]))
+        return int(answer.split()[1])
 
     def answer(self) -> bytes:
         """Return the body of the next answer."""
@@ -219,6 +231,43 @@ def filtered_fetches(wire: Wire, number: int) -> Callable[[], None]:
     return lambda: _check_size(wire.ask(request), 1)
 
 
+def acquires(wire: Wire, number: int) -> Callable[[], None]:
+    """Lease 64 messages in each of 400 new groups, sent in one go."""
+    name = {"log_id": f"grouped-{number}"}
+    _check(wire.ask(frame(Command.PRODUCE_BATCH, {**name, "messages": [{"payload": b"x"}] * 64})))
+    rounds: Iterator[int] = count()
+
+    def once() -> None:
+        turn, lease = next(rounds), {**name, "client_id": "c", "duration": 3600.0, "max": 64}
+        requests = [
+            frame(Command.ACQUIRE_BATCH, {**lease, "group_id": f"{turn}-{group}"})
+            for group in range(400)
+        ]
+        wire._socket.sendall(b"".join(requests))
+        for _ in requests:
+            _check(wire.answer())
+
+    return once
+
+
+def refused_bodies(wire: Wire, number: int) -> Callable[[], None]:
+    """Post bodies of 11 MB to the admin API that have too many values."""
+    body = b'{"records":[%s]}' % b",".join([b'{"value":1}'] * 900_000)
+    return lambda: _check_status(wire.ask_admin(f"/api/v1/topics/api-{number}/records", body), 413)
+
+
+def api_records(wire: Wire, number: int) -> Callable[[], None]:
+    """Produce 10,000 records of 1,500 bytes over the admin API, in one request."""
+    record = json.dumps({"value": "x" * 1500}).encode()
+    body = b'{"records":[%s]}' % b",".join([record] * BATCH)
+    return lambda: _check_status(wire.ask_admin(f"/api/v1/topics/api-{number}/records", body), 200)
+
+
+def _check_status(status: int, expected: int) -> None:
+    if status != expected:
+        raise BrokerFailed(f"the admin API answered {status}, not {expected}")
+
+
 def _check_size(answer: bytes, least: int) -> None:
     if len(answer) < least:
         raise BrokerFailed(f"an answer of {least} bytes or more has {len(answer)}")
@@ -255,6 +304,9 @@ CASES = {
         Case("flood", small_produces),
         Case("fetches", fetches, 4, "flymq"),
         Case("filters", filtered_fetches, 4, "flymq"),
+        Case("acquires", acquires, 4),
+        Case("refused", refused_bodies, 2, "admin"),
+        Case("api", api_records, 2, "admin"),
     )
 }
 

@@ -185,3 +185,22 @@ class SliceQueue:
                 break
             old.rotate(-1)
         return old
+
+
+class Pace:
+    """Lets a coroutine work in slices."""
+
+    def __init__(self, slices: SliceQueue, owner: SliceOwner) -> None:
+        self._slices = slices
+        self._owner = owner
+        self._end_seconds = slices.clock.seconds() + SLICE_SECONDS
+
+    async def rest(self) -> None:
+        """Wait for the owner's next slice if this one is used up."""
+        if self._slices.clock.seconds() > self._end_seconds:
+            await self.next_slice()
+
+    async def next_slice(self) -> None:
+        """Wait for the owner's next slice."""
+        await self._slices.wait(self._owner)
+        self._end_seconds = self._slices.clock.seconds() + SLICE_SECONDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +15,15 @@ from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 
 from brokerd.admin.http.authentication import Authenticator
-from brokerd.admin.http.routing import BODY_BYTES_MAX, STATUSES, Api, Call, Route
+from brokerd.admin.http.routing import (
+    BODY_BYTES_MAX,
+    STATUSES,
+    VALUES_MAX,
+    Api,
+    Call,
+    Route,
+    value_counts,
+)
 from brokerd.admin.shapes.common import Offset
 from brokerd.errors import (
     DamagedData,
@@ -250,6 +259,27 @@ def test_a_body_of_too_many_values_is_refused_before_they_are_made(
     assert status == expected
     if expected == 413:
         assert "18 values" in answer["error"]
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_values_are_counted_in_pieces_of_any_size(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces may end within strings, and between a backslash and its character."""
+    monkeypatch.setattr("brokerd.admin.http.routing.PIECE_BYTES", size)
+    values = ["a,[{", '"', "\\", '\\",[', "\\" * 7 + '"', {"b,": [1, 2]}, "", [[]], "\\" * 30]
+    counts = list(value_counts(json.dumps(values).encode()))
+    assert counts[-1] == 8 + 1 + 2 + 1 + 2
+    assert counts == sorted(counts)
+    assert not any(True for _ in value_counts(b""))
+
+
+def test_a_large_body_of_too_many_values_is_refused_before_its_end() -> None:
+    body = json.dumps({"values": [[0]] * 300_000}).encode()
+    looked = list(islice(value_counts(body), 20))
+    assert looked[0] < VALUES_MAX < looked[-1]
+    office = Office(writing(say, body=Values, body_bytes_max=4 << 20))
+    assert office.call("POST", "/things/box", body)[0] == 413
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ from brokerd.admin.shapes.topics import (
 from brokerd.broker import Broker, Partition, Topic
 from brokerd.broker.calls import call_when_admitted
 from brokerd.broker.delayed.schedule import check_delay, delays_frame_bytes
+from brokerd.broker.records.append import Rows
 from brokerd.broker.records.size import record_frame_bytes
-from brokerd.broker.slices import SLICE_SECONDS, SliceOwner
 from brokerd.errors import BrokerdError, DamagedData, InvalidRequest, RecordTooLarge
 from brokerd.security import READ, WRITE
 from brokerd.values import ADMIN_RECORD_BYTES, Format, Record
@@ -49,40 +49,73 @@ MessagePack takes 90 ms.
 """
 
 
-Batch = list[tuple[NewRecord, Payload]]
+class Batch:
+    """New records, and what their admission needs to know."""
 
+    def __init__(self) -> None:
+        self.records: list[tuple[NewRecord, Payload, int]] = []
+        """Each with its `record_frame_bytes`."""
+        self.rows = Rows()
+        """The records as columns, if `is_plain`."""
+        self.is_plain = True
+        """Whether no record has a delay, a time of its producer, or another partition than 0."""
+        self.delayed = 0
+        self.highest_partition = 0
 
-async def append_records(call: Call) -> AppendedList:
-    """Append records, all or none. Raises as `Broker.records.produce`, and `InvalidRequest`."""
-    new: NewRecords = call.body
-    batch = [(record, payload(record)) for record in new.records]
-    for record, one in batch:
+    def add(self, record: NewRecord) -> None:
+        """Check and add a record. Raises `InvalidRequest` and `RecordTooLarge`."""
+        one = payload(record)
         _check_size(one)
         if record.delay_seconds:
             check_delay(us_of(record.delay_seconds))
             if record.producer_time is not None:
                 raise InvalidRequest("a delayed message has no producer_time")
-    name = call.path["topic"]
+            self.delayed += 1
+        size = record_frame_bytes(one.value, one.key, one.metadata)
+        self.records.append((record, one, size))
+        self.rows.add(one.value, one.encoding, one.key, one.metadata, None)
+        if record.delay_seconds or record.partition or record.producer_time is not None:
+            self.is_plain = False
+        self.highest_partition = max(self.highest_partition, record.partition or 0)
+
+
+async def append_records(call: Call) -> AppendedList:
+    """Append records, all or none. Raises as `Broker.records.produce`, and `InvalidRequest`."""
+    new: NewRecords = call.body
+    batch, pace, name = Batch(), call.pace(), call.path["topic"]
+    for record in new.records:
+        batch.add(record)
+        await pace.rest()
+    await pace.next_slice()
     return AppendedList(await call_when_admitted(call.broker, lambda: _append(call, name, batch)))
 
 
 def _append(call: Call, name: str, batch: Batch) -> list[Appended]:
     """Append records that are due now and schedule the others, in one frame."""
     broker = call.broker
-    expiries = [_expiry_us(broker, record) for record, _ in batch]
-    delayed = sum(record.delay_seconds > 0 for record, _ in batch)
-    size = sum(record_frame_bytes(one.value, one.key, one.metadata) for _, one in batch)
-    size += delays_frame_bytes(delayed)
-    highest_partition = max(record.partition or 0 for record, _ in batch)
-    topic = broker.topic_writer.topic(call.access, name, size, highest_partition=highest_partition)
-    if delayed:
+    expiries = [
+        None if record.ttl_seconds is None else _expiry_us(broker, record.ttl_seconds)
+        for record, _, _ in batch.records
+    ]
+    size = batch.rows.size + delays_frame_bytes(batch.delayed)
+    topic = broker.topic_writer.topic(
+        call.access, name, size, highest_partition=batch.highest_partition
+    )
+    if batch.delayed:
         broker.group_commit.admit(size)
         broker.delayed.ensure_internal_topic(topic)
-    partitions = [topic.choose(one.key, record.partition) for record, one in batch]
+    if batch.is_plain and len(topic.partitions) == 1:
+        broker.group_commit.admit(size)
+        batch.rows.expires_at_us = expiries
+        offset = broker.appender.append_rows(topic.partitions[0], batch.rows, Format.UNKNOWN)
+        return [Appended(0, offset + number) for number in range(len(batch.records))]
+    partitions = [topic.choose(one.key, record.partition) for record, one, _ in batch.records]
     broker.group_commit.admit(size, len(set(partitions)))
     return [
-        _append_one(broker, topic, partition, record, one, expires_at_us)
-        for partition, expires_at_us, (record, one) in zip(partitions, expiries, batch, strict=True)
+        _append_one(broker, topic, partition, *record, expires_at_us)
+        for partition, expires_at_us, record in zip(
+            partitions, expiries, batch.records, strict=True
+        )
     ]
 
 
@@ -92,6 +125,7 @@ def _append_one(
     partition: Partition,
     record: NewRecord,
     one: Payload,
+    size: int,
     expires_at_us: int | None,
 ) -> Appended:
     if record.delay_seconds:
@@ -115,15 +149,14 @@ def _append_one(
         one.metadata,
         producer_time=record.producer_time,
         expires_at_us=expires_at_us,
+        size=size,
     )
     return Appended(partition.index, offset)
 
 
-def _expiry_us(broker: Broker, record: NewRecord) -> int | None:
-    """Return the expiry time of a record: 0 never, None as the topic's setting."""
-    if not record.ttl_seconds:
-        return None if record.ttl_seconds is None else 0
-    return broker.appender.expiry_us(us_of(record.ttl_seconds))
+def _expiry_us(broker: Broker, ttl_seconds: float) -> int:
+    """Return the expiry time of a record in broker time; 0 never."""
+    return broker.appender.expiry_us(us_of(ttl_seconds)) if ttl_seconds else 0
 
 
 def _check_size(one: Payload) -> None:
@@ -154,15 +187,11 @@ async def read_records(call: Call) -> RecordList:
 
 async def _shapes(call: Call, records: Sequence[Record], partition: int) -> list[RecordShape]:
     """Convert records to their shapes, in slices of the reactor's turns."""
-    slices, name = call.broker.slices, call.access.name
-    owner = slices.account(name) if name else SliceOwner()
+    pace = call.pace()
     shapes = []
-    end_seconds = slices.clock.seconds() + SLICE_SECONDS
     for record in records:
         shapes.append(record_shape(record, partition))
-        if slices.clock.seconds() > end_seconds:
-            await slices.wait(owner)
-            end_seconds = slices.clock.seconds() + SLICE_SECONDS
+        await pace.rest()
     return shapes
 
 

@@ -30,6 +30,7 @@ from brokerd.admin.http.sessions import Session
 from brokerd.admin.shapes.configuration import OptionShape
 from brokerd.broker import Broker
 from brokerd.broker.calls import call_when_admitted
+from brokerd.broker.slices import Pace, SliceOwner
 from brokerd.errors import BrokerdError, InvalidRequest
 from brokerd.security import ANY, Access
 from brokerd.security.audit import EventType
@@ -41,6 +42,9 @@ BODY_BYTES_MAX = 1 << 20
 
 VALUES_MAX = 200_000
 """Approximate limit of values in a JSON body: decoding more would block the broker."""
+
+PIECE_BYTES = 64 << 10
+"""Bytes of a body whose values are counted in one step."""
 
 PATH_NAME = "path."
 """A parameter ``path.NAME`` of the query replaces NAME in the path, for browsers: they drop the
@@ -127,6 +131,12 @@ STATUSES |= {
 }
 
 
+def pace(broker: Broker, access: Access) -> Pace:
+    """Return the slices of an account, or of one request without a login."""
+    owner = broker.slices.account(access.name) if access.name else SliceOwner()
+    return Pace(broker.slices, owner)
+
+
 class Call(NamedTuple):
     """The argument of a route's function."""
 
@@ -143,6 +153,10 @@ class Call(NamedTuple):
     """The session of the request."""
     options: Callable[[], Sequence[OptionShape]]
     """Returns the options of the configuration."""
+
+    def pace(self) -> Pace:
+        """Return the slices of the sender."""
+        return pace(self.broker, self.access)
 
     def carry_out(
         self,
@@ -333,7 +347,8 @@ class _Reply:
         login = Login(self._authenticator, self._request)
         if route.is_write:
             _check_page(self._request, login.session)
-        query, body = _query(self._request, route), _body(self._request, route)
+        query = _query(self._request, route)
+        body = await _body(self._request, route, pace(broker, access))
         call = Call(broker, access, names, query, body, login, self._options)
         result = route.act(call)
         return result if isinstance(result, Struct) else await result
@@ -417,8 +432,8 @@ def _check_page(request: Request, session: Session | None) -> None:
         )
 
 
-def _body(request: Request, route: Route) -> Any:
-    """Decode the body into the route's type.
+async def _body(request: Request, route: Route, pace: Pace) -> Any:
+    """Decode the body into the route's type; a large one in slices of its own.
 
     Raises `InvalidRequest`, `UnsupportedMediaType` and `TooLarge`.
     """
@@ -432,11 +447,15 @@ def _body(request: Request, route: Route) -> Any:
     body = content.read(route.body_bytes_max + 1)
     if len(body) > route.body_bytes_max:
         raise TooLarge(f"the body is larger than {route.body_bytes_max} bytes; send less at once")
-    if count_values(body) > VALUES_MAX:
-        raise TooLarge(
-            f"the body's JSON holds more than {VALUES_MAX} values; send fewer records at once, or "
-            "a large value as value_base64"
-        )
+    if len(body) > VALUES_MAX:
+        for count in value_counts(body):
+            if count > VALUES_MAX:
+                raise TooLarge(
+                    f"the body's JSON holds more than {VALUES_MAX} values; send fewer records at "
+                    "once, or a large value as value_base64"
+                )
+            await pace.rest()
+        await pace.next_slice()
     wanted = route.body or _Empty
     try:
         return msgspec.json.decode(body or b"{}", type=wanted)
@@ -452,17 +471,23 @@ def is_json(request: Request) -> bool:
     return kind.strip().lower() == b"application/json"
 
 
-def count_values(body: bytes) -> int:
-    """Estimate the number of values in JSON by its commas and opening brackets, without decoding.
+def value_counts(body: bytes) -> Iterator[int]:
+    """Yield the number of values in the first pieces of JSON, without decoding.
 
-    If the estimate is too high because of characters in strings, those strings alone have more than
-    `VALUES_MAX`.
+    Values are counted by the commas and opening brackets outside of strings.
     """
-    most = _marks_in(body)
-    if most <= VALUES_MAX:
-        return most
-    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    return _marks_in(b"".join(unescaped.split(b'"', 4 * VALUES_MAX)[::2]))
+    count, begin, is_in_string = 0, 0, False
+    while begin < len(body):
+        piece = body[begin : begin + PIECE_BYTES]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            # The last backslash belongs to the character that follows it.
+            piece = body[begin : begin + len(piece) + 1]
+        begin += len(piece)
+        unescaped = piece.replace(rb"\\", b"").replace(rb"\"", b"")
+        parts = unescaped.split(b'"')
+        count += _marks_in(b"".join(parts[is_in_string::2]))
+        is_in_string ^= len(parts) % 2 == 0
+        yield count
 
 
 def _marks_in(text: bytes) -> int:

@@ -73,7 +73,7 @@ class Trimmed(Struct):
 EncodingName = Literal["bytes", "text", "msgpack"]
 
 
-class NewRecord(Struct, forbid_unknown_fields=True):
+class NewRecord(Struct, forbid_unknown_fields=True, gc=False):
     """A record to append: a ``value`` (text, or JSON to store as MessagePack), or its bytes."""
 
     value: Any = UNSET
@@ -104,7 +104,7 @@ class OffsetAtTime(Struct):
     offset: int
 
 
-class Appended(Struct, omit_defaults=True):
+class Appended(Struct, omit_defaults=True, gc=False):
     """The position of a record, or the schedule id of a delayed message."""
 
     partition: int | None = None
