@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ CHART = ROOT / "etc" / "helm" / "brokerd"
 GOLDEN = ROOT / "tests" / "golden" / "helm.yaml"
 HELM = shutil.which("helm")
 needs_helm = pytest.mark.skipif(HELM is None, reason="there is no helm here")
+KUBERNETES = ("1.25", "1.37")
 PASSWORD = "auth.adminPassword=change-me"
 PORTS = {
     name.replace("+", "-"): int(endpoint.removeprefix("tcp:"))
@@ -52,6 +54,12 @@ def chart_digest() -> str:
         if path.is_file():
             digest.update(path.relative_to(CHART).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
+
+
+def check(manifest: Document, version: str) -> None:
+    """Check a manifest by the schemas of a version of Kubernetes; raise its error."""
+    schemas = pytest.importorskip("kubernetes_validate", reason="pip install -e '.[test]'")
+    assert schemas.validate(manifest, version, strict=True) == version
 
 
 def documents(text: str) -> dict[str, Document]:
@@ -97,6 +105,32 @@ def test_helm_renders_the_manifests() -> None:
         [str(HELM), "lint", "--strict", CHART, f"--set={PASSWORD}"], capture_output=True, text=True
     )
     assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_accepts_the_manifests(manifests: dict[str, Document], version: str) -> None:
+    """By its schemas, of an old and a new version; no field is unknown."""
+    for manifest in manifests.values():
+        check(manifest, version)
+    misspelt = copy.deepcopy(manifests["StatefulSet orders-brokerd"])
+    misspelt["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    with pytest.raises(Exception, match="readynessProbe"):
+        check(misspelt, version)
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("tls.secretName=cert", "auth.existingSecret=own"),
+        ("auth.mode=off", "rollup.enabled=false"),
+        (PASSWORD, "env[0].name=AWS_REGION", "env[0].value=x", "imagePullSecrets[0].name=pull"),
+        (PASSWORD, "persistence.storageClass=fast", "service.annotations.team=orders"),
+    ],
+)
+def test_kubernetes_accepts_the_manifests_of_other_values(values: tuple[str, ...]) -> None:
+    for manifest in documents(render(*values)).values():
+        check(manifest, KUBERNETES[-1])
 
 
 @needs_helm
