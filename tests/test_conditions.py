@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from twisted.logger import LogEvent
+from twisted.logger import LogEvent, LogLevel
 
 from brokerd.archive.contract.view import ForeignArchive
 from brokerd.codecs.mamamia import Acquire, Produce, Produced
@@ -267,6 +267,8 @@ def test_a_condition_is_seen_everywhere_until_it_ends(name: str, tmp_path: Path)
         assert seen.ready == (503 if name == "disk-stalled" else 200)
         assert began(events).count(name) == 1
         assert name not in ended(events)
+        (level,) = [one["log_level"] for one in events if one.get("condition") == name]
+        assert level == (LogLevel.error if seen.ready == 503 else LogLevel.warn)
         if end is None:
             return
         end()

@@ -16,6 +16,7 @@ from brokerd.admin.metrics import (
     QUOTA_DEFINITIONS,
     TOPIC_METRICS,
 )
+from tests.test_conditions import ALL
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "monitoring.rst").read_text()
@@ -34,6 +35,24 @@ def test_every_event_is_on_the_page_and_no_other() -> None:
     for path in (ROOT / "brokerd").rglob("*.py"):
         used |= set(re.findall(r'event_id="([^"]+)"', path.read_text()))
     assert used == rows("Logs")
+
+
+def test_every_condition_is_on_the_page_and_provoked_twice() -> None:
+    """In memory, and for real by the test that docs/testing.rst names."""
+    used: set[str] = set()
+    for path in (ROOT / "brokerd").rglob("*.py"):
+        used |= set(re.findall(r'Condition\("([^"]+)"', path.read_text()))
+    assert used == rows("Conditions") == set(ALL)
+    tests = (ROOT / "tests" / "admin" / "test_console_conditions.py").read_text()
+    provoking = {
+        (name, test)
+        for test, body in re.findall(r"^def (test_\w+)(.*?)(?=^\S|\Z)", tests, re.M | re.S)
+        for name in re.findall(r'seen\.shows\("([\w-]+)"', body)
+    }
+    testing = (ROOT / "docs" / "testing.rst").read_text()
+    table = re.findall(r"^``([\w-]+)`` +``(test_\w+)`` ", testing, re.MULTILINE)
+    assert set(table) == provoking
+    assert {name for name, _ in table} == used
 
 
 def test_every_metric_is_on_the_page_and_no_other() -> None:
