@@ -127,6 +127,36 @@ def test_an_interrupted_copy_goes_on(
         assert both[0] == both[1]
 
 
+@pytest.mark.parametrize("count", [5, 6, 7, 8])
+def test_a_copy_goes_on_with_its_version_alone(
+    shell: Shell, data: Data, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a removal from the archive the places of its records are others."""
+    version = Table(data.root, RECORDS, LOG_ID).version
+    post = Server.post
+
+    def dying(server: Server, *parts: str | int, **body: Any) -> Answer:
+        if "records" in body and read(shell, "copy", 0):
+            raise BrokerdError("the connection is lost")
+        return post(server, *parts, **body)
+
+    arguments = ("archive", "restore-topic", "--topic", "topic-1", f"--archive={data.root}")
+    with monkeypatch.context() as patch:
+        patch.setattr(Server, "post", dying)
+        patch.setattr("brokerd.cli.verbs.restore_topic.BATCH_RECORDS", count)
+        assert shell.refused(*arguments, "--into", "copy") == "the connection is lost"
+    erase(data, data.root, deletes_now=False)
+    text = shell.refused(*arguments, "--into", "copy", "--resume")
+    assert text.startswith("the last record of partition 0 of topic 'copy' is not the one at its")
+    answer = restore(shell, data, "--into", "copy", "--resume", f"--version={version}")
+    assert answer["records"] == 15
+    restore(shell, data, "--into", "whole", f"--version={version}")
+    both = [read(shell, name, 0) for name in ("copy", "whole")]
+    for one in (*both[0], *both[1]):
+        del one["append_time"]
+    assert both[0] == both[1]
+
+
 def test_an_earlier_version_has_what_was_erased(shell: Shell, data: Data) -> None:
     """While its files exist."""
     version = Table(data.root, RECORDS, LOG_ID).version

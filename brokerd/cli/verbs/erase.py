@@ -59,8 +59,8 @@ def erase_command(
 ) -> None:
     """Erase the records of one key from the archive, and prove it.
 
-    Exit code 0: neither archive nor journal have such a record. 3: some are left; the lines tell
-    where, and when they go.
+    Exit code 0: neither archive, typed tables nor journal have such a record. 3: some are left; the
+    lines tell where, and when they go.
     """
     wanted = _key(key, key_hex)
     data_dir = os.path.abspath(context.obj["data_dir"])
@@ -183,7 +183,7 @@ def _lines(report: EraseReport, config: Config) -> Iterator[str]:
         yield f"deleted {path}"
     yield from _left(report, config)
     if report.is_complete:
-        yield "complete: neither archive nor journal have a record of the key"
+        yield "complete: neither archive, typed tables nor journal have a record of the key"
     else:
         yield "not complete: run it again afterwards"
 

@@ -152,6 +152,8 @@ def _copy(
         for batch in _batches(_records(found, partition)):
             for at, record in enumerate(batch):
                 offsets.add(partition, record.offset, count + at)
+            if count < skipped <= count + len(batch):
+                _check_last(server, into, partition, skipped - 1, batch[skipped - count - 1])
             rest = batch[max(0, skipped - count) :]
             if rest:
                 _append(server, into, partition, rest, count + len(batch) - len(rest))
@@ -166,6 +168,37 @@ def _copy(
         copied.append(Copied(partition, count, first, last, skipped))
     offsets.flush()
     return copied
+
+
+def _check_last(
+    server: Server, into: str, partition: int, offset: int, wanted: ArchivedRecord
+) -> None:
+    """Check that the last record of an interrupted copy is that of its place in the archive.
+
+    :raises ConfigError: it is not. A removal from the archive would shift the places of the rest.
+    """
+    query = {"partition": partition, "offset": offset, "limit": 1}
+    records = server.get("topics", into, "records", **query)["records"]
+    shape = _shape(wanted, partition)
+    if not records or (
+        _bytes(records[0], "value") != wanted.value
+        or _bytes(records[0], "key") != wanted.key
+        or records[0]["producer_time"] != shape["producer_time"]
+    ):
+        raise ConfigError(
+            f"the last record of partition {partition} of topic {into!r} is not the one at its "
+            "place in the archive: the archive has changed since the copy began, or the record "
+            f"expired. Delete topic {into!r} and begin again, or give the version of the first "
+            "run by --version"
+        )
+
+
+def _bytes(shape: Answer, name: str) -> bytes | None:
+    """Return the value or the key of a record of the API."""
+    text, encoded = shape[name], shape[f"{name}_base64"]
+    if encoded is not None:
+        return base64.b64decode(encoded)
+    return None if text is None else str(text).encode()
 
 
 def _records(found: ArchivedTopic, partition: int) -> Iterator[ArchivedRecord]:
