@@ -44,6 +44,7 @@ from brokerd.broker.settings import BrokerSettings
 from brokerd.broker.slices import SliceQueue
 from brokerd.broker.status.damage import DamageRegistry
 from brokerd.broker.status.damage_report import DamageReport
+from brokerd.broker.status.event_indexer import EventIndexer
 from brokerd.broker.status.overview import Overview
 from brokerd.broker.status.record_history import RecordHistory
 from brokerd.broker.subscriptions import Subscriptions
@@ -82,6 +83,7 @@ class Broker:
     audit: AuditTrail
     overview: Overview
     record_history: RecordHistory
+    event_indexer: EventIndexer
     damage: DamageRegistry
     archive_admin: ArchiveAdmin
     archive_refresher: ArchiveRefresher
@@ -141,6 +143,7 @@ class Broker:
         self.delivery.start()
         self.archive_admin.start()
         self.audit.start()
+        self.event_indexer.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -159,6 +162,7 @@ class Broker:
         self.snapshotter.stop()
         self.archive_admin.stop()
         self.audit.stop()
+        self.event_indexer.stop()
         self.group_commit.close()
 
     def write_last_snapshot(self) -> None:

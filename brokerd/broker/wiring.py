@@ -52,6 +52,7 @@ from brokerd.broker.status.clock_events import report_ahead, report_jump
 from brokerd.broker.status.counters import Counters
 from brokerd.broker.status.damage import DamageRegistry
 from brokerd.broker.status.damage_report import DamageReport
+from brokerd.broker.status.event_indexer import EventIndexer
 from brokerd.broker.status.overview import Overview
 from brokerd.broker.status.record_history import RecordHistory
 from brokerd.broker.subscriptions import Subscriptions
@@ -148,6 +149,7 @@ class _Wiring:
             record_history=RecordHistory(
                 self.context, self.read_threads, self.archive_reader, self.archive_refresher
             ),
+            event_indexer=EventIndexer(self.context, self.read_threads),
             damage=self.damage,
             archive_admin=ArchiveAdmin(
                 self.context,

@@ -25,6 +25,7 @@ from brokerd.wal.catalog import Catalog
 from brokerd.wal.deletion.deleted_ranges import deleted_ranges
 from brokerd.wal.deletion.segment_deleter import SegmentDeleter
 from brokerd.wal.disk import Disk
+from brokerd.wal.event_indexes import EventIndexes
 from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
 from brokerd.wal.read.event_scan import EventScan, RecordEventFilter, SegmentSpan
 from brokerd.wal.read.reader import ReadPlan
@@ -127,6 +128,9 @@ class Wal:
         self._seconds = seconds
         self.bad_indexes = 0
         """Number of damaged or missing index files that were made again."""
+        self.event_indexes = EventIndexes(
+            disk, path, os.path.join(os.path.dirname(path), "event-index")
+        )
         self._catalog = Catalog(disk, path, self._rebuild_index, self._open_later, make_lock)
         self._opening: set[Segment] = set()
         self._allocator = Allocator(
@@ -706,7 +710,16 @@ class Wal:
             for segment in self._catalog.segments
             if segment.end_lsn > from_lsn
         ]
-        return EventScan(self._disk, self._path, topic_id, partition, offset, spans, events_filter)
+        return EventScan(
+            self._disk,
+            self._path,
+            topic_id,
+            partition,
+            offset,
+            spans,
+            events_filter,
+            self.event_indexes.load,
+        )
 
     def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:
         """Plan to find the first offset appended at or after broker time ``time_us``.

@@ -19,7 +19,7 @@ NAME = "archive"
 """The default directory of the archive, in the data directory."""
 OBJECT_SCHEMES = ("s3", "gs", "az")
 
-_OWN = ("lock", "run", "state", "wal")
+_OWN = ("event-index", "lock", "run", "state", "wal")
 """Directories of the data directory that belong to the broker."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")

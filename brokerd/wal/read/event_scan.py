@@ -1,20 +1,20 @@
 # Tests: tests/wal/test_event_scan.py
 """Finds the events of consumer groups about one record, in segments from an LSN on.
 
-A segment has no index of events. The scan goes from entry to entry by their lengths. Of the entries
-of the partition it decodes only those that hold the record's offset, or an event without an offset
-of its own. It verifies headers of frames, and the entries that it decodes. ``brokerctl wal verify``
-verifies everything.
+An event index tells which parts of a sealed segment to read; without one the scan reads the whole
+segment. It goes from entry to entry by their lengths. Of the entries of the partition it decodes
+only those that hold the record's offset, or an event without an offset of its own. It verifies
+headers of frames, and the entries that it decodes. ``brokerctl wal verify`` verifies everything.
 
 One thread at a time runs :meth:`EventScan.step`. Memory: one slice, or one frame if that is larger,
-and the groups with an event about the record.
+one index, and the groups with an event about the record.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -33,6 +33,7 @@ from brokerd.walformat import (
     parse_frame_header,
     segment_salt,
 )
+from brokerd.walformat.event_index import EventIndex
 from brokerd.walformat.events import EVENTS_HEADER_BYTES, GroupEvent
 
 SLICE_BYTES: Final = 2 << 20
@@ -50,6 +51,10 @@ _COLUMNS_AT: Final = ENTRY_HEADER_BYTES + EVENTS_HEADER_BYTES
 _ARRAY: Final = 2
 _OWN_KINDS: Final = bytes(range(1, EventKind.DEAD + 1))
 """Kinds of events whose offset is that of their record."""
+
+
+LoadIndex = Callable[[bytes, int, int], EventIndex | None]
+"""Returns the event index of the segment with an id, first LSN and end LSN. Raises OSError."""
 
 
 class SegmentSpan(NamedTuple):
@@ -102,6 +107,10 @@ class RecordEventFilter:
             self._groups.add(group)
         return is_wanted
 
+    def is_above(self, group: str) -> bool:
+        """Return whether the group's committed offset is above the record."""
+        return group in self._committed
+
     def _concerns(self, group: str, event: GroupEvent) -> bool:
         kind, first, end, _, _, _, reason = event
         if kind <= EventKind.DEAD:
@@ -150,19 +159,28 @@ class EventScan:
         offset: int,
         spans: Sequence[SegmentSpan],
         events_filter: RecordEventFilter | None = None,
+        load_index: LoadIndex = lambda segment_id, first_lsn, end_lsn: None,
     ) -> None:
         self.problems: list[str] = []
+        self.bytes_read = 0
+        """Of segments and indexes."""
         self.from_lsn = spans[0].first_lsn if spans else 0
         """Events below this LSN are not searched."""
         self._disk = disk
         self._path = path
         self._identity = struct.pack("<QI", topic_id, partition)
+        self._key = topic_id, partition
+        self._load_index = load_index
         self._offset = offset
         self._packed_offset = struct.pack("<q", offset)
         self._filter = events_filter or RecordEventFilter(offset)
         self._spans = list(reversed(spans))
         self._file: File | None = None
+        self._parts: Iterator[tuple[int, int]] = iter(())
+        """Parts of the segment that are still to be read."""
         self._position = 0
+        self._end = 0
+        """Where the part that is read now ends."""
         self._salt = 0
         self._is_lost = False
         """Whether the last bytes were no frame."""
@@ -172,32 +190,51 @@ class EventScan:
         return not self._spans
 
     def step(self) -> list[RecordEvent]:
-        """Search the next slice; return the events about the record. Raises OSError, except for a
-        segment that is deleted: that is a problem.
+        """Search about the next 2 MiB; return the events about the record.
+
+        Raises OSError, except for a segment that is deleted: that is a problem.
         """
-        if not self._spans:
-            return []
-        span = self._spans[-1]
-        if self._file is None:
-            try:
-                self._file = self._disk.open(os.path.join(self._path, span.name))
-            except FileNotFoundError:
-                self.problems.append(f"{span.name} was deleted during the search; try again")
-                self._spans.pop()
-                return []
-            self._position = span.start
-            self._salt = segment_salt(span.segment_id)
-            self._is_lost = False
-        found = list(self._slice(self._file, span))
-        if self._position >= span.end:
-            self._file = None
-            self._spans.pop()
+        found: list[RecordEvent] = []
+        until = self.bytes_read + SLICE_BYTES
+        while self._spans and self.bytes_read < until:
+            span = self._spans[-1]
+            if self._file is None:
+                try:
+                    self._file = self._disk.open(os.path.join(self._path, span.name))
+                except FileNotFoundError:
+                    self.problems.append(f"{span.name} was deleted during the search; try again")
+                    self._spans.pop()
+                    continue
+                self._parts = self._parts_of(span)
+                self._salt = segment_salt(span.segment_id)
+                self._position = self._end = 0
+            if self._position >= self._end:
+                part = next(self._parts, None)
+                if part is None:
+                    self._file = None
+                    self._spans.pop()
+                    continue
+                self._position, self._end = part
+                self._is_lost = False
+            found += self._slice(self._file, span)
         return found
+
+    def _parts_of(self, span: SegmentSpan) -> Iterator[tuple[int, int]]:
+        """Return the parts of a segment to read: by its index, or all of it."""
+        index = None
+        with suppress(OSError):  # the segment itself may be sound
+            index = self._load_index(span.segment_id, span.first_lsn, span.first_lsn + span.end)
+        if index is None:
+            return iter(((span.start, span.end),))
+        self.bytes_read += index.size
+        return index.parts(*self._key, self._offset, self._filter.is_above)
 
     def _slice(self, file: File, span: SegmentSpan) -> Iterator[RecordEvent]:
         """Yield the events of the next whole frames; advance the position behind them."""
-        data = file.pread(min(SLICE_BYTES, span.end - self._position), self._position)
-        at, rest = 0, span.end - self._position
+        rest = self._end - self._position
+        data = file.pread(min(SLICE_BYTES, rest), self._position)
+        self.bytes_read += len(data)
+        at = 0
         while at < len(data) or not data:
             header = self._frame_header(data, span, at)
             if header is None:
@@ -214,6 +251,7 @@ class EventScan:
                 if at:
                     break
                 data = file.pread(header.length, self._position)
+                self.bytes_read += len(data)
                 if len(data) < end:
                     self.problems.append(f"{span.name} at {self._position}: a frame is cut short")
                     at = rest

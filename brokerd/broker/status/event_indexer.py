@@ -1,0 +1,124 @@
+# Tests: tests/broker/test_event_indexer.py
+"""Makes event indexes of sealed segments in the background, for ``brokerctl explain``.
+
+A read thread makes one index at a time, the newest segment first, in slices with pauses, so that
+reads and the reactor go on beside it. A segment with damaged frames gets none until the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.logger import Logger
+
+from brokerd.broker.clock import Timer
+from brokerd.broker.context import Context
+from brokerd.errors import BrokerdError
+from brokerd.wal import SegmentStatus
+from brokerd.wal.event_indexes import EventIndexBuild
+from brokerd.worker_pool import WorkerPool
+
+CHECK_SECONDS: Final = 10.0
+"""Time between two searches for segments without an index."""
+
+PAUSE_SECONDS: Final = 0.1
+"""Pause between slices of 2 MiB."""
+
+RETRY_SECONDS: Final = 600.0
+"""Time until the next search after an error of the disk."""
+
+
+class EventIndexer:
+    """Keeps the index files in step with the sealed segments."""
+
+    _log = Logger()
+
+    def __init__(self, context: Context, read_threads: WorkerPool) -> None:
+        self._wal = context.wal
+        self._indexes = context.wal.event_indexes
+        self._clock = context.clock
+        self._read_threads = read_threads
+        self._damaged: set[bytes] = set()
+        """Ids of segments whose index could not be made."""
+        self._call: Timer | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to look for segments without an index."""
+        self._later(CHECK_SECONDS, self._check)
+
+    def stop(self) -> None:
+        """Start no more work and ignore the results of threads."""
+        self._stopped = True
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def _later(self, seconds: float, function: Callable[[], None]) -> None:
+        def run() -> None:
+            self._call = None
+            function()
+
+        if not self._stopped:
+            self._call = self._clock.callLater(seconds, run)
+
+    def _submit(
+        self, work: Callable[[], Any], done: Callable[[Any, BrokerdError | None], None]
+    ) -> None:
+        """Run work in a thread, then ``done``. After an error of the disk, check again later."""
+
+        def ended(result: Any, error: Exception | None) -> None:
+            if self._stopped:
+                return
+            if error is None or isinstance(error, BrokerdError):
+                done(result, error)
+            elif isinstance(error, FileNotFoundError):  # the segment was deleted meanwhile
+                self._later(CHECK_SECONDS, self._check)
+            elif isinstance(error, OSError):
+                self._warn(error)
+                self._later(RETRY_SECONDS, self._check)
+            else:
+                raise error
+
+        self._read_threads.submit(work, ended)
+
+    def _warn(self, error: Exception) -> None:
+        self._log.warn(
+            "no event index: {error}; brokerctl explain reads all of the segment",
+            error=error,
+            event_id="event-index-failed",
+        )
+
+    def _check(self) -> None:
+        """Remove indexes without a segment, then make one that is missing."""
+        segments = [segment for segment in self._wal.segments() if segment.sealed]
+        first_lsns = {segment.first_lsn for segment in segments}
+
+        def remove_others() -> set[int]:
+            names = self._indexes.names()
+            for first_lsn in names - first_lsns:
+                self._indexes.remove(first_lsn)
+            return names
+
+        def found(names: set[int], _: object) -> None:
+            for segment in reversed(segments):
+                if segment.first_lsn not in names and segment.segment_id not in self._damaged:
+                    self._step(segment, self._indexes.build(segment))
+                    return
+            self._later(CHECK_SECONDS, self._check)
+
+        self._submit(remove_others, found)
+
+    def _step(self, segment: SegmentStatus, build: EventIndexBuild) -> None:
+        def done(is_written: bool, error: BrokerdError | None) -> None:
+            if error is not None:
+                self._warn(error)
+                self._damaged.add(segment.segment_id)
+            is_ended = is_written or error is not None
+            self._later(PAUSE_SECONDS, self._check if is_ended else next_step)
+
+        def next_step() -> None:
+            self._step(segment, build)
+
+        self._submit(build.step, done)
