@@ -145,7 +145,8 @@ def _unit(entries: Iterable[Entry]) -> Unit:
         if kind == EntryKind.RECORDS:
             batches.append((topic_id, partition, base, base + count))
         elif kind == EntryKind.GROUP_EVENTS:
-            group_partitions.append((topic_id, partition, decode_group_events(bytes(body), count)[0]))
+            group, _ = decode_group_events(bytes(body), count)
+            group_partitions.append((topic_id, partition, group))
         elif kind == EntryKind.TOPIC:
             topics.append(topic_id)
     return Unit(tuple(batches), tuple(group_partitions), tuple(topics))
