@@ -94,9 +94,37 @@ def test_items_of_bytes_are_written_in_one_call_as_one_by_one(rows):
         mm.batch_item(mid, value, 0, None, key, token, grants, left)
         for mid, value, key, token, grants, left in rows
     ]
-    assert mm.acquired_bytes(iter(rows)) == mm.acquired_batch(items)
+    assert mm.acquired_bytes(*zip(*rows, strict=True)) == mm.acquired_batch(items)
     for item, row in zip(items, rows, strict=True):
         assert len(item) <= len(row[1]) + len(row[2] or b"") + mm.ITEM_BYTES_MAX
+
+
+_EDGES = [0, 0x7D, 0x80, 0xFD, 0x100, 0xFFFD, 0x10000, (1 << 32) - 3, 1 << 32]
+
+
+@given(
+    count=st.sampled_from([1, 7, 8, 20]),
+    mid=st.sampled_from(_EDGES),
+    token=st.sampled_from(_EDGES),
+    sizes=st.lists(st.integers(0, 260), min_size=1, max_size=9)
+    | st.lists(st.integers(0xFFFE, 0x10001), min_size=1, max_size=2),
+    grants=st.integers(0, 300),
+    left=st.floats(0, 1e9),
+    odd=st.sampled_from(["", "", "key", "grants", "left"]),
+)
+def test_items_that_are_alike_are_written_as_one_by_one(
+    count, mid, token, sizes, grants, left, odd
+):
+    """Ids, tokens and sizes may pass the limit of a shorter form within the batch."""
+    rows = [
+        [mid + at, bytes(sizes[at % len(sizes)]), None, token + at, grants, left]
+        for at in range(count)
+    ]
+    if odd:
+        column, other = {"key": (2, b"k"), "grants": (4, grants + 1), "left": (5, left + 1)}[odd]
+        rows[-1][column] = other
+    items = [mm.batch_item(*row[:2], 0, None, *row[2:]) for row in rows]
+    assert mm.acquired_bytes(*zip(*rows, strict=True)) == mm.acquired_batch(items)
 
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 10_000])

@@ -9,6 +9,7 @@ a batch is gathered.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from struct import Struct
 
 from brokerd.codecs.mamamia.frames import frame
@@ -53,6 +54,8 @@ _MESSAGES = b"\x81\xa8messages"
 _ARRAY_BYTES_MAX = 3  # an array of up to MAX_BATCH items
 BATCH_ROOM = MAX_LENGTH - 2 - len(_MESSAGES) - _ARRAY_BYTES_MAX
 """Largest size of all items of one ACQUIRE_BATCH answer, in bytes."""
+_ALIKE_MIN = 8
+"""Fewer rows of an ACQUIRE_BATCH answer are made one by one."""
 ITEM_BYTES_MAX = 128
 """Upper bound of the bytes of an item besides value, metadata and key."""
 
@@ -270,13 +273,22 @@ def acquired_batch(items: Sequence[bytes]) -> bytes:
 
 
 def acquired_bytes(
-    rows: Iterable[tuple[int, bytes, bytes | None, int, int, float]],
+    message_ids: Sequence[int],
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None],
+    tokens: Sequence[int],
+    grants: Sequence[int],
+    remaining: Sequence[float],
 ) -> bytes:
-    """The answer to ACQUIRE_BATCH for values of bytes without metadata.
+    """The answer to ACQUIRE_BATCH for values of bytes without metadata, from columns.
 
-    A row is (message_id, value, key, token, grants, remaining), as in `batch_item`. The answer is
-    that of `acquired_batch`, made in one call. All rows with all their fields fit into BATCH_ROOM.
+    The columns are those of `batch_item`. The answer is that of `acquired_batch`, made in a few
+    calls. All rows with all their fields fit into BATCH_ROOM.
     """
+    columns = message_ids, values, keys, tokens, grants, remaining
+    alike = _rows_alike(*columns) if len(values) >= _ALIKE_MIN else []
+    if alike:
+        return frame(Command.ACQUIRE_BATCH, b"".join(alike))
     items = [
         {
             "id": message_id,
@@ -284,12 +296,77 @@ def acquired_bytes(
             "metadata": None,
             "key": key,
             "token": token,
-            "grants": grants,
-            "remaining": remaining,
+            "grants": granted,
+            "remaining": seconds,
         }
-        for message_id, value, key, token, grants, remaining in rows
+        for message_id, value, key, token, granted, seconds in zip(*columns, strict=True)
     ]
     return frame(Command.ACQUIRE_BATCH, _MESSAGES + pack(items))
+
+
+def _rows_alike(
+    message_ids: Sequence[int],
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None],
+    tokens: Sequence[int],
+    grants: Sequence[int],
+    remaining: Sequence[float],
+) -> list[bytes]:
+    """Return the parts of the answer of `acquired_bytes`, or none if its rows are not alike.
+
+    Rows are alike if their headers are, and they have no key: only ids, values and tokens differ.
+    """
+    count, lengths = len(values), list(map(len, values))
+    id_width, token_width = _width_of_all(message_ids), _width_of_all(tokens)
+    length_width = _width_of_all(lengths, _BIN_WIDTHS)
+    if (
+        id_width is None
+        or token_width is None
+        or length_width is None
+        or keys.count(None) < count
+        or grants.count(grants[0]) < count
+        or remaining.count(remaining[0]) < count
+    ):
+        return []
+    before = b"\x87\xa2id" + id_width[0]
+    payload = _PAYLOAD + length_width[0]
+    between = _METADATA + _NIL + _KEY + _NIL + b"\xa5token" + token_width[0]
+    rest = b"\xa6grants" + _unsigned(grants[0]) + b"\xa9remaining" + _FLOAT(0xCB, remaining[0])
+    head = Struct(f">{len(before)}s{id_width[1]}{len(payload)}s{length_width[1]}").pack
+    tail = Struct(f">{len(between)}s{token_width[1]}{len(rest)}s").pack
+    parts = [b""] * (3 * count + 1)
+    parts[0] = _MESSAGES + pack_array_header(count)
+    parts[1::3] = map(head, repeat(before), message_ids, repeat(payload), lengths)
+    parts[2::3] = values
+    parts[3::3] = map(tail, repeat(between), tokens, repeat(rest))
+    return parts
+
+
+_Width = tuple[int, bytes, str]
+"""The numbers below the first field have this first byte and this code of `struct`."""
+_UNSIGNED_WIDTHS: tuple[_Width, ...] = (
+    (0x80, b"", "B"),
+    (0x100, b"\xcc", "B"),
+    (0x10000, b"\xcd", "H"),
+    (1 << 32, b"\xce", "I"),
+    (1 << 64, b"\xcf", "Q"),
+)
+_BIN_WIDTHS: tuple[_Width, ...] = (
+    (0x100, b"\xc4", "B"),
+    (0x10000, b"\xc5", "H"),
+    (1 << 32, b"\xc6", "I"),
+)
+
+
+def _width_of_all(
+    numbers: Sequence[int], widths: Sequence[_Width] = _UNSIGNED_WIDTHS
+) -> tuple[bytes, str] | None:
+    """Return first byte and code of the shortest form of the numbers; None if they differ."""
+    lowest, highest = min(numbers), max(numbers)
+    for bound, first_byte, code in widths:
+        if lowest < bound:
+            return (first_byte, code) if highest < bound else None
+    return None
 
 
 def settled_batch(results: Sequence[str]) -> bytes:

@@ -47,7 +47,8 @@ _BIN_HEADER_BYTES = {_BIN8: 2, _BIN16: 3}
 _UNUSUAL = frozenset(("ttl", "delay"))
 _BARE = frozenset(("payload",))
 _WITH_METADATA = frozenset(("payload", "metadata"))
-_SETTLE_KEYS = frozenset(("message_id", "success", "token"))
+_SETTLE_FIELDS = 3
+_settle_fields = itemgetter("message_id", "success", "token")
 _new = tuple.__new__  # half the cost of calling a NamedTuple
 _new_settle: Callable[[tuple[Any, ...]], BatchSettle] = partial(_new, BatchSettle)
 _new_message: Callable[[tuple[Any, ...]], BatchMessage] = partial(_new, BatchMessage)
@@ -247,11 +248,12 @@ def _bare_settles(settles: list[Any]) -> tuple[BatchSettle, ...] | None:
 
     Each step is one call for all settles. Returns None for any other settles.
     """
-    if _shape(settles) != _SETTLE_KEYS:
+    if set(map(type, settles)) != {dict} or set(map(len, settles)) != {_SETTLE_FIELDS}:
         return None
-    ids = list(map(itemgetter("message_id"), settles))
-    successes = list(map(itemgetter("success"), settles))
-    tokens = list(map(itemgetter("token"), settles))
+    try:
+        ids, successes, tokens = zip(*map(_settle_fields, settles), strict=True)
+    except KeyError:
+        return None
     if (
         set(map(type, ids)) != {int}
         or set(map(type, tokens)) != {int}

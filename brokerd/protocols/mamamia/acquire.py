@@ -9,7 +9,7 @@ does not try while the connection has too much to send.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 
@@ -216,13 +216,17 @@ def answer_many(
     if lease_filter.is_bytes:
         group_partitions, granted = zip(*leased, strict=True)
         offsets, tokens, grants, _, durations = zip(*granted, strict=True)
-        indexes = [group_partition.partition.index for group_partition in group_partitions]
-        # The ids of partition 0 are its offsets.
-        ids: Iterable[int] = map(message_id_of, indexes, offsets) if any(indexes) else offsets
-        values = [chunk.values[index] for chunk, index in lease_filter.taken]
-        keys = [chunk.keys[index] for chunk, index in lease_filter.taken]
-        seconds = [duration_us / 1e6 for duration_us in durations]
-        return acquired_bytes(zip(ids, values, keys, tokens, grants, seconds, strict=True))
+        ids: Sequence[int] = offsets  # the ids of partition 0 are its offsets
+        # An acquire takes all records of a partition before it goes to the next one.
+        if group_partitions[0] is not group_partitions[-1] or group_partitions[0].partition.index:
+            indexes = [group_partition.partition.index for group_partition in group_partitions]
+            ids = list(map(message_id_of, indexes, offsets))
+        values, keys = _values_and_keys(lease_filter.taken)
+        if durations.count(durations[0]) == len(durations):
+            seconds = [durations[0] / 1e6] * len(durations)
+        else:
+            seconds = [duration_us / 1e6 for duration_us in durations]
+        return acquired_bytes(ids, values, keys, tokens, grants, seconds)
     return acquired_batch(
         [
             batch_item(
@@ -239,6 +243,19 @@ def answer_many(
                 leased, lease_filter.taken, strict=True
             )
         ]
+    )
+
+
+def _values_and_keys(
+    taken: Sequence[tuple[Chunk, int]],
+) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
+    """Return the values and keys of the records of an acquire, at least one."""
+    (chunk, first), (last_chunk, last) = taken[0], taken[-1]
+    if chunk is last_chunk and last - first == len(taken) - 1 and isinstance(chunk, DenseChunk):
+        return chunk.values[first : last + 1], chunk.keys[first : last + 1]
+    return (
+        [chunk.values[index] for chunk, index in taken],
+        [chunk.keys[index] for chunk, index in taken],
     )
 
 
