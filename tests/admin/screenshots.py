@@ -7,6 +7,7 @@ They are not committed.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import tempfile
@@ -31,6 +32,25 @@ STALL_SECONDS = 2.0
 """Time for which the broker gets no processor, so that a condition shows."""
 LOAD_SECONDS = 24.0
 """Load before the first picture, for the charts."""
+CHART_SECONDS = 5.0
+"""Time for a few samples of the charts."""
+GROUP = "#/topics/orders/groups/billing"
+VIEWS = {
+    "topics": "#/topics",
+    "topic": "#/topics/orders?partition=0&offset=0",
+    "groups": "#/groups",
+    "connections": "#/connections",
+    "transactions": "#/transactions",
+    "archive": "#/archive",
+    "schemas": "#/schemas",
+    "schema": "#/schemas/orders/1",
+    "security": "#/security",
+    "quotas": "#/quotas",
+    "audit": "#/audit",
+    "clock": "#/clock",
+    "configuration": "#/configuration?text=wal",
+}
+"""The views that need no more than a visit."""
 
 
 def work(address: str, stopped: threading.Event) -> None:
@@ -71,7 +91,7 @@ def load(address: str) -> Iterator[None]:
 
 
 def take(browser: Any, directory: Path, load_seconds: float = LOAD_SECONDS) -> list[Path]:
-    """Write the pictures into a directory; return their paths."""
+    """Write the pictures of all views into a directory; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     pictures: list[Path] = []
     with tempfile.TemporaryDirectory() as place:
@@ -79,45 +99,58 @@ def take(browser: Any, directory: Path, load_seconds: float = LOAD_SECONDS) -> l
         with broker:
             broker.start()
             console = Console(browser, broker.admin, viewport=DESKTOP)
-            for name in ("orders", "invoices", "shipments"):
-                console.post("topics", {"name": name, "settings": {"retention_seconds": 604_800}})
+            fill(console)
             with load(broker.address):
                 pictures += _pictures(console, directory, load_seconds, broker.pid)
     return pictures
 
 
+def fill(console: Console) -> None:
+    """Give each view something to show."""
+    for name in ("orders", "invoices", "shipments"):
+        console.post("topics", {"name": name, "settings": {"retention_seconds": 604_800}})
+    definition = json.dumps({"type": "object", "required": ["order", "customer", "items"]})
+    console.post("schemas/orders/versions", {"type": "json", "definition": definition})
+    console.call("PUT", "quotas/default/*", {"requests": 5_000})
+    console.post("users", {"name": "ann", "password": "long enough 17", "roles": ["admin"]})
+    console.post("users", {"name": "billing", "password": "", "roles": ["consumer"]})
+    record = {"value": {"invoice": 7}, "delay_seconds": 900}
+    console.post("topics/invoices/records", {"records": [record]})
+
+
 def _pictures(console: Console, directory: Path, load_seconds: float, pid: int) -> Iterator[Path]:
     page = console.visit("")
     page.wait_for_timeout(load_seconds * 1_000)
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        yield _picture(page, directory / f"overview-{scheme}.png")
-    page.set_viewport_size(PHONE)
-    yield _picture(page, directory / "overview-phone.png")
+    yield from _looks(page, directory / "overview")
+    for name, address in VIEWS.items():
+        console.visit(address)
+        yield from _looks(page, directory / name)
+    console.visit(GROUP)
+    page.get_by_text("no such customer").first.wait_for()
+    yield from _looks(page, directory / "group")
+    console.choose("Seek …")
+    console.press("Preview")
+    page.get_by_role("dialog").get_by_role("table").wait_for()
+    yield from _looks(page, directory / "seek")
+    console.visit("")
+    page.wait_for_timeout(CHART_SECONDS * 1_000)
     os.kill(pid, signal.SIGSTOP)
     time.sleep(STALL_SECONDS)
     os.kill(pid, signal.SIGCONT)
     page.locator("#conditions li").get_by_text("loop-stalled").wait_for()
-    for name, size in (("condition-phone", PHONE), ("condition", DESKTOP)):
+    yield from _looks(page, directory / "condition")
+
+
+def _looks(page: Any, place: Path) -> Iterator[Path]:
+    """Take a picture of the page for desktops and phones, light and dark."""
+    for kind, size in (("", DESKTOP), ("-phone", PHONE)):
         page.set_viewport_size(size)
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
-            yield _picture(page, directory / f"{name}-{scheme}.png")
-    page.emulate_media(color_scheme="light")
-    console.open("#/topics/orders?partition=0&offset=0")
-    yield _picture(page, directory / "topic.png")
-    console.visit("#/topics/orders/groups/billing")
-    page.get_by_text("no such customer").first.wait_for()
-    yield _picture(page, directory / "group.png")
-    console.choose("Seek …")
-    console.press("Preview")
-    page.get_by_role("dialog").get_by_role("table").wait_for()
-    yield _picture(page, directory / "seek.png")
-
-
-def _picture(page: Any, path: Path) -> Path:
-    page.screenshot(path=path)
-    return path
+            path = place.with_name(f"{place.name}{kind}-{scheme}.png")
+            page.screenshot(path=path)
+            yield path
+    page.set_viewport_size(DESKTOP)
 
 
 def main() -> None:

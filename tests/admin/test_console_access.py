@@ -22,6 +22,7 @@ pytestmark = [
     ),
 ]
 
+CONSOLE = Path(__file__).resolve().parents[2] / "brokerd" / "admin" / "static"
 MONITORING = Path(__file__).resolve().parents[2] / "docs" / "monitoring.rst"
 PHONE = {"width": 360, "height": 640}
 LONG = "orders-" + "x" * 200
@@ -209,9 +210,13 @@ def test_the_keyboard_reaches_every_control(browser: Any, admin: str) -> None:
 
 
 def test_screenshots_of_a_broker_under_load(browser: Any, tmp_path: Path) -> None:
-    """Those of the documentation: desktop and phone, light and dark."""
+    """Those of the documentation, of each view: desktop and phone, light and dark."""
     pictures = take(browser, tmp_path / "pictures", load_seconds=5)
-    names = set(re.findall(r"_static/console/([\w-]+\.png)", MONITORING.read_text()))
-    assert {path.name for path in pictures} == names
+    text = MONITORING.read_text().partition("\n.. screenshots::\n\n")[2].partition("\n\n")[0]
+    names = re.findall(r"^   (\w+): ", text, re.MULTILINE)
+    looks = ("-light.png", "-dark.png", "-phone-light.png", "-phone-dark.png")
+    assert {path.name for path in pictures} == {name + look for name in names for look in looks}
+    views = (CONSOLE / "console.js").read_text().partition("const VIEWS = [")[2].partition("];")[0]
+    assert len(names) == len(views.strip().splitlines()) + len(("overview", "seek", "condition"))
     for path in pictures:
         assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
