@@ -24,6 +24,8 @@ from brokerd.archive.contract.schemas import (
 from brokerd.archive.erase import EraseJob, run_erase
 from brokerd.archive.job import JobReport, run_job
 from brokerd.archive.recover import RecoverJob, run_recover
+from brokerd.archive.storage.address import ObjectAddress
+from brokerd.archive.storage.store import open_store
 from brokerd.archive.typed import derive
 from brokerd.archive.typed.layouts import STATISTICS
 from tests.archive.data import MIB, NOW_MS, Data
@@ -469,3 +471,42 @@ def test_after_a_kill_each_row_is_there_once(orders: Orders, point: str) -> None
     orders.roll(settings=settings)
     assert list((orders.root / "typed").rglob("*.json")) == []
     assert kills
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inline")
+def test_in_a_bucket(orders: Orders, bucket: ObjectAddress) -> None:
+    """New columns, a table made anew, an erasure, and a deleted topic."""
+    settings = TYPED._replace(merge=True)
+
+    def rows(part: str) -> list[tuple[int, Any]]:
+        options = open_store(bucket).deltalake_options
+        table = DeltaTable(f"{bucket}/typed/1/{part}", storage_options=options)
+        column = "n" if part == "rows" else "value"
+        found = table.to_pyarrow_table(columns=["offset", column]).to_pylist()
+        return sorted((row["offset"], row[column]) for row in found)
+
+    orders.append(1, 0, b'{"n": 0}', b'{"n": 1}', b"bad", keys=[b"ann", b"bob", b"ann"])
+    orders.log.seal()
+    orders.roll(root=bucket, settings=settings)
+    orders.register(n="integer", s="string", more="string")
+    orders.add({"n": 3, "more": "x"})
+    orders.log.seal()
+    orders.roll(root=bucket, settings=settings)
+    orders.register(n="number", s="string", more="string")
+    for number in range(4):
+        orders.add({"n": number + 0.5})
+        orders.log.seal()
+        orders.roll(root=bucket, settings=settings, is_small=number % 2 == 0)
+    assert rows("rows") == [(0, 0), (1, 1), (3, 3), *((at + 4, at + 0.5) for at in range(4))]
+    assert rows("rejected") == [(2, b"bad")]
+    report = run_erase(EraseJob(orders.path, bucket, settings, lambda: NOW_MS, "topic-1", b"ann"))
+    assert report.found_after == 0
+    assert {one.path.split("/")[2] for one in report.typed} == {"rows", "rejected"}
+    orders.roll(root=bucket, settings=settings)
+    assert rows("rows") == [(1, 1), (3, 3), *((at + 4, at + 0.5) for at in range(4))]
+    assert rows("rejected") == []
+    orders.starts[2] = 0
+    del orders.starts[1]
+    orders.roll(root=bucket, settings=settings)
+    assert list(open_store(bucket).list("typed", hidden=True)) == []
