@@ -422,6 +422,32 @@ def test_an_account_is_created_changed_and_deleted(workshop: Workshop) -> None:
     assert console.get("users")["users"] == []
 
 
+def test_a_stale_dialog_takes_back_no_change_of_another_administrator(workshop: Workshop) -> None:
+    """Neither a role that was removed meanwhile, nor a permission."""
+    console = workshop.console
+    console.post("users", {"name": "carl", "roles": ["consumer", "admin"]})
+    console.call(
+        "PUT", "acls/topics/orders", {"users": {"carl": ["read", "write"], "ann": ["read"]}}
+    )
+    page = console.visit("#/security")
+    console.choose("change account carl")
+    console.call("PATCH", "users/carl", {"roles": ["consumer"]})
+    page.get_by_role("dialog").get_by_label("Enabled").select_option("no")
+    console.press("Change")
+    console.notice()
+    carl = console.get("users/carl")
+    assert (carl["roles"], carl["enabled"]) == (["consumer"], False)
+    console.choose("change the access list of topic orders")
+    console.call("PATCH", "acls/topics/orders", {"revoke_users": {"carl": ["write"]}})
+    console.fill("Accounts", "carl: read, write\nbob: admin")
+    console.press("Set")
+    console.notice()
+    (found,) = console.get("acls")["access_lists"]
+    assert found["users"] == {"carl": ["read"], "bob": ["admin"]}
+    console.call("DELETE", "acls/topics/orders", {})
+    console.call("DELETE", "users/carl", {})
+
+
 def test_an_api_key_shows_once(workshop: Workshop) -> None:
     """The broker accepts the key that the dialog shows, until it is revoked."""
     console = workshop.console

@@ -49,7 +49,10 @@ function changeAccount(may, account) {
     ],
     button: "Change",
     act: async (given) => {
-      await send("PATCH", ["users", account.name], { roles: words(given.roles), enabled: given.enabled === "yes" });
+      const changes = {}; // what another administrator changed meanwhile stays
+      if (given.roles !== account.roles.join(", ")) { changes.roles = words(given.roles); }
+      if (given.enabled !== yes(account.enabled)) { changes.enabled = given.enabled === "yes"; }
+      await send("PATCH", ["users", account.name], changes);
       return `Account ${account.name} is changed.`;
     },
   }), `change account ${account.name}`);
@@ -105,11 +108,17 @@ function grantsOf(text) {
   }));
 }
 
+/* Returns the permissions of `some` that `others` lack, by name. */
+function without(some, others) {
+  const left = Object.entries(some).map(([name, given]) => [name, given.filter((one) => !others[name]?.includes(one))]);
+  return Object.fromEntries(left.filter(([, given]) => given.length));
+}
+
 const KINDS = [["topics", "the topic of this name"], ["prefixes", "all topics that begin with it"]];
 const listPath = ({ topic, prefix }) => ["acls", prefix ? "prefixes" : "topics", topic];
 const listName = ({ topic, prefix }) => `${prefix ? "prefix" : "topic"} ${topic}`;
 
-/* With `list`, replaces it; without, asks for its topic or prefix. */
+/* With `list`, grants and revokes what differs from it; without, asks for its topic or prefix. */
 function setAccessList(may, list) {
   const { public: isPublic = false, users = {}, roles = {} } = list ?? {};
   const label = list ? `change the access list of ${listName(list)}` : "Set an access list …";
@@ -125,8 +134,14 @@ function setAccessList(may, list) {
     button: "Set",
     act: async (given) => {
       const place = list ?? { topic: given.topic, prefix: given.kind === "prefixes" };
-      await send("PUT", listPath(place),
-        { public: given.isPublic === "yes", users: grantsOf(given.users), roles: grantsOf(given.roles) });
+      const after = { public: given.isPublic === "yes", users: grantsOf(given.users), roles: grantsOf(given.roles) };
+      if (list) {
+        await send("PATCH", listPath(place), {
+          ...after.public === isPublic ? {} : { public: after.public },
+          grant_users: without(after.users, users), revoke_users: without(users, after.users),
+          grant_roles: without(after.roles, roles), revoke_roles: without(roles, after.roles),
+        });
+      } else { await send("PUT", listPath(place), after); }
       return `The access list of ${listName(place)} is set.`;
     },
   }), label);
