@@ -301,6 +301,8 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     """Of an operator: the largest retention in bytes of a partition that it sets."""
     quota_requests_max: int = 0
     """Of a registrar: the highest quota of Mamamia's listener, in requests a second; 0: none."""
+    quota_bytes_max: int = 0
+    """The same in bytes of produces a second, above 1,000; 0: none. It needs the other one."""
     has_reference_groups: bool = False
     """Of RustLog: whether the broker has the reference's group rules."""
     patience_us: int = PATIENCE_US

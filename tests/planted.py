@@ -1267,6 +1267,13 @@ BUGS = (
         tests="security/test_quotas.py",
     ),
     bug(
+        "bytes-at-half-price",
+        "each produce takes half of its bytes of a quota",
+        "security/quotas.py",
+        ("now_seconds) + size / quota.bytes_in", "now_seconds) + size / quota.bytes_in / 2"),
+        tests="security/test_quotas.py",
+    ),
+    bug(
         "run-without-permission",
         "a run of PRODUCE requests is carried out without the permission",
         "protocols/mamamia/connection.py",

@@ -247,9 +247,13 @@ class Registrar:
 
     def _set_quota(self) -> Script:
         kind, name = self._quota()
-        most = self.plan.quota_requests_max
-        requests = self._chance.randint(1, most) if name == "mamamia" else 1_000_000
-        yield registry_calls.put_quota(self.plan.name, kind, name, requests)
+        requests, bytes_in = 1_000_000, 0
+        if (kind, name) == LISTENER_QUOTA:
+            requests = self._chance.randint(1, self.plan.quota_requests_max)
+            if self.plan.quota_bytes_max:
+                bytes_in = self._chance.randint(1_000, self.plan.quota_bytes_max)
+                requests *= self._chance.randrange(2)
+        yield registry_calls.put_quota(self.plan.name, kind, name, requests, bytes_in)
 
     def _delete_quota(self) -> Script:
         yield registry_calls.delete_quota(self.plan.name, *self._quota())

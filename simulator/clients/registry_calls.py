@@ -214,9 +214,16 @@ def validate(client: str, name: str, fields: int) -> RegistryCall:
 # -- quotas and everything -------------------------------------------------------------------------
 
 
-def put_quota(client: str, kind: str, name: str, requests: int) -> RegistryCall:
-    operation = PutQuota(number=UNNUMBERED, client=client, kind=kind, name=name, requests=requests)
-    quota = Quota(kind, name, requests)
+def put_quota(client: str, kind: str, name: str, requests: int, bytes_in: int) -> RegistryCall:
+    operation = PutQuota(
+        number=UNNUMBERED,
+        client=client,
+        kind=kind,
+        name=name,
+        requests=requests,
+        bytes_in=bytes_in,
+    )
+    quota = Quota(kind, name, requests, bytes_in)
     return _at_once(operation, lambda broker: broker.quotas.put(OPEN, quota))
 
 
@@ -253,7 +260,9 @@ def view_of(broker: Broker) -> RegistryView:
         ),
         tuple(sorted((key.label, key.owner) for key in key_list)),
         tuple(map(_schema, broker.schemas.names())),
-        tuple((each.kind, each.name, each.requests) for each in broker.quotas.quotas()),
+        tuple(
+            (each.kind, each.name, each.requests, each.bytes_in) for each in broker.quotas.quotas()
+        ),
     )
 
 

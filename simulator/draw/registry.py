@@ -63,6 +63,8 @@ def add_registrar(plan: Plan, context: DrawContext) -> Plan:
         mix=mix,
         quota_requests_max=chance.scale(5, 300) if has_quota else 0,
     )
+    if has_quota and chance.on(0.5):
+        registrar = replace(registrar, quota_bytes_max=chance.scale(1_500, 30_000))
     if is_secure:
         plan = replace(plan, settings=replace(plan.settings, principal=PRINCIPAL))
     return replace(plan, clients=(*plan.clients, registrar))

@@ -60,8 +60,8 @@ class RegistryView(NamedTuple):
     """Label and owner."""
     schemas: tuple[tuple[str, str, tuple[tuple[int, Fields], ...]], ...]
     """Name, mode and versions."""
-    quotas: tuple[tuple[str, str, int], ...]
-    """Kind, name and requests a second."""
+    quotas: tuple[tuple[str, str, int, int], ...]
+    """Kind, name, requests and bytes of produces a second; 0: no limit."""
 
 
 @dataclass(kw_only=True)
@@ -161,7 +161,8 @@ class Validate(RegistryOperation):
 class PutQuota(RegistryOperation):
     kind: str
     name: str
-    requests: int
+    requests: int = 0
+    bytes_in: int = 0
 
 
 @dataclass(kw_only=True)

@@ -97,7 +97,7 @@ def _explains(result: Refused | Told, error: str) -> bool:
 def _check_quota(history: History, lives: Lives, epochs: list[Epoch]) -> Iterator[Violation]:
     """Check that no time has more requests than the quota of the listener allows."""
     counted = [
-        (op.arrived_us, op.written_us, op)
+        op
         for op in history.operations
         if isinstance(op, Produce | Acquire)
         and history.formats.get(op.client, "mamamia") == "mamamia"
@@ -106,31 +106,46 @@ def _check_quota(history: History, lives: Lives, epochs: list[Epoch]) -> Iterato
         and op.succeeded
     ]
     for number, epoch in enumerate(epochs):
-        rates = {state.quotas.get(LISTENER_QUOTA, 0) for state in epoch.states}
-        if len(rates) != 1 or rates == {0}:
+        limits = {state.quotas.get(LISTENER_QUOTA, (0, 0)) for state in epoch.states}
+        if len(limits) != 1:
             continue
+        ((requests, bytes_in),) = limits
         # The change before may take effect until its answer.
         begin_us = epochs[number - 1].last_us if number else epoch.first_us
         for boot in lives.boots:
             ends = [epoch.last_us, *([] if boot.ended_us == NEVER else [boot.ended_us])]
             window = Span(max(begin_us, boot.ready_us), min(ends))
-            here = [each for each in counted if each[2].boot == boot.number]
-            yield from _check_rate(max(rates), window, here)
+            here = [op for op in counted if op.boot == boot.number and _is_within(op, window)]
+            if requests:
+                yield from _check_rate("requests", requests, window, [(op, 1) for op in here])
+            if bytes_in:
+                sizes = [(op, _size(op)) for op in here if isinstance(op, Produce)]
+                yield from _check_rate("bytes", bytes_in, window, sizes)
+
+
+def _is_within(op: Operation, span: Span) -> bool:
+    return span.first_us <= op.arrived_us and op.written_us < span.last_us
+
+
+def _size(op: Produce) -> int:
+    """Return the least size of a request in bytes."""
+    return sum(len(message.payload) for message in op.messages)
 
 
 def _check_rate(
-    rate: int, window: Span, counted: Sequence[tuple[int, int, Operation]]
+    what: str, rate: int, window: Span, counted: Sequence[tuple[Operation, int]]
 ) -> Iterator[Violation]:
-    inside = [each for each in counted if each[0] >= window.first_us and each[1] < window.last_us]
-    last_us = max((first_us for first_us, _, _ in inside), default=0)
+    """Check requests with their costs. The last one of a time may cost more than is left."""
+    last_us = max((op.arrived_us for op, _ in counted), default=0)
     for step_us in (seconds * SECOND for seconds in STEPS_SECONDS):
         for begin_us in range(window.first_us, last_us + 1, step_us):
-            end_us = begin_us + step_us
-            passed = [op for first, last, op in inside if begin_us <= first and last < end_us]
+            span = Span(begin_us, begin_us + step_us)
+            passed = [(op, cost) for op, cost in counted if _is_within(op, span)]
             if not passed:
                 continue
-            took_us = min(step_us, max(op.written_us for op in passed) - begin_us)
-            if len(passed) > rate * (took_us / SECOND + 1) + 1:
-                text = f"{len(passed)} requests in {took_us} us, and the quota is {rate} a second"
-                yield violation("quota", text, *passed[:3])
+            took_us = min(step_us, max(op.written_us for op, _ in passed) - begin_us)
+            total = sum(cost for _, cost in passed)
+            if total > rate * (took_us / SECOND + 1) + max(cost for _, cost in passed):
+                text = f"{total} {what} in {took_us} us, and the quota is {rate} a second"
+                yield violation("quota", text, *(op for op, _ in passed[:3]))
                 return

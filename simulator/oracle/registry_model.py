@@ -91,7 +91,8 @@ class RegistryState:
     keys: dict[str, str] = field(default_factory=dict)
     """Label -> owner."""
     schemas: dict[str, SchemaState] = field(default_factory=dict)
-    quotas: dict[tuple[str, str], int] = field(default_factory=dict)
+    quotas: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    """Requests and bytes of produces a second."""
 
     def __hash__(self) -> int:
         return hash((self.view(), tuple(sorted((n, s.last) for n, s in self.schemas.items()))))
@@ -103,7 +104,7 @@ class RegistryState:
             tuple(sorted(self.lists.values())),
             tuple(sorted(self.keys.items())),
             tuple(sorted((name, one.mode, one.versions) for name, one in self.schemas.items())),
-            tuple(sorted((*key, requests) for key, requests in self.quotas.items())),
+            tuple(sorted((*key, *limits) for key, limits in self.quotas.items())),
         )
 
     # -- permissions -----------------------------------------------------------------------------
@@ -180,7 +181,7 @@ class RegistryState:
             case Probe():
                 return Told(self, op.permissions == self._probed(op))
             case PutQuota():
-                quotas = with_item(self.quotas, (op.kind, op.name), op.requests)
+                quotas = with_item(self.quotas, (op.kind, op.name), (op.requests, op.bytes_in))
                 return Told(replace(self, quotas=quotas))
             case DeleteQuota():
                 quota = op.kind, op.name

@@ -159,7 +159,7 @@ def test_the_view_has_every_part() -> None:
         (ListRule("t", True, False, (("ann", READ),), ()),),
         ((LABEL, "ann"),),
         (("s", "full", ((1, (A,)),)),),
-        (("default", "*", 7),),
+        (("default", "*", 7, 0),),
     )
 
 
@@ -343,6 +343,24 @@ def test_no_time_has_more_requests_than_the_quota_allows(rate: int, found: list[
     assert tale.found() == []
 
 
+@pytest.mark.parametrize(("rate", "found"), [(1_000, []), (10, ["quota"])])
+def test_no_time_has_more_bytes_than_the_quota_allows(rate: int, found: list[str]) -> None:
+    tale = Tale()
+    tale.ask(PutQuota, kind="listener", name="mamamia", bytes_in=rate)
+    for _ in range(50):
+        tale.produce()
+        tale.history.operations[-1].messages = (Message(b"x" * 20),)  # type: ignore[attr-defined]
+    assert tale.found() == found
+
+
+def test_the_last_request_may_take_more_than_is_left() -> None:
+    tale = Tale()
+    tale.ask(PutQuota, kind="listener", name="mamamia", bytes_in=10)
+    tale.produce()
+    tale.history.operations[-1].messages = (Message(b"x" * 2_000),)  # type: ignore[attr-defined]
+    assert tale.found() == []
+
+
 # -- runs ------------------------------------------------------------------------------------------
 
 TOPIC = Topic(name="t")
@@ -429,4 +447,5 @@ def test_runs_that_lose_nothing_have_registrars_and_some_have_security() -> None
     assert 5 < len(secure) < len(drawn)
     assert len({name for plan in secure for name in plan.formats}) == 5
     assert any(plan.clients[-1].quota_requests_max for plan in drawn)
+    assert any(plan.clients[-1].quota_bytes_max for plan in drawn)
     assert not any(plan.settings.principal for plan in plans if plan not in drawn)
