@@ -110,10 +110,11 @@ docs: $(READY)
 screenshots: $(READY)
 	$(BIN)/python -m tests.admin.screenshots docs/_static/console
 
-# ARGS are for the benchmark of the broker; then the other two do not run.
+# ARGS are for the benchmark of the broker; then the other three do not run.
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.archive)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.minutes --size 10 --seconds 30)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.spark)
 
 # A crash point of "changes", "archive" or "requests" is a whole run. make soak runs all points and new seeds.
