@@ -56,7 +56,10 @@ try:
     from brokerd.archive.job import Job, JobReport, plan_job, run_job
     from brokerd.archive.run import Settings
 except ModuleNotFoundError as missing:
-    sys.exit(f"brokerd-rollup: {missing.name} is not installed: `pip install 'brokerd[spark]'`")
+    sys.exit(
+        f"brokerd-rollup: {missing.name} is not installed: run `make spark` in a clone, install "
+        "the Debian package brokerd-archive, or install the wheel as 'brokerd[spark]'"
+    )
 
 DENIED = (401, 403)
 """HTTP status of the admin API without credentials, and without permission."""
