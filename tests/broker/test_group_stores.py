@@ -284,6 +284,18 @@ def test_an_acquire_opens_a_bounded_number_of_stores() -> None:
     assert len(first) + len(lease_all(house)) == OPENS_MAX + 10
 
 
+def test_an_acquire_ends_where_all_partitions_have_only_lost_records() -> None:
+    """Their stores have no state to keep, so each search would open the same ones again."""
+    house = House()
+    topic = house.broker.topics.create("t", 2 * OPENS_MAX)
+    for partition in topic.partitions:
+        partition.skip_offsets(5)
+    assert lease(house) == []
+    produce(house, "t", b"a", index=OPENS_MAX + 1)
+    assert lease(house) == [(5, b"a")]
+    assert lease(house) == []
+
+
 class TestOlderSnapshot:
     """Older versions wrote a store for each partition of the topic."""
 

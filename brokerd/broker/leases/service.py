@@ -264,7 +264,7 @@ class LeaseService:
             partition = partitions[(first + step) % len(partitions)]
             group_partition = kept.get(partition.index)
             if group_partition is None:
-                if partition.start_offset >= partition.next_offset:
+                if not partition.has_records():
                     continue
                 group_partition = GroupPartition(group, partition)
             due_us = group_partition.scheduled_us

@@ -182,6 +182,11 @@ class Partition:
         """Forget the gaps below the start offset."""
         self.gaps = [gap for gap in self.gaps if gap[1] > self.start_offset]
 
+    def has_records(self) -> bool:
+        """Return whether any offset from the start on has a record: lost ones do not count."""
+        start, end = self.start_offset, self.next_offset
+        return start < end and (not self.gaps or bool(self.without_gaps(start, end)))
+
     def skip_offsets(self, count: int) -> None:
         """Skip the next ``count`` offsets."""
         self.gaps.append((self.next_offset, self.next_offset + count))
@@ -491,7 +496,7 @@ class GroupPartition:
             return False
         end = self.partition.next_offset
         if self._packed is None:
-            return self.partition.start_offset >= end
+            return not self.partition.has_records()
         return self._lowest >= end
 
     def settle_removed(self) -> int:
