@@ -415,8 +415,8 @@ class Echo(Protocol):
 class Loop:
     """An epoll reactor that the test turns, and an accepted connection."""
 
-    def __init__(self) -> None:
-        self.reactor = EPollReactor()
+    def __init__(self, reactor: Any = None) -> None:
+        self.reactor = reactor or EPollReactor()
         self.undo = read_directly(self.reactor)
         self.usual = 0
         usual = self.reactor._doReadOrWrite
@@ -469,6 +469,24 @@ class TestReadDirectly:
         loop.turn()
         assert len(transport.dataBuffer) == 1 << 20
         assert transport._tempDataLen == 19 << 20
+
+    def test_many_writable_connections_take_turns(self, loop: Loop) -> None:
+        """Each look at the clock costs a second, so a turn has time for one write."""
+        more = [Loop(loop.reactor) for _ in range(2)]
+        transports = [one.protocol.transport for one in (loop, *more)]
+        for transport in transports:
+            transport.write(bytes(8 << 20))
+        seconds = iter(range(1000))
+        loop.reactor.seconds = lambda: next(seconds)
+        served = []
+        for _ in range(6):
+            before = [unsent_bytes(one) for one in transports]
+            loop.turn()
+            after = [unsent_bytes(one) for one in transports]
+            served += [n for n in range(3) if after[n] < before[n]]
+        assert sorted(served[:3]) == sorted(served[3:]) == [0, 1, 2]
+        for one in more:
+            one.peer.close()
 
     def test_the_end_of_a_connection_is_told_once(self, loop: Loop) -> None:
         loop.peer.close()
