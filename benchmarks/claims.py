@@ -40,6 +40,9 @@ RECORDS = 24
 ASKED = 20
 """Requests of each connection."""
 FRAME_BYTES = 3_000_000
+RECEIVE_BYTES = 64 << 10
+"""Buffer of the kernel for each client that never reads. With buffers of megabytes, 2,000 clients
+exceed the kernel's memory for TCP (``net.ipv4.tcp_mem``), and it drops the packets of all."""
 LEAVE_SECONDS = 20.0
 """Longest time until the broker has noticed that all clients left; paused ones wait for a cut."""
 SETTLE_SECONDS = 2.0
@@ -105,6 +108,7 @@ class Peers:
             with suppress(OSError):
                 opened = addresses.open_socket(addresses.parse_address(address), 10.0)
                 self._stack.callback(opened.close)
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
                 opened.setblocking(False)
                 self._sockets[opened] = memoryview(make(number))
 

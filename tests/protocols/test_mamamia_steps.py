@@ -264,8 +264,8 @@ def test_two_large_batches_with_one_sequence_are_appended_once() -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_large_batch_without_room_waits_before_small_requests(leaves: bool) -> None:
-    """Small requests that come later do not pass it; a client that leaves appends nothing."""
+def test_a_large_batch_without_room_waits_before_later_requests(leaves: bool) -> None:
+    """Later requests of more than 64 KiB do not pass; a client that leaves appends nothing."""
     house = SteppedHouse(
         settings=BrokerSettings(max_uncommitted_bytes=1 << 20, frame_bytes=1 << 20)
     )
@@ -282,7 +282,7 @@ def test_a_large_batch_without_room_waits_before_small_requests(leaves: bool) ->
         house.steps.step()
     assert house.broker.topics.existing("orders").partitions[0].next_offset == 0
     late = house.connect()
-    late.send(mm.Produce("orders", b"late"))
+    late.send(mm.Produce("orders", bytes(70_000)))  # small ones pass
     if leaves:
         client.disconnect()
     house.run()
@@ -342,3 +342,18 @@ def test_huge_bodies_are_decoded_one_after_the_other(
     done += [n for n, client in enumerate(clients) if client.transport.received and n not in done]
     assert done == ([2] if leaves else [0, 1, 2])
     assert not house.factory.decodes._waiting
+
+
+def test_a_client_whose_last_run_was_short_does_not_wait_for_the_turn_of_others() -> None:
+    house = SteppedHouse()
+    client, new = house.connect(), house.connect()
+    client.send(mm.Produce("orders", b"x"))
+    house.run()
+    house.factory.slices.is_full = True
+    client.send(mm.Produce("orders", b"y"))
+    new.send(mm.Produce("orders", b"z"))
+    house.run()
+    assert client.answers() == [mm.Produced(0), mm.Produced(1)]
+    assert new.answers() == []
+    house.finish()
+    assert new.answers() == [mm.Produced(2)]

@@ -210,6 +210,8 @@ class Connection(Protocol):
         self._serving = False
         self._serve_again = False
         self._pass_ends = 0.0
+        self._is_light = False
+        """Whether the last pass was short: the next one does not wait for the turn of others."""
         self._made_us = 0
         self._slice_owner: SliceOwner | None = None
         self._slice_owner_name = ""
@@ -566,7 +568,7 @@ class Connection(Protocol):
             self._serve_again = True
             return
         factory = self.factory
-        if factory.slices.is_full:
+        if factory.slices.is_full and not self._is_light:
             self._wait_for_turn()
             return
         self._serving = True
@@ -585,8 +587,10 @@ class Connection(Protocol):
         except Exception:
             self._fault()
         self._serving = False
-        if factory.clock.seconds() - began_seconds > CHARGED_SECONDS:
-            factory.slices.charge(self.slice_owner(), factory.clock.seconds() - began_seconds)
+        took_seconds = factory.clock.seconds() - began_seconds
+        self._is_light = took_seconds <= CHARGED_SECONDS
+        if not self._is_light:
+            factory.slices.charge(self.slice_owner(), took_seconds)
         if self._queue:
             self._check_in_flight()
         elif self.ending:
