@@ -220,9 +220,7 @@ def read_directly(reactor: Any) -> Callable[[], None]:
                 continue
             turns[descriptor] = turn
             join_less(selectable)
-            log.callWithLogger(
-                selectable, reactor._doReadOrWrite, selectable, descriptor, writable
-            )
+            log.callWithLogger(selectable, reactor._doReadOrWrite, selectable, descriptor, writable)
             if reactor.seconds() > end_seconds:
                 break
 
