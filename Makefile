@@ -20,7 +20,8 @@ WITH_JOBS = $(if $(JOBS),--jobs $(JOBS))
 PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),auto)
 SOAK_SECONDS ?= 14400
 COMPILED := build/compiled
-COMPILED_TESTS := tests/test_build_backend.py tests/test_walformat.py tests/groups tests/codecs
+COMPILED_TESTS := tests/test_build_backend.py tests/test_walformat.py tests/groups tests/codecs tests/wal tests/broker \
+    tests/protocols
 # Tests start hundreds of programs. Compiled modules halve the time that each needs to start.
 export PYTHONDONTWRITEBYTECODE =
 

@@ -7,10 +7,23 @@ import os
 from configparser import ConfigParser
 from pathlib import Path
 
+from _pytest import monkeypatch
+
 ROOT = Path(__file__).resolve().parents[1]
 
 COMPILED = os.environ.get("TESTED_BROKERD") == "compiled"
 """Whether the tests have to run on compiled modules: `make test-compiled`."""
+
+
+def replaces_method(error: AttributeError) -> bool:
+    """Return whether a test itself, not brokerd, set an attribute that is a compiled method."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    setter = "" if traceback is None else traceback.tb_frame.f_code.co_filename
+    return str(error).endswith("is read-only") and (
+        setter == monkeypatch.__file__ or ROOT / "tests" in Path(setter).parents
+    )
 
 
 def modules_to_compile() -> list[str]:

@@ -19,7 +19,7 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -36,7 +36,7 @@ from brokerd.security import passwords
 from brokerd.server.compiled import compiled_modules
 from tests.archive.inline import map_with_session
 from tests.archive.s3 import bucket, environment, s3_server
-from tests.compiled import COMPILED, modules_to_compile
+from tests.compiled import COMPILED, modules_to_compile, replaces_method
 
 __all__ = ["bucket", "s3_server"]
 
@@ -112,6 +112,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
     if _is_worker:
         items.sort(key=_turn)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """Skip a test that Python keeps from replacing a method of a compiled object."""
+    try:
+        return (yield)
+    except AttributeError as error:
+        if COMPILED and replaces_method(error):
+            pytest.skip(f"pure Python only: {error}")
+        raise
 
 
 def pytest_collection_finish() -> None:

@@ -16,15 +16,19 @@ from types import ModuleType
 import pytest
 
 from brokerd.server.compiled import compiled_modules, is_compiled
-from tests.compiled import COMPILED, modules_to_compile, paths_to_compile
+from tests.compiled import COMPILED, modules_to_compile, paths_to_compile, replaces_method
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 600
 
 
 @pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The backend, as a build frontend imports it, to compile where it can."""
+def backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The backend, as a build frontend imports it, to compile where it can.
+
+    It works in a directory of its own, because it removes libraries of earlier builds.
+    """
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BROKERD_COMPILE", "auto")
     monkeypatch.delenv("CC", raising=False)
     spec = importlib.util.spec_from_file_location("backend", ROOT / "scripts/build_backend.py")
@@ -141,7 +145,6 @@ def test_libraries_of_an_earlier_build_are_removed(
     for path in (old, page):
         path.parent.mkdir(parents=True)
         path.touch()
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BROKERD_COMPILE", "0")
     build(backend, monkeypatch)
     assert not old.exists() and page.exists()
@@ -201,6 +204,28 @@ def test_brokerd_tells_whether_it_is_compiled() -> None:
     modules_to_compile()
     assert is_compiled() is COMPILED
     assert len(compiled_modules()) == (len(paths_to_compile()) if COMPILED else 0)
+
+
+class Fixed:
+    """Refuses a replacement of its method, as objects of compiled classes do."""
+
+    __slots__ = ()
+
+    def method(self) -> None: ...
+
+
+def test_only_a_replacement_by_a_test_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled brokerd that replaces a method itself has a fault."""
+    with pytest.raises(AttributeError, match="is read-only") as by_monkeypatch:
+        monkeypatch.setattr(Fixed(), "method", print)
+    with pytest.raises(AttributeError, match="is read-only") as by_test:
+        Fixed().method = print  # type: ignore[method-assign]
+    with pytest.raises(AttributeError, match="is read-only") as by_brokerd:
+        exec(compile("fixed.method = print", "brokerd/broker/x.py", "exec"), {"fixed": Fixed()})
+    with pytest.raises(AttributeError) as other:
+        getattr(Fixed(), "other")  # noqa: B009
+    errors = (by_monkeypatch, by_test, by_brokerd, other)
+    assert [replaces_method(error.value) for error in errors] == [True, True, False, False]
 
 
 @pytest.fixture

@@ -639,6 +639,7 @@ class TestManyAtOnce:
         assert (info.leased, info.ready) == (1, 3 * END_DUE_MAX - 1)
         assert house.crash().broker.overview.group_info("t", "g").leased == 1
 
+    @pytest.mark.pure_only("replaces properties of a class")
     def test_lapses_leave_the_space_that_an_acquire_was_admitted_with(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -343,6 +343,7 @@ class TestFailures:
             rig.run()
             assert rig.durable == [] and len(rig.fatal) == 1
 
+    @pytest.mark.pure_only("replaces functions of a module")
     @pytest.mark.parametrize("step", ["encode_frames", "SegmentWrite", "encode_segment_header"])
     def test_whatever_stops_the_making_of_a_commit_is_fatal(
         self, step: str, monkeypatch: pytest.MonkeyPatch
