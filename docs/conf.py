@@ -1,4 +1,4 @@
-"""Settings of the documentation build: `make docs` writes HTML to docs/_build/html.
+"""Settings of the documentation build: `make docs` writes HTML to build/docs.
 
 The build reads nothing but this directory. It fetches no inventory and no font.
 """
