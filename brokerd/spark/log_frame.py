@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
 from brokerd.archive.contract.layout import BUCKET, RECORDS
 from brokerd.archive.parquet.column_facts import Text
+from brokerd.archive.storage.address import ObjectAddress, Place
+from brokerd.errors import BrokerdError
 from brokerd.spark.clock import now_us
 from brokerd.spark.location import open_location
 from brokerd.spark.options import BadOption, Payload, batch_request, option_texts, parse_options
@@ -52,33 +54,58 @@ SCAN_OPTIONS = {
 }
 """Options of Spark's reader. They override settings of the session that would lose rows, change
 times, or accept damaged pages."""
+BUCKET_SCHEME = "bucketScheme"
+"""The option of `brokerd.spark.log` that lets Spark's own reader scan an archive in a bucket."""
 
 _GLOB = re.compile(r"([{}\[\]*?\\])")
 """Characters of a path that Spark would take for a pattern."""
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+_NO_FILE_SYSTEM = ("No FileSystem for scheme", "ClassNotFoundException", "NoClassDefFoundError")
+"""Parts of the texts of Java's errors."""
 _FIRST, _END = "__first", "__end"
 _udf: Any = vars(F)["arrow_udf"]  # pyspark exports no type of it
 
 
+class NoFileSystem(BrokerdError):
+    """Spark lacks the jars that read a bucket."""
+
+
 def read_log(spark: SparkSession, place: str, options: Mapping[str, object]) -> DataFrame:
     """Plan a query, and return its rows: `brokerd.spark.log`."""
-    parsed = parse_options({**option_texts(options), "path": place})
+    texts = option_texts(options)
+    scheme = _pop_scheme(texts)
+    parsed = parse_options({**texts, "path": place})
     if parsed.table != RECORDS.name:
         raise BadOption(
             f"log() has the table {RECORDS.name}: read {parsed.table} by "
             "spark.read.format('brokerd')"
         )
     if parsed.payload == "schema":
-        return spark.read.format(FORMAT).options(**option_texts(options)).load(place)
+        return spark.read.format(FORMAT).options(**texts).load(place)
     rows = row_format(parsed)
     location = open_location(parsed.path, parsed.archive)
     request = rows.add_columns(batch_request(parsed))
-    plan = plan_query(location, request, now_us(), has_scans=True)
-    frames = [*_scanned(spark, Path(str(records_table(location.archive))), plan, rows)]
+    table = records_table(location.archive)
+    is_bucket = isinstance(table, ObjectAddress)
+    if scheme and not is_bucket:
+        raise BadOption(f"{BUCKET_SCHEME} is for an archive in a bucket, and {table} is none")
+    plan = plan_query(location, request, now_us(), has_scans=bool(scheme) or not is_bucket)
+    frames = [*_scanned(spark, _Uris(table, scheme), plan, rows)]
     if plan.splits:
         frames.append(_split_rows(spark, plan, rows))
     if not frames:
         return spark.createDataFrame([], rows.schema())
     return reduce(lambda one, two: one.unionByName(two), frames)
+
+
+def _pop_scheme(texts: dict[str, str]) -> str:
+    """Remove the option ``bucketScheme`` and return its value, or "". Raises `BadOption`."""
+    for name in [one for one in texts if one.lower() == BUCKET_SCHEME.lower()]:
+        scheme = texts.pop(name)
+        if not _SCHEME.fullmatch(scheme):
+            raise BadOption(f"{BUCKET_SCHEME}={scheme!r} is no scheme: give s3a, for example")
+        return scheme
+    return ""
 
 
 # -- Splits --------------------------------------------------------------------------------------
@@ -97,16 +124,35 @@ def _split_rows(spark: SparkSession, plan: Plan, rows: RowFormat) -> DataFrame:
 # -- Scans ---------------------------------------------------------------------------------------
 
 
-def _scanned(spark: SparkSession, table: Path, plan: Plan, rows: RowFormat) -> Iterator[DataFrame]:
+class _Uris(NamedTuple):
+    """The addresses of the table's files for Spark."""
+
+    table: Place
+    scheme: str
+    """The scheme for a bucket."""
+
+    def root(self) -> str:
+        """Return the address of the table."""
+        if isinstance(self.table, ObjectAddress):
+            return str(self.table._replace(scheme=self.scheme))
+        return f"file://{self.table}"
+
+    def file(self, path: str) -> str:
+        """Return the address of a file. Spark takes it for a pattern, so it is escaped."""
+        return _GLOB.sub(r"\\\1", f"{self.root()}/{path}")
+
+
+def _scanned(spark: SparkSession, uris: _Uris, plan: Plan, rows: RowFormat) -> Iterator[DataFrame]:
     """Yield the rows of each scan."""
     file_schema = RowFormat(rows.layout, _file_columns(rows), "bytes").schema()
     file_schema = file_schema.add(BUCKET, "integer")
-    options = {**SCAN_OPTIONS, "basePath": f"file://{table}"}
+    options = {**SCAN_OPTIONS, "basePath": uris.root()}
     is_converted = rows.payload == "json" and VALUE in rows.columns
     for scan in plan.scans:
         for text, paths in _by_text(scan) if is_converted else [(Text.UNKNOWN, scan.paths)]:
-            uris = [_file_uri(table / path) for path in paths]
-            frame = spark.read.schema(file_schema).options(**options).parquet(*uris)
+            reader = spark.read.schema(file_schema).options(**options)
+            with _told_of_jars(uris.scheme):
+                frame = reader.parquet(*map(uris.file, paths))
             frame = _filtered(spark, frame, scan)
             if scan.topics:
                 frame = frame.withColumns(_topic_columns(scan.topics))
@@ -147,8 +193,21 @@ def _file_columns(rows: RowFormat) -> tuple[str, ...]:
     return tuple(column.name for column in rows.layout.file_columns())
 
 
-def _file_uri(path: Path) -> str:
-    return "file://" + _GLOB.sub(r"\\\1", str(path))
+@contextmanager
+def _told_of_jars(scheme: str) -> Iterator[None]:
+    """Raise `NoFileSystem` in place of Java's error if Spark lacks the scheme's file system."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if not scheme or not any(one in text for one in _NO_FILE_SYSTEM):
+            raise
+        raise NoFileSystem(
+            f"Spark has no file system for {scheme}: start the session with its jars, for s3a "
+            "spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION with the version of Spark's "
+            f"hadoop-client-api, or leave out {BUCKET_SCHEME}, so that Python reads the archive "
+            "(docs/spark.rst)"
+        ) from error
 
 
 def _filtered(spark: SparkSession, frame: DataFrame, scan: FileScan) -> DataFrame:

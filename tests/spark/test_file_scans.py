@@ -13,6 +13,7 @@ import pytest
 from brokerd.archive.contract.view import DamagedArchive
 from brokerd.archive.parquet.column_facts import Text
 from brokerd.archive.storage.address import ObjectAddress
+from brokerd.archive.storage.store import open_store
 from brokerd.spark.location import Location
 from brokerd.spark.plan import file_scans, query_plan
 from brokerd.spark.plan.file_scans import FileScan
@@ -146,19 +147,31 @@ def test_a_scan_knows_which_files_have_text_alone(tmp_path: Path) -> None:
     assert scan.texts == (Text.UTF8, Text.NO_MSGPACK, Text.UNKNOWN)
 
 
-def test_brokerd_reads_what_spark_cannot(log: Log, tmp_path: Path, bucket: ObjectAddress) -> None:
-    """Topics that are known by their names alone, and buckets."""
+def test_brokerd_reads_what_spark_cannot(log: Log) -> None:
+    """Topics that are known by their names alone."""
     expected = log.read()
     log.place = Location(None, str(log.root))
     plan = log.plan(has_scans=True)
     assert plan.scans == () and scanned_rows(log.root, plan) == expected == log.read()
+
+
+def test_a_damaged_footer_in_a_bucket_is_an_error_of_the_plan(
+    tmp_path: Path, bucket: ObjectAddress
+) -> None:
     remote = Log(tmp_path / "remote", bucket)
     remote.append(remote.create("one"), 0, b"a")
     remote.seal()
     remote.publish()
     remote.roll_up()
-    plan = remote.plan(has_scans=True)
-    assert plan.scans == () and len(plan.splits) == 1
+    (scan,) = remote.plan(has_scans=True).scans
+    assert scan.topics == {1: (1, "one")}
+    store = open_store(bucket / "records")
+    (path,) = scan.paths
+    content = bytearray(store.read(path, 1 << 20))
+    content[-50] ^= 1
+    store.put(path, bytes(content))
+    with pytest.raises(DamagedArchive, match="the checksum of its footer"):
+        remote.plan(has_scans=True)
 
 
 def test_a_damaged_footer_is_an_error_of_the_plan(log: Log) -> None:

@@ -16,6 +16,7 @@ import brokerd.spark
 from benchmarks.engines import opened_files
 from brokerd.archive.storage.address import ObjectAddress
 from brokerd.spark.location import BadLocation
+from brokerd.spark.log_frame import NoFileSystem
 from brokerd.spark.options import BadOption
 from brokerd.spark.plan import file_scans
 from tests.archive.making import damage
@@ -272,6 +273,23 @@ def test_an_archive_in_a_bucket_is_read_in_python(
         frame = brokerd.spark.log(source, place, **options)
         assert frame.inputFiles() == []
         assert len(rows(frame)) == count
+
+
+def test_a_bucket_needs_the_jars_of_its_scheme(
+    source: SparkSession, tmp_path: Path, bucket: ObjectAddress
+) -> None:
+    """Which this session lacks. `test_s3a.py` has them."""
+    log = Log(tmp_path / "data", bucket)
+    log.append(log.create("one"), 0, b"a")
+    log.seal()
+    log.publish()
+    log.roll_up()
+    with pytest.raises(NoFileSystem, match=r"Spark has no file system for s3a: .*hadoop-aws"):
+        brokerd.spark.log(source, str(log.path), archive=str(bucket), bucketScheme="s3a")
+    with pytest.raises(BadOption, match="bucketScheme='s3a:' is no scheme"):
+        brokerd.spark.log(source, str(bucket), bucketScheme="s3a:")
+    with pytest.raises(BadOption, match="bucketScheme is for an archive in a bucket"):
+        brokerd.spark.log(source, str(Log(tmp_path / "other").path), BUCKETSCHEME="s3a")
 
 
 def test_paths_are_no_patterns(source: SparkSession, tmp_path: Path) -> None:

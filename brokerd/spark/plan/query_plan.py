@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from brokerd.archive.journal.segment_list import damaged_places
-from brokerd.archive.storage.address import ObjectAddress
 from brokerd.errors import BrokerdError
 from brokerd.spark.location import Location
 from brokerd.spark.plan.archive_files import (
@@ -99,8 +98,7 @@ def plan_query(location: Location, request: Request, now_us: int, has_scans: boo
     """Divide a query into splits, and return the plan.
 
     :param now_us: records that expire at this time or earlier are skipped.
-    :param has_scans: whether Spark's own reader reads archive files where it can. It reads
-        directories; brokerd reads buckets.
+    :param has_scans: whether Spark's own reader reads archive files where it can.
     :raises BrokerdError: the log cannot be read, or does not fit the request.
     """
     for _ in range(TRIES):
@@ -128,7 +126,7 @@ class _Planner:
         has_scans: bool,
     ) -> None:
         table = records_table(location.archive)
-        self._scanned_table = None if isinstance(table, ObjectAddress) or not has_scans else table
+        self._scanned_table = table if has_scans else None
         self._location = location
         self._request = request
         self._snapshot = snapshot
