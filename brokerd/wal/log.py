@@ -95,7 +95,7 @@ class Wal:
         """Called when all frames up to a ticket are durable."""
         self.on_room: Callable[[], None] = lambda: None
         """Called when an allocation has ended."""
-        self.on_sealed: Callable[[], None] = lambda: None
+        self.on_sealed: list[Callable[[], None]] = []
         """Called when a segment is complete and its index is on the disk."""
         self.on_disk_full: Callable[[], None] = lambda: None
         """Called when the disk has no room for another segment."""
@@ -141,7 +141,7 @@ class Wal:
         self._sealer = Sealer(
             disk, path, background, self._catalog, self.fail, self._close_when_idle
         )
-        self._sealer.on_sealed = lambda: self.on_sealed()
+        self._sealer.on_sealed = self._report_sealed
         self.deleter = SegmentDeleter(
             disk,
             path,
@@ -658,6 +658,10 @@ class Wal:
                 event_id="index-failed",
             )
         return index
+
+    def _report_sealed(self) -> None:
+        for sealed in self.on_sealed:
+            sealed()
 
     def _report_bad_index(self, problem: str) -> None:
         self.bad_indexes += 1

@@ -65,8 +65,11 @@ def test_an_index_goes_when_its_segment_is_gone(house: House) -> None:
     house.disk.make_directory(DIRECTORY)
     house.disk.create(f"{DIRECTORY}/00000000000000999999.evx")
     house.disk.create(f"{DIRECTORY}/notes.txt")
+    ask(house, Produce("orders", b"y"))
+    seal(house)
     house.pass_time(CHECK_SECONDS + 2)
-    assert indexes(house) == [f"{FIRST}.evx", "notes.txt"]
+    assert f"{FIRST}.evx" in indexes(house) and len(indexes(house)) == 3
+    assert "00000000000000999999.evx" not in indexes(house)
 
 
 def test_a_damaged_segment_is_told_once(house: House) -> None:

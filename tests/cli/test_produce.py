@@ -100,15 +100,15 @@ def test_a_failure_in_the_middle_says_how_far_it_came(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = shell.caller.house.broker
-    append, done = broker.appender.append, []
+    append_rows, done = broker.appender.append_rows, []
 
-    def fail_late(*arguments: object, **more: object) -> int:
-        if len(done) >= 1_000:
+    def fail_late(*arguments: object) -> int:
+        if done:
             raise NoSpace("the disk is full; free some space")
         done.append(0)
-        return append(*arguments, **more)  # type: ignore[arg-type]
+        return append_rows(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(broker.appender, "append", fail_late)
+    monkeypatch.setattr(broker.appender, "append_rows", fail_late)
     lines = "".join(f"{number}\n" for number in range(1_500))
     text = shell.refused("produce", "orders", "--lines", input=lines)
     assert text == "1000 records are in; then: the disk is full; free some space"

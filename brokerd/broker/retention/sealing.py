@@ -38,7 +38,7 @@ class Sealing:
         self._clock = clock
         self._after_seal = after_seal
         self._waiting: list[_Request] = []
-        wal.on_sealed = self._on_sealed
+        wal.on_sealed.append(self._on_sealed)
 
     def stop(self) -> None:
         """Drop all requests without an answer."""

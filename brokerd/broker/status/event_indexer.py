@@ -20,7 +20,7 @@ from brokerd.wal.event_indexes import EventIndexBuild
 from brokerd.worker_pool import WorkerPool
 
 CHECK_SECONDS: Final = 10.0
-"""Time between two searches for segments without an index."""
+"""Time from a start or a sealed segment to the search for segments without an index."""
 
 PAUSE_SECONDS: Final = 0.1
 """Pause between slices of 2 MiB."""
@@ -42,11 +42,22 @@ class EventIndexer:
         self._damaged: set[bytes] = set()
         """Ids of segments whose index could not be made."""
         self._call: Timer | None = None
+        self._is_at_work = False
+        self._is_checked = False
+        """Whether no segment was sealed since the last search began."""
         self._stopped = False
 
     def start(self) -> None:
-        """Begin to look for segments without an index."""
-        self._later(CHECK_SECONDS, self._check)
+        """Search for segments without an index now, and after each sealed segment."""
+        self._wal.on_sealed.append(self._wake)
+        if self._wal.segments():
+            self._wake()
+
+    def _wake(self) -> None:
+        self._is_checked = False
+        if not self._is_at_work:
+            self._is_at_work = True
+            self._later(CHECK_SECONDS, self._check)
 
     def stop(self) -> None:
         """Start no more work and ignore the results of threads."""
@@ -64,17 +75,18 @@ class EventIndexer:
             self._call = self._clock.callLater(seconds, run)
 
     def _submit(
-        self, work: Callable[[], Any], done: Callable[[Any, BrokerdError | None], None]
+        self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]
     ) -> None:
-        """Run work in a thread, then ``done``. After an error of the disk, check again later."""
+        """Run work in a thread, then ``done``. After an error of the disk, check again later.
+
+        A missing file is no error of the disk.
+        """
 
         def ended(result: Any, error: Exception | None) -> None:
             if self._stopped:
                 return
-            if error is None or isinstance(error, BrokerdError):
+            if error is None or isinstance(error, (BrokerdError, FileNotFoundError)):
                 done(result, error)
-            elif isinstance(error, FileNotFoundError):  # the segment was deleted meanwhile
-                self._later(CHECK_SECONDS, self._check)
             elif isinstance(error, OSError):
                 self._warn(error)
                 self._later(RETRY_SECONDS, self._check)
@@ -92,6 +104,7 @@ class EventIndexer:
 
     def _check(self) -> None:
         """Remove indexes without a segment, then make one that is missing."""
+        self._is_checked = True
         segments = [segment for segment in self._wal.segments() if segment.sealed]
         first_lsns = {segment.first_lsn for segment in segments}
 
@@ -101,19 +114,24 @@ class EventIndexer:
                 self._indexes.remove(first_lsn)
             return names
 
-        def found(names: set[int], _: object) -> None:
+        def found(names: set[int] | None, _: object) -> None:
             for segment in reversed(segments):
+                if names is None:  # an index file went away on its own
+                    break
                 if segment.first_lsn not in names and segment.segment_id not in self._damaged:
                     self._step(segment, self._indexes.build(segment))
                     return
-            self._later(CHECK_SECONDS, self._check)
+            self._is_at_work = False
+            if not self._is_checked:
+                self._wake()
 
         self._submit(remove_others, found)
 
     def _step(self, segment: SegmentStatus, build: EventIndexBuild) -> None:
-        def done(is_written: bool, error: BrokerdError | None) -> None:
+        def done(is_written: bool, error: Exception | None) -> None:
             if error is not None:
-                self._warn(error)
+                if isinstance(error, BrokerdError):
+                    self._warn(error)  # otherwise the segment was deleted meanwhile
                 self._damaged.add(segment.segment_id)
             is_ended = is_written or error is not None
             self._later(PAUSE_SECONDS, self._check if is_ended else next_step)
