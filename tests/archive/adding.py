@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from brokerd.archive.contract.layout import RECORDS, Range, arrow_schema, records_name
 from brokerd.archive.delta.actions import AddFile
-from brokerd.archive.delta.log_files import COMMITS, FileStats, commit_name, encode_commit
+from brokerd.archive.delta.log_files import (
+    COMMITS,
+    OPEN_PROTOCOL,
+    FileStats,
+    Protocol,
+    commit_name,
+    encode_commit,
+)
 from brokerd.archive.delta.table import Table
 from brokerd.archive.parquet.writer import FileInfo, FileWriter
 from brokerd.archive.storage.address import Place
@@ -38,12 +45,19 @@ def records_file(
     return AddFile(path, 1000 + end - first, known._replace(**facts), low, high)
 
 
-def open_to_writers(table: Place) -> None:
-    """Make a new table one of an older version of brokerd, which other programs could write."""
+def lower_protocol(table: Place, old: Protocol) -> None:
+    """Make a new table one of an older version of brokerd."""
     path = Path(str(table)) / COMMITS / commit_name(0)
     _, _, *actions = map(json.loads, path.read_bytes().splitlines())
-    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
-    path.write_bytes(encode_commit([protocol, *actions], "CREATE TABLE", NOW_MS))
+    protocol: dict[str, Any] = {"minReaderVersion": old.reader, "minWriterVersion": old.writer}
+    if old.features:
+        protocol["writerFeatures"] = list(old.features)
+    path.write_bytes(encode_commit([{"protocol": protocol}, *actions], "CREATE TABLE", NOW_MS))
+
+
+def open_to_writers(table: Place) -> None:
+    """Make a new table one of the oldest brokerd, which other programs could write."""
+    lower_protocol(table, OPEN_PROTOCOL)
 
 
 def shared_file(

@@ -24,9 +24,11 @@ from brokerd.archive.delta.checkpoints import checkpoint_if_due
 from brokerd.archive.delta.history import list_versions
 from brokerd.archive.delta.log_files import (
     COMMITS,
+    OLDER_PROTOCOLS,
     PROTOCOL,
     SUMS,
     FileStats,
+    Protocol,
     Snapshot,
     checkpoint_name,
     commit_name,
@@ -42,6 +44,7 @@ from tests.archive.adding import (
     NOW_MS,
     OTHER_LOG_ID,
     Row,
+    lower_protocol,
     open_to_writers,
     records_file,
     write_records,
@@ -382,16 +385,16 @@ def test_table_with_features_of_a_later_delta_protocol_is_refused(table: Table) 
     assert "reader 1, writer 7 (a, brokerd), which brokerd does not" in str(refused(table))
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-def test_other_programs_read_and_do_not_write(table: Table, is_old: bool) -> None:
+@pytest.mark.parametrize("old", [None, *OLDER_PROTOCOLS])
+def test_other_programs_read_and_do_not_write(table: Table, old: Protocol | None) -> None:
     """Also a table of an older version, once its protocol was raised; and from a checkpoint."""
-    if is_old:
-        open_to_writers(table.path)
+    if old is not None:
+        lower_protocol(table.path, old)
         table = Table(table.path.parent, table.layout, LOG_ID)
     rows = [Row(1, 0, offset) for offset in range(5)]
     info = write_records(table, [Range(1, 0, 0, 5)], rows)
     table.commit([add_file(info)], now_ms=NOW_MS)
-    assert table.keep_out_writers(NOW_MS) == is_old
+    assert table.keep_out_writers(NOW_MS) == (old is not None)
     assert not table.keep_out_writers(NOW_MS)
     for with_checkpoint in (False, True):
         if with_checkpoint:
@@ -409,6 +412,15 @@ def test_other_programs_read_and_do_not_write(table: Table, is_old: bool) -> Non
             with pytest.raises(DeltaError, match="brokerd"):
                 write()
     assert fresh(table).protocol == PROTOCOL
+
+
+def test_the_protocol_names_the_invariants_of_the_columns(table: Table) -> None:
+    """Delta Spark reads no table whose metadata has a feature that the protocol does not name."""
+    lines = (table.path / COMMITS / commit_name(0)).read_bytes().splitlines()
+    actions = {name: action for line in lines for name, action in json.loads(line).items()}
+    columns = json.loads(actions["metaData"]["schemaString"])["fields"]
+    assert not all(column["nullable"] for column in columns)
+    assert actions["protocol"]["writerFeatures"] == ["brokerd", "invariants"]
 
 
 def test_whose_table_it_is_stands_in_it(table: Table) -> None:

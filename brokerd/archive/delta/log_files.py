@@ -50,9 +50,12 @@ class Protocol(NamedTuple):
     """The writer features, in order."""
 
 
-PROTOCOL = Protocol(1, 7, (WRITER_FEATURE,))
+PROTOCOL = Protocol(1, 7, (WRITER_FEATURE, "invariants"))
+"""Columns that are not nullable are invariants: Delta Spark reads no such table without it."""
 OPEN_PROTOCOL = Protocol(1, 2)
-"""The protocol of tables of older versions of brokerd, which other programs may write."""
+"""The protocol of the oldest tables of brokerd, which other programs may write."""
+OLDER_PROTOCOLS = (OPEN_PROTOCOL, Protocol(1, 7, (WRITER_FEATURE,)))
+"""Protocols of tables of older versions of brokerd."""
 
 
 class FileStats(NamedTuple):

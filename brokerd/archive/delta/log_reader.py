@@ -16,7 +16,7 @@ from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.delta.log_files import (
     COMMITS,
     FILE_BYTES_MAX,
-    OPEN_PROTOCOL,
+    OLDER_PROTOCOLS,
     PROTOCOL,
     SUMS,
     Actions,
@@ -176,7 +176,7 @@ def check_actions(actions: Actions, log_id: str, table: Place) -> None:
     """Check the properties and the Delta protocol. Raises ForeignArchive and NewerFormat."""
     if actions.configuration is not None:
         check_properties(actions.configuration, log_id, table)
-    if actions.protocol not in (None, PROTOCOL, OPEN_PROTOCOL):
+    if actions.protocol not in (None, PROTOCOL, *OLDER_PROTOCOLS):
         raise ForeignArchive(
             f"{table}: another program raised the table's Delta protocol to reader "
             f"{actions.protocol.reader}, writer {actions.protocol.writer} "
