@@ -5,7 +5,7 @@
 # of test, test-slow, sim, fuzz and soak; the default is all cores.
 
 .DEFAULT_GOAL := help
-.PHONY: help run spark demo test test-slow test-compiled compiled-tests sim fuzz bench compare lint docs screenshots soak rehearsal wheel deb clean
+.PHONY: help run spark demo test test-slow test-compiled compiled-tests test-older-spark sim fuzz bench compare lint docs screenshots soak rehearsal wheel deb clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,6 +20,7 @@ WITH_JOBS = $(if $(JOBS),--jobs $(JOBS))
 PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),auto)
 SOAK_SECONDS ?= 14400
 COMPILED := build/compiled
+OLDER_SPARK := build/older-spark
 COMPILED_TESTS := tests/test_build_backend.py tests/test_walformat.py tests/groups tests/codecs tests/wal tests/broker \
     tests/protocols
 # Tests start hundreds of programs. Compiled modules halve the time that each needs to start.
@@ -32,6 +33,7 @@ help:
 	@echo 'make test   all tests but the slow ones, some 9 minutes (ARGS="tests/wal -k lock" runs some)'
 	@echo 'make test-slow   the slow ones: clusters, killed processes, whole programs'
 	@echo 'make test-compiled   the wheel that mypyc compiles: tests of its modules, simulated runs, wrong bytes'
+	@echo 'make test-older-spark   the oldest Spark that brokerd allows, and Delta Spark on the archive'
 	@echo 'make lint   ruff, mypy and the documentation build'
 	@echo 'make docs   the documentation as HTML, in build/docs (ARGS=-E reads every page again)'
 	@echo 'make screenshots  pictures of the console for the documentation, by Chromium'
@@ -97,6 +99,14 @@ compiled-tests:
 	    -m 'not slow and not soak' $(or $(ARGS),$(COMPILED_TESTS))
 	$(COMPILED)/env/bin/python -m simulator --seeds 0..7 $(WITH_JOBS)
 	$(COMPILED)/env/bin/python -m tests.fuzz --seconds 3 $(WITH_JOBS)
+
+# The oldest line of Spark that setup.cfg allows, and Delta Spark, which has no release for the newest. The tests of
+# Delta Spark need a process of their own, because their session has its jars.
+test-older-spark: $(READY)
+	@sh scripts/older_spark_environment.sh $(VENV) $(OLDER_SPARK) 4.1.4 4.4.0
+	BROKERD_DELTA_JARS=$$(echo $(OLDER_SPARK)/jars/*.jar | tr ' ' ,) \
+	    $(OLDER_SPARK)/env/bin/python -m pytest -p no:cacheprovider -m slow tests/archive/test_delta_spark.py
+	$(OLDER_SPARK)/env/bin/python -m pytest -p no:cacheprovider -m 'not slow and not soak' $(or $(ARGS),tests/spark)
 
 lint: docs
 	$(BIN)/ruff check .

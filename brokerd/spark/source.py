@@ -11,10 +11,15 @@ of a DataFrame, and reuses it for other uses, which would then lack rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark import __version__ as spark_version
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.spark.clock import now_us
@@ -30,11 +35,7 @@ from brokerd.spark.sink.writer import batch_sink, stream_sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import (
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
 FORMAT = "brokerd"
@@ -97,6 +98,25 @@ class TableReader(DataSourceReader):
         return self._rows.read(partition, self._schema)
 
 
+class _NoStream(DataSourceStreamReader):
+    """Refuses streams on Spark 4.1, which replaces an error of `streamReader` by one of its own."""
+
+    def initialOffset(self) -> dict[str, object]:
+        """Raise BadOption."""
+        return self.read(None)
+
+    def latestOffset(self, *arguments: object) -> dict[str, object]:
+        """Raise BadOption."""
+        return self.read(None)
+
+    def read(self, partition: object) -> NoReturn:
+        """Raise BadOption."""
+        raise BadOption(
+            f"streams of brokerd need Spark 4.2 or later, and this is {spark_version}: "
+            "upgrade pyspark, or use spark.read"
+        )
+
+
 class LogSource(DataSource):
     """The data source ``brokerd``."""
 
@@ -129,11 +149,8 @@ class LogSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
             from brokerd.spark.streaming import LogStreamReader
-        except ImportError as error:
-            raise BadOption(
-                f"streams of brokerd need Spark 4.2 or later, and this is {spark_version}: "
-                "upgrade pyspark, or use spark.read"
-            ) from error
+        except ImportError:
+            return _NoStream()
         return LogStreamReader(table_options(schema, self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

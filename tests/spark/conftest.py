@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,10 @@ from tests.spark.logs import Log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+collect_ignore: list[str] = []
+if find_spec("pyspark.sql.streaming.datasource") is None:
+    collect_ignore += ["test_streaming.py", "test_typed_queries.py"]  # streams need Spark 4.2
 
 
 @pytest.fixture(scope="session")
