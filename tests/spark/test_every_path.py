@@ -1,7 +1,7 @@
 """One log, read on every path: each has the rows that a client of each wire format fetches.
 
-`test_same_rows.py` has records of every kind and a journal that goes meanwhile, and
-`test_streaming.py` has streams; here the other paths stand side by side.
+`test_same_rows.py` has records of every kind and a journal that goes meanwhile; here all paths
+stand side by side.
 """
 
 from __future__ import annotations
@@ -99,10 +99,20 @@ def delivered(client: BlipmqClient, subscription: int) -> list[bytes]:
     return found
 
 
-def by_spark(source: SparkSession, data_dir: Path) -> dict[str, Values]:
-    """Return the rows of the source, as a batch, and of ``log``."""
+def by_spark(source: SparkSession, data_dir: Path, work: Path) -> dict[str, Values]:
+    """Return the rows of the source, as a batch and as a stream, and of ``log``."""
+    stream = source.readStream.format("brokerd").options(topics=TOPIC).load(str(data_dir))
+    query = (
+        stream.writeStream.format("memory")
+        .queryName("every_path")
+        .option("checkpointLocation", str(work))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
     frames = {
         "batch": source.read.format("brokerd").options(topics=TOPIC).load(str(data_dir)),
+        "stream": source.table("every_path"),
         "log": brokerd.spark.log(source, str(data_dir), topics=TOPIC),
         "log, json": brokerd.spark.log(source, str(data_dir), payload="json").where(
             f"topic = '{TOPIC}'"
@@ -170,12 +180,12 @@ def test_every_path_has_the_rows_that_each_format_fetches(
         assert rollup(data_dir, "--seal", *_ROLLUP)["problems"] == []
         root = data_dir / "archive"
         found = fetched(data_dir, "archived") | by_others(root)
-        values = check_same(found | by_spark(source, data_dir), 5 * COUNT)
+        values = check_same(found | by_spark(source, data_dir, tmp_path / "checkpoint"), 5 * COUNT)
         assert messages == [values[offset] for offset in sorted(values)]
         assert typed(root) == {
             offset: tuple(json.loads(value).values()) for offset, value in values.items()
         }
         produce(data_dir, 1)
         found = fetched(data_dir, "both")
-        check_same(found | by_spark(source, data_dir), 10 * COUNT)
+        check_same(found | by_spark(source, data_dir, tmp_path / "other checkpoint"), 10 * COUNT)
         assert by_others(root)["DuckDB"] == values, "the archive is as it was"
