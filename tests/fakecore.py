@@ -21,6 +21,7 @@ from brokerd.admin.calls import configuration
 from brokerd.admin.conditions import Condition
 from brokerd.admin.http.authentication import Authenticator
 from brokerd.admin.http.routing import Api
+from brokerd.broker.slices import SliceQueue
 from brokerd.security import OPEN_GUARD
 from brokerd.server.config import Config
 
@@ -89,7 +90,7 @@ class FakeCore:
         return float(self.trouble.get("commit_seconds", 0))
 
     def api(self) -> Api:
-        broker: Any = types.SimpleNamespace(ready=True)
+        broker: Any = types.SimpleNamespace(ready=True, slices=SliceQueue(self.reactor))
         return Api(broker, configuration.ROUTES, Authenticator(OPEN_GUARD, lambda: 0.0, bytes(32)))
 
 
