@@ -149,7 +149,9 @@ class LogSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
             from brokerd.spark.streaming import LogStreamReader
-        except ImportError:
+        except ModuleNotFoundError as error:
+            if error.name != "pyspark.sql.streaming.datasource":
+                raise
             return _NoStream()
         return LogStreamReader(table_options(schema, self.options), schema)
 

@@ -18,7 +18,14 @@ from xxhash import xxh3_64_intdigest
 
 from brokerd.walformat.columns import ARRAY
 from brokerd.walformat.entries import ENTRY_HEADER_BYTES, EntryKind
-from brokerd.walformat.events import EVENTS_HEADER_BYTES, EventKind, decode_group_events
+from brokerd.walformat.events import (
+    EVENTS_HEADER_BYTES,
+    EVENTS_PEEK,
+    EVENTS_PEEK_AT,
+    OWN_KINDS,
+    EventKind,
+    decode_group_events,
+)
 from brokerd.walformat.layout import FormatError, UnsupportedFormat
 from brokerd.walformat.segments import segment_salt
 
@@ -35,16 +42,11 @@ _CHECKSUMS: Final = struct.Struct("<QQ")
 _ENTRY: Final = struct.Struct("<4sIQI")
 """Kind, version and flags of an entry; bytes of its body; topic id; partition."""
 _BEGIN: Final = bytes((EntryKind.GROUP_EVENTS, 1, 0, 0))
-_PEEK: Final = struct.Struct("<I24xI12xB7xq")
-"""From an entry's ``count`` on: count, kinds of columns, constants of event kind and offset."""
-_PEEK_AT: Final = 20
 _COLUMNS_AT: Final = ENTRY_HEADER_BYTES + EVENTS_HEADER_BYTES
 _CONSTANT: Final = 0x11
 """Of ``kinds``: the columns of event kind and offset are constant."""
 _HEAD: Final = struct.Struct("<I12xB7xq")
 """From the start of a body: kinds of columns, constants of event kind and offset."""
-_OWN_KINDS: Final = bytes(range(1, EventKind.DEAD + 1))
-"""Kinds of events whose offset is that of their record."""
 
 _Packed = list[Any]
 
@@ -124,7 +126,7 @@ class EventIndexBuilder:
             self._end_chunk()
             self._chunk = position // CHUNK_BYTES
             self._chunk_at.append(position)
-        now, unpack, peek = self._now, _ENTRY.unpack_from, _PEEK.unpack_from
+        now, unpack, peek = self._now, _ENTRY.unpack_from, EVENTS_PEEK.unpack_from
         at, last = start, end - ENTRY_HEADER_BYTES
         while at <= last:
             begin, size, topic_id, partition = unpack(data, at)
@@ -132,7 +134,7 @@ class EventIndexBuilder:
                 events = now.get((topic_id, partition))
                 if events is None:
                     events = now[topic_id, partition] = _ChunkEvents()
-                count, kinds, kind, offset = peek(data, at + _PEEK_AT)
+                count, kinds, kind, offset = peek(data, at + EVENTS_PEEK_AT)
                 if kinds & 0xFF == _CONSTANT and kind <= 7:  # EventKind.DEAD
                     events.blocks.add(offset >> BLOCK_BITS)
                 else:
@@ -191,7 +193,7 @@ def _own_offsets(body: bytes, count: int) -> Sequence[int] | None:
         return None
     kinds, kind, offset = _HEAD.unpack_from(body)
     if kinds & 15 == ARRAY:
-        if body[at : at + count].translate(None, _OWN_KINDS):
+        if body[at : at + count].translate(None, OWN_KINDS):
             return None
         at += (count + 7) & ~7
     elif kind > EventKind.DEAD:

@@ -15,6 +15,11 @@ EVENTS_HEADER_BYTES = 72
 ENTRY_EVENTS_MAX = 1 << 20
 
 _EVENTS = struct.Struct("<IIII B7x q q Q I4x I4x I4x")
+EVENTS_PEEK = struct.Struct("<I24xI12xB7xq")
+"""From an entry's ``count`` on: count, kinds of columns, constants of event kind and offset. So a
+scan looks at an entry without decoding it."""
+EVENTS_PEEK_AT = 20
+"""Where an entry's header has its ``count``."""
 _EVENT_CODES = ("B", "q", "q", "Q", "I", "I", "I")
 _ALL_CONSTANT = 0x1111111
 
@@ -39,6 +44,9 @@ class EventKind(IntEnum):
     REPLAYED = 15
     PURGED = 16
 
+
+OWN_KINDS = bytes(range(1, EventKind.DEAD + 1))
+"""Kinds of events whose offset is that of their record."""
 
 GroupEvent = tuple[int, int, int, int, int, str, str]
 """(kind, offset, amount, token, count, owner, reason)"""

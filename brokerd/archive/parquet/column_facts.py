@@ -2,7 +2,7 @@
 """Counts the nulls of columns, and finds the smallest and the largest text of a column.
 
 Other programs need both to skip files of a Delta table. The order of texts is that of their UTF-8
-bytes. `text_of` tells whether values are text, so that Spark converts no value which is.
+bytes. `text_of` tells whether all values are text: Spark then converts none of them.
 """
 
 from __future__ import annotations

@@ -115,12 +115,11 @@ class EventIndexer:
             return names
 
         def found(names: set[int] | None, _: object) -> None:
-            for segment in reversed(segments):
-                if names is None:  # an index file went away on its own
-                    break
-                if segment.first_lsn not in names and segment.segment_id not in self._damaged:
-                    self._step(segment, self._indexes.build(segment))
-                    return
+            if names is not None:  # None: an index file went away on its own
+                for segment in reversed(segments):
+                    if segment.first_lsn not in names and segment.segment_id not in self._damaged:
+                        self._step(segment, self._indexes.build(segment))
+                        return
             self._is_at_work = False
             if not self._is_checked:
                 self._wake()

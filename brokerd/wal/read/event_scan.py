@@ -34,7 +34,13 @@ from brokerd.walformat import (
     segment_salt,
 )
 from brokerd.walformat.event_index import EventIndex
-from brokerd.walformat.events import EVENTS_HEADER_BYTES, GroupEvent
+from brokerd.walformat.events import (
+    EVENTS_HEADER_BYTES,
+    EVENTS_PEEK,
+    EVENTS_PEEK_AT,
+    OWN_KINDS,
+    GroupEvent,
+)
 
 SLICE_BYTES: Final = 2 << 20
 """Bytes that one step reads, or one frame if that is larger."""
@@ -42,16 +48,10 @@ SLICE_BYTES: Final = 2 << 20
 _ENTRY: Final = struct.Struct("<4sI12s")
 """Kind, version and flags of an entry; bytes of its body; topic id and partition."""
 _BEGIN: Final = bytes((EntryKind.GROUP_EVENTS, 1, 0, 0))
-_PEEK: Final = struct.Struct("<I24xI12xB7xq")
-"""From an entry's ``count`` on: count, kinds of columns, constants of event kind and offset."""
-_PEEK_AT: Final = 20
 _CONSTANTS: Final = 0x1111111
 """Kinds of the columns of an entry with one event."""
 _COLUMNS_AT: Final = ENTRY_HEADER_BYTES + EVENTS_HEADER_BYTES
 _ARRAY: Final = 2
-_OWN_KINDS: Final = bytes(range(1, EventKind.DEAD + 1))
-"""Kinds of events whose offset is that of their record."""
-
 
 LoadIndex = Callable[[bytes, int, int], EventIndex | None]
 """Returns the event index of the segment with an id, first LSN and end LSN. Raises OSError."""
@@ -284,7 +284,7 @@ class EventScan:
         identity, unpack, peek, find = (
             self._identity,
             _ENTRY.unpack_from,
-            _PEEK.unpack_from,
+            EVENTS_PEEK.unpack_from,
             data.find,
         )
         packed, offset, start = self._packed_offset, self._offset, at
@@ -293,14 +293,14 @@ class EventScan:
         while at <= last:
             begin, size, of = unpack(data, at)
             if of == identity and begin == _BEGIN and at + _COLUMNS_AT <= end:
-                count, kinds, kind, constant = peek(data, at + _PEEK_AT)
+                count, kinds, kind, constant = peek(data, at + EVENTS_PEEK_AT)
                 concerns = kind > 7  # EventKind.DEAD
                 if kinds == _CONSTANTS:
                     concerns = concerns or constant == offset
                 else:
                     columns = at + _COLUMNS_AT
                     if kinds & 15 == _ARRAY:
-                        concerns = bool(data[columns : columns + count].translate(None, _OWN_KINDS))
+                        concerns = bool(data[columns : columns + count].translate(None, OWN_KINDS))
                         columns += (count + 7) & ~7
                     if kinds >> 4 & 15 == _ARRAY:
                         concerns = concerns or find(packed, columns, columns + 8 * count) >= 0
