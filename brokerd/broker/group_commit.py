@@ -154,6 +154,10 @@ class GroupCommit:
         self._passing_bytes = min(PASSING_BYTES_MAX, max_uncommitted_bytes // 8)
         self._passed_bytes = 0
         """Bytes of small requests that passed others since the last commit."""
+        self._passed_end = 0
+        """Where in all gathered bytes the last admission of such a request ends."""
+        self._framed_bytes = 0
+        """Gathered bytes of all earlier frames."""
         self._mark_quiet_us = mark_quiet_us
         self._before_frame = before_frame
         self._after_frame = after_frame
@@ -279,9 +283,8 @@ class GroupCommit:
         waits_behind = bool(self._congested) and not self._is_retrying
         if waits_behind or (self._uncommitted_bytes and not self._fits(size)):
             self._schedule()
-            if not self._may_pass(size):
+            if not self._pass(size):
                 raise Congested("too much work waits for the disk; try again")
-            self._passed_bytes += size
         if self.gathered_bytes + size > min(self._frame_bytes, self._wal.room):
             self.end_frame_early()
         if self._wal.room < size:
@@ -297,12 +300,19 @@ class GroupCommit:
             return True
         return self.uncommitted_bytes + size <= self._max_uncommitted_bytes
 
-    def _may_pass(self, size: int) -> bool:
-        """Return whether a request of ``size`` bytes passes the limit and those that wait.
+    def _pass(self, size: int) -> bool:
+        """Let a small request pass the limit and those that wait; return whether it does.
 
-        So small requests wait for one large commit, and not for several.
+        So small requests wait for one large commit, and not for several. A request may be admitted
+        again before it has gathered its bytes. Then only the difference counts.
         """
-        return size <= SMALL_REQUEST_BYTES and self._passed_bytes + size <= self._passing_bytes
+        begin = self._framed_bytes + self.gathered_bytes
+        counted = max(0, begin + size - max(begin, self._passed_end))
+        if size > SMALL_REQUEST_BYTES or self._passed_bytes + counted > self._passing_bytes:
+            return False
+        self._passed_bytes += counted
+        self._passed_end = max(self._passed_end, begin + size)
+        return True
 
     def _check_event_room(self, size: int, room: Callable[[], int]) -> None:
         """Check as `admit_events` does, when ``size`` more bytes would exceed ``limit_bytes``.
@@ -508,6 +518,7 @@ class GroupCommit:
         self._entries = []
         self._partitions = []
         self._group_partitions = []
+        self._framed_bytes += self.gathered_bytes
         self.gathered_bytes = 0
         if entries:
             self._append_entries(entries)
@@ -582,7 +593,7 @@ class GroupCommit:
 
     def _on_durable(self, ticket: int) -> None:
         self.durable_ticket = ticket
-        self._passed_bytes = 0
+        self._passed_bytes = self._passed_end = 0
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] <= ticket:
             self._uncommitted_bytes -= uncommitted.popleft()[1]

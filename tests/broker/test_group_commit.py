@@ -478,6 +478,19 @@ class TestNoRoom:
             10,
         ]
 
+    def test_a_small_request_that_is_admitted_twice_passes_once(self) -> None:
+        """One that creates its topic is admitted before, and again before it appends."""
+        house = House(settings=BrokerSettings(max_uncommitted_bytes=80 * KIB))
+        produce(house, "t", bytes(78 * KIB))
+        house.turn()
+        for _ in range(3):
+            house.broker.group_commit.admit(6 * KIB)
+        produce(house, "t", bytes(6 * KIB))
+        with pytest.raises(Congested):
+            produce(house, "t", bytes(6 * KIB))
+        house.writer.step()
+        house.run()
+
     def test_settles_wait_for_no_other_work_to_become_durable(self) -> None:
         house = House(settings=BrokerSettings(max_uncommitted_bytes=20 * KIB))
         produce(house, "t", b"x")
