@@ -281,6 +281,17 @@ def test_a_quota_is_set_changed_and_deleted(workshop: Workshop) -> None:
     console.notice()
     limits = console.get("quotas/default/*")["limits"]
     assert (limits["requests"], limits["connections"]) == (700, 9)
+    console.choose("change the quota of default *")
+    console.call("PUT", "quotas/default/*", {"requests": 800, "bytes_in": 5_000})
+    console.fill("Connections", "8")
+    console.press("Set")
+    console.notice()
+    assert console.get("quotas/default/*")["limits"] == {
+        "requests": 800,
+        "bytes_in": 5_000,
+        "bytes_out": 0,
+        "connections": 8,
+    }, "the dialog changes no limit that another administrator set meanwhile"
     console.choose("delete the quota of default *")
     console.press("Delete the quota")
     assert console.notice() == "The quota of default * is deleted."

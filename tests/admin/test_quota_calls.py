@@ -39,6 +39,26 @@ def test_a_network_and_the_default_have_quotas() -> None:
     assert names == [("address", "10.0.0.0/8"), ("default", "*")]
 
 
+def test_a_change_keeps_the_limits_that_it_does_not_name() -> None:
+    caller = Caller()
+    caller.call("PUT", "/quotas/account/ann", {"requests": 5, "bytes_in": 1_000})
+    status, answer = caller.call("PATCH", "/quotas/account/ann", {"requests": 0, "connections": 2})
+    assert status == 200
+    limits = {"requests": 0, "bytes_in": 1_000, "bytes_out": 0, "connections": 2}
+    assert answer["limits"] == limits
+    assert caller.get("/quotas/account/ann")[1] == answer
+    assert caller.call("PATCH", "/quotas/account/ann", {})[1]["limits"] == limits
+
+
+def test_a_change_of_no_quota_or_to_no_limit_is_refused() -> None:
+    caller = Caller()
+    assert caller.call("PATCH", "/quotas/account/ann", {"requests": 1})[0] == 404
+    caller.call("PUT", "/quotas/account/ann", {"requests": 5})
+    assert caller.call("PATCH", "/quotas/account/ann", {"requests": 0})[0] == 400
+    assert caller.call("PATCH", "/quotas/account/ann", {"request": 1})[0] == 400
+    assert caller.get("/quotas/account/ann")[1]["limits"]["requests"] == 5
+
+
 def test_wrong_quotas_are_refused() -> None:
     caller = Caller()
     assert caller.call("PUT", "/quotas/account/ann", {})[0] == 400

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from brokerd.admin.http.routing import Call, NotFound, Route
 from brokerd.admin.shapes.common import Deleted, Page
-from brokerd.admin.shapes.quotas import QuotaLimits, QuotaList, QuotaShape, QuotaUse
+from brokerd.admin.shapes.quotas import QuotaChange, QuotaLimits, QuotaList, QuotaShape, QuotaUse
 from brokerd.broker.calls import call_when_admitted
 from brokerd.security import ADMIN
 from brokerd.security.quotas import Quota
@@ -26,11 +27,15 @@ def list_quotas(call: Call) -> QuotaList:
 
 def describe_quota(call: Call) -> QuotaShape:
     """Return a quota with its use. Raises `NotFound`."""
+    return _shape(call, _existing(call))
+
+
+def _existing(call: Call) -> Quota:
     kind, name = call.path["kind"], call.path["name"]
     quota = call.broker.quotas.table.get((kind, name))
     if quota is None:
         raise NotFound(f"there is no quota of {kind} {name!r}")
-    return _shape(call, quota)
+    return quota
 
 
 async def set_quota(call: Call) -> QuotaShape:
@@ -39,6 +44,17 @@ async def set_quota(call: Call) -> QuotaShape:
     quota = Quota(call.path["kind"], call.path["name"], **structs.asdict(limits))
     put = partial(call.broker.quotas.put, call.access, quota)
     return _shape(call, await call_when_admitted(call.broker, put))
+
+
+async def change_quota(call: Call) -> QuotaShape:
+    """Change some limits of a quota. Raises `NotFound`, and as `Quotas.put`."""
+    limits: QuotaChange = call.body
+    changes = {name: limit for name, limit in structs.asdict(limits).items() if limit is not UNSET}
+
+    def change() -> Quota:
+        return call.broker.quotas.put(call.access, replace(_existing(call), **changes))
+
+    return _shape(call, await call_when_admitted(call.broker, change))
 
 
 async def delete_quota(call: Call) -> Deleted:
@@ -71,5 +87,14 @@ ROUTES = [
     ),
     Route("GET", QUOTA, ADMIN, "Show a quota with its use", describe_quota, QuotaShape),
     Route("PUT", QUOTA, ADMIN, "Set a quota", set_quota, QuotaShape, body=QuotaLimits),
+    Route(
+        "PATCH",
+        QUOTA,
+        ADMIN,
+        "Change some limits of a quota",
+        change_quota,
+        QuotaShape,
+        body=QuotaChange,
+    ),
     Route("DELETE", QUOTA, ADMIN, "Delete a quota, if there is one", delete_quota, Deleted),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from brokerd.security.quotas import RATE_MAX
 
@@ -23,6 +23,15 @@ class QuotaLimits(Struct, forbid_unknown_fields=True):
     bytes_out: Limit = 0
     """Bytes of answers a second."""
     connections: Limit = 0
+
+
+class QuotaChange(Struct, forbid_unknown_fields=True):
+    """Limits to change; 0 is no limit; left out: unchanged."""
+
+    requests: Limit | UnsetType = UNSET
+    bytes_in: Limit | UnsetType = UNSET
+    bytes_out: Limit | UnsetType = UNSET
+    connections: Limit | UnsetType = UNSET
 
 
 class QuotaUse(Struct):

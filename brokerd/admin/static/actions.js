@@ -263,7 +263,7 @@ export function closeConnection(may, connection) {
 
 const KINDS = ["account", "address", "listener", "default"].map((kind) => [kind, kind]);
 
-/* With `quota`, changes it; without, asks for its kind and name. */
+/* With `quota`, changes the limits that differ from it; without, asks for its kind and name. */
 export function setQuota(may, quota) {
   const limits = quota?.limits ?? { requests: 0, bytes_in: 0, bytes_out: 0, connections: 0 };
   const limit = (name, label) => (
@@ -280,7 +280,8 @@ export function setQuota(may, quota) {
     button: "Set",
     act: async ({ kind = quota?.kind, name = quota?.name, ...values }) => {
       const numbers = Object.fromEntries(Object.entries(values).map(([key, value]) => [key, Number(value)]));
-      await send("PUT", ["quotas", kind, name], numbers);
+      const changed = Object.fromEntries(Object.entries(numbers).filter(([key, value]) => value !== limits[key]));
+      await (quota ? send("PATCH", ["quotas", kind, name], changed) : send("PUT", ["quotas", kind, name], numbers));
       return `The quota of ${kind} ${name} is set.`;
     },
   }), label);

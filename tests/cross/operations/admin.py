@@ -170,6 +170,7 @@ FORM = Form(
         operation(BY_ROLE, "DELETE", "/keys/0"),
         operation(BY_ROLE, "GET", "/quotas"),
         operation(BY_ROLE, "PUT", "/quotas/account/spare", {"requests": 1_000_000}),
+        operation(BY_ROLE, "PATCH", "/quotas/account/spare", {"bytes_in": 1_000_000}),
         operation(BY_ROLE, "GET", "/quotas/account/spare"),
         operation(BY_ROLE, "DELETE", "/quotas/account/spare"),
         operation(BY_ROLE, "GET", "/audit"),
