@@ -8,6 +8,7 @@ from itertools import islice
 
 from twisted.internet.defer import Deferred
 
+from brokerd.admin.http.bodies import ListBody
 from brokerd.admin.http.routing import Call, NotFound, ReadFailed, Route
 from brokerd.admin.record_values import Payload, payload, preview, record_shape
 from brokerd.admin.shapes.common import (
@@ -279,6 +280,7 @@ ROUTES = [
         AppendedList,
         body=NewRecords,
         body_bytes_max=PRODUCE_BODY_BYTES_MAX,
+        body_list=ListBody(NewRecords, "records", NewRecord),
     ),
     Route("GET", RECORDS, READ, "Read records", read_records, RecordList, query=RecordQuery),
     Route(

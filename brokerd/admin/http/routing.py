@@ -24,6 +24,7 @@ from twisted.web.server import NOT_DONE_YET, Request
 
 from brokerd import errors
 from brokerd.admin.http.authentication import Authenticator, Login, ask_for_login, drop_frames
+from brokerd.admin.http.bodies import PIECE_BYTES, ListBody, most_values, read_pieces, value_counts
 from brokerd.admin.http.origins import is_cross_origin, is_from_page
 from brokerd.admin.http.resources import METHODS, Branch, json_answer, refusal
 from brokerd.admin.http.sessions import Session
@@ -42,9 +43,6 @@ BODY_BYTES_MAX = 1 << 20
 
 VALUES_MAX = 200_000
 """Approximate limit of values in a JSON body: decoding more would block the broker."""
-
-PIECE_BYTES = 64 << 10
-"""Bytes of a body whose values are counted in one step."""
 
 PATH_NAME = "path."
 """A parameter ``path.NAME`` of the query replaces NAME in the path, for browsers: they drop the
@@ -201,6 +199,8 @@ class Route:
     body: type[Struct] | None = None
     status: int = http.OK
     body_bytes_max: int = BODY_BYTES_MAX
+    body_list: ListBody | None = None
+    """Decodes a large body in slices."""
 
     @property
     def is_write(self) -> bool:
@@ -444,54 +444,46 @@ async def _body(request: Request, route: Route, pace: Pace) -> Any:
             f"a {route.method} needs the header Content-Type: application/json"
         )
     content: Any = request.content
-    body = content.read(route.body_bytes_max + 1)
-    if len(body) > route.body_bytes_max:
+    pieces: list[bytes] = []
+    values = 0
+    for piece in read_pieces(content, route.body_bytes_max + 1):
+        pieces.append(piece)
+        values += most_values(piece)
+        await pace.rest()
+    size = sum(map(len, pieces))
+    if size > route.body_bytes_max:
         raise TooLarge(f"the body is larger than {route.body_bytes_max} bytes; send less at once")
-    if len(body) > VALUES_MAX:
-        for count in value_counts(body):
-            if count > VALUES_MAX:
-                raise TooLarge(
-                    f"the body's JSON holds more than {VALUES_MAX} values; send fewer records at "
-                    "once, or a large value as value_base64"
-                )
-            await pace.rest()
-        await pace.next_slice()
-    wanted = route.body or _Empty
+    if values > VALUES_MAX:
+        await _check_values(pieces, pace)
     try:
-        return msgspec.json.decode(body or b"{}", type=wanted)
+        if route.body_list is not None and size > PIECE_BYTES:
+            for decoded in route.body_list.steps(pieces):
+                await pace.rest()
+                if decoded is not None:
+                    return decoded
+        return msgspec.json.decode(b"".join(pieces) or b"{}", type=route.body or _Empty)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is wrong: {error_text(error)}") from None
     except RecursionError:
         raise InvalidRequest("the body is wrong: its JSON is nested too deeply") from None
 
 
+async def _check_values(pieces: list[bytes], pace: Pace) -> None:
+    """Refuse a body of too many values. Raises `TooLarge`."""
+    for count in value_counts(pieces):
+        if count > VALUES_MAX:
+            raise TooLarge(
+                f"the body's JSON holds more than {VALUES_MAX} values; send fewer records at "
+                "once, or a large value as value_base64"
+            )
+        await pace.rest()
+    await pace.next_slice()
+
+
 def is_json(request: Request) -> bool:
     """Return whether the Content-Type of a request is JSON."""
     kind = (request.getHeader(b"content-type") or b"").partition(b";")[0]
     return kind.strip().lower() == b"application/json"
-
-
-def value_counts(body: bytes) -> Iterator[int]:
-    """Yield the number of values in the first pieces of JSON, without decoding.
-
-    Values are counted by the commas and opening brackets outside of strings.
-    """
-    count, begin, is_in_string = 0, 0, False
-    while begin < len(body):
-        piece = body[begin : begin + PIECE_BYTES]
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-            # The last backslash belongs to the character that follows it.
-            piece = body[begin : begin + len(piece) + 1]
-        begin += len(piece)
-        unescaped = piece.replace(rb"\\", b"").replace(rb"\"", b"")
-        parts = unescaped.split(b'"')
-        count += _marks_in(b"".join(parts[is_in_string::2]))
-        is_in_string ^= len(parts) % 2 == 0
-        yield count
-
-
-def _marks_in(text: bytes) -> int:
-    return len(text) - len(text.translate(None, b",[{"))
 
 
 class _Empty(Struct, forbid_unknown_fields=True):
