@@ -322,8 +322,8 @@ class TestNewerVersions:
             decode_segment_header(self._resealed(segment, 8, 2, 56, 0))
         with pytest.raises(UnsupportedFormat, match="version 2"):
             parse_frame_header(self._resealed(frame, 4, 2, 56, SALT), SALT)
-        with pytest.raises(UnsupportedFormat, match="kind 11"):
-            parse_entry_header(self._resealed(frame, 64, 11, 96, SALT), SALT, 64)
+        with pytest.raises(UnsupportedFormat, match="kind 12"):
+            parse_entry_header(self._resealed(frame, 64, 12, 96, SALT), SALT, 64)
         with pytest.raises(UnsupportedFormat, match="version 2"):
             parse_entry_header(self._resealed(frame, 65, 2, 96, SALT), SALT, 64)
 

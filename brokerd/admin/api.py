@@ -24,6 +24,7 @@ from brokerd.admin.calls import (
     schemas,
     security,
     sessions,
+    streams,
     topics,
     transactions,
 )
@@ -50,6 +51,7 @@ ROUTES = [
     *schemas.ROUTES,
     *audit.ROUTES,
     *transactions.ROUTES,
+    *streams.ROUTES,
 ]
 OPENAPI = describe(ROUTES)
 

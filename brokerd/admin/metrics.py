@@ -181,6 +181,10 @@ DEFINITIONS = (
     ),
     Definition("producers", "brokerd_idempotent_producers", G, "Idempotent producers in memory"),
     Definition("subscriptions", "brokerd_subscriptions", G, "Subscriptions of BlipMQ's clients"),
+    Definition("streams.count", "brokerd_streams", G, "Named streams"),
+    Definition(
+        "streams.reports", "brokerd_stream_reports", C, "Positions that named streams reported"
+    ),
     Definition(
         "group_state_bytes",
         "brokerd_group_state_bytes",
@@ -458,6 +462,23 @@ GROUP_DEFINITIONS = (
     ),
 )
 
+STREAM_DEFINITIONS = (
+    Definition(
+        "lag_records", "brokerd_stream_lag_records", G, "Records that a named stream has not read"
+    ),
+    Definition(
+        "lag_bytes",
+        "brokerd_stream_lag_bytes",
+        G,
+        "Bytes of the journal behind a named stream's position; 0 if it has read all records",
+    ),
+    Definition(
+        "silent_seconds",
+        "brokerd_stream_silent_seconds",
+        G,
+        "Time since the last report of a named stream",
+    ),
+)
 
 QUOTA_LABELS = ("kind", "name")
 QUOTA_SERIES_MAX = 100
@@ -501,6 +522,7 @@ class StatusCollector:
         if "schedule" in self._status:
             yield _lateness(self._status["schedule"])
         yield from self._quota_families(self._status.get("quotas", ()))
+        yield from _streams(_at(self._status, "streams.lags") or ())
         groups = self._status.get("groups")
         if groups is not None:
             yield from self._group_families(groups)
@@ -598,6 +620,15 @@ def _topics(traffic: Mapping[str, list[int]]) -> Iterator[Metric]:
         family = CounterMetricFamily(name, meaning, labels=["topic"])
         for topic, counts in traffic.items():
             family.add_metric([topic], counts[at])
+        yield family
+
+
+def _streams(lags: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield the gauges by stream; limits.streams bounds their number."""
+    for definition in STREAM_DEFINITIONS if lags else ():
+        family = definition.kind(definition.name, definition.meaning, labels=["stream"])
+        for lag in lags:
+            family.add_metric([lag["name"]], lag[definition.path])
         yield family
 
 

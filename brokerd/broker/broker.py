@@ -47,6 +47,7 @@ from brokerd.broker.status.damage_report import DamageReport
 from brokerd.broker.status.event_indexer import EventIndexer
 from brokerd.broker.status.overview import Overview
 from brokerd.broker.status.record_history import RecordHistory
+from brokerd.broker.streams import Streams
 from brokerd.broker.subscriptions import Subscriptions
 from brokerd.broker.topic_admin import TopicAdmin
 from brokerd.broker.transactions import Transactions
@@ -77,6 +78,7 @@ class Broker:
     delayed: Schedule
     transactions: Transactions
     subscriptions: Subscriptions
+    streams: Streams
     producers: Producers
     accounts: Accounts
     schemas: Schemas
@@ -179,7 +181,8 @@ class Broker:
         return [*bounds, self.snapshotter.write_last]
 
     def change_limits(self, settings: BrokerSettings) -> None:
-        """Use other limits on topics, partitions, groups, producers, subscriptions, transactions.
+        """Use other limits on topics, partitions, groups, producers, subscriptions, streams and
+        transactions.
 
         What exists beyond a lower limit stays, except producers, which are forgotten.
         """
@@ -189,6 +192,7 @@ class Broker:
         self.context.state.stores.memory_max = settings.max_group_state_bytes
         self.producers.producers_max = settings.max_producers
         self.subscriptions.subscriptions_max = settings.max_subscriptions
+        self.streams.streams_max = settings.max_streams
         self.transactions.held_bytes_max = settings.max_transaction_bytes
 
     # -- status -------------------------------------------------------------------------------
@@ -206,6 +210,7 @@ class Broker:
             "schedule_held_bytes": self.delivery.held_bytes,
             "producers": self.producers.count,
             "subscriptions": self.subscriptions.count,
+            "streams": self.streams.status(),
             "group_state_bytes": self.context.state.stores.memory_bytes,
             "transactions": self.transactions.status(),
             "long_polls": self.waiters.count,

@@ -30,6 +30,8 @@ class BrokerSettings:
     """The most memory of the state of all groups; beyond it only changes that need none succeed."""
     max_producers: int = 100_000
     max_subscriptions: int = 100_000
+    max_streams: int = 100
+    """The most named streams. Each has series in the metrics."""
     max_transaction_bytes: int = 192 << 20
     """The most memory of all open transactions together."""
     transaction_us: int = 60_000_000

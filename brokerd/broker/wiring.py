@@ -55,6 +55,7 @@ from brokerd.broker.status.damage_report import DamageReport
 from brokerd.broker.status.event_indexer import EventIndexer
 from brokerd.broker.status.overview import Overview
 from brokerd.broker.status.record_history import RecordHistory
+from brokerd.broker.streams import Streams
 from brokerd.broker.subscriptions import Subscriptions
 from brokerd.broker.topic_admin import TopicAdmin
 from brokerd.broker.transactions import Transactions
@@ -141,6 +142,7 @@ class _Wiring:
             audit=self.audit,
             topic_writer=self.topic_writer,
             subscriptions=self.subscriptions,
+            streams=self.streams,
             delivery=self.delivery,
             delayed=self.delayed,
             accounts=Accounts(self.context, self.audit, self.passwords, self.settings.security),
@@ -288,6 +290,15 @@ class _Wiring:
             self.topics.create,
             self.reader.offset_at_time,
             self.settings.max_subscriptions,
+        )
+
+    @cached_property
+    def streams(self) -> Streams:
+        return Streams(
+            self.context,
+            self.audit,
+            lambda: None if self.bounds is None else self.bounds.log_id,
+            self.settings.max_streams,
         )
 
     @cached_property

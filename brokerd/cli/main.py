@@ -44,6 +44,7 @@ VERBS = {
     "schedule": "brokerd.cli.verbs.schedules:schedule_group",
     "schema": "brokerd.cli.verbs.schemas:schema_group",
     "status": "brokerd.cli.verbs.status:status_command",
+    "streams": "brokerd.cli.verbs.streams:streams_group",
     "tail": "brokerd.cli.verbs.tail:tail_command",
     "top": "brokerd.cli.verbs.top:top_command",
     "topic": "brokerd.cli.verbs.topics:topic_group",

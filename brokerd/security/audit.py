@@ -84,6 +84,8 @@ class EventType(StrEnum):
     CLOCK_SET = "clock.set"
     QUOTA_SET = "quota.set"
     QUOTA_DELETED = "quota.delete"
+    STREAM_CREATED = "stream.create"
+    STREAM_DROPPED = "stream.drop"
     CONNECTION_CLOSED = "connection.close"
     SESSION_ENDED = "session.end"
 

@@ -152,6 +152,7 @@ def broker_settings(config: Config, transaction_bytes_max: int | None = None) ->
         max_group_state_bytes=config.limits.group_state_bytes,
         max_producers=config.limits.producers,
         max_subscriptions=config.limits.subscriptions,
+        max_streams=config.limits.streams,
         max_transaction_bytes=transaction_bytes,
         transaction_us=config.limits.transaction_seconds * 1_000_000,
         groups=GroupSettings(

@@ -39,6 +39,7 @@ RELOADABLE = (
     "limits.group_state_bytes",
     "limits.producers",
     "limits.subscriptions",
+    "limits.streams",
     "blipmq.api_keys",
     "blipmq.api_keys_file",
 )

@@ -155,6 +155,7 @@ class Limits(Struct, frozen=True):
     group_state_bytes: Annotated[int, Meta(ge=MIB, le=TIB, extra={"unit": "bytes"})] = GIB
     producers: Positive = 100_000
     subscriptions: Positive = 100_000
+    streams: Annotated[int, Meta(ge=1, le=1_000)] = 100
     transaction_bytes: Annotated[int, Meta(ge=MIB, le=TIB, extra={"unit": "bytes"})] = 192 * MIB
     transaction_seconds: PositiveSeconds = 60
 

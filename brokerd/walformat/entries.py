@@ -33,6 +33,7 @@ class EntryKind(IntEnum):
     LOST = 8
     PRODUCER = 9
     SUBSCRIPTION = 10
+    STREAM = 11
 
 
 class Entry(NamedTuple):
@@ -96,7 +97,7 @@ def parse_entry_header(data: Bytes, salt: int, position: int = 0) -> EntryHeader
     checksum, body_checksum = CHECKSUM_FIELDS.unpack_from(data, position + 32)
     if checksum != xxh3_64_intdigest(memoryview(data)[position : position + 32], salt):
         raise FormatError("entry header checksum does not match")
-    if version > 1 or flags or not 1 <= kind <= EntryKind.SUBSCRIPTION:
+    if version > 1 or flags or not 1 <= kind <= EntryKind.STREAM:
         raise UnsupportedFormat(f"entry kind {kind}, version {version}, flags {flags:#x}")
     return EntryHeader(kind, topic_id, partition, base_offset, count, size, checksum, body_checksum)
 

@@ -261,6 +261,7 @@ def reserved() -> tuple[SimDisk, list[Entry]]:
         Entry(EntryKind.RECORDS, 1, 0, 2, 2, batch),
         Entry(EntryKind.PRODUCER, 1, 0, 0, 0, msgpack.packb({"producer_id": "p", "sequence": 1})),
         Entry(EntryKind.SUBSCRIPTION, 1, 0, 0, 0, msgpack.packb({"op": "over", "id": 1})),
+        Entry(EntryKind.STREAM, 0, 0, 0, 0, msgpack.packb({"op": "dropped", "name": "s"})),
         encode_loss(_LOSS),
         Entry(EntryKind.MARK, 0, 0, 0, 0, b""),
     ]

@@ -13,6 +13,7 @@ import pytest
 from brokerd.admin.api import make_api
 from brokerd.admin.http.authentication import Authenticator
 from brokerd.broker import BrokerSettings
+from brokerd.broker.streams import StreamReport
 from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.schemas.values import SchemaType
 from brokerd.security import OPEN, OPEN_GUARD, Guard
@@ -141,6 +142,7 @@ def furnished() -> House:
     house.run()
     broker = house.broker
     broker.quotas.put(OPEN, Quota("account", "spare", requests=1_000_000_000))
+    broker.streams.report(OPEN, StreamReport("s", "", 0, None, {}))
     partition = broker.topics.create(TOPIC).partition(0)
     for value in (b"0", b"1", b"2"):
         broker.appender.produce(partition, value)

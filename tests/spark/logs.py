@@ -20,6 +20,7 @@ from brokerd.archive.contract.bounds import (
     encode_bounds,
 )
 from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, bucket_of, parse_records_name
+from brokerd.archive.contract.topic_names import TopicNames
 from brokerd.archive.delta.actions import add_file
 from brokerd.archive.delta.table import Table
 from brokerd.archive.delta.tables import open_tables
@@ -28,7 +29,7 @@ from brokerd.archive.maintain.rewrite import RewriteResult, RewriteUnit, rewrite
 from brokerd.archive.run import Settings
 from brokerd.spark.location import Location
 from brokerd.spark.plan.file_scans import FileScan
-from brokerd.spark.plan.predicate import UNBOUNDED, Interval, Predicate, TopicNames
+from brokerd.spark.plan.predicate import UNBOUNDED, Interval, Predicate
 from brokerd.spark.plan.query_plan import Plan, plan_query
 from brokerd.spark.read.split_reader import read_split
 from brokerd.spark.request import Request

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from brokerd.archive.contract.bounds import DamagedPlace
-from brokerd.spark.plan.predicate import TopicNames
+from brokerd.archive.contract.topic_names import TopicNames
 from brokerd.spark.plan.split_text import BadSplits, decode_splits, encode_splits
 from tests.spark.logs import Log
 

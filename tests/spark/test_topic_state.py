@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from brokerd.archive.contract.bounds import Bounds, PartitionBounds, TopicBounds
+from brokerd.archive.contract.topic_names import TopicNames
 from brokerd.archive.journal.topics import TopicChange
 from brokerd.errors import BrokerdError, NewerFormat, UnknownTopic
-from brokerd.spark.plan.predicate import INT64_MAX, Interval, TopicNames
+from brokerd.spark.plan.predicate import INT64_MAX, Interval
 from brokerd.spark.plan.topic_state import TopicState
 
 EVERY = Interval(0)

@@ -280,6 +280,8 @@ def _body_fields(entry: Entry, payloads: bool) -> dict[str, Any]:
         return {"topic": msgpack.unpackb(entry.body)}
     if entry.kind == EntryKind.SUBSCRIPTION:
         return {"subscription": msgpack.unpackb(entry.body)}
+    if entry.kind == EntryKind.STREAM:
+        return {"stream": msgpack.unpackb(entry.body)}
     if entry.kind == EntryKind.SECURITY:
         said = msgpack.unpackb(entry.body)
         return {"security": {key: said[key] for key in said if key not in SECRETS}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from brokerd.archive.contract.topic_names import TopicNames
 from brokerd.archive.journal.segment_list import damaged_places
 from brokerd.errors import BrokerdError
 from brokerd.spark.location import Location
@@ -32,7 +33,6 @@ from brokerd.spark.plan.predicate import (
     Interval,
     Narrower,
     Predicate,
-    TopicNames,
 )
 from brokerd.spark.plan.segment_parts import SegmentPart, split_segment
 from brokerd.spark.plan.topic_state import TopicState

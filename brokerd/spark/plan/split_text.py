@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from brokerd.archive.contract.topic_names import TopicNames
 from brokerd.errors import BrokerdError
-from brokerd.spark.plan.predicate import TopicNames
 from brokerd.spark.plan.query_plan import Split
 
 BYTES_MAX = 1 << 30

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from brokerd.archive.contract.bounds import Bounds
+from brokerd.archive.contract.topic_names import TopicNames
 from brokerd.archive.journal.topics import TopicChange
 from brokerd.errors import BrokerdError, NewerFormat, UnknownTopic, escaped
-from brokerd.spark.plan.predicate import Interval, Key, TopicNames
+from brokerd.spark.plan.predicate import Interval, Key
 
 
 class Topic(NamedTuple):
