@@ -420,9 +420,9 @@ class GroupCommit:
         self._waiting_clients += 1
         self._waiting_light += is_light
 
-    def light_waits(self) -> bool:
-        """Return whether a light request waits for its commit."""
-        return self._waiting_light > 0
+    def light_waits(self) -> int:
+        """Return the ticket of the next commit if a light request waits for a commit, or 0."""
+        return self.durable_ticket + 1 if self._waiting_light else 0
 
     def when_all_durable(self, callback: Callable[[], None]) -> None:
         """Call back, now or later, when all changes so far are durable."""

@@ -6,7 +6,8 @@ Long work is cut into slices of about a millisecond. All connections of all list
 connection, gets the same time: it pays for its slices by their measured cost, and waits while the
 others catch up. An owner that comes with little work goes first (RFC 8290, "new" and "old" queues),
 so a light request waits for one slice of others at most. A step that cannot be cut may be long.
-After it, `light_waits` lets light requests have their answers before the next one (`LONG_SECONDS`).
+While light requests wait for a commit (`light_waits`), heavy work uses a fifth of the time from
+`LONG_SECONDS` on, so that the thread that commits, and then the answers, have the rest.
 
 The queue also limits the requests that connections handle as they arrive: `charge` adds the cost
 of a long run, and while `is_full`, connections that have requests wait in the queue. Short runs are
@@ -35,8 +36,11 @@ TURN_SECONDS: Final = 0.003
 """Time of long runs of requests in one turn, of all connections."""
 
 LONG_SECONDS: Final = 0.005
-"""A slice that took longer ends in a pause: while requests that were handled as they arrived wait
-for a commit, heavy work rests for as long as the slice took."""
+"""Slices that took longer end in a pause: while requests that were handled as they arrived wait
+for one commit, heavy work then rests."""
+
+REST_SHARE: Final = 4
+"""A pause is this many times as long as the slices before it."""
 
 PAUSE_SECONDS: Final = 0.001
 """Time between two looks at the end of a pause."""
@@ -74,8 +78,12 @@ class SliceQueue:
         self._in_turn = False
         self._charged_seconds = 0.0
         self._pause_ends_seconds = 0.0
-        self.light_waits: Callable[[], bool] = lambda: False
-        """Returns whether a request that was handled as it arrived waits for its commit."""
+        self._awaited = 0
+        self._beside_seconds = 0.0
+        """Time of slices since the commit ``_awaited`` is awaited, or since the last pause."""
+        self.light_waits: Callable[[], int] = lambda: 0
+        """Returns the number of the next commit if a request that was handled as it arrived waits
+        for a commit, or 0."""
         self.is_full = False
         """Whether the requests of this turn took `TURN_SECONDS`."""
 
@@ -134,7 +142,10 @@ class SliceQueue:
         self._is_scheduled = self.is_full = False
         self._charged_seconds = 0.0
         began_seconds = self.clock.seconds()
-        is_pause = began_seconds < self._pause_ends_seconds and self.light_waits()
+        awaited = self.light_waits()
+        if awaited != self._awaited:
+            self._awaited, self._beside_seconds = awaited, 0.0
+        is_pause = bool(awaited) and began_seconds < self._pause_ends_seconds
         end_seconds = began_seconds + SLICE_SECONDS
         left = self._waiting
         self._in_turn = True
@@ -159,8 +170,10 @@ class SliceQueue:
             after_seconds = owner.idle_since_seconds = self.clock.seconds()
             took_seconds = after_seconds - before_seconds
             owner.credit_seconds -= took_seconds
-            if took_seconds > LONG_SECONDS:
-                self._pause_ends_seconds = after_seconds + took_seconds
+            self._beside_seconds += took_seconds
+            if self._beside_seconds > LONG_SECONDS:
+                self._pause_ends_seconds = after_seconds + REST_SHARE * self._beside_seconds
+                self._beside_seconds = 0.0
             if not owner.works:
                 owner.is_queued = False
             elif owner.credit_seconds > 0:

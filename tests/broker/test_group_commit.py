@@ -478,6 +478,23 @@ class TestNoRoom:
             10,
         ]
 
+    def test_light_requests_wait_for_the_commit_in_flight_and_for_their_own(self) -> None:
+        house = House()
+        commit = house.broker.group_commit
+        produce(house, "t", b"x")
+        house.turn()
+        assert commit.light_waits() == 0
+        produce(house, "t", b"y")
+        commit.when_durable(commit.ticket(), lambda: None)
+        assert commit.light_waits() == 0, "a request in slices is not light"
+        commit.when_durable(commit.ticket(), lambda: None, is_light=True)
+        first = commit.light_waits()
+        assert first
+        house.writer.step()
+        assert commit.light_waits() == first + 1
+        house.run()
+        assert commit.light_waits() == 0
+
     def test_a_small_request_that_is_admitted_twice_passes_once(self) -> None:
         """One that creates its topic is admitted before, and again before it appends."""
         house = House(settings=BrokerSettings(max_uncommitted_bytes=80 * KIB))

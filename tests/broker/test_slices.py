@@ -6,7 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.broker.slices import LONG_SECONDS, SLICE_SECONDS, TURN_SECONDS, SliceOwner, SliceQueue
+from brokerd.broker.slices import (
+    LONG_SECONDS,
+    REST_SHARE,
+    SLICE_SECONDS,
+    TURN_SECONDS,
+    SliceOwner,
+    SliceQueue,
+)
 from tests.protocols.flymq_desk import Steps
 
 
@@ -84,12 +91,19 @@ def test_an_owner_pays_for_a_long_step_with_later_rounds() -> None:
     assert 8 <= order[:second].count("fair") <= 12
 
 
-def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_commit() -> None:
-    """It rests no longer than the step took; work that comes with credit goes on."""
+def resting(commit: Callable[[], int]) -> Desk:
+    """Return a desk whose light requests wait for this commit."""
     desk = Desk()
-    clock, waits = desk.clock, True
+    clock = desk.clock
     clock.callLater = lambda _, call: clock.waiting.append(call)  # type: ignore[method-assign]
-    desk.slices.light_waits = lambda: waits
+    desk.slices.light_waits = commit
+    return desk
+
+
+def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_commit() -> None:
+    """It rests for a time that counts from the step; work that comes with credit goes on."""
+    commit = 1
+    desk = resting(lambda: commit)
     desk.work("long", SliceOwner(), cost=4 * LONG_SECONDS)
     heavy = SliceOwner()
     heavy.credit_seconds = -SLICE_SECONDS
@@ -98,14 +112,37 @@ def test_heavy_work_rests_after_a_long_step_while_light_requests_wait_for_a_comm
     assert desk.turn() == []
     desk.work("light", SliceOwner(), cost=0.0)
     assert desk.turn() == ["light"]
-    desk.clock.now += 2 * LONG_SECONDS
+    desk.clock.now += REST_SHARE * 4 * LONG_SECONDS - 2 * SLICE_SECONDS
     assert desk.turn() == []
-    desk.clock.now += 3 * LONG_SECONDS
+    desk.clock.now += 3 * SLICE_SECONDS
     assert desk.turn() == ["heavy"]
     desk.work("long", SliceOwner(), cost=4 * LONG_SECONDS)
     assert desk.turn() == ["long"]
-    waits = False
+    commit = 0
     assert desk.turn() == ["heavy"]
+
+
+def test_short_slices_rest_too_while_one_commit_lasts() -> None:
+    """They take a fifth of the time, and all of it in a commit that is quick."""
+    commits = [1]
+    desk = resting(lambda: commits[-1])
+    desk.work("heavy", SliceOwner(), slices=100)
+    run = 0
+    while desk.turn():
+        run += 1
+    assert run * SLICE_SECONDS == pytest.approx(LONG_SECONDS, abs=1.1 * SLICE_SECONDS)
+    began = desk.clock.now
+    desk.done.clear()
+    worked = 0.0
+    while desk.clock.now < began + 20 * LONG_SECONDS:
+        worked += SLICE_SECONDS * len(desk.turn())
+        desk.clock.now += SLICE_SECONDS / 4
+    assert 0.1 < worked / (desk.clock.now - began) < 0.3
+    desk.clock.now += REST_SHARE * 2 * LONG_SECONDS
+    for commit in range(2, 12):
+        commits.append(commit)
+        assert desk.turn() == ["heavy"]
+        assert desk.turn() == ["heavy"]
 
 
 def test_light_work_that_comes_goes_before_all_heavy_work() -> None:
