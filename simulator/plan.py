@@ -15,8 +15,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from simulator.history.operations import GroupRules
-from simulator.rules import ClockRules, SubscriptionRules
+from simulator.history.operations import GroupRules, TopicRules
+from simulator.rules import AccessRules, ClockRules, LimitRules, SubscriptionRules
 
 DiskCall = Literal[
     "create",
@@ -88,6 +88,7 @@ Action = Literal[
     "delete_account",
     "set_list",
     "delete_list",
+    "set_password",
     "make_key",
     "revoke_key",
     "log_in",
@@ -151,6 +152,13 @@ class Settings(Part, frozen=True, kw_only=True):
     clock_tolerance_seconds: int = 60
     clock_grace_seconds: int = 3_600
     dead_letter_seconds: int = 604_800
+    retention_seconds: int = 0
+    """Retention of topics without their own; 0: no limit. The next two likewise."""
+    retention_bytes: int = 0
+    ttl_seconds: int = 0
+    subscriptions_max: int = 100_000
+    flymq_delay_max_seconds: int = 86_400
+    """The longest delay of a FlyMQ record."""
     archive: bool = False
     """Whether the broker has an archive. A `Rollup` fills it."""
     archive_poll_seconds: int = 5
@@ -161,6 +169,8 @@ class Settings(Part, frozen=True, kw_only=True):
     """Disk space of the broker's files until the audit, besides the space that it keeps free."""
     principal: str = ""
     """The account of all clients. With one, security is on."""
+    default_public: bool = False
+    allow_anonymous: bool = False
 
     @property
     def longest_backoff_us(self) -> int:
@@ -175,6 +185,24 @@ class Settings(Part, frozen=True, kw_only=True):
             self.blipmq_grace_seconds * 1_000_000,
             self.blipmq_look_back_us,
             self.blipmq_ttl_seconds * 1_000_000,
+        )
+
+    def topic_rules(self) -> TopicRules:
+        """Return the settings of topics without their own, for the oracle."""
+        return TopicRules(
+            self.retention_seconds * 1_000_000, self.retention_bytes, self.ttl_seconds * 1_000_000
+        )
+
+    def access_rules(self) -> AccessRules:
+        """Return the permissions without lists and accounts for the oracle."""
+        return AccessRules(self.default_public, self.allow_anonymous)
+
+    def limit_rules(self) -> LimitRules:
+        """Return the limits for the oracle."""
+        return LimitRules(
+            self.subscriptions_max,
+            self.flymq_delay_max_seconds * 1_000_000,
+            self.dead_letter_seconds * 1_000_000,
         )
 
     def clock_rules(self) -> ClockRules:
@@ -303,6 +331,14 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     """Of a registrar: the highest quota of Mamamia's listener, in requests a second; 0: none."""
     quota_bytes_max: int = 0
     """The same in bytes of produces a second, above 1,000; 0: none. It needs the other one."""
+    has_passwords: bool = False
+    """Of a registrar: whether accounts get passwords, and some exist from the beginning."""
+    login: str = ""
+    """The account as which it logs in, where the format has logins; "": it does not, or with the
+    key of the configuration.
+    """
+    wrong_permille: int = 0
+    """Thousandths of logins with an old or wrong password or key."""
     has_reference_groups: bool = False
     """Of RustLog: whether the broker has the reference's group rules."""
     patience_us: int = PATIENCE_US

@@ -13,6 +13,25 @@ class ClockRules(NamedTuple):
     grace_us: int = 3_600_000_000
 
 
+class LimitRules(NamedTuple):
+    """Limits of the broker's options that clients meet."""
+
+    subscriptions: int = 100_000
+    delay_us: int = 86_400_000_000
+    """The longest delay of a FlyMQ record."""
+    dead_letter_us: int = 604_800_000_000
+    """Time for which a dead letter holds back retention; 0: not at all."""
+
+
+class AccessRules(NamedTuple):
+    """Permissions without an access list or an account."""
+
+    default_public: bool = False
+    """Whether topics without an access list are public."""
+    allow_anonymous: bool = False
+    """Whether anonymous may read and write public topics."""
+
+
 class SubscriptionRules(NamedTuple):
     """The broker's settings for new subscriptions."""
 

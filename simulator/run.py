@@ -31,7 +31,14 @@ from brokerd.wal.damage.verify import verify
 from simulator import oracle
 from simulator.archive.rollup import Archiver, offsets_in_log
 from simulator.archive.view import SimArchive
-from simulator.clients import AuditFailed, Auditor, DirectClient, WrongAnswer, make_client
+from simulator.clients import (
+    AuditFailed,
+    Auditor,
+    Credentials,
+    DirectClient,
+    WrongAnswer,
+    make_client,
+)
 from simulator.clients.blipmq import KEY as BLIPMQ_KEY
 from simulator.clients.format_audits import auditor_name, make_audit
 from simulator.directory.state_text import state_of, without_newest_snapshot, without_snapshots
@@ -100,6 +107,9 @@ def config_of(settings: Settings) -> Config:
             backoff_max_ms=settings.backoff_max_us // 1_000,
         ),
         retention=Retention(
+            seconds=settings.retention_seconds,
+            bytes=settings.retention_bytes,
+            ttl_seconds=settings.ttl_seconds,
             check_seconds=settings.retention_check_seconds,
             dead_letter_seconds=settings.dead_letter_seconds,
         ),
@@ -116,6 +126,7 @@ def config_of(settings: Settings) -> Config:
             in_flight_requests=settings.in_flight_requests,
             in_flight_bytes=settings.in_flight_bytes,
             transaction_seconds=settings.transaction_seconds,
+            subscriptions=settings.subscriptions_max,
         ),
         blipmq=Blipmq(
             max_deliveries=settings.blipmq_max_deliveries,
@@ -127,13 +138,19 @@ def config_of(settings: Settings) -> Config:
             principal=settings.principal,
         ),
         mamamia=Mamamia(principal=settings.principal),
-        flymq=Flymq(principal=settings.principal),
+        flymq=Flymq(
+            principal=settings.principal, delay_max_seconds=settings.flymq_delay_max_seconds
+        ),
         rustlog=Rustlog(
             principal=settings.principal,
             group_rules="reference" if settings.rustlog_reference_groups else "seed",
         ),
         mega=Mega(principal=settings.principal),
-        security=Security(auth="on" if settings.principal else "off"),
+        security=Security(
+            auth="on" if settings.principal else "off",
+            default_public=settings.default_public,
+            allow_anonymous=settings.allow_anonymous,
+        ),
     )
 
 
@@ -183,9 +200,13 @@ class _Run:
         self._history.given_topics = tuple(topic.name for topic in plan.topics)
         self._history.subscriptions = plan.settings.subscription_rules()
         self._history.clock = plan.settings.clock_rules()
+        self._history.topic_rules = plan.settings.topic_rules()
+        self._history.access = plan.settings.access_rules()
+        self._history.limits = plan.settings.limit_rules()
         self._history.transaction_us = plan.settings.transaction_seconds * 1_000_000
         self._audits = [name for name in plan.formats if name != MAMAMIA]
         """Formats whose audit is still to come."""
+        credentials = Credentials()
         self._clients = [
             make_client(
                 client,
@@ -195,6 +216,7 @@ class _Run:
                 ),
                 machine,
                 self._history,
+                credentials,
             )
             for client in plan.clients
         ]

@@ -1385,6 +1385,97 @@ BUGS = (
         ),
         tests="protocols/test_blipmq.py",
     ),
+    # -- logins, limits and defaults -----------------------------------------------------------
+    bug(
+        "old-password-goes-on",
+        "a connection keeps its permissions when the password of its account changes",
+        "security/principal.py",
+        (
+            "            or (bool(self._password) and account is not None and account.password != "
+            "self._password)\n",
+            "",
+        ),
+        tests="security/test_principal.py",
+    ),
+    bug(
+        "account-comes-back",
+        "a connection of a deleted account has the permissions of a later one of its name",
+        "security/principal.py",
+        (
+            "account is None or account.account_id != self._account_id",
+            "account is None",
+        ),
+        tests="security/test_principal.py",
+    ),
+    bug(
+        "disabled-account-logs-in",
+        "a right password logs in to a disabled account",
+        "security/login.py",
+        ("        if not current.enabled:\n", "        if False:\n"),
+        tests="security/test_login.py",
+    ),
+    bug(
+        "failed-login-is-a-login",
+        "a connection of BlipMQ with a wrong key counts as logged in",
+        "protocols/blipmq/connection.py",
+        (
+            "            self._nack(frame, Code.UNAUTHORIZED, WRONG_KEY)\n            return\n",
+            "            self._nack(frame, Code.UNAUTHORIZED, WRONG_KEY)\n"
+            "            self._authenticated = True\n            return\n",
+        ),
+        tests="protocols/test_blipmq.py",
+    ),
+    bug(
+        "list-does-not-replace-public",
+        "a topic with an access list is public by default, too",
+        "security/directory.py",
+        (
+            "return any(one.public for one in lists) if lists else self.policy.default_public",
+            "return any(one.public for one in lists) or self.policy.default_public",
+        ),
+        tests="security/test_directory.py",
+    ),
+    bug(
+        "letters-hold-nothing",
+        "dead letters do not hold back retention",
+        "broker/retention/retention.py",
+        ("        for group in groups if keep_us else ():\n", "        for group in ():\n"),
+        tests="broker/test_retention.py",
+    ),
+    bug(
+        "one-subscription-more",
+        "there may be one subscription more than the limit",
+        "broker/subscriptions.py",
+        (
+            "if len(self._known) >= self.subscriptions_max:",
+            "if len(self._known) > self.subscriptions_max:",
+        ),
+        tests="broker/test_subscriptions.py",
+    ),
+    bug(
+        "delays-ten-times-as-long",
+        "a delay of FlyMQ may be ten times as long as the limit",
+        "protocols/flymq/delayed.py",
+        ("    if delay_ms > most_ms:\n", "    if delay_ms > 10 * most_ms:\n"),
+        tests="protocols/test_flymq_delayed.py",
+    ),
+    bug(
+        "default-ttl-halved",
+        "records of topics without their own time to live expire after half of it",
+        "broker/records/append.py",
+        ("            ttl_us = self._ttl_us\n", "            ttl_us = self._ttl_us // 2\n"),
+        tests="broker/test_broker.py",
+    ),
+    bug(
+        "retention-halved",
+        "records are removed after half of their retention",
+        "broker/retention/limits.py",
+        (
+            "oldest_us = time_us - (limits.retention_us or 0)",
+            "oldest_us = time_us - (limits.retention_us or 0) // 2",
+        ),
+        tests="broker/test_retention.py",
+    ),
 )
 
 

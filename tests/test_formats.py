@@ -58,6 +58,7 @@ MAY_LACK = {
     "simulator/draw/formats.py": {"mamamia"},
     "tests/cross/test_permissions.py": {"flymq"},
     "tests/simulator/test_format_clients.py": {"mamamia"},
+    "tests/simulator/test_plan.py": {"mega"},
     "tests/test_assembly.py": {"blipmq"},
     "tests/test_guards.py": {"rustlog"},
 }

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from simulator.clients.auditor import Auditor
 from simulator.clients.conversation import WrongAnswer
+from simulator.clients.credentials import Credentials
 from simulator.clients.direct import DirectClient
 from simulator.clients.formats import make_format_client
 from simulator.clients.links import Connect, Link
@@ -29,6 +30,7 @@ __all__ = [
     "Auditor",
     "Client",
     "Connect",
+    "Credentials",
     "DirectClient",
     "Link",
     "MamamiaClient",
@@ -61,16 +63,22 @@ class Client(Protocol):
 
 
 def make_client(
-    plan: ClientPlan, world: World, connect: Connect, machine: Machine, history: History
+    plan: ClientPlan,
+    world: World,
+    connect: Connect,
+    machine: Machine,
+    history: History,
+    credentials: Credentials | None = None,
 ) -> Client:
-    """Return the client of a plan. ``start()`` begins it."""
+    """Return the client of a plan. ``start()`` begins it. ``credentials`` are those of the run."""
+    credentials = credentials or Credentials()
     if plan.role == "operator":
         return Operator(plan, world, DirectClient(plan.name, world, machine, history))
     if plan.role == "registrar":
         direct = DirectClient(plan.name, world, machine, history)
-        return Registrar(plan, world, direct, history.principal)
+        return Registrar(plan, world, direct, history.principal, credentials)
     if plan.role == "vandal":
         return Vandal(plan, world, connect, history)
     if plan.format != "mamamia":
-        return make_format_client(plan, world, connect, history)
+        return make_format_client(plan, world, connect, history, credentials)
     return MamamiaClient(plan, world, connect, history)

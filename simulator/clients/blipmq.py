@@ -16,8 +16,10 @@ from typing import Any, ClassVar, NamedTuple
 from brokerd.codecs import blipmq
 from brokerd.codecs.mamamia.packing import pack
 from simulator.clients.conversation import AnswerPart, Ask, EncodedRequest, WrongAnswer
+from simulator.clients.credentials import Credentials
 from simulator.clients.values import ValueMaker
 from simulator.history.operations import History, Message, Operation, Place, Produce
+from simulator.history.registry import WireLogIn
 from simulator.history.subscriptions import Acknowledge, Handed, Poll, Subscribe
 from simulator.payloads import payload_of
 from simulator.plan import Action, ClientPlan, Topic
@@ -53,16 +55,19 @@ class _Probe(NamedTuple):
 
 
 class BlipMQWire:
-    """A `Wire` of BlipMQ."""
+    """A `Wire` of BlipMQ. Without a ``key``, the first request logs in."""
 
-    def __init__(self, key: str = KEY) -> None:
+    def __init__(self, key: str | None = KEY) -> None:
         self._ids = count(FIRST_ID)
         self._reader = blipmq.frame_reader()
         self._expected: deque[_Expected | _Probe] = deque()
         hello = blipmq.Hello(next(self._ids))
-        auth = blipmq.Auth(next(self._ids), key)
-        self._greeted = deque([hello.correlation_id, auth.correlation_id])
-        self.greeting = blipmq.encode(hello) + blipmq.encode(auth)
+        self._greeted = deque([hello.correlation_id])
+        self.greeting = blipmq.encode(hello)
+        if key is not None:
+            auth = blipmq.Auth(next(self._ids), key)
+            self._greeted.append(auth.correlation_id)
+            self.greeting += blipmq.encode(auth)
 
     def encode(self, asks: Sequence[Ask]) -> list[EncodedRequest]:
         """See `Wire.encode`."""
@@ -74,6 +79,8 @@ class BlipMQWire:
         if not isinstance(message, blipmq.Ack):
             message = message._replace(correlation_id=next(self._ids))
         self._expected.append(_Expected(ask.operation, message.correlation_id))
+        if isinstance(message, blipmq.Auth):
+            return EncodedRequest(blipmq.encode(message))
         if isinstance(message, blipmq.Publish) and not is_last:
             return EncodedRequest(blipmq.encode(message))
         probe = _Probe(next(self._ids))
@@ -102,6 +109,8 @@ class BlipMQWire:
                 return 0
             case blipmq.Pong():
                 return self._over(message)
+            case blipmq.Nack() | blipmq.Ack() if self._is_of_login(message):
+                return self._logged_in(message)
             case blipmq.Nack():
                 self._refused(message)
                 return 0
@@ -112,6 +121,22 @@ class BlipMQWire:
                 self._delivered(message)
                 return 0
         raise WrongAnswer(f"was sent {message!r:.200}")
+
+    def _is_of_login(self, message: blipmq.Nack | blipmq.Ack) -> bool:
+        """Return whether an answer is that to the login, which nothing precedes."""
+        first = self._expected[0] if self._expected else None
+        return (
+            isinstance(first, _Expected)
+            and isinstance(first.operation, WireLogIn)
+            and first.correlation_id == message.correlation_id
+        )
+
+    def _logged_in(self, message: blipmq.Nack | blipmq.Ack) -> int:
+        """Complete the login."""
+        expected = self._expected.popleft()
+        if isinstance(message, blipmq.Nack) and isinstance(expected, _Expected):
+            expected.operation.error = message.text or "no reason given"
+        return 1
 
     def _over(self, message: blipmq.Pong) -> int:
         """Complete the requests before a PING; return their number."""
@@ -194,8 +219,16 @@ class BlipMQWire:
 class BlipMQRequests:
     """The requests of a BlipMQ client; see `simulator.clients.wire_client.Requests`."""
 
-    def __init__(self, history: History, plan: ClientPlan, chance: Random) -> None:
+    def __init__(
+        self,
+        history: History,
+        plan: ClientPlan,
+        chance: Random,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._history = history
+        self._credentials = credentials or Credentials()
+        self._logins = Random(f"{plan.seed}/logins")
         self._looked = 0
         """Number of operations of the history that were searched for subscriptions."""
         self._plan = plan
@@ -207,6 +240,27 @@ class BlipMQRequests:
         self._held: list[Acknowledge] = []
         """Deliveries to acknowledge."""
         self._acknowledged: deque[Acknowledge] = deque(maxlen=REMEMBERED)
+
+    def log_in(self) -> Ask | None:
+        """Return the login of a new connection, by the newest key, the configured or a wrong one.
+
+        None: the wire has logged in by the key of the configuration.
+        """
+        account = self._plan.login
+        if not account:
+            return None
+        if self._logins.random() < 0.1:
+            operation = WireLogIn(
+                number=UNNUMBERED,
+                client=self._plan.name,
+                name=self._history.principal,
+                is_configured=True,
+            )
+            return Ask(blipmq.Auth(0, KEY), operation)
+        is_wrong = self._logins.randrange(1_000) < self._plan.wrong_permille
+        label, secret = self._credentials.key(account, self._logins, is_wrong)
+        operation = WireLogIn(number=UNNUMBERED, client=self._plan.name, name=account, key=label)
+        return Ask(blipmq.Auth(0, secret), operation)
 
     def make(self, now_us: int) -> Ask | None:
         """Return the next request; None if no drawn action is possible now."""

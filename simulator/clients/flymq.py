@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from brokerd.codecs import flymq
 from simulator.clients.conversation import Ask, WrongAnswer
+from simulator.clients.credentials import Credentials
 from simulator.clients.fifo_wire import FifoWire, unfit
 from simulator.clients.offset_requests import OffsetRequests
 from simulator.clients.values import PATTERNS
@@ -23,6 +24,7 @@ from simulator.history.offsets import (
     ResetOffset,
 )
 from simulator.history.operations import Cancel, DeleteTopic, Message, Operation, Place, Produce
+from simulator.history.registry import WireLogIn
 from simulator.history.transactions import Begin, RollBack, Stage, Transact
 from simulator.payloads import payload_of, value_of
 from simulator.plan import Action, ClientPlan
@@ -32,6 +34,8 @@ GZIP = 0.1
 """The probability that a request is compressed."""
 SCHEDULE_BITS = 40
 """Bits of a delayed record's number in a schedule id. The higher bits are the topic's id."""
+LOGINS_MAX = 12
+"""The most logins of a client, because the hash of a password is slow on purpose."""
 NO_GROUP = "consumer group not found"
 NO_MESSAGE = "message not found"
 NO_RECORD = "out of range", "is removed", "holds no record any more"
@@ -101,6 +105,8 @@ def fill(operation: Operation, told: flymq.Answer) -> None:
                 operation.schedules = (told.offset & ((1 << SCHEDULE_BITS) - 1),)
         case Stage(), flymq.Produced() if _is_staged(operation, told):
             pass
+        case WireLogIn(), flymq.LoggedIn(user=user) if user == operation.name:
+            pass
         case Begin(), flymq.TransactionAnswer(success=True):
             operation.transaction = told.transaction
         case Transact(), flymq.TransactionAnswer(success=True) if _is_of(operation, told):
@@ -157,12 +163,28 @@ def _is_of(operation: Transact | RollBack, told: flymq.TransactionAnswer) -> boo
 class FlyMQRequests(OffsetRequests):
     """The requests of a FlyMQ client."""
 
-    def __init__(self, plan: ClientPlan, chance: Random) -> None:
+    def __init__(
+        self, plan: ClientPlan, chance: Random, credentials: Credentials | None = None
+    ) -> None:
         super().__init__(plan, chance)
+        self._credentials = credentials or Credentials()
+        self._logins = Random(f"{plan.seed}/logins")
+        self._logins_left = LOGINS_MAX
         self._open: dict[str, list[tuple[str, Message]]] = {}
         """Messages of each transaction. If its connection is lost, none of them may be stored."""
         self._delayed: list[tuple[str, int]] = []
         """Topic and schedule id of each delayed record."""
+
+    def log_in(self) -> Ask | None:
+        """Return the login of a new connection, by the newest password or a wrong one."""
+        account = self._plan.login
+        if not account or not self._logins_left:
+            return None
+        self._logins_left -= 1
+        is_wrong = self._logins.randrange(1_000) < self._plan.wrong_permille
+        password = self._credentials.password(account, self._logins, is_wrong)
+        operation = WireLogIn(**self._asked(name=account, password=password))
+        return Ask(flymq.Auth(account, password), operation)
 
     def learn(self, operation: Operation) -> None:
         """Remember transactions and schedule ids of an answer."""

@@ -52,6 +52,10 @@ class OffsetRequests(ABC):
         self._highest: dict[Spot, int] = {}
         """The highest offset seen."""
 
+    def log_in(self) -> Ask | None:
+        """Return None: most formats have no logins."""
+        return None
+
     def make(self, now_us: int) -> Ask | None:
         """Return the next request; None if no drawn action is possible now."""
         mix = self._plan.mix

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from brokerd.security.access import Access
 from simulator.clients import registry_calls
+from simulator.clients.credentials import Credentials
 from simulator.clients.direct import Asker
 from simulator.clients.registry_calls import RegistryCall
 from simulator.history.operations import Operation
@@ -50,13 +51,21 @@ class Registrar:
     With a ``principal`` it first gives that account, the one of all Mamamia clients, its rights.
     """
 
-    def __init__(self, plan: ClientPlan, world: World, direct: Asker, principal: str) -> None:
+    def __init__(
+        self,
+        plan: ClientPlan,
+        world: World,
+        direct: Asker,
+        principal: str,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.plan = plan
         self.finished = False
         self.on_finished: Callable[[], None] = lambda: None
         self._world = world
         self._direct = direct
         self._principal = principal
+        self._credentials = credentials or Credentials()
         self._chance = Random(plan.seed)
         self._left = plan.operations
         self._script: Script | None = self._first()
@@ -125,14 +134,26 @@ class Registrar:
             yield registry_calls.create_account(
                 self.plan.name, self._principal, ("consumer", "producer")
             )
+        for name in OTHERS if self.plan.has_passwords else ():
+            yield registry_calls.create_account(
+                self.plan.name,
+                name,
+                ("consumer", "producer"),
+                password=self._credentials.new_password(name),
+            )
+            yield from self._make_key_of(name)
 
     def _roles(self) -> tuple[str, ...]:
         return tuple(sorted(self._chance.sample(ROLES, self._chance.randint(0, 2))))
 
     def _create_account(self) -> Script:
-        yield registry_calls.create_account(
-            self.plan.name, self._chance.choice(OTHERS), self._roles(), self._chance.random() < 0.9
+        name, roles, enabled = (
+            self._chance.choice(OTHERS),
+            self._roles(),
+            self._chance.random() < 0.9,
         )
+        password = self._credentials.new_password(name) if self.plan.has_passwords else ""
+        yield registry_calls.create_account(self.plan.name, name, roles, enabled, password)
 
     def _update_account(self) -> Script:
         name = self._chance.choice((*OTHERS, *[self._principal or OTHERS[0]] * 2))
@@ -140,6 +161,12 @@ class Registrar:
         if name == self._principal and self._chance.random() < 0.6:
             roles, enabled = ("consumer", "producer"), True  # so that much of the run is permitted
         yield registry_calls.update_account(self.plan.name, name, roles, enabled)
+
+    def _set_password(self) -> Script:
+        name = self._chance.choice(OTHERS)
+        yield registry_calls.set_password(
+            self.plan.name, name, self._credentials.new_password(name)
+        )
 
     def _delete_account(self) -> Script:
         yield registry_calls.delete_account(self.plan.name, self._chance.choice(OTHERS))
@@ -177,13 +204,15 @@ class Registrar:
     # -- keys ------------------------------------------------------------------------------------
 
     def _make_key(self) -> Script:
-        if self._keys >= KEYS_MAX:
-            return
+        if self._keys < KEYS_MAX:
+            yield from self._make_key_of(self._chance.choice(OTHERS))
+
+    def _make_key_of(self, owner: str) -> Script:
         label = f"k{self._keys}"
         self._keys += 1
-        yield registry_calls.make_key(
-            self.plan.name, self._chance.choice(OTHERS), label, self._key_ids, self._secrets
-        )
+        yield registry_calls.make_key(self.plan.name, owner, label, self._key_ids, self._secrets)
+        if label in self._secrets:
+            self._credentials.add_key(owner, label, self._secrets[label])
 
     def _revoke_key(self) -> Script:
         if self._key_ids:
@@ -267,6 +296,7 @@ class Registrar:
         "delete_account": _delete_account,
         "set_list": _set_list,
         "delete_list": _delete_list,
+        "set_password": _set_password,
         "make_key": _make_key,
         "revoke_key": _revoke_key,
         "log_in": _log_in,

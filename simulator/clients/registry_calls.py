@@ -30,6 +30,7 @@ from simulator.history.registry import (
     Probe,
     PutAccount,
     PutList,
+    PutPassword,
     PutQuota,
     RegisterSchema,
     RegistryView,
@@ -69,14 +70,20 @@ def _at_once(
 
 
 def create_account(
-    client: str, name: str, roles: tuple[str, ...], enabled: bool = True
+    client: str, name: str, roles: tuple[str, ...], enabled: bool = True, password: str = ""
 ) -> RegistryCall:
     operation = PutAccount(
-        number=UNNUMBERED, client=client, name=name, roles=roles, enabled=enabled, creates=True
+        number=UNNUMBERED,
+        client=client,
+        name=name,
+        roles=roles,
+        enabled=enabled,
+        creates=True,
+        password=password,
     )
 
     def begin(broker: Broker, finish: Finish) -> None:
-        broker.accounts.create_account(OPEN, name, "", roles, finish, enabled)
+        broker.accounts.create_account(OPEN, name, password, roles, finish, enabled)
 
     return RegistryCall(operation, begin, lambda result: None)
 
@@ -88,6 +95,15 @@ def update_account(client: str, name: str, roles: tuple[str, ...], enabled: bool
     return _at_once(
         operation, lambda broker: broker.accounts.update_account(OPEN, name, roles, enabled)
     )
+
+
+def set_password(client: str, name: str, password: str) -> RegistryCall:
+    operation = PutPassword(number=UNNUMBERED, client=client, name=name, password=password)
+
+    def begin(broker: Broker, finish: Finish) -> None:
+        broker.accounts.change_password(OPEN, name, password, finish)
+
+    return RegistryCall(operation, begin, lambda result: None)
 
 
 def delete_account(client: str, name: str) -> RegistryCall:

@@ -78,6 +78,10 @@ class RequestMaker:
         self._again: deque[tuple[Produce, mm.ProduceBatch]] = deque()
         """Batches without an answer."""
 
+    def log_in(self) -> Ask | None:
+        """Return None: Mamamia has no logins."""
+        return None
+
     def make(self, now_us: int) -> Ask | None:
         """Return the next request; None if no drawn action is possible now."""
         if self._again and self._chance.random() < 0.9:

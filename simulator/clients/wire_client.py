@@ -10,16 +10,22 @@ from typing import Protocol
 from simulator.clients.conversation import Ask, Conversation, Wire
 from simulator.clients.links import Connect
 from simulator.history.operations import NEVER, History, Operation
+from simulator.history.registry import WireLogIn
 from simulator.machine.world import World
 from simulator.plan import ClientPlan
 
 PAUSE_US_MAX = 3_000_000
 """The longest pause between two connections, after any number of refused ones."""
 DOUBLINGS_MAX = 10
+AWAIT_LOGIN = ("blipmq",)
+"""Formats whose client sends nothing before its login, because the broker answers nothing."""
 
 
 class Requests(Protocol):
     """The source of a client's requests."""
+
+    def log_in(self) -> Ask | None:
+        """Return the login of a new connection; None if the client does not log in."""
 
     def make(self, now_us: int) -> Ask | None:
         """Return the next request; None if no drawn action is possible now."""
@@ -63,6 +69,7 @@ class WireClient:
         self._full = False
         """Whether the next burst waits for an answer."""
         self._refusals = 0
+        self._awaits_login = plan.format in AWAIT_LOGIN
 
     # -- for the run -----------------------------------------------------------------------------
 
@@ -100,7 +107,11 @@ class WireClient:
             self._wire(),
         )
         self._full = False
-        self._world.call_after(self._think_us(), self._burst, self._conversation)
+        login = self._requests.log_in()
+        if login is not None:
+            self._conversation.ask(login)
+        if login is None or not self._awaits_login:
+            self._world.call_after(self._think_us(), self._burst, self._conversation)
         self._world.call_after(self.plan.patience_us, self._watch, self._conversation)
 
     def _lost(self, why: str) -> None:
@@ -169,6 +180,12 @@ class WireClient:
         conversation = self._conversation
         if conversation is None:
             return
+        if isinstance(operation, WireLogIn) and self._awaits_login:
+            if operation.error:
+                conversation.hang_up()
+                self._lost("the login failed")
+                return
+            self._world.call_after(self._think_us(), self._burst, conversation)
         if self._full and self._left:
             self._full = False
             self._world.call_after(self._think_us(), self._burst, conversation)

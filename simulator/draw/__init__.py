@@ -16,8 +16,8 @@ from simulator.draw.chance import FEATURES, LATER, NEEDS_FSYNC, SECOND, Chance, 
 from simulator.draw.clients import MIXES, NEEDS, draw_clients
 from simulator.draw.faults import CRASHES_MAX, draw_faults
 from simulator.draw.formats import FORMATS, add_formats, add_look_back
-from simulator.draw.options import add_options
-from simulator.draw.registry import add_registrar
+from simulator.draw.options import add_defaults, add_options
+from simulator.draw.registry import add_logins, add_registrar
 from simulator.draw.runs import add_runs
 from simulator.plan import Plan
 
@@ -57,4 +57,6 @@ def generate(seed: int) -> Plan:
     plan = add_archive(plan, replace(context, chance=Chance(f"plan/{seed}/archive")))
     plan = add_registrar(plan, replace(context, chance=Chance(f"plan/{seed}/registry")))
     plan = add_runs(plan, Chance(f"plan/{seed}/runs"))
-    return add_options(plan, replace(context, chance=Chance(f"plan/{seed}/options")))
+    plan = add_logins(plan, Chance(f"plan/{seed}/logins"))
+    plan = add_options(plan, replace(context, chance=Chance(f"plan/{seed}/options")))
+    return add_defaults(plan, replace(context, chance=Chance(f"plan/{seed}/defaults")))

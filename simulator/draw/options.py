@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from simulator.draw.chance import Chance, DrawContext
+from simulator.draw.chance import KIB, SECOND, Chance, DrawContext
 from simulator.plan import ClientPlan, ClockStep, Plan, Settings
 
 CLOCK_OPTIONS = 0.5
 """Probability of other clock options, where the wall clock is set."""
 CLOCK_SET = 0.5
-"""Probability of an operator who declares the wall clock right, where nothing waits for a delay."""
+"""Probability of an operator who declares the wall clock right."""
 MESSAGE_TTL = 0.25
 REFERENCE_GROUPS = 0.4
 TRANSACTION_SECONDS = 0.4
 MARK_QUIET = 0.3
+DEFAULT_RETENTION = 0.1
+DEAD_LETTER_SECONDS = 0.3
+SUBSCRIPTIONS = 0.25
+DELAY_MAX = 0.8
 
 
 def add_options(plan: Plan, context: DrawContext) -> Plan:
@@ -30,7 +34,7 @@ def add_options(plan: Plan, context: DrawContext) -> Plan:
     # Equal payloads do not tell which record has a time to live.
     has_equals = any(client.empty_permille for client in plan.clients)
     if "blipmq" in formats and chance.on(MESSAGE_TTL) and not has_equals:
-        settings = replace(settings, blipmq_ttl_seconds=chance.scale(1, 60))
+        settings = replace(settings, blipmq_ttl_seconds=draw_message_ttl(context))
     if "flymq" in formats and chance.on(TRANSACTION_SECONDS):
         settings = replace(settings, transaction_seconds=chance.scale(1, 10))
     has_steps = any(isinstance(fault, ClockStep) for fault in plan.faults)
@@ -40,9 +44,48 @@ def add_options(plan: Plan, context: DrawContext) -> Plan:
     is_lasting = "topic deletions" not in context.features
     if "rustlog" in formats and is_lasting and chance.on(REFERENCE_GROUPS):
         plan = with_reference_groups(plan)
-    if has_steps and not waits(plan) and chance.on(CLOCK_SET):
+    own = Chance(f"{plan.seed}/clock set")
+    if own.on(CLOCK_SET) and not (has_steps and waits(plan)):
         plan = replace(plan, clients=tuple(map(with_clock, plan.clients)))
     return plan
+
+
+def draw_message_ttl(context: DrawContext) -> int:
+    """Draw the time to live of BlipMQ's messages, in seconds.
+
+    Half of them end after the run, so that a message that expires too early is missing at its end.
+    """
+    seconds = context.end_us // SECOND
+    if context.chance.on(0.5):
+        return context.chance.randint(seconds, 2 * seconds)
+    return context.chance.scale(1, 60)
+
+
+def add_defaults(plan: Plan, context: DrawContext) -> Plan:
+    """Return the plan with other defaults of retention, and limits that clients reach."""
+    chance, settings = context.chance, plan.settings
+    is_kept = settings.durability != "fsync" or any(
+        client.empty_permille for client in plan.clients
+    )
+    if not is_kept and chance.on(DEFAULT_RETENTION):
+        settings = replace(
+            settings,
+            retention_seconds=chance.scale(1, 60) if chance.on(0.5) else 0,
+            retention_bytes=chance.scale(KIB, 256 * KIB) if chance.on(0.5) else 0,
+            ttl_seconds=chance.scale(1, 60) if chance.on(0.5) else 0,
+            retention_check_seconds=chance.randint(1, 5),
+        )
+    has_steps = any(isinstance(fault, ClockStep) for fault in plan.faults)
+    if not has_steps and chance.on(DEAD_LETTER_SECONDS):
+        settings = replace(settings, dead_letter_seconds=chance.scale(1, 60) - 1)
+    if "blipmq" in plan.formats and chance.on(SUBSCRIPTIONS):
+        settings = replace(settings, subscriptions_max=chance.randint(1, 4))
+    delays_us = [c.schedule_us_max for c in plan.clients if c.format == "flymq"]
+    longest_us = max(delays_us, default=0)
+    if longest_us > 2 * SECOND and chance.on(DELAY_MAX):
+        limit_seconds = chance.scale(1, longest_us // SECOND)
+        settings = replace(settings, flymq_delay_max_seconds=limit_seconds)
+    return replace(plan, settings=settings)
 
 
 def draw_clock(chance: Chance, settings: Settings) -> Settings:

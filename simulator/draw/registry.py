@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from simulator.draw.chance import DrawContext
+from simulator.clients.registrar import OTHERS
+from simulator.draw.chance import Chance, DrawContext
 from simulator.plan import Action, ClientPlan, Plan
 
 REGISTRAR = 0.3
@@ -17,6 +18,11 @@ SECURITY = 0.7
 """Probability of security in a run with a registrar."""
 QUOTA = 0.3
 """Probability of a quota for the listener."""
+PUBLIC = 0.25
+"""Probability that topics without a list are public, and that anonymous may use public ones."""
+WIRE_LOGINS = 0.7
+"""Probability of logins on the wire, with security on and where a format has logins."""
+LOGIN_FORMATS = "flymq", "blipmq"
 PRINCIPAL = "everyone"
 
 ACCOUNTS: dict[Action, int] = {
@@ -66,5 +72,30 @@ def add_registrar(plan: Plan, context: DrawContext) -> Plan:
     if has_quota and chance.on(0.5):
         registrar = replace(registrar, quota_bytes_max=chance.scale(1_500, 30_000))
     if is_secure:
-        plan = replace(plan, settings=replace(plan.settings, principal=PRINCIPAL))
+        own = Chance(f"{plan.seed}/public")
+        settings = replace(
+            plan.settings,
+            principal=PRINCIPAL,
+            default_public=own.on(PUBLIC),
+            allow_anonymous=own.on(PUBLIC),
+        )
+        plan = replace(plan, settings=settings)
     return replace(plan, clients=(*plan.clients, registrar))
+
+
+def add_logins(plan: Plan, chance: Chance) -> Plan:
+    """Return the plan, in which clients of FlyMQ and BlipMQ log in. ``chance`` is its own."""
+    if not plan.settings.principal or not chance.on(WIRE_LOGINS):
+        return plan
+    clients: list[ClientPlan] = []
+    for client in plan.clients:
+        if client.role == "registrar":
+            mix: dict[Action, int] = {**client.mix, "set_password": 3}
+            clients.append(replace(client, has_passwords=True, mix=mix))
+        elif client.format in LOGIN_FORMATS and client.role != "vandal" and chance.on(0.8):
+            wrong_permille = chance.one((0, 100, 400))
+            login = chance.one(OTHERS)
+            clients.append(replace(client, login=login, wrong_permille=wrong_permille))
+        else:
+            clients.append(client)
+    return replace(plan, clients=tuple(clients))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from simulator.draw.chance import MS, SECOND, Chance
-from simulator.plan import Action, ClientPlan, Plan, Role, Topic
+from simulator.plan import Action, ClientPlan, Plan, Role, Topic, WireFormat
 
 RUNS = 0.12
 """Probability of clients that send runs."""
@@ -22,18 +22,44 @@ PAYLOAD_BYTES_MAX = 150
 
 MIXES: dict[Role, dict[Action, int]] = {"producer": {"produce": 1}, "consumer": {"acquire": 3}}
 
+RUNS_OF: dict[WireFormat, tuple[Action, ...]] = {
+    "mega": ("produce", "read"),
+    "blipmq": ("produce",),
+    "flymq": ("produce",),
+}
+"""Actions of other formats whose requests form runs."""
+
 
 def add_runs(plan: Plan, chance: Chance) -> Plan:
     """Return the plan, with clients that send runs if they are drawn. ``chance`` is its own."""
     topics = [topic for topic in plan.topics if topic.partitions == 1]
     if not chance.on(SECURE_RUNS if plan.settings.principal else RUNS) or not topics:
         return plan
+    if plan.settings.principal:
+        others = Chance(f"{plan.seed}/runs of formats")
+        *clients, registrar = plan.clients
+        added = draw_others(plan, others, topics)
+        plan = replace(plan, clients=(*clients, *added, registrar))
     topic = chance.one(topics)
     groups = sorted({group for client in plan.clients for group in client.groups})
-    clients = [draw_client(plan, chance, "r0", "producer", topic, ())]
+    pairs = [draw_client(plan, chance, "r0", "producer", topic, ())]
     if groups and chance.on(0.5):
-        clients.append(draw_client(plan, chance, "r1", "consumer", topic, (chance.one(groups),)))
-    return replace(plan, clients=(*clients, *plan.clients))
+        pairs.append(draw_client(plan, chance, "r1", "consumer", topic, (chance.one(groups),)))
+    return replace(plan, clients=(*pairs, *plan.clients))
+
+
+def draw_others(plan: Plan, chance: Chance, topics: list[Topic]) -> list[ClientPlan]:
+    """Draw a client with runs for each format that has them."""
+    clients: list[ClientPlan] = []
+    for wire_format in plan.formats:
+        actions = [action for action in RUNS_OF.get(wire_format, ()) if chance.on(0.7)]
+        named = [topic for topic in topics if topic.name and topic.name.isascii()]
+        if actions and named:
+            name = f"o{len(clients)}"
+            client = draw_client(plan, chance, name, "worker", chance.one(named), ())
+            mix = dict.fromkeys(actions, 1)
+            clients.append(replace(client, format=wire_format, mix=mix, is_plain=False))
+    return clients
 
 
 def draw_client(
@@ -41,7 +67,9 @@ def draw_client(
 ) -> ClientPlan:
     operations = chance.scale(OPERATIONS_MIN, OPERATIONS_MAX)
     window = chance.scale(WINDOW_MIN, WINDOW_MAX)
-    settles: dict[Action, int] = {"settle": chance.randint(1, 3)} if groups else {}
+    mix = dict(MIXES.get(role, {}))
+    if groups:
+        mix["settle"] = chance.randint(1, 3)
     return ClientPlan(
         name=name,
         identity=name,
@@ -52,7 +80,7 @@ def draw_client(
         think_us=int(plan.end_us * window / operations * chance.uniform(0.05, 1)),
         topics=(topic,),
         groups=groups,
-        mix=MIXES[role] | settles,
+        mix=mix,
         is_plain=True,
         payload_bytes_max=PAYLOAD_BYTES_MAX,
         duration_us_min=DURATION_US,

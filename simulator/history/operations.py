@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from simulator.rules import ClockRules, SubscriptionRules
+from simulator.rules import AccessRules, ClockRules, LimitRules, SubscriptionRules
 
 NEVER = -1
 
@@ -440,6 +440,8 @@ class History:
     """Topics that the broker creates at its start if they do not exist."""
     subscriptions: SubscriptionRules = field(default_factory=SubscriptionRules)
     clock: ClockRules = field(default_factory=ClockRules)
+    access: AccessRules = field(default_factory=AccessRules)
+    limits: LimitRules = field(default_factory=LimitRules)
     transaction_us: int = 60_000_000
     """Time after which an open transaction is rolled back."""
     operations: list[Operation] = field(default_factory=list)

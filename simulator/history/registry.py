@@ -77,6 +77,16 @@ class PutAccount(RegistryOperation):
     roles: tuple[str, ...]
     enabled: bool
     creates: bool
+    password: str = ""
+    """Of a new account; "": it has none. Passwords of a run are distinct."""
+
+
+@dataclass(kw_only=True)
+class PutPassword(RegistryOperation):
+    """Changes the password of an account."""
+
+    name: str
+    password: str
 
 
 @dataclass(kw_only=True)
@@ -113,6 +123,18 @@ class LogIn(RegistryOperation):
     """Logs in with a key. A refusal is an error."""
 
     label: str
+
+
+@dataclass(kw_only=True)
+class WireLogIn(Operation):
+    """The login of a connection, by name and password or by a key. A refusal is an error."""
+
+    name: str = ""
+    password: str = ""
+    key: str = ""
+    """Label of the key; "" for a password, or for a key that the registrar did not make."""
+    is_configured: bool = False
+    """Whether it is the key of the configuration, which stands for the principal."""
 
 
 @dataclass(kw_only=True)

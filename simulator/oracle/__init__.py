@@ -30,6 +30,7 @@ from simulator.oracle.groups.atomicity import check_cancels, check_letter_change
 from simulator.oracle.groups.group_partitions import GroupPartitionJudge, group_partitions_of
 from simulator.oracle.groups.group_views import GroupViews
 from simulator.oracle.groups.key_order import check_key_order, check_pauses
+from simulator.oracle.limits import check_limits
 from simulator.oracle.records.offsets import Offsets
 from simulator.oracle.records.reads import Reads
 from simulator.oracle.records.records import (
@@ -77,6 +78,7 @@ def judge(history: History) -> Judgement:
     history = replace(history, operations=[op for op in history.operations if _arrived(op)])
     registry = check_registry(history, Lives(history))
     late = list(check_transaction_times(history, Lives(history)))
+    late += check_limits(history, Lives(history))
     history = spread_transactions(history)
     whole = history
     found = [*check_boots(history, Lives(history)), *check_answers(history), *late]

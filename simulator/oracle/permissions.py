@@ -32,7 +32,7 @@ from simulator.history.operations import (
     Release,
     Settle,
 )
-from simulator.history.registry import ADMIN, READ, WRITE
+from simulator.history.registry import ADMIN, READ, WRITE, WireLogIn
 from simulator.history.subscriptions import Poll, Subscribe
 from simulator.history.transactions import Begin, RollBack, Stage, Transact
 from simulator.oracle.registry_model import RegistryState
@@ -42,7 +42,9 @@ from simulator.oracle.violation import Violation, violation
 ANY = READ | WRITE | ADMIN
 LOGIN = 0
 """In place of a permission: the principal must be an enabled account."""
-DENIALS = "unauthorized", "authentication required"
+DENIALS = "unauthorized", "authentication required", "unauthenticated"
+LOGIN_REFUSALS = "invalid username or password", "user account is disabled", "invalid API key"
+"""Refusals that say that a login was wrong. Others ask for patience."""
 MEGA_DENIAL = "INVALID_REQUEST"
 """MEGA has no code for a missing permission."""
 TELLS = "not found", "exist", "TOPIC_NOT_FOUND", "TOPIC_ALREADY_EXISTS"
@@ -83,6 +85,28 @@ class Need(NamedTuple):
     topic: str = ""
 
 
+class Binding(NamedTuple):
+    """The principal of a connection: an account by name, and what it logged in with."""
+
+    name: str
+    made_by: int = NEVER
+    """The request that created the account; NEVER: any account of the name."""
+    password: str = ""
+    key: str = ""
+
+    def is_live(self, state: RegistryState) -> bool:
+        """Return whether a login still counts: same account, same password, key not revoked."""
+        if self.made_by == NEVER:
+            return True
+        account = state.accounts.get(self.name)
+        return (
+            account is not None
+            and account.made_by == self.made_by
+            and self.password in ("", account.password)
+            and (not self.key or self.key in state.keys)
+        )
+
+
 class Permissions:
     """The permissions of the clients of a history over time.
 
@@ -93,13 +117,24 @@ class Permissions:
         self._history = history
         self._lives = lives
         self._epochs = epochs
+        self._logins: dict[int, WireLogIn] = {
+            op.connection: op for op in history.operations if isinstance(op, WireLogIn)
+        }
+        """Connection -> its login. A connection logs in first, and once."""
 
     def may_lack(self, permission: int, topic: str, span: Span) -> bool:
-        """Return whether the clients may lack all these permissions at a moment of ``span``."""
+        """Return whether the clients may lack all these permissions at a moment of ``span``.
+
+        Where clients log in, they may.
+        """
         if not self._history.principal:
             return False
-        need = Need(permission, topic)
-        return not self._epochs or not all(self._has(state, need) for state in self._states(span))
+        if self._logins:
+            return True
+        need, listener = Need(permission, topic), Binding(self._history.principal)
+        return not self._epochs or not all(
+            self._has(state, need, listener) for state in self._states(span)
+        )
 
     def check(self) -> Iterator[Violation]:
         """Return the violations of permissions."""
@@ -108,6 +143,8 @@ class Permissions:
         for op in self._history.operations:
             if op.connection == NEVER or op.answered_us == NEVER:
                 continue
+            if isinstance(op, WireLogIn):
+                yield from self._check_login(op)
             if isinstance(op, ListTopics) and op.succeeded:
                 yield from self._check_list(op)
             needs = self._needs(op)
@@ -116,11 +153,13 @@ class Permissions:
 
     def _check_request(self, op: Operation, needs: tuple[Need, ...]) -> Iterator[Violation]:
         is_denied = self._is_denied(op)
+        bindings = self._bindings(op)
         if op.error and not is_denied and not any(text in op.error for text in TELLS):
             return
         allowed = {
-            all(self._has(state, need) for need in needs)
+            all(self._has(state, need, binding) for need in needs)
             for state in self._states(self._lives.span(op))
+            for binding in bindings
         }
         names = ", ".join(repr(need.topic) for need in needs)
         if is_denied and allowed == {True}:
@@ -135,8 +174,10 @@ class Permissions:
     def _check_list(self, op: ListTopics) -> Iterator[Violation]:
         """Check that a list shows only topics on which the client has some permission."""
         states = self._states(self._lives.span(op))
+        bindings = self._bindings(op)
         for topic, _ in op.topics:
-            if not any(self._has(state, Need(ANY, topic)) for state in states):
+            need = Need(ANY, topic)
+            if not any(self._has(state, need, one) for state in states for one in bindings):
                 yield violation("access", f"{topic!r} is listed without any permission", op)
 
     def _needs(self, op: Operation) -> tuple[Need, ...]:
@@ -165,8 +206,49 @@ class Permissions:
     def _format(self, op: Operation) -> str:
         return self._history.formats.get(op.client, "mamamia")
 
-    def _has(self, state: RegistryState, need: Need) -> bool:
-        name = self._history.principal
+    def _check_login(self, op: WireLogIn) -> Iterator[Violation]:
+        """Check that a login succeeds by a right password or key, and by no other."""
+        if op.error and not op.error.startswith(LOGIN_REFUSALS):
+            return
+        possible = {
+            self._binding(state, op) is not None for state in self._states(self._lives.span(op))
+        }
+        if op.error and possible == {True}:
+            yield violation("access", f"{op.name}: refused with a right password or key", op)
+        if not op.error and possible == {False}:
+            yield violation("access", f"{op.name}: no password or key was right", op)
+
+    def _bindings(self, op: Operation) -> set[Binding]:
+        """Return the principals that the connection of a request may have."""
+        login = self._logins.get(op.connection)
+        listener = Binding(self._history.principal)
+        if login is None or login is op:
+            return {listener}
+        if login.error:
+            return {Binding("") if self._format(op) == "blipmq" else listener}
+        states = self._states(self._lives.span(login))
+        found = {self._binding(state, login) for state in states}
+        return {binding for binding in found if binding is not None} or {listener}
+
+    def _binding(self, state: RegistryState, login: WireLogIn) -> Binding | None:
+        """Return the principal of a login in a state; None if it is wrong there."""
+        if login.is_configured:
+            return Binding(login.name)
+        account = state.accounts.get(login.name)
+        if account is None or not account.enabled:
+            return None
+        if login.password:
+            is_right = account.password == login.password
+        else:
+            is_right = state.keys.get(login.key) == login.name
+        if not is_right:
+            return None
+        return Binding(login.name, account.made_by, login.password, login.key)
+
+    def _has(self, state: RegistryState, need: Need, binding: Binding) -> bool:
+        name = binding.name
+        if not (name and binding.is_live(state)):
+            return False
         if need.permission == LOGIN:
             return state.is_enabled(name)
         return bool(state.permissions(name, need.topic) & need.permission)

@@ -41,7 +41,7 @@ def check_registry(history: History, lives: Lives) -> Judged:
     found: list[Violation] = []
     if history.rotted or lives.any_loss or not (requests or history.principal):
         return Judged(found, Permissions(history, lives, []))
-    epochs = [Epoch(-1, EVER_US, (RegistryState(),))]
+    epochs = [Epoch(-1, EVER_US, (RegistryState(rules=history.access),))]
     for op in requests:
         before = epochs[-1].states
         states = _follow(op, before)

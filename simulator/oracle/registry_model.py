@@ -25,6 +25,7 @@ from simulator.history.registry import (
     Probe,
     PutAccount,
     PutList,
+    PutPassword,
     PutQuota,
     RegisterSchema,
     RegistryOperation,
@@ -33,6 +34,7 @@ from simulator.history.registry import (
     SetMode,
     Validate,
 )
+from simulator.rules import AccessRules
 
 NO_ACCOUNT = "there is no account"
 IS_ACCOUNT = "there is an account"
@@ -59,6 +61,9 @@ Value = TypeVar("Value")
 class AccountState(NamedTuple):
     roles: tuple[str, ...]
     enabled: bool
+    made_by: int
+    """Number of the request that created it. A later account of its name is another one."""
+    password: str = ""
 
 
 class SchemaState(NamedTuple):
@@ -93,14 +98,16 @@ class RegistryState:
     schemas: dict[str, SchemaState] = field(default_factory=dict)
     quotas: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     """Requests and bytes of produces a second."""
+    rules: AccessRules = field(default_factory=AccessRules)
 
     def __hash__(self) -> int:
-        return hash((self.view(), tuple(sorted((n, s.last) for n, s in self.schemas.items()))))
+        versions = tuple(sorted((n, s.last) for n, s in self.schemas.items()))
+        return hash((self.view(), tuple(sorted(self.accounts.items())), versions))
 
     def view(self) -> RegistryView:
         """Return the view that the broker must report."""
         return RegistryView(
-            tuple(sorted((name, *account) for name, account in self.accounts.items())),
+            tuple(sorted((name, one.roles, one.enabled) for name, one in self.accounts.items())),
             tuple(sorted(self.lists.values())),
             tuple(sorted(self.keys.items())),
             tuple(sorted((name, one.mode, one.versions) for name, one in self.schemas.items())),
@@ -120,17 +127,24 @@ class RegistryState:
         return found
 
     def permissions(self, name: str, topic: str) -> int:
-        """Return the permissions of an account on a topic. Without an account there are none."""
+        """Return the permissions of an account on a topic; without an account, of anonymous."""
         account = self.accounts.get(name)
-        if account is None or not account.enabled:
+        lists = [
+            rule
+            for rule in self.lists.values()
+            if (topic.startswith(rule.topic) if rule.prefix else topic == rule.topic)
+        ]
+        is_public = any(rule.public for rule in lists) if lists else self.rules.default_public
+        open_to_all = READ | WRITE if is_public else 0
+        if account is None:
+            return open_to_all if self.rules.allow_anonymous else 0
+        if not account.enabled:
             return 0
-        found = self.by_role(name) & 7
-        for rule in self.lists.values():
-            if topic.startswith(rule.topic) if rule.prefix else topic == rule.topic:
-                found |= READ | WRITE if rule.public else 0
-                found |= dict(rule.users).get(name, 0)
-                for role, granted in rule.roles:
-                    found |= granted if role in account.roles else 0
+        found = self.by_role(name) & 7 | open_to_all
+        for rule in lists:
+            found |= dict(rule.users).get(name, 0)
+            for role, granted in rule.roles:
+                found |= granted if role in account.roles else 0
         return found
 
     def is_enabled(self, name: str) -> bool:
@@ -153,7 +167,14 @@ class RegistryState:
                     return Refused(IS_ACCOUNT)
                 if not op.creates and op.name not in self.accounts:
                     return Refused(NO_ACCOUNT)
-                account = AccountState(op.roles, op.enabled)
+                account = AccountState(op.roles, op.enabled, op.number, op.password)
+                if not op.creates:
+                    account = self.accounts[op.name]._replace(roles=op.roles, enabled=op.enabled)
+                return Told(replace(self, accounts=with_item(self.accounts, op.name, account)))
+            case PutPassword():
+                if op.name not in self.accounts:
+                    return Refused(NO_ACCOUNT)
+                account = self.accounts[op.name]._replace(password=op.password)
                 return Told(replace(self, accounts=with_item(self.accounts, op.name, account)))
             case DeleteAccount():
                 if op.name not in self.accounts:

@@ -21,6 +21,7 @@ from simulator.oracle import check, judge
 from tests.simulator import (
     test_oracle_archive,
     test_oracle_changes,
+    test_oracle_limits,
     test_oracle_offsets,
     test_oracle_subscriptions,
     test_oracle_transactions,
@@ -805,6 +806,7 @@ def all_tales() -> list[tuple[str, Tale, dict[str, object]]]:
     others = (
         test_oracle_archive,
         test_oracle_changes,
+        test_oracle_limits,
         test_oracle_offsets,
         test_oracle_subscriptions,
         test_oracle_transactions,

@@ -25,12 +25,14 @@ from simulator.history.operations import (
     Operation,
     Produce,
 )
-from simulator.history.registry import PutAccount
+from simulator.history.registry import READ, PutAccount
 from simulator.history.subscriptions import Handed, Poll, Subscribe
 from simulator.history.transactions import Begin, Stage, Transact
 from simulator.oracle.permissions import Permissions
 from simulator.oracle.registry import check_registry
+from simulator.oracle.registry_model import RegistryState, Told
 from simulator.oracle.timeline.spans import Lives, Span
+from simulator.rules import AccessRules
 
 MESSAGE = Message(b"x")
 OF_GROUP: dict[str, Any] = {"topic": "t", "group": "g", "partition": 0}
@@ -136,3 +138,25 @@ def test_without_security_no_permission_is_missing() -> None:
     assert not Permissions(history, Lives(history), []).may_lack(1, "t", Span(0, 1))
     history.principal = "ann"
     assert Permissions(history, Lives(history), []).may_lack(1, "t", Span(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_made", "is_allowed"),
+    [
+        (AccessRules(), True, False),
+        (AccessRules(default_public=True), True, True),
+        (AccessRules(default_public=True), False, False),
+        (AccessRules(default_public=True, allow_anonymous=True), False, True),
+        (AccessRules(allow_anonymous=True), False, False),
+    ],
+)
+def test_a_topic_without_a_list_is_public_where_the_options_say_so(
+    rules: AccessRules, is_made: bool, is_allowed: bool
+) -> None:
+    made = PutAccount(number=0, client="r", name="ann", roles=(), enabled=True, creates=True)
+    state = RegistryState(rules=rules)
+    if is_made:
+        result = state.after(made)
+        assert isinstance(result, Told)
+        state = result.state
+    assert bool(state.permissions("ann", "t") & READ) == is_allowed

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import get_args
 
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 from brokerd.broker.model.snapshotter import STEP_THINGS
+from brokerd.server.sections import SECTIONS
 from brokerd.wal import WalOptions
 from simulator import draw
 from simulator.draw import CRASHES_MAX, FEATURES, FORMATS, NEEDS, generate
@@ -30,7 +32,7 @@ from simulator.plan import (
     Stop,
     Topic,
 )
-from simulator.run import run
+from simulator.run import config_of, run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "simulator.rst").read_text()
 SEEDS = range(400)
@@ -89,8 +91,8 @@ def test_runs_stay_small() -> None:
         others = [client for client in plan.clients if client.format != "mamamia"]
         assert sum(client.operations for client in ours) <= 2_100
         assert len(ours) <= 11
-        assert sum(client.operations for client in others) <= 2_130
-        assert len(others) <= 2 * FORMATS_MAX + 2
+        assert sum(client.operations for client in others) <= 2_530
+        assert len(others) <= 3 * FORMATS_MAX + 2
         assert len(crashes(plan)) <= CRASHES_MAX
         assert plan.longest_us <= 120_000_000
 
@@ -126,9 +128,15 @@ def test_producers_that_are_not_told_places_run_only_where_nothing_is_lost() -> 
         "blipmq_ttl_seconds",
         "clock_grace_seconds",
         "clock_tolerance_seconds",
+        "dead_letter_seconds",
+        "flymq_delay_max_seconds",
         "mark_quiet_ms",
+        "retention_bytes",
+        "retention_seconds",
         "rustlog_reference_groups",
+        "subscriptions_max",
         "transaction_seconds",
+        "ttl_seconds",
     ],
 )
 def test_each_option_is_drawn_now_and_then(option: str) -> None:
@@ -137,9 +145,25 @@ def test_each_option_is_drawn_now_and_then(option: str) -> None:
     assert 3 < drawn < len(PLANS) / 2
 
 
-def test_an_operator_sets_the_clock_only_where_nothing_waits_for_a_delay() -> None:
-    clocks = [plan for plan in PLANS if any("set_clock" in each.mix for each in plan.clients)]
+def test_the_page_has_every_option_that_no_seed_draws() -> None:
+    values: dict[str, set[object]] = defaultdict(set)
+    for plan in PLANS:
+        config = config_of(plan.settings)
+        for section, kind in SECTIONS.items():
+            for name in kind.__struct_fields__:
+                values[f"{section}.{name}"].add(getattr(getattr(config, section), name))
+    undrawn = {name for name, drawn in values.items() if len(drawn) == 1}
+    table = PAGE.partition("No seed draws these options")[2].partition("Operators, vandals")[0]
+    named = re.findall(r"``([a-z]+\.[a-z_*]+)``", table)
+    of_page = {name for name in values if any(fnmatch(name, pattern) for pattern in named)}
+    assert of_page == undrawn
+
+
+def test_an_operator_sets_a_clock_with_steps_only_where_nothing_waits_for_a_delay() -> None:
+    set_by = [plan for plan in PLANS if any("set_clock" in each.mix for each in plan.clients)]
+    clocks = [plan for plan in set_by if any(isinstance(each, ClockStep) for each in plan.faults)]
     assert clocks
+    assert len(clocks) < len(set_by)
     for plan in clocks:
         assert plan.settings.backoff_base_us == 0
         assert not any(each.delay_us_max or each.schedule_us_max for each in plan.clients)
