@@ -71,6 +71,8 @@ ARROWS: dict[str, set[str]] = {
     "archive.typed": ARCHIVED | {"schemas", "archive.maintain.merge_policy"},
     "spark": QUERIED | {"spark"},
     "spark.request": QUERIED,
+    "spark.stream_report": QUERIED
+    | {"client", "spark.options", "spark.plan.positions", "spark.sink.options"},
     "spark.location": QUERIED,
     "spark.options": QUERIED | {"spark.request"},
     "spark.plan": QUERIED | {"spark.request", "spark.location"},

@@ -30,12 +30,23 @@ NAMES = (
     "only",
     "maxBytesPerTrigger",
     "failOnDataLoss",
+    "streamName",
+    "streamServer",
+    "streamKeyFile",
+    "failOnReportError",
+    "tls",
+    "tlsCaFile",
+    "tlsCertificateFile",
+    "tlsKeyFile",
+    "tlsServerName",
     "table",
     "versionAsOf",
     "timestampAsOf",
     "lsnAsOf",
 )
 _AS_OF = NAMES[-3:]
+_OF_REPORTS = NAMES[NAMES.index("streamName") : NAMES.index("table")]
+"""The options of named streams: `brokerd.spark.stream_report`."""
 _OF_ALL_TABLES = ("table", "columns", "archive", "partitionBytes")
 ARCHIVE = "archive"
 JOURNAL = "journal"
@@ -113,6 +124,8 @@ class Options(NamedTuple):
     """The size of a micro-batch, in bytes of the journal."""
     fail_on_data_loss: bool | None = None
     """Whether a stream fails if records were removed before it read them. None: not given."""
+    report: Mapping[str, str] = {}
+    """The options of a named stream that are given."""
     typed_columns: tuple[str, ...] | None = None
     """The option ``columns`` with ``payload=schema``, which may name fields of the schema."""
 
@@ -190,8 +203,14 @@ def parse_options(given: Mapping[str, str]) -> Options:
         fail_on_data_loss=(
             parse_boolean(values, "failOnDataLoss", True) if "failOnDataLoss" in values else None
         ),
+        report={name: values[name] for name in _OF_REPORTS if name in values},
         typed_columns=typed_columns,
     )
+    if options.report and "streamName" not in options.report:
+        raise BadOption(
+            f"{next(iter(options.report))} is for named streams: give streamName, too, or leave it "
+            "out"
+        )
     if options.start is not None:
         parse_start(options.start)
     if options.to is not None:
@@ -205,6 +224,8 @@ def batch_request(options: Options) -> Request:
         raise BadOption("maxBytesPerTrigger is for streams: leave it out, or use readStream")
     if options.fail_on_data_loss is not None:
         raise BadOption("failOnDataLoss is for streams: leave it out, or use readStream")
+    if options.report:
+        raise BadOption(f"{next(iter(options.report))} is for streams: leave it out")
     if options.start == LATEST:
         raise BadOption(
             "from=latest is for streams: a batch ends at the end of the log, so it would have "

@@ -49,6 +49,7 @@ from brokerd.spark.plan.predicate import Interval, Key
 from brokerd.spark.plan.query_plan import Plan, build_predicate, plan_query
 from brokerd.spark.read.row_format import RowFormat, row_format
 from brokerd.spark.request import Request
+from brokerd.spark.stream_report import Report, StreamReporter, report_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -191,7 +192,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 plan = plan_query(query.location, add_start(query.request, start), now_us())
                 offset = Offset(plan.log_id, _first_lsn(plan), start)
             segment = self._segment_before(offset.lsn)
-            offset = offset._replace(first_lsn=offset.lsn, segment=segment, positions={})
+            positions = self._positions_before(offset.lsn) if query.start == LATEST else {}
+            offset = offset._replace(first_lsn=offset.lsn, segment=segment, positions=positions)
             return offset.as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -208,6 +210,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             offset = parse_offset(start)
             end = self._end()
             self._check(offset, end)
+            self._report(offset)  # Spark has committed the start: an idle stream reports it, too
             if isinstance(limit, ReadMaxBytes) and offset.lsn < end.lsn:
                 location, request = self._query.location, self._query.request
                 end = batch_end(location, offset.lsn, limit.max_bytes, request.tail)
@@ -218,7 +221,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:
         with hide_traceback():
             end = self._end()
-            return {**Offset(*end).as_json(), **self._lag(end.lsn)}
+            reports = {} if self._reporter is None else self._reporter.status()
+            return {**Offset(*end).as_json(), **self._lag(end.lsn), **reports}
+
+    def commit(self, end: dict[str, Any]) -> None:
+        with hide_traceback():
+            self._report(parse_offset(end))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         with hide_traceback():
@@ -252,6 +260,24 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         request = stream_request(options)
         fails = options.fail_on_data_loss is not False
         return _StreamQuery(location, request, rows, options.start, options.max_bytes, fails)
+
+    @cached_property
+    def _reporter(self) -> StreamReporter | None:
+        """The reporter of a named stream, or None."""
+        options = parse_options(self._given)
+        named = report_options(options.report)
+        if named is None:
+            return None
+        return StreamReporter(named, self._query.location.data_dir, options.request.topics)
+
+    def _report(self, offset: Offset) -> None:
+        """Report a position that Spark has committed. Raises `ReportFailed` if the user wants it.
+
+        The positions of partitions are unknown in an archive without bounds, and in an offset of
+        an earlier version; then there is no report.
+        """
+        if self._reporter is not None and offset.positions is not None:
+            self._reporter.report(Report(offset.log_id, offset.lsn, offset.positions))
 
     def _end(self) -> LogEnd:
         return log_end(self._query.location, self._query.request.tail)
@@ -328,6 +354,27 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 some = predicate._replace(topic_ids=topic_ids, lsns=Interval(from_lsn, lsn))
                 found |= read_positions(location.archive, snapshot, some, read)
         return found
+
+    def _positions_before(self, lsn: int) -> dict[Key, int]:
+        """Return the ends of all partitions at an LSN at the end of the log.
+
+        They come from the bounds and the journal after them, so that no file of the archive is
+        opened. If the bounds are newer than the LSN, an end may be too high.
+        """
+        location, request = self._query.location, self._query.request
+        for _ in range(TRIES):
+            snapshot = take_snapshot(location)
+            if not snapshot.has_bounds:
+                return {}
+            bounds = snapshot.bounds
+            ends = {(topic.id, index): one.next for topic, index, one in bounds.partitions()}
+            lsns = Interval(bounds.lsn, lsn)
+            predicate = build_predicate(request, snapshot.topics, now_us())._replace(lsns=lsns)
+            try:
+                return read_positions(location.archive, snapshot, predicate, ends)
+            except FileNotFoundError:
+                continue
+        raise files_deleted_error(location)
 
     def _new_topics(self, first: Offset, last: Offset) -> frozenset[int]:
         """Return the topics that a micro-batch reads from the beginning of the stream on."""

@@ -169,6 +169,10 @@ class Log:
         return self.log.first_lsn + frames.stat().st_size
 
     def _bounds(self) -> Bounds:
+        ends: dict[tuple[int, int], int] = {}
+        for row in self.rows:
+            key = row.topic_id, row.partition
+            ends[key] = max(ends.get(key, 0), row.offset + 1)
         topics = [
             TopicBounds(
                 topic_id,
@@ -176,8 +180,8 @@ class Log:
                 self.internal.get(topic_id, 0),
                 False,
                 [
-                    PartitionBounds(self.starts.get((topic_id, partition), 0), 0, 1 << 40)
-                    for partition in range(2)
+                    PartitionBounds(self.starts.get(key, 0), 0, ends.get(key, 0))
+                    for key in ((topic_id, 0), (topic_id, 1))
                 ],
             )
             for topic_id, name in self.names.items()

@@ -166,7 +166,7 @@ def _parse(values: Mapping[str, str], staging: str | None) -> SinkOptions:
         in_flight=_count(values, "inFlight", IN_FLIGHT, IN_FLIGHT_MAX),
         retry_seconds=_count(values, "retrySeconds", RETRY_SECONDS, 86_400),
         fail_on_forgotten=parse_boolean(values, "failOnForgottenProducer", True),
-        tls=_tls(values),
+        tls=parse_tls(values),
     )
 
 
@@ -205,7 +205,8 @@ def _count(values: Mapping[str, str], name: str, default: int, most: int) -> int
     return int(text)
 
 
-def _tls(values: Mapping[str, str]) -> Tls | None:
+def parse_tls(values: Mapping[str, str]) -> Tls | None:
+    """Return the TLS of a connection, or None. Raises `BadOption`."""
     fields = [values.get(name, "") for name in NAMES[NAMES.index("tlsCaFile") :]]
     tls = Tls(*fields)
     if not parse_boolean(values, "tls", any(fields)):
