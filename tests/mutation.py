@@ -32,6 +32,7 @@ ROOMS = {
     "groups": "brokerd/groups",
     "recovery": "brokerd/wal/recovery",
     "delta": "brokerd/archive/delta",
+    "maintain": "brokerd/archive/maintain",
 }
 """The source directory of each room."""
 

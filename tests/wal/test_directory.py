@@ -16,7 +16,8 @@ from brokerd.wal import Frame, LostRange, RealDisk, RecoveryReport, Wal
 from brokerd.wal.damage.log_scan import scan_log
 from brokerd.wal.damage.repair_plan import DataPaths, plan_repair
 from brokerd.wal.damage.verify import verify
-from brokerd.wal.recovery.directory import MISSING_BYTES_MAX
+from brokerd.wal.deletion.deleted_ranges import LsnRange, deleted_name
+from brokerd.wal.recovery.directory import MISSING_BYTES_MAX, segment_files
 from brokerd.wal.segment import segment_name
 from brokerd.walformat import SegmentHeader, encode_frame, encode_segment_header
 from simulator.machine.disk import SimDisk
@@ -25,6 +26,8 @@ from tests.wal.rig import PATH, SMALL, Rig, records
 
 FAR = (MISSING_BYTES_MAX + (1 << 20)) & ~7
 """Farther than what is taken for missing segments."""
+SEGMENT = 63_008
+"""Bytes of each sealed segment of `filled`."""
 
 
 def filled(count: int = 40) -> Rig:
@@ -286,3 +289,57 @@ def test_a_segment_that_may_not_be_read_stops_the_start_and_is_named() -> None:
 def open_log(disk: SimDisk, first_lsn: int = 0, reached_lsn: int = 0) -> RecoveryReport:
     wal = Wal(disk, PATH, SMALL, InlinePool(), InlinePool(), random.Random(7).randbytes, float)
     return wal.open(0, lambda frame: None, first_lsn, reached_lsn)
+
+
+class TestTheEndOfASegmentBeforeDeletedOnes:
+    """`segment_files` gives each segment the LSN at which it ends, or should end."""
+
+    def ends(
+        self, deleted: tuple[int, int], gone: set[int], grow: int = 0, cut: int = 0
+    ) -> list[tuple[int, int | None, bool]]:
+        """Return first LSN, end and whether it is missing of each segment of a log of five.
+
+        ``deleted`` is a recorded deletion, and ``gone`` the numbers of the files that are gone. The
+        file of the segment 1 is that many bytes longer or shorter.
+        """
+        rig = filled(60)
+        disk = rig.disk.copy()
+        disk.create(f"{PATH}/{deleted_name(LsnRange(*deleted))}")
+        for number in gone:
+            disk.unlink(f"{PATH}/{segment_name(number * SEGMENT)}")
+        if grow or cut:
+            disk.open(f"{PATH}/{segment_name(SEGMENT)}", True).truncate(SEGMENT + grow - cut)
+        return [(one.first_lsn, one.next_lsn, one.is_missing) for one in segment_files(disk, PATH)]
+
+    def sound(self, *numbers: int) -> list[tuple[int, int | None, bool]]:
+        """Return whole segments, of which the segment 4 is the last one."""
+        return [(n * SEGMENT, (n + 1) * SEGMENT if n < 4 else None, False) for n in numbers]
+
+    def test_it_ends_where_the_deleted_ones_began(self) -> None:
+        assert self.ends((2 * SEGMENT, 3 * SEGMENT), {2}) == self.sound(0, 1, 3, 4)
+
+    def test_it_should_reach_the_deleted_ones_if_it_is_cut_short(self) -> None:
+        assert self.ends((2 * SEGMENT, 3 * SEGMENT), {2}, cut=800) == self.sound(0, 1, 3, 4)
+
+    def test_it_ends_at_the_next_file_if_others_were_deleted_after_that(self) -> None:
+        assert self.ends((3 * SEGMENT, 4 * SEGMENT), {3}) == self.sound(0, 1, 2, 4)
+
+    def test_a_file_that_outlived_its_deletion_is_whole_and_the_missing_one_is_named(self) -> None:
+        """Its index is sound: it is not that of another segment."""
+        missing = (2 * SEGMENT, 3 * SEGMENT, True)
+        found = self.ends((SEGMENT, 2 * SEGMENT), {2})
+        assert found == [*self.sound(0, 1), missing, *self.sound(3, 4)]
+
+    def test_a_file_that_outlived_its_deletion_may_be_cut_short(self) -> None:
+        short = (SEGMENT, 2 * SEGMENT - 800, False)
+        assert self.ends((SEGMENT, 3 * SEGMENT), {2}, cut=800) == [
+            *self.sound(0), short, *self.sound(3, 4)
+        ]  # fmt: skip
+
+    def test_no_file_reaches_into_the_next_one(self) -> None:
+        assert self.ends((SEGMENT, 4 * SEGMENT), set(), grow=800) == self.sound(0, 1, 2, 3, 4)
+        assert self.ends((SEGMENT, 2 * SEGMENT), set(), grow=800) == self.sound(0, 1, 2, 3, 4)
+
+    def test_a_deletion_that_begins_inside_of_a_file_says_nothing_about_its_end(self) -> None:
+        (_, (first, end, _), *_) = self.ends((SEGMENT + 4096, 3 * SEGMENT), {2})
+        assert (first, end) == (SEGMENT, 3 * SEGMENT)

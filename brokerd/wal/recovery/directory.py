@@ -222,12 +222,12 @@ def _end_of(before: _Candidate, lsn: int, deleted: DeletedRanges) -> int:
     """
     end_lsn = before.first_lsn + before.file.size()  # a running broker may have trimmed it
     inside = deleted.end_of(before.first_lsn)
-    if inside is not None and end_lsn < min(lsn, inside):
-        return end_lsn
-    first = deleted.next_first(before.first_lsn + 1)
-    if first is None or first < end_lsn or first > lsn:
+    if inside is not None and end_lsn <= inside:
+        return min(end_lsn, lsn)
+    first = deleted.next_first(before.first_lsn)
+    if first is None or first < end_lsn:
         return lsn
-    return first
+    return min(first, lsn)
 
 
 def _missing_parts(
