@@ -90,17 +90,18 @@ def test_what_is_not_ours_stays(table: Table) -> None:
 
 
 def test_temporary_files_of_the_log_go_when_they_are_old(table: Table) -> None:
-    (table.path / SUMS).mkdir()
+    (table.path / SUMS / "foreign-1").mkdir(parents=True)
     names = [
         f"{COMMITS}/.commit-0123.tmp",
         f"{COMMITS}/{1:020d}.checkpoint.parquet#1",
         f"{SUMS}/{1:020d}.tmp",
+        f"{SUMS}/foreign-1/.put-0123456789abcdef.tmp",
     ]
     for hours in (25, 23):
         for name in names:
             put(table, name, hours)
         table.vacuum(24, NOW_MS)
-        assert [(table.path / name).exists() for name in names] == [hours < 24] * 3
+        assert [(table.path / name).exists() for name in names] == [hours < 24] * 4
 
 
 def test_temporary_files_beside_the_tables_go_when_they_are_old(table: Table) -> None:

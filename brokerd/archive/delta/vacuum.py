@@ -69,7 +69,7 @@ def _removed_since(store: Store, log: list[Entry], cutoff_ms: int) -> Iterator[s
 def _is_temporary(entry: Entry) -> bool:
     """Return whether a file of the log is incomplete, left by a stopped job or its deltalake."""
     directory, _, name = entry.path.rpartition("/")
-    if directory == SUMS:
+    if directory.partition("/")[0] == SUMS:
         return name.endswith(".tmp")
     is_ours = name.startswith(".commit-") and name.endswith(".tmp")
     return directory == COMMITS and (is_ours or "#" in name)

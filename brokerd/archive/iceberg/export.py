@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from brokerd.archive.contract.layout import LAYOUTS, LOG_ID_PROPERTY
+from brokerd.archive.contract.layout import LAYOUTS, LOG_ID_PROPERTY, Layout
 from brokerd.archive.delta.log_files import COMMITS
 from brokerd.archive.delta.table import Table
 from brokerd.archive.iceberg.catalog import CatalogTables
@@ -24,9 +24,10 @@ HOUR_MS = 3_600_000
 
 
 def write_iceberg(run: Run, *, cleans: bool, keeps_older: bool = True) -> StepReport:
-    """Add the newest versions of all tables to their Iceberg metadata, and to the catalog.
+    """Add the newest versions of all tables to their Iceberg metadata, then to the catalog.
 
-    Snapshots whose files vacuum may delete go first.
+    If the catalog fails, the metadata of all tables is up to date. Snapshots whose files vacuum may
+    delete go first.
 
     :param cleans: delete unused metadata files.
     :param keeps_older: False: only the newest snapshot of each table stays.
@@ -38,6 +39,7 @@ def write_iceberg(run: Run, *, cleans: bool, keeps_older: bool = True) -> StepRe
     if settings.iceberg_catalog:
         catalog = CatalogTables(settings.iceberg_catalog, settings.iceberg_namespace)
     added = removed = 0
+    written: list[tuple[Layout, MetadataFiles, History, int]] = []
     for layout in LAYOUTS.values():
         if layout.name not in run.tables:
             continue
@@ -56,6 +58,10 @@ def write_iceberg(run: Run, *, cleans: bool, keeps_older: bool = True) -> StepRe
             number += 1
             run.failpoint(f"before iceberg metadata of {layout.name}")
             files.publish(Version(number, history.metadata))
+        run.failpoint(f"before iceberg hint of {layout.name}")
+        files.set_hint(number)
+        written.append((layout, files, history, number))
+    for layout, files, history, number in written:
         if catalog is not None:
             catalog.update(layout.name, history.metadata, files.metadata_location(number))
         if cleans:

@@ -12,12 +12,14 @@ import json
 import re
 import secrets
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
 from pyiceberg.table.metadata import TableMetadataUtil, TableMetadataV2
 
+from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import Store, open_store
@@ -30,6 +32,7 @@ KEPT_VERSIONS = 20
 FILE_BYTES_MAX = 1 << 30
 _VERSION = re.compile(r"v(\d{1,18})\.metadata\.json")
 _AVRO = re.compile(r"brokerd-[0-9a-f]{16}\.avro")
+_TEMPORARY = re.compile(r"\.(?:put|commit)-[0-9a-f]{16}\.tmp")
 
 
 def location_of(table: Place) -> str:
@@ -145,22 +148,30 @@ class MetadataFiles:
         self._store.put(file.location.removeprefix(f"{self._location}/"), file.data)
 
     def publish(self, version: Version) -> None:
-        """Write a version and the hint. Raises JobFailed if the version exists."""
+        """Write a version. Raises JobFailed if it exists."""
         path = f"{METADATA}/v{version.number}.metadata.json"
         data = version.metadata.model_dump_json(by_alias=True, exclude_none=True).encode()
         if not self._store.put_if_absent(path, data):
             raise JobFailed(f"{self._table / path}: another process wrote it; run again")
         self._store.sync_directory(METADATA)
-        self._store.put(f"{METADATA}/{HINT}", str(version.number).encode())
+
+    def set_hint(self, number: int) -> None:
+        """Let the hint name a version. A stopped run leaves it at an older one."""
+        path, data = f"{METADATA}/{HINT}", str(number).encode()
+        with suppress(FileNotFoundError, ArchiveUnavailable):  # missing or longer: write it
+            if self._store.read(path, len(data)) == data:
+                return
+        self._store.put(path, data)
 
     def metadata_location(self, number: int) -> str:
         """Return the location of a version."""
         return f"{self._location}/{METADATA}/v{number}.metadata.json"
 
     def clean(self, used: Collection[str], before_ms: int) -> int:
-        """Delete older metadata files, and Avro files that no version uses. Return the number.
+        """Delete older metadata files, and files of stopped runs. Return the number.
 
-        Files of catalogs have other names, and stay.
+        A stopped run leaves Avro files that no version uses, and temporary files. Files of catalogs
+        have other names, and stay.
 
         :param used: locations of Avro files.
         :param before_ms: younger files stay.
@@ -171,12 +182,11 @@ class MetadataFiles:
             name = entry.path.rpartition("/")[2]
             version = _VERSION.fullmatch(name)
             is_old = version is not None and int(version[1]) not in kept
-            is_unused = (
+            is_unused = _TEMPORARY.fullmatch(name) is not None or (
                 _AVRO.fullmatch(name) is not None
                 and f"{self._location}/{METADATA}/{name}" not in used
-                and entry.changed_ms < before_ms
             )
-            if is_old or is_unused:
+            if is_old or (is_unused and entry.changed_ms < before_ms):
                 gone.append(entry.path)
         self._store.delete(gone)
         return len(gone)
