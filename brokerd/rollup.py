@@ -49,7 +49,7 @@ from brokerd.server.journald import ERROR, is_journal
 from brokerd.server.process_exit import IN_USE, USAGE
 
 try:
-    from brokerd.archive.data_dir import RollupLocked
+    from brokerd.archive.data_dir import SCRATCH, RollupLocked
     from brokerd.archive.delta.tables import Tables
     from brokerd.archive.follow import Pace, follow
     from brokerd.archive.ingest.plan import Lot
@@ -278,7 +278,7 @@ def _job(config: Config, only: Sequence[str], as_json: bool) -> Job:
             spark_session,
             "brokerd-rollup",
             SparkOptions(check_master(config.archive.master), config.archive.driver_memory_bytes),
-            data_dir / "run" / "rollup",
+            data_dir / SCRATCH,
             os.environ,
         ),
         now_ms=lambda: time.time_ns() // 1_000_000,

@@ -6,6 +6,7 @@ A lock is a file ``rollup.lock`` with an fcntl lock, which the kernel frees when
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from brokerd.archive.storage.store import open_store
 from brokerd.errors import BrokerdError, DamagedData
 
 WAL = "wal"
+SCRATCH = "run/rollup"
+"""The directory of a rollup's Spark, which removes it. A killed rollup leaves it."""
 LOCK_NAME = "rollup.lock"
 
 
@@ -97,7 +100,12 @@ def _lock(directory: Path, where: Path) -> Iterator[None]:
                 f"another brokerd-rollup is at work in {where}, process {owner}"
             ) from None
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        try:
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        except OSError as error:
+            # The lock holds without the process id. A run on a full disk may free space.
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
         yield
     finally:
         os.close(descriptor)

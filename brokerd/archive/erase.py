@@ -7,7 +7,9 @@ broker read the new version, deletes the old files, and searches typed tables an
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -16,7 +18,14 @@ import pyarrow as pa
 from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.contract.bounds import Bounds, TopicBounds
 from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, STAGING, UNFINISHED
-from brokerd.archive.data_dir import WAL, archive_lock, check_data_dir, read_bounds, rollup_lock
+from brokerd.archive.data_dir import (
+    SCRATCH,
+    WAL,
+    archive_lock,
+    check_data_dir,
+    read_bounds,
+    rollup_lock,
+)
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.job import check_pairing, iceberg, open_paired_tables
 from brokerd.archive.journal.copies import delete_copies
@@ -161,6 +170,8 @@ def _erase(job: EraseJob, run: Run, topic_ids: tuple[int, ...]) -> EraseReport:
     table = run.tables[RECORDS.name]
     if problem := job.notify():
         problems.append(problem)
+    with suppress(FileNotFoundError):
+        shutil.rmtree(job.data_dir / SCRATCH)  # Spark's rows of a killed rollup
     old, deleted = old_files(table, search), list[str]()
     if job.settings.iceberg:
         try:

@@ -253,11 +253,14 @@ def test_leftovers_of_stopped_rollups_go(data: Data) -> None:
     unfinished = data.root / "records" / "bucket=1" / "unfinished-0123456789abcdef.parquet"
     other = data.root / "records" / "bucket=2" / "unfinished-0123456789abcdef.parquet"
     staged = data.root / "staging" / "00" / "part.parquet"
-    staged.parent.mkdir(parents=True)
-    for path in (unfinished, other, staged):
+    scratch = data.path / "run" / "rollup" / "local" / "shuffle_0_0_0.data"
+    for directory in (staged.parent, scratch.parent):
+        directory.mkdir(parents=True)
+    paths = (unfinished, other, staged, scratch)
+    for path in paths:
         path.write_bytes(b"x")
     erase(data, data.root)
-    assert [path.exists() for path in (unfinished, other, staged)] == [False, True, False]
+    assert [path.exists() for path in paths] == [False, True, False, False]
 
 
 def test_what_cannot_be_done_is_refused(data: Data) -> None:

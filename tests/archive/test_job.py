@@ -208,6 +208,20 @@ def test_two_at_once_is_one(data: Data) -> None:
         pass
 
 
+def test_a_full_disk_does_not_keep_a_run_from_freeing_space(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock has no process id then."""
+
+    def fail(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", fail)
+        with rollup_lock(data.path):
+            assert (data.path / "run" / "rollup.lock").read_bytes() == b""
+
+
 def copy_of(data: Data) -> Path:
     """A copy of the data directory, which uses the same archive. Its broker lets all records go."""
     copy = data.path.with_name("copy")

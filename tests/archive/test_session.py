@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import subprocess
@@ -142,6 +143,22 @@ def test_spark_runs_in_a_directory_with_a_long_path(tmp_path: Path) -> None:
     directory.parent.mkdir()
     inside = "print(spark.sparkContext.parallelize(range(5), 2).map(abs).sum())"
     assert run_session(directory, '"local[1]"', inside, "os.environ").startswith("10\n")
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a write names no file itself."""
+
+    def fail(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    directory = tmp_path / "rollup"
+    with (
+        pytest.raises(NoSpark, match=rf"^{directory}/log4j2\.properties cannot be written: No spa"),
+        module.spark_session("full", module.SparkOptions(), directory, {}),
+    ):
+        pass
+    assert not directory.exists()
 
 
 def test_without_pyspark_it_says_what_to_install(

@@ -224,7 +224,10 @@ def log_path(directory: Path) -> Path:
 
 def _settings(options: SparkOptions, directory: Path) -> dict[str, str]:
     log4j = directory / "log4j2.properties"
-    log4j.write_text(_LOG4J)
+    try:
+        log4j.write_text(_LOG4J)
+    except OSError as error:  # a full disk, whose error names no file
+        raise NoSpark(f"{log4j} cannot be written: {error.strerror}") from error
     java_options = (
         f"{_SMALL_JAVA} -Dlog4j2.configurationFile={log4j} -Djava.io.tmpdir={directory} "
         "-XX:-UsePerfData -XX:+ExitOnOutOfMemoryError"
