@@ -186,6 +186,12 @@ DEFINITIONS = (
         "streams.reports", "brokerd_stream_reports", C, "Positions that named streams reported"
     ),
     Definition(
+        "streams.holds_dropped",
+        "brokerd_stream_holds_dropped",
+        C,
+        "Holds of named streams that were dropped",
+    ),
+    Definition(
         "group_state_bytes",
         "brokerd_group_state_bytes",
         G,
@@ -477,6 +483,9 @@ STREAM_DEFINITIONS = (
         "brokerd_stream_silent_seconds",
         G,
         "Time since the last report of a named stream",
+    ),
+    Definition(
+        "holds", "brokerd_stream_holds", G, "1 while retention waits for a named stream, else 0"
     ),
 )
 

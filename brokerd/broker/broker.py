@@ -141,6 +141,7 @@ class Broker:
             self.group_commit.mark_damage()
         self.leases.start(now_us)
         self.subscriptions.start(now_us, is_damaged)
+        self.streams.start(now_us)
         self.retention.start()
         self.delivery.start()
         self.archive_admin.start()

@@ -6,6 +6,11 @@ tells the broker how far it is. The broker keeps the last report of each name in
 in the snapshot, and computes the lag: docs/broker.rst, section "Named streams", and
 docs/wal-format.rst, section "STREAM body".
 
+A stream may hold: no limit of retention removes a record of its topics that it has not read, and
+the archive does not compact it away (`held_from`). The hold is dropped when the stream is silent
+for ``hold_us``, when more than ``hold_bytes`` of the journal are behind its position, or when the
+disk is full. A trim on request, and the deletion of a topic, pass over holds.
+
 Memory: about 1,000 bytes a stream, 150 a topic of its position, and 8 a partition. At most
 ``streams_max`` streams, and `PARTITIONS_MAX` partitions of each.
 """
@@ -14,21 +19,23 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
+
+from twisted.logger import Logger
 
 from brokerd.archive.contract.topic_names import TopicNames
 from brokerd.broker.context import Context
 from brokerd.broker.group_commit import ENTRY_OVERHEAD_BYTES
 from brokerd.broker.model.map_entries import Map, MapLayout, MapReplay
 from brokerd.broker.model.state import Encode
-from brokerd.broker.model.topics import Topic, check_name
+from brokerd.broker.model.topics import Partition, Topic, check_name
 from brokerd.broker.security.audit import AuditTrail
-from brokerd.errors import Denied, InvalidName, InvalidRequest, LimitExceeded
+from brokerd.errors import BrokerdError, Denied, InvalidName, InvalidRequest, LimitExceeded
 from brokerd.security import ADMIN, READ, Access
-from brokerd.security.audit import EventType
+from brokerd.security.audit import Actor, EventType
 from brokerd.wal import SnapshotChunk
 from brokerd.walformat import Entry, EntryKind
 
@@ -43,6 +50,9 @@ STATUS_STEPS: Final = 2_000
 
 SNAPSHOT_STREAMS = 10
 LAYOUT = MapLayout(EntryKind.STREAM, SNAPSHOT_STREAMS, "streams", "a stream")
+
+SILENT, FAR_BEHIND, DISK_FULL = "silent", "bytes", "disk"
+"""Reasons for which a hold is dropped."""
 
 Offsets = Sequence[int]
 """The next offset of each partition of a topic."""
@@ -60,6 +70,17 @@ class StreamReport(NamedTuple):
     """Names or patterns of the topics. None: all topics but the broker's own."""
     offsets: Mapping[int, Offsets]
     """By topic id. A topic that is not in it is not read yet."""
+    holds: bool = False
+    """Whether retention waits for the stream."""
+
+
+class HoldLimits(NamedTuple):
+    """Limits of holds; with a time of 0 no stream holds."""
+
+    hold_us: int
+    """The longest silence."""
+    hold_bytes: int
+    """The most bytes of the journal behind the position."""
 
 
 class Lag(NamedTuple):
@@ -84,6 +105,10 @@ class Stream:
     lsn: int
     topics: TopicNames
     offsets: Mapping[int, Offsets]
+    holds: bool = False
+    """Whether retention waits for the stream now."""
+    hold_dropped: str = ""
+    """Why the stream does not hold although it wants to; else empty."""
 
     def reads(self, topic: Topic) -> bool:
         """Return whether the stream reads a topic, or will read it."""
@@ -98,7 +123,9 @@ class Stream:
 
 
 class Streams:
-    """All named streams of a broker."""
+    """All named streams of a broker. It calls ``holds_changed`` when bounds become invalid."""
+
+    _log = Logger()
 
     def __init__(
         self,
@@ -106,6 +133,8 @@ class Streams:
         audit: AuditTrail,
         log_id: Callable[[], str | None],
         streams_max: int,
+        limits: HoldLimits,
+        holds_changed: Callable[[], None],
     ) -> None:
         self._state = context.state
         self._group_commit = context.group_commit
@@ -119,8 +148,18 @@ class Streams:
         """The last counted lags, for the status."""
         self._counting: Iterator[int] = iter(())
         self._reports = 0
+        self._limits = limits
+        self._holds_changed = holds_changed
+        self._heard_us: dict[str, int] = {}
+        """Monotonic times of the last reports since the start."""
+        self._started_us = 0
+        self._holds_dropped = 0
         MapReplay(context.state, LAYOUT, self._apply)
         context.state.captures.append(self._captures)
+
+    def start(self, now_us: int) -> None:
+        """Begin to serve at monotonic ``now_us``, which counts as a report of each stream."""
+        self._started_us = now_us
 
     # -- reports ------------------------------------------------------------------------------
 
@@ -128,9 +167,10 @@ class Streams:
         """Keep the position of a stream, and return the stream. The first report creates it.
 
         Raises `InvalidName`, `InvalidRequest`, `LimitExceeded`, `NoSpace` or `Congested`; as
-        `Access.require` without READ on the topics; and `Denied` for a stream of another account.
+        `Access.require` without READ on the topics, or ADMIN for a hold; and `Denied` for a stream
+        of another account.
         """
-        _require_read(by, report.topics)
+        _require(by, ADMIN if report.holds else READ, report.topics)
         known = self._streams.get(report.name)
         if known is not None and known.owner != by.name and not by.permissions & ADMIN:
             raise Denied(f"the stream {report.name!r} belongs to another account; choose a name")
@@ -141,6 +181,7 @@ class Streams:
                 f"{self.streams_max}; drop some (brokerctl streams drop), or raise it"
             )
         now_us = self._time.time_us()
+        refusal = self._hold_refusal(report.lsn) if report.holds else ""
         stream = Stream(
             report.name,
             by.name if known is None else known.owner,
@@ -149,18 +190,25 @@ class Streams:
             report.lsn,
             TopicNames(report.topics),
             offsets,
+            report.holds and not refusal,
+            refusal,
         )
         fields = _reported_map(stream)
 
         def change() -> None:
             self._add(fields)
             self._streams[stream.name] = stream
+            self._heard_us[stream.name] = self._time.monotonic_us()
 
         if known is None:
             self._audit.carry_out(by.actor, EventType.STREAM_CREATED, stream.name, change)
         else:
             change()
         self._reports += 1
+        if stream.holds and (known is None or not known.holds or stream.lsn < known.lsn):
+            self._holds_changed()  # the published bounds may allow more
+        if refusal and (known is None or not known.hold_dropped):
+            self._tell_drop(stream.name, refusal)
         return stream
 
     def _checked(self, report: StreamReport) -> dict[int, Offsets]:
@@ -232,6 +280,74 @@ class Streams:
     def _forget(self, name: str) -> None:
         self._streams.pop(name, None)
         self._lags.pop(name, None)
+        self._heard_us.pop(name, None)
+
+    # -- holds --------------------------------------------------------------------------------
+
+    def held_from(self, partition: Partition) -> int | None:
+        """Return the lowest offset that a stream holds; None if no stream holds the partition."""
+        topic = partition.topic
+        return min(
+            (
+                stream.position(topic.topic_id, partition.index)
+                for stream in self._streams.values()
+                if stream.holds and stream.reads(topic)
+            ),
+            default=None,
+        )
+
+    def drop_holds(self) -> None:
+        """Drop the holds that are over a limit. Retention calls it before each round."""
+        now_us = self._time.monotonic_us()
+        for stream in self.all():
+            if not stream.holds:
+                continue
+            heard_us = self._heard_us.get(stream.name, self._started_us)
+            reason = self._hold_refusal(stream.lsn)
+            if not reason and now_us - heard_us > self._limits.hold_us:
+                reason = SILENT
+            if reason:
+                try:
+                    self._drop_hold(stream, reason)
+                except BrokerdError:
+                    return  # the log has no room for this now; the next round tries again
+
+    def _hold_refusal(self, lsn: int) -> str:
+        """Return the reason for which a stream at an LSN may not hold; empty if it may."""
+        if self._wal.allocation_error is not None:
+            return DISK_FULL
+        if not self._limits.hold_us:
+            return SILENT
+        return FAR_BEHIND if self._wal.appended_lsn - lsn > self._limits.hold_bytes else ""
+
+    def _drop_hold(self, stream: Stream, reason: str) -> None:
+        """Drop a hold with an audit event. Raises `NoSpace` or `Congested`."""
+
+        def change() -> None:
+            self._add({"op": "hold_dropped", "name": stream.name, "reason": reason})
+            self._streams[stream.name] = replace(stream, holds=False, hold_dropped=reason)
+
+        details = {"reason": reason}
+        self._audit.carry_out(Actor(), EventType.STREAM_HOLD_DROPPED, stream.name, change, details)
+        self._holds_changed()
+        self._tell_drop(stream.name, reason)
+
+    def _tell_drop(self, name: str, reason: str) -> None:
+        self._holds_dropped += 1
+        texts = {
+            SILENT: f"it has not reported for {self._limits.hold_us // 1_000_000} s "
+            "(retention.stream_hold_seconds)",
+            FAR_BEHIND: f"more than {self._limits.hold_bytes} bytes of the journal are behind its "
+            "position (retention.stream_hold_bytes)",
+            DISK_FULL: "the disk is full",
+        }
+        self._log.warn(
+            "the stream {stream} does not hold retention: {reason}. Records that it has not read "
+            "may be removed; it holds again with its next report within the limits",
+            stream=name,
+            reason=texts[reason],
+            event_id="stream-hold-dropped",
+        )
 
     # -- queries ------------------------------------------------------------------------------
 
@@ -303,9 +419,15 @@ class Streams:
                         "lag_records": lag.records,
                         "lag_bytes": lag.bytes,
                         "silent_seconds": self.silent_us(stream) / 1e6,
+                        "holds": int(stream.holds),
                     }
                 )
-        return {"count": len(self._streams), "reports": self._reports, "lags": rows}
+        return {
+            "count": len(self._streams),
+            "reports": self._reports,
+            "holds_dropped": self._holds_dropped,
+            "lags": rows,
+        }
 
     # -- what survives a restart ---------------------------------------------------------------
 
@@ -316,6 +438,11 @@ class Streams:
             self._streams[stream.name] = stream
         elif fields["op"] == "dropped":
             self._forget(fields["name"])
+        elif fields["op"] == "hold_dropped":
+            known = self._streams.get(fields["name"])
+            if known is not None:  # else damage took its report
+                dropped = replace(known, holds=False, hold_dropped=fields["reason"])
+                self._streams[known.name] = dropped
         else:
             return False
         return True
@@ -325,13 +452,13 @@ class Streams:
         return [partial(_chunk, lsn, number, one) for number, one in enumerate(self.all())]
 
 
-def _require_read(by: Access, topics: tuple[str, ...] | None) -> None:
-    """Require READ on each topic of a selection; by role, if it has a pattern or is absent."""
+def _require(by: Access, permission: int, topics: tuple[str, ...] | None) -> None:
+    """Require a permission on each topic of a selection; by role for a pattern or all topics."""
     if topics is None or any("*" in name for name in topics):
-        by.require_server(READ)
+        by.require_server(permission)
     for name in topics or ():
         if "*" not in name:
-            by.require(READ, name)
+            by.require(permission, name)
 
 
 def _reported_map(stream: Stream) -> Map:
@@ -345,6 +472,8 @@ def _reported_map(stream: Stream) -> Map:
         "time_us": stream.reported_us,
         "lsn": stream.lsn,
         "topics": None if names is None else list(names),
+        "holds": stream.holds,
+        "hold_dropped": stream.hold_dropped,
         "next": [[topic_id, list(offsets)] for topic_id, offsets in stream.offsets.items()],
     }
 
@@ -358,6 +487,8 @@ def _parse_stream(fields: Map) -> Stream:
         fields["lsn"],
         TopicNames(fields["topics"]),
         {topic_id: array("q", offsets) for topic_id, offsets in fields["next"]},
+        fields["holds"],
+        fields["hold_dropped"],
     )
 
 

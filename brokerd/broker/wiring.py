@@ -55,7 +55,7 @@ from brokerd.broker.status.damage_report import DamageReport
 from brokerd.broker.status.event_indexer import EventIndexer
 from brokerd.broker.status.overview import Overview
 from brokerd.broker.status.record_history import RecordHistory
-from brokerd.broker.streams import Streams
+from brokerd.broker.streams import HoldLimits, Streams
 from brokerd.broker.subscriptions import Subscriptions
 from brokerd.broker.topic_admin import TopicAdmin
 from brokerd.broker.transactions import Transactions
@@ -299,6 +299,10 @@ class _Wiring:
             self.audit,
             lambda: None if self.bounds is None else self.bounds.log_id,
             self.settings.max_streams,
+            HoldLimits(
+                self.settings.retention.stream_hold_us, self.settings.retention.stream_hold_bytes
+            ),
+            self._bounds_changed,
         )
 
     @cached_property
@@ -397,6 +401,7 @@ class _Wiring:
             self.overview.commit_place,
             self.damage_report.places,
             self.schemas.stored,
+            self.streams.held_from,
         )
 
     @cached_property
@@ -429,4 +434,6 @@ class _Wiring:
             self.topics.remove,
             self.segment_cleaner,
             self.settings.retention,
+            self.streams.held_from,
+            self.streams.drop_holds,
         )

@@ -86,6 +86,7 @@ class EventType(StrEnum):
     QUOTA_DELETED = "quota.delete"
     STREAM_CREATED = "stream.create"
     STREAM_DROPPED = "stream.drop"
+    STREAM_HOLD_DROPPED = "stream.hold-drop"
     CONNECTION_CLOSED = "connection.close"
     SESSION_ENDED = "session.end"
 

@@ -169,6 +169,8 @@ def broker_settings(config: Config, transaction_bytes_max: int | None = None) ->
             ),
             dead_letter_us=config.retention.dead_letter_seconds * 1_000_000,
             check_us=config.retention.check_seconds * 1_000_000,
+            stream_hold_us=config.retention.stream_hold_seconds * 1_000_000,
+            stream_hold_bytes=config.retention.stream_hold_bytes,
         ),
         archive=ArchiveSettings(
             poll_us=config.archive.poll_seconds * 1_000_000,

@@ -88,6 +88,8 @@ class Retention(Struct, frozen=True):
     bytes: RetainedSize = 0
     ttl_seconds: Seconds = 0
     dead_letter_seconds: Seconds = 604_800
+    stream_hold_seconds: Seconds = 604_800
+    stream_hold_bytes: RetainedSize = 10 * GIB
     check_seconds: PositiveSeconds = 60
 
 

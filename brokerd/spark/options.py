@@ -33,6 +33,7 @@ NAMES = (
     "streamName",
     "streamServer",
     "streamKeyFile",
+    "streamHoldsRetention",
     "failOnReportError",
     "tls",
     "tlsCaFile",

@@ -26,6 +26,7 @@ from brokerd.spark.sink.options import Tls, parse_tls
 NAME = "streamName"
 SERVER = "streamServer"
 KEY_FILE = "streamKeyFile"
+HOLDS = "streamHoldsRetention"
 FAILS = "failOnReportError"
 NAME_BYTES_MAX = 255
 TIMEOUT_SECONDS = 5.0
@@ -58,6 +59,8 @@ class ReportOptions(NamedTuple):
     tls: Tls | None
     fails: bool
     """Whether a failed report fails the query."""
+    holds: bool = False
+    """Whether retention shall wait for the stream."""
 
 
 class Report(NamedTuple):
@@ -93,7 +96,12 @@ def report_options(values: Mapping[str, str]) -> ReportOptions | None:
     if server is not None:
         _parse_server(server)
     return ReportOptions(
-        name, server, values.get(KEY_FILE), parse_tls(values), parse_boolean(values, FAILS, False)
+        name,
+        server,
+        values.get(KEY_FILE),
+        parse_tls(values),
+        parse_boolean(values, FAILS, False),
+        parse_boolean(values, HOLDS, False),
     )
 
 
@@ -124,6 +132,8 @@ class StreamReporter:
         self._sent_at = 0.0
         self._failed_at: float | None = None
         """Time of the last failure; None after a success."""
+        self._hold_dropped = ""
+        """Why the broker dropped the hold of this stream; empty: it did not."""
         self.reports = 0
         self.failures = 0
 
@@ -190,6 +200,7 @@ class StreamReporter:
                 "lsn": report.lsn,
                 "topics": None if self._topics is None else list(self._topics),
                 "offsets": offsets,
+                "holds": self._options.holds,
             }
         ).encode()
         headers = {"Content-Type": "application/json", **self._login()}
@@ -206,6 +217,19 @@ class StreamReporter:
             connection.close()
         if response.status != 200:
             raise ReportFailed(f"{site.address} answered {response.status}: {_refusal(answer)}")
+        self._note_hold(answer)
+
+    def _note_hold(self, answer: bytes) -> None:
+        """Log once that the stream does not hold retention, and why."""
+        dropped = json.loads(answer).get("hold_dropped", "")
+        if dropped and not self._hold_dropped:
+            _log.warning(
+                "the stream %s does not hold retention (%s): the broker may remove records before "
+                "the stream reads them (retention.stream_hold_seconds, stream_hold_bytes)",
+                self._options.name,
+                dropped,
+            )
+        self._hold_dropped = dropped
 
     def _open(self, site: _Site) -> Any:
         opened = open_socket(site.address, TIMEOUT_SECONDS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prometheus_client import generate_latest
 
 from brokerd.admin.metrics import make_registry
@@ -10,7 +12,7 @@ from tests.admin.caller import Caller
 from tests.house import House
 
 
-def reporting(caller: Caller, name: str = "loader", **fields: object) -> tuple[int, object]:
+def reporting(caller: Caller, name: str = "loader", **fields: object) -> tuple[int, Any]:
     return caller.call("PUT", f"/streams/{name}/position", {"log_id": "", "lsn": 0, **fields})
 
 
@@ -24,6 +26,8 @@ def test_a_stream_lives_from_its_first_report_to_the_drop() -> None:
     status, shown = caller.get("/streams/loader")
     assert status == 200
     assert (shown["name"], shown["lsn"], shown["lag_records"]) == ("loader", 0, 2)
+    assert (shown["holds"], shown["hold_dropped"]) == (False, "")
+    assert reporting(caller, offsets={str(orders): [1]}, topics=["orders"], holds=True)[1]["holds"]
     assert shown["lag_bytes"] > 0
     assert shown["positions"] == [
         {"topic": "orders", "topic_id": orders, "offsets": [1], "next_offsets": [3]}
@@ -58,5 +62,7 @@ def test_metrics_have_the_lag_of_each_stream() -> None:
     assert 'brokerd_stream_lag_records{stream="loader"} 1.0' in text
     assert 'brokerd_stream_lag_records{stream="done"} 0.0' in text
     assert 'brokerd_stream_lag_bytes{stream="done"} 0.0' in text
+    assert 'brokerd_stream_holds{stream="done"} 0.0' in text
+    assert "brokerd_stream_holds_dropped_total 0.0" in text
     assert "brokerd_stream_reports_total 2.0" in text
     assert "brokerd_streams 2.0" in text

@@ -15,7 +15,7 @@ def test_a_stream_is_listed_shown_and_dropped(shell: Shell) -> None:
     shell.caller.house.broker.streams.report(OPEN, report)
     shell.caller.house.run()
     header, line = shell.lines("streams", "list")
-    assert header.split() == ["NAME", "LAG", "LAG", "BYTES", "LAST", "REPORT", "TOPICS"]
+    assert header.split() == ["NAME", "LAG", "LAG", "BYTES", "LAST", "REPORT", "HOLDS", "TOPICS"]
     assert (line.split()[:2], line.split()[-1]) == (["loader", "1"], "orders")
     assert shell.json("streams", "list")["streams"][0]["lag_records"] == 1
     assert shell.lines("streams", "show", "loader")[-1].split() == ["orders", "0", "0", "1", "1"]

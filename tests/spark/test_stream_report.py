@@ -116,6 +116,21 @@ def test_a_user_may_want_the_query_to_fail(monkeypatch: pytest.MonkeyPatch) -> N
         desk.report(64, 9)
 
 
+def test_a_stream_may_hold_and_is_told_once_when_it_does_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(monkeypatch, streamHoldsRetention="true")
+    desk.report(64, 0)
+    stream = desk.house.broker.streams.find("loader")
+    assert stream is not None and stream.holds
+    assert caplog.messages == []
+    desk.house.wal._allocator.error = "No space left on device"
+    desk.report(64, 1)
+    desk.report(64, 0)
+    (line,) = caplog.messages
+    assert "loader does not hold retention (disk)" in line
+
+
 def test_the_first_line_of_the_key_file_is_the_login(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text("brk_1234\nother\n")

@@ -63,6 +63,7 @@ async def report_position(call: Call) -> StreamShape:
         position.lsn,
         None if position.topics is None else tuple(position.topics),
         {_topic_id(text): offsets for text, offsets in position.offsets.items()},
+        position.holds,
     )
     streams = call.broker.streams
     stream = await call_when_admitted(call.broker, partial(streams.report, call.access, report))
@@ -99,6 +100,8 @@ def _fields(call: Call, stream: Stream, lag: Lag | None) -> dict[str, Any]:
         "lsn": stream.lsn,
         "lag_records": None if lag is None else lag.records,
         "lag_bytes": None if lag is None else lag.bytes,
+        "holds": stream.holds,
+        "hold_dropped": stream.hold_dropped,
         "created": time_of(stream.created_us),
         "reported": time_of(stream.reported_us),
         "silent_seconds": seconds_of(call.broker.streams.silent_us(stream)),

@@ -22,6 +22,8 @@ class StreamPosition(Struct, forbid_unknown_fields=True):
     """Names, or patterns with ``*``. Null: all topics but the broker's own."""
     offsets: dict[str, list[Offset]] = {}
     """The next offset of each partition, by topic id. A topic that is not in it is not read yet."""
+    holds: bool = False
+    """Whether retention shall wait for the stream."""
 
 
 class StreamShape(Struct):
@@ -38,6 +40,10 @@ class StreamShape(Struct):
     """Records of its topics that it has not read. Null in a list: not counted yet."""
     lag_bytes: int | None
     """Bytes of the journal behind its position; 0 if it has read all records."""
+    holds: bool
+    """Whether retention waits for the stream now."""
+    hold_dropped: str
+    """Why it does not although the stream asks for it: silent, bytes or disk; else empty."""
     created: datetime
     reported: datetime
     """Time of the last report."""

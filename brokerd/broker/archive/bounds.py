@@ -2,8 +2,8 @@
 """Captures the bounds of topics: the offsets below which the rollup may remove records.
 
 A bound stays valid after its capture: start offsets only grow, topics stay deleted, and no group
-has work below ``compact_below``, until a group seeks there. A group that seeks back or starts later
-receives the remaining records, as with retention.
+has work below ``compact_below``, and no named stream holds records there. A group that seeks back,
+and a group or a hold that starts later, has the remaining records, as with retention.
 """
 
 from __future__ import annotations
@@ -17,17 +17,24 @@ from brokerd.groups.packed import Position
 PIECE_ITEMS = 100
 """Partitions, and groups in them, read between two pauses."""
 
+HeldFrom = Callable[[Partition], int | None]
+"""`Streams.held_from`."""
+
 CommitPlace = Callable[[GroupPartition, Position], int | None]
 """`Overview.commit_place`."""
 
 
-def capture(topics: Iterable[Topic], commit_place: CommitPlace) -> Iterator[TopicBounds | None]:
+def capture(
+    topics: Iterable[Topic], commit_place: CommitPlace, held_from: HeldFrom = lambda partition: None
+) -> Iterator[TopicBounds | None]:
     """Yield the bounds of each existing topic; None for a pause, in which the state may change."""
     for topic in topics:
-        yield from _capture_topic(topic, commit_place)
+        yield from _capture_topic(topic, commit_place, held_from)
 
 
-def _capture_topic(topic: Topic, commit_place: CommitPlace) -> Iterator[TopicBounds | None]:
+def _capture_topic(
+    topic: Topic, commit_place: CommitPlace, held_from: HeldFrom
+) -> Iterator[TopicBounds | None]:
     found = [(one, one.start_offset, one.next_offset) for one in topic.partitions]
     bounds = [end for _, _, end in found]
     used_by = [0] * len(found)
@@ -54,6 +61,9 @@ def _capture_topic(topic: Topic, commit_place: CommitPlace) -> Iterator[TopicBou
             yield None
         if used < groups:
             bound = min(bound, _first_record(partition))
+        held = held_from(partition)
+        if held is not None:
+            bound = min(bound, held)
         partitions.append(PartitionBounds(start, bound, end, partition.gaps))
     if not topic.deleted:
         compact = bool(topic.settings.compact)

@@ -29,7 +29,7 @@ from brokerd.archive.contract.bounds import (
 from brokerd.archive.contract.schemas import FILE_NAME as SCHEMAS_NAME
 from brokerd.archive.contract.schemas import StoredSchema, StoredSchemas, encode_schemas
 from brokerd.broker.archive.access import ArchiveAccess
-from brokerd.broker.archive.bounds import CommitPlace, capture
+from brokerd.broker.archive.bounds import CommitPlace, HeldFrom, capture
 from brokerd.broker.clock import Timer
 from brokerd.broker.context import Context
 from brokerd.broker.model.log_id import LogId, find_log_id
@@ -92,6 +92,7 @@ class BoundsWriter:
         commit_place: CommitPlace,
         places: Callable[[], set[DamagedPlace]],
         schemas: Callable[[], Schemas] = tuple,
+        held_from: HeldFrom = lambda partition: None,
     ) -> None:
         self._access = access
         self._state = context.state
@@ -103,6 +104,7 @@ class BoundsWriter:
         self._commit_place = commit_place
         self._places = places
         self._schemas = schemas
+        self._held_from = held_from
         self._written_schemas: Schemas | None = None
         self.log_id: str | None = None
         """None until the broker reads or makes it. Making it needs room on the disk."""
@@ -156,7 +158,7 @@ class BoundsWriter:
         For a clean stop, after the last commit.
         """
         head, schemas = self._with_end(self._head()), self._schemas()
-        pieces = capture(self._state.by_id.values(), self._commit_place)
+        pieces = capture(self._state.by_id.values(), self._commit_place, self._held_from)
         topics = [encode_topic(topic) for topic in pieces if topic is not None]
 
         def write() -> None:
@@ -209,7 +211,7 @@ class BoundsWriter:
         writing = _Writing(self._head(), self._schemas(), self._clock.seconds(), requests)
         # Later topics have ids from `Bounds.next_topic_id` of the head on.
         topics = list(self._state.by_id.values())
-        self._step(writing, capture(topics, self._commit_place))
+        self._step(writing, capture(topics, self._commit_place, self._held_from))
 
     def _head(self) -> Bounds:
         """Return the bounds without topics. The write adds the log id."""

@@ -5,8 +5,9 @@ A round visits all partitions that have a limit, in short steps that do not bloc
 read thread searches the log for the new start offset. Ages are differences between the records'
 append times and the time for removal (`BrokerTime.removal_us`).
 
-A dead letter younger than ``dead_letter_us`` holds back retention of its partition. It does not
-hold back removals on request.
+A dead letter younger than ``dead_letter_us`` holds back retention of its partition, and so does a
+named stream that holds its topic (`brokerd.broker.streams`). Neither holds back removals on
+request.
 
 After each round `SegmentCleaner` deletes segments.
 """
@@ -50,6 +51,9 @@ DAY_US = 86_400 * 1_000_000
 
 NO_LIMITS = TopicSettings(retention_us=0, retention_bytes=0, ttl_us=0)
 
+HeldFrom = Callable[[Partition], int | None]
+"""`Streams.held_from`."""
+
 Remove = Callable[[list[tuple[Partition, int]], str], int]
 """`TopicAdmin.remove`."""
 
@@ -62,10 +66,17 @@ class RetentionSettings:
     dead_letter_us: int = 7 * DAY_US
     """How long a dead letter holds back retention after its last attempt."""
     check_us: int = 60 * 1_000_000
+    stream_hold_us: int = 7 * DAY_US
+    """How long a named stream holds back retention after its last report; 0: never."""
+    stream_hold_bytes: int = 10 << 30
+    """The most bytes of the journal behind a named stream that holds back retention."""
 
 
 class Retention:
-    """Visits the partitions every ``check_us``. ``remove`` moves their start offsets."""
+    """Visits the partitions every ``check_us``. ``remove`` moves their start offsets.
+
+    Each round first calls ``drop_holds``, for the holds of streams that are over their limits.
+    """
 
     _log = Logger()
 
@@ -76,6 +87,8 @@ class Retention:
         remove: Remove,
         segment_cleaner: SegmentCleaner,
         settings: RetentionSettings,
+        held_from: HeldFrom,
+        drop_holds: Callable[[], None],
     ) -> None:
         self._state = context.state
         self._group_commit = context.group_commit
@@ -85,6 +98,8 @@ class Retention:
         self._remove = remove
         self._segment_cleaner = segment_cleaner
         self._settings = settings
+        self._held_from = held_from
+        self._drop_holds = drop_holds
         self._todo: Iterator[tuple[Partition, TopicSettings] | None] | None = None
         self._call: Timer | None = None
         self._stopped = False
@@ -124,6 +139,7 @@ class Retention:
 
     def _round(self) -> None:
         self._last_error = None
+        self._drop_holds()
         self._todo = self._limited()
         self._step()
 
@@ -236,10 +252,14 @@ class Retention:
     # -- dead letters -------------------------------------------------------------------------
 
     def _held_back(self, partition: Partition, start: int) -> tuple[int, int, bool]:
-        """Return the highest start offset up to ``start`` that keeps all young dead letters.
+        """Return the highest start offset up to ``start`` that keeps all that is held.
+
+        Held are young dead letters, and records that a named stream has not read.
 
         Returns also the cost in units of `TURN_COST_MAX`, and whether another visit may go further.
         """
+        held = self._held_from(partition)
+        start = start if held is None else min(start, held)
         groups = partition.topic.groups.values()
         keep_us = self._settings.dead_letter_us
         old_us = self._time.monotonic_us() - self._time.lead_us() - keep_us

@@ -30,11 +30,12 @@ def list_command(context: click.Context) -> None:
             one["lag_records"],
             _size(one["lag_bytes"]),
             output.age(one["silent_seconds"]),
+            _hold(one),
             _topics(one),
         )
         for one in streams
     ]
-    header = ("NAME", "LAG", "LAG BYTES", "LAST REPORT", "TOPICS")
+    header = ("NAME", "LAG", "LAG BYTES", "LAST REPORT", "HOLDS", "TOPICS")
     output.show(context, {"streams": streams}, output.table(header, rows, "no streams"))
 
 
@@ -59,6 +60,7 @@ def show_command(context: click.Context, name: str) -> None:
             ("lsn", found["lsn"]),
             ("lag", found["lag_records"]),
             ("lag bytes", _size(found["lag_bytes"])),
+            ("holds", _hold(found)),
             ("created", output.time(found["created"])),
             ("last report", output.time(found["reported"])),
         ]
@@ -80,6 +82,12 @@ def drop_command(context: click.Context, name: str, yes: bool) -> None:
 
 def _size(count: int | None) -> str | None:
     return None if count is None else output.size(count)
+
+
+def _hold(stream: dict[str, Any]) -> str:
+    if stream["hold_dropped"]:
+        return f"dropped: {stream['hold_dropped']}"
+    return "yes" if stream["holds"] else "no"
 
 
 def _topics(stream: dict[str, Any]) -> str:
