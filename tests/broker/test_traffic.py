@@ -7,6 +7,9 @@ import pytest
 from brokerd.broker.model import traffic
 from brokerd.broker.model.traffic import OTHERS
 from brokerd.codecs.mamamia import Acquire, AcquireBatch, Produce
+from tests.broker.colddesk import archive_all, cold_house
+from tests.broker.desk import produce
+from tests.broker.fakearchive import FakeArchive
 from tests.house import House, ask
 
 
@@ -50,6 +53,21 @@ def test_leased_records_count_with_their_values() -> None:
     ask(house, *(Produce("t", b"x" * 100) for _ in range(9)))
     ask(house, AcquireBatch("t", "two", "c", 10))
     assert counts(house, "t")[2:] == (11, 1_100)
+
+
+def test_leased_records_between_holes_count_with_their_values() -> None:
+    """Compaction of an archive leaves holes. A chunk with holes has no slices."""
+    archive = FakeArchive()
+    house = cold_house(archive)
+    produce(house, "t", *(b"x" * 100 for _ in range(6)))
+    house.run()
+    archive_all(house, archive)
+    archive.remove((1, 0), [3])
+    house.broker.archive_refresher.refresh()
+    house.run()
+    got = ask(house, AcquireBatch("t", "g", "c", 3), AcquireBatch("t", "g", "c", 9))
+    assert [[one.id for one in batch.messages] for batch in got] == [[0, 1, 2], [4, 5]]
+    assert counts(house, "t")[2:] == (5, 500)
 
 
 def test_further_topics_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:

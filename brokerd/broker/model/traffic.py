@@ -9,9 +9,8 @@ counts of a deleted topic are added to those of `OTHERS`, so that sums over all 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from brokerd.broker.model.chunks import Chunk
+from brokerd.broker.model.chunks import Chunk, DenseChunk
 from brokerd.broker.model.topics import Topic
 from brokerd.values import total_bytes
 
@@ -73,7 +72,7 @@ class Traffic:
             others.read_bytes += ended.read_bytes
 
     def count_leased(self, topic: Topic, taken: Sequence[tuple[Chunk, int]]) -> None:
-        """Count the records of an acquire, at least one; those of one run need no loop."""
+        """Count the records of an acquire, at least one; those of one dense run need no loop."""
         traffic = topic.traffic or self.of(topic)
         chunk, first = taken[0]
         count = len(taken)
@@ -82,8 +81,7 @@ class Traffic:
             traffic.read_bytes += len(chunk.values[first])
             return
         last_chunk, last = taken[-1]
-        if chunk is last_chunk and last - first == count - 1:
-            values: Any = chunk.values
-            traffic.read_bytes += total_bytes(values[first : last + 1])
+        if chunk is last_chunk and last - first == count - 1 and isinstance(chunk, DenseChunk):
+            traffic.read_bytes += total_bytes(chunk.values[first : last + 1])
         else:
             traffic.read_bytes += sum(len(one.values[index]) for one, index in taken)
