@@ -8,9 +8,10 @@ import msgpack
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.broker.slices import SLICE_SECONDS
+from brokerd.broker.slices import CHARGED_SECONDS, SLICE_SECONDS
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia.frames import frame
+from brokerd.protocols.base.connection import LONG_RUNS_MAX
 from brokerd.protocols.mamamia import connection
 from brokerd.protocols.mamamia.connection import MamamiaFactory
 from brokerd.wal import WalOptions
@@ -357,3 +358,27 @@ def test_a_client_whose_last_run_was_short_does_not_wait_for_the_turn_of_others(
     assert new.answers() == []
     house.finish()
     assert new.answers() == [mm.Produced(2)]
+
+
+@pytest.mark.parametrize("long_runs", [LONG_RUNS_MAX - 1, LONG_RUNS_MAX])
+def test_a_client_waits_for_the_turn_of_others_after_some_long_runs(long_runs: int) -> None:
+    """One long run may be that of a busy machine."""
+    house = SteppedHouse()
+    client = house.connect()
+    client.send(mm.Produce("orders", b"x"))
+    house.steps.look_seconds = 2 * CHARGED_SECONDS
+    for _ in range(long_runs):
+        client.send(mm.Produce("orders", b"x"))
+    house.steps.look_seconds = 0.0
+    house.finish()
+    client.answers()
+    house.factory.slices.is_full = True
+    client.send(mm.Produce("orders", b"y"))
+    house.run()
+    last = mm.Produced(1 + long_runs)
+    if long_runs < LONG_RUNS_MAX:
+        assert client.answers() == [last]
+    else:
+        assert client.answers() == []
+        house.finish()
+        assert client.answers() == [last]

@@ -65,6 +65,10 @@ if TYPE_CHECKING:
 CLOSING_US = 60_000_000
 """Time in which a peer has to read its last answers and close its side."""
 
+LONG_RUNS_MAX = 3
+"""Long runs in a row after which a connection waits in the queue of long work in a full turn. On a
+busy machine any run may be long, because the process waits for a processor."""
+
 PASS_SECONDS = SLICE_SECONDS
 """Time that one connection may spend on its requests in one pass of `Connection._serve`."""
 
@@ -210,7 +214,8 @@ class Connection(Protocol):
         self._serving = False
         self._serve_again = False
         self._pass_ends = 0.0
-        self._is_light = False
+        self._long_runs = LONG_RUNS_MAX
+        """Long runs of requests in a row; a new connection begins like one that had some."""
         """Whether the last pass was short: the next one does not wait for the turn of others."""
         self._made_us = 0
         self._slice_owner: SliceOwner | None = None
@@ -568,7 +573,7 @@ class Connection(Protocol):
             self._serve_again = True
             return
         factory = self.factory
-        if factory.slices.is_full and not self._is_light:
+        if factory.slices.is_full and self._long_runs >= LONG_RUNS_MAX:
             self._wait_for_turn()
             return
         self._serving = True
@@ -588,8 +593,10 @@ class Connection(Protocol):
             self._fault()
         self._serving = False
         took_seconds = factory.clock.seconds() - began_seconds
-        self._is_light = took_seconds <= CHARGED_SECONDS
-        if not self._is_light:
+        if took_seconds <= CHARGED_SECONDS:
+            self._long_runs = 0
+        else:
+            self._long_runs += 1
             factory.slices.charge(self.slice_owner(), took_seconds)
         if self._queue:
             self._check_in_flight()
