@@ -177,6 +177,24 @@ def test_connections_beyond_the_quota_are_refused() -> None:
     assert all(one.is_open for one in others)
 
 
+@pytest.mark.parametrize("logs_in", [False, True])
+def test_a_quota_of_connections_closes_none_that_were_open_before(logs_in: bool) -> None:
+    house = House()
+    clients = [as_account(house, "ann") for _ in range(3)]
+    if logs_in:
+        for client in clients:
+            client.protocol.logged_in(Given("bob", 0, {"orders": READ | WRITE}))
+    house.broker.quotas.put(OPEN, Quota("listener", "mamamia", connections=1))
+    house.run()
+    for client in clients:
+        client.send(mm.Produce("orders", b"x"))
+    house.run()
+    assert [produced(client) for client in clients] == [1, 1, 1]
+    later = as_account(house, "ann")
+    house.run()
+    assert not later.is_open
+
+
 def test_a_quota_counts_what_was_used() -> None:
     house = limited("account", "ann", requests=5, bytes_in=1 << 20)
     client = as_account(house, "ann")
@@ -248,5 +266,5 @@ def test_without_quotas_nothing_is_metered() -> None:
     client.send(mm.Produce("orders", b"x"))
     house.run()
     connection = next(iter(house.factory.connections))
-    assert connection._meters == () and connection._metered is None
+    assert connection._meters == ()
     assert ask(house, mm.Produce("orders", b"x")) == [mm.Produced(1)]

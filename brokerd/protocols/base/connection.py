@@ -378,6 +378,12 @@ class Connection(Protocol):
         self._has_quota = True
         return False
 
+    def logged_in(self, access: Access) -> None:
+        """Take the access of a login. A quota that is set later does not close the connection."""
+        self.access = access
+        if not self.quotas:
+            self._metered = (self.broker.quotas.version, access)
+
     def used_quota(self) -> None:
         """Note that the first request is handled."""
         self._has_quota = False
@@ -777,6 +783,8 @@ class Connection(Protocol):
         self.identify()
         if self.quotas and not self.gone:
             self._current_meters()
+        elif self._metered is None:
+            self._metered = (self.broker.quotas.version, self.access)
 
     def handshakeCompleted(self) -> None:
         """Identify the client by its certificate after the TLS handshake."""
@@ -790,8 +798,10 @@ class Connection(Protocol):
         try:
             subject = peer_subject(self.transport)
             if subject is not None:
-                self.access = self.factory.guard.by_certificate(
-                    self.factory.name, peer_text(self.transport), *subject
+                self.logged_in(
+                    self.factory.guard.by_certificate(
+                        self.factory.name, peer_text(self.transport), *subject
+                    )
                 )
         except (LoginFailed, LoginThrottled) as refusal:
             self._log.warn(

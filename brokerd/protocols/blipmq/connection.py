@@ -297,7 +297,7 @@ class BlipmqConnection(PollConnection):
             raise InvalidFrame(AUTH_TWICE)
         auth = decode_auth(frame)
         try:
-            self.access = self.factory.log_in(self.access, peer_text(self.transport), auth.key)
+            self.logged_in(self.factory.log_in(self.access, peer_text(self.transport), auth.key))
         except LoginFailed as refusal:
             self.count_refusal(refusal)
             self._nack(frame, Code.UNAUTHORIZED, WRONG_KEY)

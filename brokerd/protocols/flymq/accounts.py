@@ -57,7 +57,7 @@ def auth(connection: RequestConnection, request: Auth, layout: AuthLayout) -> by
         access: Access = connection.await_result(request, log_in)
     except BrokerdError as refusal:
         return flymq.login_refused(str(refusal))
-    connection.access = access
+    connection.logged_in(access)
     return flymq.logged_in(access.name or request.user, access.roles, layout)
 
 
