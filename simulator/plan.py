@@ -16,7 +16,13 @@ import msgspec
 from msgspec import Struct
 
 from simulator.history.operations import GroupRules, TopicRules
-from simulator.rules import AccessRules, ClockRules, LimitRules, SubscriptionRules
+from simulator.rules import (
+    AccessRules,
+    ClockRules,
+    ConnectionRules,
+    LimitRules,
+    SubscriptionRules,
+)
 
 DiskCall = Literal[
     "create",
@@ -157,6 +163,11 @@ class Settings(Part, frozen=True, kw_only=True):
     retention_bytes: int = 0
     ttl_seconds: int = 0
     subscriptions_max: int = 100_000
+    connections_max: int = 10_000
+    first_byte_seconds: int = 120
+    login_seconds: int = 60
+    idle_seconds: int = 0
+    unfinished_frame_seconds: int = 60
     flymq_delay_max_seconds: int = 86_400
     """The longest delay of a FlyMQ record."""
     archive: bool = False
@@ -191,6 +202,16 @@ class Settings(Part, frozen=True, kw_only=True):
         """Return the settings of topics without their own, for the oracle."""
         return TopicRules(
             self.retention_seconds * 1_000_000, self.retention_bytes, self.ttl_seconds * 1_000_000
+        )
+
+    def connection_rules(self) -> ConnectionRules:
+        """Return the limits of connections for the oracle."""
+        return ConnectionRules(
+            self.connections_max,
+            self.first_byte_seconds * 1_000_000,
+            self.idle_seconds * 1_000_000,
+            self.unfinished_frame_seconds * 1_000_000,
+            self.login_seconds * 1_000_000 if self.principal else 0,
         )
 
     def access_rules(self) -> AccessRules:
@@ -331,6 +352,8 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     """Of a registrar: the highest quota of Mamamia's listener, in requests a second; 0: none."""
     quota_bytes_max: int = 0
     """The same in bytes of produces a second, above 1,000; 0: none. It needs the other one."""
+    quota_connections_max: int = 0
+    """Of a registrar: the highest quota of connections of Mamamia's listener; 0: none."""
     has_passwords: bool = False
     """Of a registrar: whether accounts get passwords, and some exist from the beginning."""
     login: str = ""

@@ -23,6 +23,19 @@ class LimitRules(NamedTuple):
     """Time for which a dead letter holds back retention; 0: not at all."""
 
 
+class ConnectionRules(NamedTuple):
+    """When the broker ends a connection; 0: never."""
+
+    connections: int = 10_000
+    """The most connections at once."""
+    first_byte_us: int = 120_000_000
+    idle_us: int = 0
+    unfinished_us: int = 60_000_000
+    """Time for the rest of a frame."""
+    login_us: int = 60_000_000
+    """Time for the login of a client without a permission."""
+
+
 class AccessRules(NamedTuple):
     """Permissions without an access list or an account."""
 

@@ -127,6 +127,11 @@ def config_of(settings: Settings) -> Config:
             in_flight_bytes=settings.in_flight_bytes,
             transaction_seconds=settings.transaction_seconds,
             subscriptions=settings.subscriptions_max,
+            connections=settings.connections_max,
+            first_byte_seconds=settings.first_byte_seconds,
+            login_seconds=settings.login_seconds,
+            idle_seconds=settings.idle_seconds,
+            unfinished_frame_seconds=settings.unfinished_frame_seconds,
         ),
         blipmq=Blipmq(
             max_deliveries=settings.blipmq_max_deliveries,
@@ -197,10 +202,15 @@ class _Run:
         self._history.principal = plan.settings.principal
         self._history.formats = {client.name: client.format for client in plan.clients}
         self._history.formats |= {auditor_name(name): name for name in plan.formats}
+        self._history.vandals = frozenset(
+            client.name for client in plan.clients if client.role == "vandal"
+        )
         self._history.given_topics = tuple(topic.name for topic in plan.topics)
         self._history.subscriptions = plan.settings.subscription_rules()
         self._history.clock = plan.settings.clock_rules()
         self._history.topic_rules = plan.settings.topic_rules()
+        self._history.connections = self._network.connected
+        self._history.connection_rules = plan.settings.connection_rules()
         self._history.access = plan.settings.access_rules()
         self._history.limits = plan.settings.limit_rules()
         self._history.transaction_us = plan.settings.transaction_seconds * 1_000_000
@@ -251,6 +261,7 @@ class _Run:
             globalLogPublisher.removeObserver(logged)
         for client in self._clients:
             client.note_arrivals()
+        self._history.ended_us = self._world.now_us
         self._history.rotted = self._faults.has_rotted or self._faults.has_damaged_archive
         self._history.compacted = self._archiver.compacted
         for call in self._machine.reactor_calls[:1]:

@@ -282,7 +282,10 @@ class Registrar:
             if self.plan.quota_bytes_max:
                 bytes_in = self._chance.randint(1_000, self.plan.quota_bytes_max)
                 requests *= self._chance.randrange(2)
-        yield registry_calls.put_quota(self.plan.name, kind, name, requests, bytes_in)
+        connections = 0
+        if (kind, name) == LISTENER_QUOTA and self.plan.quota_connections_max:
+            connections = self._chance.randint(1, self.plan.quota_connections_max)
+        yield registry_calls.put_quota(self.plan.name, kind, name, requests, bytes_in, connections)
 
     def _delete_quota(self) -> Script:
         yield registry_calls.delete_quota(self.plan.name, *self._quota())

@@ -230,7 +230,9 @@ def validate(client: str, name: str, fields: int) -> RegistryCall:
 # -- quotas and everything -------------------------------------------------------------------------
 
 
-def put_quota(client: str, kind: str, name: str, requests: int, bytes_in: int) -> RegistryCall:
+def put_quota(
+    client: str, kind: str, name: str, requests: int, bytes_in: int, connections: int = 0
+) -> RegistryCall:
     operation = PutQuota(
         number=UNNUMBERED,
         client=client,
@@ -238,8 +240,9 @@ def put_quota(client: str, kind: str, name: str, requests: int, bytes_in: int) -
         name=name,
         requests=requests,
         bytes_in=bytes_in,
+        connections=connections,
     )
-    quota = Quota(kind, name, requests, bytes_in)
+    quota = Quota(kind, name, requests, bytes_in, connections=connections)
     return _at_once(operation, lambda broker: broker.quotas.put(OPEN, quota))
 
 
@@ -277,7 +280,8 @@ def view_of(broker: Broker) -> RegistryView:
         tuple(sorted((key.label, key.owner) for key in key_list)),
         tuple(map(_schema, broker.schemas.names())),
         tuple(
-            (each.kind, each.name, each.requests, each.bytes_in) for each in broker.quotas.quotas()
+            (each.kind, each.name, each.requests, each.bytes_in, each.connections)
+            for each in broker.quotas.quotas()
         ),
     )
 

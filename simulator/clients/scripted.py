@@ -126,7 +126,7 @@ class ScriptedClient:
 
     def _lost(self, why: str) -> None:
         self._conversation = None
-        self._losses += 1
+        self._losses += self._wanted is not None
         if self._losses > LOSSES_MAX:
             raise AuditFailed(f"the audit lost its connection {self._losses} times: {why}")
         self._world.call_after(RETRY_US, self._reconnect)

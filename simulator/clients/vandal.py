@@ -142,6 +142,7 @@ class Vandal:
         self._link = link = self._connect()
         if self._chance.random() < 0.3:
             link.pause()
+        link.sends_part_of_frame = trick is half_frame
         link.send(trick(self._chance))
         self._world.call_after(self._chance.randint(1, max(1, self.plan.think_us)), self._visit)
 

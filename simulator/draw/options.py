@@ -19,6 +19,7 @@ MESSAGE_TTL = 0.25
 REFERENCE_GROUPS = 0.4
 TRANSACTION_SECONDS = 0.4
 MARK_QUIET = 0.3
+CONNECTION_LIMITS = 0.2
 DEFAULT_RETENTION = 0.1
 DEAD_LETTER_SECONDS = 0.3
 SUBSCRIPTIONS = 0.25
@@ -48,6 +49,24 @@ def add_options(plan: Plan, context: DrawContext) -> Plan:
     if own.on(CLOCK_SET) and not (has_steps and waits(plan)):
         plan = replace(plan, clients=tuple(map(with_clock, plan.clients)))
     return plan
+
+
+def add_times(plan: Plan, chance: Chance) -> Plan:
+    """Return the plan with other limits of connections. ``chance`` is its own."""
+    if not chance.on(CONNECTION_LIMITS):
+        return plan
+    settings = plan.settings
+    if chance.on(0.4):
+        settings = replace(settings, connections_max=chance.randint(2, 1 + len(plan.clients)))
+    if chance.on(0.5):
+        settings = replace(settings, first_byte_seconds=chance.scale(1, 20))
+    if chance.on(0.5):
+        settings = replace(settings, idle_seconds=chance.scale(1, 20))
+    if chance.on(0.5):
+        settings = replace(settings, unfinished_frame_seconds=chance.scale(1, 20))
+    if chance.on(0.5):
+        settings = replace(settings, login_seconds=chance.scale(1, 20))
+    return replace(plan, settings=settings)
 
 
 def draw_message_ttl(context: DrawContext) -> int:

@@ -71,6 +71,10 @@ def add_registrar(plan: Plan, context: DrawContext) -> Plan:
     )
     if has_quota and chance.on(0.5):
         registrar = replace(registrar, quota_bytes_max=chance.scale(1_500, 30_000))
+    limited = Chance(f"{plan.seed}/connection quota")
+    if has_quota and limited.on(0.6):
+        clients = sum(client.format == "mamamia" for client in plan.clients)
+        registrar = replace(registrar, quota_connections_max=limited.randint(1, clients + 1))
     if is_secure:
         own = Chance(f"{plan.seed}/public")
         settings = replace(

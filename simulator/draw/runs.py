@@ -52,12 +52,12 @@ def draw_others(plan: Plan, chance: Chance, topics: list[Topic]) -> list[ClientP
     """Draw a client with runs for each format that has them."""
     clients: list[ClientPlan] = []
     for wire_format in plan.formats:
-        actions = [action for action in RUNS_OF.get(wire_format, ()) if chance.on(0.7)]
+        actions = RUNS_OF.get(wire_format, ())
         named = [topic for topic in topics if topic.name and topic.name.isascii()]
         if actions and named:
             name = f"o{len(clients)}"
             client = draw_client(plan, chance, name, "worker", chance.one(named), ())
-            mix = dict.fromkeys(actions, 1)
+            mix: dict[Action, int] = {chance.one(actions): 1}
             clients.append(replace(client, format=wire_format, mix=mix, is_plain=False))
     return clients
 

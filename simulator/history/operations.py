@@ -14,7 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from simulator.rules import AccessRules, ClockRules, LimitRules, SubscriptionRules
+from simulator.rules import (
+    AccessRules,
+    ClockRules,
+    ConnectionRules,
+    LimitRules,
+    SubscriptionRules,
+)
 
 NEVER = -1
 
@@ -391,8 +397,37 @@ class Boot:
     durability: str = "fsync"
     damages: tuple[str, ...] = ()
     """Damage in its recovery report."""
+    stopping_us: int = NEVER
+    """When a clean stop or a failure began."""
     power_lost: bool | None = None
     """Whether the power failed at its end or before the next boot; None: not recorded."""
+
+
+@dataclass(kw_only=True)
+class Connected:
+    """A connection at the broker's end."""
+
+    client: str
+    boot: int
+    opened_us: int
+    others: int
+    """Open connections at this moment, besides this one."""
+    is_refused: bool = False
+    """Whether the broker closed it before its Protocol began."""
+    first_us: int = NEVER
+    """When the first byte arrived."""
+    arrived_us: int = NEVER
+    """When the last byte arrived."""
+    last_us: int = NEVER
+    """When a byte last arrived or was written, or the Protocol read on."""
+    held_us: int = NEVER
+    """Since when the Protocol does not read; NEVER: it reads."""
+    is_unfinished: bool = False
+    """Whether all bytes of the client are a part of a frame."""
+    closing_us: int = NEVER
+    """When the broker closed it, before the client did."""
+    lost_us: int = NEVER
+    """When the Protocol lost it."""
 
 
 class Compacted(NamedTuple):
@@ -441,6 +476,7 @@ class History:
     subscriptions: SubscriptionRules = field(default_factory=SubscriptionRules)
     clock: ClockRules = field(default_factory=ClockRules)
     access: AccessRules = field(default_factory=AccessRules)
+    connection_rules: ConnectionRules = field(default_factory=ConnectionRules)
     limits: LimitRules = field(default_factory=LimitRules)
     transaction_us: int = 60_000_000
     """Time after which an open transaction is rolled back."""
@@ -453,6 +489,12 @@ class History:
     """Whether the disk always had room in good time; False also if not recorded."""
     compacted: list[Compacted] = field(default_factory=list)
     published: list[Published] = field(default_factory=list)
+    connections: list[Connected] = field(default_factory=list)
+    """The connections that reached a broker, in this order."""
+    vandals: frozenset[str] = frozenset()
+    """Clients that send invalid input."""
+    ended_us: int = 1 << 62
+    """The end of the run."""
     principal: str = ""
     """The account of all clients; "" if security is off."""
     formats: dict[str, str] = field(default_factory=dict)

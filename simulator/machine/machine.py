@@ -291,6 +291,7 @@ class Machine:
         """End the process, because the core failed, for example after a failed write."""
         if self._process is not None:
             self._factories = {}
+            self.boots[-1].stopping_us = self.world.now_us
             self._process.call_after(0, self._leave_failed, core, str(error))
 
     def _leave_failed(self, core: BrokerCore, reason: str) -> None:
@@ -302,6 +303,7 @@ class Machine:
         core, factories, self._factories = self.core, self._factories, {}
         if core is not None and factories:
             self.world.trace("stop")
+            self.boots[-1].stopping_us = self.world.now_us
             stopping = Deferred.fromCoroutine(self._stop(core))
             stopping.addErrback(self._stop_failed, core)
             stopping.addCallback(lambda _: stopped())

@@ -20,7 +20,7 @@ from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
 from simulator import plan
-from simulator.history.operations import NEVER
+from simulator.history.operations import NEVER, Connected
 from simulator.machine.threads import Process
 from simulator.machine.world import World
 
@@ -70,6 +70,8 @@ class Network:
         self.service = service
         self.links: list[Link] = []
         """Open links, in the order of `connect`."""
+        self.connected: list[Connected] = []
+        """The connections that reached a broker, in this order."""
         self._count = 0
 
     def connect(self, name: str, service: Callable[[], Service | None] | None = None) -> Link:
@@ -108,6 +110,9 @@ class Link:
         """When the broker's Protocol lost the connection."""
         self.is_open = True
         """Whether the client has not closed or lost it."""
+        self.connected: Connected | None = None
+        self.sends_part_of_frame = False
+        """Whether the client sends a part of a frame and no more."""
         self._network = network
         self._world = network.world
         self._chance = chance
@@ -223,6 +228,8 @@ class Link:
             return
         service = self._service()
         protocol: Any = None if service is None else service.factory.buildProtocol(None)
+        if service is not None:
+            self._note_connected(service.boot, is_refused=protocol is None)
         if service is None or protocol is None:
             self._up.clear()
             self._world.call_after(self._latency_us(), self._lost, "refused")
@@ -232,6 +239,22 @@ class Link:
         protocol.makeConnection(self._transport)
         for _ in range(len(self._up) + self._finished):
             self._deliver_up()
+
+    def _note_connected(self, boot: int, is_refused: bool) -> None:
+        now_us, others = self._world.now_us, self._network.connected
+        others_open = sum(
+            each.boot == boot and each.lost_us == NEVER and not each.is_refused for each in others
+        )
+        self.connected = Connected(
+            client=self.client,
+            boot=boot,
+            opened_us=now_us,
+            others=others_open,
+            is_refused=is_refused,
+            last_us=now_us,
+            is_unfinished=self.sends_part_of_frame,
+        )
+        self._network.connected.append(self.connected)
 
     def _deliver_up(self) -> None:
         transport = self._transport
@@ -245,12 +268,32 @@ class Link:
     def taken(self, size: int) -> None:
         """Note that the Protocol gets ``size`` more bytes now."""
         self._arrived.add(size, self._world.now_us)
+        if self.connected is not None:
+            now_us = self._world.now_us
+            if self.connected.first_us == NEVER:
+                self.connected.first_us = now_us
+            self.connected.arrived_us = self.connected.last_us = now_us
 
     # -- the way down ---------------------------------------------------------------------------
 
     def written(self, size: int) -> None:
         """Note that the Protocol wrote ``size`` bytes."""
         self._written.add(size, self._world.now_us)
+        if self.connected is not None:
+            self.connected.last_us = self._world.now_us
+
+    def held(self, is_held: bool) -> None:
+        """Note that the Protocol stops reading, or reads on."""
+        if self.connected is not None:
+            now_us = self.connected.last_us = self._world.now_us
+            self.connected.held_us = now_us if is_held else NEVER
+
+    def closing(self) -> None:
+        """Note that the broker closes the connection, unless the client has done so before."""
+        connected = self.connected
+        if connected is None or self._finished or self._cut or connected.closing_us != NEVER:
+            return
+        connected.closing_us = self._world.now_us
 
     def room(self) -> int:
         """Return how many more bytes the window allows in flight to the client."""
@@ -377,6 +420,8 @@ class SimTransport:
         if self.connected:
             self.connected = False
             self._link.lost_us = self._link.now_us
+            if self._link.connected is not None:
+                self._link.connected.lost_us = self._link.now_us
             self._link.finish()
             self._protocol.connectionLost(Failure(why))
 
@@ -401,18 +446,22 @@ class SimTransport:
 
     def pauseProducing(self) -> None:
         self._paused = True
+        self._link.held(is_held=True)
 
     def resumeProducing(self) -> None:
         self._paused = False
+        self._link.held(is_held=False)
         self.process.call_after(0, self._read)
 
     def loseConnection(self) -> None:
         if self.connected and not self.disconnecting:
+            self._link.closing()
             self.disconnecting = True
             self.drain()
 
     def abortConnection(self) -> None:
         if self.connected:
+            self._link.closing()
             self._buffer.clear()
             self._paused = True
             self.process.call_after(0, self.lose, ConnectionAborted())

@@ -136,6 +136,16 @@ class Permissions:
             self._has(state, need, listener) for state in self._states(span)
         )
 
+    def may_be_stranger(self, client: str, span: Span) -> bool:
+        """Return whether a connection of a client may lack a login and any permission."""
+        if self._history.access.allow_anonymous:
+            return False
+        is_unknown = self._logins or not self._epochs
+        if is_unknown or self._history.formats.get(client) == "blipmq":
+            return True
+        name = self._history.principal
+        return not all(state.is_enabled(name) for state in self._states(span))
+
     def check(self) -> Iterator[Violation]:
         """Return the violations of permissions."""
         if not self._history.principal or not self._epochs:

@@ -18,13 +18,13 @@ from simulator.history.operations import (
     Produce,
 )
 from simulator.history.registry import Inspect, LogIn, Probe, RegistryOperation
+from simulator.oracle.connections import LISTENER_QUOTA, NO_QUOTA, check_connections
 from simulator.oracle.permissions import Epoch, Permissions
 from simulator.oracle.registry_model import REFUSALS, Refused, RegistryState, Told
 from simulator.oracle.timeline.spans import EVER_US, Lives, Span
 from simulator.oracle.violation import Violation, violation
 
 SECOND = 1_000_000
-LISTENER_QUOTA = "listener", "mamamia"
 STEPS_SECONDS = 1, 4, 3_600
 
 
@@ -40,7 +40,8 @@ def check_registry(history: History, lives: Lives) -> Judged:
     requests = [op for op in history.operations if isinstance(op, RegistryOperation)]
     found: list[Violation] = []
     if history.rotted or lives.any_loss or not (requests or history.principal):
-        return Judged(found, Permissions(history, lives, []))
+        permissions = Permissions(history, lives, [])
+        return Judged([*check_connections(history, lives, [], permissions)], permissions)
     epochs = [Epoch(-1, EVER_US, (RegistryState(rules=history.access),))]
     for op in requests:
         before = epochs[-1].states
@@ -55,6 +56,7 @@ def check_registry(history: History, lives: Lives) -> Judged:
     permissions = Permissions(history, lives, epochs)
     found += permissions.check()
     found += _check_quota(history, lives, epochs)
+    found += check_connections(history, lives, epochs, permissions)
     return Judged(found, permissions)
 
 
@@ -106,10 +108,10 @@ def _check_quota(history: History, lives: Lives, epochs: list[Epoch]) -> Iterato
         and op.succeeded
     ]
     for number, epoch in enumerate(epochs):
-        limits = {state.quotas.get(LISTENER_QUOTA, (0, 0)) for state in epoch.states}
+        limits = {state.quotas.get(LISTENER_QUOTA, NO_QUOTA) for state in epoch.states}
         if len(limits) != 1:
             continue
-        ((requests, bytes_in),) = limits
+        ((requests, bytes_in, _),) = limits
         # The change before may take effect until its answer.
         begin_us = epochs[number - 1].last_us if number else epoch.first_us
         for boot in lives.boots:

@@ -128,8 +128,12 @@ def test_producers_that_are_not_told_places_run_only_where_nothing_is_lost() -> 
         "blipmq_ttl_seconds",
         "clock_grace_seconds",
         "clock_tolerance_seconds",
+        "connections_max",
         "dead_letter_seconds",
+        "first_byte_seconds",
         "flymq_delay_max_seconds",
+        "idle_seconds",
+        "login_seconds",
         "mark_quiet_ms",
         "retention_bytes",
         "retention_seconds",
@@ -137,6 +141,7 @@ def test_producers_that_are_not_told_places_run_only_where_nothing_is_lost() -> 
         "subscriptions_max",
         "transaction_seconds",
         "ttl_seconds",
+        "unfinished_frame_seconds",
     ],
 )
 def test_each_option_is_drawn_now_and_then(option: str) -> None:

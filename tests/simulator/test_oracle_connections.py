@@ -1,0 +1,142 @@
+"""The judge of connections: each with a limit that is kept, and with one that is broken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.history.operations import Boot, Connected, History, Message, Produce
+from simulator.history.registry import PutAccount, PutQuota
+from simulator.oracle import check
+from simulator.plan import ClientPlan, Plan, Settings, Topic
+from simulator.rules import ConnectionRules
+from simulator.run import run
+
+SECOND = 1_000_000
+LISTENER = {"kind": "listener", "name": "mamamia"}
+
+
+def judged(
+    *connections: Connected, principal: str = "", enabled: bool = True, **rules: int
+) -> list[str]:
+    """Return the promises that connections break, in one life of 100 s."""
+    history = History(principal=principal, boots=[Boot(number=0, begun_us=0, ready_us=0)])
+    history.connection_rules = ConnectionRules(**rules)
+    history.connections = [*connections]
+    history.vandals = frozenset(("v",))
+    history.ended_us = 100 * SECOND
+    history.clock_steps = []
+    if principal:
+        made = PutAccount(
+            number=0, client="r", name=principal, roles=(), enabled=enabled, creates=True
+        )
+        made.boot, made.sent_us, made.arrived_us = 0, 1, 1
+        made.written_us = made.answered_us = 2
+        history.operations.append(made)
+    return [each.promise for each in check(history)]
+
+
+def a_connection(**fields: Any) -> Connected:
+    """A connection of 10 s, with one byte after a second."""
+    usual = {"client": "c", "boot": 0, "opened_us": SECOND, "others": 0, "last_us": 2 * SECOND}
+    usual |= {"first_us": 2 * SECOND, "arrived_us": 2 * SECOND, "lost_us": 11 * SECOND}
+    return Connected(**{**usual, **fields})
+
+
+SILENT = {"first_us": -1, "arrived_us": -1, "last_us": SECOND}
+
+
+@pytest.mark.parametrize(
+    ("others", "is_refused", "found"),
+    [(1, False, []), (2, False, ["P8-limit"]), (1, True, ["P8-limit"]), (2, True, [])],
+)
+def test_connections_are_refused_above_the_limit_and_not_below(
+    others: int, is_refused: bool, found: list[str]
+) -> None:
+    assert judged(a_connection(others=others, is_refused=is_refused), connections=2) == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({}, "idle_us"),
+        (SILENT, "first_byte_us"),
+        ({"is_unfinished": True}, "unfinished_us"),
+    ],
+)
+def test_the_broker_ends_a_connection_that_is_over_its_time_and_no_other(
+    fields: dict[str, Any], limit: str
+) -> None:
+    stays = a_connection(**fields, client="v" if "is_unfinished" in fields else "c")
+    ended = a_connection(**fields, closing_us=9 * SECOND)
+    assert judged(stays, **{limit: 2 * SECOND}) == ["P8-closed"]
+    assert judged(stays, **{limit: 9 * SECOND}) == []
+    assert judged(ended, **{limit: 2 * SECOND}) == []
+    assert judged(ended, **{limit: 9 * SECOND}) == ["P8-closed"]
+
+
+def test_a_connection_that_waits_for_an_answer_is_not_idle() -> None:
+    history = History(boots=[Boot(number=0, begun_us=0, ready_us=0)], clock_steps=[])
+    history.connection_rules = ConnectionRules(idle_us=SECOND)
+    history.connections = [a_connection()]
+    asked = Produce(number=0, client="c", boot=0, topic="t", messages=(Message(b"a"),))
+    asked.sent_us, asked.arrived_us, asked.lost_us = SECOND, 2 * SECOND, 11 * SECOND
+    history.operations.append(asked)
+    assert check(history) == []
+
+
+def test_a_connection_that_the_broker_does_not_read_is_not_idle() -> None:
+    assert judged(a_connection(held_us=2 * SECOND), idle_us=SECOND) == []
+
+
+def test_a_stop_and_invalid_input_end_connections() -> None:
+    ended = a_connection(closing_us=9 * SECOND)
+    assert judged(a_connection(closing_us=9 * SECOND, client="v")) == []
+    assert judged(ended) == ["P8-closed"]
+    history = History(boots=[Boot(number=0, begun_us=0, ready_us=0, stopping_us=9 * SECOND)])
+    history.connections, history.clock_steps = [ended], []
+    assert check(history) == []
+
+
+@pytest.mark.parametrize(("enabled", "found"), [(True, ["P8-closed"]), (False, [])])
+def test_only_a_client_without_an_account_must_log_in(enabled: bool, found: list[str]) -> None:
+    ended = a_connection(closing_us=9 * SECOND)
+    assert judged(ended, principal="ann", enabled=enabled, login_us=SECOND) == found
+
+
+def with_quota(*connections: Connected) -> list[str]:
+    history = History(boots=[Boot(number=0, begun_us=0, ready_us=0)], clock_steps=[])
+    history.connections, history.ended_us = [*connections], 100 * SECOND
+    put = PutQuota(number=0, client="r", boot=0, connections=1, **LISTENER)
+    put.sent_us, put.arrived_us, put.written_us, put.answered_us = 10, 10, 20, 20
+    history.operations.append(put)
+    return [each.promise for each in check(history)]
+
+
+def test_a_quota_of_connections_holds_and_refuses_no_more() -> None:
+    first, later = a_connection(), 3 * SECOND
+    after = {"opened_us": later, "first_us": -1, "arrived_us": -1, "last_us": later}
+    assert with_quota(first, a_connection(**after, others=1)) == ["quota"]
+    assert with_quota(first, a_connection(**after, others=1, closing_us=later, lost_us=later)) == []
+    alone = a_connection(closing_us=SECOND, lost_us=SECOND)
+    assert with_quota(alone) == ["quota"]
+    before = a_connection(opened_us=5, last_us=SECOND, others=0)
+    assert with_quota(before, a_connection(**after, others=1)) == [], "it counts from a request on"
+
+
+def test_a_run_with_short_times_keeps_every_promise_and_ends_connections() -> None:
+    topic = Topic(name="t")
+    common = {"identity": "x", "topics": (topic,), "think_us": 9 * SECOND, "operations": 12}
+    clients = (
+        ClientPlan(name="p", role="producer", seed=1, mix={"produce": 1}, **common),
+        ClientPlan(name="v", role="vandal", seed=2, **common),
+    )
+    settings = Settings(
+        idle_seconds=1, first_byte_seconds=1, unfinished_frame_seconds=1, connections_max=2
+    )
+    result = run(
+        Plan(seed=4, end_us=60 * SECOND, settings=settings, topics=(topic,), clients=clients)
+    )
+    assert not result.violations
+    assert any(one.closing_us > one.opened_us for one in result.history.connections)
