@@ -5,8 +5,11 @@
 
 ARG BASE=debian:bookworm-slim
 
+# The compiler is for brokerd's own modules: docs/architecture.rst, section "Compiled modules".
 FROM ${BASE} AS build
-RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && \
+    apt-get install -y --no-install-recommends python3 python3-venv python3-dev gcc libc6-dev && \
+    rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY constraints.txt ./
 RUN python3 -m venv /opt/brokerd && PIP_CONSTRAINT=constraints.txt /opt/brokerd/bin/pip install --no-cache-dir -U setuptools

@@ -21,6 +21,8 @@ PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),auto)
 SOAK_SECONDS ?= 14400
 COMPILED := build/compiled
 OLDER_SPARK := build/older-spark
+COMPILED_SEEDS ?= 0..7
+COMPILED_FUZZ_SECONDS ?= 3
 COMPILED_TESTS := tests/test_build_backend.py tests/test_walformat.py tests/groups tests/codecs tests/wal tests/broker \
     tests/protocols
 # Tests start hundreds of programs. Compiled modules halve the time that each needs to start.
@@ -71,6 +73,7 @@ $(FLIGHTS): $(READY)
 
 # An environment with all packages has those of a broker, too.
 run: $(if $(wildcard $(READY)),$(READY),$(CORE))
+	@echo 'make run: pure Python. A compiled wheel takes less processor time: docs/install.rst, section "Wheel"'
 	$(BIN)/twistd -n --pidfile= brokerd $(ARGS)
 
 spark: $(READY)
@@ -97,8 +100,8 @@ compiled-tests:
 	@sh scripts/compiled_environment.sh $(VENV) $(COMPILED)
 	$(COMPILED)/env/bin/python -m pytest -n $(or $(JOBS),auto) -o pythonpath= -p no:cacheprovider \
 	    -m 'not slow and not soak' $(or $(ARGS),$(COMPILED_TESTS))
-	$(COMPILED)/env/bin/python -m simulator --seeds 0..7 $(WITH_JOBS)
-	$(COMPILED)/env/bin/python -m tests.fuzz --seconds 3 $(WITH_JOBS)
+	$(COMPILED)/env/bin/python -m simulator --seeds $(COMPILED_SEEDS) $(WITH_JOBS)
+	$(COMPILED)/env/bin/python -m tests.fuzz --seconds $(COMPILED_FUZZ_SECONDS) $(WITH_JOBS)
 
 # The oldest line of Spark that setup.cfg allows, and Delta Spark, which has no release for the newest. The tests of
 # Delta Spark need a process of their own, because their session has its jars.

@@ -32,7 +32,8 @@ place() {
     /usr/bin/python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash -s "$root" "$root$home" >/dev/null || true
 }
 
-BROKERD_COMPILE=${BROKERD_COMPILE:-0} "$python" -m pip wheel --quiet --no-deps -w "$build" .
+# Compiled if python3-dev is there. pip shows the line that tells why not only with --verbose.
+"$python" -m pip wheel --verbose --no-deps -w "$build" .
 wheel=$(echo "$PWD/$build"/brokerd-*.whl)
 files >"$build/before"
 "$python" -m pip install --quiet "$wheel[schemas]"

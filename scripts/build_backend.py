@@ -3,9 +3,9 @@
 
 This is a build backend (PEP 517) around that of setuptools. ``BROKERD_COMPILE`` decides:
 
-* ``auto``: compile if this machine can. Otherwise print one line and build the pure wheel.
+* unset or ``auto``: compile if this machine can. Otherwise print one line and build the pure wheel.
 * ``1``: compile; failing is an error.
-* ``0`` or unset: build the pure wheel.
+* ``0``: build the pure wheel.
 
 An editable install is never compiled: a shared library would hide later changes of its source.
 
@@ -103,7 +103,7 @@ def main() -> int:
 
 
 def _choice() -> str:
-    choice = os.environ.get(CHOICE) or "0"
+    choice = os.environ.get(CHOICE) or "auto"
     if choice not in ("0", "1", "auto"):
         raise SystemExit(f"{CHOICE}={choice}: expected 0, 1 or auto")
     return choice

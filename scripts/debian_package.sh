@@ -31,6 +31,7 @@ dpkg-buildpackage --build=binary --unsigned-source --unsigned-changes "$@" >"$lo
     tail -n 40 "$log" >&2
     exit 1
 }
+grep -o "brokerd: pure Python.*" "$log" || true
 mv ../*.deb ../*.buildinfo ../*.changes "$directory"
 rm -rf "$directory/build"
 ls -l "$directory"/*.deb
