@@ -218,6 +218,12 @@ class GroupCommit:
         self._partitions.append(partition)
         self.gathered_bytes += ENTRY_OVERHEAD_BYTES
 
+    def add_partitions(self, partitions: list[Partition]) -> None:
+        """Note partitions that got their first record in this frame just now."""
+        self._schedule()
+        self._partitions += partitions
+        self.gathered_bytes += len(partitions) * ENTRY_OVERHEAD_BYTES
+
     def add_group_partition(self, group_partition: GroupPartition, schedule: bool = True) -> None:
         """Note that a group partition has events for this frame.
 
@@ -256,8 +262,9 @@ class GroupCommit:
         if self.gathered_bytes + size > self.limit_bytes:
             self._check_room(size)
 
-    def has_room(self, size: int) -> bool:
+    def has_room(self, size: int, partitions: int = 1) -> bool:
         """Return whether `admit` and `admit_events` surely accept ``size`` bytes."""
+        size += (partitions - 1) * ENTRY_OVERHEAD_BYTES
         return self.gathered_bytes + size <= self.limit_bytes
 
     def admit_events(self, size: int) -> None:
@@ -546,15 +553,17 @@ class GroupCommit:
             body = encode_large_records(columns) if is_large else encode_records(columns)
             if count > len(body):
                 self._add_small_batches(entries, partition, columns)
-        if count <= len(body):
+        size = len(body)
+        if count <= size:
             entries.append(_batch(partition, base_offset, count, body))
-        traffic = partition.topic.traffic or self._traffic.of(partition.topic)
+        topic = partition.topic
+        traffic = topic.traffic or self._traffic.of(topic)
         traffic.written_records += count
-        traffic.written_bytes += len(body)
-        partition.framed_end = partition.next_offset
-        chunk.set_framed(count, self.frame_time_us, ticket, self.durable_ticket)
-        self._cache.grow(chunk, len(body) + count * RECORD_OVERHEAD_BYTES)
-        if len(chunk.values) >= CHUNK_RECORDS or chunk.cached_bytes >= CHUNK_BYTES:
+        traffic.written_bytes += size
+        partition.framed_end = base_offset + count
+        records = chunk.set_framed(count, self.frame_time_us, ticket, self.durable_ticket)
+        self._cache.grow(chunk, size + count * RECORD_OVERHEAD_BYTES)
+        if records >= CHUNK_RECORDS or chunk.cached_bytes >= CHUNK_BYTES:
             partition.chunks.open = None
 
     @staticmethod
@@ -578,13 +587,9 @@ class GroupCommit:
         clock = self._time.unlogged()
         if clock:  # it fits: the log reserves space for marks
             entries.append(_mark(clock))
-        size, is_mark = 0, True
-        for entry in entries:
-            size += len(entry.body)
-            if entry.kind != EntryKind.MARK:
-                is_mark = False
+        size = sum([len(entry[5]) for entry in entries])
         self._last_append_us = self._time.monotonic_us()
-        self._last_was_mark = is_mark
+        self._last_was_mark = all(entry.kind == EntryKind.MARK for entry in entries)
         ticket = self._wal.append(entries, self.frame_time_us)
         self.frames += 1
         self._uncommitted.append((ticket, size))

@@ -50,10 +50,8 @@ from brokerd.walformat import (
     LARGE_BODY_BYTES,
     SEGMENT_HEADER_BYTES,
     Entry,
-    EntryKind,
     SegmentHeader,
     encode_segment_header,
-    entry_size,
     frame_size,
 )
 from brokerd.walformat.index import MemoryIndex
@@ -496,15 +494,9 @@ class Wal:
     def _index(self, frame: QueuedFrame) -> None:
         index = frame.segment.memory_index
         assert index is not None, "a segment keeps its index in memory until all is durable"
-        index.last_time_us = frame.time_us
-        position = frame.position + FRAME_HEADER_BYTES
-        for kind, topic_id, partition, base_offset, count, body in frame.entries:
-            size = len(body)
-            if kind == EntryKind.RECORDS and index.add(
-                topic_id, partition, base_offset, frame.time_us, count, position, size
-            ):
-                self._catalog.add_partition(frame.segment, topic_id, partition, base_offset)
-            position += entry_size(size)
+        firsts = index.add_frame(frame.entries, frame.time_us, frame.position + FRAME_HEADER_BYTES)
+        for topic_id, partition, base_offset in firsts:
+            self._catalog.add_partition(frame.segment, topic_id, partition, base_offset)
 
     def sync(self) -> None:
         """Sync the written frames, in ``interval`` mode. The owner's timer calls it.

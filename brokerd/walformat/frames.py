@@ -50,10 +50,8 @@ class FrameHeader(NamedTuple):
 
 def frame_size(entries: Sequence[Entry]) -> int:
     """Return the bytes of the frame that :func:`encode_frame` makes of these entries."""
-    size = FRAME_HEADER_BYTES
-    for entry in entries:
-        size += (ENTRY_HEADER_BYTES + len(entry[5]) + 7) & ~7
-    return size
+    bodies = [(len(entry[5]) + 7) & ~7 for entry in entries]
+    return FRAME_HEADER_BYTES + ENTRY_HEADER_BYTES * len(bodies) + sum(bodies)
 
 
 def frame_parts(
@@ -71,15 +69,15 @@ def frame_parts(
     """
     if salt is None:
         salt = segment_salt(segment_id)
-    digest = xxh3_64_intdigest
+    digest, pack, pack_checksums = xxh3_64_intdigest, ENTRY_FIELDS.pack, CHECKSUM_FIELDS.pack
     parts = [b""]
     length = FRAME_HEADER_BYTES
     for kind, topic_id, partition, base_offset, count, large in entries:
         body = large if isinstance(large, bytes) else bytes(large)
         size = len(body)
-        head = ENTRY_FIELDS.pack(kind, 1, 0, size, topic_id, partition, count, base_offset)
+        head = pack(kind, 1, 0, size, topic_id, partition, count, base_offset)
         checksum = digest(head, salt)
-        parts += (head, CHECKSUM_FIELDS.pack(checksum, digest(body, checksum)), body)
+        parts += (head, pack_checksums(checksum, digest(body, checksum)), body)
         if size & 7:
             parts.append(PADDING[size & 7])
         length += (ENTRY_HEADER_BYTES + size + 7) & ~7

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from xxhash import xxh3_64_intdigest
 
+from brokerd.walformat.entries import ENTRY_HEADER_BYTES, Entry, EntryKind
 from brokerd.walformat.layout import FORMAT_VERSION, FormatError, UnsupportedFormat
 from brokerd.walformat.segments import segment_salt
 
@@ -77,7 +78,7 @@ class SegmentIndex(Protocol):
 
 
 def _new_rows() -> tuple[array[int], ...]:
-    return tuple(array(code) for code in _COLUMNS)
+    return array("q"), array("q"), array("I"), array("I"), array("I")
 
 
 class MemoryIndex:
@@ -119,6 +120,36 @@ class MemoryIndex:
         sizes.append(body_bytes)
         self.batches += 1
         return is_first
+
+    def add_frame(
+        self, entries: Sequence[Entry], time_us: int, position: int
+    ) -> list[tuple[int, int, int]]:
+        """Add the batches of a frame whose first entry is at ``position``.
+
+        Return topic id, partition and base offset of those that are the first batch of their
+        partition. It has the effect of `add` for each, in half of the time.
+        """
+        firsts: list[tuple[int, int, int]] = []
+        known, records, batches = self._rows, int(EntryKind.RECORDS), 0
+        for kind, topic_id, partition, base_offset, count, body in entries:
+            size = len(body)
+            if kind == records:
+                key = topic_id, partition
+                columns = known.get(key)
+                if columns is None:
+                    columns = known[key] = _new_rows()
+                    firsts.append((topic_id, partition, base_offset))
+                bases, times, counts, positions, sizes = columns
+                bases.append(base_offset)
+                times.append(time_us)
+                counts.append(count)
+                positions.append(position)
+                sizes.append(size)
+                batches += 1
+            position += (ENTRY_HEADER_BYTES + size + 7) & ~7
+        self.batches += batches
+        self.last_time_us = time_us
+        return firsts
 
     def spans(self) -> Iterator[PartitionSpan]:
         row = 0

@@ -24,6 +24,7 @@ BATCH_RECORDS_MAX = 1 << 20
 _RECORDS = struct.Struct("<IIIIq i4x I4x q q q B7x B7x i4x")
 _PLAIN_KINDS = CONSTANT << 4 | CONSTANT << 8 | CONSTANT << 20 | CONSTANT << 24
 """Columns of a record without key, producer time, expiry and metadata."""
+_PLAIN_TIMED_KINDS = _PLAIN_KINDS | CONSTANT << 12
 
 
 class RecordColumns(NamedTuple):
@@ -98,12 +99,13 @@ def encode_plain_record(
     All its columns are constants: the bytes are those that `encode_records` makes. Raises
     ValueError for a number out of range.
     """
-    size = len(value)
-    kinds = _PLAIN_KINDS if producer_time is None else _PLAIN_KINDS | CONSTANT << 12
-    time, origin = producer_time or 0, producer_format
+    size, origin = len(value), producer_format
+    kinds = _PLAIN_TIMED_KINDS
+    if producer_time is None:
+        kinds, producer_time = _PLAIN_KINDS, 0
     try:
         head = _RECORDS.pack(
-            kinds, 0, 0, size, 0, 0, size, append_time_us, time, 0, encoding, origin, 0
+            kinds, 0, 0, size, 0, 0, size, append_time_us, producer_time, 0, encoding, origin, 0
         )
     except struct.error as error:
         raise ValueError(f"a number of the record does not fit its column: {error}") from None

@@ -107,3 +107,46 @@ def test_values_appended_together_are_stored_as_if_one_by_one(
         assert house.read_all(partition) == first
         stored.append((before, first))
     assert stored[0] == stored[1]
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=9), st.integers(0, 5))), max_size=6
+    ),
+    st.sampled_from([BrokerSettings(), DEFAULT]),
+)
+def test_records_appended_to_many_partitions_are_stored_as_if_one_by_one(
+    batches: list[list[tuple[int, bytes, int]]], settings: BrokerSettings
+) -> None:
+    """In memory, and after a restart from disk."""
+    stored = []
+    for together in (False, True):
+        house = House(settings=settings)
+        partitions = [
+            house.broker.topics.create(f"t{number}", 1, TopicSettings(ttl_us=ttl)).partitions[0]
+            for number, ttl in enumerate((None, 0, 5 * SECOND_US, None))
+        ]
+        appender, offsets, gathered = house.broker.appender, [], []
+        for batch in batches:
+            if together and batch:
+                numbers, values, times = zip(*batch, strict=True)
+                chosen = [partitions[number] for number in numbers]
+                offsets += appender.append_each(chosen, values, Format.MEGA, times)
+            elif not together:
+                offsets += [
+                    appender.append(
+                        partitions[number], value, producer_format=Format.MEGA, producer_time=time
+                    )
+                    for number, value, time in batch
+                ]
+            appender.append(partitions[3], b"plain")
+            gathered.append(house.broker.group_commit.gathered_bytes)
+            house.run()
+        status = house.broker.status()
+        before = status["records_produced"], status["bytes_produced"], offsets, gathered
+        first = [house.read_all(partition) for partition in partitions]
+        house.stop()
+        house = house.again()
+        assert [house.read_all(partition) for partition in house.partitions()] == first
+        stored.append((before, first))
+    assert stored[0] == stored[1]

@@ -200,3 +200,22 @@ def test_a_large_payload_in_small_pieces_is_not_looked_at_piece_by_piece():
     reader = Counting()
     assert len(read([data[at : at + 10] for at in range(0, len(data), 10)], reader)) == 1
     assert reader.looks < 10
+
+
+@given(
+    st.lists(
+        st.builds(
+            mega.Produce,
+            correlation_ids,
+            st.sampled_from(["topic-1", "topic-2", "t\u00f6pic1", "other"]),
+            timestamps,
+            st.binary(max_size=9),
+        )
+        | requests
+    ),
+    CUTS,
+)
+def test_produces_to_topics_of_one_length_are_read_as_one_by_one(sent, cuts):
+    data = b"".join(mega.encode_request(one, DOCUMENT) for one in sent)
+    for pieces in chunkings(data, cuts):
+        assert read(pieces) == sent

@@ -808,6 +808,64 @@ def test_produces_in_one_read_are_stored_and_answered_as_one_by_one(
     assert len(stored(together, "t")) == 41
 
 
+@pytest.mark.parametrize("place", [0, 3, 20, 40])
+@pytest.mark.parametrize(
+    "between",
+    [
+        Produce(7, "topic-1", T, b"x"),
+        Produce(7, "no such", T, b"x"),
+        Produce(7, "", T, b"x"),
+        Consume(7, "topic-1", 0, 0),
+    ],
+    ids=["again", "unknown", "empty", "consume"],
+)
+def test_produces_to_several_topics_in_one_read_are_stored_and_answered_as_one_by_one(
+    between: mega.Request, place: int
+) -> None:
+    """Those of a read are carried out together; each has its topic, its id and its timestamp."""
+    topics = [f"topic-{number}" for number in range(10)] + ["one-more-topic"]
+    run = [
+        Produce(number, topics[number * number % len(topics)], T + number, b"%d" % number)
+        for number in range(40)
+    ]
+    requests: list[Any] = [*run[:place], between, *run[place:]]
+    together, alone = House(), House()
+    for house in (together, alone):
+        for topic in topics:
+            create(house, topic)
+            produce(house, b"first", topic=topic)
+    one = Desk(alone)
+    assert Desk(together).ask(*requests) == [one.ask(request)[0] for request in requests]
+    for topic in topics:
+        assert stored(together, topic) == stored(alone, topic)
+    counted = [house.broker.status()["records_produced"] for house in (together, alone)]
+    assert counted[0] == counted[1]
+
+
+def test_a_run_for_several_topics_is_appended_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends before a topic that nears the last offset that the format can name."""
+    house = House()
+    for topic in ("t", "other"):
+        create(house, topic)
+    runs: list[int] = []
+    append = house.broker.appender.append_each
+    monkeypatch.setattr(
+        house.broker.appender,
+        "append_each",
+        lambda partitions, *rest: (
+            runs.append(len(partitions)),
+            append(partitions, *rest),
+        )[1],
+    )
+    run = [Produce(number, ("t", "other")[number % 2], T, b"x") for number in range(10)]
+    assert len(ask(house, *run)) == 10
+    assert runs == [10]
+    monkeypatch.setattr("brokerd.protocols.mega.connection.MAX_OFFSET", 7)
+    answers = ask(house, *run)
+    assert runs == [10]
+    assert [type(answer) for answer in answers] == [mega.Produced] * 6 + [Refused] * 4
+
+
 def test_a_run_is_appended_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the last offset that the format can name."""
     house = House()

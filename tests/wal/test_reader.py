@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import DamagedData
 from brokerd.wal import RealDisk, Wal, catalog
+from brokerd.walformat.entries import Entry, EntryKind, entry_size
 from brokerd.walformat.index import FileIndex, MemoryIndex, PartitionSpan, merge_indexes
 from simulator.machine.inline import InlinePool
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
@@ -287,6 +288,30 @@ class TestIndex:
                     assert said.find(offset) == rows.find(offset)
                     is_held = 0 <= offset < ends[topic_id, partition]
                     assert (rows.find(offset) >= 0) == is_held
+
+    @given(st.lists(batches, max_size=4))
+    def test_a_frame_is_added_as_its_batches_one_by_one(
+        self, frames: list[list[tuple[int, int, int]]]
+    ) -> None:
+        """Entries of other kinds are no batches, and take their place in the frame."""
+        alone, together = MemoryIndex(), MemoryIndex()
+        ends: dict[tuple[int, int], int] = {}
+        for time_us, frame in enumerate(frames):
+            entries, firsts, position = [], [], 4096
+            for topic_id, partition, count in frame:
+                kind = EntryKind.RECORDS if topic_id < 3 else EntryKind.GROUP_EVENTS
+                base = ends.get((topic_id, partition), 0)
+                ends[topic_id, partition] = base + count
+                body = bytes(count * 3)
+                entries.append(Entry(kind, topic_id, partition, base, count, body))
+                row = topic_id, partition, base, time_us, count, position, len(body)
+                if kind == EntryKind.RECORDS and alone.add(*row):
+                    firsts.append(row[:3])
+                position += entry_size(len(body))
+            alone.last_time_us = time_us
+            assert together.add_frame(entries, time_us, 4096) == firsts
+        assert together.encode(bytes(16), 0, 99) == alone.encode(bytes(16), 0, 99)
+        assert together.size == alone.size
 
     def test_the_exact_bytes(self) -> None:
         growing = MemoryIndex()

@@ -170,14 +170,23 @@ class MutableChunk(DenseChunk):
         self._frames: list[tuple[int, int]] = []
         """Frames before ``ticket`` that may not be durable: (ticket, records up to it)."""
 
-    def set_framed(self, count: int, time_us: int, ticket: int, durable_ticket: int) -> None:
-        """Report that the last ``count`` records are in the frame with this ticket."""
-        frames = self._frames
-        frames.append((self.ticket, len(self.times_us)))
-        while len(frames) > 1 and frames[1][0] <= durable_ticket:
-            del frames[0]
-        self.times_us.extend([time_us] * count)
+    def set_framed(self, count: int, time_us: int, ticket: int, durable_ticket: int) -> int:
+        """Report that the last ``count`` records are in the frame with this ticket.
+
+        Return the number of all records of the chunk.
+        """
+        times, before = self.times_us, self.ticket
+        framed = len(times)
+        if before <= durable_ticket:
+            self._frames = [(before, framed)]
+        else:
+            frames = self._frames
+            frames.append((before, framed))
+            while len(frames) > 1 and frames[1][0] <= durable_ticket:
+                del frames[0]
+        times += [time_us] * count
         self.ticket = ticket
+        return framed + count
 
     def durable_end(self, durable_ticket: int) -> int:
         """The first offset from ``base`` on that is not known to be on disk."""

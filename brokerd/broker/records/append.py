@@ -163,6 +163,49 @@ class RecordAppender:
         size = values_frame_bytes(values)
         return self._append_values(partition, values, producer_format, size, producer_times)
 
+    def append_each(
+        self,
+        partitions: Sequence[Partition],
+        values: Sequence[bytes],
+        producer_format: int,
+        producer_times: Sequence[int],
+    ) -> list[int]:
+        """Append an admitted record without key and metadata to each partition.
+
+        No topic of them is internal. Return the offsets. It has the effect of `append` for each
+        record, in half of the time.
+        """
+        offsets: list[int] = []
+        gathered: list[Partition] = []
+        size, broker_ttl_us = values_frame_bytes(values), self._ttl_us
+        for partition, value, producer_time in zip(partitions, values, producer_times, strict=True):
+            topic, chunks, offset = partition.topic, partition.chunks, partition.next_offset
+            chunk = chunks.open
+            if offset == partition.framed_end:
+                gathered.append(partition)
+                if chunk is None:
+                    chunk = chunks.open = MutableChunk(offset)
+                    self._tail.add(chunks, chunk)
+            assert chunk is not None
+            chunk.values.append(value)
+            chunk.keys.append(None)
+            chunk.metadata.append(None)
+            chunk.encodings.append(0)
+            chunk.formats.append(producer_format)
+            may_expire = topic.settings.ttl_us or broker_ttl_us
+            if may_expire or chunk.producer_times is None or chunk.expires_at_us is not None:
+                expires_at_us = self._default_expiry_us(topic) if may_expire else 0
+                chunk.optional_columns(producer_time, expires_at_us)
+            else:
+                chunk.producer_times.append(producer_time)
+            partition.next_offset = offset + 1
+            offsets.append(offset)
+        self._group_commit.add_partitions(gathered)
+        self._group_commit.gathered_bytes += size
+        self._counters.records_produced[producer_format] += len(offsets)
+        self._counters.bytes_produced += size - len(offsets) * RECORD_FRAME_BYTES
+        return offsets
+
     def append_rows(self, partition: Partition, rows: Rows, producer_format: int) -> int:
         """Append admitted records; return the first offset.
 

@@ -5,7 +5,7 @@ A server reads with `RequestReader` and writes with `created`, `produced`, `cons
 A client writes with `encode_request` and reads with `AnswerReader`.
 """
 
-from brokerd.codecs.mega.answers import consumed, created, produced, refused
+from brokerd.codecs.mega.answers import consumed, created, produced, produced_run, refused
 from brokerd.codecs.mega.peer import AnswerReader, encode_request
 from brokerd.codecs.mega.requests import RequestReader
 from brokerd.codecs.mega.values import (
@@ -52,5 +52,6 @@ __all__ = [
     "created",
     "encode_request",
     "produced",
+    "produced_run",
     "refused",
 ]

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import repeat
+
 from brokerd.codecs.mega.layouts import CONSUMED, CREATED, PRODUCED, REFUSED
 from brokerd.codecs.mega.values import MAX_OFFSET
 
@@ -18,6 +21,13 @@ def created(correlation_id: int, timestamp: int, topic: str) -> bytes:
 def produced(correlation_id: int, timestamp: int, offset: int) -> bytes:
     """Answer to PRODUCE; ``timestamp`` is the request's."""
     return PRODUCED.pack(correlation_id, True, timestamp, offset)
+
+
+def produced_run(
+    correlation_ids: Iterable[int], timestamps: Iterable[int], offsets: Iterable[int]
+) -> bytes:
+    """Answers to several PRODUCEs."""
+    return b"".join(map(PRODUCED.pack, correlation_ids, repeat(True), timestamps, offsets))
 
 
 def consumed(correlation_id: int, timestamp: int, offset: int, payload: bytes) -> bytes:

@@ -35,6 +35,7 @@ _new_produce: Callable[[tuple[Any, ...]], Produce] = partial(tuple.__new__, Prod
 
 _ID = Struct(">i")
 _HEAD_BYTES = HEAD.size
+_KIND_LENGTH_BYTES = _HEAD_BYTES - _ID.size
 _TIMESTAMP_BYTES = TIMESTAMP.size
 _TIMESTAMP_NUMBER_BYTES = TIMESTAMP_NUMBER.size
 _PRODUCE, _CONSUME, _CREATE_TOPIC = map(int, Type)
@@ -131,23 +132,24 @@ class RequestReader:
             if end == position:
                 return
             if end < size and not (self._skip_bytes or self._maybe_trailer):
-                end = self._like_the_last(data, position, end, size, requests)
+                end = self._produces(data, position, end, size, requests)
             position = end
 
-    def _like_the_last(
+    def _produces(
         self, data: bytes, start: int, end: int, size: int, requests: list[Request | Refused]
     ) -> int:
-        """Append the next requests as long as they are PRODUCEs for the topic of the last one.
+        """Append the next requests as long as they are PRODUCEs with topics of the same length.
 
-        The last one is at ``start`` to ``end``. Return the end of the others. It has the effect of
-        `_request` for each, in a third of the time.
+        The last request is at ``start`` to ``end``. Return the end of the others. It has the
+        effect of `_request` for each, in a third of the time.
         """
         last = requests[-1]
         if type(last) is not Produce:
             return end
         fixed = end - start - len(last.payload)
         kind_topic = data[start + _ID.size : start + fixed - _TIMESTAMP_NUMBER_BYTES]
-        if not data.startswith(kind_topic, end + _ID.size):
+        kind_length = kind_topic[:_KIND_LENGTH_BYTES]
+        if not data.startswith(kind_length, end + _ID.size):
             return end
         topic, longest = last.topic, self._max_payload_bytes
         unpack = _produce_layout(len(kind_topic)).unpack_from
@@ -156,8 +158,13 @@ class RequestReader:
             correlation_id, found, timestamp, length = unpack(data, position)
             payload = position + fixed
             end = payload + length
-            if found != kind_topic or end > size or not 0 <= length <= longest:
+            if end > size or not 0 <= length <= longest:
                 break
+            if found != kind_topic:
+                if not found.startswith(kind_length):
+                    break
+                kind_topic = found
+                topic = _text(found[_KIND_LENGTH_BYTES:])
             requests.append(_new_produce((correlation_id, topic, timestamp, data[payload:end])))
             position = end
         return position

@@ -28,6 +28,7 @@ from brokerd.codecs.mega import (
     consumed,
     created,
     produced,
+    produced_run,
     refused,
 )
 from brokerd.errors import (
@@ -53,6 +54,8 @@ _RunT = TypeVar("_RunT", Produce, Consume)
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _BYTES, _MEGA = int(Encoding.BYTES), int(Format.MEGA)
+TOPICS_RUN_MAX = 64
+"""PRODUCE requests for several topics that one run handles at most: half a millisecond."""
 _CODES: dict[type[BrokerdError], Code] = {
     AuthenticationRequired: Code.INVALID_REQUEST,
     Denied: Code.INVALID_REQUEST,
@@ -88,10 +91,13 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
         return Use.READ, 0
 
     def handle_run(self, frames: list[Request | Refused]) -> int:
-        """Carry out PRODUCE, or CONSUME, requests for one topic in one step."""
+        """Carry out PRODUCE requests, or CONSUME requests for one topic, in one step."""
         first = frames[0]
         if type(first) is Produce:
-            return self._produce_run(_like(first, frames))
+            run = _like(first, frames)
+            if len(run) >= RUN_FRAMES_MIN:
+                return self._produce_run(run)
+            return self._produce_each(frames[:TOPICS_RUN_MAX])
         if type(first) is Consume:
             return self._consume_run(_like(first, frames))
         return 0
@@ -100,8 +106,7 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
         topic_name = run[0].topic
         count, partition = len(run), self._partition(topic_name)
         if (
-            count < RUN_FRAMES_MIN
-            or partition is None
+            partition is None
             or partition.next_offset + count - 1 > MAX_OFFSET
             or not self.access.may(WRITE, topic_name)
         ):
@@ -111,8 +116,34 @@ class MegaConnection(FrameConnection[Request | Refused, StreamError], FetchConne
             return 0
         offset = self.broker.appender.append_values(partition, values, _MEGA, timestamps)
         self.wrote()
-        answers = map(produced, ids, timestamps, range(offset, offset + count))
-        self.answer_run(b"".join(answers), count)
+        answers = produced_run(ids, timestamps, range(offset, offset + count))
+        self.answer_run(answers, count)
+        return count
+
+    def _produce_each(self, frames: list[Request | Refused]) -> int:
+        """Carry out the PRODUCE requests at the beginning, for any topics."""
+        partitions: list[Partition] = []
+        find, may = self.broker.topics.find, self.access.may
+        for request in frames:
+            if type(request) is not Produce:
+                break
+            topic_name = request.topic
+            topic = find(topic_name) if topic_name else None
+            if topic is None or not may(WRITE, topic_name):
+                break
+            partition = topic.partitions[0]
+            if partition.next_offset > MAX_OFFSET - TOPICS_RUN_MAX:
+                break
+            partitions.append(partition)
+        count = len(partitions)
+        if count < RUN_FRAMES_MIN:
+            return 0
+        ids, _, timestamps, values = zip(*frames[:count], strict=True)
+        if not self.group_commit.has_room(values_frame_bytes(values), count):
+            return 0
+        offsets = self.broker.appender.append_each(partitions, values, _MEGA, timestamps)
+        self.wrote()
+        self.answer_run(produced_run(ids, timestamps, offsets), count)
         return count
 
     def _consume_run(self, run: list[Consume]) -> int:
