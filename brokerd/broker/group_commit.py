@@ -47,7 +47,7 @@ from brokerd.walformat import (
 
 _log = Logger("brokerd.broker.group_commit.GroupCommit")
 
-_RECORDS = EntryKind.RECORDS
+_RECORDS, _MARK = EntryKind.RECORDS, EntryKind.MARK
 _new_entry: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 """`Entry._make` without a step of Python: a frame may have an entry for each record."""
 
@@ -587,9 +587,13 @@ class GroupCommit:
         clock = self._time.unlogged()
         if clock:  # it fits: the log reserves space for marks
             entries.append(_mark(clock))
-        size = sum([len(entry[5]) for entry in entries])
+        size = 0
+        for entry in entries:
+            size += len(entry[5])
         self._last_append_us = self._time.monotonic_us()
-        self._last_was_mark = all(entry.kind == EntryKind.MARK for entry in entries)
+        self._last_was_mark = entries[0].kind == _MARK and all(
+            entry.kind == _MARK for entry in entries
+        )
         ticket = self._wal.append(entries, self.frame_time_us)
         self.frames += 1
         self._uncommitted.append((ticket, size))

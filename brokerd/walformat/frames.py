@@ -50,8 +50,10 @@ class FrameHeader(NamedTuple):
 
 def frame_size(entries: Sequence[Entry]) -> int:
     """Return the bytes of the frame that :func:`encode_frame` makes of these entries."""
-    bodies = [(len(entry[5]) + 7) & ~7 for entry in entries]
-    return FRAME_HEADER_BYTES + ENTRY_HEADER_BYTES * len(bodies) + sum(bodies)
+    size = FRAME_HEADER_BYTES
+    for entry in entries:
+        size += (ENTRY_HEADER_BYTES + len(entry[5]) + 7) & ~7
+    return size
 
 
 def frame_parts(
