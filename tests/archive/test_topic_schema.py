@@ -87,9 +87,55 @@ def test_names_of_columns_differ_from_each_other_and_from_those_of_records() -> 
     """Also without regard to case, and without characters that Delta refuses."""
     topic = TopicSchema([version(1, 0, **{"key": TEXT, "Offset": LONG, "a b": LONG, "A_b": LONG})])
     assert topic.kind.names == ["value_key", "value_Offset", "a_b", "A_b_2"]
-    later = TopicSchema([version(1, 0, name=TEXT), version(2, 1, NAME=TEXT)])
-    assert later.kind.names == ["name"]
-    assert rows(later, (1, {"NAME": "x"})) == [(2, None, {"name": "x"})]
+
+
+def test_fields_of_different_versions_have_columns_of_their_own() -> None:
+    """Names that differ in case or in characters that columns cannot have are not mixed."""
+    inner = {"type": "object", "properties": {"Deep": LONG}}
+    versions = [
+        version(1, 0, name=TEXT, x_y=TEXT, inner={"type": "object", "properties": {"deep": TEXT}}),
+        version(2, 9, **{"NAME": TEXT, "x y": LONG, "x_y": TEXT}, inner=inner),
+    ]
+    topic = TopicSchema(versions)
+    assert not topic.conflicts
+    assert topic.has_renamed
+    assert type_name(topic.kind) == (
+        "struct<name: string, x_y: string, inner: struct<deep: string, Deep_2: bigint>, "
+        "NAME_2: string, x_y_2: bigint>"
+    )
+    values = (
+        (5, {"name": "a", "x_y": "b", "inner": {"deep": "c"}}),
+        (9, {"NAME": "d", "x y": 1, "x_y": "e", "inner": {"Deep": 2}}),
+    )
+    old = {"name": "a", "x_y": "b", "inner": {"deep": "c", "Deep_2": None}}
+    new = {"name": None, "x_y": "e", "inner": {"deep": None, "Deep_2": 2}}
+    expected = [
+        (1, None, {**old, "NAME_2": None, "x_y_2": None}),
+        (2, None, {**new, "NAME_2": "d", "x_y_2": 1}),
+    ]
+    assert rows(topic, *values) == expected
+    assert rows(TopicSchema(versions, topic.stored_kind), *values) == expected
+    assert not TopicSchema(versions[:1]).has_renamed
+
+
+def test_the_column_of_whole_values_is_not_that_of_a_field() -> None:
+    """A schema may become one with fields, also with a field ``content``."""
+    whole = StoredSchema("t", 1, "json", b'{"type": "integer"}', 0)
+    topic = TopicSchema([whole, version(2, 9, content=LONG)])
+    assert rows(topic, (5, 1), (9, {"content": 2})) == [
+        (1, None, {"content": 1, "content_2": None}),
+        (2, None, {"content": None, "content_2": 2}),
+    ]
+
+
+def test_a_stream_that_lacks_a_column_leaves_its_field_out() -> None:
+    """Also if the field has the name of another column."""
+    first, second = version(1, 0, name=TEXT), version(2, 9, NAME=TEXT)
+    topic = TopicSchema([first, second], TopicSchema([first]).stored_kind)
+    assert rows(topic, (9, {"NAME": "x"})) == [(2, None, {"name": None})]
+    swapped = [version(1, 0, x_y=TEXT), version(2, 9, **{"x y": TEXT, "x_y": TEXT})]
+    topic = TopicSchema(swapped, TopicSchema(swapped[:1]).stored_kind)
+    assert rows(topic, (9, {"x y": "a", "x_y": "b"})) == [(2, None, {"x_y": "b"})]
 
 
 def test_a_version_without_columns_is_a_problem_of_its_own() -> None:

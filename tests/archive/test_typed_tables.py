@@ -171,6 +171,24 @@ def test_a_wider_type_makes_the_table_anew(orders: Orders) -> None:
     assert [offset for offset, _ in orders.rejected()] == [1]
 
 
+def test_a_table_that_mixes_two_fields_is_made_anew(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older versions of brokerd did so if names differ in case. A run mends the table once."""
+    orders.add({"n": 1, "s": "a"})
+    orders.register(n="integer", S="string")
+    orders.add({"n": 2, "S": "b"})
+    orders.log.seal()
+    with monkeypatch.context() as patch:
+        patch.setattr(derive, "NAMES_PROPERTY", "brokerd.another")
+        orders.roll()
+    told = "made anew with 3 columns and 2 rows, because two fields had one column"
+    (line,) = orders.roll().steps[0].lines
+    assert told in line
+    assert orders.typed("n", "s", "S_2") == [(0, 1, "a", None), (1, 2, None, "b")]
+    assert orders.roll().steps[0].lines == []
+
+
 def test_an_incompatible_type_is_told_once(orders: Orders) -> None:
     """The column keeps its type, and the values are rejected."""
     orders.add({"n": 1})

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from brokerd.archive.typed.types import (
     BINARY,
+    CONTENT,
     DECIMAL_DIGITS_MAX,
     DEPTH_MAX,
     DOUBLE,
@@ -27,9 +28,10 @@ from brokerd.archive.typed.types import (
     ColumnNames,
     Convert,
     Misfit,
-    struct_of,
+    struct_of_content,
+    struct_of_fields,
 )
-from brokerd.archive.typed.values import CONTENT, Decoder, FieldBudget, LibraryMissing, NoColumns
+from brokerd.archive.typed.values import Decoder, FieldBudget, LibraryMissing, NoColumns
 from brokerd.values import Encoding
 
 _PRIMITIVES = {
@@ -85,7 +87,7 @@ def avro_decoder(text: bytes, reserved: Iterable[str]) -> Decoder:
     except (SchemaParseException, *_ERRORS) as error:
         raise NoColumns(f"invalid Avro schema: {error}") from None
     is_struct = pa.types.is_struct(root.kind)
-    kind = root.kind if is_struct else struct_of({CONTENT: root.kind})
+    kind = root.kind if is_struct else struct_of_content(root.kind)
     convert = root.convert
 
     def decode(value: bytes, encoding: int) -> dict[str, Any]:
@@ -184,17 +186,18 @@ class _Builder:
         self._open.append(name)
         names = ColumnNames(reserved)
         fields: list[tuple[str, str, Convert | None]] = []
-        kinds, size = {}, 0
+        kinds: list[tuple[str, str, pa.DataType]] = []
+        size = 0
         for field in schema["fields"]:
             self._budget.take()
             found = self.build(field["type"], (), depth + 1)
             column = names.add(field["name"])
             fields.append((field["name"], column, found.convert))
-            kinds[column] = found.kind
+            kinds.append((field["name"], column, found.kind))
             size += found.bytes_min
         self._open.pop()
         if all(field == column and convert is None for field, column, convert in fields):
-            return _Type(struct_of(kinds), None, size)
+            return _Type(struct_of_fields(kinds), None, size)
 
         def convert_all(value: Any) -> Any:
             return {
@@ -202,7 +205,7 @@ class _Builder:
                 for field, column, convert in fields
             }
 
-        return _Type(struct_of(kinds), convert_all, size)
+        return _Type(struct_of_fields(kinds), convert_all, size)
 
     def _array(self, schema: Any, depth: int) -> _Type:
         element = self.build(schema["items"], (), depth + 1)

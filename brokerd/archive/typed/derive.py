@@ -3,7 +3,8 @@
 
 Each table has its own transaction, the LSN up to which it has the archived records of its topic.
 So each record is in one of its two tables once, wherever a run stops. A new column changes the
-table's columns first. A changed type makes the table anew from the archive, in one commit.
+table's columns first. A changed type makes the table anew from the archive, in one commit. So does
+a table of an older version of brokerd in which two fields have one column.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ SCHEMAS_PROPERTY = "brokerd.schemas"
 """A digest of the versions of the schema by which a table has its columns."""
 REMOVAL_APP = "brokerd-typed-records"
 """Its version is that of ``records`` up to which removed records are gone from a typed table."""
+NAMES_PROPERTY = "brokerd.column-names"
+"""`NAMES_BY_FIELD` if each field has a column of its own. Older tables may have the values of two
+fields in one column."""
+NAMES_BY_FIELD = "field"
 COLUMNS_PROPERTY = "brokerd.columns"
 """The types of the columns that come from the schema, by name, as JSON."""
 MARK_COMMITS = 100
@@ -183,16 +188,13 @@ class _Topic:
         """Bring both tables up to date."""
         run = self._run
         rows = self._open(layout_of(table_name(self._topic_id, ROWS), RECORD_SCHEMA))
-        is_known = (
-            rows is not None and rows.snapshot.configuration.get(SCHEMAS_PROPERTY) == self._digest
-        )
-        if rows is None or not is_known:
-            rows, is_anew = self._set_columns(rows)
+        if rows is None or not self._is_known(rows):
+            rows, reason = self._set_columns(rows)
         else:
-            is_anew = False
+            reason = ""
         rejected = self._open(self._rejected) or self._create(self._rejected, {})
-        if is_anew:
-            self._make_anew(rows, rejected)
+        if reason:
+            self._make_anew(rows, rejected, reason)
         else:
             self._add(rows, rejected)
         if not self._is_small:
@@ -203,6 +205,22 @@ class _Topic:
             self._merge(rejected, None)
 
     # -- Tables ----------------------------------------------------------------------------------
+
+    def _is_known(self, rows: Table) -> bool:
+        """Return whether the table has the columns of the present versions."""
+        found = rows.snapshot.configuration
+        return (
+            found.get(SCHEMAS_PROPERTY) == self._digest
+            and found.get(NAMES_PROPERTY) == NAMES_BY_FIELD
+        )
+
+    def _properties(self, columns: dict[str, str]) -> dict[str, str]:
+        """Return the properties of a table with some columns."""
+        return {
+            SCHEMAS_PROPERTY: self._digest,
+            COLUMNS_PROPERTY: json.dumps(columns),
+            NAMES_PROPERTY: NAMES_BY_FIELD,
+        }
 
     def _open(self, layout: Layout) -> Table | None:
         run = self._run
@@ -221,32 +239,34 @@ class _Topic:
         table = run.tables.typed[layout.name] = Table(run.root, layout, run.bounds.log_id)
         return table
 
-    def _set_columns(self, rows: Table | None) -> tuple[Table, bool]:
+    def _set_columns(self, rows: Table | None) -> tuple[Table, str]:
         """Create the table of rows, or give it the columns of new versions.
 
-        :return: the table, and whether it must be made anew because the type of a column changed.
+        :return: the table, and the reason why it must be made anew; "" if it need not.
         """
         topic = topic_schema(self._versions)
         schema = rows_schema(topic.stored_kind)
         layout = layout_of(table_name(self._topic_id, ROWS), schema)
         columns = {one.name: one.type for one in layout.columns}
-        properties = {SCHEMAS_PROPERTY: self._digest, COLUMNS_PROPERTY: json.dumps(columns)}
+        properties = self._properties(columns)
         where = f"typed table of {escaped(self._name)}"
         lines = [f"{where}: {one.text()}" for one in topic.conflicts]
         lines += [f"{where}: version {key}: {text}" for key, text in topic.problems.items()]
         self._report.lines += lines
         if rows is None:
-            return self._create(layout, properties), False
+            return self._create(layout, properties), ""
         rows.layout = layout
         before = json.loads(rows.snapshot.configuration.get(COLUMNS_PROPERTY, "{}"))
         if any(columns.get(name, kind) != kind for name, kind in before.items()):
-            return rows, True
+            return rows, "the type of a column changed"
+        if NAMES_PROPERTY not in rows.snapshot.configuration and topic.has_renamed:
+            return rows, "two fields had one column"
         self._run.failpoint("before columns of a typed table")
         rows.set_columns(properties, now_ms=self._run.now_ms())
         added = [name for name in columns if name not in before]
         if added:
             self._report.lines.append(f"{where}: new columns {', '.join(added)}")
-        return rows, False
+        return rows, ""
 
     # -- Rows ------------------------------------------------------------------------------------
 
@@ -261,7 +281,7 @@ class _Topic:
         self._commit(rows, written, ROWS)
         self._commit(rejected, written, REJECTED)
 
-    def _make_anew(self, rows: Table, rejected: Table) -> None:
+    def _make_anew(self, rows: Table, rejected: Table, reason: str) -> None:
         """Make the table of rows anew, with all archived records, in one commit."""
         run = self._run
         lsn = rejected.transaction(TYPED_APP)
@@ -269,7 +289,7 @@ class _Topic:
         topic = topic_schema(self._versions)
         layout = rows.layout
         columns = {one.name: one.type for one in layout.columns}
-        properties = {SCHEMAS_PROPERTY: self._digest, COLUMNS_PROPERTY: json.dumps(columns)}
+        properties = self._properties(columns)
         run.failpoint("before a typed table is made anew")
         rows.commit(
             [one.rows for one in written if one.rows is not None],
@@ -283,7 +303,7 @@ class _Topic:
         count = sum(one.rows.stats.rows for one in written if one.rows is not None)
         self._report.lines.append(
             f"typed table of {escaped(self._name)}: made anew with {len(topic.kind)} columns and "
-            f"{count:,} rows, because the type of a column changed"
+            f"{count:,} rows, because {reason}"
         )
         self._commit(rejected, written, REJECTED)
 

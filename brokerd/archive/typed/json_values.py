@@ -15,6 +15,7 @@ import msgpack
 import pyarrow as pa
 
 from brokerd.archive.typed.types import (
+    CONTENT,
     DEPTH_MAX,
     DOUBLE,
     JSON_TEXT,
@@ -24,9 +25,10 @@ from brokerd.archive.typed.types import (
     Convert,
     Misfit,
     converted,
-    struct_of,
+    struct_of_content,
+    struct_of_fields,
 )
-from brokerd.archive.typed.values import CONTENT, Decoder, FieldBudget, NoColumns
+from brokerd.archive.typed.values import Decoder, FieldBudget, NoColumns
 from brokerd.values import Encoding
 
 PACKED_BYTES_MAX = 1 << 20
@@ -63,7 +65,7 @@ def json_decoder(text: bytes, reserved: Iterable[str]) -> Decoder:
         kind, convert = builder.struct(root, reserved, [id(root)])
     else:
         kind, inner = builder.build(definition, [])
-        kind = struct_of({CONTENT: kind})
+        kind = struct_of_content(kind)
         convert = _wrap(inner)
 
     def decode(value: bytes, encoding: int) -> dict[str, Any]:
@@ -269,12 +271,12 @@ class _Builder:
         listed = required if isinstance(required, list) else []
         needed = [one for one in listed if isinstance(one, str)]
         fields = []
-        kinds = {}
+        kinds = []
         for name, inner in _object_properties(schema).items():
             self._budget.take()
             column, found = names.add(name), self.build(inner, seen)
             fields.append((name, column, found.convert))
-            kinds[column] = found.kind
+            kinds.append((name, column, found.kind))
         known = frozenset(name for name, *_ in fields)
         is_closed = schema.get("additionalProperties") is False
         is_closed = is_closed and "patternProperties" not in schema
@@ -297,7 +299,7 @@ class _Builder:
                 raise misfit.inside(name) from None
             return found
 
-        return _Type(struct_of(kinds), convert_all)
+        return _Type(struct_of_fields(kinds), convert_all)
 
 
 def _type_names(schema: dict[str, Any]) -> set[str] | None:

@@ -21,7 +21,7 @@ from brokerd.archive.typed.types import (
     ColumnNames,
     Convert,
     Misfit,
-    struct_of,
+    struct_of_fields,
 )
 from brokerd.archive.typed.values import Decoder, FieldBudget, LibraryMissing, NoColumns
 from brokerd.values import Encoding
@@ -100,13 +100,13 @@ class _Builder:
         """Return the type of a message, and its conversion."""
         names = ColumnNames(reserved)
         fields: list[tuple[str, str, Convert | None, bool]] = []
-        kinds = {}
+        kinds = []
         for field in root.fields:
             self._budget.take()
             column = names.add(field.name)
             found = self._field(field, (*around, root.full_name))
             fields.append((field.name, column, found.convert, field.has_presence))
-            kinds[column] = found.kind
+            kinds.append((field.name, column, found.kind))
 
         def convert_all(message: Any) -> Any:
             found = {}
@@ -117,7 +117,7 @@ class _Builder:
                 found[column] = value if convert is None else convert(value)
             return found
 
-        return struct_of(kinds), convert_all
+        return struct_of_fields(kinds), convert_all
 
     def _field(self, field: Any, around: tuple[str, ...]) -> _Type:
         message = field.message_type

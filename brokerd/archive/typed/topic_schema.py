@@ -24,9 +24,11 @@ from brokerd.archive.typed.types import (
     Convert,
     Misfit,
     adapter,
+    has_renamed,
     merge_structs,
     stored_type,
     struct_of,
+    with_fields,
 )
 from brokerd.archive.typed.values import Decoder, LibraryMissing, NoColumns
 from brokerd.errors import escaped
@@ -71,7 +73,10 @@ class TopicSchema:
         merged = struct_of({})
         for version, decoder in zip(versions, self._decoders, strict=True):
             if decoder is not None:
-                merged = merge_structs(merged, decoder.kind, "", version.version, self.conflicts)
+                number, kinds = version.version, (merged, decoder.kind)
+                merged = merge_structs(*kinds, "", number, self.conflicts, RESERVED)
+        self.has_renamed = any(one and has_renamed(one.kind, merged) for one in self._decoders)
+        """Whether fields of several versions compete for the name of a column."""
         self.kind: pa.StructType = merged if kind is None else _narrowed(merged, kind)
         """The columns, with types of `brokerd.archive.typed.types`."""
         self._adapters: list[Convert | None] = [
@@ -150,15 +155,13 @@ def _reason(version: int | None, text: str) -> str:
 
 def _narrowed(merged: pa.StructType, kind: pa.StructType) -> pa.StructType:
     """Return the merged type of each column of a result, if it is stored with the same type."""
-    known = {one.name: one.type for one in merged.fields}
-    return struct_of(
-        {
-            one.name: known[one.name]
-            if one.name in known and stored_type(known[one.name]) == one.type
-            else one.type
-            for one in kind.fields
-        }
-    )
+    known = {one.name: one for one in merged.fields}
+    columns = []
+    for one in with_fields(kind, merged).fields:
+        other = known.get(one.name)
+        is_same = other is not None and stored_type(other.type) == stored_type(one.type)
+        columns.append(other if is_same else one)
+    return pa.struct(columns)
 
 
 def selected(kind: pa.StructType, names: Iterable[str]) -> pa.StructType:

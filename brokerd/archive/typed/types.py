@@ -2,7 +2,8 @@
 """Types of columns, and their evolution over the versions of a schema (docs/typed-tables.rst).
 
 A type is an Arrow type. Every column may be null. `JSON_TEXT` marks text that holds JSON; files and
-queries have it as text.
+queries have it as text. The fields of a struct carry the names of the schema's fields as metadata,
+because two of them may differ only in ways that columns cannot express.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ DEPTH_MAX = 32
 
 Convert = Callable[[Any], Any]
 """Converts one value. Raises `Misfit`."""
+
+CONTENT = "content"
+"""The column of values that are not objects with fields."""
+_FIELD = b"field"
+"""Metadata of a struct's field: the name in the schema."""
+_CONTENT_FIELD = b"\xff"
+"""The name of `CONTENT`. No field of a schema has it, because it is not UTF-8."""
 
 _NOT_IN_NAMES = dict.fromkeys(
     [*map(ord, " ,;{}()="), *range(0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000)], "_"
@@ -62,11 +70,14 @@ class Conflict(NamedTuple):
 
 
 class ColumnNames:
-    """Gives fields the names of columns, which differ also without regard to case."""
+    """Gives fields the names of columns, which differ also without regard to case.
 
-    def __init__(self, reserved: Iterable[str] = ()) -> None:
+    :param used: the columns of other fields.
+    """
+
+    def __init__(self, reserved: Iterable[str] = (), used: Iterable[str] = ()) -> None:
         self._reserved = frozenset(reserved)
-        self._used: set[str] = set()
+        self._used = {one.lower() for one in used}
 
     def add(self, field: str) -> str:
         """Return the column of a field."""
@@ -83,6 +94,64 @@ class ColumnNames:
 def struct_of(columns: Mapping[str, pa.DataType]) -> pa.StructType:
     """Return the struct with these columns."""
     return pa.struct([pa.field(name, kind) for name, kind in columns.items()])
+
+
+def struct_of_fields(fields: Iterable[tuple[str, str, pa.DataType]]) -> pa.StructType:
+    """Return the struct of some fields of a schema: their names, columns and types."""
+    return pa.struct([_column(name, kind, _encode(field)) for field, name, kind in fields])
+
+
+def struct_of_content(kind: pa.DataType) -> pa.StructType:
+    """Return the struct of values that are not objects with fields."""
+    return pa.struct([_column(CONTENT, kind, _CONTENT_FIELD)])
+
+
+def _column(name: str, kind: pa.DataType, field: bytes) -> pa.Field:
+    return pa.field(name, kind, metadata={_FIELD: field})
+
+
+def _encode(field: str) -> bytes:
+    return field.encode("utf-8", "surrogatepass")
+
+
+def _field_of(column: pa.Field) -> bytes:
+    """Return the name of a column's field. Without metadata it is that of the column."""
+    found: bytes = (column.metadata or {}).get(_FIELD, _encode(column.name))
+    return found
+
+
+def with_fields(kind: pa.DataType, known: pa.DataType) -> pa.DataType:
+    """Return a stored type with the names of fields that the columns have in another type."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(known):
+        columns = {one.name: one for one in known.fields}
+        return pa.struct(
+            [
+                _column(one.name, with_fields(one.type, other.type), _field_of(other))
+                if (other := columns.get(one.name)) is not None
+                else one
+                for one in kind.fields
+            ]
+        )
+    if pa.types.is_list(kind) and pa.types.is_list(known):
+        return pa.list_(pa.field("element", with_fields(kind.value_type, known.value_type)))
+    if pa.types.is_map(kind) and pa.types.is_map(known):
+        return pa.map_(STRING, with_fields(kind.item_type, known.item_type))
+    return kind
+
+
+def has_renamed(old: pa.DataType, new: pa.DataType) -> bool:
+    """Return whether a field has another column in the merged type than in the type of a version.
+
+    Then a field of another version has the column.
+    """
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        columns = {_field_of(one): one for one in new.fields}
+        pairs = [(one, columns[_field_of(one)]) for one in old.fields]
+        return any(one.name != to.name or has_renamed(one.type, to.type) for one, to in pairs)
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        return has_renamed(old.value_type, new.value_type)
+    is_map = pa.types.is_map(old) and pa.types.is_map(new)
+    return is_map and has_renamed(old.item_type, new.item_type)
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
@@ -145,7 +214,7 @@ def merge_types(
 
     :param conflicts: gets the columns that cannot take the values of the version.
     """
-    if old == new:
+    if old.equals(new, check_metadata=True):
         return old
     if {old, new} == {LONG, DOUBLE}:
         return DOUBLE
@@ -167,25 +236,36 @@ def merge_types(
 
 
 def merge_structs(
-    old: pa.StructType, new: pa.StructType, path: str, version: int, conflicts: list[Conflict]
+    old: pa.StructType,
+    new: pa.StructType,
+    path: str,
+    version: int,
+    conflicts: list[Conflict],
+    reserved: Iterable[str] = (),
 ) -> pa.StructType:
-    """Merge the columns of two structs as `merge_types` does. Names match without case."""
-    columns = {one.name: one.type for one in old.fields}
-    by_name = {name.lower(): name for name in columns}
+    """Merge the columns of two structs as `merge_types` does.
+
+    Each field has a column of its own. A new field whose column is taken gets a number.
+    """
+    columns = {_field_of(one): one for one in old.fields}
+    names = ColumnNames(reserved, [one.name for one in old.fields])
     for one in new.fields:
-        known = by_name.get(one.name.lower())
+        field = _field_of(one)
+        known = columns.get(field)
         if known is None:
-            columns[one.name] = one.type
-            by_name[one.name.lower()] = one.name
+            is_content = field == _CONTENT_FIELD
+            text = CONTENT if is_content else field.decode("utf-8", "surrogatepass")
+            columns[field] = _column(names.add(text), one.type, field)
             continue
-        inner = f"{path}.{known}".lstrip(".")
-        columns[known] = merge_types(columns[known], one.type, inner, version, conflicts)
-    return struct_of(columns)
+        inner = f"{path}.{known.name}".lstrip(".")
+        kind = merge_types(known.type, one.type, inner, version, conflicts)
+        columns[field] = _column(known.name, kind, field)
+    return pa.struct(list(columns.values()))
 
 
 def adapter(old: pa.DataType, new: pa.DataType) -> Convert | None:
     """Return the conversion of a value of one type to a column's type; None if none is needed."""
-    if old == new:
+    if old.equals(new, check_metadata=True):
         return None
     if old == LONG and new == DOUBLE:
         return float
@@ -198,7 +278,7 @@ def adapter(old: pa.DataType, new: pa.DataType) -> Convert | None:
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):
         is_wide = new.precision - new.scale >= old.precision - old.scale and new.scale >= old.scale
         return None if is_wide else _refusal(old, new)
-    return _refusal(old, new)
+    return None if old == new else _refusal(old, new)
 
 
 def _refusal(old: pa.DataType, new: pa.DataType) -> Convert:
@@ -211,13 +291,19 @@ def _refusal(old: pa.DataType, new: pa.DataType) -> Convert:
 
 
 def _struct_adapter(old: pa.StructType, new: pa.StructType) -> Convert | None:
-    columns = {one.name.lower(): one for one in new.fields}
+    columns = {_field_of(one): one for one in new.fields}
+    others = set(new.names)
     moves: list[tuple[str, str, Convert | None]] = []
+    is_same = True
     for one in old.fields:
-        column = columns.get(one.name.lower())
+        column = columns.get(_field_of(one))
         if column is not None:
-            moves.append((one.name, column.name, adapter(one.type, column.type)))
-    if all(name == column and convert is None for name, column, convert in moves):
+            convert = adapter(one.type, column.type)
+            moves.append((one.name, column.name, convert))
+            is_same = is_same and one.name == column.name and convert is None
+        else:
+            is_same = is_same and one.name not in others
+    if is_same:
         return None  # Arrow ignores further fields
 
     def adapt(value: dict[str, Any]) -> dict[str, Any]:

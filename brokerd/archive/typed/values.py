@@ -12,8 +12,6 @@ from brokerd.errors import BrokerdError
 
 FIELDS_MAX = 2_000
 """The largest number of columns of a version, nested ones included."""
-CONTENT = "content"
-"""The column of values that are not objects with fields."""
 
 
 class NoColumns(Exception):
