@@ -1,8 +1,9 @@
 # Tests: tests/archive/test_erase.py
 """The job of ``brokerctl archive erase``: docs/archive-erase.rst.
 
-It holds the locks of a rollup. It rewrites files (`brokerd.archive.maintain.erase`), lets the
-broker read the new version, deletes the old files, and searches typed tables and journal.
+It holds the locks of a rollup. It rewrites files (`brokerd.archive.maintain.erase`), also those of
+typed tables, lets the broker read the new version, deletes the old files, and searches typed tables
+and journal.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, NoReturn
-
-import pyarrow as pa
 
 from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.contract.bounds import Bounds, TopicBounds
@@ -38,14 +37,18 @@ from brokerd.archive.maintain.erase import (
     erase_key,
     old_files,
 )
-from brokerd.archive.parquet.plain_file import PlainFileReader
 from brokerd.archive.run import Run, Settings
 from brokerd.archive.storage.address import Place
-from brokerd.archive.typed.layouts import RECORD_SCHEMA, REJECTED, ROWS, table_name
-from brokerd.errors import BrokerdError, DamagedData
+from brokerd.archive.typed.erase import (
+    TypedRows,
+    delete_old_typed_files,
+    erase_typed,
+    typed_rows,
+)
+from brokerd.archive.typed.layouts import REJECTED, ROWS, table_name
+from brokerd.errors import BrokerdError
 
 HOUR_MS = 3_600_000
-_KEYS = pa.schema([RECORD_SCHEMA.field("key")])
 END_LSN = 1 << 63
 """An LSN above all others."""
 
@@ -77,14 +80,6 @@ class JournalRecords(NamedTuple):
     """Whether the archive has the whole file, so that the broker may delete it."""
 
 
-class TypedRows(NamedTuple):
-    """A file of a typed table with rows of the key."""
-
-    path: str
-    """Relative to the archive."""
-    rows: int
-
-
 class EraseReport(NamedTuple):
     """The proof of an erasure."""
 
@@ -105,14 +100,16 @@ class EraseReport(NamedTuple):
     held: tuple[HeldRecords, ...]
     """Records that stay in the archive, because a group still uses them."""
     deleted: tuple[str, ...]
-    """Old files that were deleted."""
+    """Old files that were deleted; those of typed tables begin with ``typed/``."""
     old: tuple[str, ...]
     """Old files that stay until ``delete_after_ms``."""
     delete_after_ms: int | None
     """The first complete rollup after this time deletes the old files; None: they are deleted, or
     the rollup deletes none."""
+    typed_erased: int
+    """Rows that were removed from typed tables."""
     typed: tuple[TypedRows, ...]
-    """Files of typed tables with rows of the key: live ones and older ones."""
+    """Files of typed tables that still have rows of the key: live ones and older ones."""
     journal: tuple[JournalRecords, ...]
     problems: tuple[str, ...]
     """Files that could not be read, and may hold records of the key."""
@@ -167,6 +164,9 @@ def _erase(job: EraseJob, run: Run, topic_ids: tuple[int, ...]) -> EraseReport:
     search = KeySearch(frozenset(topic_ids), job.key, below)
     done = erase_key(run, search)
     problems = list(done.after.problems)
+    typed_erased = 0
+    if not problems:  # a record in an unreadable file would count as gone
+        typed_erased = erase_typed(run, topic_ids[0], job.key, problems)
     table = run.tables[RECORDS.name]
     if problem := job.notify():
         problems.append(problem)
@@ -182,8 +182,8 @@ def _erase(job: EraseJob, run: Run, topic_ids: tuple[int, ...]) -> EraseReport:
         run.failpoint("before erase deletes")
         delete_old_files(table, old)
         _delete_leftovers(run, topic_ids[0])
-        old, deleted = [], old
-    typed = _typed_rows(run, topic_ids[0], job.key, problems)
+        old, deleted = [], [*old, *delete_old_typed_files(run, topic_ids[0], problems)]
+    typed = typed_rows(run, topic_ids[0], job.key, problems)
     found = search_journal(job.data_dir / WAL, run.bounds, topic_ids, job.key)
     taken_lsn = table.transaction(ROLLUP_APP)
     return EraseReport(
@@ -201,28 +201,11 @@ def _erase(job: EraseJob, run: Run, topic_ids: tuple[int, ...]) -> EraseReport:
         deleted=tuple(deleted),
         old=tuple(old),
         delete_after_ms=_delete_after_ms(job) if old else None,
+        typed_erased=typed_erased,
         typed=typed,
         journal=tuple(JournalRecords(one, one.end_lsn <= taken_lsn) for one in found.segments),
         problems=(*problems, *found.problems),
     )
-
-
-def _typed_rows(run: Run, topic_id: int, key: bytes, problems: list[str]) -> tuple[TypedRows, ...]:
-    """Return the files of the topic's typed tables with rows of the key; add unreadable ones."""
-    found = []
-    for part in (ROWS, REJECTED):
-        for entry in run.store.list(table_name(topic_id, part)):
-            if not entry.path.endswith(".parquet"):
-                continue
-            try:
-                tables = PlainFileReader(run.store, entry.path).read(_KEYS)
-                rows = sum(rows["key"].to_pylist().count(key) for rows in tables)
-            except (DamagedData, OSError) as error:
-                problems.append(str(error))
-                continue
-            if rows:
-                found.append(TypedRows(entry.path, rows))
-    return tuple(found)
 
 
 def _delete_after_ms(job: EraseJob) -> int | None:

@@ -240,32 +240,48 @@ def test_rows_of_removed_records_go(orders: Orders) -> None:
     assert orders.rejected() == []
 
 
-@pytest.mark.usefixtures("inline")
-def test_an_erasure_is_complete_when_no_typed_file_has_the_key(orders: Orders) -> None:
-    """Live rows, rejected ones, and the files that a later vacuum deletes."""
+def test_an_erasure_removes_rows_of_typed_tables(orders: Orders) -> None:
+    """Also when the rollup does not keep the tables any more. Old files go with the others."""
     orders.append(1, 0, b'{"n": 1}', b'{"s": 1}', b'{"n": 2}', keys=[b"ann", b"ann", b"bob"])
     orders.log.seal()
     orders.roll()
-    job = EraseJob(orders.path, orders.root, TYPED, lambda: NOW_MS, "topic-1", b"ann")
+    given = TYPED._replace(typed=False)
+    job = EraseJob(orders.path, orders.root, given, lambda: NOW_MS, "topic-1", b"ann")
     report = run_erase(job)
-    assert (report.erased, report.found_after) == (2, 0)
-    assert [(one.path.split("/")[2], one.rows) for one in report.typed] == [
-        ("rows", 1),
-        ("rejected", 1),
-    ]
-    assert not report.is_complete
-    settings = TYPED._replace(retention=True, vacuum=True)
-    orders.roll(settings=settings)
+    assert (report.erased, report.found_after, report.typed_erased) == (2, 0, 2)
+    assert (report.typed, report.problems) == ((), ())
     assert orders.typed("n") == [(2, 2)]
-    report = run_erase(job)
-    assert len(report.typed) == 2
-    for path in (orders.root / "typed").rglob("*"):
-        os.utime(path, (0, 0))
-    later_ms = NOW_MS + 25 * 3_600_000
-    orders.log.time_us = later_ms * 1000
-    orders.roll(settings=settings, now_ms=lambda: later_ms)
-    report = run_erase(job)
-    assert report.typed == ()
+    assert orders.rejected() == []
+    assert sum(one.startswith("typed/1/") for one in report.deleted) == 2
+    files = [one.read_bytes() for one in (orders.root / "typed").rglob("*.parquet")]
+    assert len(files) == 1
+    assert run_erase(job).typed_erased == 0
+    orders.add({"n": 3})
+    orders.log.seal()
+    orders.roll()
+    assert orders.typed("n") == [(2, 2), (3, 3)]
+
+
+def test_an_erasure_tells_of_old_typed_files_and_of_rows_that_stay(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old files may wait for the rollup. Rows of records that a group uses stay with them."""
+    orders.append(1, 0, b'{"n": 1}', b'{"n": 2}', keys=[b"ann", b"bob"])
+    orders.append(1, 1, b'{"n": 3}', keys=[b"ann"])
+    orders.log.seal()
+    orders.roll()
+    bounds = orders.bounds()
+    partitions = bounds.topics[0].partitions
+    partitions[1] = msgspec.structs.replace(partitions[1], compact_below=0)
+    monkeypatch.setattr(orders, "bounds", lambda: bounds)
+    orders.publish()
+    job = EraseJob(orders.path, orders.root, TYPED, lambda: NOW_MS, "topic-1", b"ann")
+    report = run_erase(job._replace(deletes_now=False))
+    assert (report.erased, report.typed_erased) == (1, 1)
+    assert sorted((one.rows, one.live) for one in report.typed) == [(1, True), (2, False)]
+    assert orders.typed("n") == [(1, 2), (0, 3)]
+    (row,) = run_erase(job).typed
+    assert (row.rows, row.live) == (1, True)
 
 
 def test_an_erasure_deletes_unfinished_typed_files(orders: Orders) -> None:

@@ -27,6 +27,7 @@ from brokerd.server.config import Config, Setting, load
 
 if TYPE_CHECKING:
     from brokerd.archive.erase import EraseJob, EraseReport, JournalRecords
+    from brokerd.archive.typed.erase import TypedRows
 
 NOT_COMPLETE = 3
 """The exit code if records of the key are left."""
@@ -156,6 +157,7 @@ def _json(report: EraseReport, topic: str, key: bytes) -> dict[str, Any]:
         "deleted": list(report.deleted),
         "old": list(report.old),
         "delete_after": _time(report.delete_after_ms),
+        "typed_erased": report.typed_erased,
         "typed": [one._asdict() for one in report.typed],
         "journal": [
             {**one.segment._asdict(), "archived": one.is_archived} for one in report.journal
@@ -179,6 +181,8 @@ def _lines(report: EraseReport, config: Config) -> Iterator[str]:
         f"after: {some(report.found_after, 'record')} of the key, {report.rows_after:,} rows, "
         f"version {report.version_after}, read back"
     )
+    if report.typed_erased:
+        yield f"erased {some(report.typed_erased, 'row')} of the key from typed tables"
     for path in report.deleted:
         yield f"deleted {path}"
     yield from _left(report, config)
@@ -203,15 +207,23 @@ def _left(report: EraseReport, config: Config) -> Iterator[str]:
             + " deletes them"
         )
     for rows in report.typed:
-        yield (
-            f"LEFT {some(rows.rows, 'row')} in {rows.path}, a typed table: a complete run of "
-            "brokerd-rollup removes rows of erased records, and deletes the file after "
-            f"{some(config.archive.vacuum_hours, 'hour')} (archive.vacuum_hours)"
-        )
+        yield f"LEFT {some(rows.rows, 'row')} in {rows.path}, {_goes_from_typed(rows, config)}"
     for one in report.journal:
         yield f"LEFT {some(one.segment.records, 'record')} in {_goes(one, config)}"
     for problem in report.problems:
         yield f"PROBLEM {problem}"
+
+
+def _goes_from_typed(rows: TypedRows, config: Config) -> str:
+    """Tell when rows of a typed table go."""
+    if rows.live:
+        return "a typed table: they go by this command when their records have gone"
+    if not config.archive.vacuum:
+        return "an older version of a typed table: no rollup deletes it (archive.vacuum)"
+    return (
+        "an older version of a typed table: a complete run of brokerd-rollup deletes it after "
+        f"{some(config.archive.vacuum_hours, 'hour')} (archive.vacuum_hours)"
+    )
 
 
 def _goes(one: JournalRecords, config: Config) -> str:
