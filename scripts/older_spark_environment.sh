@@ -23,6 +23,9 @@ rm -rf "$directory/tmp"
 purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
 site=$("$python" -c "$purelib")
 { "$venv/bin/python" -c "$purelib"; pwd; } >"$site/shared.pth"
+# A broker that a test starts runs in this environment, too.
+sed "1s|.*|#!$python|" "$venv/bin/twistd" >"$directory/env/bin/twistd"
+chmod +x "$directory/env/bin/twistd"
 
 if command -v mvn >/dev/null; then
     for artifact in "delta-spark_${3%.*}_2.13" delta-storage; do
