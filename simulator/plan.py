@@ -176,6 +176,8 @@ class Settings(Part, frozen=True, kw_only=True):
     archive_keep_wal_bytes: int = 0
     """Bytes of the log to keep, below the minimum of an operator."""
     archive_deletes: bool = True
+    archive_files: bool = False
+    """Whether the archive has real files, which the steps of the real job write."""
     capacity_bytes: int | None = None
     """Disk space of the broker's files until the audit, besides the space that it keeps free."""
     principal: str = ""

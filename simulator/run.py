@@ -13,6 +13,8 @@ import gc
 import random
 import traceback
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -161,7 +163,9 @@ def config_of(settings: Settings) -> Config:
 
 def run(plan: Plan) -> Result:
     """Run a plan from beginning to end. A failure of the broker does not raise."""
-    result = _Run(plan).result()
+    one = _Run(plan)
+    with one.simulated():
+        result = one.result()
     # A Deferred reports an unhandled error only when it is garbage-collected.
     late: list[LogEvent] = []
     globalLogPublisher.addObserver(cast(ILogObserver, late.append))
@@ -173,6 +177,25 @@ def run(plan: Plan) -> Result:
         if is_fault(event)
     ]
     return result
+
+
+def _archive_of(plan: Plan, world: World) -> SimArchive | None:
+    if plan.settings.archive and plan.settings.archive_files:
+        from simulator.archive.files import FiledArchive  # It loads pyarrow and deltalake.
+
+        return FiledArchive(world)
+    return SimArchive() if plan.settings.archive else None
+
+
+def _archiver_of(
+    archive: SimArchive | None, machine: Machine, failed: Callable[[str], None]
+) -> Archiver:
+    if archive is not None and archive.has_files:
+        from simulator.archive.files import FiledArchive, FiledArchiver
+
+        assert isinstance(archive, FiledArchive)
+        return FiledArchiver(machine.world, machine.disk, archive, failed, machine.wall_seconds)
+    return Archiver(machine.world, machine.disk, archive or SimArchive(), failed)
 
 
 def is_fault(event: LogEvent) -> bool:
@@ -187,14 +210,12 @@ class _Run:
         capacity = plan.settings.capacity_bytes
         self._disk = SimDisk(None if capacity is None else capacity + FREE_BYTES)
         self._config = config_of(plan.settings)
-        self._archive = SimArchive() if plan.settings.archive else None
+        self._archive = _archive_of(plan, world)
         self._machine = machine = Machine(
             world, self._disk, self._config, plan.disk, plan.formats, self._archive
         )
         self._network = Network(world, plan.network, machine.service)
-        self._archiver = Archiver(
-            world, self._disk, self._archive or SimArchive(), self._rollup_failed
-        )
+        self._archiver = _archiver_of(self._archive, machine, self._rollup_failed)
         self._faults = Faults(world, machine, self._network, plan.faults, self._archiver)
         self._history = History(rules=plan.settings.group_rules(), boots=machine.boots)
         self._history.clock_steps = self._faults.clock_steps
@@ -237,6 +258,10 @@ class _Run:
         machine.on_end = self._ended
         machine.on_bounds = self._published
 
+    def simulated(self) -> AbstractContextManager[None]:
+        """Return the context of the whole run."""
+        return nullcontext() if self._archive is None else self._archive.simulated()
+
     def result(self) -> Result:
         logged = cast(ILogObserver, self._logged)
         globalLogPublisher.addObserver(logged)
@@ -257,6 +282,7 @@ class _Run:
             else:
                 self._violate("wire", str(error))
         finally:
+            self._archiver.kill()
             self._machine.unwind()
             globalLogPublisher.removeObserver(logged)
         for client in self._clients:
@@ -363,13 +389,13 @@ class _Run:
         if self._archive is None or self._broken_modes():
             return
         in_log = offsets_in_log(self._disk)
-        held = self._archive.newest.held
+        covered = self._archive.covered()
         for topic in core.broker.topics.all():
             for each in (topic, topic.internal):
                 for partition in each.partitions if each is not None else ():
                     key = partition.topic.topic_id, partition.index
                     known = max(partition.start_offset, partition.archived_end)
-                    for first, end in held[key].covered if key in held else ():
+                    for first, end in covered.get(key, ()):
                         lacking = set(range(max(first, known), end)) - in_log.get(key, set())
                         if lacking:
                             text = f"{topic.name}/{partition.index} lacks {sorted(lacking)[:5]}"

@@ -936,6 +936,23 @@ BUGS = (
         tests="archive/test_writer.py",
     ),
     bug(
+        "unsynced-file-of-records",
+        "a file of the archive is committed before its bytes are synced",
+        "archive/storage/local.py",
+        ("        with self._named():\n            self._file.sync()\n", ""),
+        tests="archive/test_writer.py archive/test_store.py",
+    ),
+    bug(
+        "unsynced-commit",
+        "a commit of the archive gets its name before its bytes are synced",
+        "archive/storage/local.py",
+        (
+            "                self._write(temporary, data, True)\n",
+            "                self._write(temporary, data, False)\n",
+        ),
+        tests="archive/test_store.py archive/test_log_files.py",
+    ),
+    bug(
         "maintain-after-a-conflict",
         "a job that another one overtook goes on with its own bounds",
         "archive/job.py",

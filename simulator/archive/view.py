@@ -10,9 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 from brokerd.archive.contract.view import (
+    Archive,
     ArchivedRows,
     ArchiveUnavailable,
     DamagedArchive,
@@ -20,6 +22,7 @@ from brokerd.archive.contract.view import (
 )
 from brokerd.values import Record
 from brokerd.walformat import RecordColumns
+from simulator.machine.crash import CrashModel
 
 Key = tuple[int, int]
 """Topic id and partition."""
@@ -71,6 +74,9 @@ class Version(NamedTuple):
 
 class SimArchive:
     """All versions of the archive. Faults are set from outside."""
+
+    has_files = False
+    """Whether it has real files: `simulator.archive.files`."""
 
     def __init__(self) -> None:
         self.log_id = ""
@@ -132,6 +138,21 @@ class SimArchive:
                 self._restored = self.newest.number + 1
                 self.versions.append(older._replace(number=self._restored))
                 return
+
+    def simulated(self) -> AbstractContextManager[None]:
+        """Return a context for the whole run."""
+        return nullcontext()
+
+    def opened(self, log_id: str, wait: Wait) -> Archive:
+        """Open the archive for a process of the broker; ``wait`` is called before each read."""
+        return OpenedArchive(self, log_id, wait)
+
+    def lose_power(self, model: CrashModel) -> None:
+        """Do nothing: versions are durable."""
+
+    def covered(self) -> Mapping[Key, Sequence[tuple[int, int]]]:
+        """Return the ranges of offsets that the newest version covers."""
+        return {key: held.covered for key, held in self.newest.held.items()}
 
     def reach(self) -> None:
         """Raise `ArchiveUnavailable` if the archive cannot be reached."""

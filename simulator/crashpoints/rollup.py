@@ -9,29 +9,24 @@ together must hold every record; the next run must complete the archive, with ea
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from random import Random
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple
 from unittest.mock import patch
 
 import msgpack
-from deltalake import DeltaTable
 
-from brokerd.archive.cluster.runner import SparkRunner
 from brokerd.archive.contract.bounds import Bounds, PartitionBounds, TopicBounds
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.archive.delta.actions import add_file
 from brokerd.archive.delta.checkpoints import checkpoint_if_due
-from brokerd.archive.delta.log_files import COMMITS
 from brokerd.archive.delta.tables import Tables, ensure_tables, open_tables
 from brokerd.archive.ingest.ingest import IngestReport, ingest_log
 from brokerd.archive.maintain.rewrite import RewriteResult, RewriteUnit, ranges_of, rewrite
@@ -50,6 +45,7 @@ from brokerd.walformat import (
     encode_group_events,
     encode_records,
 )
+from simulator.archive.inline_spark import InlineSpark, checkpoint_files, free_name
 from simulator.crashpoints.points import LOST, require
 from simulator.machine.bare import WAL_DIR, BareLog
 from simulator.machine.crash import CrashModel
@@ -66,8 +62,6 @@ HOUR_NS = 3_600 * 1_000_000_000
 EVERY_COMMITS = 2
 """Checkpoints are due after so many commits."""
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 RecordId = tuple[int, int, int]
 """Topic id, partition and offset."""
 
@@ -159,25 +153,6 @@ class Steps(NamedTuple):
 
 
 WHOLE = Steps()
-
-
-class InlineSpark(SparkRunner):
-    """Calls the functions of tasks in this process."""
-
-    def __init__(self) -> None:
-        super().__init__(_no_spark)
-
-    def is_local(self) -> bool:
-        return True
-
-    def map(
-        self, name: str, function: Callable[[Item], Result], items: Sequence[Item]
-    ) -> list[Result]:
-        return [function(item) for item in pickle.loads(pickle.dumps(items))]
-
-
-def _no_spark() -> NoReturn:
-    raise AssertionError("a step needs Spark")
 
 
 class RollupScript:
@@ -306,18 +281,9 @@ class RollupScript:
 
     def write_checkpoint(self, table: str, version: int) -> None:
         """Let deltalake write a checkpoint of a copy, and write its files as deltalake does."""
-        log = f"{self._path_of(table)}/{COMMITS}"
-        with tempfile.TemporaryDirectory() as copy:
-            there = Path(copy, COMMITS)
-            there.mkdir()
-            for path, data in self._archive_files().items():
-                if os.path.dirname(path) == log:
-                    (there / os.path.basename(path)).write_bytes(data)
-            before = {path.name for path in there.iterdir()}
-            DeltaTable(copy, version=version).create_checkpoint()
-            for made in sorted(there.iterdir()):
-                if made.name not in before:
-                    self._put(f"{log}/{made.name}", made.read_bytes())
+        made = checkpoint_files(self._archive_files(), self._path_of(table), version)
+        for path, data in made.items():
+            self._put(path, data)
 
     def _path_of(self, table: str) -> str:
         """Return the path of a table on the disk, or its key in the bucket."""
@@ -328,8 +294,7 @@ class RollupScript:
 
     def _put(self, path: str, data: bytes) -> None:
         # deltalake takes the first free number, and syncs nothing.
-        taken = self.disk.files()
-        free = next(name for n in count(1) if (name := f"{path}#{n}") not in taken)
+        free = free_name(path, self.disk.files())
         self.disk.create(free).pwrite(data, 0)
         self.disk.rename(free, path)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.draw.archive import add_archive
+from simulator.draw.archive import add_archive, add_files
 from simulator.draw.broker import draw_disk, draw_network, draw_settings, draw_topics
 from simulator.draw.chance import FEATURES, LATER, NEEDS_FSYNC, SECOND, Chance, DrawContext
 from simulator.draw.clients import MIXES, NEEDS, draw_clients
@@ -55,6 +55,7 @@ def generate(seed: int) -> Plan:
     plan = add_formats(plan, replace(context, chance=Chance(f"plan/{seed}/formats")))
     plan = add_look_back(plan, Chance(f"plan/{seed}/look back"))
     plan = add_archive(plan, replace(context, chance=Chance(f"plan/{seed}/archive")))
+    plan = add_files(plan, Chance(f"plan/{seed}/archive files"))
     plan = add_registrar(plan, replace(context, chance=Chance(f"plan/{seed}/registry")))
     plan = add_runs(plan, Chance(f"plan/{seed}/runs"))
     plan = add_logins(plan, Chance(f"plan/{seed}/logins"))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from simulator.draw.chance import KIB, MS, SECOND, DrawContext
+from simulator.draw.chance import KIB, MS, SECOND, Chance, DrawContext
 from simulator.draw.faults import draw_span
 from simulator.plan import (
     AnyFault,
@@ -27,6 +27,8 @@ from simulator.plan import (
 
 ARCHIVE = 0.4
 """Probability that a run has an archive."""
+FILES = 0.4
+"""Probability that an archive has real files."""
 ROLLUPS_MAX = 16
 COMPACTS = 0.4
 LONG_US = 12 * SECOND
@@ -60,6 +62,20 @@ def add_archive(plan: Plan, context: DrawContext) -> Plan:
         topics=tuple(topics.values()),
         clients=tuple(with_keys(context, client) for client in clients),
     )
+
+
+def add_files(plan: Plan, chance: Chance) -> Plan:
+    """Return the plan; some archives have real files now, which the real job writes.
+
+    These know neither damage nor older copies.
+    """
+    is_plain = not any(
+        isinstance(fault, ArchiveDamage) or (isinstance(fault, ArchiveAway) and fault.older)
+        for fault in plan.faults
+    )
+    if not (plan.settings.archive and chance.on(FILES) and is_plain):
+        return plan
+    return replace(plan, settings=replace(plan.settings, archive_files=True))
 
 
 def draw_settings(context: DrawContext, settings: Settings) -> Settings:

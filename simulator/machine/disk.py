@@ -264,6 +264,10 @@ class SimDisk:
         """Return all bytes of a file as seen. Raises OSError if it does not exist."""
         return bytes(self._file(path).seen.data)
 
+    def size_of(self, path: str) -> int:
+        """Return the size of a file as seen, in bytes. Raises OSError if it does not exist."""
+        return len(self._file(path).seen.data)
+
     def digest(self) -> str:
         """Return the SHA-256, in hex, of the names and contents as seen."""
         total = hashlib.sha256()

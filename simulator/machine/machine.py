@@ -26,7 +26,7 @@ from brokerd.server.assembly import BrokerCore
 from brokerd.server.config import Config
 from brokerd.server.host import OpenArchive
 from brokerd.server.service import DRAIN_SECONDS
-from simulator.archive.view import OpenedArchive, SimArchive
+from simulator.archive.view import SimArchive
 from simulator.history.operations import Boot
 from simulator.machine.bare import DATA_DIR, STATE_DIR, WALL_SECONDS
 from simulator.machine.disk import Call, CrashModel, PowerLost, SimDisk
@@ -129,7 +129,7 @@ class SimHost:
         archive = self._machine.archive
         if archive is None:
             return None
-        return lambda path, log_id: OpenedArchive(archive, log_id, self._look)
+        return lambda path, log_id: archive.opened(log_id, self._look)
 
     def schema_check_runner(self) -> CheckRunner:
         return InlineCheckRunner()
@@ -346,6 +346,8 @@ class Machine:
         if self.boots:
             self.boots[-1].power_lost = True
         self.disk.crash(model, chance)
+        if self.archive is not None:
+            self.archive.lose_power(model)
         self.monotonic_base_us = self._chance.randrange(1 << 32) - self.world.now_us
 
     def _end(self, how: str, reason: str) -> None:

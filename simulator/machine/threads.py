@@ -75,6 +75,11 @@ class SimThread(greenlet):
         self.awaited_us = 0
         """Time for which a caller still waits for the end of this thread."""
 
+    @property
+    def process(self) -> Process:
+        """Return the process of the thread."""
+        return self._process
+
     def _run_work(self) -> None:
         try:
             self._work()
