@@ -1319,7 +1319,7 @@ BUGS = (
             "        self.access.require(READ, topic_name)\n        dialect = self._dialect\n",
             "        dialect = self._dialect\n",
         ),
-        tests="protocols/test_denials.py",
+        tests="protocols/test_denials.py cross/test_permissions.py",
     ),
     bug(
         "mega-run-without-permission",
@@ -1380,7 +1380,7 @@ BUGS = (
             "        self._offset_us = self._wall_us() - now_us\n        self._trust(",
             "        self._offset_us = self._wall_us() - now_us + 36 * 10**8\n        self._trust(",
         ),
-        tests="broker/test_clock.py",
+        tests="broker/test_clock.py broker/test_clock_admin.py",
     ),
     bug(
         "looks-back-too-far",
@@ -1492,6 +1492,157 @@ BUGS = (
             "oldest_us = time_us - (limits.retention_us or 0) // 2",
         ),
         tests="broker/test_retention.py",
+    ),
+    # -- connections ---------------------------------------------------------------------------
+    bug(
+        "one-connection-more",
+        "there may be one connection more than the limit",
+        "protocols/base/factory.py",
+        ("        if count >= limits.connections:\n", "        if count > limits.connections:\n"),
+        tests="protocols/test_connection.py",
+    ),
+    bug(
+        "idle-ten-times-as-long",
+        "a connection may be idle for ten times the limit",
+        "protocols/base/connection.py",
+        (
+            "now_us - self._last_data_us > limits.idle_us:",
+            "now_us - self._last_data_us > 10 * limits.idle_us:",
+        ),
+        tests="protocols/test_connection.py",
+    ),
+    bug(
+        "idle-while-it-waits",
+        "a connection that waits for an answer counts as idle",
+        "protocols/base/connection.py",
+        (
+            "        if self._queue:  # the peer waits for answers\n"
+            "            self._last_data_us = now_us\n"
+            "        elif limits.idle_us",
+            "        if limits.idle_us",
+        ),
+        tests="protocols/test_connection.py",
+    ),
+    bug(
+        "silence-is-a-byte",
+        "a connection that never sent a byte stays",
+        "protocols/base/connection.py",
+        ("self._last_data_us = self._made_us - 1  #", "self._last_data_us = self._made_us  #"),
+        tests="protocols/test_connection.py",
+    ),
+    bug(
+        "quota-closes-open-connections",
+        "a first quota of connections closes open ones",
+        "protocols/base/connection.py",
+        ("        elif self._metered is None:\n", "        elif False:\n"),
+        tests="protocols/test_quotas.py",
+    ),
+    bug(
+        "quota-of-one-connection-more",
+        "a quota of connections lets one more in",
+        "security/quotas.py",
+        (
+            "return 0 < self.quota.connections <= self.connections",
+            "return 0 < self.quota.connections < self.connections",
+        ),
+        tests="protocols/test_quotas.py",
+    ),
+    bug(
+        "runs-pass-the-quota",
+        "runs of like requests do not count against quotas",
+        "protocols/base/framing.py",
+        (
+            "if len(frames) >= RUN_FRAMES_MIN and not self.quotas:",
+            "if len(frames) >= RUN_FRAMES_MIN:",
+        ),
+        tests="protocols/test_quotas.py",
+    ),
+    # -- event indexes -------------------------------------------------------------------------
+    bug(
+        "event-index-of-another-place",
+        "an event index counts for a segment of its id, whatever its LSNs",
+        "walformat/event_index.py",
+        (
+            "if place != [segment_id, first_lsn, end_lsn]:",
+            "if place[0] != segment_id:",
+        ),
+        tests="wal/test_event_index.py",
+    ),
+    bug(
+        "event-index-lacks-the-end",
+        "an event index lacks the events of the last chunk",
+        "walformat/event_index.py",
+        (
+            "        self._end_chunk()\n        partitions = [",
+            "        partitions = [",
+        ),
+        tests="wal/test_event_index.py",
+    ),
+    bug(
+        "event-index-of-the-last-commit",
+        "an event index has only the last commit of a group in a chunk",
+        "walformat/event_index.py",
+        (
+            "events.commits[group] = min(least, first), max(greatest, first)",
+            "events.commits[group] = first, first",
+        ),
+        tests="wal/test_event_index.py",
+    ),
+    bug(
+        "event-index-outlives-its-segment",
+        "the index of a removed segment stays",
+        "broker/status/event_indexer.py",
+        ("for first_lsn in names - first_lsns:", "for first_lsn in ():"),
+        tests="broker/test_event_indexer.py",
+    ),
+    # -- limits of the group commit, answers in parts ------------------------------------------
+    bug(
+        "small-requests-always-pass",
+        "small requests pass those that wait for the log without a limit",
+        "broker/group_commit.py",
+        (
+            "if size > SMALL_REQUEST_BYTES or self._passed_bytes + counted > self._passing_bytes:",
+            "if size > SMALL_REQUEST_BYTES:",
+        ),
+        tests="broker/test_group_commit.py",
+    ),
+    bug(
+        "passed-bytes-stay",
+        "a commit does not let small requests pass again",
+        "broker/group_commit.py",
+        (
+            "        self._passed_bytes = self._passed_end = 0\n        uncommitted",
+            "        uncommitted",
+        ),
+        tests="broker/test_group_commit.py",
+    ),
+    bug(
+        "overtaken-for-ever",
+        "new requests pass large ones that wait for the log",
+        "broker/group_commit.py",
+        (
+            "waits_behind = bool(self._congested) and not self._is_retrying",
+            "waits_behind = False",
+        ),
+        tests="broker/test_group_commit.py",
+    ),
+    bug(
+        "small-parts-come-later",
+        "a large part of an answer is sent before the small parts in front of it",
+        "protocols/base/transport.py",
+        (
+            '        if small:\n            send(transport, b"".join(small))\n'
+            "            small.clear()\n        send(transport, part)\n",
+            "        send(transport, part)\n",
+        ),
+        tests="protocols/test_transport.py",
+    ),
+    bug(
+        "part-cut-twice",
+        "a part of an answer that is sent in two pieces lacks a byte",
+        "protocols/base/transport.py",
+        ("memoryview(part)[cut:]", "memoryview(part)[cut + 1 :]"),
+        tests="protocols/test_transport.py",
     ),
 )
 

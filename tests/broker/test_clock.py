@@ -161,6 +161,17 @@ class TestTimeForRemoval:
         assert hands.early_seconds == 0
 
 
+class TestSetByAnOperator:
+    def test_broker_time_is_the_wall_clock_again_and_trusted(self) -> None:
+        hands = Hands()
+        hands.wrong = 3 * DAY_SECONDS
+        hands.tick(8)
+        hands.wrong = 0
+        hands.time.set_to_wall()
+        wall_us = int(hands.true * SECOND_US)
+        assert (hands.time.time_us(), hands.time.removal_us()) == (wall_us, wall_us)
+
+
 class TestAcrossARestart:
     def test_an_hour_past_the_log_is_trusted(self) -> None:
         hands = Hands()

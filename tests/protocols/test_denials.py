@@ -327,3 +327,75 @@ class TestBlipmqPermissions:
         assert isinstance(refusal, bm.Nack)
         assert refusal.text.startswith("durable publish failed: 1 refusals were not sent")
         assert pong == bm.Pong(6)
+
+
+RUN = 20
+"""Requests of a run, which a connection carries out in one step."""
+RUNS: dict[str, tuple[Any, bytes]] = {
+    "mamamia": (lambda house: house.factory, mm.encode_request(mm.Produce("orders", b"x"))),
+    "flymq": (READS["flymq"][0], flymq.encode_request(flymq.Produce("orders", None, b"x", -1))),
+    "mega": (READS["mega"][0], mega.encode_request(mega.Produce(7, "orders", 1, b"x"))),
+}
+
+
+class TestRuns:
+    @pytest.mark.parametrize("form", RUNS)
+    @pytest.mark.parametrize("permission", [READ, WRITE])
+    def test_a_run_of_produces_is_stored_only_with_the_permission(
+        self, form: str, permission: int
+    ) -> None:
+        make_factory, request = RUNS[form]
+        house = House()
+        produce(house, 1)
+        factory = make_factory(house)
+        factory.guard = GuardOf(Given("sue", 0, {"orders": permission}))
+        wire = house.connect_to(factory)
+        wire.send_bytes(request)  # the connection remembers how it begins
+        wire.send_bytes(request * RUN)
+        house.run()
+        stored = house.broker.topics.existing("orders").partition(0).next_offset
+        assert stored == 1 + (1 + RUN) * (permission == WRITE)
+
+    @pytest.mark.parametrize("permission", [READ, WRITE])
+    def test_a_run_of_publishes_is_stored_only_with_the_permission(self, permission: int) -> None:
+        house = BlipmqHouse()
+        produce(house, 1)
+        house.factory.guard = GuardOf(Given(), {KEY: Given("sue", 0, {"orders": permission})})
+        asked = [bm.Publish(number, 1, "orders", b"x") for number in range(3, 3 + RUN)]
+        answers = house.client().ask(*asked)
+        stored = house.broker.topics.existing("orders").partition(0).next_offset
+        assert (stored - 1, len(answers)) == ((RUN, 0) if permission == WRITE else (0, RUN))
+
+    @pytest.mark.parametrize("permission", [READ, WRITE])
+    def test_a_run_of_consumes_shows_records_only_with_the_permission(
+        self, permission: int
+    ) -> None:
+        make_factory, request, refusal = READS["mega"]
+        house = House()
+        produce(house, 1)
+        factory = make_factory(house)
+        factory.guard = GuardOf(Given("sue", 0, {"orders": permission}))
+        wire = house.connect_to(factory)
+        wire.send_bytes(request * RUN)
+        house.run()
+        assert (wire.received_bytes() == refusal * RUN) is (permission == WRITE)
+
+
+def test_a_transaction_whose_permission_went_is_not_committed() -> None:
+    house = House()
+    produce(house, 1)
+    factory, access = READS["flymq"][0](house), Given("sue", 0, {"orders": WRITE})
+    factory.guard = GuardOf(access)
+    wire = house.connect_to(factory)
+
+    def ask(request: Any) -> Any:
+        wire.send_bytes(flymq.encode_request(request))
+        house.run()
+        ((opcode, _, payload),) = flymq.FrameReader().feed(wire.received_bytes())
+        return flymq.decode_answer(request, opcode, payload)
+
+    name = ask(flymq.BeginTransaction()).transaction
+    ask(flymq.ProduceInTransaction(name, "orders", b"x"))
+    access.revoke()
+    assert ask(flymq.CommitTransaction(name)) == flymq.Failed(UNAUTHORIZED)
+    assert house.broker.topics.existing("orders").partition(0).next_offset == 1
