@@ -29,6 +29,7 @@ from brokerd.archive.delta.tables import open_tables
 from brokerd.archive.erase import EraseJob, run_erase
 from brokerd.archive.errors import JobFailed
 from brokerd.archive.iceberg import metadata_files, snapshots
+from brokerd.archive.iceberg.catalog import _library_errors
 from brokerd.archive.iceberg.export import write_iceberg
 from brokerd.archive.iceberg.metadata_files import HINT, METADATA
 from brokerd.archive.job import Job, run_job, vacuum
@@ -497,6 +498,24 @@ def test_a_fault_of_the_program_is_no_error_of_the_catalog(
     monkeypatch.setattr(SqlCatalog, where, fail)
     with pytest.raises(TypeError, match="a fault"):
         export(world)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "raised"),
+    [
+        ("pyiceberg.catalog", "raise ValueError('no uri')", ArchiveUnavailable),
+        ("pyiceberg.catalog.rest", "raise NotImplementedError('no uri')", ArchiveUnavailable),
+        ("pyiceberg.catalog.rest", "raise RuntimeError('no uri')", RuntimeError),
+        ("brokerd.archive.iceberg.catalog", "raise ValueError('no uri')", ValueError),
+        ("brokerd.archive.iceberg.catalog", "open('/no uri')", FileNotFoundError),
+    ],
+)
+def test_only_a_library_raises_built_in_errors_of_a_catalog(
+    module: str, text: str, raised: type[Exception]
+) -> None:
+    """An error of brokerd's own code is a fault, and keeps its type."""
+    with pytest.raises(raised, match="no uri"), _library_errors("where"):
+        exec(text, {"__name__": module})
 
 
 def test_a_commit_whose_answer_is_lost_counts(

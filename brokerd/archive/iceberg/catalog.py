@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -27,6 +28,10 @@ from pyiceberg.utils.config import Config
 from brokerd.archive.contract.layout import LOG_ID_PROPERTY
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.errors import JobFailed
+
+_BUILT_IN = (ImportError, NotImplementedError, OSError, ValueError)
+"""Built-in errors of pyiceberg: an absent driver, a call that the server does not have, a failed
+connection or file, wrong settings."""
 
 
 class CatalogTables:
@@ -89,17 +94,26 @@ class CatalogTables:
 def _library_errors(where: str) -> Iterator[None]:
     """Convert the errors of a catalog's library to ArchiveUnavailable.
 
-    Each catalog has errors of its own library. A built-in error such as a TypeError is a fault of
-    the program, and is raised as it is.
+    Each catalog has errors of its own library, and pyiceberg also raises some built-in ones. Other
+    errors, and these if brokerd's own code raises them, are faults of the program: they are raised
+    as they are.
     """
     try:
         yield
     except Exception as error:
-        is_built_in = type(error).__module__ == "builtins"
-        if is_built_in and not isinstance(error, OSError | ValueError | RuntimeError | ImportError):
+        if type(error).__module__ == "builtins" and not _is_of_library(error):
             raise
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ArchiveUnavailable(f"{where}: {text}; the next run tries again") from error
+
+
+def _is_of_library(error: Exception) -> bool:
+    """Return whether a built-in error is one that a library of a catalog raises."""
+    if not isinstance(error, _BUILT_IN):
+        return False
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    raised_in: str = frames[-1].f_globals.get("__name__", "")
+    return raised_in.partition(".")[0] != "brokerd"
 
 
 def _has_foreign_numbers(found: Any, wanted: TableMetadataV2) -> bool:
