@@ -27,6 +27,17 @@ def error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+_DEBIAN = {"archive": "brokerd-archive", "spark": "brokerd-archive", "schemas": "brokerd"}
+"""The Debian package with the packages of an extra."""
+
+
+def install_text(extra: str) -> str:
+    """Return how to install the packages of an extra, for each way to install brokerd."""
+    package = _DEBIAN.get(extra)
+    debian = f"apt install {package}" if package else "not in the Debian packages"
+    return f"pip install 'brokerd[{extra}]' (in a working copy: make spark; Debian: {debian})"
+
+
 class BrokerdError(Exception):
     """Base of every error that brokerd raises on purpose."""
 

@@ -47,7 +47,7 @@ from brokerd.archive.storage.access import FileAccess, apply_access
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import Store
 from brokerd.archive.typed.derive import derive_typed, publish_schemas, typed_tables
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, install_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -264,7 +264,7 @@ def iceberg(run: Run, *, cleans: bool, keeps_older: bool = True) -> StepReport:
     except ModuleNotFoundError as missing:
         raise JobFailed(
             f"archive.iceberg needs a library that is not installed ({missing.name}): "
-            "`pip install 'brokerd[iceberg]'`"
+            f"{install_text('iceberg')}"
         ) from missing
     return write_iceberg(run, cleans=cleans, keeps_older=keeps_older)
 

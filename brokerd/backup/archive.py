@@ -11,7 +11,7 @@ from brokerd.archive.contract.pin import Pin
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import open_store
 from brokerd.backup.manifest import ArchiveVersion, BackupFailed, Manifest
-from brokerd.errors import ConfigError
+from brokerd.errors import ConfigError, install_text
 
 
 def read_archive(place: Place, log_id: str) -> tuple[ArchiveVersion, TableState] | None:
@@ -28,8 +28,7 @@ def read_archive(place: Place, log_id: str) -> tuple[ArchiveVersion, TableState]
         if open_store(place).fingerprint("records/_delta_log") is None:
             return None
         raise ConfigError(
-            f"{place} needs a library that is not installed ({error}): "
-            "pip install 'brokerd[archive]'"
+            f"{place} needs a library that is not installed ({error}): {install_text('archive')}"
         ) from None
     tables = {name: DeltaLog(place / name, log_id).read() for name in LAYOUTS}
     records = tables["records"]

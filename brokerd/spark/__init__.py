@@ -17,7 +17,7 @@ from functools import wraps
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, install_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +75,7 @@ def explain(place: str, **options: object) -> Explanation:
 
 
 def _no_pyspark(error: ImportError) -> NoPyspark:
-    return NoPyspark(f"{error.name} is not installed: pip install 'brokerd[spark]'")
+    return NoPyspark(f"{error.name} is not installed: {install_text('spark')}")
 
 
 def _prepare(environment: MutableMapping[str, str]) -> None:

@@ -168,7 +168,7 @@ def test_without_pyspark_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     directory = tmp_path / "work"
     with (
-        pytest.raises(NoSpark, match=r"pyspark is not installed: `pip install 'brokerd\[spark\]'`"),
+        pytest.raises(NoSpark, match=r"pyspark is not installed: pip install 'brokerd\[spark\]'"),
         module.spark_session("test", module.SparkOptions(), directory, {}),
     ):
         pass

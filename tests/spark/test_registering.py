@@ -32,7 +32,10 @@ def test_without_pyspark_planning_works_and_registering_says_what_to_install() -
         "try: brokerd.spark.register(None)\n"
         "except brokerd.spark.NoPyspark as error: print(error)\n"
     )
-    assert said == "pyspark is not installed: pip install 'brokerd[spark]'\n"
+    assert said == (
+        "pyspark is not installed: pip install 'brokerd[spark]' "
+        "(in a working copy: make spark; Debian: apt install brokerd-archive)\n"
+    )
 
 
 def test_the_import_takes_no_library_but_pyspark() -> None:

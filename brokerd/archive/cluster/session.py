@@ -31,7 +31,7 @@ from brokerd.archive.cluster.master_url import (
     with_attempts,
 )
 from brokerd.archive.cluster.shipping import ship
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, install_text
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -182,7 +182,7 @@ def spark_session(
     try:
         from pyspark import SparkConf
     except ImportError as error:
-        raise NoSpark(f"{error.name} is not installed: `pip install 'brokerd[spark]'`") from None
+        raise NoSpark(f"{error.name} is not installed: {install_text('spark')}") from None
     shutil.rmtree(directory, ignore_errors=True)
     # The Java of a killed run may still write there for a moment. Its file names differ.
     directory.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from brokerd.archive.contract.view import Archive, ArchiveUnavailable, ArchiveView
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import open_store
+from brokerd.errors import install_text
 
 LOG_OF_RECORDS = "records/_delta_log"
 """A directory that every archive has."""
@@ -46,6 +47,6 @@ def _open(root: Place, log_id: str) -> Archive:
     except ImportError as error:
         raise ArchiveUnavailable(
             f"reading the archive in {root} needs a library that is not installed ({error}): "
-            "pip install 'brokerd[archive]'"
+            f"{install_text('archive')}"
         ) from error
     return DeltaArchive(root, log_id)

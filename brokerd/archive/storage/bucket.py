@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.storage.address import ObjectAddress
 from brokerd.archive.storage.store import Entry
+from brokerd.errors import install_text
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -71,8 +72,7 @@ def _client(bucket: ObjectAddress, environment: tuple[tuple[str, str], ...], pid
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:
         raise ArchiveUnavailable(
-            f"{bucket} needs a library that is not installed ({error}): "
-            "pip install 'brokerd[archive]'"
+            f"{bucket} needs a library that is not installed ({error}): {install_text('archive')}"
         ) from error
     store: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[bucket.scheme]
     allow_http = dict(environment).get(f"{_PREFIXES[bucket.scheme]}ALLOW_HTTP", "")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, install_text
 
 FIELDS_MAX = 2_000
 """The largest number of columns of a version, nested ones included."""
@@ -24,7 +24,7 @@ class LibraryMissing(BrokerdError):
     @classmethod
     def of(cls, missing: ModuleNotFoundError) -> LibraryMissing:
         """Return the error of an import."""
-        return cls(f"{missing.name} is not installed: pip install 'brokerd[schemas]'")
+        return cls(f"{missing.name} is not installed: {install_text('schemas')}")
 
 
 class FieldBudget:

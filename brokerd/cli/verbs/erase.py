@@ -22,7 +22,7 @@ from brokerd.archive.storage.address import address
 from brokerd.cli import output
 from brokerd.cli.options import confirm, some, yes_option
 from brokerd.cli.server import NoBroker, Server, credentials_of, find
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, install_text
 from brokerd.server.config import Config, Setting, load
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ def erase_command(
     try:
         from brokerd.archive.erase import run_erase
     except ModuleNotFoundError as missing:
-        raise BrokerdError(
-            f"{missing.name} is not installed: pip install 'brokerd[archive]'"
-        ) from None
+        raise BrokerdError(f"{missing.name} is not installed: {install_text('archive')}") from None
     set_umask(parse_access(config.archive.group, config.archive.mode))
     job = _job(context, config, topic, wanted, old_files == "now")
     report = run_erase(job)

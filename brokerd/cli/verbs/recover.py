@@ -16,7 +16,7 @@ from brokerd.archive.storage.access import parse_access, set_umask
 from brokerd.archive.storage.address import address
 from brokerd.cli import output
 from brokerd.cli.options import confirm, some, yes_option
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, install_text
 from brokerd.server.config import Setting, load
 
 
@@ -37,9 +37,7 @@ def recover_command(
     try:
         from brokerd.archive.recover import RecoverJob, run_recover
     except ModuleNotFoundError as missing:
-        raise BrokerdError(
-            f"{missing.name} is not installed: pip install 'brokerd[archive]'"
-        ) from None
+        raise BrokerdError(f"{missing.name} is not installed: {install_text('archive')}") from None
     set_umask(parse_access(config.archive.group, config.archive.mode))
     root = address(config.archive.uri, data_dir)
     found = run_recover(

@@ -18,7 +18,7 @@ from brokerd.archive.storage.address import address
 from brokerd.cli import output
 from brokerd.cli.options import some
 from brokerd.cli.server import NOT_FOUND, Answer, Refused, Server, server_of
-from brokerd.errors import BrokerdError, ConfigError
+from brokerd.errors import BrokerdError, ConfigError, install_text
 from brokerd.server.config import Setting, load
 from brokerd.values import ADMIN_RECORD_BYTES
 
@@ -77,9 +77,7 @@ def restore_topic_command(
     try:
         from brokerd.archive.serve.archived_topic import ArchivedTopic
     except ModuleNotFoundError as missing:
-        raise BrokerdError(
-            f"{missing.name} is not installed: pip install 'brokerd[archive]'"
-        ) from None
+        raise BrokerdError(f"{missing.name} is not installed: {install_text('archive')}") from None
     data_dir = os.path.abspath(context.obj["data_dir"])
     options = [Setting("data_dir", data_dir, "--data-dir", True)]
     if archive is not None:
