@@ -133,6 +133,24 @@ def test_each_record_comes_once_over_runs_and_merges(orders: Orders) -> None:
 
 
 @pytest.mark.usefixtures("inline")
+def test_small_rounds_merge_many_files_at_once(orders: Orders) -> None:
+    """Pairs would write each row anew with each doubling. A complete run merges the rest."""
+    settings = TYPED._replace(merge=True)
+
+    def files() -> int:
+        return len(DeltaTable(str(orders.root / "typed/1/rows")).file_uris())
+
+    for number in range(5):
+        orders.add({"n": number})
+        orders.log.seal()
+        orders.roll(settings=settings, is_small=True)
+    assert files() == 5
+    orders.roll(settings=settings)
+    assert files() == 1
+    assert orders.typed("n") == [(number, number) for number in range(5)]
+
+
+@pytest.mark.usefixtures("inline")
 def test_a_new_field_is_a_new_column(orders: Orders) -> None:
     """Old files lack it; engines read null. A deleted version stays usable."""
     duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")

@@ -31,7 +31,7 @@ from brokerd.archive.delta.log_files import COMMITS, commit_name
 from brokerd.archive.delta.log_files import FILE_BYTES_MAX as COMMIT_BYTES_MAX
 from brokerd.archive.delta.table import Table
 from brokerd.archive.delta.tables import create_table, is_table
-from brokerd.archive.maintain.merge_policy import neighbours_to_merge, pieces
+from brokerd.archive.maintain.merge_policy import SMALL_ROUND_GROWTH, neighbours_to_merge, pieces
 from brokerd.archive.run import Run, StepReport
 from brokerd.archive.storage.regular_file import read_regular
 from brokerd.archive.typed.layouts import (
@@ -409,7 +409,9 @@ class _Topic:
         run = self._run
         rows = table.files.select(["path", "size", "first_lsn"]).to_pylist()
         files = sorted(rows, key=lambda row: (row["first_lsn"], row["path"]))
-        runs = neighbours_to_merge([file["size"] for file in files], run.settings.file_bytes)
+        growth = SMALL_ROUND_GROWTH if self._is_small else run.merge_growth
+        sizes = [file["size"] for file in files]
+        runs = neighbours_to_merge(sizes, run.settings.file_bytes, growth)
         groups = [tuple(files[at]["path"] for at in piece) for piece in pieces(runs)]
         if not groups:
             return
